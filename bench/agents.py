@@ -1,4 +1,4 @@
-"""Rows of agents that a model leads: what a turn costs in the store and in time, and what a job costs while its model thinks.
+"""Rows of agents with a model: the cost of a turn in the store and in time, and of a job that waits for its model.
 
 The model is examples/model-server, a process of its own; it needs Node 22 (`node` on the PATH, or AETHERIS_NODE).
 """
@@ -14,7 +14,7 @@ from processes import ROOT, memory, until
 
 TURNS = 200
 WAITING = 1000
-THINKS_S = 3600  # longer than the row takes: what waits is killed at its end
+STALL_S = 3600  # longer than the row takes; waiting processes are killed at its end
 AGENTS = """
 aetheris: 1
 tools:
@@ -35,16 +35,16 @@ agents:
 
 
 class Models:
-    """The scripted model server, with a model that answers at once, one that thinks for an hour, and one that does so in the
-    middle of what it says."""
+    """The scripted model server: `instant` answers at once, `thinks` after an hour, `speaks` stalls in the middle of its
+    answer."""
 
     def __init__(self, folder):
         server = ROOT / "examples/model-server"
-        said = "A sentence that is not at its end. " * 8
-        (folder / "thinks.json").write_text(json.dumps({"turns": [{"stall_ms": THINKS_S * 1000, "say": said}]}))
+        answer = "A sentence that is not at its end. " * 8
+        (folder / "thinks.json").write_text(json.dumps({"turns": [{"stall_ms": STALL_S * 1000, "say": answer}]}))
         (folder / "speaks.json").write_text(json.dumps({"turns": [
-            {"fail": {"stall_ms": THINKS_S * 1000, "stall_after": 40, "times": "always"}, "say": said}]}))
-        self.journal = folder / "asked.jsonl"
+            {"fail": {"stall_ms": STALL_S * 1000, "stall_after": 40, "times": "always"}, "say": answer}]}))
+        self.journal = folder / "requests.jsonl"
         node = os.environ.get("AETHERIS_NODE") or shutil.which("node")
         if not node:
             raise SystemExit("the rows of agents need Node 22: put `node` on the PATH, or set AETHERIS_NODE")
@@ -61,10 +61,11 @@ class Models:
         self.process.wait()
         self.process.stdout.close()
 
-    def asked(self):
+    def requests(self):
+        """The number of requests so far."""
         lines = self.journal.read_bytes().splitlines() if self.journal.exists() else []
-        if refused := [line for line in lines if b'"refused ' in line]:
-            raise SystemExit(f"the model refused: {refused[0].decode()}")
+        if rejected := [line for line in lines if b'"refused ' in line]:
+            raise SystemExit(f"the model server rejected a request: {rejected[0].decode()}")
         return len(lines)
 
 
@@ -74,20 +75,20 @@ def serve(store, models, *words):
 
 
 def turns(store, options):
-    """One job, then 16 at once, of 200 turns each: turns a second, and the bytes that a turn adds, early and late."""
+    """One job, then 16 in parallel, of 200 turns each: turns per second, and bytes per turn, early and late in the job."""
     many = 40 if options.quick else TURNS
     body = {"agent": "turns", "input": {"message": f"Take {many} turns."}}
     for jobs in (1, 16):
         with Models(pathlib.Path(store.folder)) as models:
             running = serve(store, models)
-            before, cpu, asked = rows(store), running.cpu_ms(), models.asked()
+            before, cpu, earlier = rows(store), running.cpu_ms(), models.requests()
             began = time.monotonic()
             running.drive("/api/jobs", body, jobs, jobs, first=jobs)
             store.await_status("completed", jobs + (1 if jobs > 1 else 0), 0.05)
             seconds = time.monotonic() - began
-            taken = models.asked() - asked
+            taken = models.requests() - earlier
             if taken != jobs * many:
-                raise SystemExit(f"{jobs * many} turns were asked for, and {taken} taken")
+                raise SystemExit(f"expected {jobs * many} turns, got {taken}")
             figures = {"jobs": jobs, "turns": taken, "turns_per_second": taken / seconds, "turn_ms": seconds * 1000 * jobs / taken,
                        "cpu_ms": (running.cpu_ms() - cpu) / taken}
             if jobs == 1:
@@ -108,26 +109,26 @@ def rows(store):
 
 
 def thinking(store, options):
-    """Jobs whose model is asked and has not answered, then such whose model stopped in the middle of its answer: memory of each,
-    and no thread for any of them."""
+    """Jobs that wait for the first byte of their model's answer, then jobs whose model stalls in the middle of its answer:
+    memory per job, and additional threads."""
     jobs, warm, begun = options.jobs or (200 if options.quick else WAITING), 10, 0
     for agent in ("thinks", "speaks"):
         with Models(pathlib.Path(store.folder)) as models:
-            before = models.asked()
+            before = models.requests()
             running = serve(store, models, "--workers", str(2 * jobs), "--capability", agent)
 
-            def ask(first, count):
+            def start_jobs(first, count):
                 running.drive("/api/jobs", {"agent": agent, "input": {"message": "Think."}}, count, 16, first=first)
-                until(lambda: models.asked() - before == first - begun + count, 0.2, "every job has asked its model")
-                time.sleep(2)  # until what was said before the pause has come
+                until(lambda: models.requests() - before == first - begun + count, 0.2, "every job has sent a model request")
+                time.sleep(2)  # until the part before the stall has arrived
 
-            ask(begun, warm)
+            start_jobs(begun, warm)
             empty, threads = running.rss(), threads_of(running.pid)
-            ask(begun + warm, jobs)
+            start_jobs(begun + warm, jobs)
             begun += warm + jobs
-            under_way = store.count("status = 'running'")
-            if under_way != begun:
-                raise SystemExit(f"{under_way} jobs of {begun} run, though no model has answered")
+            running_jobs = store.count("status = 'running'")
+            if running_jobs != begun:
+                raise SystemExit(f"expected {begun} running jobs, got {running_jobs}")
             yield {"model": agent, "jobs": jobs, "kib_each": (running.rss() - empty) / 1024 / jobs, "memory_mb": memory(running.pid) / 1e6,
                    "more_threads": threads_of(running.pid) - threads}
             running.kill()

@@ -34,7 +34,7 @@ void latency_row(std::string_view row, int pipe, int times, const std::function<
     const std::int64_t durable = now_us();
     const std::int64_t began = await_event(pipe, Kind::running);
     await_event(pipe, Kind::completed);
-    ::usleep(5000);       // the claim that finds nothing is over, too
+    ::usleep(5000);       // until the claim that finds nothing has ended
     if (i < 5) continue;  // the first ones fill plans and caches
     request_ms.push_back(static_cast<double>(durable - started_at) / 1000);
     ms.push_back(static_cast<double>(began - durable) / 1000);
@@ -43,7 +43,7 @@ void latency_row(std::string_view row, int pipe, int times, const std::function<
                   {"p50_ms", percentile(ms, 0.5)},
                   {"p99_ms", percentile(ms, 0.99)},
                   {"worst_ms", percentile(ms, 1)},
-                  {"asking_p50_ms", percentile(request_ms, 0.5)},
+                  {"request_p50_ms", percentile(request_ms, 0.5)},
                   {"ratio", percentile(ms, 0.5) / percentile(request_ms, 0.5)}});
 }
 

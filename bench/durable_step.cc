@@ -26,6 +26,7 @@
 #include "store/memory/memory_store.h"
 #include "store/postgres/postgres_store.h"
 #include "store/sqlite/sqlite_store.h"
+#include "testing/native_functions.h"
 #include "tools/http/http_tool.h"
 #include "tools/native/native.h"
 #include "tools/secrets.h"
@@ -142,7 +143,7 @@ Bench::StoreFactory postgres_at(const std::string& url) {
 
 std::unique_ptr<tools::Tool> native_tool(async::Loop& loop, async::SteadyClock& clock) {
   return std::make_unique<tools::NativeTool>(loop, clock,
-                                             tools::built_in_functions().at("fill").function);
+                                             testing::native_functions().at("fill").function);
 }
 
 std::uintmax_t bytes_of(const std::filesystem::path& path) {

@@ -239,7 +239,7 @@ void add_history(const testing::PostgresServer& server, int jobs) {
 }
 
 struct ClaimCost {
-  double claim_ms = 0, create_ms = 0;  // medians; creating a job is a commit, too
+  double claim_ms = 0, create_ms = 0;  // medians; creating a job is one commit
 };
 
 ClaimCost measure_claims(WorkerProcess& process, int times) {
@@ -291,8 +291,8 @@ void history_rows(bool quick) {
     shares.push_back(cost.claim_ms / cost.create_ms);
     Figures figures{{"finished", finished},
                     {"claim_p50_ms", cost.claim_ms},
-                    {"making_p50_ms", cost.create_ms},
-                    {"claim_to_making", shares.back()}};
+                    {"create_p50_ms", cost.create_ms},
+                    {"claim_to_create", shares.back()}};
     if (finished == many) figures.emplace_back("ratio", shares.back() / shares.front());
     print_row("history", figures);
   }

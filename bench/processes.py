@@ -1,4 +1,4 @@
-"""What rows of whole processes share: a store, `aetheris serve` on it, the driver of requests, and what /proc says of them."""
+"""Shared by the rows of whole processes: a store, `aetheris serve` on it, the request driver, and figures from /proc."""
 import importlib.machinery
 import importlib.util
 import json
@@ -13,9 +13,9 @@ import time
 import urllib.request
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-BIN = os.environ.get("AETHERIS_BIN") or str(ROOT / "build/release/aetheris")
+TESTING_BIN = os.environ.get("AETHERIS_TESTING_BIN") or str(ROOT / "build/release/aetheris_testing")
 BENCH = os.environ.get("AETHERIS_BENCH_BIN") or str(ROOT / "build/release/aetheris_bench")
-PATIENCE = 1800.0  # seconds for anything that must happen some time
+TIMEOUT_S = 1800.0  # of every wait
 TICK_MS = 1000 / os.sysconf("SC_CLK_TCK")
 
 AGENTS = """
@@ -35,8 +35,8 @@ agents:
       - { id: w, wait: { type: signal, key: go } }
       - { id: a, tool: fill, needs: [w], args: { bytes: 200 } }
 """
-# Jobs of `blocks_N` occupy every thread on which functions run: calls of `late` are declared and do not come to run. A
-# wave's jobs ask for a capability of its own, so that the lives of a server after it leave them as they are.
+# Jobs of `blocks_N` occupy every thread for native functions, so calls of `late` are declared but never run. The jobs of
+# each wave require their own capability, so that later servers do not claim them.
 TWO = """
   two_{n}:
     required_capabilities: [wave_{n}]
@@ -61,17 +61,17 @@ def postgres_script():
 
 
 def stat(pid):
-    """(parent, CPU ms, CPU ms of children that are gone), or None."""
+    """(parent, CPU ms, CPU ms of terminated children), or None."""
     try:
         fields = pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except (FileNotFoundError, ProcessLookupError):
         return None
-    user, system, gone_user, gone_system = map(int, fields[11:15])
-    return int(fields[1]), (user + system) * TICK_MS, (gone_user + gone_system) * TICK_MS
+    user, system, children_user, children_system = map(int, fields[11:15])
+    return int(fields[1]), (user + system) * TICK_MS, (children_user + children_system) * TICK_MS
 
 
 def memory(pid, name="VmRSS"):
-    """Bytes; VmHWM is the most there was."""
+    """Bytes; VmHWM is the maximum so far."""
     for line in pathlib.Path(f"/proc/{pid}/status").read_text().splitlines():
         if line.startswith(name + ":"):
             return int(line.split()[1]) * 1024
@@ -79,7 +79,7 @@ def memory(pid, name="VmRSS"):
 
 
 class Store:
-    """One of the two stores, fresh, in a folder of its own."""
+    """A new store of one kind, in its own folder."""
 
     def __init__(self, kind):
         self.kind = kind
@@ -99,7 +99,8 @@ class Store:
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def serve(self, *words, begins=None, ends=(), agents=None):
-        """`begins`: runs the jobs of that wave alone, none to its end; `ends`: those of these waves, too; `agents`: another file."""
+        """`begins`: runs only the jobs of that wave, none to its end; `ends`: also completes the jobs of these waves; `agents`:
+        another file."""
         if agents is not None:
             pass
         elif begins is None:
@@ -115,12 +116,12 @@ class Store:
     def server_cpu_ms(self):
         if not self.server:
             return 0.0
-        _, own, gone = stat(self.server.process.pid)
+        _, own, children = stat(self.server.process.pid)
         found = [stat(entry.name) for entry in os.scandir("/proc") if entry.name.isdigit()]
-        return own + gone + sum(one[1] for one in found if one and one[0] == self.server.process.pid)
+        return own + children + sum(one[1] for one in found if one and one[0] == self.server.process.pid)
 
-    def ask(self, sql):
-        """One integer, of the tables `jobs`, `heads` and `commits`; the store may be in use."""
+    def query(self, sql):
+        """One integer from the tables `jobs`, `heads` and `commits`; the store may be in use."""
         if self.server:
             psql = [self.server.bin / "psql", "-h", "127.0.0.1", "-p", str(self.server.port), "-U", "aetheris", "-d", "postgres",
                     "-Atc", "SET search_path = aetheris", "-c", sql]
@@ -133,38 +134,38 @@ class Store:
         return "heads" if self.server else "jobs"
 
     def count(self, condition):
-        return self.ask(f"SELECT count(*) FROM {self.status_table()} WHERE {condition}")
+        return self.query(f"SELECT count(*) FROM {self.status_table()} WHERE {condition}")
 
     def await_status(self, status, jobs, every=0.5):
-        """Until exactly so many jobs have it; a job that failed or needs somebody is the end of the run."""
-        def so_many():
+        """Waits until exactly `jobs` jobs have this status; exits if a job failed, parked or was cancelled."""
+        def is_reached():
             if bad := self.count("status IN ('failed', 'parked', 'cancelled')"):
-                sys.exit(f"{bad} jobs failed or are parked")
+                sys.exit(f"{bad} jobs failed, parked or were cancelled")
             return self.count(f"status = '{status}'") == jobs
-        until(so_many, every, f"{jobs} jobs are {status}")
+        until(is_reached, every, f"{jobs} jobs are {status}")
 
     def last_written(self):
-        """When the last event of any job was written, by the wall clock."""
-        return self.ask("SELECT max(updated_at) FROM heads") / 1e6
+        """The wall-clock time of the last event of any job."""
+        return self.query("SELECT max(updated_at) FROM heads") / 1e6
 
     def first_written_since(self, when):
-        """Of the jobs as they stand: when the one that was written first was written."""
-        return self.ask(f"SELECT min(updated_at) FROM heads WHERE updated_at > {int(when * 1e6)}") / 1e6
+        """The earliest `updated_at` of any job after `when`."""
+        return self.query(f"SELECT min(updated_at) FROM heads WHERE updated_at > {int(when * 1e6)}") / 1e6
 
 
 class Serve:
-    """`aetheris serve`, a real process; what it says goes nowhere but its first line."""
+    """An `aetheris serve` process; reads only the first line of its output."""
 
     def __init__(self, store, words):
         env = {k: v for k, v in os.environ.items() if not k.startswith("AETHERIS_")}
         self.started = time.time()
         self.process = subprocess.Popen(
-            [BIN, "serve", "agents.yaml", "--store", store.url, "--listen", "127.0.0.1:0", "--json", *words],
-            cwd=store.folder, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=open(store.folder / "said", "a"),
+            [TESTING_BIN, "serve", "agents.yaml", "--store", store.url, "--listen", "127.0.0.1:0", "--json", *words],
+            cwd=store.folder, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=open(store.folder / "stderr", "a"),
             text=True)
         line = self.process.stdout.readline()
         if not line:
-            raise RuntimeError("serve did not start: " + (store.folder / "said").read_text()[-2000:])
+            raise RuntimeError("serve did not start: " + (store.folder / "stderr").read_text()[-2000:])
         self.url = json.loads(line)["listening"]
 
     pid = property(lambda self: self.process.pid)
@@ -176,11 +177,11 @@ class Serve:
         return stat(self.pid)[1]
 
     def drive(self, path, body, requests, connections=16, first=0, rate=0):
-        """Requests by the driver, a process of its own: its row of figures."""
+        """Sends requests by the driver, a separate process; returns its row of figures."""
         command = [BENCH, "drive", self.url.removeprefix("http://"), path, json.dumps(body), connections, requests, first, rate]
         done = subprocess.run(list(map(str, command)), capture_output=True, text=True)
         if done.returncode != 0:
-            raise RuntimeError(f"requests were refused: {done.stdout}{done.stderr[:2000]}")
+            raise RuntimeError(f"requests failed: {done.stdout}{done.stderr[:2000]}")
         return json.loads(done.stdout)
 
     def counter(self, name):
@@ -196,12 +197,12 @@ class Serve:
     def stop(self):
         self.process.terminate()
         if self.process.wait(timeout=120) != 0:
-            raise RuntimeError("serve did not end as it should")
+            raise RuntimeError("serve exited with an error")
 
 
 def until(condition, every, what):
-    give_up = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + TIMEOUT_S
     while not condition():
-        if time.monotonic() > give_up:
-            sys.exit(f"it did not happen in {PATIENCE:.0f} s: {what}")
+        if time.monotonic() > deadline:
+            sys.exit(f"timeout after {TIMEOUT_S:.0f} s: {what}")
         time.sleep(every)

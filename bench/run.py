@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What Aetheris costs: rows of figures, each beside the limit that was measured in the same run, where there is one.
+"""Measures the cost of Aetheris: rows of figures, with the limit measured in the same run where there is one.
 
   ./dev bench [ROW…] [--store sqlite|postgres|both] [--quick] [--json] [--jobs N] [--minutes N]
 """
@@ -14,6 +14,7 @@ import time
 sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import agents  # noqa: E402
+import reads  # noqa: E402
 from processes import BENCH, THREADS, Store, memory, until  # noqa: E402
 
 
@@ -24,7 +25,7 @@ def mean(values):
 # ---------------------------------------------------------------- rows of whole processes
 
 def http(store, options):
-    """Jobs of one step asked of `serve`, over connections that are kept; then such that are waited for."""
+    """Jobs of one step submitted to `serve` over persistent connections; then the same with a wait for the end."""
     requests = options.jobs or (500 if options.quick else 10000)
     serve = store.serve()
     jobs = 200
@@ -32,11 +33,11 @@ def http(store, options):
     for connections in (1, 16, 64):
         share = max(100, requests // 10) if connections == 1 else requests
         cpu, server_cpu = serve.cpu_ms(), store.server_cpu_ms()
-        asked = serve.drive("/api/jobs", {"agent": "one"}, share, connections)
+        submitted = serve.drive("/api/jobs", {"agent": "one"}, share, connections)
         jobs += share
         store.await_status("completed", jobs, 0.05)
-        figures = {"connections": connections, "submitted_per_second": asked["per_second"], "answer_p50_ms": asked["p50_ms"],
-                   "answer_p99_ms": asked["p99_ms"], "cpu_ms": (serve.cpu_ms() - cpu) / share,
+        figures = {"connections": connections, "submitted_per_second": submitted["per_second"], "answer_p50_ms": submitted["p50_ms"],
+                   "answer_p99_ms": submitted["p99_ms"], "cpu_ms": (serve.cpu_ms() - cpu) / share,
                    "server_cpu_ms": (store.server_cpu_ms() - server_cpu) / share}
         waited = serve.drive("/api/jobs?wait=60s", {"agent": "one"}, share, connections)
         jobs += share
@@ -44,11 +45,11 @@ def http(store, options):
                "to_end_p99_ms": waited["p99_ms"]}
 
 
-WAVE_JOBS = 4000  # a call that is not sent within ten seconds is withdrawn: so many are declared well before
+WAVE_JOBS = 4000  # all are declared well within ten seconds; a call that is not sent by then is withdrawn
 
 
 def recovery(store, options):
-    """Every job has done one step and runs the next when all is killed; then `serve` starts again."""
+    """Every job has completed one step and runs the next when the server is killed; then `serve` is restarted."""
     jobs = options.jobs or (1000 if options.quick else 10000)
     waves = range(-(-jobs // WAVE_JOBS))
     held = 0
@@ -66,7 +67,7 @@ def recovery(store, options):
     ready = time.time()
     store.await_status("completed", jobs)
     took = store.last_written() - again.started
-    # On a shared store nobody takes a job before the lease of the dead has run out.
+    # On a shared store no job is claimed before the lease of the killed process has expired.
     waited = store.first_written_since(again.started) - again.started
     yield {"jobs": jobs, "seconds": took, "listening_after": ready - again.started, "first_after": waited,
            "jobs_per_second": jobs / took, "per_second_from_first": jobs / max(took - waited, 1e-3),
@@ -74,7 +75,7 @@ def recovery(store, options):
 
 
 def parked(store, options):
-    """Jobs that wait: for one instant, then, others, each for a signal."""
+    """Waiting jobs: all for the same instant; then other jobs, each for a signal."""
     jobs = options.jobs or (1000 if options.quick else 10000)
     serve = store.serve()
     time.sleep(1)
@@ -108,7 +109,7 @@ def parked(store, options):
 
 
 def idle(store, options):
-    """A server that has worked, and has nothing to do."""
+    """An idle server, after some work."""
     seconds = 5 if options.quick else 30
     serve = store.serve()
     serve.drive("/api/jobs?wait=60s", {"agent": "one"}, 500)
@@ -125,14 +126,14 @@ def idle(store, options):
 
 
 def slope(values):
-    """Per step of the best line through them."""
+    """The slope of the regression line, per step."""
     middle, average = (len(values) - 1) / 2, mean(values)
     spread = sum((i - middle) ** 2 for i in range(len(values)))
     return sum((i - middle) * (v - average) for i, v in enumerate(values)) / spread if spread else 0.0
 
 
 def load(store, options):
-    """A steady load, by the minute; at the end, whether memory grew: the last quarter against the second."""
+    """A steady load, one row per minute; at the end the growth of memory: the last quarter compared to the second."""
     minutes, rate = options.minutes or (1 if options.quick else 20), 200
     parts = minutes if minutes >= 8 else 8
     length = minutes * 60 / parts
@@ -140,39 +141,40 @@ def load(store, options):
     rss = []
     for part in range(parts):
         requests = int(rate * length)
-        asked = serve.drive("/api/jobs", {"agent": "one"}, requests, 16, first=part * requests, rate=rate)
+        submitted = serve.drive("/api/jobs", {"agent": "one"}, requests, 16, first=part * requests, rate=rate)
         rss.append(serve.rss())
-        yield {"minute": (part + 1) * length / 60, "per_second": asked["per_second"], "answer_p99_ms": asked["p99_ms"],
+        yield {"minute": (part + 1) * length / 60, "per_second": submitted["per_second"], "answer_p99_ms": submitted["p99_ms"],
                "memory_mb": rss[-1] / 1e6}
     quarter = max(1, parts // 4)
     second, last = mean(rss[quarter:2 * quarter]), mean(rss[-quarter:])
     yield {"minute": minutes, "memory_mb": last / 1e6, "second_quarter_mb": second / 1e6, "last_to_second": last / second}
 
 
-# name: what it measures, its stores how; None = aetheris_bench does.
+# name: (description, stores, function); None: aetheris_bench measures it.
 BOTH = ("sqlite", "postgres")
-AGENTS = ("turns", "thinking")  # they need Node: only when asked for
+AGENTS = ("turns", "thinking")  # they need Node: only with --agents
 ROWS = {
-    "memory": ("durable steps in memory, 10 a job, a native tool that returns ~200 bytes at once", ("sqlite",), None),
-    "sqlite": ("the same on SQLite, fsynced; raw: the bare writes on SQLite", ("sqlite",), None),
-    "postgres": ("the same on PostgreSQL, fsync on; raw: the bare set-based write in pipeline mode", ("postgres",), None),
-    "workers": ("queued jobs of 10 steps, run by so many processes on one PostgreSQL", ("postgres",), None),
-    "claim": ("an idle worker is told: from a job being durable until its attempt is; then the same of a signal", ("postgres",),
+    "memory": ("durable steps in memory, 10 per job, a native tool that returns ~200 bytes immediately", ("sqlite",), None),
+    "sqlite": ("the same on SQLite with fsync; raw: only the writes, on SQLite", ("sqlite",), None),
+    "postgres": ("the same on PostgreSQL with fsync; raw: only the set-based write, in pipeline mode", ("postgres",), None),
+    "workers": ("queued jobs of 10 steps, run by one and by two processes on one PostgreSQL", ("postgres",), None),
+    "claim": ("an idle worker is notified: from a durable job to its durable attempt; then the same for a signal", ("postgres",),
               None),
-    "history": ("what a claim costs among so many finished jobs, PostgreSQL", ("postgres",), None),
+    "history": ("the cost of a claim with few and with many finished jobs, PostgreSQL", ("postgres",), None),
     "http-tool": ("steps that are HTTP calls to a server in another thread, SQLite", ("sqlite",), None),
-    "map": ("a map, one item at a time: does the last tenth cost what the first did; then its log is replayed, SQLite",
+    "map": ("a map, one item at a time: the first and the last tenth; then a replay of its log, SQLite",
             ("sqlite",), None),
-    "http": ("jobs of one step asked of `serve`: the answer, and (waited for) the end of the job", BOTH, http),
-    "recovery": ("unfinished jobs after kill -9 of everything", BOTH, recovery),
-    "parked": ("jobs that wait: memory, and how fast all are woken", BOTH, parked),
-    "idle": ("a server with nothing to do", BOTH, idle),
+    "http": ("jobs of one step submitted to `serve`: until the response, and with a wait until the end of the job", BOTH, http),
+    "recovery": ("unfinished jobs after kill -9 of the server", BOTH, recovery),
+    "parked": ("waiting jobs: memory, and the time until all have resumed", BOTH, parked),
+    "reads": ("health requests while one large job is read in each view", BOTH, reads.reads),
+    "idle": ("an idle server", BOTH, idle),
     "turns": ("loops of 200 turns against a model that answers at once, SQLite (--agents)", ("sqlite",), agents.turns),
     "thinking": ("1,000 loops whose model has not answered yet, SQLite (--agents)", ("sqlite",), agents.thinking),
-    "load": ("a steady load of 200 jobs a second (only when it is asked for)", BOTH, load),
+    "load": ("a steady load of 200 jobs per second (only if selected)", BOTH, load),
 }
 
-# row (as it is said), what must hold of it, figure, `<=` or `>=`, budget. Budgets are for two cores.
+# row, conditions on its figures, figure, `<=` or `>=`, budget. Budgets are for two cores.
 BUDGETS = [
     ("sqlite", {"in_flight": 256}, "steps_per_second", ">=", 60000),
     ("sqlite", {"in_flight": 256}, "cpu_ms", "<=", 0.03),
@@ -187,6 +189,8 @@ BUDGETS = [
     ("history", {}, "ratio", "<=", 2),
     ("map", {}, "ratio", "<=", 1.25),
     ("parked", {"wait": "signal"}, "bytes_each", "<=", 100),
+    ("reads", {}, "health_p99_ms", "<=", 20),
+    ("reads", {}, "wait_ratio", "<=", 1.5),
     ("idle", {}, "cpu_percent", "<=", 1),
     ("idle", {"store": "postgres"}, "server_cpu_percent", "<=", 1),
     ("turns", {"jobs": 1}, "late_to_early", "<=", 1.1),
@@ -197,7 +201,7 @@ BUDGETS = [
 
 
 class Printer:
-    """Rows as tables, or as JSON; `over` says which budgets were held."""
+    """Prints rows as tables or as JSON; `print_budgets` compares them with the budgets."""
 
     def __init__(self, as_json):
         self.as_json = as_json
@@ -220,15 +224,13 @@ class Printer:
             print("  ".join(f"{name:>8}" for name in columns))
         print("  ".join(f"{text(value):>{max(8, len(name))}}" for name, value in figures.items()), flush=True)
 
-    def over(self):
-        met = True
+    def print_budgets(self):
         for name, such, figure, way, budget in BUDGETS:
             for row in self.rows:
                 if row["row"] != name or figure not in row or any(row.get(key) != value for key, value in such.items()):
                     continue
                 value = row[figure]
                 holds = value <= budget if way == "<=" else value >= budget
-                met = met and holds
                 where = " ".join([name, *([row["store"]] if "store" in row else []), *(f"{k} {v}" for k, v in such.items())])
                 if self.as_json:
                     print(json.dumps({"row": "budget", "of": where, "figure": figure, "way": way, "budget": budget,
@@ -247,7 +249,7 @@ def number(most):
     def checked(word):
         value = int(word)
         if not 1 <= value <= most:
-            raise argparse.ArgumentTypeError(f"is 1 to {most}")
+            raise argparse.ArgumentTypeError(f"must be 1 to {most}")
         return value
     return checked
 
@@ -256,20 +258,20 @@ def parsed(words):
     listed = "".join(f"  {name:10} {what}\n" for name, (what, _, _) in ROWS.items())
     parser = argparse.ArgumentParser(
         prog="./dev bench", formatter_class=argparse.RawDescriptionHelpFormatter, description=__doc__.split("\n")[0],
-        epilog="rows (all but load and those of agents when none is named):\n" + listed)
+        epilog="rows (default: all except load and the rows of agents):\n" + listed)
     parser.add_argument("rows", nargs="*", metavar="ROW")
-    parser.add_argument("--store", choices=[*BOTH, "both"], default="both", help="only what concerns this store; a PostgreSQL "
+    parser.add_argument("--store", choices=[*BOTH, "both"], default="both", help="only rows of this store; a PostgreSQL "
                         "server is started in a temporary folder")
-    parser.add_argument("--quick", action="store_true", help="less of everything; says only whether it works")
-    parser.add_argument("--json", action="store_true", help="a line of JSON for each row")
+    parser.add_argument("--quick", action="store_true", help="small sizes: a check that the rows work, no valid figures")
+    parser.add_argument("--json", action="store_true", help="one line of JSON per row")
     parser.add_argument("--jobs", type=number(100000), help="of http, recovery and parked (10000), thinking (1000)")
     parser.add_argument("--minutes", type=number(10000), help="of load (20)")
-    parser.add_argument("--agents", action="store_true", help="only the rows of agents that a model leads; they need Node 22")
-    parser.add_argument("--long", action="store_true", help="load, too")
+    parser.add_argument("--agents", action="store_true", help="only the rows of agents with a model; they need Node 22")
+    parser.add_argument("--long", action="store_true", help="also load")
     options = parser.parse_args(words)
     for name in options.rows:
         if name not in ROWS:
-            parser.error(f"there is no row \"{name}\": {' '.join(ROWS)}")
+            parser.error(f"unknown row \"{name}\"; rows: {' '.join(ROWS)}")
     return options
 
 
@@ -290,14 +292,14 @@ def main():
             for line in done.stdout:
                 printer.row(json.loads(line))
             if done.wait() != 0:
-                sys.exit(f"{name}: aetheris_bench ended with {done.returncode}")
+                sys.exit(f"{name}: aetheris_bench exited with {done.returncode}")
             continue
         for kind in mine:
             with Store(kind) as store:
                 for figures in how(store, options):
                     printer.row({"row": name, "store": kind, **figures})
     printer.title("budgets")
-    printer.over()
+    printer.print_budgets()
 
 
 if __name__ == "__main__":

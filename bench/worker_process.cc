@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <utility>
 
+#include "testing/native_functions.h"
 #include "tools/native/native.h"
 
 namespace ae::bench {
@@ -50,7 +51,7 @@ WorkerProcess::WorkerProcess(const Options& settings) : event_pipe_(settings.eve
   if (!opened) exit_with_error(opened.error());
   store_ = *std::move(opened);
   tool_registry_.add("work", {std::make_unique<tools::NativeTool>(
-                                  loop_, steady_, tools::built_in_functions().at("fill").function),
+                                  loop_, steady_, testing::native_functions().at("fill").function),
                               "0123456789abcdef"});
   runtime::RuntimeOptions options;
   options.worker = "bench:" + std::to_string(::getpid());
@@ -93,11 +94,9 @@ void WorkerProcess::create_job(const std::shared_ptr<const engine::Plan>& plan, 
 
 void WorkerProcess::signal(const JobId& job, const std::string& key) {
   await([&](const std::function<void()>& done) {
-    engine::ControlRequest request;
-    request.kind = engine::ControlRequest::Kind::signal;
-    request.id = "signal";
-    request.correlation_key = key;
-    request.wait_type = "signal";
+    engine::ControlRequest request{
+        .id = "signal",
+        .body = engine::SignalRequest{.correlation_key = key, .wait_type = "signal"}};
     runtime_->submit_request(job, std::move(request), [done](const Result<Value>& answer) {
       if (!answer) exit_with_error(answer.error());
       done();

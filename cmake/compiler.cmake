@@ -8,7 +8,6 @@ set(AE_SANITIZE "" CACHE STRING "Sanitizers, as -fsanitize= takes them")
 set(AE_TEST_FLAGS "" CACHE STRING "Compiler flags of test files, after those of all files")
 set(AE_UNITY 0 CACHE STRING "Sources of a module that are compiled together; 0 = each on its own")
 option(AE_TESTS "Build the tests" ON)
-option(AE_SEPARATE_SYMBOLS "Put the debug symbols of each program into a file beside it" OFF)
 option(AE_FUZZ "Offer the fuzzers as target `fuzzers`: wants clang, and `fuzzer-no-link` in AE_SANITIZE" OFF)
 
 add_compile_options(

@@ -7,6 +7,7 @@
 #   *.cc            the library ae_<name> (without any: an INTERFACE library)
 #   *_test.cc       the program <name>_test, with GoogleTest's main and ae_testing
 #   X_main.cc       the program X, in the build folder itself
+#   X_testing_main.cc  the program X_testing, which tests and benchmarks run; linked with ae_testing, too
 #   *_bench.cc      aetheris_bench
 #   X_fuzz.cc       the program fuzz/X, under the preset `dev` only (AE_FUZZ: clang's libFuzzer); target `fuzzers`
 # A module may be named with / or _ (store/memory is store_memory). Links are made at the end, so
@@ -52,6 +53,9 @@ function(ae_module name)
     add_executable(${program} ${main})
     set_target_properties(${program} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR})
     target_link_libraries(${program} PRIVATE ae_${name})
+    if(program MATCHES "_testing$")
+      ae_link_later(${program} PRIVATE DEPENDS testing)
+    endif()
     ae_use_allocator(${program})
     if(CMAKE_BUILD_TYPE STREQUAL "Release")
       ae_split_symbols(${program})

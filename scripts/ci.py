@@ -33,8 +33,9 @@ ALL = 0  # slots: the whole pool
 RELEASE, DEV = "build/release", "build/dev"
 
 # Scripts that run long, the longest first: none of them may be the last one to start.
-LONG_SCRIPTS = ["tests/chaos_short.py", "tests/conformance.py", "tests/cli.py", "tests/crash_sweep.py", "tests/serve.py",
-                "tests/mcp.py", "tests/postgres.py", "tests/loops.py", "tests/approvals.py", "tests/agents_shown.py"]
+LONG_SCRIPTS = ["tests/chaos_short.py", "tests/conformance.py", "tests/crash_sweep.py", "tests/serve_process.py",
+                "tests/serve_watch.py", "tests/mcp.py", "tests/postgres_store.py", "tests/postgres_processes.py",
+                "tests/loops.py", "tests/approvals.py", "tests/agents_shown.py"]
 # Bytes and texts of enemies: always under sanitizers.
 HOSTILE_SCRIPTS = ["tests/hostile.py", "tests/injection.py"]
 
@@ -250,8 +251,8 @@ def on_release(names):
 
 
 def on_sanitizers(names):
-    """The hostile ones, and two others that follow from the commit."""
-    return HOSTILE_SCRIPTS + random.Random(commit()).sample(on_release(names), 2)
+    """The hostile ones, and three others that follow from the commit."""
+    return HOSTILE_SCRIPTS + random.Random(commit()).sample(on_release(names), 3)
 
 
 def sim(name, *words, wanted=0):
@@ -276,7 +277,7 @@ def push_stages():
     seed = commit()
     return [
         Stage("source", 1, one("source", ["scripts/check", "source"]), pool="waiting"),
-        Stage("release program", 6, builds("release", "--target", "aetheris"), slots=ALL),
+        Stage("release program", 6, builds("release", "--target", "aetheris", "aetheris_testing"), slots=ALL),
         Stage("scripts", 11, scripts(RELEASE, on_release), ("release program",), "waiting"),
         Stage("examples and demos", 3, demos, ("release program",), "waiting"),
         Stage("simulator", 2, builds("release", "--target", "aetheris_sim"), ("release program",), slots=ALL),
@@ -313,7 +314,7 @@ def full_parts():
         "tests": ("every test program under clang's sanitizers, slow tests included",
                   lambda: [build("dev", 12), Stage("test programs", 40, programs(DEV, True), ("dev build",))]),
         "scripts": ("every script of tests/ under sanitizers, slow tests included",
-                    lambda: [build("dev", 12, "--target", "aetheris"), Stage("release build", 6, builds("release"), slots=ALL),
+                    lambda: [build("dev", 12, "--target", "aetheris", "aetheris_testing"), Stage("release build", 6, builds("release"), slots=ALL),
                              Stage("scripts", 30, scripts(DEV, list, True), ("dev build", *after), "waiting")]),
         "gcc": ("the test programs under the address and undefined-behaviour sanitizers of g++", lambda: tested("dev-gcc", 10)),
         "tsan": ("the test programs under the thread sanitizer", lambda: tested("tsan", 20)),

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""The judge of `./dev demo --agent`: what the world's own books say of the two jobs.
+"""The checker of `./dev demo --agent`: compares the journals of the external systems with what the two jobs should do.
 
   demo_agent_check.py FOLDER      half.json of the log after the kill; model.journal of the model, shop.journal of the shop, papers/ and memory.jsonl of the MCP servers
 
-Says `ok …` or `not ok …` per question and ends with 1 when anything was done twice, is missing, or was not asked for.
+Prints `ok …` or `not ok …` per check and exits with 1 if anything was repeated, is missing or was not requested.
 """
 import collections
 import json
@@ -16,11 +16,11 @@ def lines(path):
 
 
 def questions(folder):
-    """(what must hold, what is, what should be)"""
+    """(check, actual value, expected value)"""
     asked = collections.Counter((line["model"], line["turn"]) for line in lines(folder / "model.journal"))
     research = {turn: times for (model, turn), times in asked.items() if model == "research"}
     refund = {turn: times for (model, turn), times in asked.items() if model == "refund"}
-    yield "papers: the interrupted model call was sent twice, every other one once", research, {1: 1, 2: 1, 3: 2, 4: 1, 5: 1}
+    yield "papers: the interrupted model call was sent twice, all others once", research, {1: 1, 2: 1, 3: 2, 4: 1, 5: 1}
     yield "refund-43: each model call was sent once", refund, {1: 1, 2: 1, 3: 1}
     half = (folder / "half.json").read_text()
     yield "papers: nothing of the partial response was recorded", "I have read it" in half, False
@@ -32,9 +32,9 @@ def questions(folder):
     kinds = collections.Counter(line["kind"] for line in shop)
     yield "refund-43: the payment arrived twice and took effect once", (kinds["arrival"], kinds["effect"]), (2, 1)
     keys = {line["idempotency_key"] for line in shop}
-    yield "refund-43: both times with the same key", len(keys), 1
+    yield "refund-43: both requests had the same key", len(keys), 1
     bodies = [line["body"] for line in shop if line["kind"] == "arrival"]
-    yield "refund-43: it was the approved call", bodies, [{"amount": 29, "order": "43"}] * 2
+    yield "refund-43: both requests were the approved call", bodies, [{"amount": 29, "order": "43"}] * 2
 
 
 def main():

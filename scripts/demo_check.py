@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""The demo's judge: compares the shop's journal with what each job was to do, and with what its log says.
+"""The checker of the demo: compares the journal of the shop with what each job should do and with its log.
 
-  demo_check.py await JOURNAL JOB ROUTE           until an effect of the job on that route stands in the journal
+  demo_check.py await JOURNAL JOB ROUTE           waits until the journal has an effect of the job on that route
   demo_check.py judge JOURNAL CASE…               CASE = folder with job.json, events.json and case.json
                                                   {"job", "order", "replacement", "arrived": {ROUTE: [requests…]}}
 
-`judge` says `ok …` or `not ok …` per question and ends with 1 when anything was repeated, is missing, or is there
-unasked. What is to be expected comes from the shop's own price list, never from the runtime.
+`judge` prints `ok …` or `not ok …` per check and exits with 1 if an effect was repeated, is missing or was not
+requested. The expected effects come from the price list of the shop, never from the runtime.
 """
 import collections
 import json
@@ -39,7 +39,7 @@ def await_effect(path, job, route):
 
 
 def expected(case):
-    """{route: (how many effects, how many requests each may have needed)}"""
+    """{route: (number of effects, allowed numbers of requests per effect)}"""
     wanted = {
         "POST /labels": len(shop.order(case["order"])["items"]),
         "POST /flaky": 1,
@@ -60,31 +60,31 @@ def questions(journal, case, job, events):
 
     wanted = expected(case)
     seen = collections.Counter(row["route"] for row in rows)
-    faults = [f"{route}: {seen[route]} asked for, {wanted.get(route, (0,))[0]} expected"
+    faults = [f"{route}: {seen[route]} requested, {wanted.get(route, (0,))[0]} expected"
               for route in {*wanted, *seen} if seen[route] != wanted.get(route, (0,))[0]]
     faults += [f"{row['route']}: arrived {row['arrived']}, took effect {row['effects']}: {row['result']}"
                for row in rows if row["effects"] != 1 or row["result"] != "once"
                or row["arrived"] not in wanted.get(row["route"], (0, []))[1]]
-    yield f"{job_id}: {len(rows)} effects, each took place once", faults
+    yield f"{job_id}: {len(rows)} effects, each applied once", faults
 
     declared = {e["payload"]["external_key"] for e in events if e["type"] == "tool_invocation_started"}
-    strangers = [line["idempotency_key"] for line in mine if line["idempotency_key"] not in declared]
-    yield f"{job_id}: every effect was declared in the log first", strangers
+    undeclared = [line["idempotency_key"] for line in mine if line["idempotency_key"] not in declared]
+    yield f"{job_id}: every effect was declared in the log first", undeclared
 
     made = collections.defaultdict(list)
     for line in mine:
         made[line["route"]].append(line["answer"]["id"])
     result = job["result"] or {}
-    told = {
+    reported = {
         "POST /labels": result.get("labels") or [],
         "POST /flaky": [result.get("pickup")],
         "POST /refunds": [result.get("refund")],
         "POST /shipments": [result["replacement"]] if result.get("replacement") else [],
         "POST /gift-cards": [result.get("gift_card")],
     }
-    faults = [f"{route}: the job says {told[route]}, the shop made {made[route]}"
-              for route in told if sorted(map(str, told[route])) != sorted(made[route])]
-    yield f"{job_id}: the result names what the shop made", faults
+    faults = [f"{route}: the job reports {reported[route]}, the shop created {made[route]}"
+              for route in reported if sorted(map(str, reported[route])) != sorted(made[route])]
+    yield f"{job_id}: the result names what the shop created", faults
 
 
 def judge(path, folders):
@@ -99,12 +99,12 @@ def judge(path, folders):
             for fault in faults:
                 print(f"    {fault}")
             failed += bool(faults)
-    strangers = [row["key"] for row in table.table(journal)
+    undeclared = [row["key"] for row in table.table(journal)
                  if not row["key"].startswith(tuple(f"aetheris:{job}:" for job in jobs))]
-    print(f"{'not ok' if strangers else 'ok'} the shop was asked for nothing else")
-    for key in strangers:
+    print(f"{'not ok' if undeclared else 'ok'} the shop received no other request")
+    for key in undeclared:
         print(f"    {key}")
-    return 1 if failed or strangers else 0
+    return 1 if failed or undeclared else 0
 
 
 def main(words):

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Reads src/log/events.def: every kind of event, with its number, class, newest schema and fields.
+"""Reads src/log/events.def, decisions.def and records.def: events, decisions and records with their fields.
 
-  events.py            checks that the tables of docs/data.md are those of events.def
+  events.py            checks that the tables of docs/data.md are those of these files
   events.py --write    writes them there
 """
 import collections
@@ -13,9 +13,15 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs/data.md"
 Field = collections.namedtuple("Field", "number kind required meaning")
 Event = collections.namedtuple("Event", "struct number event_class schema fields")
+Decision = collections.namedtuple("Decision", "struct kind states schema is_value fields")
+Record = collections.namedtuple("Record", "struct name fields")
+Member = collections.namedtuple("Member", "kind required left meaning")
 
 # As docs/data.md calls the kinds of events.def.
-KINDS = {"step": "id8", "invocation": "id8", "decision": "id8", "hash": "hash32", "idempotency": "hash32"}
+KINDS = {"step": "id8", "invocation": "id8", "decision": "id8", "hash": "hash32", "idempotency": "hash32",
+         "nullable": "json"}
+# What remains of a field when the value that contains it is erased.
+LEFT = {"kept": "yes", "blinded": "with a blind", "erased": ""}
 
 
 def words(text):
@@ -39,21 +45,45 @@ def arguments(text, begin):
         at += 1
 
 
-def read_events(root=ROOT):
-    """{name: Event}, in the order of the file; the fields of an event by name, in their canonical order."""
-    text = "\n".join(line for line in (root / "src/log/events.def").read_text(encoding="utf-8").splitlines()
+def entries(root, name, macros):
+    """(macro, words before the fields, [(required, words of a field)]) of each entry of a table."""
+    text = "\n".join(line for line in (root / "src/log" / name).read_text(encoding="utf-8").splitlines()
                      if not line.startswith("//"))
-    events = {}
-    for match in re.finditer(r"\bAE_EVENT(?=\()", text):
+    for match in re.finditer(rf"\b({macros})(?=\()", text):
         body, _ = arguments(text, match.end())
-        fields = {}
+        fields = []
         for field in re.finditer(r"\bAE_(REQUIRED|OPTIONAL)(_AS)?(?=\()", body):
             inner, _ = arguments(body, field.end())
-            kind, *names, number, meaning = words(inner)
-            fields[names[-1]] = Field(int(number), KINDS.get(kind, kind), field[1] == "REQUIRED", meaning)
-        struct, name, number, event_class, schema = words(body.split("AE_", 1)[0].rstrip(" ,\n"))[:5]
+            fields.append((field[1] == "REQUIRED", words(inner)))
+        yield match[1], words(body.split("AE_", 1)[0].rstrip(" ,\n")), fields
+
+
+def read_events(root=ROOT):
+    """{name: Event}, in the order of the file; the fields of an event by name, in their canonical order."""
+    events = {}
+    for _, (struct, name, number, event_class, schema), parts in entries(root, "events.def", "AE_EVENT"):
+        fields = {}
+        for required, (kind, *names, field_number, meaning) in parts:
+            fields[names[-1]] = Field(int(field_number), KINDS.get(kind, kind), required, meaning)
         events[name] = Event(struct, int(number), event_class, int(schema), fields)
     return events
+
+
+def members(parts):
+    return {names[-1]: Member(kind, required, left, meaning) for required, (kind, *names, left, meaning) in parts}
+
+
+def read_records(root=ROOT):
+    """{struct: Record}, in the order of the file."""
+    return {struct: Record(struct, name, members(parts))
+            for _, (struct, name), parts in entries(root, "records.def", "AE_RECORD")}
+
+
+def read_decisions(root=ROOT):
+    """[Decision], in the order of the file."""
+    return [Decision(struct, kind, states.split(), int(schema), macro == "AE_VALUE_DECISION", members(parts))
+            for macro, (struct, kind, states, schema), parts
+            in entries(root, "decisions.def", "AE_DECISION|AE_VALUE_DECISION")]
 
 
 def table(event):
@@ -64,23 +94,62 @@ def table(event):
     return "\n".join(lines)
 
 
-def written(page, events):
-    """The page with the tables of events.def."""
-    for name, event in events.items():
-        pattern = re.compile(rf"(^### `{name}`\n(?:(?!^### ).*\n)*?)\| field \| no\. \| kind \| \|\n(?:\|.*\n)+", re.M)
-        page, count = pattern.subn(lambda match: match[1] + table(event) + "\n", page, count=1)
-        if count != 1:
-            sys.exit(f"{PAGE.name} has no table for {name}")
+def type_name(kind, records):
+    held = re.fullmatch(r"(list|record)<(\w+)>", kind)
+    if held is None:
+        return KINDS.get(kind, kind)
+    return ("list of " if held[1] == "list" else "") + f"`{records[held[2]].name}`"
+
+
+def member_rows(fields, records, is_value=False):
+    for name, field in fields.items():
+        need = "*" if field.required else ""
+        shown = "the payload" if is_value else f"`{name}`"
+        yield f"{shown} | {type_name(field.kind, records)}{need} | {LEFT[field.left]} | {field.meaning} |"
+
+
+def decision_table(decisions, records):
+    lines = ["| kind | state | field | type | remains | |", "|---|---|---|---|---|---|"]
+    for decision in decisions:
+        states = ", ".join(f"`{state}`" for state in decision.states)
+        lines += [f"| `{decision.kind}` | {states} | {row}"
+                  for row in member_rows(decision.fields, records, decision.is_value)]
+    return "\n".join(lines)
+
+
+def record_table(records):
+    lines = ["| record | field | type | remains | |", "|---|---|---|---|---|"]
+    for record in records.values():
+        lines += [f"| `{record.name}` | {row}" for row in member_rows(record.fields, records)]
+    return "\n".join(lines)
+
+
+def replaced(page, heading, header, lines):
+    """The page with another table, the first one with this header below the heading."""
+    pattern = re.compile(rf"(^{re.escape(heading)}\n(?:(?!^### ).*\n)*?){re.escape(header)}\n(?:\|.*\n)+", re.M)
+    page, count = pattern.subn(lambda match: match[1] + lines + "\n", page, count=1)
+    if count != 1:
+        sys.exit(f"{PAGE.name} has no table below {heading}")
     return page
+
+
+def written(page, root=ROOT):
+    """The page with the tables of events.def, decisions.def and records.def."""
+    for name, event in read_events(root).items():
+        page = replaced(page, f"### `{name}`", "| field | no. | kind | |", table(event))
+    records = read_records(root)
+    page = replaced(page, "#### Payloads of decisions", "| kind | state | field | type | remains | |",
+                    decision_table(read_decisions(root), records))
+    return replaced(page, "## Records", "| record | field | type | remains | |", record_table(records))
 
 
 def main():
     page = PAGE.read_text(encoding="utf-8")
-    new = written(page, read_events())
+    new = written(page)
     if sys.argv[1:] == ["--write"]:
         PAGE.write_text(new, encoding="utf-8")
     elif new != page:
-        sys.exit("the tables of docs/data.md are not those of src/log/events.def; write them with: scripts/events.py --write")
+        sys.exit("the tables of docs/data.md are not those of src/log/*.def; write them with: scripts/events.py --write")
 
 
 if __name__ == "__main__":

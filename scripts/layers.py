@@ -171,7 +171,7 @@ class Tree:
     def check_source(self, path, relative, module):
         raw = path.read_text(errors="replace")
         code = strip(raw)
-        is_test = path.stem.endswith(("_test", "_bench", "_fuzz"))
+        is_test = path.stem.endswith(("_test", "_bench", "_fuzz", "_testing_main"))
         for number, line in enumerate(raw.splitlines(), 1):
             match = INCLUDE.match(line)
             if not match:

@@ -151,7 +151,7 @@ def read_script(name, code, output, silent_is_ok=False):
         if silent_is_ok:
             tally.passed += 1
         else:
-            tally.failures.append(f"{name}: said neither ok nor not ok")
+            tally.failures.append(f"{name}: printed neither ok nor not ok")
     return tally
 
 

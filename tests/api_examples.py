@@ -1,13 +1,12 @@
 #!/usr/bin/env python3
-"""docs/api.md, line by line: every curl of the page is run with the real curl, from the top to the end, in a folder that
-`aetheris init` made, and must answer what the page says.
+"""Runs every curl command of docs/api.md with the real curl, in order, in a folder made by `aetheris init`, and compares the
+answers with the page.
 
-Below each curl stands `# STATUS [or STATUS] BODY`. BODY is JSON of which everything must stand in the answer (of a list the
-first values; a word in capitals takes what is there, or is compared with what it took before), or a text that stands in the
-answer, at the beginning of a stream of events. In requests those words, and the port 7070, are replaced. Other lines of the page's
-blocks are run too; what cannot be run is a failure.
+Below each curl is a line `# STATUS [or STATUS] BODY`. BODY is JSON that the answer must contain (of a list, the first values; a
+word in capitals matches any text, and the same text in later lines), or a text in the answer; of an event stream its beginning.
+In requests, those words and port 7070 are replaced. Other lines of the blocks are run too; a line that cannot be run is an error.
 
-Prints `ok NAME` or `not ok NAME` per line. AETHERIS_BIN names the program, AETHERIS_ROOT the tree.
+Prints `ok NAME` or `not ok NAME` for each line. tests/shared/program.py finds the program.
 """
 import json
 import pathlib
@@ -18,11 +17,12 @@ import sys
 
 sys.dont_write_bytecode = True
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
-from cli import BIN, PATIENCE, ROOT, expect, home  # noqa: E402
-from serve import Server  # noqa: E402
+from shared.home import PATIENCE, expect, home  # noqa: E402
+from shared.program import BIN, ROOT  # noqa: E402
+from shared.server import Server  # noqa: E402
 
 PORT = "127.0.0.1:7070"
-GROUPS = {  # which routes a reader must find here
+GROUPS = {  # the routes that the page must show
     "create and wait": r"curl -d .*/api/jobs\?wait=", "look": r"curl \S*/api/jobs/\w+$", "live": r"text/event-stream",
     "go on": r"Last-Event-ID", "signal": r"/signal", "approve": r"/api/approvals/", "resolve": r"/resolve",
     "cancel": r"/cancel", "fork": r"/fork", "agents": r"-X PUT .*/api/agents/", "keys": r"/api/keys", "metrics": r"/metrics"}
@@ -33,12 +33,12 @@ class Differs(Exception):
 
 
 def examples(page):
-    """[(line, what it answers or None)] of the page's blocks."""
+    """[(line, documented answer or None)] of the blocks of the page."""
     found = []
     for line in page.splitlines():
         if not line.startswith("    "):
             if "curl -" in line.replace("`curl -d`", ""):
-                raise Differs(f"a curl that stands in no block is not run: {line}")
+                raise Differs(f"a curl outside of a block is not run: {line}")
             continue
         line = line.strip()
         if line.startswith("#"):
@@ -49,12 +49,12 @@ def examples(page):
             found.append([line, None])
     for line, answer in found:
         if line.startswith("curl ") != (answer is not None):
-            raise Differs(f"not said what this answers: {line}" if answer is None else f"an answer of no curl: {line}")
+            raise Differs(f"no answer is documented: {line}" if answer is None else f"an answer without a curl: {line}")
     return found
 
 
 class Reader:
-    """Somebody who types what the page says."""
+    """Types the commands of the page."""
 
     def __init__(self, h):
         self.h, self.server, self.words = h, None, {}
@@ -83,15 +83,15 @@ class Reader:
         return done.stdout
 
     def curl(self, line, answer):
-        told = self.shell(line.replace("curl ", r"curl -sS -w '\n%{http_code} %{content_type}' ", 1))
-        body, _, last = told.rpartition("\n")
+        printed = self.shell(line.replace("curl ", r"curl -sS -w '\n%{http_code} %{content_type}' ", 1))
+        body, _, last = printed.rpartition("\n")
         status, _, kind = last.partition(" ")
         wanted, text = re.fullmatch(r"(\d+(?: or \d+)?) (.*)", answer).groups()
         if status not in wanted.split(" or "):
             raise Differs(f"{status}, not {wanted}: {body[:1000]}")
         if text.startswith("{"):
             if "json" not in kind:
-                raise Differs(f"{kind} is no JSON")
+                raise Differs(f"{kind} is not JSON")
             capitals = re.sub(r"(?<=[\[:,] )([A-Z][A-Z_]*)(?=[,}\]])", r'"\\u0000\1"', text)
             self.compare(json.loads(capitals), json.loads(body), "")
         elif not body.startswith(text + "\n") if "event-stream" in kind else text not in body:
@@ -123,7 +123,7 @@ def main():
         missing = [group for group, pattern in GROUPS.items() if not any(re.search(pattern, line) for line, _ in lines)]
         if missing:
             raise Differs(f"no example for: {', '.join(missing)}")
-        with home() as h:
+        with home(BIN) as h:
             (h.path / "agents.yaml").unlink()
             reader = Reader(h)
             for line, answer in lines:
@@ -131,7 +131,7 @@ def main():
                 reader.type(line, answer)
                 print(f"ok api examples/{line[:150]}", flush=True)
             expect(reader.server.stop(), 0)
-    except (Differs, subprocess.TimeoutExpired, ValueError) as why:  # what follows builds on it
+    except (Differs, subprocess.TimeoutExpired, ValueError) as why:  # later lines depend on it
         print(f"not ok api examples/{name}\n    {why}", flush=True)
         return 1
     return 0

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Approvals and policies, on the real program, with the scripted model server and a till that counts what it was asked to do.
+"""Approvals and policies, with the scripted model server and a shop that counts its payments.
 
-A refund that a model asks for is approved, rejected, made with other arguments, denied by a policy, or left until it
-expires; the approver sees what would be sent; whoever answers to what somebody has edited is told so; killed at
-every failpoint hit around a question and its answer, the till is asked for what was approved, once, or for nothing.
+A refund requested by a model is approved, rejected, edited, denied by a policy, or expires. The approver sees the request
+that would be sent. An answer to an edited question reports the edit. A process killed at every failpoint around a question
+and its answer makes the approved call once, or not at all.
 
   approvals.py [WORDS]   only tests whose name contains WORDS
 """
@@ -17,21 +17,21 @@ import time
 
 sys.dont_write_bytecode = True
 from shared import desk as shared, ids  # noqa: E402
-from shared.desk import BIN, PATIENCE, SCENARIOS, dying, hits, named, run_tests  # noqa: E402
+from shared.desk import BIN, PATIENCE, SCENARIOS, exit_at, failpoint_hits, job_name, run_tests  # noqa: E402
 
 KEY = "sk-of-approvals-1"
-TOKEN = "token-of-the-till"
+TOKEN = "token-of-the-shop"
 PROMPT = "Refund order 43, please."
 AGENTS = """\
 aetheris: 1
 tools:
   get_order:
     description: Look an order up
-    http: { method: GET, url: "${ env.TILL }/orders/${ .args.id }" }
+    http: { method: GET, url: "${ env.SHOP }/orders/${ .args.id }" }
     effect: read
   refund:
     description: Pay an order back
-    http: { method: POST, url: "${ env.TILL }/refunds/${ .args.order }", headers: { Authorization: "Bearer secret:TILL_TOKEN" } }
+    http: { method: POST, url: "${ env.SHOP }/refunds/${ .args.order }", headers: { Authorization: "Bearer secret:SHOP_TOKEN" } }
     effect: idempotent
     capabilities: [payments]
     args_schema: { type: object, required: [order, amount], properties: { amount: { type: integer } } }
@@ -51,17 +51,17 @@ agents:
 
 
 class Desk(shared.Desk):
-    """Its model says what it is told of a call that somebody has edited."""
+    """Its model repeats what it receives about an edited call."""
 
     def __init__(self):
         super().__init__([KEY, TOKEN])
         self.expires("24h")
         scenario = json.loads((SCENARIOS / "refund.json").read_text())
-        told = {"when": {"last": "tool", "says": "edited_arguments"}, "say": "I was told: ${/last/text}"}
-        scenario["turns"].insert(0, told)
+        scripted = {"when": {"last": "tool", "says": "edited_arguments"}, "say": "I was told: ${/last/text}"}
+        scenario["turns"].insert(0, scripted)
         (self.path / "refund.json").write_text(json.dumps(scenario))
         self.scenarios += ["--scenario", self.path / "refund.json"]
-        self.env |= {"TILL": self.till.url, "MODELS": self.open_models(), "MODEL_KEY": KEY, "TILL_TOKEN": TOKEN}
+        self.env |= {"SHOP": self.shop.url, "MODELS": self.open_models(), "MODEL_KEY": KEY, "SHOP_TOKEN": TOKEN}
 
     def expires(self, span):
         (self.path / "agents.yaml").write_text(AGENTS.replace("EXPIRES", span))
@@ -74,16 +74,16 @@ class Desk(shared.Desk):
                 if e["type"] == "decision_recorded" and e["payload"]["kind"] == "approval"]
 
     def hash_of(self, arguments, job="t"):
-        """The arguments_hash, made with the job's blind."""
+        """The arguments_hash, computed with the blind of the job."""
         return ids.blinded(self.events(job)[0]["payload"]["blind"], ids.canonical(arguments))
 
 
-def a_policy_asks_and_what_is_approved_is_paid_once(desk):
+def a_call_that_a_policy_holds_is_made_once_after_approval(desk):
     desk.job(code=4, more=("--label", "tier=new"))
-    assert desk.till.paid == [], desk.till.paid
-    asked = desk.approvals()
-    assert len(asked) == 1, asked
-    one = asked[0]
+    assert desk.shop.paid == [], desk.shop.paid
+    waiting = desk.approvals()
+    assert len(waiting) == 1, waiting
+    one = waiting[0]
     assert one["arguments"] == {"amount": 12, "order": "43"}, one
     assert one["arguments_hash"] == desk.hash_of(one["arguments"]), one
     assert (one["reason"], one["labels"], one["editable"]) == ("money leaves", {"tier": "new"}, True), one
@@ -101,54 +101,54 @@ def a_policy_asks_and_what_is_approved_is_paid_once(desk):
     loop = [line.split(None, 2)[2] for line in steps if line.split()[:2] == ["✓", "loop"] and len(line.split()) > 2]
     assert any(line.startswith("turn 2: refund {") for line in loop) and any("model " in line for line in loop), done.stderr
     assert not any(line.split() == ["✓", "loop"] for line in steps), done.stderr
-    said = json.loads(done.stdout)
-    assert said["text"] == "12 EUR was refunded for order 43.", said
-    assert desk.till.paid == [("/refunds/43", {"amount": 12, "order": "43"})], desk.till.paid
-    assert desk.till.tokens == {f"Bearer {TOKEN}"}, "the call had its secret"
-    desk.proved()
+    result = json.loads(done.stdout)
+    assert result["text"] == "12 EUR was refunded for order 43.", result
+    assert desk.shop.paid == [("/refunds/43", {"amount": 12, "order": "43"})], desk.shop.paid
+    assert desk.shop.tokens == {f"Bearer {TOKEN}"}, "the call had its secret"
+    desk.expect_verified()
 
 
-def the_approver_sees_what_would_be_sent_and_no_secret(desk):
-    evil = "4\u202e3/\u0007.."
-    for agent, given in (("plain", {"order": evil, "amount": 5}), ("stamp", {"who": "Ada; rm -rf /"})):
+def the_approver_sees_the_request_to_be_sent_without_secrets(desk):
+    hostile = "4\u202e3/\u0007.."
+    for agent, given in (("plain", {"order": hostile, "amount": 5}), ("stamp", {"who": "Ada; rm -rf /"})):
         desk.job(agent, job=agent, code=4, given=given)
     server = subprocess.Popen([BIN, "serve", "agents.yaml", "--listen", "127.0.0.1:0", "--json"], cwd=desk.path, env=desk.env,
                               stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, stdin=subprocess.DEVNULL)
     try:
         server.stdout.readline()
-        asked = {one["job_id"]: one for one in desk.approvals()}
-        sends = asked["plain"]["sends"]
-        assert sends["method"] == "POST" and sends["url"].startswith(desk.till.url + "/refunds/4%E2%80%AE3%2F"), sends
-        assert sends["headers"]["Authorization"] == "Bearer secret:TILL_TOKEN", sends
-        assert json.loads(sends["body"]) == {"order": evil, "amount": 5}, sends
-        assert asked["stamp"]["sends"]["argv"] == ["echo", "for Ada; rm -rf /"], asked["stamp"]
+        waiting = {one["job_id"]: one for one in desk.approvals()}
+        sends = waiting["plain"]["sends"]
+        assert sends["method"] == "POST" and sends["url"].startswith(desk.shop.url + "/refunds/4%E2%80%AE3%2F"), sends
+        assert sends["headers"]["Authorization"] == "Bearer secret:SHOP_TOKEN", sends
+        assert json.loads(sends["body"]) == {"order": hostile, "amount": 5}, sends
+        assert waiting["stamp"]["sends"]["argv"] == ["echo", "for Ada; rm -rf /"], waiting["stamp"]
         text = desk.run("approvals", code=0).stdout
         assert "\u202e" not in text and "\u0007" not in text and "\\u202e" in text, repr(text)
-        assert "sends:     POST " + desk.till.url in text and "secret:TILL_TOKEN" in text, text
+        assert "sends:     POST " + desk.shop.url in text and "secret:SHOP_TOKEN" in text, text
     finally:
         server.terminate()
         server.wait()
         server.stdout.close()
 
 
-def a_no_is_told_to_the_model_or_ends_the_job_as_it_is_declared(desk):
+def a_rejection_is_returned_to_the_model_or_fails_the_job_as_declared(desk):
     desk.job(code=4)
     one = desk.approvals()[0]["id"]
     desk.run("reject", one, "--note", "not today", code=0)
     for words, code in ((("reject", one), 0), (("approve", one), 5)):
         again = desk.run(*words, code=code).stdout
         assert re.match(r"already answered: rejected, by .+ at 20\S+ \S+Z\n", again), again
-    said = json.loads(desk.job(code=0).stdout)
-    assert said["text"].startswith("Nothing was refunded"), said
-    desk.proved()
+    result = json.loads(desk.job(code=0).stdout)
+    assert result["text"].startswith("Nothing was refunded"), result
+    desk.expect_verified()
     desk.job("strict", job="s", code=4)
     desk.run("reject", desk.approvals()[0]["id"], code=0)
     desk.job("strict", job="s", code=1)
-    assert desk.proved("s", "failed")["error"]["code"] == "rejected"
-    assert desk.till.paid == [], desk.till.paid
+    assert desk.expect_verified("s", "failed")["error"]["code"] == "rejected"
+    assert desk.shop.paid == [], desk.shop.paid
 
 
-def an_edited_call_is_made_as_it_was_edited_and_the_model_is_told(desk):
+def an_edited_call_is_made_as_edited_and_the_model_is_informed(desk):
     desk.job(code=4)
     one = desk.approvals()[0]
     less = {"amount": 5, "order": "43"}
@@ -156,15 +156,15 @@ def an_edited_call_is_made_as_it_was_edited_and_the_model_is_told(desk):
     refused = desk.run("approve", one["id"], "--arguments", '{"amount": 5000, "order": "43"}', code=2)
     assert "denied" in refused.stderr and "over our limit" in refused.stderr, refused.stderr
     assert desk.approvals()[0]["id"] == one["id"], "the question stays open"
-    said = desk.run("approve", one["id"], "--arguments", json.dumps(less), code=0)
-    assert "changed arguments" in said.stdout, said.stdout
+    result = desk.run("approve", one["id"], "--arguments", json.dumps(less), code=0)
+    assert "changed arguments" in result.stdout, result.stdout
     late = desk.run("approve", one["id"], code=5)
     assert "approval_edited" in late.stderr and re.search(r"edited by .+ at 20\S+Z", late.stderr), late.stderr
     desk.run("reject", one["id"], code=5)
     desk.run("approve", one["id"], "--arguments", json.dumps(less), code=0)
-    said = json.loads(desk.job(code=0).stdout)["text"].removeprefix("I was told: ")
-    assert json.loads(said) == {"edited_arguments": less, "result": {"ok": True, "of": less}}, said
-    assert desk.till.paid == [("/refunds/43", less)], desk.till.paid
+    result = json.loads(desk.job(code=0).stdout)["text"].removeprefix("I was told: ")
+    assert json.loads(result) == {"edited_arguments": less, "result": {"ok": True, "of": less}}, result
+    assert desk.shop.paid == [("/refunds/43", less)], desk.shop.paid
     shown = desk.run("trace", "t", code=0).stdout
     assert json.dumps(less, separators=(",", ":")) in shown and "edited by " in shown, shown
     again = desk.run("approve", one["id"], "--arguments", json.dumps(less), "--note", "once more", code=0)
@@ -174,16 +174,16 @@ def an_edited_call_is_made_as_it_was_edited_and_the_model_is_told(desk):
     assert len(edited) == 1 and edited[0]["by"] and edited[0]["payload"]["arguments"] == less, edited
     assert edited[0]["payload"]["arguments_hash"] == desk.hash_of(less), edited
     assert edited[0]["payload"]["edited_from"] == one["arguments_hash"], edited
-    desk.proved()
+    desk.expect_verified()
 
 
-def what_a_policy_denies_is_never_declared(desk):
-    said = json.loads(desk.job(code=0, more=("--label", "tier=banned")).stdout)
-    assert said["text"].startswith("Nothing was refunded") and "no refunds for them" in said["text"], said
+def a_call_that_a_policy_denies_is_never_declared(desk):
+    result = json.loads(desk.job(code=0, more=("--label", "tier=banned")).stdout)
+    assert result["text"].startswith("Nothing was refunded") and "no refunds for them" in result["text"], result
     assert [d["state"] for d in desk.decisions()] == ["denied"], desk.decisions()
-    desk.proved()
+    desk.expect_verified()
     desk.job("plain", job="p", code=1, given={"order": "43", "amount": 5000})
-    assert desk.proved("p", "failed")["error"]["code"] == "denied"
+    assert desk.expect_verified("p", "failed")["error"]["code"] == "denied"
     (desk.path / "house.yaml").write_text(
         "aetheris: 1\npolicies: [ { tools: [refund, unknown_here], action: deny, reason: the house says no } ]\n")
     warned = desk.run("check", "agents.yaml", "--policies", "house.yaml", code=0).stderr
@@ -194,10 +194,10 @@ def what_a_policy_denies_is_never_declared(desk):
     wrong = desk.run("check", "agents.yaml", "--policies", "house.yaml", "--json", code=2)
     fault = json.loads(wrong.stdout)["faults"][0]
     assert (fault["file"], fault["line"], fault["suggestion"]) == ("house.yaml", 2, "deny"), fault
-    assert desk.till.paid == [], desk.till.paid
+    assert desk.shop.paid == [], desk.shop.paid
 
 
-def a_rule_of_the_operator_that_nothing_is_under_is_warned_of(desk):
+def an_operator_policy_that_applies_to_nothing_causes_a_warning(desk):
     (desk.path / "house.yaml").write_text(
         "aetheris: 1\npolicies:\n  - { tools: [refnd], action: deny }\n  - { capability: payments, action: deny }\n")
     idle = "house.yaml: policies[0]: this policy applies to nothing: no file has a tool named `refnd`"
@@ -226,15 +226,15 @@ def a_rule_of_the_operator_that_nothing_is_under_is_warned_of(desk):
             process.wait(PATIENCE)
             process.stderr.close()
         assert idle in first, f"{command}: {first}"
-    assert desk.till.paid == [], desk.till.paid
+    assert desk.shop.paid == [], desk.shop.paid
 
 
-def what_nobody_answers_expires_and_is_not_made(desk):
+def an_unanswered_approval_expires_and_the_call_is_not_made(desk):
     desk.expires("300ms")
-    said = desk.job(code=4)
+    result = desk.job(code=4)
     one, = json.loads(desk.run("job", "t", "--json", code=0).stdout)["waits"]
-    time.sleep(0.4)  # nobody runs the job: its expiry is noted by nobody yet
-    assert desk.approvals() == [], "it is asked no more"
+    time.sleep(0.4)  # no process runs the job, so no process has recorded the expiry
+    assert desk.approvals() == [], "the question is no longer listed"
     seen = json.loads(desk.run("job", "t", "--json", code=0).stdout)
     for wait in (seen["waits"][0], seen["waiting"]):
         assert (wait["expired"], wait["command"], wait["commands"]) == (True, None, []), wait
@@ -244,18 +244,18 @@ def what_nobody_answers_expires_and_is_not_made(desk):
                   ("signal", "t", one["correlation_key"], '{"decision": "approve"}')):
         late = desk.run(*words, code=5)
         assert "wait_expired" in late.stderr and one["expires_at"] in late.stderr, late.stderr
-    said = desk.job(code=None)
+    result = desk.job(code=None)
     for _ in range(100):
-        if said.returncode != 4:
+        if result.returncode != 4:
             break
         time.sleep(0.1)
-        said = desk.job(code=None)
-    assert said.returncode == 0, said.stderr
-    assert desk.till.paid == [], desk.till.paid
-    desk.proved()
+        result = desk.job(code=None)
+    assert result.returncode == 0, result.stderr
+    assert desk.shop.paid == [], desk.shop.paid
+    desk.expect_verified()
 
 
-def killed_at_every_failpoint_hit_what_was_approved_is_paid_once(desk):
+def an_approved_call_is_made_once_when_killed_at_every_failpoint(desk):
     less = {"amount": 5, "order": "43"}
     answers = {"approve": ("approve", (), [("/refunds/43", {"amount": 12, "order": "43"})]),
                "edit": ("approve", ("--arguments", json.dumps(less)), [("/refunds/43", less)]),
@@ -266,36 +266,36 @@ def killed_at_every_failpoint_hit_what_was_approved_is_paid_once(desk):
         one = [a for a in desk.approvals() if a["job_id"] == job][0]
         points.append(desk.run(verb, one["id"], *more, code=0, AETHERIS_FAILPOINTS_TRACE="1"))
         points.append(desk.job(job=job, code=0, AETHERIS_FAILPOINTS_TRACE="1"))
-        found = [hits(done) for done in points]
+        found = [failpoint_hits(done) for done in points]
         assert all(found), found
         for act, points in enumerate(found):
             if act == 0 and name != "edit":
-                continue  # until somebody answers all three are the same
+                continue  # before the answer, all three cases are the same
             for point in points:
-                desk.till.forget()
-                job, dies = named(name, act, point), dying(point)
+                desk.shop.reset()
+                job, exit_env = job_name(name, act, point), exit_at(point)
                 if act == 0:
-                    desk.job(job=job, **dies)
+                    desk.job(job=job, **exit_env)
                 desk.job(job=job)
                 mine = [a for a in desk.approvals() if a["job_id"] == job]
-                assert len(mine) == 1 and desk.till.paid == [], (job, mine, desk.till.paid)
-                if act == 1:  # whoever heard nothing says it again
-                    desk.run(verb, mine[0]["id"], *more, **dies)
+                assert len(mine) == 1 and desk.shop.paid == [], (job, mine, desk.shop.paid)
+                if act == 1:  # a client without a response repeats its answer
+                    desk.run(verb, mine[0]["id"], *more, **exit_env)
                 desk.run(verb, mine[0]["id"], *more, code=0)
                 if act == 2:
-                    desk.job(job=job, **dies)
+                    desk.job(job=job, **exit_env)
                 desk.job(job=job, code=0)
-                assert desk.till.paid == paid, (job, desk.till.paid)
+                assert desk.shop.paid == paid, (job, desk.shop.paid)
                 states = collections.Counter(d["state"] for d in desk.decisions(job))
                 assert states["requested"] == 1 and sum(states.values()) == 2, (job, states)
                 desk.run("verify", job, code=0)
 
 
-TESTS = (a_policy_asks_and_what_is_approved_is_paid_once, the_approver_sees_what_would_be_sent_and_no_secret,
-         a_no_is_told_to_the_model_or_ends_the_job_as_it_is_declared,
-         an_edited_call_is_made_as_it_was_edited_and_the_model_is_told, what_a_policy_denies_is_never_declared,
-         a_rule_of_the_operator_that_nothing_is_under_is_warned_of,
-         what_nobody_answers_expires_and_is_not_made, killed_at_every_failpoint_hit_what_was_approved_is_paid_once)
+TESTS = (a_call_that_a_policy_holds_is_made_once_after_approval, the_approver_sees_the_request_to_be_sent_without_secrets,
+         a_rejection_is_returned_to_the_model_or_fails_the_job_as_declared,
+         an_edited_call_is_made_as_edited_and_the_model_is_informed, a_call_that_a_policy_denies_is_never_declared,
+         an_operator_policy_that_applies_to_nothing_causes_a_warning,
+         an_unanswered_approval_expires_and_the_call_is_not_made, an_approved_call_is_made_once_when_killed_at_every_failpoint)
 
 if __name__ == "__main__":
     sys.exit(run_tests("approvals", TESTS, Desk))

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""What one job, one damaged row or one busy moment may do to the process: with the built program, no more than fail itself.
+"""The effect of one job, one damaged row or one busy moment on a process: at most that job fails.
 
-Prints `ok NAME` or `not ok NAME` per test. AETHERIS_BIN names the program, AETHERIS_ROOT the tree.
+Prints `ok NAME` or `not ok NAME` for each test. tests/shared/program.py finds the program.
   bounds.py [WORDS]   only tests whose name contains WORDS
 """
 import json
@@ -16,13 +16,14 @@ import time
 
 sys.dont_write_bytecode = True
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
-from cli import expect, home, run_tests, until  # noqa: E402
-from serve import Server  # noqa: E402
+sys.path.insert(1, str(pathlib.Path(__file__).resolve().parent / "chaos"))
 from bad_requests import INNER  # noqa: E402
 from shared import desk as shared  # noqa: E402
+from shared.home import expect, home, run_tests, until  # noqa: E402
+from shared.server import Server  # noqa: E402
 
 TESTS = []
-TOWER = "reduce range(60) as $i (1; [., .])"  # 2^60 leaves in 60 arrays that share
+TOWER = "reduce range(60) as $i (1; [., .])"  # 2^60 leaves in 60 shared arrays
 TOWERS = (TOWER, "reduce range(28) as $i (1; [., .])", "reduce range(60) as $i (1; {a: ., b: .})",
           'reduce range(60) as $i ("a"; . + .)')
 
@@ -53,18 +54,18 @@ def plans():
 
 def agents(h):
     tools = {"e": {"native": "echo", "effect": "read"}}
-    calm = {"plan": [{"id": "a", "tool": "e", "args": {"said": 7}}], "output": "${ .steps.a.said }"}
+    quick = {"plan": [{"id": "a", "tool": "e", "args": {"said": 7}}], "output": "${ .steps.a.said }"}
     waits = {"plan": [{"id": "w", "wait": {"type": "signal", "key": "k"}}]}
-    models = {"m": {"provider": "openai", "base_url": "http://127.0.0.1:9/v1", "model": "m"}}  # never asked
-    file = {"aetheris": 1, "tools": tools, "models": models, "agents": plans() | {"calm": calm, "waits": waits}}
+    models = {"m": {"provider": "openai", "base_url": "http://127.0.0.1:9/v1", "model": "m"}}  # never called
+    file = {"aetheris": 1, "tools": tools, "models": models, "agents": plans() | {"calm": quick, "waits": waits}}
     (h.path / "agents.yaml").write_text(json.dumps(file))
 
 
-class Watch:
-    """Asks for the health of a server until it is closed; `slowest` is the longest answer in seconds."""
+class HealthProbe:
+    """Requests the health of a server until it is closed; `slowest` is the longest response time in seconds."""
 
     def __init__(self, server):
-        self.server, self.slowest, self.asked, self.over = server, 0.0, 0, threading.Event()
+        self.server, self.slowest, self.requests, self.over = server, 0.0, 0, threading.Event()
         self.thread = threading.Thread(target=self.run)
         self.thread.start()
 
@@ -73,7 +74,7 @@ class Watch:
             began = time.monotonic()
             assert self.server.get("/api/health")[0] == 200
             self.slowest = max(self.slowest, time.monotonic() - began)
-            self.asked += 1
+            self.requests += 1
 
     def close(self):
         self.over.set()
@@ -82,11 +83,11 @@ class Watch:
 
 
 @test
-def a_value_of_2_60_leaves_fails_its_job_and_holds_up_no_other():
+def a_value_of_2_60_leaves_fails_its_job_and_delays_no_other():
     with home() as h:
         agents(h)
         server = Server(h)
-        watch = Watch(server)
+        watch = HealthProbe(server)
         for agent in plans():
             assert server.post("/api/jobs", {"agent": agent, "id": agent})[0] == 201
         assert server.post("/api/jobs", {"agent": "calm", "id": "calm"})[0] == 201
@@ -103,7 +104,7 @@ def a_value_of_2_60_leaves_fails_its_job_and_holds_up_no_other():
 
 
 @test
-def a_plan_of_a_model_that_makes_such_a_value_fails_its_job():
+def a_model_generated_plan_with_such_a_value_fails_its_job():
     desk = shared.Desk(["sk-bounds-1"], shared.SCENARIOS / "planner.json")
     try:
         say = {"nodes": [{"id": "a", "tool": "e", "args": json.dumps({"v": "${ " + TOWER + " }"})}], "output": '"ok"'}
@@ -123,7 +124,7 @@ def a_plan_of_a_model_that_makes_such_a_value_fails_its_job():
         done = desk.start("p", {"message": "Build a tower."}, "t", code=1)
         assert "expression_failed" in done.stderr, done.stderr
         assert time.monotonic() - began < 30
-        desk.proved("t", "failed")
+        desk.expect_verified("t", "failed")
     finally:
         desk.close()
 
@@ -138,7 +139,7 @@ def a_second_signal_ends_a_process_whose_loop_is_busy():
     with home() as h:
         agents(h)
         server = Server(h)
-        # Stopped, it is as busy as a process can be: both signals arrive before its loop runs again.
+        # A stopped process acts like a busy one: both signals arrive before its loop runs again.
         os.kill(server.process.pid, signal.SIGSTOP)
         until(lambda: state_of(server.process.pid) == "T")
         os.kill(server.process.pid, signal.SIGINT)
@@ -149,7 +150,7 @@ def a_second_signal_ends_a_process_whose_loop_is_busy():
 
 
 @test
-def one_signal_ends_a_process_politely():
+def one_signal_shuts_a_process_down_in_order():
     with home() as h:
         agents(h)
         server = Server(h)
@@ -160,23 +161,23 @@ def one_signal_ends_a_process_politely():
 
 
 @test
-def a_plan_of_as_many_nodes_as_there_may_be_runs_beside_other_requests():
+def a_plan_with_the_maximum_number_of_nodes_does_not_block_other_requests():
     with home() as h:
         nodes = [{"id": f"n{i}", "tool": "e"} for i in range(10_000)]
-        calm = {"plan": [{"id": "a", "tool": "e"}], "output": "done"}
+        quick = {"plan": [{"id": "a", "tool": "e"}], "output": "done"}
         (h.path / "agents.yaml").write_text(json.dumps({
             "aetheris": 1, "tools": {"e": {"native": "echo", "effect": "read"}},
-            "agents": {"wide": {"plan": nodes, "output": "done"}, "calm": calm}}))
+            "agents": {"wide": {"plan": nodes, "output": "done"}, "calm": quick}}))
         server = Server(h)
         assert server.post("/api/jobs", {"agent": "wide", "id": "wide"})[0] == 201
         began, beside = time.monotonic(), 0
-        watch = Watch(server)
-        # The list, which reads rows: what is asked of the job itself reads all of it.
+        watch = HealthProbe(server)
+        # The list reads rows; a request for the job itself reads its whole log.
         while not server.get("/api/jobs?agent=wide&status=completed")[1]["jobs"]:
             assert server.post("/api/jobs?wait=30s", {"agent": "calm"})[1]["status"] == "completed"
             beside += 1
         slowest, lasted = watch.close(), time.monotonic() - began
-        assert beside > 1 and watch.asked > 10, (beside, watch.asked)
+        assert beside > 1 and watch.requests > 10, (beside, watch.requests)
         assert slowest < max(5, lasted / 4), (slowest, lasted)
         assert server.stop().code == 0
 
@@ -188,7 +189,7 @@ DAMAGE += [("heads", "updated_at", MOST), ("heads", "updated_at", LEAST)]
 
 
 @test
-def a_time_that_does_not_exist_in_one_row_stops_no_other_job():
+def an_invalid_time_in_one_row_stops_no_other_job():
     for table, column, value in DAMAGE:
         with home() as h:
             agents(h)
@@ -209,11 +210,11 @@ def a_time_that_does_not_exist_in_one_row_stops_no_other_job():
             until(lambda: server.status("sound") == "completed")
             for path in ("/api/jobs/damaged", "/api/jobs/damaged/trace", "/api/jobs/damaged/events", "/metrics"):
                 assert server.get(path)[0] < 500 or "log_corrupt" in str(server.get(path)[1]), (where, path)
-            said = server.stop()
-            assert said.code == 0, where
+            result = server.stop()
+            assert result.code == 0, where
             # The signal wrote every other column of the row again.
             if column == "created_at":
-                assert f"its row holds an invalid time (created_at): {value}" in said.err, (where, said)
+                assert f"its row holds an invalid time (created_at): {value}" in result.err, (where, result)
                 refused = expect(h.run("run", "agents.yaml", "waits", "--only", "--job-id", "damaged"), 6)
                 assert "[log_corrupt]" in refused.err, (where, refused)
                 assert "rows_differ" in [one["code"] for one in expect(h.run("doctor", "--json"), 1).json()["problems"]], where
@@ -223,21 +224,21 @@ def a_time_that_does_not_exist_in_one_row_stops_no_other_job():
 
 
 @test
-def a_job_id_that_no_url_can_name_is_refused():
+def a_job_id_that_cannot_appear_in_a_url_is_rejected():
     with home() as h:
         agents(h)
         for name in (".", ".."):
-            said = expect(h.run("run", "agents.yaml", "calm", "--job-id", name), 2)
-            assert "input_invalid" in said.err and "neither . nor .." in said.err, said
+            result = expect(h.run("run", "agents.yaml", "calm", "--job-id", name), 2)
+            assert "input_invalid" in result.err and "neither . nor .." in result.err, result
         server = Server(h)
         for name in (".", ".."):
-            status, said = server.post("/api/jobs", {"agent": "calm", "id": name})
-            assert status == 400 and said["code"] == "input_invalid", said
+            status, result = server.post("/api/jobs", {"agent": "calm", "id": name})
+            assert status == 400 and result["code"] == "input_invalid", result
         expect(h.run("run", "agents.yaml", "calm", "--job-id", "...", env=server.env), 0)
         server.stop()
 
 
-TOLD = """\
+AGENTS = """\
 aetheris: 1
 tools:
   put:
@@ -253,45 +254,45 @@ agents:
 
 
 @test
-def bad_input_is_answered_without_a_secret_and_without_the_inside_of_the_program():
+def errors_of_invalid_input_contain_no_secret_and_no_internals():
     canary = "tok-5c1e7f3a9b"
     with home() as h:
         env = {"TOKEN": canary}
-        (h.path / "agents.yaml").write_text(TOLD)
-        told = []
-        chance = random.Random(14)
-        for _ in range(60):  # a file in which something is missing, doubled or another character
-            at, long = chance.randrange(len(TOLD)), chance.randrange(1, 12)
-            text = chance.choice((TOLD[:at] + TOLD[at + long:], TOLD[:at] + TOLD[at:at + long] * 2 + TOLD[at + long:],
-                                  TOLD[:at] + chance.choice("\0\t'\"{}[]$:&*\u00e4\u200b") + TOLD[at:]))
+        (h.path / "agents.yaml").write_text(AGENTS)
+        texts = []
+        generator = random.Random(14)
+        for _ in range(60):  # a file with a part removed, repeated, or replaced by another character
+            at, long = generator.randrange(len(AGENTS)), generator.randrange(1, 12)
+            text = generator.choice((AGENTS[:at] + AGENTS[at + long:], AGENTS[:at] + AGENTS[at:at + long] * 2 + AGENTS[at + long:],
+                                     AGENTS[:at] + generator.choice("\0\t'\"{}[]$:&*\u00e4\u200b") + AGENTS[at:]))
             (h.path / "bad.yaml").write_text(text)
-            said = h.run("check", "bad.yaml", env=env)
-            assert said.code in (0, 2), (text, said)
-            told.append(said.out + said.err)
+            result = h.run("check", "bad.yaml", env=env)
+            assert result.code in (0, 2), (text, result)
+            texts.append(result.out + result.err)
         for words in (("puts", "--input", "{}"), ("puts", "--input", "{"), ("puts", "--input", '{"to": 7}'),
                       ("nobody",),
                       ("puts", "--job-id", "a b"), ("shows",), ("puts", "--input", '{"to": "x\\u0000y"}')):
-            said = h.run("run", "agents.yaml", *words, env=env)
-            assert said.code in (1, 2, 3), (words, said)
-            told.append(said.out + said.err)
+            result = h.run("run", "agents.yaml", *words, env=env)
+            assert result.code in (1, 2, 3), (words, result)
+            texts.append(result.out + result.err)
         server = Server(h, env=env)
         for body in ({"agent": "puts", "input": {}}, {"agent": "secret:TOKEN"}, [], "x",
                      {"agent": "puts", "input": "secret:TOKEN"}):
             status, problem = server.post("/api/jobs", body)
             assert 400 <= status < 500, (body, status)
-            told.append(json.dumps(problem))
+            texts.append(json.dumps(problem))
         for part in ({"plan": [{"id": "a", "tool": "secret:TOKEN"}]},
                      {"plan": [{"id": "a", "tool": "put", "args": {"to": "${ secret }"}}]},
                      {"loop": {"model": "secret:TOKEN"}}, {"plan": 7}):
-            status, problem = server.ask("PUT", "/api/agents/bad", part)
+            status, problem = server.request("PUT", "/api/agents/bad", part)
             assert status == 400, (part, status, problem)
-            told.append(json.dumps(problem))
+            texts.append(json.dumps(problem))
         status, job = server.post("/api/jobs?wait=30s", {"agent": "shows"})
         assert job["status"] == "failed", job
-        told += [json.dumps(job), json.dumps(server.get(f"/api/jobs/{job['id']}/trace")[1])]
+        texts += [json.dumps(job), json.dumps(server.get(f"/api/jobs/{job['id']}/trace")[1])]
         ended = server.stop()
-        told.append(ended.out + ended.err)
-        for text in told:
+        texts.append(ended.out + ended.err)
+        for text in texts:
             assert canary not in text and not INNER.search(text), text
 
 

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Budgets, on the real program: a job parks before the call that it has no room for, and goes on when somebody raises it;
-also when it is killed at any moment of either. The models are those of examples/model-server.
+"""Budgets: a job parks before the call that exceeds its budget, and resumes when an approver raises it; also when the process is
+killed at any point of either. The models are those of examples/model-server.
 
-Prints `ok NAME` or `not ok NAME` per test. AETHERIS_BIN names the program, AETHERIS_ROOT the tree.
+Prints `ok NAME` or `not ok NAME` for each test. tests/shared/program.py finds the program.
   budgets.py [WORDS]   only tests whose name contains WORDS
 """
 import json
@@ -13,9 +13,10 @@ import sys
 
 sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-from cli import ROOT, expect, home, run_tests, until  # noqa: E402
-from keys import bearer, make  # noqa: E402
-from serve import Server  # noqa: E402
+from shared.api_keys import bearer, create_key  # noqa: E402
+from shared.home import expect, home, run_tests, until  # noqa: E402
+from shared.program import ROOT  # noqa: E402
+from shared.server import Server  # noqa: E402
 
 TESTS = []
 FILE = """\
@@ -79,11 +80,11 @@ def test(function):
 
 
 class Models:
-    """The model server, its journal in the home; `env` leads to it."""
+    """The model server, with its journal in the home; `h.env` has its URL."""
 
     def __init__(self, h):
         (h.path / "led.yaml").write_text(LED)
-        self.journal = h.path / "asked.jsonl"
+        self.journal = h.path / "requests.jsonl"
         folder = ROOT / "examples/model-server"
         self.process = subprocess.Popen(
             ["node", folder / "server.mjs", "--journal", self.journal, "--scenario", folder / "scenarios/instant.json"],
@@ -99,11 +100,11 @@ class Models:
         self.process.wait()
         self.process.stdout.close()
 
-    def asked(self):
+    def requests(self):
         return len(self.journal.read_text().splitlines()) if self.journal.exists() else 0
 
 
-def said(h):
+def writes(h):
     file = h.path / "said.txt"
     return len(file.read_text().splitlines()) if file.exists() else 0
 
@@ -114,13 +115,13 @@ def budget_home(h):
 
 
 @test
-def a_job_parks_before_the_call_that_does_not_fit_and_goes_on_when_it_is_raised():
+def a_job_parks_before_the_call_that_exceeds_its_budget_and_resumes_when_raised():
     with home() as h:
         budget_home(h)
         ran = expect(h.run("run", "budget.yaml", "three", "--job-id", "j"), 4)
         assert "parked: the budget is exhausted [budget_exceeded]; continues after aetheris budget" in ran.err, ran
         assert "aetheris budget j --tool-calls 4" in ran.err, ran
-        assert said(h) == 2
+        assert writes(h) == 2
         job = expect(h.run("job", "j", "--json"), 0).json()
         assert job["parked"]["until"] == "budget" and job["parked"]["command"].startswith("aetheris budget j"), job["parked"]
         assert job["budget"]["limits"]["tool_calls"] == 2 and job["budget"]["spent"]["tool_calls"] == 2, job["budget"]
@@ -128,18 +129,18 @@ def a_job_parks_before_the_call_that_does_not_fit_and_goes_on_when_it_is_raised(
         assert re.search(r"budget +tool_calls 2 of 2 · until 20", expect(h.run("job", "j"), 0).out)
         stuck = expect(h.run("jobs", "--stuck", "--json"), 0).json()["jobs"]
         assert [(one["id"], one["stuck"]["until"]) for one in stuck] == [("j", "budget")], stuck
-        # Nobody else's act ends it, and it starts nothing meanwhile.
+        # No other request ends the park, and no call starts meanwhile.
         assert "not_paused" in expect(h.run("resume", "j"), 5).err
         expect(h.run("run", "budget.yaml", "three", "--job-id", "j"), 4)
-        assert said(h) == 2
-        # What would not do is refused.
+        assert writes(h) == 2
+        # An insufficient raise is rejected.
         assert "raised" in expect(h.run("budget", "j", "--tool-calls", "1"), 2).err
         assert "not limited" in expect(h.run("budget", "j", "--tokens", "5"), 2).err
         expect(h.run("budget", "j"), 2)
         assert "budget unchanged" in expect(h.run("budget", "j", "--tool-calls", "2"), 0).out
         assert expect(h.run("budget", "j", "--tool-calls", "3", "--note", "go on"), 0).out == "raised\n"
         assert expect(h.run("run", "budget.yaml", "three", "--job-id", "j", "--json"), 0).json()["result"] == "done"
-        assert said(h) == 3
+        assert writes(h) == 3
         expect(h.run("verify", "j"), 0)
         assert "job_terminal" in expect(h.run("budget", "j", "--tool-calls", "9"), 5).err
         decided = [e["payload"] for e in expect(h.run("events", "j", "--type", "decision_recorded", "--json"), 0).json()["events"]]
@@ -148,11 +149,11 @@ def a_job_parks_before_the_call_that_does_not_fit_and_goes_on_when_it_is_raised(
 
 
 @test
-def a_request_lowers_its_agents_budget_and_never_raises_it():
+def a_request_can_lower_the_budget_of_its_agent_and_not_raise_it():
     with home() as h:
         budget_home(h)
         expect(h.run("run", "budget.yaml", "three", "--job-id", "low", "--budget", "tool_calls=0"), 4)
-        assert said(h) == 0
+        assert writes(h) == 0
         for wrong in ("tool_calls=3", "wall=2h", "tool_calls=x", "nonsense=1", "tokens", "soft=5"):
             expect(h.run("run", "budget.yaml", "three", "--job-id", "w", "--budget", wrong), 2)
         assert "price" in expect(h.run("run", "budget.yaml", "unpriced", "--job-id", "o", "--budget", "cost=1"), 2).err
@@ -162,7 +163,7 @@ def a_request_lowers_its_agents_budget_and_never_raises_it():
 
 
 @test
-def a_model_that_costs_more_than_is_left_is_not_asked():
+def a_model_call_that_costs_more_than_the_remaining_budget_is_not_made():
     with home() as h:
         budget_home(h)
         expect(h.run("run", "budget.yaml", "asks", "--job-id", "m"), 4)
@@ -172,45 +173,45 @@ def a_model_that_costs_more_than_is_left_is_not_asked():
 
 
 @test
-def a_file_that_cannot_be_kept_to_is_refused():
+def an_invalid_budget_in_a_file_is_rejected():
     with home() as h:
         (h.path / "bad.yaml").write_text(BAD)
         faults = expect(h.run("check", "bad.yaml", "--json"), 2).json()["faults"]
-        said = [f"{fault['path']}: {fault['message']}" for fault in faults]
+        result = [f"{fault['path']}: {fault['message']}" for fault in faults]
         for path in ("agents.a.budget.cost", "agents.b.budget", "agents.c.budget.tokens", "agents.c.budget.wall",
                      "agents.c.budget.soft", "agents.c.budget.cost", "agents.c.budget.money"):
-            assert any(line.startswith(path + ":") for line in said), (path, said)
+            assert any(line.startswith(path + ":") for line in result), (path, result)
 
 
 @test
-def only_who_answers_for_people_raises_it_and_a_server_goes_on_at_once():
+def only_an_approver_can_raise_a_budget_and_the_job_resumes_immediately():
     with home() as h:
         budget_home(h)
-        operator, approver = (bearer(make(h, role)[0]) for role in ("operator", "approver"))
+        operator, approver = (bearer(create_key(h, role)[0]) for role in ("operator", "approver"))
         s = Server(h, "budget.yaml")
-        made = s.ask("POST", "/api/jobs?wait=30s", {"agent": "three", "id": "s"}, operator)
+        made = s.request("POST", "/api/jobs?wait=30s", {"agent": "three", "id": "s"}, operator)
         assert made[1]["status"] == "parked", made
-        refused = s.ask("POST", "/api/jobs/s/budget", {"tool_calls": 5}, operator)
+        refused = s.request("POST", "/api/jobs/s/budget", {"tool_calls": 5}, operator)
         assert (refused[0], refused[1]["code"]) == (403, "forbidden"), refused
-        raised = s.ask("POST", "/api/jobs/s/budget", {"tool_calls": 5}, approver)
+        raised = s.request("POST", "/api/jobs/s/budget", {"tool_calls": 5}, approver)
         assert raised[0] in (200, 202), raised
-        until(lambda: s.ask("GET", "/api/jobs/s", None, operator)[1]["status"] == "completed")
-        metrics = s.ask("GET", "/metrics", None, operator)[1]
+        until(lambda: s.request("GET", "/api/jobs/s", None, operator)[1]["status"] == "completed")
+        metrics = s.request("GET", "/metrics", None, operator)[1]
         assert 'aetheris_run_pause_total{until="budget"} 1' in metrics, metrics
 
 
 @test
-def who_looks_on_is_told_each_turn_of_a_loop_and_each_call():
+def verbose_output_lists_each_turn_and_call_of_a_loop():
     with home() as h, Models(h):
-        said = expect(h.run("run", "led.yaml", "open", "--job-id", "o", "--input", TURNS, "-v"), 0).err
-        lines = [line.split(None, 2)[2].rsplit(",", 1)[0] for line in said.splitlines() if line.startswith("  ✓ loop")]
+        result = expect(h.run("run", "led.yaml", "open", "--job-id", "o", "--input", TURNS, "-v"), 0).err
+        lines = [line.split(None, 2)[2].rsplit(",", 1)[0] for line in result.splitlines() if line.startswith("  ✓ loop")]
         assert lines[:6] == ["turn 1: model main", 'turn 1: look {"n":1}', "turn 2: model main", 'turn 2: look {"n":2}',
-                             "turn 3: model main", 'turn 3: look {"n":3}'], said
-        assert "an item" not in said, said
+                             "turn 3: model main", 'turn 3: look {"n":3}'], result
+        assert "an item" not in result, result
 
 
 @test
-def each_limit_parks_the_job_and_its_own_raise_goes_on():
+def each_limit_parks_the_job_until_that_limit_is_raised():
     with home() as h, Models(h):
         whole = expect(h.run("run", "led.yaml", "open", "--job-id", "open", "--input", TURNS), 0).json()
         for limit, most in RAISES.items():
@@ -218,16 +219,16 @@ def each_limit_parks_the_job_and_its_own_raise_goes_on():
             job = expect(h.run("job", limit, "--json"), 0).json()
             assert (job["status"], job["parked"]["until"]) == ("parked", "budget"), job
             assert job["budget"]["exceeded"]["limit"] == limit, job["budget"]
-            wish = "--" + limit.replace("_", "-")
-            assert wish + " " in job["parked"]["command"], job["parked"]
-            expect(h.run("budget", limit, wish, most), 0)
+            option = "--" + limit.replace("_", "-")
+            assert option + " " in job["parked"]["command"], job["parked"]
+            expect(h.run("budget", limit, option, most), 0)
             done = expect(h.run("run", "led.yaml", limit, "--job-id", limit, "--input", TURNS), 0)
             assert limit == "wall" or done.json() == whole, (limit, done)
             expect(h.run("verify", limit), 0)
 
 
 @test
-def the_command_that_is_shown_for_a_parked_job_goes_on_with_it():
+def the_command_shown_for_a_parked_job_resumes_it():
     with home() as h, Models(h):
         expect(h.run("run", "led.yaml", "tokens", "--job-id", "t", "--input", TURNS), 4)
         for _ in range(20):
@@ -243,7 +244,7 @@ def the_command_that_is_shown_for_a_parked_job_goes_on_with_it():
 
 
 @test
-def every_limit_in_the_way_is_said_at_once_and_one_command_raises_them_all():
+def all_exceeded_limits_are_reported_together_and_raised_by_one_command():
     with home() as h, Models(h):
         (h.path / "led.yaml").write_text(LED + """\
   both: { budget: { tokens: 60, cost: "0.000001", model_calls: 0 }, loop: { model: main, tools: [look], max_tokens: 50 } }
@@ -258,7 +259,7 @@ def every_limit_in_the_way_is_said_at_once_and_one_command_raises_them_all():
             assert f"tokens: 0 of 60 used, and the next call needs {lacking[0]['asked']}" in seen, seen
             assert "cost: 0 of 0.000001 used" in seen and "model_calls: 0 of 0 used, and the next call needs 1" in seen, seen
             assert job["parked"]["command"] + "\n" in seen, seen
-        # One of them alone does not do: whoever raises it is told of all, and of the command.
+        # Raising one limit is not enough: the error lists all of them and the command.
         refused = expect(h.run("budget", "b", "--cost", "5"), 2).err
         assert "exceeds tokens, cost, model_calls: `" + job["parked"]["command"] + "` allows it" in refused, refused
         expect(h.run("run", "led.yaml", "both", "--job-id", "p", "--input", TURNS), 4)
@@ -282,39 +283,39 @@ def notices(h, job):
 
 
 @test
-def a_model_is_told_once_that_little_is_left_and_once_more_when_that_was_raised():
+def a_model_is_notified_of_a_low_budget_once_per_limit_value():
     with home() as h, Models(h):
         expect(h.run("run", "led.yaml", "model_calls", "--job-id", "m", "--input", TURNS), 4)
         assert notices(h, "m") == [{"model_calls": {"left": "1", "of": "2"}}], notices(h, "m")
         expect(h.run("budget", "m", "--model-calls", "6"), 0)
-        said = expect(h.run("run", "led.yaml", "model_calls", "--job-id", "m", "--input", TURNS), 0).json()
-        assert said["turns"] == 4, said
+        result = expect(h.run("run", "led.yaml", "model_calls", "--job-id", "m", "--input", TURNS), 0).json()
+        assert result["turns"] == 4, result
         assert notices(h, "m")[1:] == [{"model_calls": {"left": "3", "of": "6"}}], notices(h, "m")
         expect(h.run("verify", "m"), 0)
 
 
 @test
-def what_was_paid_is_not_paid_again_by_looking_replaying_or_forking():
+def reading_replaying_and_forking_make_no_model_calls():
     with home() as h, Models(h) as models:
         expect(h.run("run", "led.yaml", "model_calls", "--job-id", "m", "--input", TURNS), 4)
         expect(h.run("budget", "m", "--model-calls", "5"), 0)
         expect(h.run("run", "led.yaml", "model_calls", "--job-id", "m", "--input", TURNS), 0)
         spent = expect(h.run("job", "m", "--json"), 0).json()["budget"]["spent"]
-        assert spent["model_calls"] == models.asked() == 4, spent
+        assert spent["model_calls"] == models.requests() == 4, spent
         for words in (("replay", "m"), ("trace", "m"), ("verify", "m")):
             expect(h.run(*words), 0)
-        assert models.asked() == 4
+        assert models.requests() == 4
         assert expect(h.run("job", "m", "--json"), 0).json()["budget"]["spent"] == spent
         events = expect(h.run("events", "m", "--json"), 0).json()["events"]
         expect(h.run("fork", "m", "--at", str(events[-1]["seq"]), "--job-id", "f"), 0)
         expect(h.run("run", "led.yaml", "model_calls", "--job-id", "f", "--input", TURNS), 0)
         fork = expect(h.run("job", "f", "--json"), 0).json()
         assert fork["budget"]["spent"] == spent and fork["budget"]["limits"]["model_calls"] == 5, fork["budget"]
-        assert models.asked() == 4
+        assert models.requests() == 4
 
 
 @test
-def a_fork_is_no_way_around_a_budget():
+def a_fork_keeps_the_budget_of_its_origin():
     with home() as h:
         budget_home(h)
         expect(h.run("run", "budget.yaml", "three", "--job-id", "j"), 4)
@@ -324,33 +325,33 @@ def a_fork_is_no_way_around_a_budget():
         expect(h.run("run", "budget.yaml", "three", "--job-id", "f"), 4)
         fork = expect(h.run("job", "f", "--json"), 0).json()["budget"]
         assert fork["limits"] == parked["limits"] and fork["spent"] == parked["spent"], (fork, parked)
-        assert said(h) == 2, "it was to do what its origin had no room for"
+        assert writes(h) == 2, "the fork made the call that exceeded the budget of its origin"
         expect(h.run("budget", "f", "--tool-calls", "3"), 0)
         expect(h.run("run", "budget.yaml", "three", "--job-id", "f"), 0)
-        assert said(h) == 3
+        assert writes(h) == 3
         expect(h.run("verify", "f"), 0)
 
 
-def points_of(done):
+def failpoint_hits(done):
     return list(dict.fromkeys(re.findall(r"failpoint (\S+@\d+)", done.err)))
 
 
 @test
-def killed_at_any_moment_of_the_park_or_the_raise_it_ends_the_same():
+def a_kill_at_any_point_of_parking_or_raising_does_not_change_the_outcome():
     with home() as h:
         budget_home(h)
         trace = {"AETHERIS_FAILPOINTS_TRACE": "1"}
         run = ("run", "budget.yaml", "three", "--job-id")
-        parks = points_of(expect(h.run(*run, "calm", env=trace), 4))
-        raises = points_of(expect(h.run("budget", "calm", "--tool-calls", "3", env=trace), 0))
-        goes_on = points_of(expect(h.run(*run, "calm", env=trace), 0))
-        assert len(parks) > 8 and raises and len(goes_on) > 4, (parks, raises, goes_on)
+        parks = failpoint_hits(expect(h.run(*run, "calm", env=trace), 4))
+        raises = failpoint_hits(expect(h.run("budget", "calm", "--tool-calls", "3", env=trace), 0))
+        resumes = failpoint_hits(expect(h.run(*run, "calm", env=trace), 0))
+        assert len(parks) > 8 and raises and len(resumes) > 4, (parks, raises, resumes)
 
         def dies(point, *words):
             died = h.run(*words, env={"AETHERIS_FAILPOINTS": point.replace("@", "=exit@")})
             assert died.code == 137, (point, died)
 
-        cases = [(n, point) for n, points in enumerate((parks, raises, goes_on)) for point in points]
+        cases = [(n, point) for n, points in enumerate((parks, raises, resumes)) for point in points]
         for when, point in cases:
             job = f"{when}-{point}".replace("@", "-").replace(".", "-")
             if when == 0:

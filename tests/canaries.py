@@ -1,15 +1,16 @@
 #!/usr/bin/env python3
-"""Secrets stay secret: each place that may hold one gets a canary of its own, everything repeats what it was given, and
-afterwards no canary, nor a piece of one, stands anywhere in what we keep or say.
+"""Secrets stay secret: every place that can hold a secret gets its own canary, every service echoes it, and afterwards no
+canary, nor a part of one, is in any file, response or output.
 
-Canaries go in as the keys of models of both providers (streamed, whole, as arguments of calls, as refusals, in streams that break, that
-are cut and that end in an error), as headers of http tools and of an MCP server, and as variables of programs and of an MCP server. Each
-repeats it plain, in base64, in hex, percent-encoded and as a JSON string, also with characters by their numbers; as its answer, its failure,
-how far it is, its own description, and on stderr. Looked through byte by byte: the database and its log, the lock file, the audit log, archives, stdout and stderr of every
-command, events, traces, approvals with what they would send, metrics, the API's answers, a live stream, and the log of the server.
+Canaries are: the keys of models of both providers (streamed, whole, as arguments of calls, as refusals, in streams that break,
+are cut or end in an error), headers of http tools and of an MCP server, and variables of programs and of an MCP server. Each
+service echoes its canary plain, in base64, in hex, percent-encoded and as a JSON string, also with escaped characters: as
+result, failure, progress, description and on stderr. These are searched byte by byte: the database and its write-ahead log,
+the lock file, the audit log, archives, stdout and stderr of every command, events, traces, approvals with the request to be
+sent, metrics, responses of the API, an event stream, and the log of the server.
 
-That the search finds what is there is a test, too: what is said with a canary that is no secret stands in all these places.
-Prints `ok NAME` or `not ok NAME` per test.
+The search itself is tested, too: a canary that is not a secret must be found in all these places.
+Prints `ok NAME` or `not ok NAME` for each test.
   canaries.py [WORDS]   only tests whose name contains WORDS
 """
 import base64
@@ -29,13 +30,13 @@ import urllib.request
 
 sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-from cli import home, run_tests, until  # noqa: E402
+from shared.home import home, run_tests, until  # noqa: E402
 from shared.mcp_server import spellings  # noqa: E402
 
 HERE = pathlib.Path(__file__).resolve().parent
 SECRETS = ("OPENAI", "ANTHROPIC", "HEADER", "PROGRAM", "SERVER_PROGRAM", "SERVER_URL")
 TESTS = []
-PIECE = 12  # characters; so many of a canary, in a row, are found
+FRAGMENT = 12  # a run of that many characters of a canary is found
 AGENTS = """\
 aetheris: 1
 tools:
@@ -88,9 +89,9 @@ print(said)
 print(said, file=sys.stderr)
 sys.exit(int(sys.argv[2]))
 """
-INPUT = {"name": "secret:HEADER"}  # a text that reads like a secret is a text
-# How a model answers: its name says it. `whole` ones are not asked for a stream.
-WAYS = ("says", "calls", "breaks", "cut", "errs", "refuses", "whole_says", "whole_calls", "whole_refuses")
+INPUT = {"name": "secret:HEADER"}  # a text that looks like a secret reference is a text
+# The behaviours of models, by name. `whole` ones do not stream.
+MODEL_BEHAVIOURS = ("says", "calls", "breaks", "cut", "errs", "refuses", "whole_says", "whole_calls", "whole_refuses")
 
 
 def test(function):
@@ -106,28 +107,28 @@ def canary(name):
 CANARIES = {name: canary(name) for name in (*SECRETS, "LOUD")}
 
 
-def pieces(text):
-    """Each run of PIECE of its characters, in all spellings."""
+def fragments(text):
+    """Each run of FRAGMENT characters, in all encodings."""
     raw, found = text.encode(), set()
     for part in re.findall(rb"[A-Za-z0-9]+", raw):
-        found |= {part[i:i + PIECE] for i in range(len(part) - PIECE + 1)}
-        found |= {part[i:i + PIECE].hex().encode() for i in range(len(part) - PIECE + 1)}
+        found |= {part[i:i + FRAGMENT] for i in range(len(part) - FRAGMENT + 1)}
+        found |= {part[i:i + FRAGMENT].hex().encode() for i in range(len(part) - FRAGMENT + 1)}
     for before in range(3):
         coded = base64.b64encode(b" " * before + raw + b" " * 3)[4:-8]
         found |= {coded[i:i + 16].translate(bytes.maketrans(b"+/", chars)) for i in range(len(coded) - 15) for chars in (b"+/", b"-_")}
     return found
 
 
-PIECES = {name: pieces(text) for name, text in CANARIES.items()}
+FRAGMENTS = {name: fragments(text) for name, text in CANARIES.items()}
 
 
-class World(http.server.BaseHTTPRequestHandler):
-    """Repeats the credentials that it is given, or `instead`; `seen` has those that came. The end of a stream waits for `gate`."""
+class EchoServer(http.server.BaseHTTPRequestHandler):
+    """Echoes the credentials of a request, or `instead`; `seen` has those received. The end of a stream waits for `gate`."""
 
     protocol_version = "HTTP/1.1"
     instead, seen, failed, gate = None, set(), set(), threading.Event()
 
-    def say(self, status, kind, data, headers=()):
+    def respond(self, status, kind, data, headers=()):
         self.send_response(status)
         for name, value in (("content-type", kind), ("content-length", str(len(data))), *headers):
             self.send_header(name, value)
@@ -135,53 +136,53 @@ class World(http.server.BaseHTTPRequestHandler):
         self.wfile.write(data)
 
     def answer(self):
-        asked = self.rfile.read(int(self.headers.get("content-length", 0)))
+        request = self.rfile.read(int(self.headers.get("content-length", 0)))
         given = self.headers.get("x-api-key") or self.headers.get("authorization", "").removeprefix("Bearer ")
-        World.seen.add(given)
-        said = World.instead or given
-        text = " ".join(spellings(said))
+        EchoServer.seen.add(given)
+        echoed = EchoServer.instead or given
+        text = " ".join(spellings(echoed))
         if self.path.startswith("/v1/"):
-            return self.model(json.loads(asked), said, text)
+            return self.model(json.loads(request), echoed, text)
         if self.path == "/tells":
-            return self.say(200, "application/json", json.dumps({"text": text, text: 1, "id": said}).encode(), [("x-said", said)])
+            return self.respond(200, "application/json", json.dumps({"text": text, text: 1, "id": echoed}).encode(), [("x-said", echoed)])
         if self.path == "/plain":
-            return self.say(500, "text/plain", text.encode())
+            return self.respond(500, "text/plain", text.encode())
         if self.path == "/moved":
-            return self.say(302, "text/plain", b"", [("location", f"http://{said}/{text}")])
+            return self.respond(302, "text/plain", b"", [("location", f"http://{echoed}/{text}")])
         if self.path == "/broken":
-            return self.say(200, "application/json", b'{"it": "' + said.encode() + b" " + text.encode())
-        return self.say(400, "application/json", json.dumps({"error": {"message": f"the key {text} is no good"}}).encode())
+            return self.respond(200, "application/json", b'{"it": "' + echoed.encode() + b" " + text.encode())
+        return self.respond(400, "application/json", json.dumps({"error": {"message": f"the key {text} is no good"}}).encode())
 
     # ------------------------------------------------------------ models
 
-    def model(self, request, said, text):
+    def model(self, request, echoed, text):
         way, streamed = request["model"].removeprefix("whole_"), request.get("stream", False)
         assert streamed != request["model"].startswith("whole_"), request
         messages = self.path.endswith("/messages")
         if way == "refuses":
             error = {"type": "error", "error": {"type": "invalid_request_error", "message": f"the key {text} is no good"}}
-            return self.say(400, "application/json", json.dumps(error).encode())
+            return self.respond(400, "application/json", json.dumps(error).encode())
         calls = way == "calls" and not any(m["role"] == "tool" or "tool_result" in json.dumps(m["content"]) for m in request["messages"])
         if not streamed:
-            return self.say(200, "application/json", json.dumps((self.message if messages else self.chat)(text, calls)).encode())
-        first = way in ("cut", "errs") and (self.path, way) not in World.failed
-        World.failed.add((self.path, way))
+            return self.respond(200, "application/json", json.dumps((self.message if messages else self.chat)(text, calls)).encode())
+        first = way in ("cut", "errs") and (self.path, way) not in EchoServer.failed
+        EchoServer.failed.add((self.path, way))
         self.send_response(200)
         self.send_header("content-type", "text/event-stream")
         self.send_header("connection", "close")
         self.end_headers()
         self.close_connection = True
-        if way == "breaks":  # so little that all of it stands within what is shown of an answer that cannot be read
-            both = f"{said} {spellings(said)[-1]}"
+        if way == "breaks":  # short enough to be shown whole in the error for an unreadable answer
+            both = f"{echoed} {spellings(echoed)[-1]}"
             step = -(-len(both) // 4)
-            self.wfile.write("".join(self.piece(messages, both[at:at + step]) for at in range(0, len(both), step)).encode() + b"data: {garbage\n\n")
+            self.wfile.write("".join(self.fragment(messages, both[at:at + step]) for at in range(0, len(both), step)).encode() + b"data: {garbage\n\n")
             return
         events = list(self.message_events(text, calls) if messages else self.chat_events(text, calls))
         for number, event in enumerate(events):
             if number == len(events) - 1:
-                World.gate.wait(60)
+                EchoServer.gate.wait(60)
             if number == 40 and first and way == "cut":
-                # Not an end in order: the connection is reset.
+                # No clean end: the connection is reset.
                 self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
                 return os.close(self.connection.detach())
             if number == 40 and first:
@@ -191,7 +192,7 @@ class World(http.server.BaseHTTPRequestHandler):
             self.wfile.flush()
 
     @staticmethod
-    def piece(messages, text):
+    def fragment(messages, text):
         if messages:
             return f'data: {{"type":"content_block_delta","index":0,"delta":{{"type":"text_delta","text":{json.dumps(text)}}}}}\n\n'
         return f'data: {{"choices":[{{"delta":{{"content":{json.dumps(text)}}}}}]}}\n\n'
@@ -199,10 +200,10 @@ class World(http.server.BaseHTTPRequestHandler):
     @staticmethod
     def chat(text, calls):
         call = {"id": "c", "type": "function", "function": {"name": "echo", "arguments": json.dumps({"of": text, text: text})}}
-        said = {"role": "assistant", "content": text, **({"tool_calls": [call]} if calls else {})}
+        echoed = {"role": "assistant", "content": text, **({"tool_calls": [call]} if calls else {})}
         return {"id": "c", "object": "chat.completion", "created": 1, "model": text, "usage": {
             "prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2}, "choices": [
-                {"index": 0, "finish_reason": "tool_calls" if calls else text, "message": said}]}
+                {"index": 0, "finish_reason": "tool_calls" if calls else text, "message": echoed}]}
 
     @staticmethod
     def message(text, calls):
@@ -254,19 +255,19 @@ class World(http.server.BaseHTTPRequestHandler):
         pass
 
 
-class Place:
-    """A folder with everything that holds a canary, the world that repeats them, and what was found so far: (name, where)."""
+class Setup:
+    """A folder with everything that holds a canary, the services that echo them, and `found`: (name, where)."""
 
     def __init__(self, h, loud):
         self.h, self.found, self.texts = h, set(), []
-        self.world = http.server.ThreadingHTTPServer(("127.0.0.1", 0), World)
+        self.world = http.server.ThreadingHTTPServer(("127.0.0.1", 0), EchoServer)
         threading.Thread(target=self.world.serve_forever, daemon=True).start()
-        World.instead, World.seen, World.failed = CANARIES["LOUD"] if loud else None, set(), set()
-        World.gate.set()
+        EchoServer.instead, EchoServer.seen, EchoServer.failed = CANARIES["LOUD"] if loud else None, set(), set()
+        EchoServer.gate.set()
         words = [sys.executable, "-B", str(HERE / "shared/mcp_server.py"), "--journal", str(h.path / "world.journal"), "--tools"]
         for name in ("SERVER_PROGRAM", "SERVER_URL"):
-            said = f"Leaks {CANARIES['LOUD' if loud else name]}"
-            tools = {"leak": {"description": said, "inputSchema": {"type": "object", "description": said}}}
+            echoed = f"Leaks {CANARIES['LOUD' if loud else name]}"
+            tools = {"leak": {"description": echoed, "inputSchema": {"type": "object", "description": echoed}}}
             (h.path / f"world.{name}").write_text(json.dumps(tools))
         self.server = subprocess.Popen([*words, h.path / "world.SERVER_URL", "--http", "--era", "modern", "--token", CANARIES["SERVER_URL"]], stdin=subprocess.DEVNULL,
                                        env={"PATH": os.environ["PATH"], **({"TOKEN": CANARIES["LOUD"]} if loud else {})},
@@ -275,7 +276,7 @@ class Place:
         program = [sys.executable, "-B", str(h.path / "world.py"), str(HERE / "shared")]
         models, nodes = [], []
         for provider in ("openai", "anthropic"):
-            for way in WAYS:
+            for way in MODEL_BEHAVIOURS:
                 models.append(f'  {provider}_{way}: {{ provider: {provider}, base_url: "${{ env.WORLD }}/v1", model: {way}, '
                               f'api_key: "secret:{provider.upper()}", stream: {"false" if way.startswith("whole") else "true"}, '
                               "retry: { max_attempts: 3, initial_backoff: 10ms, retry_on: [reset, 5xx] } }")
@@ -296,100 +297,100 @@ class Place:
         self.world.shutdown()
         self.world.server_close()
 
-    def look(self, where, data):
+    def search(self, where, data):
         plain = re.sub(rb"\\+u00([0-9a-fA-F]{2})", lambda escape: bytes.fromhex(escape[1].decode()), data)
-        self.found |= {(name, where) for name, all_pieces in PIECES.items()
-                       if any(piece in data or piece in plain for piece in all_pieces)}
+        self.found |= {(name, where) for name, all_fragments in FRAGMENTS.items()
+                       if any(piece in data or piece in plain for piece in all_fragments)}
         return data
 
-    def say(self, *words, codes=(0,), where=None):
+    def run(self, *words, codes=(0,), where=None):
         done = self.h.run(*words)
         assert done.code in codes, (words, done)
-        self.look(where or " ".join(words), (done.out + done.err).encode())
+        self.search(where or " ".join(words), (done.out + done.err).encode())
         return done.out
 
-    def look_at_what_is_kept(self):
-        """Everything in the folder but what the world wrote itself."""
+    def search_files(self):
+        """Searches the files of the folder, without those of the echoing services."""
         for file in self.h.path.rglob("*"):
             if file.is_file() and not file.name.startswith("world."):
-                self.look(f"file {file.name}", file.read_bytes())
+                self.search(f"file {file.name}", file.read_bytes())
 
 
-def by_commands(loud=False):
-    """Everything is run and looked at by commands. Gives the place, with all that was found."""
+def run_by_commands(loud=False):
+    """Runs and reads everything with commands. Returns the setup with all findings."""
     with home() as h:
-        place = Place(h, loud)
+        place = Setup(h, loud)
         try:
-            place.say("check", "agents.yaml", codes=(0, 1))
-            place.say("run", "agents.yaml", "all", "--job-id", "j", "--input", json.dumps(INPUT), codes=(4,), where="run")
-            place.say("approvals")
-            asked = json.loads(place.say("approvals", "--json"))["approvals"][0]["id"]
+            place.run("check", "agents.yaml", codes=(0, 1))
+            place.run("run", "agents.yaml", "all", "--job-id", "j", "--input", json.dumps(INPUT), codes=(4,), where="run")
+            place.run("approvals")
+            approval = json.loads(place.run("approvals", "--json"))["approvals"][0]["id"]
             arguments = json.dumps({"of": CANARIES["LOUD"] if loud else "edited"})
-            place.say("approve", asked, "--arguments", arguments, where="approve")
-            place.say("run", "agents.yaml", "all", "--job-id", "j", "--json", where="run again")
+            place.run("approve", approval, "--arguments", arguments, where="approve")
+            place.run("run", "agents.yaml", "all", "--job-id", "j", "--json", where="run again")
             for words in (("job", "j"), ("job", "j", "--json"), ("events", "j"), ("events", "j", "--json"), ("trace", "j"),
                           ("trace", "j", "--json"), ("verify", "j", "--json"), ("replay", "j", "--json"), ("inspect",), ("audit",),
                           ("jobs", "--json"), ("doctor",)):
-                place.say(*words, codes=(0, 1, 2))
-            place.events = place.say("events", "j", "--json", where="events j --json")
-            place.given = set(World.seen)
-            place.look_at_what_is_kept()
+                place.run(*words, codes=(0, 1, 2))
+            place.events = place.run("events", "j", "--json", where="events j --json")
+            place.given = set(EchoServer.seen)
+            place.search_files()
             return place
         finally:
             place.close()
 
 
-def by_the_server(loud=False):
-    """The same job, asked of the server: with somebody who hears it live, and what would be sent shown to whoever approves."""
+def run_by_server(loud=False):
+    """The same job at a server, with an event stream, and the request to be sent shown for approval."""
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     with home() as h:
-        place = Place(h, loud)
-        World.gate.clear()
+        place = Setup(h, loud)
+        EchoServer.gate.clear()
         try:
             with open(h.path / "served.log", "wb") as log:
-                process = subprocess.Popen([os.environ["AETHERIS_BIN"], "serve", "agents.yaml", "--listen", "127.0.0.1:0", "--json"],
+                process = subprocess.Popen([h.program, "serve", "agents.yaml", "--listen", "127.0.0.1:0", "--json"],
                                            cwd=h.path, env=h.env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log)
             h.started.append(process)
             url = json.loads(process.stdout.readline())["listening"]
 
-            def ask(path, body=None, where=None):
+            def send_request(path, body=None, where=None):
                 data = json.dumps(body).encode() if body is not None else None
                 request = urllib.request.Request(url + path, data, {"content-type": "application/json"})
-                return place.look(where or path, opener.open(request, timeout=60).read())
+                return place.search(where or path, opener.open(request, timeout=60).read())
 
-            ask("/api/jobs", {"agent": "all", "id": "j", "input": INPUT}, "POST /api/jobs")
+            send_request("/api/jobs", {"agent": "all", "id": "j", "input": INPUT}, "POST /api/jobs")
             live = opener.open(urllib.request.Request(url + "/api/jobs/j/events", headers={"accept": "text/event-stream"}), timeout=60)
-            heard = []
-            hearing = threading.Thread(target=lambda: heard.extend(live))
-            hearing.start()
-            # Who reads too slowly misses pieces of calls that have ended: none ends before these were read.
-            until(lambda: repeats(b"\n".join(texts_said(b"".join(heard))), loud))
-            World.gate.set()
-            asked = until(lambda: json.loads(ask("/api/approvals"))["approvals"])[0]
-            place.preview = asked["sends"]
+            received = []
+            reader = threading.Thread(target=lambda: received.extend(live))
+            reader.start()
+            # A slow reader misses deltas of ended calls, so no call may end before these are read.
+            until(lambda: repeats(b"\n".join(joined_deltas(b"".join(received))), loud))
+            EchoServer.gate.set()
+            approval = until(lambda: json.loads(send_request("/api/approvals"))["approvals"])[0]
+            place.preview = approval["sends"]
             arguments = {"of": CANARIES["LOUD"] if loud else "edited"}
-            ask(f"/api/approvals/{asked['id']}", {"decision": "approve", "arguments": arguments}, "approve")
-            until(lambda: json.loads(ask("/api/jobs/j"))["status"] == "completed")
+            send_request(f"/api/approvals/{approval['id']}", {"decision": "approve", "arguments": arguments}, "approve")
+            until(lambda: json.loads(send_request("/api/jobs/j"))["status"] == "completed")
             for path in ("/api/jobs/j/events?limit=1000", "/api/jobs/j/trace", "/api/tools", "/api/agents", "/api/workers", "/metrics"):
-                ask(path)
+                send_request(path)
             call = {"jsonrpc": "2.0", "id": 1, "method": "resources/read", "params": {"uri": "aetheris://jobs/j/trace"}}
-            ask("/mcp", call, "MCP")
-            hearing.join(60)
+            send_request("/mcp", call, "MCP")
+            reader.join(60)
             live.close()
-            place.live = place.look("live stream", b"".join(heard))
+            place.live = place.search("live stream", b"".join(received))
             process.terminate()
-            place.look("stdout of serve", process.stdout.read())
+            place.search("stdout of serve", process.stdout.read())
             process.wait()
             process.stdout.close()
-            place.look_at_what_is_kept()
+            place.search_files()
             return place
         finally:
-            World.gate.set()
+            EchoServer.gate.set()
             place.close()
 
 
-def texts_said(live):
-    """What each try of a model's call said: calls run at once, and their pieces come mixed."""
+def joined_deltas(live):
+    """The joined deltas of each try of a model call; calls run concurrently, so their deltas are interleaved."""
     texts = collections.defaultdict(dict)
     for data in re.findall(rb"event: said\ndata: (.*)", live):
         piece = json.loads(data)
@@ -397,53 +398,53 @@ def texts_said(live):
     return [b"".join(by_offset[at] for at in sorted(by_offset)) for by_offset in texts.values()]
 
 
-def repeats(said, loud):
-    """Whether models of both providers repeated their key in what they said."""
+def repeats(echoed, loud):
+    """Whether models of both providers echoed their key."""
     if loud:
-        return any(piece in said for piece in PIECES["LOUD"])
-    return all(f"[secret {name}]".encode() in said for name in ("OPENAI", "ANTHROPIC"))
+        return any(piece in echoed for piece in FRAGMENTS["LOUD"])
+    return all(f"[secret {name}]".encode() in echoed for name in ("OPENAI", "ANTHROPIC"))
 
 
-def nothing(place):
+def expect_no_canary(place):
     assert not place.found, "\n".join(f"{name} in {where}" for name, where in sorted(place.found))
 
 
 @test
-def no_canary_stands_in_anything_that_is_kept_or_that_a_command_says():
-    place = by_commands()
-    nothing(place)
+def no_secret_is_stored_or_printed_by_a_command():
+    place = run_by_commands()
+    expect_no_canary(place)
     given = {CANARIES[name] for name in ("OPENAI", "ANTHROPIC", "HEADER")}
-    assert given <= place.given, f"the world was not given what it should repeat: {place.given}"
+    assert given <= place.given, f"the services did not receive the secrets: {place.given}"
     for name in SECRETS:
-        assert f"[secret {name}]" in place.events, f"nothing repeated {name}: this test looks at nothing"
+        assert f"[secret {name}]" in place.events, f"nothing echoed {name}: the test checks nothing"
     events = json.loads(place.events)["events"]
     errors = {e["payload"].get("error", {}).get("code") for e in events if e["type"] == "tool_invocation_finished"}
     assert {"http_400", "http_500", "http_502", "reset"} <= errors, errors
 
 
 @test
-def no_canary_stands_in_what_the_server_answers_streams_and_logs():
-    place = by_the_server()
-    nothing(place)
+def no_secret_is_in_responses_streams_and_logs_of_the_server():
+    place = run_by_server()
+    expect_no_canary(place)
     assert place.preview["headers"]["Authorization"] == "Bearer secret:HEADER", place.preview
-    assert repeats(b"\n".join(texts_said(place.live)), False), "no deltas hold the keys' names"
+    assert repeats(b"\n".join(joined_deltas(place.live)), False), "no deltas hold the keys' names"
 
 
 @test
-def what_is_no_secret_is_found_wherever_values_are_kept_or_told_by_commands():
+def a_canary_that_is_not_a_secret_is_found_in_files_and_command_output():
     missed = {"approvals", "approvals --json", "run again", "job j", "job j --json", "events j", "events j --json", "trace j",
               "trace j --json", "replay j --json", "file aetheris.db", "file agents.lock.json"} - {
-                  where for name, where in by_commands(loud=True).found if name == "LOUD"}
-    assert not missed, f"a canary stands there, and was not found: {missed}"
+                  where for name, where in run_by_commands(loud=True).found if name == "LOUD"}
+    assert not missed, f"a canary is there and was not found: {missed}"
 
 
 @test
-def what_is_no_secret_is_found_wherever_values_are_kept_or_told_by_the_server():
-    place = by_the_server(loud=True)
+def a_canary_that_is_not_a_secret_is_found_in_files_and_server_responses():
+    place = run_by_server(loud=True)
     missed = {"/api/approvals", "/api/jobs/j", "/api/jobs/j/events?limit=1000", "/api/jobs/j/trace", "live stream",
               "MCP", "file aetheris.db"} - {where for name, where in place.found if name == "LOUD"}
-    assert not missed, f"a canary stands there, and was not found: {missed}"
-    assert repeats(b"\n".join(texts_said(place.live)), True), "no deltas hold a canary"
+    assert not missed, f"a canary is there and was not found: {missed}"
+    assert repeats(b"\n".join(joined_deltas(place.live)), True), "no deltas hold a canary"
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""The short share of the chaos runs (tests/chaos, docs/chaos.md): both stores, one seed, a few faults each; then the judge itself.
+"""A short chaos run (tests/chaos, docs/chaos.md) for both stores, with one seed and a few faults each; then the test of the checker.
 
-Prints `ok NAME` or `not ok NAME` per run and per planted defect. AETHERIS_BIN names the program.
+Prints `ok NAME` or `not ok NAME` for each run and each planted defect. AETHERIS_BIN names the program.
 """
 import pathlib
 import re
@@ -11,7 +11,7 @@ import sys
 
 CHAOS = pathlib.Path(__file__).resolve().parent / "chaos"
 SEED = "20"
-PROMISE = "nothing is lost, doubled or left undone under faults"
+PROMISE = "no request is lost, repeated or left unfinished under faults"
 RUNS = {
     "sqlite": ["--jobs", "250", "--minutes", "0.35", "--only", "kill", "--only", "failpoint", "--only", "stop", "--only",
                "second_owner", "--only", "eio", "--only", "file_limit", "--only", "clock"],

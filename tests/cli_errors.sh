@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Every error code that a person can meet has a page in docs/errors, and every page is of a code that there is.
+# Every error code that a user can receive has a page in docs/errors, and every page belongs to an existing code.
 set -euo pipefail
 root=${AETHERIS_ROOT:-$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)}
 cd "$root"
 
 codes=$(sed -n '/#define AE_ERROR_CODES/,/^$/p' src/base/error.h | grep -o 'X([a-z_]*)' | sed 's/X(\(.*\))/\1/' | sort -u)
-# Between the runtime and a store: answered by trying again or choosing another way, never shown.
+# Codes between the runtime and a store: the runtime retries or handles them otherwise, and never reports them.
 inside="held inbox_pending not_held sequence_conflict"
 
 bad=0
@@ -14,16 +14,16 @@ for code in $codes; do
   page=docs/errors/$code.md
   [ -f "$page" ] || { echo "# no page: $page"; bad=1; continue; }
   grep -q "^# $code$" "$page" && grep -q 'What happened' "$page" && grep -q 'What to do' "$page" ||
-    { echo "# $page: title, what happened, what to do"; bad=1; }
+    { echo "# $page: requires a title, what happened and what to do"; bad=1; }
   grep -q "($code.md)" docs/errors/README.md || { echo "# docs/errors/README.md does not name $code"; bad=1; }
 done
 if [ $bad = 0 ]; then echo "ok errors/every code has a page"; else echo "not ok errors/every code has a page"; fi
 
-stray=0
+unknown=0
 for page in docs/errors/*.md; do
   name=$(basename "$page" .md)
   case $name in README | tool-errors) continue ;; esac
-  grep -qx "$name" <<<"$codes" || { echo "# $page is of no code"; stray=1; }
+  grep -qx "$name" <<<"$codes" || { echo "# $page belongs to no code"; unknown=1; }
 done
-if [ $stray = 0 ]; then echo "ok errors/every page is of a code"; else echo "not ok errors/every page is of a code"; fi
-[ $bad = 0 ] && [ $stray = 0 ]
+if [ $unknown = 0 ]; then echo "ok errors/every page belongs to a code"; else echo "not ok errors/every page belongs to a code"; fi
+[ $bad = 0 ] && [ $unknown = 0 ]

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""The conformance suite of MCP against our client and server: `./dev conformance`, without OAuth where time is short.
+"""Runs the MCP conformance suite against our client and server: `./dev conformance`, without OAuth unless slow tests are enabled.
 
-What stands in tests/conformance/baseline.yml is not passed, and why; anything else that fails is a failure.
+tests/conformance/baseline.yml lists the expected failures with their reasons. Any other failure fails this test.
 """
 import os
 import pathlib

@@ -1,17 +1,17 @@
 #!/usr/bin/env python3
-"""kill -9 at every failpoint hit of the refund example, fused and split, in turn: no sampling.
+"""kill -9 at every failpoint of the refund example, in fused and split durability: exhaustive, no sampling.
 
-Method: a calm run with AETHERIS_FAILPOINTS_TRACE=1 lists every hit (NAME@N). For each of them a fresh store and a
-fresh job die there (the failpoint ends the process as kill -9 would) and are started again. The job must end as the
-calm one did. Where the kill fell between the durable declaration and the durable record of the at_most_once call, the
-job parks; the shop's own books say what happened, and the answer is given by `aetheris resolve`. The judge is the
-shop's journal: no at_most_once call arrived twice, no idempotent key took effect twice, none is missing.
+Method: a baseline run with AETHERIS_FAILPOINTS_TRACE=1 lists every hit (NAME@N). For each hit, a job in a new store is killed
+there (the failpoint ends the process like kill -9) and started again. It must end like the baseline. If the kill falls between
+the durable declaration and the durable record of the at_most_once call, the job parks; the outcome is read from the journal of
+the shop and reported with `aetheris resolve`. The journal of the shop decides: no at_most_once call arrived twice, no
+idempotent key took effect twice, none is missing.
 
-Then each request of the job in turn: the shop acts up to 1.2 s after it arrived, and the process is killed between the
-arrival and the answer, and started again at once.
+Then for each request of the job: the shop acts up to 1.2 s after its arrival, and the process is killed between the arrival and
+the answer, and restarted immediately.
 
-    AETHERIS_BIN=build/dev/aetheris tests/crash_sweep.py [NAME@N [fused|split]]      # one point again
-    AETHERIS_BIN=build/dev/aetheris tests/crash_sweep.py arrival@N [fused|split]     # one request again
+    AETHERIS_BIN=build/dev/aetheris tests/crash_sweep.py [NAME@N [fused|split]]      # one failpoint
+    AETHERIS_BIN=build/dev/aetheris tests/crash_sweep.py arrival@N [fused|split]     # one request
 """
 
 import collections
@@ -27,10 +27,10 @@ import tempfile
 import time
 import urllib.request
 
-ROOT = pathlib.Path(os.environ.get("AETHERIS_ROOT", pathlib.Path(__file__).resolve().parent.parent))
-BIN = os.environ.get("AETHERIS_BIN", str(ROOT / "build/dev/aetheris"))
+from shared.program import BIN, ROOT
+
 INPUT = '{"order_id": "43", "replacement": "BOOK-5"}'
-# How long after its arrival a request takes effect where the shop is late.
+# The delay between the arrival of a request and its effect when the shop is late.
 LATE_MS = {"labels": 300, "flaky": 100, "refunds": 600, "shipments": 1200, "gift-cards": 1200}
 SLOW = os.environ.get("AETHERIS_SLOW_TESTS") == "1"
 
@@ -55,13 +55,13 @@ def run(agents, job, store, shop, durability, **more):
                     store, shop, **more)
 
 
-def ask(shop, path):
+def send_request(shop, path):
     with urllib.request.urlopen(shop + path, timeout=10) as answer:
         return json.load(answer)
 
 
 def outcomes(job, store, shop):
-    """The node outcomes of a job, by node: what must be equal to the undisturbed run's."""
+    """The outcomes of the nodes of a job; they must equal those of the baseline."""
     done = aetheris(["events", job, "--json"], store, shop)
     if done.returncode != 0:
         raise Failure(f"events: {done.stderr}")
@@ -74,20 +74,20 @@ def outcomes(job, store, shop):
 
 
 def shape(result):
-    """A result with the shop's running numbers taken out."""
+    """A result without the counters of the shop."""
     return re.sub(r'"([a-z_]+)[-_][0-9a-f]+"', r'"\1"', json.dumps(result, sort_keys=True))
 
 
 def resolve(job, store, shop):
     seen = json.loads(aetheris(["job", job, "--json"], store, shop).stdout)
     if seen["status"] != "parked" or len(seen["in_doubt"]) != 1:
-        raise Failure(f"blocked, but not parked with one call in doubt: {seen}")
+        raise Failure(f"blocked, but not parked with one unknown outcome: {seen}")
     doubt = seen["in_doubt"][0]
     settles = datetime.datetime.fromisoformat(doubt["resolvable_at"].rstrip("Z") + "+00:00")
     time.sleep(max(0, (settles - datetime.datetime.now(datetime.timezone.utc)).total_seconds()))
     if doubt["tool"] != "give_card":
-        raise Failure(f"only the at_most_once call may be in doubt, not {doubt['tool']}")
-    made = ask(shop, f"/gift-cards?key={doubt['external_key']}")
+        raise Failure(f"only the at_most_once call may have an unknown outcome, not {doubt['tool']}")
+    made = send_request(shop, f"/gift-cards?key={doubt['external_key']}")
     card = next(iter(made.values()))
     arguments = ["resolve", job, doubt["idempotency_key"]]
     arguments += ["happened", json.dumps(card)] if card else ["not_happened"]
@@ -111,12 +111,12 @@ def die_at_arrival(number, agents, job, store, shop, durability, folder):
         while arrivals(job, folder) < number:
             if process.poll() is not None or time.monotonic() > give_up:
                 process.kill()
-                raise Failure(f"first life: request {number} did not arrive, exit {process.poll()}")
+                raise Failure(f"first run: request {number} did not arrive, exit {process.poll()}")
             time.sleep(0.005)
         process.kill()
 
 
-def one(point, durability, agents, shop, folder, calm):
+def kill_and_recover(point, durability, agents, shop, folder, baseline):
     name = f"{durability}-{point.replace('@', '-')}"
     store, job = folder / f"{name}.db", f"sweep-{name}"
     if point.startswith("arrival@"):
@@ -124,24 +124,24 @@ def one(point, durability, agents, shop, folder, calm):
     else:
         died = run(agents, job, store, shop, durability, failpoints=point.replace("@", "=exit@"))
         if died.returncode not in (137, 0):
-            raise Failure(f"first life: exit {died.returncode}: {died.stderr}")
+            raise Failure(f"first run: exit {died.returncode}: {died.stderr}")
     parked = False
     for _ in range(4):
         lived = run(agents, job, store, shop, durability)
         if lived.returncode == 0:
             break
         if lived.returncode != 4:
-            raise Failure(f"second life: exit {lived.returncode}: {lived.stderr}")
+            raise Failure(f"second run: exit {lived.returncode}: {lived.stderr}")
         parked = True
         resolve(job, store, shop)
     else:
-        raise Failure("it never came to an end")
+        raise Failure("it never ended")
     end = json.loads(lived.stdout)
-    if end["status"] != "completed" or shape(end["result"]) != calm["shape"]:
-        raise Failure(f"another end: {end['status']} {end['result']}")
+    if end["status"] != "completed" or shape(end["result"]) != baseline["shape"]:
+        raise Failure(f"another outcome: {end['status']} {end['result']}")
     found = outcomes(job, store, shop)
-    if found != calm["outcomes"]:
-        raise Failure(f"other outcomes: {found - calm['outcomes']} instead of {calm['outcomes'] - found}")
+    if found != baseline["outcomes"]:
+        raise Failure(f"other outcomes: {found - baseline['outcomes']} instead of {baseline['outcomes'] - found}")
     checked = aetheris(["verify", job], store, shop)
     if checked.returncode != 0:
         raise Failure(f"verify: exit {checked.returncode}: {checked.stdout}{checked.stderr}")
@@ -152,8 +152,8 @@ def sweep(durability, agents, shop, folder, only, late=False):
     store = folder / f"calm-{durability}.db"
     done = run(agents, f"calm-{durability}", store, shop, durability, trace=True)
     if done.returncode != 0:
-        raise Failure(f"the calm run: exit {done.returncode}: {done.stderr}")
-    calm = {"shape": shape(json.loads(done.stdout)["result"]), "outcomes": outcomes(f"calm-{durability}", store, shop)}
+        raise Failure(f"the baseline run: exit {done.returncode}: {done.stderr}")
+    baseline = {"shape": shape(json.loads(done.stdout)["result"]), "outcomes": outcomes(f"calm-{durability}", store, shop)}
     if late:
         points = [f"arrival@{n + 1}" for n in range(arrivals(f"calm-{durability}", folder))]
     else:
@@ -164,7 +164,7 @@ def sweep(durability, agents, shop, folder, only, late=False):
         points = [only]
     failures, parked = [], 0
     with concurrent.futures.ThreadPoolExecutor(max_workers=4) as pool:
-        jobs = {pool.submit(one, point, durability, agents, shop, folder, calm): point for point in points}
+        jobs = {pool.submit(kill_and_recover, point, durability, agents, shop, folder, baseline): point for point in points}
         for job in concurrent.futures.as_completed(jobs):
             try:
                 parked += job.result()
@@ -172,12 +172,12 @@ def sweep(durability, agents, shop, folder, only, late=False):
                 failures.append(f"{jobs[job]} {durability}: {problem}")
     for failure in failures[:10]:
         print(f"# {failure}\n# repeat: AETHERIS_BIN={BIN} tests/crash_sweep.py {failure.split(':')[0]}")
-    print(f"# {durability}: killed at {len(points)} points, {parked} of them left a call in doubt, {len(failures)} failures")
+    print(f"# {durability}: killed at {len(points)} points, {parked} of them left an unknown outcome, {len(failures)} failures")
     return not failures and (only or parked > 0)
 
 
 def with_shop(agents, temporary, modes, only, late):
-    """Sweeps on a shop of its own, whose journal is the judge."""
+    """Sweeps with its own shop, whose journal decides."""
     folder = pathlib.Path(temporary) / ("late" if late else "prompt")
     folder.mkdir()
     journal = folder / "shop.journal"
@@ -196,16 +196,16 @@ def with_shop(agents, temporary, modes, only, late):
                 print(f"# {problem}")
             verdict = "ok" if held else "not ok"
             if late:
-                print(f"{verdict} kill -9 between each late request and its answer comes to the same end ({durability})", flush=True)
+                print(f"{verdict} kill -9 between each late request and its answer gives the same outcome ({durability})", flush=True)
             else:
-                print(f"{verdict} kill -9 at every failpoint hit comes to the same end ({durability})", flush=True)
+                print(f"{verdict} kill -9 at every failpoint gives the same outcome ({durability})", flush=True)
             ok = ok and held
         table = subprocess.run([sys.executable, str(ROOT / "examples/shop/table.py"), str(journal)],
                                capture_output=True, text=True)
         if table.returncode != 0:
             print("# " + table.stdout.replace("\n", "\n# "))
-        print(f"{'ok' if table.returncode == 0 else 'not ok'} by the shop's own journal nothing happened twice" +
-              " when it is late" * late, flush=True)
+        print(f"{'ok' if table.returncode == 0 else 'not ok'} the journal of the shop shows no repeated effect" +
+              " when the shop is late" * late, flush=True)
         return ok and table.returncode == 0
     finally:
         shop.kill()
@@ -218,10 +218,10 @@ def main():
     ok = True
     with tempfile.TemporaryDirectory(prefix="aetheris-sweep-") as temporary:
         folder = pathlib.Path(temporary)
-        # The example with its waits made short.
+        # The example with shorter waits.
         text = (ROOT / "examples/refund.yaml").read_text()
         text = text.replace("for: 1s", "for: 50ms").replace("initial_backoff: 100ms", "initial_backoff: 10ms")
-        # A lost gift card settles soon after the next life has begun.
+        # A lost gift card call settles soon after the restart.
         long = "an operator reports the outcome\n    timeout: 10s\n"
         assert text.count(long) == 1
         text = text.replace(long, "an operator reports the outcome\n    timeout: 2s\n    grace: 1s\n")

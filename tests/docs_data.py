@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""docs/data.md says what is stored: this holds it against the code.
+"""Compares docs/data.md with the code.
 
-Every event type and field of src/log/events.def, with number, kind, need and meaning; every word of
-src/log/words.cc; every table and column of src/store/sqlite/schema.cc; every JSON example against its type; and the
-commit that the page draws byte by byte is read as drawn, down to its hash. Says `ok NAME` or `not ok NAME`.
+Checked are: every event type and field of src/log/events.def, with number, kind and whether it is required; the decisions and
+records of src/log/decisions.def and records.def; every word of src/log/words.cc; every table and column of
+src/store/sqlite/schema.cc; every JSON example against its type; and the commit that the page draws byte by byte is decoded,
+including its hash. Prints `ok NAME` or `not ok NAME`.
 """
 import hashlib
 import os
@@ -24,7 +25,7 @@ PAGE = (ROOT / "docs/data.md").read_text(encoding="utf-8")
 failed = []
 
 
-def say(name, faults):
+def report(name, faults):
     for fault in faults:
         print(f"# {fault}")
     print(f"{'not ok' if faults else 'ok'} docs/data.md: {name}")
@@ -35,7 +36,7 @@ def source(path):
     return (ROOT / path).read_text(encoding="utf-8")
 
 
-# ---------------------------------------------------------------- what the code says
+# ---------------------------------------------------------------- the code
 
 
 def code_table():
@@ -60,7 +61,7 @@ def code_columns():
     return tables
 
 
-# ---------------------------------------------------------------- what the page says
+# ---------------------------------------------------------------- the page
 
 SECTION = re.compile(r"^### `(\w+)`\n(.*?)(?=^##|\Z)", re.M | re.S)
 HEADER = re.compile(r"^Number (\d+) · (\w+) · schema (\d+)\.", re.M)
@@ -81,8 +82,8 @@ PATTERNS = {
 }
 
 
-def example_faults(kind, value):
-    """Why `value` cannot stand in a field of this kind."""
+def is_invalid_example(kind, value):
+    """Whether `value` is invalid in a field of this kind."""
     if kind in PATTERNS:
         return not (isinstance(value, str) and re.fullmatch(PATTERNS[kind], value))
     if kind in ("text", "word"):
@@ -98,14 +99,14 @@ def example_faults(kind, value):
 
 def check_events():
     table, sections = code_table(), page_sections()
-    say("every event type", [f"no section for {name}" for name in table if name not in sections] +
+    report("every event type", [f"no section for {name}" for name in table if name not in sections] +
         [f"a section for {name}, which is no event type" for name in sections if name not in table])
     fields, examples = [], []
     for name, (number, event_class, schema, wanted) in table.items():
         section = sections.get(name, "")
         header = HEADER.search(section)
         if not header or header.groups() != (str(number), event_class, str(schema)):
-            fields.append(f"{name}: should say Number {number} · {event_class} · schema {schema}.")
+            fields.append(f"{name}: must be Number {number} · {event_class} · schema {schema}.")
         shown = {f: (int(n), kind, must == "*") for f, n, kind, must in FIELD.findall(section)}
         for field in {*wanted, *shown}:
             if wanted.get(field) != shown.get(field):
@@ -118,11 +119,11 @@ def check_events():
             examples += [f"{name}: no field {f}" for f in payload if f not in wanted]
             examples += [f"{name}: {f} is missing" for f, (_, _, must) in wanted.items() if must and f not in payload]
             examples += [f"{name}: {f} cannot be {payload[f]!r}" for f in payload
-                         if f in wanted and example_faults(wanted[f][1], payload[f])]
-    say("every field, with number, kind and need", fields)
-    say("the tables are those of src/log/events.def", [] if events_file.written(PAGE, EVENTS) == PAGE else
+                         if f in wanted and is_invalid_example(wanted[f][1], payload[f])]
+    report("every field, with number, kind and whether it is required", fields)
+    report("the tables match src/log/*.def", [] if events_file.written(PAGE, ROOT) == PAGE else
         ["write them with: scripts/events.py --write"])
-    say("every example fits its type", examples)
+    report("every example fits its type", examples)
 
 
 def sha(*parts):
@@ -130,13 +131,13 @@ def sha(*parts):
 
 
 def check_ids():
-    """The ids of the examples are made as the page says."""
+    """The ids of the examples are derived as documented."""
     payload = {name: read_json(JSON_BLOCK.findall(section)[0]) for name, section in page_sections().items()
                if name in ("plan_generated", "tool_invocation_started")}
     plan, call = payload["plan_generated"], payload["tool_invocation_started"]
     job, arguments = call["external_key"].split(":")[1], canonical(call["arguments"])
     key = sha(job, call["command_id"], call["tool_name"], arguments)
-    say("the ids of the examples are derived as the page says", [
+    report("the ids of the examples are derived as documented", [
         name for name, shown, made in (
             ("plan_hash", plan["plan_hash"], sha(canonical(plan["task_graph"]))),
             ("decision_id", plan["decision_id"], plan["plan_hash"][:16]),
@@ -149,8 +150,8 @@ def check_ids():
 def check_words():
     shown = {int(n): word for n, word in re.findall(r"(\d+)\s`(\w+)`", PAGE.split("## Words", 1)[1].split("\n## ", 1)[0])}
     wanted = {n: word for n, word in enumerate(code_words()) if n > 0}
-    say("every word", [f"{n}: {wanted.get(n)} in the code, {shown.get(n)} on the page"
-                       for n in sorted({*wanted, *shown}) if wanted.get(n) != shown.get(n)])
+    report("every word", [f"{n}: {wanted.get(n)} in the code, {shown.get(n)} on the page"
+                          for n in sorted({*wanted, *shown}) if wanted.get(n) != shown.get(n)])
 
 
 def check_columns():
@@ -162,27 +163,27 @@ def check_columns():
             faults.append(f"no row for table {table}")
             continue
         faults += [f"{table}.{c} is not named" for c in columns if f"`{c}`" not in row[1]]
-    say("every table and column of the SQLite file", faults)
+    report("every table and column of the SQLite file", faults)
 
 
 # ---------------------------------------------------------------- what this version writes
 
 
 def written_sources():
-    """The pure code and the runtime that make events, without tests."""
+    """The sources of the engine and the runtime that create events, without tests."""
     files = [f for folder in ("src/engine", "src/runtime") for f in sorted((ROOT / folder).rglob("*.cc"))
              if not f.name.endswith("_test.cc")]
     return {str(f.relative_to(ROOT)): f.read_text(encoding="utf-8") for f in files}
 
 
 def ticked(section, field):
-    """The words in backticks of a field's row."""
+    """The words in backticks in the row of a field."""
     row = re.search(rf"^\| `{field}` \|[^|]*\|[^|]*\|(.*)\|$", section, re.M)
     return set(re.findall(r"`(\w+)`", row[1])) if row else set()
 
 
 def check_written():
-    """What is said to come later is not written, and what is written is not said to come later."""
+    """Events and fields that the page marks as later are not written, and all others are."""
     sources = written_sources()
     code = "\n".join(sources.values())
     sections, table = page_sections(), code_table()
@@ -191,16 +192,16 @@ def check_written():
         emitted = re.search(rf"\b{EVENTS[name].struct}(\{{| \w+(\{{| =|[;()]))", code) is not None
         later = "writes none" in sections[name]
         if emitted == later:
-            faults.append(f"{name}: the page says {'that it is not written' if later else 'nothing'}, "
-                          f"the code {'makes' if emitted else 'does not make'} it")
+            faults.append(f"{name}: the page {'marks it as not written' if later else 'documents it'}, "
+                          f"the code {'writes' if emitted else 'does not write'} it")
         for field in re.findall(r"^\| `(\w+)` \| \d+ \| \w+\*? \| later\b", sections[name], re.M):
             if re.search(rf"\b{EVENTS[name].struct} ?\w*\{{[^;]*\.{field} =", code):
-                faults.append(f"{name}.{field}: said to come later, and the code writes a field of that name")
-    say("what comes later is not written yet", faults)
+                faults.append(f"{name}.{field}: marked as later, and the code writes it")
+    report("events and fields marked as later are not written", faults)
 
 
 def check_vocabulary():
-    """Decision kinds, result types of nodes, and why a job is parked or given back."""
+    """Decision kinds, result types of nodes, and the reasons of parks and releases."""
     sources, sections = written_sources(), page_sections()
     code = "\n".join(sources.values())
     faults = []
@@ -210,7 +211,7 @@ def check_vocabulary():
         faults.extend(f"{what} {word}: {'only in the code' if word in wanted else 'only on the page'}"
                       for word in sorted(page ^ wanted))
 
-    kinds = set(re.findall(r'\.kind = "(\w+)"', code))
+    kinds = {decision.kind for decision in events_file.read_decisions(ROOT)}
     compare("decision kind", ticked(sections["decision_recorded"], "kind") - {"when"}, kinds)
     types = set(re.findall(r'case ResultType::(\w+):\s+return "', sources["src/engine/state/status.cc"])) - {"none"}
     compare("result type", ticked(sections["node_finished"], "result_type") - {"step_compensated", "node_finished"}, types)
@@ -221,7 +222,9 @@ def check_vocabulary():
         reasons = set(re.findall(r"Code::(\w+)", head)) | set(re.findall(r'"(\w+)"', head))
         for name in re.findall(r"\bk[A-Z]\w+", head):
             reasons |= set(re.findall(rf'{name} = "(\w+)"', source("src/engine/confirm/confirm.h")))
-        codes.setdefault(re.search(r'"(\w+)"', until)[1], set()).update(reasons)
+        name = re.search(r"park_until::(k\w+)", until)[1]
+        ends = re.search(rf'{name} = "(\w+)"', source("src/log/park_until.h"))[1]
+        codes.setdefault(ends, set()).update(reasons)
     reasons = set().union(*codes.values()) | set(re.findall(r'paused_event\("(\w+)"\)', code))
     for name in re.findall(r"paused_event\((k\w+)\)", code):
         reasons |= set(re.findall(rf'{name} = "(\w+)"', source("src/engine/state/state.h")))
@@ -236,7 +239,7 @@ def check_vocabulary():
         for name in re.findall(r"engine::(k\w+)", body):
             given_back |= set(re.findall(rf'{name} = "(\w+)"', source("src/engine/state/state.h")))
     compare("reason of job_requeued", ticked(sections["job_requeued"], "reason"), given_back)
-    say("decision kinds, result types, and reasons of parks and releases", faults)
+    report("decision kinds, result types, and reasons of parks and releases", faults)
 
 
 # ---------------------------------------------------------------- the commit that is drawn
@@ -299,7 +302,7 @@ def read_field(kind, form, data, words):
 
 
 def open_commit(job, previous, data):
-    """A second reader of sealed commits. Returns (events, head)."""
+    """A second decoder of sealed commits. Returns (events, head)."""
     table, words = {number: (name, fields) for name, (number, _, _, fields) in code_table().items()}, code_words()
     assert data.byte() == 1, "version"
     first_id = int.from_bytes(data.take(16), "big")
@@ -331,12 +334,12 @@ def open_commit(job, previous, data):
 
 
 def check_audit():
-    """Acts of the audit log: what is written is what the page lists."""
+    """The actions of the audit log that the code writes are those that the page lists."""
     code = "\n".join(path.read_text(encoding="utf-8") for path in sorted((ROOT / "src").rglob("*.cc"))
                      if not path.name.endswith("_test.cc") and path.parent.name != "sim")
     written = set(re.findall(r'\.act = "(\w+)"', code)) | set(re.findall(r'record\(question, "(\w+)"', code))
     row = re.search(r"^\| `audit` \| `seq`, (.*)$", PAGE, re.M)[1].split("`act` is ", 1)[1]
-    say("every act of the audit log", [f"{act} is not named" for act in sorted(written) if f"`{act}`" not in row] or
+    report("every action of the audit log", [f"{act} is not named" for act in sorted(written) if f"`{act}`" not in row] or
         [f"only {len(written)} acts were found in the code"][:len(written) < 10])
 
 
@@ -350,16 +353,16 @@ def check_drawing():
         hexes = [line[:48].strip() for line in drawing.splitlines()]
         data = Bytes(bytes.fromhex("".join(hexes)))
         events, _ = open_commit(job, previous, data)
-        for line in drawing.splitlines():  # what a line quotes is what its bytes say
+        for line in drawing.splitlines():  # a quoted text of a line must be in its bytes
             for quoted in re.findall(r'"([^"]+)"', line[48:]):
                 if quoted.encode() not in bytes.fromhex(line[:48].strip()):
                     faults.append(f"the line does not hold {quoted!r}: {line.strip()}")
         shown = [read_json(block) for block in JSON_BLOCK.findall(part)]
         if [canonical(e["payload"]) for e in events] != [canonical(p) for p in shown]:
-            faults.append(f"the bytes say {[canonical(e['payload']) for e in events]}")
+            faults.append(f"the bytes decode to {[canonical(e['payload']) for e in events]}")
     except (AssertionError, ValueError, KeyError, TypeError, IndexError) as why:
         faults.append(f"{type(why).__name__}: {why}")
-    say("the commit is what it is drawn as, and its hash holds", faults)
+    report("the drawn commit decodes as documented and its hash matches", faults)
 
 
 def check_value_fields():
@@ -369,7 +372,7 @@ def check_value_fields():
                   if kind in ("value", "error")]
         if values:
             wanted[name] = sorted(values)
-    say("the verifier in Python knows the same value fields",
+    report("the Python verifier has the same value fields",
         [f"{name}: {wanted.get(name)}, scripts/verify_vectors.py has {VALUE_FIELDS.get(name)}"
          for name in {*wanted, *VALUE_FIELDS} if wanted.get(name) != sorted(VALUE_FIELDS.get(name, []))])
 

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""How jobs end that have a call in doubt, on the real program: the process dies during a job's only call, the job is cancelled
-or its deadline passes, and what the call did is undone before the job ends. And what is shown of calls whose outcome stayed
-unknown: at the end of `run`, in `job`, in `jobs --in-doubt`, and after `resolve` on a job that has ended.
+"""How jobs with an unknown outcome end: the process dies during the only call of a job, the job is cancelled or its deadline
+passes, and the effect is compensated before the job ends. And where unknown outcomes are shown: at the end of `run`, in `job`,
+in `jobs --in-doubt`, and after `resolve` on an ended job.
 
-A downstream of our own keeps a journal of what arrived and what took effect.
+A downstream service records what arrived and what took effect.
 """
 
 import calendar
@@ -19,8 +19,7 @@ import tempfile
 import threading
 import time
 
-ROOT = pathlib.Path(os.environ.get("AETHERIS_ROOT", pathlib.Path(__file__).resolve().parent.parent))
-BIN = os.environ.get("AETHERIS_BIN", str(ROOT / "build/dev/aetheris"))
+from shared.program import TESTING_BIN
 
 AGENTS = """\
 aetheris: 1
@@ -61,7 +60,7 @@ UNDO = 'compensate: { tool: undo, args: { id: "${ .result.id }" } }'
 
 
 class Downstream(http.server.ThreadingHTTPServer):
-    """What arrived at /pay by key, and which payments were undone."""
+    """Records the keys of requests to /pay, and the payments that were compensated."""
 
     def __init__(self):
         super().__init__(("127.0.0.1", 0), Customer)
@@ -69,7 +68,7 @@ class Downstream(http.server.ThreadingHTTPServer):
         self.paid, self.undone = [], []
         threading.Thread(target=self.serve_forever, daemon=True).start()
 
-    def forget(self):
+    def reset(self):
         self.paid, self.undone = [], []
 
 
@@ -107,18 +106,18 @@ class Shop:
         (self.folder / "agents.yaml").write_text(text)
 
     def run(self, *words, code=0, **env):
-        kept = {k: v for k, v in os.environ.items() if not k.startswith("AETHERIS_")}
-        done = subprocess.run([BIN, *words], cwd=self.folder, env=dict(kept, NO_COLOR="1", **env), text=True,
+        clean_env = {k: v for k, v in os.environ.items() if not k.startswith("AETHERIS_")}
+        done = subprocess.run([TESTING_BIN, *words], cwd=self.folder, env=dict(clean_env, NO_COLOR="1", **env), text=True,
                               capture_output=True, timeout=120, stdin=subprocess.DEVNULL)
         assert done.returncode == code, f"{words}: {done.returncode}\n{done.stdout}\n{done.stderr}"
         return done
 
     @contextlib.contextmanager
-    def serves(self):
-        kept = {k: v for k, v in os.environ.items() if not k.startswith("AETHERIS_")}
-        words = [BIN, "serve", "agents.yaml", "--listen", "127.0.0.1:0", "--json"]
+    def serving(self):
+        clean_env = {k: v for k, v in os.environ.items() if not k.startswith("AETHERIS_")}
+        words = [TESTING_BIN, "serve", "agents.yaml", "--listen", "127.0.0.1:0", "--json"]
         with open(self.folder / "serve.log", "ab") as log:
-            server = subprocess.Popen(words, cwd=self.folder, env=kept, stdout=subprocess.PIPE, stderr=log, text=True)
+            server = subprocess.Popen(words, cwd=self.folder, env=clean_env, stdout=subprocess.PIPE, stderr=log, text=True)
         try:
             assert server.stdout.readline(), (self.folder / "serve.log").read_text()
             yield
@@ -130,13 +129,13 @@ class Shop:
     def job(self, job):
         return json.loads(self.run("job", job, "--json").stdout)
 
-    def dies_in_call(self, agent, job):
-        """The request has arrived and taken effect, and nothing of that is recorded."""
-        self.downstream.forget()
+    def die_in_call(self, agent, job):
+        """The request has arrived and taken effect; the log does not show it."""
+        self.downstream.reset()
         self.run("run", "agents.yaml", agent, "--job-id", job, "--only", code=137, AETHERIS_FAILPOINTS="tool.after=exit")
         assert len(self.downstream.paid) == 1, self.downstream.paid
 
-    def goes_on(self, job, code):
+    def resume(self, job, code):
         return self.run("run", "agents.yaml", "--job-id", job, "--only", code=code)
 
     def ended(self, job, status, undone):
@@ -165,12 +164,12 @@ def until(condition, patience=60):
         time.sleep(0.05)
 
 
-def a_cancelled_job_parks_for_its_only_call_and_ends_after_one_resolve(shop):
+def a_cancelled_job_parks_for_its_unknown_call_and_ends_after_one_resolve(shop):
     for resolution in ("happened", "not_happened", "fail"):
         job = "cancelled-" + resolution
-        shop.dies_in_call("once", job)
+        shop.die_in_call("once", job)
         shop.run("cancel", job)
-        shop.goes_on(job, 4)
+        shop.resume(job, 4)
         body = shop.job(job)
         assert (body["status"], body["parked"]["until"]) == ("parked", "resolve"), body
         assert shop.downstream.undone == []
@@ -179,8 +178,8 @@ def a_cancelled_job_parks_for_its_only_call_and_ends_after_one_resolve(shop):
         if resolution == "not_happened":
             wait_until(body["in_doubt"][0]["resolvable_at"])
         shop.run("resolve", job, key_of(body), resolution, *answer)
-        shop.goes_on(job, 1)
-        assert len(shop.downstream.paid) == 1, "nothing is sent again"
+        shop.resume(job, 1)
+        assert len(shop.downstream.paid) == 1, "the call was not sent again"
         if resolution == "fail":
             assert shop.job(job)["status"] == "cancelled"
             assert len(shop.job(job)["in_doubt"]) == 1
@@ -188,34 +187,34 @@ def a_cancelled_job_parks_for_its_only_call_and_ends_after_one_resolve(shop):
             shop.ended(job, "cancelled", happened)
 
 
-def a_job_past_its_deadline_parks_for_its_only_call_and_ends_after_one_resolve(shop):
-    shop.dies_in_call("late", "late")
+def a_job_past_its_deadline_parks_for_its_unknown_call_and_ends_after_one_resolve(shop):
+    shop.die_in_call("late", "late")
     wait_until(shop.job("late")["deadline"])
-    shop.goes_on("late", 4)
+    shop.resume("late", 4)
     body = shop.job("late")
     assert body["ending"]["code"] == "deadline_exceeded", body["ending"]
     shop.run("resolve", "late", key_of(body), "happened", json.dumps({"id": shop.downstream.paid[0]}))
-    shop.goes_on("late", 1)
+    shop.resume("late", 1)
     shop.ended("late", "failed", True)
 
 
-def an_idempotent_call_is_sent_again_under_its_key_and_undone(shop):
-    shop.dies_in_call("repeat", "repeat")
+def an_idempotent_call_is_sent_again_under_its_key_and_compensated(shop):
+    shop.die_in_call("repeat", "repeat")
     shop.run("cancel", "repeat")
-    shop.goes_on("repeat", 1)
+    shop.resume("repeat", 1)
     assert len(shop.downstream.paid) == 2 and len(set(shop.downstream.paid)) == 1, shop.downstream.paid
     shop.ended("repeat", "cancelled", True)
 
 
-def a_probe_says_what_happened_and_it_is_undone(shop):
-    shop.dies_in_call("probed", "probed")
+def a_call_that_a_probe_confirms_is_compensated(shop):
+    shop.die_in_call("probed", "probed")
     shop.run("cancel", "probed")
-    shop.goes_on("probed", 1)
+    shop.resume("probed", 1)
     assert len(shop.downstream.paid) == 1
     shop.ended("probed", "cancelled", True)
 
 
-def an_unknown_call_is_shown_wherever_the_job_ended(shop):
+def a_call_with_an_unknown_outcome_is_shown_for_every_kind_of_end(shop):
     for agent, code in (("quiet", 0), ("items", 0), ("loud", 1)):
         done = shop.run("run", "agents.yaml", agent, "--job-id", agent, "--only", code=code)
         key = key_of(shop.job(agent))
@@ -224,17 +223,17 @@ def an_unknown_call_is_shown_wherever_the_job_ended(shop):
             assert word in done.stderr, (word, done.stderr)
     shop.run("run", "agents.yaml", "given", "--job-id", "given", "--only", code=4)
     shop.run("resolve", "given", key_of(shop.job("given")), "fail")
-    done = shop.goes_on("given", 0)
+    done = shop.resume("given", 0)
     assert "calls whose outcome is unknown" in done.stderr, done.stderr
     listed = json.loads(shop.run("jobs", "--in-doubt", "--json").stdout)["jobs"]
     assert {"quiet", "items", "loud", "given"} <= {one["id"] for one in listed}, listed
 
 
-def what_is_found_out_later_is_noted(shop):
+def an_outcome_reported_after_the_end_is_noted(shop):
     body = shop.job("quiet")
     key, seq = key_of(body), body["seq"]
-    said = shop.run("resolve", "quiet", key, "happened", '{"id":7}', "--note", "on the statement").stdout
-    assert "recorded in the log of the ended job" in said, said
+    result = shop.run("resolve", "quiet", key, "happened", '{"id":7}', "--note", "on the statement").stdout
+    assert "recorded in the log of the ended job" in result, result
     again = shop.job("quiet")
     assert (again["status"], again["result"], again["seq"]) == ("completed", "ok", seq + 1)
     noted = again["in_doubt"][0]["noted"]
@@ -248,13 +247,13 @@ def what_is_found_out_later_is_noted(shop):
     shop.run("cancel", "quiet", code=5)
 
 
-def a_recovered_job_says_how_many_outcomes_are_unknown(shop):
+def a_recovered_job_reports_the_number_of_unknown_outcomes(shop):
     shop.run("run", "agents.yaml", "quiet", "--job-id", "left", "--detach")
     done = shop.run("run", "agents.yaml", "long", "--job-id", "beside")
     assert "recovered job left: completed; the outcome of 1 call is unknown (aetheris job left" in done.stderr, done.stderr
 
 
-def a_job_that_waits_after_a_call_that_was_given_up_shows_it(shop):
+def a_waiting_job_shows_its_abandoned_call(shop):
     done = shop.run("run", "agents.yaml", "waits", "--job-id", "waits", "--only", code=4)
     assert "given up" in done.stderr, done.stderr
     doubt, = shop.job("waits")["in_doubt"]
@@ -265,27 +264,27 @@ def a_job_that_waits_after_a_call_that_was_given_up_shows_it(shop):
     assert "given up" in shown.stdout, shown.stdout
 
 
-def a_fork_of_it_shows_it_too(shop):
+def a_fork_shows_the_abandoned_call_of_its_origin(shop):
     key = key_of(shop.job("waits"))
     seq = shop.job("waits")["seq"]
     shop.run("fork", "waits", "--at", str(seq), "--job-id", "forked")
     assert key_of(shop.job("forked")) == key
-    shop.goes_on("forked", 4)
+    shop.resume("forked", 4)
     shop.run("signal", "forked", "go", "1")
-    done = shop.goes_on("forked", 0)
+    done = shop.resume("forked", 0)
     assert "calls whose outcome is unknown" in done.stderr and key in done.stderr, done.stderr
     shop.run("verify", "forked")
 
 
-def a_plan_that_drops_it_does_not_hide_it(shop):
+def a_plan_that_drops_an_abandoned_call_does_not_hide_it(shop):
     key = key_of(shop.job("waits"))
     (shop.folder / "other.yaml").write_text("aetheris: 1\nagents: { waits: { plan: [ { id: z, wait: { type: signal, key: on } } ] } }\n")
     shop.run("plan", "waits", "other.yaml", "--drop", "a")
     assert key_of(shop.job("waits")) == key
     assert key in json.dumps(json.loads(shop.run("jobs", "--in-doubt", "--json").stdout))
-    shop.goes_on("waits", 4)
+    shop.resume("waits", 4)
     shop.run("signal", "waits", "on", "1")
-    done = shop.goes_on("waits", 0)
+    done = shop.resume("waits", 0)
     assert "calls whose outcome is unknown" in done.stderr and key in done.stderr, done.stderr
     last = json.loads(shop.run("events", "waits", "--json").stdout)["events"][-1]
     assert last["payload"]["in_doubt"] == [key], last
@@ -294,8 +293,8 @@ def a_plan_that_drops_it_does_not_hide_it(shop):
     shop.run("verify", "waits")
 
 
-def a_result_that_comes_after_the_end_is_noted(shop):
-    with shop.serves():
+def a_result_that_arrives_after_the_end_is_noted(shop):
+    with shop.serving():
         shop.run("run", "agents.yaml", "slow", "--job-id", "slow", "--detach")
         until(lambda: shop.job("slow")["status"] == "failed")
         until(lambda: shop.job("slow")["in_doubt"][0]["noted"])
@@ -312,17 +311,17 @@ def a_result_that_comes_after_the_end_is_noted(shop):
 
 
 def main():
-    tests = [test for test in (a_cancelled_job_parks_for_its_only_call_and_ends_after_one_resolve,
-                               a_job_past_its_deadline_parks_for_its_only_call_and_ends_after_one_resolve,
-                               an_idempotent_call_is_sent_again_under_its_key_and_undone,
-                               a_probe_says_what_happened_and_it_is_undone,
-                               an_unknown_call_is_shown_wherever_the_job_ended,
-                               what_is_found_out_later_is_noted,
-                               a_recovered_job_says_how_many_outcomes_are_unknown,
-                               a_job_that_waits_after_a_call_that_was_given_up_shows_it,
-                               a_fork_of_it_shows_it_too,
-                               a_plan_that_drops_it_does_not_hide_it,
-                               a_result_that_comes_after_the_end_is_noted)]
+    tests = [test for test in (a_cancelled_job_parks_for_its_unknown_call_and_ends_after_one_resolve,
+                               a_job_past_its_deadline_parks_for_its_unknown_call_and_ends_after_one_resolve,
+                               an_idempotent_call_is_sent_again_under_its_key_and_compensated,
+                               a_call_that_a_probe_confirms_is_compensated,
+                               a_call_with_an_unknown_outcome_is_shown_for_every_kind_of_end,
+                               an_outcome_reported_after_the_end_is_noted,
+                               a_recovered_job_reports_the_number_of_unknown_outcomes,
+                               a_waiting_job_shows_its_abandoned_call,
+                               a_fork_shows_the_abandoned_call_of_its_origin,
+                               a_plan_that_drops_an_abandoned_call_does_not_hide_it,
+                               a_result_that_arrives_after_the_end_is_noted)]
     words = sys.argv[1:]
     tests = [test for test in tests if all(word in test.__name__ for word in words)]
     with tempfile.TemporaryDirectory() as folder:

@@ -1,14 +1,13 @@
 #!/usr/bin/env python3
-"""After `redact --all` nothing of a job's values is readable but what the answer lists, in any form.
+"""After `redact --all` no value of a job is readable in any form, except what the answer lists as kept.
 
-Jobs of every shape run on a SQLite store and on a PostgreSQL server: branches, a map, waits, a note, a failed call, a
-large value, a loop, a model's answer, a plan that a model makes, recorded values, a compensation, an edited approval,
-a question of a tool, a budget that is raised, a call in doubt that is resolved after the end, a fork and its origin.
-Their values hold a mark. Then the files of the store (its write-ahead log too; of PostgreSQL the data directory
-without the server's), every view, the audit log, a backup and an archive are searched for the mark, and for the
-SHA-256 of what can be guessed: inputs, arguments, messages, the creating request. This is done with the store's owner
-stopped, and with an owner that runs other jobs meanwhile. Texts that are no values hold another mark: each of them
-must be listed as kept.
+Jobs of every kind run on a SQLite store and on a PostgreSQL server: branches, a map, waits, a note, a failed call, a large
+value, a loop, a model answer, a model-generated plan, recorded values, a compensation, an edited approval, a question of a
+tool, a raised budget, an unknown outcome that is resolved after the end, a fork and its origin. Their values contain a mark.
+Then the files of the store (with its write-ahead log; of PostgreSQL the data directory without the WAL), every view, the audit
+log, a backup and an archive are searched for the mark, and for the SHA-256 of everything that can be guessed: inputs,
+arguments, messages, the creating request. This runs without an owner, and with an owner that runs other jobs meanwhile. Texts
+that are not values contain another mark; each must be listed as kept.
 
   erasure.py [WORDS]   only tests whose name contains WORDS
 """
@@ -25,9 +24,10 @@ import urllib.request
 
 sys.dont_write_bytecode = True
 from shared import desk as shared  # noqa: E402
-from shared.desk import BIN, ROOT, run_tests  # noqa: E402
-from cli import until  # noqa: E402
-from postgres import Postgres  # noqa: E402
+from shared.desk import ROOT, run_tests  # noqa: E402
+from shared.home import until  # noqa: E402
+from shared.postgres_server import Postgres  # noqa: E402
+from shared.program import TESTING_BIN  # noqa: E402
 
 MARK = "ada-7f3a@x.org"  # in values
 KEY = "sk-of-erasure-1"
@@ -51,7 +51,7 @@ tools:
   s:    { mcp: { command: ["PYTHON", "-B", "SERVER", "--journal", "journal", "--era", "modern", "--tools", "tools.json"] } }
   bad:  { command: ["sh", "-c", "exit 1"], effect: read }
   buy:
-    http: { method: POST, url: "${ env.TILL }/buy" }
+    http: { method: POST, url: "${ env.SHOP }/buy" }
     effect: idempotent
     changes:
       - { type: order, id: "${ .result.id }", op: create, version: "${ .result.version }", etag: "${ .result.etag }",
@@ -140,7 +140,8 @@ def canonical(value):
 
 
 class Desk(shared.Desk):
-    """A store of its own, in files."""
+    """Its store is a SQLite file."""
+    program = TESTING_BIN
 
     def __init__(self):
         super().__init__([KEY])
@@ -149,18 +150,18 @@ class Desk(shared.Desk):
             self.scenarios += ["--scenario", self.path / f"{name}.json"]
         (self.path / "agents.yaml").write_text(AGENTS)
         (self.path / "tools.json").write_text(json.dumps({"send": {"description": "Sends", "inputSchema": {"type": "object"}}}))
-        self.till.receipt = lambda body: {"id": f"id-{KEPT}", "version": f"v-{KEPT}", "etag": f"e-{KEPT}",
+        self.shop.receipt = lambda body: {"id": f"id-{KEPT}", "version": f"v-{KEPT}", "etag": f"e-{KEPT}",
                                           "url": f"http://127.0.0.1/{KEPT}", "for": MARK}
-        self.env |= {"TILL": self.till.url, "MODELS": self.open_models(), "MODEL_KEY": KEY, "NO_COLOR": "1",
+        self.env |= {"SHOP": self.shop.url, "MODELS": self.open_models(), "MODEL_KEY": KEY, "NO_COLOR": "1",
                      "AETHERIS_STORE": f"sqlite:{self.path}/a.db"}
 
     def json(self, *words, code=0):
         return json.loads(self.run(*words, "--json", code=code).stdout)
 
-    def begin(self, agent, job, *words, code=0, given=None):
+    def create_job(self, agent, job, *words, code=0, given=None):
         return self.start(agent, given or INPUT, job, "--only", *words, code=code)
 
-    def go_on(self, agent, job, code):
+    def resume(self, agent, job, code):
         return self.run("run", "agents.yaml", agent, "--job-id", job, "--only", code=code)
 
     def approve(self, *words):
@@ -168,7 +169,7 @@ class Desk(shared.Desk):
         self.run("approve", approval["id"], *words, code=0)
 
     def contents(self):
-        """Every byte of the store that holds something, and of a backup of it."""
+        """All bytes of the store and of a backup."""
         seen = b"".join(path.read_bytes() for path in sorted(self.path.glob("a.db*")) if path.is_file())
         return seen + self.backup()
 
@@ -180,13 +181,13 @@ class Desk(shared.Desk):
 
 
 class Shared(Desk):
-    """Its store is a database of a server of our own."""
+    """Its store is a database of a private server."""
 
     def __init__(self):
         self.server = Postgres()
         super().__init__()
         self.env["AETHERIS_STORE"] = self.server.database()
-        self.start("other", {"text": ""}, "first", "--only", code=0)  # the tables are made
+        self.start("other", {"text": ""}, "first", "--only", code=0)  # creates the tables
         # Large values are not compressed: in compressed ones the mark would not be found.
         for table, column in (("commits", "body"), ("blobs", "bytes"), ("effects", "record"), ("inbox", "act"),
                               ("checkpoints", "body"), ("ledger", "record")):
@@ -196,12 +197,12 @@ class Shared(Desk):
         return self.server.program("psql", self.env["AETHERIS_STORE"].rsplit("/", 1)[1], "-Atc", text).strip()
 
     def contents(self):
-        """Every file of the server but its write-ahead log, which the answer lists; and a dump."""
+        """Every file of the server without its WAL, which the answer lists; and a dump."""
         self.sql("CHECKPOINT")
         place, seen = pathlib.Path(self.sql("SHOW data_directory")), []
         for path in sorted(place.rglob("*")):
             if path.is_file() and place / "pg_wal" not in path.parents:
-                with contextlib.suppress(FileNotFoundError):  # it has been dropped meanwhile
+                with contextlib.suppress(FileNotFoundError):  # it was deleted meanwhile
                     seen.append(path.read_bytes())
         return b"".join(seen) + self.backup()
 
@@ -213,12 +214,12 @@ class Shared(Desk):
         self.server.end()
 
 
-class Owned:
-    """With a process that owns or shares the store, and runs other jobs all the time."""
+class WithOwner:
+    """With a process that owns or shares the store and continuously runs other jobs."""
 
     def __init__(self):
         super().__init__()
-        self.owner = subprocess.Popen([BIN, "serve", "agents.yaml", "--listen", "127.0.0.1:0", "--json"], cwd=self.path,
+        self.owner = subprocess.Popen([TESTING_BIN, "serve", "agents.yaml", "--listen", "127.0.0.1:0", "--json"], cwd=self.path,
                                       env=self.env, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
                                       stdin=subprocess.DEVNULL, text=True)
         self.url = json.loads(self.owner.stdout.readline())["listening"]
@@ -237,13 +238,13 @@ class Owned:
                 self.post("/api/jobs", {"agent": "other", "input": {"text": "x" * 500}})
                 self.made += 1
 
-    def begin(self, agent, job, *words, code=0, given=None):
+    def create_job(self, agent, job, *words, code=0, given=None):
         self.post("/api/jobs", {"agent": agent, "id": job, "input": given or INPUT})
-        self.go_on(agent, job, code)
+        self.resume(agent, job, code)
 
-    def go_on(self, agent, job, code):
-        rests = {0: ("completed",), 1: ("failed", "cancelled"), 4: ("waiting", "parked")}[code]
-        until(lambda: self.json("job", job)["status"] in rests)
+    def resume(self, agent, job, code):
+        expected = {0: ("completed",), 1: ("failed", "cancelled"), 4: ("waiting", "parked")}[code]
+        until(lambda: self.json("job", job)["status"] in expected)
 
     def close(self):
         self.stop.set()
@@ -254,30 +255,30 @@ class Owned:
         super().close()
 
 
-class OwnedDesk(Owned, Desk):
+class DeskWithOwner(WithOwner, Desk):
     pass
 
 
-class OwnedShared(Owned, Shared):
+class SharedWithOwner(WithOwner, Shared):
     pass
 
 
-def guesses(desk, job):
-    """Texts whose hashes would confirm a guess, from the log before it was redacted."""
+def guessable_texts(desk, job):
+    """Texts whose hashes would confirm a guess, from the log before its redaction."""
     texts = [MARK.encode(), canonical(MARK)]
     for event in desk.events(job):
         payload = event["payload"]
         for name in ("arguments", "input", "payload", "result"):
             if name in payload:
                 texts.append(canonical(payload[name]))
-                said = payload[name].get("messages") if isinstance(payload[name], dict) else None
-                texts += [canonical(message) for message in said or []]
+                result = payload[name].get("messages") if isinstance(payload[name], dict) else None
+                texts += [canonical(message) for message in result or []]
                 if isinstance(payload[name], dict) and "arguments" in payload[name]:
                     texts.append(canonical(payload[name]["arguments"]))
         if event["type"] == "job_created":
             texts.append(canonical({"agent": payload["agent"], "input": payload["input"],
                                     "labels": payload.get("labels", {})}))
-    # What is the same in every job, and holds no mark, is no guess of a value.
+    # Texts without the mark are the same in every job and reveal no value.
     return [text for text in texts if MARK.encode() in text]
 
 
@@ -331,7 +332,7 @@ def listed(kept):
 
 
 def expect_listed(desk, job, kept):
-    """Each text of the log that is still there is in the list, with its event. Gives their names."""
+    """Each text that the log still contains is listed with its event. Returns their names."""
     kept, found = listed(kept), set()
     for event in desk.events(job):
         for name, value in event["payload"].items():
@@ -343,38 +344,38 @@ def expect_listed(desk, job, kept):
 
 
 def ended(desk):
-    """{job: texts} of jobs of every shape, all of which have ended."""
-    desk.begin("shapes", "shapes")
-    desk.begin("asks", "asks", code=4)
+    """{job: texts} of ended jobs of every kind."""
+    desk.create_job("shapes", "shapes")
+    desk.create_job("asks", "asks", code=4)
     desk.run("signal", "asks", "go", json.dumps({"mail": MARK}), code=0)
-    if not isinstance(desk, Owned):
-        desk.go_on("asks", "asks", 4)
+    if not isinstance(desk, WithOwner):
+        desk.resume("asks", "asks", 4)
     until(desk.approvals)
     desk.approve()
-    desk.go_on("asks", "asks", 0)
-    desk.begin("fails", "fails", code=1)
-    desk.begin("loop", "loop", given={"message": f"Write to {MARK}."})
-    desk.begin("asked", "asked")
-    desk.begin("planner", "planner", given={"message": f"Write to {MARK}."})
-    desk.begin("values", "values")
+    desk.resume("asks", "asks", 0)
+    desk.create_job("fails", "fails", code=1)
+    desk.create_job("loop", "loop", given={"message": f"Write to {MARK}."})
+    desk.create_job("asked", "asked")
+    desk.create_job("planner", "planner", given={"message": f"Write to {MARK}."})
+    desk.create_job("values", "values")
     RECORDED.clear()
     note_recorded(desk, "values")
-    desk.begin("undone", "undone", code=1)
-    assert [event["type"] for event in desk.events("undone")].count("command_committed") == 2, "it is undone"
-    desk.begin("edited", "edited", code=4)
+    desk.create_job("undone", "undone", code=1)
+    assert [event["type"] for event in desk.events("undone")].count("command_committed") == 2, "it is compensated"
+    desk.create_job("edited", "edited", code=4)
     desk.approve("--arguments", json.dumps({"to": "edited-" + MARK}))
-    desk.go_on("edited", "edited", 0)
-    desk.begin("question", "question", code=4)
+    desk.resume("edited", "edited", 0)
+    desk.create_job("question", "question", code=4)
     desk.approve("--arguments", json.dumps({"to": "answered-" + MARK}))
-    desk.go_on("question", "question", 0)
-    desk.begin("spends", "spends", code=4)
+    desk.resume("question", "question", 0)
+    desk.create_job("spends", "spends", code=4)
     desk.run("budget", "spends", "--tool-calls", "5", code=0)
-    desk.go_on("spends", "spends", 0)
-    desk.begin("doubted", "doubted")
+    desk.resume("spends", "spends", 0)
+    desk.create_job("doubted", "doubted")
     doubt, = desk.json("job", "doubted")["in_doubt"]
     desk.run("resolve", "doubted", doubt["idempotency_key"], "happened", json.dumps({"to": MARK}), code=0)
     assert desk.events("doubted")[-1]["type"] == "outcome_noted"
-    return {job: guesses(desk, job) for job in SHAPE}
+    return {job: guessable_texts(desk, job) for job in SHAPE}
 
 
 SHAPE = {"shapes": {"decision_recorded.payload", "the number of items of a map"},
@@ -384,7 +385,7 @@ SHAPE = {"shapes": {"decision_recorded.payload", "the number of items of a map"}
          "question": set(), "spends": set(), "doubted": set()}
 
 
-def nothing_of_an_ended_job_is_readable(desk):
+def no_value_of_an_ended_job_is_readable_after_redaction(desk):
     before = ended(desk)
     for job in before:
         assert MARK in desk.run("events", job, "--json").stdout, job
@@ -396,11 +397,11 @@ def nothing_of_an_ended_job_is_readable(desk):
         assert again["redacted"] == [] and again["kept"] == body["kept"], again
         beside = {"copies of values"} if isinstance(desk, Shared) else set()  # the server's log, and nothing else
         assert {one["what"] for one in body["kept"] if one["what"] == "copies of values"} == beside, body["kept"]
-    seen = desk.contents()  # at once: the owner has had no time to rest
+    seen = desk.contents()  # immediately: the owner has had no idle time
     expect_none_in(seen, [text for texts in before.values() for text in texts], "right after the answers")
     for job, texts in before.items():
         expect_none_shown(desk, job, texts)
-    if isinstance(desk, Owned):
+    if isinstance(desk, WithOwner):
         assert desk.made > 0 and desk.owner.poll() is None
         return
     desk.run("prune", "--older-than", "0s", "--archive", "archive", code=0)
@@ -410,30 +411,30 @@ def nothing_of_an_ended_job_is_readable(desk):
     expect_none_in(desk.contents(), [text for texts in before.values() for text in texts], "a store without its jobs")
 
 
-def an_act_that_waited_in_the_inbox_leaves_nothing(desk):
+def a_request_that_waited_in_the_inbox_leaves_no_value(desk):
     desk.post("/api/jobs", {"agent": "held", "id": "held", "input": {}})
     until(lambda: (desk.path / "began").exists())
-    desk.run("signal", "held", "go", json.dumps({"mail": MARK}), code=0)  # a worker holds the job
+    desk.run("signal", "held", "go", json.dumps({"mail": MARK}), code=0)  # a worker has leased the job
     (desk.path / "go").touch()
-    desk.go_on("held", "held", 0)
-    texts = guesses(desk, "held")
+    desk.resume("held", "held", 0)
+    texts = guessable_texts(desk, "held")
     desk.run("redact", "held", "--all", "--reason", "by request", code=0)
     expect_none_in(desk.contents(), texts, "held")
 
 
-def what_the_server_samples_holds_no_value(desk):
+def statistics_of_postgresql_contain_no_value(desk):
     texts = []
     for job in ("one", "two", "three"):
-        desk.begin("edited", job, code=4)
-        texts += guesses(desk, job)
+        desk.create_job("edited", job, code=4)
+        texts += guessable_texts(desk, job)
     desk.sql("ANALYZE")
     seen = desk.sql("SELECT * FROM pg_stats WHERE schemaname = 'aetheris'")
     assert "|job_id|" in seen, "there are samples"
     expect_none_in(seen.encode(), texts, "the statistics of the server")
 
 
-def without_the_rights_the_places_are_listed(desk):
-    desk.begin("other", "one", given={"text": MARK})
+def without_table_ownership_the_remaining_copies_are_listed(desk):
+    desk.create_job("other", "one", given={"text": MARK})
     desk.sql("CREATE ROLE works LOGIN; GRANT USAGE ON SCHEMA aetheris TO works;"
              "GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA aetheris TO works;"
              "GRANT USAGE ON ALL SEQUENCES IN SCHEMA aetheris TO works")
@@ -443,20 +444,20 @@ def without_the_rights_the_places_are_listed(desk):
     assert "does not own" in place["why"] and "VACUUM FULL" in place["why"] and ".commits" in place["why"], place
 
 
-def each_text_that_is_no_value_is_listed_by_the_command_and_by_the_api(desk):
-    desk.begin("texts", "t", "--label", f"who={KEPT}", "--idempotency-key", KEPT, code=4)
+def each_kept_text_is_listed_by_the_command_and_the_api(desk):
+    desk.create_job("texts", "t", "--label", f"who={KEPT}", "--idempotency-key", KEPT, code=4)
     desk.run("signal", "t", f"ask-{KEPT}", json.dumps(MARK), "--message-id", KEPT, code=0)
     desk.run("message", "t", KEPT, json.dumps(MARK), "--message-id", f"m-{KEPT}", code=0)
-    desk.go_on("texts", "t", 4)
+    desk.resume("texts", "t", 4)
     for _ in range(2):  # the human wait, then the call
         approval, = desk.approvals()
         desk.run("approve", approval["id"], "--note", f"note of {KEPT}", code=0)
-        desk.go_on("texts", "t", 4)
+        desk.resume("texts", "t", 4)
     desk.run("pause", "t", "--reason", f"paused for {KEPT}", code=0)
     desk.run("resume", "t", code=0)
     desk.run("cancel", "t", "--reason", f"cancelled for {KEPT}", code=0)
-    desk.go_on("texts", "t", 1)
-    texts = guesses(desk, "t")
+    desk.resume("texts", "t", 1)
+    texts = guessable_texts(desk, "t")
     body = desk.json("redact", "t", "--all", "--reason", f"of {KEPT}")
     found = expect_listed(desk, "t", body["kept"])
     assert found >= {
@@ -467,28 +468,28 @@ def each_text_that_is_no_value_is_listed_by_the_command_and_by_the_api(desk):
         "job_created.idempotency_key", "progress.detail"}, sorted(found)
     assert {"labels", "idempotency_key", "the reason"} <= listed(body["kept"]).keys(), body["kept"]
     expect_gone(desk, "t", texts)
-    server = subprocess.Popen([BIN, "serve", "agents.yaml", "--listen", "127.0.0.1:0", "--json"], cwd=desk.path,
+    server = subprocess.Popen([TESTING_BIN, "serve", "agents.yaml", "--listen", "127.0.0.1:0", "--json"], cwd=desk.path,
                               env=desk.env, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
                               stdin=subprocess.DEVNULL, text=True)
     try:
         url = json.loads(server.stdout.readline())["listening"]
-        wish = json.dumps({"all": True, "reason": "again"}).encode()
-        request = urllib.request.Request(f"{url}/api/jobs/t/redact", wish)
+        body_sent = json.dumps({"all": True, "reason": "again"}).encode()
+        request = urllib.request.Request(f"{url}/api/jobs/t/redact", body_sent)
         with urllib.request.urlopen(request, timeout=60) as answer:
-            told = json.load(answer)
+            answered = json.load(answer)
     finally:
         server.terminate()
         server.wait()
         server.stdout.close()
-    assert told == {**body, "redacted": []}, told
+    assert answered == {**body, "redacted": []}, answered
     text = desk.run("redact", "t", "--all", "--reason", "again", code=0).stdout
     assert all(f"kept {one['what']}, {one['where']}: {one['why']}\n" in text for one in body["kept"]), text
 
 
-def forks_are_named_and_go_with_the_tree(desk):
-    desk.begin("fails", "one", code=1)
+def forks_are_reported_and_redacted_with_tree(desk):
+    desk.create_job("fails", "one", code=1)
     desk.run("fork", "one", "--at", "2", "--job-id", "two", "--repeat-effects", code=0)
-    desk.begin("fails", "two", code=1)
+    desk.create_job("fails", "two", code=1)
     done = desk.run("redact", "one", "--all", "--reason", "x", code=2)
     assert "two" in done.stderr and "--tree" in done.stderr, done.stderr
     kept = desk.json("redact", "one", "--all", "--keep-forks", "--reason", "x")["kept"]
@@ -499,37 +500,37 @@ def forks_are_named_and_go_with_the_tree(desk):
     assert MARK.encode() not in desk.contents()
 
 
-def a_fork_that_is_redacted_alone_names_the_jobs_that_keep_its_blind(desk):
-    desk.begin("fails", "one", code=1)
-    texts = guesses(desk, "one")
+def redacting_a_fork_alone_lists_the_jobs_that_keep_its_blind(desk):
+    desk.create_job("fails", "one", code=1)
+    texts = guessable_texts(desk, "one")
     for fork in ("two", "three"):
         desk.run("fork", "one", "--at", "2", "--job-id", fork, "--repeat-effects", code=0)
-        desk.begin("fails", fork, code=1)
+        desk.create_job("fails", fork, code=1)
     blind = desk.events("one")[0]["payload"]["blind"]
     assert desk.events("two")[0]["payload"]["blind"] == blind
     body = desk.json("redact", "two", "--all", "--reason", "x")
     holders = {one["where"] for one in body["kept"] if one["what"] == "blind"}
     assert holders == {"job one", "job three"}, body["kept"]
-    # What the list is for: with the blind of the origin a guess is confirmed by a hash that the fork keeps.
+    # Why the list matters: with the blind of the origin, a hash that the fork keeps confirms a guess.
     sent = next(e["payload"] for e in desk.events("two") if e["type"] == "tool_invocation_started")
     assert sent["arguments_hash"] == blinded(blind, canonical({"to": MARK})), sent
     body = desk.json("redact", "one", "--all", "--tree", "--reason", "x")
     assert [fork["job_id"] for fork in body["forks"]] == ["three"], body
     assert not [one for one in body["kept"] if one["what"] == "blind"], body["kept"]
-    assert blind.encode() not in desk.contents(), "no job has it any more"
+    assert blind.encode() not in desk.contents(), "no job has the blind"
     for job in ("one", "two", "three"):
         expect_gone(desk, job, texts)
 
 
-def what_a_fork_took_over_of_a_loop_is_erased_or_listed(desk):
-    desk.begin("loop", "one", given={"message": f"Write to {MARK}."})
-    texts = guesses(desk, "one")
+def values_that_a_fork_imported_from_a_loop_are_erased_or_listed(desk):
+    desk.create_job("loop", "one", given={"message": f"Write to {MARK}."})
+    texts = guessable_texts(desk, "one")
     second = [event["seq"] for event in desk.events("one") if event["payload"].get("kind") == "tool_choice"][1]
     desk.run("fork", "one", "--at", str(second), "--job-id", "two", code=0)
-    desk.go_on("loop", "two", 0)
-    texts += guesses(desk, "two")
-    taken, = [event["payload"] for event in desk.events("two") if event["type"] == "fork_imported"]
-    assert KEPT in json.dumps(taken["commands"]), "the name of a tool that was refused is taken over"
+    desk.resume("loop", "two", 0)
+    texts += guessable_texts(desk, "two")
+    imported, = [event["payload"] for event in desk.events("two") if event["type"] == "fork_imported"]
+    assert KEPT in json.dumps(imported["commands"]), "the name of a rejected tool is imported"
     body = desk.json("redact", "one", "--all", "--tree", "--reason", "x")
     fork, = body["forks"]
     assert "fork_imported.commands" in expect_listed(desk, "two", fork["kept"]), fork["kept"]
@@ -538,7 +539,7 @@ def what_a_fork_took_over_of_a_loop_is_erased_or_listed(desk):
         expect_gone(desk, job, texts)
 
 
-def the_same_request_is_the_same_job_also_after_it(desk):
+def a_repeated_request_returns_the_same_job_after_redaction(desk):
     words = ("run", "agents.yaml", "shapes", "--input", json.dumps(INPUT), "--idempotency-key", "order-1")
     desk.run(*words, code=0)
     job = desk.json("jobs")["jobs"][0]["id"]
@@ -549,8 +550,8 @@ def the_same_request_is_the_same_job_also_after_it(desk):
     assert len(desk.json("jobs")["jobs"]) == 1
 
 
-ON_BOTH = (nothing_of_an_ended_job_is_readable, each_text_that_is_no_value_is_listed_by_the_command_and_by_the_api,
-           what_a_fork_took_over_of_a_loop_is_erased_or_listed)
+ON_BOTH = (no_value_of_an_ended_job_is_readable_after_redaction, each_kept_text_is_listed_by_the_command_and_the_api,
+           values_that_a_fork_imported_from_a_loop_are_erased_or_listed)
 
 
 def on_postgres(test):
@@ -568,12 +569,12 @@ def with_an_owner(test):
 
 
 if __name__ == "__main__":
-    failed = run_tests("erasure", ON_BOTH + (forks_are_named_and_go_with_the_tree,
-                                             a_fork_that_is_redacted_alone_names_the_jobs_that_keep_its_blind,
-                                             the_same_request_is_the_same_job_also_after_it), Desk)
-    owned = (with_an_owner(nothing_of_an_ended_job_is_readable), an_act_that_waited_in_the_inbox_leaves_nothing)
-    failed |= run_tests("erasure", owned, OwnedDesk)
+    failed = run_tests("erasure", ON_BOTH + (forks_are_reported_and_redacted_with_tree,
+                                             redacting_a_fork_alone_lists_the_jobs_that_keep_its_blind,
+                                             a_repeated_request_returns_the_same_job_after_redaction), Desk)
+    owned = (with_an_owner(no_value_of_an_ended_job_is_readable_after_redaction), a_request_that_waited_in_the_inbox_leaves_no_value)
+    failed |= run_tests("erasure", owned, DeskWithOwner)
     failed |= run_tests("erasure", [on_postgres(test) for test in ON_BOTH + (
-        what_the_server_samples_holds_no_value, without_the_rights_the_places_are_listed)], Shared)
-    failed |= run_tests("erasure", [on_postgres(test) for test in owned], OwnedShared)
+        statistics_of_postgresql_contain_no_value, without_table_ownership_the_remaining_copies_are_listed)], Shared)
+    failed |= run_tests("erasure", [on_postgres(test) for test in owned], SharedWithOwner)
     sys.exit(failed)

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Waits that have expired: of every type they refuse their answer and are shown so, also before a process records the expiry.
+"""Expired waits: each type rejects its answer and is shown as expired, also before a process records the expiry.
 
-Prints `ok NAME` or `not ok NAME` per test. AETHERIS_BIN names the program, AETHERIS_ROOT the tree.
+Prints `ok NAME` or `not ok NAME` for each test. tests/shared/program.py finds the program.
   expiry.py [WORDS]   only tests whose name contains WORDS
 """
 import os
@@ -10,7 +10,7 @@ import time
 
 sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-from cli import expect, home, run_tests  # noqa: E402
+from shared.home import expect, home, run_tests  # noqa: E402
 
 TESTS = []
 ANSWERS = {
@@ -27,7 +27,7 @@ def test(function):
 
 
 @test
-def an_expired_wait_of_every_type_refuses_its_answer_and_is_shown_as_expired():
+def an_expired_wait_of_each_type_rejects_answers_and_is_shown_as_expired():
     for kind, answer in ANSWERS.items():
         with home() as h:
             name = "channel" if kind == "message" else "key"

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Store files of every version, opened for ever: each job in them is proved, folds to what it was, and goes on.
+"""Store files of every released version can be opened: each job in them verifies, folds to its recorded state and continues.
 
-  golden_store.py                  for every testdata/golden/*/store.db, what testdata/golden/*/store.json says
-  golden_store.py --write VERSION  a new pair, by this program; files that are there are never written again
+  golden_store.py                  compares every testdata/golden/*/store.db with testdata/golden/*/store.json
+  golden_store.py --write VERSION  writes a new pair with this program; existing files are never overwritten
 """
 
 import json
@@ -13,8 +13,8 @@ import subprocess
 import sys
 import tempfile
 
-ROOT = pathlib.Path(os.environ.get("AETHERIS_ROOT", pathlib.Path(__file__).resolve().parent.parent))
-BIN = os.environ.get("AETHERIS_BIN", str(ROOT / "build/dev/aetheris"))
+from shared.program import ROOT, TESTING_BIN
+
 GOLDEN = ROOT / "testdata/golden"
 AGENTS = r"""
 aetheris: 1
@@ -49,14 +49,14 @@ agents:
 
 def aetheris(store, *arguments, code=0):
     env = {k: v for k, v in os.environ.items() if not k.startswith("AETHERIS_")}
-    done = subprocess.run([BIN, "--store", f"sqlite:{store}", *arguments], env=dict(env, NO_COLOR="1"), cwd=store.parent,
+    done = subprocess.run([TESTING_BIN, "--store", f"sqlite:{store}", *arguments], env=dict(env, NO_COLOR="1"), cwd=store.parent,
                           capture_output=True, text=True, timeout=120, stdin=subprocess.DEVNULL)
     assert done.returncode == code, (arguments, done.returncode, done.stderr)
     return done.stdout
 
 
-def come_to(store):
-    """What each job of a store comes to, by commands that only look."""
+def state_of_jobs(store):
+    """The state of each job of a store, from commands that only read."""
     jobs = {}
     for job in json.loads(aetheris(store, "jobs", "--json"))["jobs"]:
         proof = json.loads(aetheris(store, "verify", job["id"], "--json"))
@@ -68,18 +68,18 @@ def come_to(store):
     return jobs
 
 
-def lost(then, now, path=""):
-    """Everything that was there is there still. Where not: its path."""
+def missing(then, now, path=""):
+    """The path of the first value of `then` that `now` lacks; "" if there is none."""
     if isinstance(then, dict) and isinstance(now, dict):
-        return next(filter(None, (lost(v, now.get(k), f"{path}.{k}") for k, v in then.items())), "")
+        return next(filter(None, (missing(v, now.get(k), f"{path}.{k}") for k, v in then.items())), "")
     if isinstance(then, list) and isinstance(now, list) and len(then) == len(now):
-        return next(filter(None, (lost(a, b, f"{path}[{i}]") for i, (a, b) in enumerate(zip(then, now)))), "")
+        return next(filter(None, (missing(a, b, f"{path}[{i}]") for i, (a, b) in enumerate(zip(then, now)))), "")
     return "" if then == now else f"{path}: {then!r} is now {now!r}"
 
 
 def write(version):
     folder = GOLDEN / version
-    assert not (folder / "store.json").exists(), f"{folder} is written already, and stays as it is"
+    assert not (folder / "store.json").exists(), f"{folder} exists and is never overwritten"
     folder.mkdir(parents=True, exist_ok=True)
     store = folder / "store.db"
     if not store.exists():
@@ -102,7 +102,7 @@ def write(version):
             aetheris(work, "cancel", "cancelled", "--reason", "over")
             aetheris(work, *run, "fails", "--job-id", "fails", code=1)
             aetheris(work, *run, "greets", "--detach", "--job-id", "queued", "--input", '{"n":9,"list":[]}')
-            # A call in doubt that is settled after the end; a job without its values.
+            # An unknown outcome that is resolved after the end; a job with redacted values.
             for job in ("noted", "erased"):
                 aetheris(work, *run, "doubts", "--job-id", job, "--input", '{"to":"ada@x.org"}')
                 doubt, = json.loads(aetheris(work, "job", job, "--json"))["in_doubt"]
@@ -116,7 +116,7 @@ def write(version):
     with tempfile.TemporaryDirectory() as temp:
         copy = pathlib.Path(temp) / "store.db"
         shutil.copy(store, copy)
-        (folder / "store.json").write_text(json.dumps(come_to(copy), indent=1, sort_keys=True) + "\n")
+        (folder / "store.json").write_text(json.dumps(state_of_jobs(copy), indent=1, sort_keys=True) + "\n")
 
 
 def check(folder):
@@ -126,14 +126,14 @@ def check(folder):
         store = pathlib.Path(temp) / "store.db"
         shutil.copy(folder / "store.db", store)
         (store.parent / "agents.yaml").write_text(AGENTS)
-        # An owner brings the file up to date; what was in it is the same, and goes on.
+        # An owner migrates the file; the jobs keep their state and continue.
         aetheris(store, "run", "agents.yaml", "greets", "--detach", "--job-id", "newcomer", "--input", '{"n":1,"list":[]}')
-        wrong = lost(then, come_to(store))
+        wrong = missing(then, state_of_jobs(store))
         assert not wrong, f"after an owner has opened it: {wrong}"
         aetheris(store, "signal", "waits", "go", '"late"')
         aetheris(store, "run", "agents.yaml", "asks", "--job-id", "waits", "--only")
         aetheris(store, "run", "agents.yaml", "greets", "--job-id", "queued", "--input", '{"n":9,"list":[]}', "--only")
-        ended = come_to(store)
+        ended = state_of_jobs(store)
         assert all(job["ok"] for job in ended.values()), ended
         assert ended["waits"]["types"][-1] == ended["queued"]["types"][-1] == "job_completed"
 
@@ -145,7 +145,7 @@ def main():
     assert folders, "no golden store"
     for folder in folders:
         check(folder)
-        print(f"ok {folder.name}: every job is proved, folds to what it was, and goes on")
+        print(f"ok {folder.name}: every job verifies, folds to its recorded state and continues")
 
 
 if __name__ == "__main__":

@@ -2,14 +2,14 @@
 """Pages of docs/ name the function that implements a statement and the tests that prove it. This checks those names
 against the code.
 
-A table is checked when it has a column `tests`; its functions are in a column `function` or `where`, if it has one.
-Every file, function, type and heading that a cell names must exist, and so must every test, sentence of the store
-suite, rule of the simulated world, search of the model and check of a script. A cell without a name must give the
-reason. A section may not lose rows. Prints `ok NAME` or `not ok NAME` for each page, and how many rows are open. Of
-docs/architecture.md every file and every `file: function` is checked, wherever it stands.
+A table is checked if it has a column `tests`; its functions are in a column `function` or `where`, if it has one. Every file,
+function, type and heading that a cell names must exist, and so must every test, sentence of the store suite, rule of the
+simulated world, search of the model and check of a script. A cell without a name must give the reason. A section may not lose
+rows. Prints `ok NAME` or `not ok NAME` for each page, and the number of open rows. Of docs/architecture.md every file and every
+`file: function` is checked.
 
   guarantees.py          every page
-  guarantees.py PAGE     one of them, as `docs/seeds.md`
+  guarantees.py PAGE     one page, such as `docs/seeds.md`
 """
 import collections
 import os
@@ -42,7 +42,7 @@ def report(page, name, faults):
     failed.extend(faults)
 
 
-# ---------------------------------------------------------------- what a page says
+# ---------------------------------------------------------------- the pages
 
 # functions: None = the table has no such column
 Row = collections.namedtuple("Row", "section sentence functions tests")
@@ -54,7 +54,7 @@ def cells_of(line):
 
 
 def rows(page):
-    """The rows of its tables with a column `tests`, and the faults of their form."""
+    """The rows of its tables with a column `tests`, and the errors in their form."""
     found, bad, section, columns = [], [], None, None
     for line in (ROOT / page).read_text(encoding="utf-8").splitlines():
         if heading := re.match(r"#+ (([A-Z]?\d+) )?(.*)", line):
@@ -93,7 +93,7 @@ def in_place(row):
     return f"§{row.section}, “{row.sentence[:60]}”"
 
 
-# ---------------------------------------------------------------- what the code has
+# ---------------------------------------------------------------- the code
 
 
 def sources(*patterns):
@@ -101,7 +101,7 @@ def sources(*patterns):
 
 
 def strings(text):
-    """Literals of C++, those that stand side by side joined."""
+    """Literals of C++; adjacent ones are joined."""
     literal = r'"((?:[^"\\\n]|\\.)*)"'
     return ["".join(re.findall(literal, match[0])) for match in re.finditer(rf"{literal}(?:\s*{literal})*", text)]
 
@@ -148,7 +148,7 @@ def has_check(path, wanted):
     functions, texts = script_checks(path)
     if wanted in functions:
         return True
-    for text in texts:  # what a script fills in is as good as anything; what stands before the name is `ok`, or a file
+    for text in texts:  # a replaced field matches any text; the name follows `ok`, or a file
         while begin := re.match(r"(?:\{[^{}]*\}|not ok|ok)[: ]+", text):
             text = text[begin.end():]
         parts = re.split(r"\{[^{}]*\}|\$\w+", text)
@@ -178,10 +178,10 @@ def defines(text, name):
     return bool(within and re.search(rf"^  +(?:[\w:<>,&*~\[\]]+\s+)*[&*]*{plain}\(", text[within.end():], re.M))
 
 
-# ---------------------------------------------------------------- one against the other
+# ---------------------------------------------------------------- the comparison
 
 
-def reference_faults(span):
+def reference_errors(span):
     """What of `FILE` or `FILE: NAME, NAME` is not there."""
     place, _, names = span.partition(": ")
     path = next((p for p in (ROOT / "src" / place, ROOT / place) if p.is_file()), None)
@@ -191,11 +191,11 @@ def reference_faults(span):
     return [f"{place} has no {name}" for name in names.split(", ") if name and not defines(text, name)]
 
 
-def function_faults(row):
+def function_errors(row):
     if row.functions is None:
         return []
-    named = [span for span in spans(row.functions) if ": " in span or "/" in span]  # the others are words
-    faults = [f"{in_place(row)}: {fault}" for span in named for fault in reference_faults(span)]
+    named = [span for span in spans(row.functions) if ": " in span or "/" in span]  # the others are plain words
+    faults = [f"{in_place(row)}: {fault}" for span in named for fault in reference_errors(span)]
     if not named and not is_open(row.functions):
         faults.append(f"{in_place(row)}: no function, and no reason")
     return faults
@@ -217,7 +217,7 @@ class Tests:
             return path.is_file() and has_check(path, match[2])
         return name in self.units
 
-    def faults(self, row):
+    def errors(self, row):
         named = spans(row.tests)
         faults = [f"{in_place(row)}: there is no test `{name}`" for name in named if not self.has(name)]
         if not named and not is_open(row.tests):
@@ -230,17 +230,17 @@ class Tests:
 def check(page, least, tests):
     everything, malformed = rows(page)
     table = [row for row in everything if not is_elsewhere(row)]
-    report(page, "every row has all its cells", malformed)
+    report(page, "every row has all cells", malformed)
     if any(row.functions is not None for row in everything):
-        report(page, "every file, function and heading that the page names is there",
-               [fault for row in table for fault in function_faults(row)])
-    report(page, "every test that the page names is there", [fault for row in table for fault in tests.faults(row)])
+        report(page, "every file, function and heading that the page names exists",
+               [fault for row in table for fault in function_errors(row)])
+    report(page, "every test that the page names exists", [fault for row in table for fault in tests.errors(row)])
     count = collections.Counter(row.section for row in everything)
-    report(page, "every section has its rows, and none has gone",
+    report(page, "no section has lost rows",
            [f"§{section} has {count[section]} rows, it had {rows_before}" for section, rows_before in least.items()
             if count[section] < rows_before])
-    for row in everything:  # a row that is being built may name what is not here
-        if is_elsewhere(row) and spans(row.tests) and not function_faults(row) + tests.faults(row):
+    for row in everything:  # a row that is being built may name what does not exist yet
+        if is_elsewhere(row) and spans(row.tests) and not function_errors(row) + tests.errors(row):
             print(f"# {in_place(row)}: it is there now: take **being built** away")
     open_rows = collections.Counter(word for row in everything for word in OPEN
                                     if f"**{word}**" in (row.functions or "") + row.tests)
@@ -250,8 +250,8 @@ def check(page, least, tests):
 def check_references(page):
     text = re.sub(r"\s+", " ", (ROOT / page).read_text(encoding="utf-8"))
     files = [span for span in spans(text) if re.match(r"[\w./]+\.(?:cc|h|py|pml|def)(?:: |$)", span)]
-    report(page, "every file and function that the page names is there",
-           [fault for span in files for fault in reference_faults(span)])
+    report(page, "every file and function that the page names exists",
+           [fault for span in files for fault in reference_errors(span)])
 
 
 def main():

@@ -1,11 +1,10 @@
 #!/usr/bin/env python3
-"""Servers that mean harm, and the other jobs of the process that calls them.
+"""Hostile servers, and the other jobs of the process that calls them.
 
-One process recovers jobs whose tools call a server that answers a gibibyte, trickles, never answers, sends headers without
-end, points elsewhere, breaks off or lies about JSON, and jobs whose calls are answered well. The server holds the good
-calls back until every bad one has arrived, and keeps the bad ones open until the last good one is answered: if one call
-could hold up another job, nothing here would ever end. What the process needs in memory is compared with what it needs
-without any bad server.
+One process recovers jobs whose tools call a server that returns a gibibyte, trickles, never answers, sends endless headers,
+redirects, disconnects or returns invalid JSON, and jobs whose calls are answered normally. The server holds the normal calls
+back until every hostile one has arrived, and keeps the hostile ones open until the last normal one is answered: if one call could
+block another job, this test would never end. The memory of the process is compared with that of a run without hostile servers.
 """
 import json
 import os
@@ -18,17 +17,16 @@ import tempfile
 import threading
 import traceback
 
+from shared.program import BIN
 from shared.sanitizer import sanitizer
 
-ROOT = pathlib.Path(os.environ.get("AETHERIS_ROOT") or pathlib.Path(__file__).resolve().parent.parent)
-BIN = os.environ.get("AETHERIS_BIN") or str(ROOT / "build/dev/aetheris")
 PATIENCE = 120.0
 GIBIBYTE = 1 << 30
 GOOD_JOBS = 3
-GOOD_CALLS = 8          # of each good job, one after the other
+GOOD_CALLS = 8          # of each good job, in sequence
 MEMORY_MORE_MAX = 64    # MiB, for a gibibyte and five other bad answers at once
 
-# What the job that makes the call fails with.
+# The error code of the job that makes the call.
 BAD = {
     "flood": "tool_output_invalid",
     "trickle": "reset",
@@ -36,7 +34,7 @@ BAD = {
     "headers": "reset",
     "redirect": "http_302",
     "cut": "reset",
-    "lies": "tool_output_invalid",
+    "bad_json": "tool_output_invalid",
 }
 
 
@@ -73,7 +71,7 @@ class Server:
                     request += part
                 getattr(self, request.split(b" ")[1][1:].decode())(peer)
             except OSError:
-                return  # the caller hung up
+                return  # the caller disconnected
 
     def arrives(self, name):
         with self.lock:
@@ -96,11 +94,11 @@ class Server:
 
     def flood(self, peer):
         self.arrives("flood")
-        piece = b"x" * (1 << 20)
+        block = b"x" * (1 << 20)
         peer.sendall(f"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: {GIBIBYTE}\r\n\r\n".encode())
         for _ in range(GIBIBYTE >> 20):
-            peer.sendall(piece)
-            self.flooded += len(piece)
+            peer.sendall(block)
+            self.flooded += len(block)
 
     def trickle(self, peer):
         self.arrives("trickle")
@@ -120,10 +118,10 @@ class Server:
 
     def redirect(self, peer):
         self.arrives("redirect")
-        peer.sendall(f"HTTP/1.1 302 Found\r\nLocation: http://127.0.0.1:{self.port}/elsewhere\r\n"
+        peer.sendall(f"HTTP/1.1 302 Found\r\nLocation: http://127.0.0.1:{self.port}/redirected\r\n"
                      "Content-Length: 0\r\n\r\n".encode())
 
-    def elsewhere(self, peer):
+    def redirected(self, peer):
         self.followed += 1
         self.answer(peer, b"{}")
 
@@ -131,8 +129,8 @@ class Server:
         self.arrives("cut")
         peer.sendall(b'HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n{"half": ')
 
-    def lies(self, peer):
-        self.arrives("lies")
+    def bad_json(self, peer):
+        self.arrives("bad_json")
         self.answer(peer, b'{"a": 1, "a": ' + b"[" * 100_000)
 
 
@@ -162,7 +160,7 @@ def aetheris(folder, *words):
 
 
 def recover(folder, bad):
-    """Leaves the jobs in a store of their own, lets one process recover them all; its peak in MiB, and the server."""
+    """Creates the jobs in a new store and recovers all in one process. Returns its peak in MiB, and the server."""
     server = Server(bad)
     try:
         (folder / "agents.yaml").write_text(agents_file(server.port))
@@ -175,7 +173,7 @@ def recover(folder, bad):
                                    stderr=(folder / "err").open("wb"))
         stopper = threading.Timer(PATIENCE, process.kill)
         stopper.start()
-        _, status, usage = os.wait4(process.pid, 0)  # what this one process needed
+        _, status, usage = os.wait4(process.pid, 0)  # the resources of this process alone
         stopper.cancel()
         process.returncode = os.waitstatus_to_exitcode(status)
         assert process.returncode == 0, (process.returncode, (folder / "err").read_text(), server.arrived, server.good_calls)
@@ -188,7 +186,7 @@ def recover(folder, bad):
         server.listener.close()
 
 
-def other_jobs_go_on(folder):
+def check_other_jobs_continue(folder):
     (folder / "without").mkdir()
     (folder / "with").mkdir()
     usual, _ = recover(folder / "without", [])
@@ -207,9 +205,9 @@ def other_jobs_go_on(folder):
 
 def main():
     folder = pathlib.Path(tempfile.mkdtemp(prefix="aetheris-hostile-"))
-    name = "hostile/a server that means harm holds up no other job, and memory stays bounded"
+    name = "hostile/a hostile server delays no other job and memory stays bounded"
     try:
-        other_jobs_go_on(folder)
+        check_other_jobs_continue(folder)
         print(f"ok {name}", flush=True)
         return 0
     except Exception:

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Keys, end to end: the built program as a server, asked with keys of every role, with none, and with bad ones.
+"""API keys: requests to a server with keys of every role, without a key, and with invalid keys.
 
-Prints `ok NAME` or `not ok NAME` per test. AETHERIS_BIN names the program, AETHERIS_ROOT the tree.
+Prints `ok NAME` or `not ok NAME` for each test. tests/shared/program.py finds the program.
   keys.py [WORDS]   only tests whose name contains WORDS
 """
 import contextlib
@@ -13,17 +13,16 @@ import re
 import signal
 import socket
 import ssl
-import subprocess
 import sys
 import threading
 import time
 
 sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-from cli import PATIENCE, ROOT, expect, home, run_tests, until  # noqa: E402
-from serve import Server  # noqa: E402
+from shared.api_keys import ROLES, bearer, certificate, create_key, serving  # noqa: E402
+from shared.home import PATIENCE, expect, home, run_tests, until  # noqa: E402
+from shared.server import Server  # noqa: E402
 
-ROLES = ["viewer", "operator", "approver", "worker", "admin"]
 TESTS = []
 
 
@@ -32,34 +31,12 @@ def test(function):
     return function
 
 
-def bearer(key):
-    return {"Authorization": "Bearer " + key}
-
-
-def make(h, role, *more, env=None):
-    """A key, and its id."""
-    made = expect(h.run("keys", "create", "--role", role, *more, "--json", env=env), 0).json()
-    return made["key"], made["id"]
-
-
-@contextlib.contextmanager
-def serving(*words, roles=("admin",), env=None, files=None):
-    """A server whose store has a key of each role before it begins; `files` are in its folder, by name."""
-    with home() as h:
-        for name, text in (files or {}).items():
-            (h.path / name).write_text(text)
-        keys = {role: make(h, role)[0] for role in roles}
-        s = Server(h, *words, env=env)
-        s.keys = keys
-        yield s
-
-
 def code(answer):
     return answer[0], answer[1]["code"] if isinstance(answer[1], dict) and "code" in answer[1] else None
 
 
-def ask_from(s, number, method, path, body=None, headers=None):
-    """One request from 127.0.0.NUMBER: limits of addresses are not what is looked at."""
+def send_request_from(s, number, method, path, body=None, headers=None):
+    """One request from 127.0.0.NUMBER, so that limits per address do not apply."""
     connection = http.client.HTTPConnection(s.address, timeout=PATIENCE, source_address=(f"127.0.0.{number}", 0))
     connection.request(method, path, None if body is None else json.dumps(body), headers or {})
     answer = connection.getresponse()
@@ -73,18 +50,18 @@ def operations(document):
     for path, item in document["paths"].items():
         for method, operation in item.items():
             if method != "parameters":
-                yield method.upper(), path.replace("{id}", "nobody"), operation
+                yield method.upper(), re.sub(r"{\w+}", "nobody", path), operation
 
 
-# ---------------------------------------------------------------- who may ask
+# ---------------------------------------------------------------- authentication
 
 @test
-def every_route_is_for_the_roles_that_its_contract_names_and_for_no_other_key():
+def every_route_accepts_exactly_the_roles_of_its_contract():
     with serving(roles=ROLES) as s:
-        _, gone = make(s.h, "admin", "--name", "gone")
-        revoked, its_id = make(s.h, "admin")
+        _, gone = create_key(s.h, "admin", "--name", "gone")
+        revoked, its_id = create_key(s.h, "admin")
         expect(s.h.run("keys", "revoke", its_id), 0)
-        expired, _ = make(s.h, "admin", "--expires", "1s")
+        expired, _ = create_key(s.h, "admin", "--expires", "1s")
         until(lambda: s.get("/api/jobs", headers=bearer(expired))[0] == 401)
         good = s.keys["admin"]
         bad = {"no key": {}, "revoked": bearer(revoked), "expired": bearer(expired),
@@ -96,20 +73,20 @@ def every_route_is_for_the_roles_that_its_contract_names_and_for_no_other_key():
         seen = 0
         for method, path, operation in operations(document):
             body = {} if method in ("POST", "PUT") else None
-            asked = operation["security"]
+            required = operation["security"]
             for name, headers in bad.items():
-                answer = ask_from(s, 2 + seen % 200, method, path, body, headers)
-                if asked:
+                answer = send_request_from(s, 2 + seen % 200, method, path, body, headers)
+                if required:
                     assert code(answer) == (401, "unauthorized"), (method, path, name, answer)
                 else:
                     assert answer[0] == 200, (method, path, name, answer)
             for role in ROLES:
-                answer = s.ask(method, path, body, bearer(s.keys[role]))
-                may = not asked or role in asked[0]["key"]
+                answer = s.request(method, path, body, bearer(s.keys[role]))
+                may = not required or role in required[0]["key"]
                 assert (code(answer) == (403, "forbidden")) == (not may), (method, path, role, answer)
                 assert answer[0] != 401, (method, path, role, answer)
                 if not may:
-                    for name in asked[0]["key"]:
+                    for name in required[0]["key"]:
                         assert name in answer[1]["detail"], answer
                 seen += 1
         assert seen >= 5 * 30, seen
@@ -119,26 +96,7 @@ def every_route_is_for_the_roles_that_its_contract_names_and_for_no_other_key():
 
 
 @test
-def the_table_of_the_docs_is_that_of_the_contract():
-    document = json.loads((ROOT / "docs/openapi.json").read_text())
-    told = {}
-    for line in (ROOT / "docs/security.md").read_text().splitlines():
-        cells = [cell.strip() for cell in line.strip("|").split("|")]
-        if line.startswith("| `") and len(cells) == 2:
-            for route in cells[0].split(" · "):
-                told[tuple(route.strip("`").split())] = cells[1]
-    wanted = {}
-    for path, item in document["paths"].items():
-        for method, operation in item.items():
-            if method != "parameters":
-                security = operation["security"]
-                wanted[method.upper(), path] = ", ".join(security[0]["key"]) if security else "everyone"
-    assert told == wanted, {k: (told.get(k), wanted.get(k)) for k in told.keys() | wanted.keys()
-                            if told.get(k) != wanted.get(k)}
-
-
-@test
-def who_is_refused_is_asked_for_a_key():
+def an_unauthenticated_request_is_answered_with_401_and_www_authenticate():
     with serving() as s:
         connection = http.client.HTTPConnection(s.address, timeout=PATIENCE)
         connection.request("GET", "/api/jobs")
@@ -146,7 +104,7 @@ def who_is_refused_is_asked_for_a_key():
         assert answer.status == 401 and answer.headers["WWW-Authenticate"] == "Bearer", answer.headers
         assert answer.headers["Content-Type"] == "application/problem+json"
         assert json.loads(answer.read())["code"] == "unauthorized"
-        # The connection goes on.
+        # The connection stays usable.
         connection.request("GET", "/api/jobs", headers=bearer(s.keys["admin"]))
         answer = connection.getresponse()
         assert answer.status == 200 and answer.headers["Cache-Control"] == "no-store"
@@ -154,7 +112,7 @@ def who_is_refused_is_asked_for_a_key():
 
 
 @test
-def whoever_shows_no_key_learns_that_the_process_is_there_and_nothing_else():
+def without_a_key_only_health_and_readiness_are_visible():
     with serving(roles=["viewer"]) as s:
         assert s.get("/api/health") == (200, {"status": "ok"})
         assert s.get("/api/ready") == (200, {"status": "ready"})
@@ -162,71 +120,71 @@ def whoever_shows_no_key_learns_that_the_process_is_there_and_nothing_else():
 
 
 @test
-def the_first_key_closes_a_server_that_runs_and_the_last_one_does_not_open_it():
+def the_first_key_restricts_a_running_server_and_revoking_the_last_does_not_reopen():
     with home() as h:
         s = Server(h)
         assert s.get("/api/jobs")[0] == 200
-        key, key_id = make(h, "viewer")
-        assert s.get("/api/jobs")[0] == 401, "it was told by its own socket: at once"
+        key, key_id = create_key(h, "viewer")
+        assert s.get("/api/jobs")[0] == 401, "the server is notified through its socket, immediately"
         assert s.get("/api/jobs", headers=bearer(key))[0] == 200
         expect(h.run("keys", "revoke", key_id), 0)
         assert s.get("/api/jobs", headers=bearer(key))[0] == 401
         assert s.get("/api/jobs")[0] == 401
-        expect(h.run("jobs"), 0)  # our own user's socket asks for no key
+        expect(h.run("jobs"), 0)  # the socket of the server's user requires no key
         expect(s.stop(), 0)
         again = Server(h)
-        assert again.get("/api/jobs")[0] == 401, "nor does the next process"
+        assert again.get("/api/jobs")[0] == 401, "a restart does not reopen it either"
         assert "all API keys have expired" in again.process.stderr.readline()
 
 
 @test
-def a_key_that_was_revoked_is_refused():
+def a_revoked_key_is_rejected_immediately():
     with serving() as s:
         admin = bearer(s.keys["admin"])
         for _ in range(5):
-            key, key_id = make(s.h, "viewer")
+            key, key_id = create_key(s.h, "viewer")
             assert s.get("/api/jobs", headers=bearer(key))[0] == 200
-            status, body = s.ask("DELETE", "/api/keys/" + key_id, headers=admin)
+            status, body = s.request("DELETE", "/api/keys/" + key_id, headers=admin)
             assert status == 200 and body["live"] is False, body
-            assert s.get("/api/jobs", headers=bearer(key))[0] == 401, "who revokes it knows at once"
+            assert s.get("/api/jobs", headers=bearer(key))[0] == 401, "the revoking server applies it immediately"
 
 
 @test
-def what_an_act_has_done_is_told_also_to_whom_it_shut_the_door():
+def a_request_that_ends_its_own_access_receives_its_response():
     with home() as h:
         s = Server(h)
         status, made = s.post("/api/keys", {"role": "admin"})
         assert status == 201 and made["role"] == "admin", (status, made)
         admin = bearer(made["key"])
-        assert s.get("/api/jobs")[0] == 401, "the first key shuts the door"
-        assert s.get("/api/jobs", headers=admin)[0] == 200, "and opens it"
-        status, gone = s.ask("DELETE", "/api/keys/" + made["id"], headers=admin)
+        assert s.get("/api/jobs")[0] == 401, "the first key restricts access"
+        assert s.get("/api/jobs", headers=admin)[0] == 200, "and grants it"
+        status, gone = s.request("DELETE", "/api/keys/" + made["id"], headers=admin)
         assert status == 200 and gone["live"] is False, (status, gone)
         assert s.get("/api/jobs", headers=admin)[0] == 401
 
 
 @test
-def who_makes_a_job_and_waits_hears_nothing_of_it_when_the_key_is_gone():
+def a_waiting_job_creation_gets_no_result_after_its_key_is_revoked():
     with serving(roles=["admin"]) as s:
         admin = bearer(s.keys["admin"])
-        key, key_id = make(s.h, "operator")
-        told = {}
-        waiting = threading.Thread(target=lambda: told.update(
+        key, key_id = create_key(s.h, "operator")
+        received = {}
+        waiting = threading.Thread(target=lambda: received.update(
             answer=s.post("/api/jobs?wait=60s", {"agent": "holds", "id": "a"}, headers=bearer(key))))
         waiting.start()
         until(lambda: s.get("/api/jobs/a", headers=admin)[0] == 200)
         expect(s.h.run("keys", "revoke", key_id), 0)
         time.sleep(1.0)
-        s.h.go()
+        s.h.release_hold()
         waiting.join(PATIENCE)
-        assert code(told["answer"]) == (504, "unknown_outcome"), told
-        until(lambda: s.get("/api/jobs/a", headers=admin)[1]["status"] == "completed")  # it was made
+        assert code(received["answer"]) == (504, "unknown_outcome"), received
+        until(lambda: s.get("/api/jobs/a", headers=admin)[1]["status"] == "completed")  # the job was created
 
 
 @test
-def a_live_stream_ends_with_its_key():
+def an_event_stream_ends_when_its_key_is_revoked():
     with serving() as s:
-        key, key_id = make(s.h, "viewer")
+        key, key_id = create_key(s.h, "viewer")
         admin = bearer(s.keys["admin"])
         s.post("/api/jobs", {"agent": "asks", "id": "a"}, headers=admin)
         until(lambda: s.get("/api/jobs/a", headers=admin)[1]["status"] == "waiting")
@@ -243,14 +201,14 @@ def a_live_stream_ends_with_its_key():
 
 
 @test
-def who_waits_for_a_job_hears_nothing_when_the_key_is_gone():
+def a_waiting_request_gets_no_result_after_its_key_is_revoked():
     with serving() as s:
-        key, key_id = make(s.h, "viewer")
+        key, key_id = create_key(s.h, "viewer")
         admin = bearer(s.keys["admin"])
         s.post("/api/jobs", {"agent": "asks", "id": "a"}, headers=admin)
         until(lambda: s.get("/api/jobs/a", headers=admin)[1]["status"] == "waiting")
-        told = {}
-        waiting = threading.Thread(target=lambda: told.update(
+        received = {}
+        waiting = threading.Thread(target=lambda: received.update(
             answer=s.get("/api/jobs/a/events?after=1000&wait=60s", headers=bearer(key))))
         waiting.start()
         until(lambda: "aetheris_requests_waiting 1\n" in s.get("/metrics", headers=admin)[1])
@@ -258,40 +216,40 @@ def who_waits_for_a_job_hears_nothing_when_the_key_is_gone():
         time.sleep(1.0)
         s.post("/api/jobs/a/signal", {"correlation_key": "go-a", "payload": 1}, headers=admin)
         waiting.join(PATIENCE)
-        assert code(told["answer"]) == (401, "unauthorized"), told
+        assert code(received["answer"]) == (401, "unauthorized"), received
 
 
-def soon(begun):
-    """Within the second that docs/security.md promises, and what a busy machine needs."""
+def expect_within_a_second(begun):
+    """Within the second of docs/security.md, plus a margin for a busy machine."""
     took = time.monotonic() - begun
     assert took < 4, took
 
 
 @test
-def streams_and_waits_end_with_their_key_and_without_a_word_from_the_job():
+def streams_and_waiting_requests_end_within_a_second_of_their_key():
     with serving() as s:
         admin = bearer(s.keys["admin"])
         s.post("/api/jobs", {"agent": "asks", "id": "a"}, headers=admin)
         until(lambda: s.get("/api/jobs/a", headers=admin)[1]["status"] == "waiting")
         seen = s.get("/api/jobs/a", headers=admin)[1]["seq"]
         for ends in ("is revoked", "runs out"):
-            key, key_id = make(s.h, "operator", *([] if ends == "is revoked" else ["--expires", "3s"]))
+            key, key_id = create_key(s.h, "operator", *([] if ends == "is revoked" else ["--expires", "3s"]))
             begun = time.monotonic() + (0 if ends == "is revoked" else 3)
             ours, other = [http.client.HTTPConnection(s.address, timeout=PATIENCE) for _ in range(2)]
-            for connection, who, after in ((ours, key, 0), (other, s.keys["admin"], 0)):
+            for connection, credential, after in ((ours, key, 0), (other, s.keys["admin"], 0)):
                 connection.request("GET", f"/api/jobs/a/events?after={after}",
-                                   headers={"Accept": "text/event-stream", **bearer(who)})
-            # One that has told nothing yet, one that waits for a page, and one that has made a job.
-            told = {}
+                                   headers={"Accept": "text/event-stream", **bearer(credential)})
+            # A stream without events yet, a request that waits for a page, and one that created a job.
+            received = {}
 
-            def ask(name, *words, **more):
-                told[name] = s.ask(*words, headers=bearer(key), **more), time.monotonic()
+            def send_request(name, *words, **more):
+                received[name] = s.request(*words, headers=bearer(key), **more), time.monotonic()
             silent = http.client.HTTPConnection(s.address, timeout=PATIENCE)
             silent.request("GET", f"/api/jobs/a/events?after={seen}",
                            headers={"Accept": "text/event-stream", **bearer(key)})
-            threads = [threading.Thread(target=ask, args=("page", "GET", f"/api/jobs/a/events?after={seen}&wait=60s")),
-                       threading.Thread(target=ask, args=("made", "POST", "/api/jobs?wait=60s",
-                                                          {"agent": "holds", "id": ends.replace(" ", "-")}))]
+            threads = [threading.Thread(target=send_request, args=("page", "GET", f"/api/jobs/a/events?after={seen}&wait=60s")),
+                       threading.Thread(target=send_request, args=("made", "POST", "/api/jobs?wait=60s",
+                                                                   {"agent": "holds", "id": ends.replace(" ", "-")}))]
             for thread in threads:
                 thread.start()
             stream = ours.getresponse()
@@ -302,56 +260,56 @@ def streams_and_waits_end_with_their_key_and_without_a_word_from_the_job():
                 begun = time.monotonic()
                 expect(s.h.run("keys", "revoke", key_id), 0)
             stream.read()
-            soon(begun)
+            expect_within_a_second(begun)
             answer = silent.getresponse()
             assert answer.status == 401, answer.status
             answer.read()
             for thread in threads:
                 thread.join(PATIENCE)
-            soon(begun)
-            assert code(told["page"][0]) == (401, "unauthorized"), told
-            assert code(told["made"][0]) == (504, "unknown_outcome"), told
-            # Others hear on.
+            expect_within_a_second(begun)
+            assert code(received["page"][0]) == (401, "unauthorized"), received
+            assert code(received["made"][0]) == (504, "unknown_outcome"), received
+            # Other streams continue.
             others = other.getresponse()
             while b"job_waiting" not in others.readline():
                 pass
             other.close()
-        s.h.go()
+        s.h.release_hold()
 
 
 @test
-def a_header_without_a_key_is_told_how_one_is_sent():
+def a_malformed_authorization_header_is_answered_with_the_expected_form():
     with serving() as s:
         good = s.keys["admin"]
         for header in (good, "Basic YTpi", "", "Bearer", "Bearer "):
-            status, said = s.get("/api/jobs", headers={"Authorization": header})
-            assert status == 401 and "`Authorization: Bearer aek_" in said["detail"], (header, said)
-        status, said = s.get("/api/jobs", headers=bearer(good[:-1]))
-        assert status == 401 and "unknown, expired or revoked" in said["detail"], said
+            status, result = s.get("/api/jobs", headers={"Authorization": header})
+            assert status == 401 and "`Authorization: Bearer aek_" in result["detail"], (header, result)
+        status, result = s.get("/api/jobs", headers=bearer(good[:-1]))
+        assert status == 401 and "unknown, expired or revoked" in result["detail"], result
 
 
 @test
-def a_file_that_cannot_be_read_is_called_what_it_should_have_been():
+def an_unreadable_tls_file_is_reported_with_its_purpose():
     with home() as h:
         crt, key_file = certificate(h, "one")
         for words, what in (([str(h.path / "no.crt"), key_file], "the TLS certificate"),
                             ([crt, str(h.path / "no.key")], "the TLS key")):
-            said = expect(h.run("serve", "agents.yaml", "--tls-cert", words[0], "--tls-key", words[1]), 2)
-            assert f"cannot read {what} " in said.err, said
+            result = expect(h.run("serve", "agents.yaml", "--tls-cert", words[0], "--tls-key", words[1]), 2)
+            assert f"cannot read {what} " in result.err, result
 
 
-# ---------------------------------------------------------------- who it was
+# ---------------------------------------------------------------- recorded names
 
 @test
-def what_is_recorded_names_the_key_and_not_what_the_caller_says():
+def records_name_the_key_and_not_the_name_in_the_request():
     with serving(roles=["admin"]) as s:
-        key, key_id = make(s.h, "operator", "--name", "night shift")
-        said = {**bearer(key), "X-Aetheris-By": "the president"}
-        s.post("/api/jobs", {"agent": "asks", "id": "a"}, headers=said)
-        until(lambda: s.get("/api/jobs/a", headers=said)[1]["status"] == "waiting")
-        s.post("/api/jobs/a/signal", {"correlation_key": "go-a", "payload": 1}, headers=said)
-        until(lambda: s.get("/api/jobs/a", headers=said)[1]["status"] == "completed")
-        events = s.get("/api/jobs/a/events", headers=said)[1]["events"]
+        key, key_id = create_key(s.h, "operator", "--name", "night shift")
+        headers = {**bearer(key), "X-Aetheris-By": "the president"}
+        s.post("/api/jobs", {"agent": "asks", "id": "a"}, headers=headers)
+        until(lambda: s.get("/api/jobs/a", headers=headers)[1]["status"] == "waiting")
+        s.post("/api/jobs/a/signal", {"correlation_key": "go-a", "payload": 1}, headers=headers)
+        until(lambda: s.get("/api/jobs/a", headers=headers)[1]["status"] == "completed")
+        events = s.get("/api/jobs/a/events", headers=headers)[1]["events"]
         completed = [e["payload"] for e in events if e["type"] == "wait_completed"]
         assert completed[0]["by"] == f"key:{key_id} night shift", completed
         status, made = s.post("/api/keys", {"role": "viewer"}, headers={**bearer(s.keys["admin"]), "X-Aetheris-By": "x"})
@@ -359,7 +317,7 @@ def what_is_recorded_names_the_key_and_not_what_the_caller_says():
 
 
 @test
-def who_starts_work_does_not_approve_it():
+def an_operator_key_cannot_approve_calls():
     agents = """
 aetheris: 1
 tools:
@@ -369,14 +327,14 @@ agents:
 """
     with home() as h:
         (h.path / "agents.yaml").write_text(agents)
-        keys = {role: make(h, role)[0] for role in ("operator", "approver", "viewer")}
+        keys = {role: create_key(h, role)[0] for role in ("operator", "approver", "viewer")}
         s = Server(h)
         operator, approver = bearer(keys["operator"]), bearer(keys["approver"])
         s.post("/api/jobs", {"agent": "pays", "id": "j"}, headers=operator)
         until(lambda: s.get("/api/approvals", headers=operator)[1]["approvals"])
-        asked = s.get("/api/approvals", headers=operator)[1]["approvals"][0]
+        approval = s.get("/api/approvals", headers=operator)[1]["approvals"][0]
         yes = {"decision": "approve"}
-        assert code(s.post("/api/approvals/" + asked["id"], yes, headers=operator)) == (403, "forbidden")
+        assert code(s.post("/api/approvals/" + approval["id"], yes, headers=operator)) == (403, "forbidden")
         key = s.get("/api/jobs/j", headers=operator)[1]["waits"][0]["correlation_key"]
         for more in ({}, {"wait_type": "human"}, {"buffer": True}):
             answer = s.post("/api/jobs/j/signal", {"correlation_key": key, "payload": yes, **more}, headers=operator)
@@ -386,7 +344,7 @@ agents:
         answer = s.post("/api/jobs/j/plan", {"task_graph": graph}, headers=operator)
         assert code(answer) == (403, "forbidden"), answer
         env = {"AETHERIS_URL": s.url, "AETHERIS_API_KEY": keys["approver"]}
-        assert expect(h.run("approve", asked["id"], env=env), 0).out == "approved\n"
+        assert expect(h.run("approve", approval["id"], env=env), 0).out == "approved\n"
         until(lambda: s.get("/api/jobs/j", headers=approver)[1]["status"] == "completed")
         assert code(s.post("/api/jobs", {"agent": "pays"}, headers=approver)) == (403, "forbidden")
 
@@ -394,7 +352,7 @@ agents:
 # ---------------------------------------------------------------- commands
 
 @test
-def commands_show_their_key_to_the_server():
+def commands_send_their_key_to_the_server():
     with serving(roles=["viewer", "operator"]) as s:
         env = {"AETHERIS_URL": s.url, "AETHERIS_API_KEY": s.keys["operator"]}
         assert expect(s.h.run("run", "agents.yaml", "echo", "--input", '{"n": 2}', env=env), 0).json() == {"n": 2}
@@ -403,22 +361,22 @@ def commands_show_their_key_to_the_server():
         file.chmod(0o600)
         env = {"AETHERIS_URL": s.url, "AETHERIS_API_KEY_FILE": str(file)}
         assert len(expect(s.h.run("jobs", "--json", env=env), 0).json()["jobs"]) == 1
-        said = expect(s.h.run("run", "agents.yaml", "echo", env=env), 2)
-        assert "operator or admin" in said.err and "[forbidden]" in said.err, said
+        result = expect(s.h.run("run", "agents.yaml", "echo", env=env), 2)
+        assert "operator or admin" in result.err and "[forbidden]" in result.err, result
         assert "[forbidden]" in expect(s.h.run("keys", "list", env=env), 2).err
         file.chmod(0o640)
-        said = expect(s.h.run("jobs", env=env), 2)
-        assert "chmod 600" in said.err and s.keys["viewer"] not in said.err, said
-        said = expect(s.h.run("jobs", env={"AETHERIS_URL": s.url}), 2)
-        assert "AETHERIS_API_KEY" in said.err and "[unauthorized]" in said.err, said
+        result = expect(s.h.run("jobs", env=env), 2)
+        assert "chmod 600" in result.err and s.keys["viewer"] not in result.err, result
+        result = expect(s.h.run("jobs", env={"AETHERIS_URL": s.url}), 2)
+        assert "AETHERIS_API_KEY" in result.err and "[unauthorized]" in result.err, result
         for bad in ("hello world", s.keys["viewer"] + "x", s.keys["viewer"] + "\r\nX: y"):
-            said = expect(s.h.run("jobs", env={"AETHERIS_URL": s.url, "AETHERIS_API_KEY": bad}), 2)
-            assert bad not in said.err and "[usage]" in said.err, said
+            result = expect(s.h.run("jobs", env={"AETHERIS_URL": s.url, "AETHERIS_API_KEY": bad}), 2)
+            assert bad not in result.err and "[usage]" in result.err, result
         expect(s.h.run("jobs", env={"AETHERIS_URL": s.url, "AETHERIS_API_KEY_FILE": "/nowhere"}), 2)
 
 
 @test
-def keys_are_made_listed_and_revoked_by_commands():
+def keys_are_created_listed_and_revoked_by_commands():
     with home() as h:
         made = expect(h.run("keys", "create", "--role", "viewer", "--name", "dash", "--expires", "30d"), 0)
         key = made.out.strip()
@@ -444,9 +402,9 @@ def keys_are_made_listed_and_revoked_by_commands():
 
 
 @test
-def a_secret_stands_nowhere():
+def the_secret_of_a_key_is_stored_and_printed_nowhere():
     with home() as h:
-        key, key_id = make(h, "operator")
+        key, key_id = create_key(h, "operator")
         secret = key.split("_")[2]
         s = Server(h, "agents.yaml", "-v")
         headers = bearer(key)
@@ -465,8 +423,8 @@ def a_secret_stands_nowhere():
                 assert secret not in (process / "cmdline").read_bytes().decode("latin-1"), process
         follow.kill()
         for words in (["keys", "list"], ["keys", "list", "--json"], ["audit"], ["inspect"]):
-            said = h.run(*words)
-            assert secret not in said.out + said.err, said
+            result = h.run(*words)
+            assert secret not in result.out + result.err, result
         end = expect(s.stop(), 0)
         assert secret not in end.out + end.err, end
         files = [f for f in (h.path / ".aetheris").iterdir() if f.is_file()]
@@ -476,46 +434,46 @@ def a_secret_stands_nowhere():
 
 
 @test
-def a_server_prints_what_it_runs_and_whether_it_needs_a_key():
+def a_server_prints_store_agents_and_whether_keys_are_required():
     with home() as h:
         for needs in (False, True):
             process = h.start("serve", "agents.yaml", "--listen", "127.0.0.1:0")
             assert process.stdout.readline().startswith("listening on http://127.0.0.1:")
             process.terminate()
-            said = expect(h.end(process), 0).err
-            assert f"store:    {h.path}/.aetheris/aetheris.db" in said and re.search(r"^agents: +\w+", said, re.M), said
-            assert ("API keys: required" if needs else "API keys: not required") in said, said
-            make(h, "viewer")
+            result = expect(h.end(process), 0).err
+            assert f"store:    {h.path}/.aetheris/aetheris.db" in result and re.search(r"^agents: +\w+", result, re.M), result
+            assert ("API keys: required" if needs else "API keys: not required") in result, result
+            create_key(h, "viewer")
 
 
-# ---------------------------------------------------------------- where others can connect
+# ---------------------------------------------------------------- access from other machines
 
 @test
-def other_machines_are_let_in_with_a_key_only_and_not_in_the_clear_by_mistake():
+def remote_access_requires_a_key_and_tls_or_insecure_http():
     with home() as h:
         words = ("serve", "agents.yaml", "--listen", "0.0.0.0:0")
-        said = expect(h.run(*words), 2)
-        assert "--insecure-http" in said.err, said
-        said = expect(h.run(*words, "--insecure-http"), 2)
-        assert "keys create" in said.err, said
-        dead, dead_id = make(h, "admin")
+        result = expect(h.run(*words), 2)
+        assert "--insecure-http" in result.err, result
+        result = expect(h.run(*words, "--insecure-http"), 2)
+        assert "keys create" in result.err, result
+        dead, dead_id = create_key(h, "admin")
         expect(h.run("keys", "revoke", dead_id), 0)
         expect(h.run(*words, "--insecure-http"), 2)
-        key, _ = make(h, "admin")
+        key, _ = create_key(h, "admin")
         process = h.start(*words, "--insecure-http", "--json")
         url = json.loads(process.stdout.readline())["listening"]
         port = int(url.rsplit(":", 1)[1])
 
-        def ask(headers):
+        def send_request(headers):
             connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE)
             connection.request("GET", "/api/jobs", headers=headers)
             status = connection.getresponse().status
             connection.close()
             return status
-        assert ask({}) == 401
-        assert ask({"Host": "aetheris.example"}) == 401
-        assert ask({"Host": "aetheris.example", **bearer(key)}) == 200
-        assert ask({"Origin": "http://evil.example", **bearer(key)}) == 403
+        assert send_request({}) == 401
+        assert send_request({"Host": "aetheris.example"}) == 401
+        assert send_request({"Host": "aetheris.example", **bearer(key)}) == 200
+        assert send_request({"Origin": "http://evil.example", **bearer(key)}) == 403
         process.send_signal(signal.SIGTERM)
         expect(h.end(process), 0)
 
@@ -523,15 +481,15 @@ def other_machines_are_let_in_with_a_key_only_and_not_in_the_clear_by_mistake():
 # ---------------------------------------------------------------- limits
 
 @test
-def who_asks_too_often_is_told_when_to_ask_again():
+def a_client_above_the_rate_limit_gets_429_with_retry_after():
     with home() as h:
-        key, _ = make(h, "operator")
-        other, _ = make(h, "viewer")
+        key, _ = create_key(h, "operator")
+        other, _ = create_key(h, "viewer")
         s = Server(h, "agents.yaml", "--rate", "5")
-        told = [s.get("/api/jobs", headers=bearer(key)) for _ in range(30)]
-        refused = [answer for answer in told if answer[0] == 429]
-        assert refused and all(code(answer) == (429, "rate_limited") for answer in refused), told
-        assert told[0][0] == 200
+        received = [s.get("/api/jobs", headers=bearer(key)) for _ in range(30)]
+        refused = [answer for answer in received if answer[0] == 429]
+        assert refused and all(code(answer) == (429, "rate_limited") for answer in refused), received
+        assert received[0][0] == 200
         assert s.get("/metrics", headers=bearer(other))[0] == 200, "another key"
         connection = http.client.HTTPConnection(s.address, timeout=PATIENCE)
         after = None
@@ -541,8 +499,8 @@ def who_asks_too_often_is_told_when_to_ask_again():
             answer.read()
             after = answer.headers["Retry-After"]
         assert int(after) == 1, after
-        said = h.run("jobs", env={"AETHERIS_URL": s.url, "AETHERIS_API_KEY": key})
-        assert said.code in (0, 7) and ("rate_limited" in said.err) == (said.code == 7), said
+        result = h.run("jobs", env={"AETHERIS_URL": s.url, "AETHERIS_API_KEY": key})
+        assert result.code in (0, 7) and ("rate_limited" in result.err) == (result.code == 7), result
         time.sleep(int(after))
         assert s.get("/api/jobs", headers=bearer(key))[0] == 200
         counted = s.get("/metrics", headers=bearer(other))[1]
@@ -552,7 +510,7 @@ def who_asks_too_often_is_told_when_to_ask_again():
 
 
 @test
-def who_tries_keys_is_sent_away_and_shuts_nobody_else_out():
+def repeated_invalid_keys_are_rate_limited_without_blocking_others():
     with serving() as s:
         wrong = bearer("aek_" + "0" * 12 + "_" + "0" * 64)
         answers = [s.get("/api/jobs", headers=wrong)[0] for _ in range(40)]
@@ -564,7 +522,7 @@ def who_tries_keys_is_sent_away_and_shuts_nobody_else_out():
 
 
 @test
-def live_streams_of_one_key_have_a_limit_and_are_given_back():
+def event_streams_are_limited_per_key_and_released():
     with serving(roles=["admin", "viewer"]) as s:
         s.post("/api/jobs", {"agent": "asks", "id": "a"}, headers=bearer(s.keys["admin"]))
 
@@ -587,23 +545,23 @@ def live_streams_of_one_key_have_a_limit_and_are_given_back():
 
 
 @test
-def requests_that_wait_have_a_limit_of_each_key_and_are_given_back():
+def waiting_requests_are_limited_per_key_and_released():
     with serving(roles=["admin", "viewer"]) as s:
         s.post("/api/jobs", {"agent": "asks", "id": "a"}, headers=bearer(s.keys["admin"]))
         path = "/api/jobs/a/events?type=progress&wait="
         host, port = s.address.split(":")
-        ask = f"GET {path}60s HTTP/1.1\r\nHost: {s.address}\r\nAuthorization: {bearer(s.keys['viewer'])['Authorization']}\r\n\r\n"
+        send_request = f"GET {path}60s HTTP/1.1\r\nHost: {s.address}\r\nAuthorization: {bearer(s.keys['viewer'])['Authorization']}\r\n\r\n"
         waiting = []
         for _ in range(256):
             waiting.append(socket.create_connection((host, int(port)), timeout=PATIENCE))
-            waiting[-1].sendall(ask.encode())
+            waiting[-1].sendall(send_request.encode())
         until(lambda: "aetheris_requests_waiting 256" in s.get("/metrics", headers=bearer(s.keys["admin"]))[1])
         status, problem = s.get(f"{path}60s", headers=bearer(s.keys["viewer"]))
         assert (status, problem["code"]) == (429, "rate_limited"), problem
-        assert s.get(f"{path}1s", headers=bearer(s.keys["admin"]))[0] == 200, "another key has places of its own"
+        assert s.get(f"{path}1s", headers=bearer(s.keys["admin"]))[0] == 200, "limits are per key"
         connection = http.client.HTTPConnection(s.address, timeout=PATIENCE)
         connection.request("GET", "/api/jobs/a/events", headers={"Accept": "text/event-stream", **bearer(s.keys["viewer"])})
-        assert connection.getresponse().status == 200, "streams have places of their own"
+        assert connection.getresponse().status == 200, "streams have their own limit"
         connection.close()
         for one in waiting:
             one.close()
@@ -611,15 +569,6 @@ def requests_that_wait_have_a_limit_of_each_key_and_are_given_back():
 
 
 # ---------------------------------------------------------------- TLS
-
-def certificate(h, name, bits="prime256v1"):
-    """NAME.crt and NAME.key in the home: a certificate for 127.0.0.1 that signs itself."""
-    crt, key = h.path / f"{name}.crt", h.path / f"{name}.key"
-    subprocess.run(["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", f"ec_paramgen_curve:{bits}", "-nodes",
-                    "-keyout", key, "-out", crt, "-days", "1", "-subj", f"/CN={name}",
-                    "-addext", "subjectAltName=IP:127.0.0.1"], check=True, capture_output=True)
-    key.chmod(0o600)
-    return str(crt), str(key)
 
 
 def https(s, crt, method, path, body=None, headers=None):
@@ -633,10 +582,10 @@ def https(s, crt, method, path, body=None, headers=None):
 
 
 @test
-def by_tls_the_same_is_asked_and_answered():
+def the_api_works_over_tls():
     with home() as h:
         crt, key_file = certificate(h, "one")
-        key, _ = make(h, "operator")
+        key, _ = create_key(h, "operator")
         s = Server(h, "agents.yaml", "--tls-cert", crt, "--tls-key", key_file)
         assert s.url.startswith("https://127.0.0.1:"), s.url
         headers = bearer(key)
@@ -647,18 +596,18 @@ def by_tls_the_same_is_asked_and_answered():
         assert expect(h.run("run", "agents.yaml", "echo", "--input", '{"n": 2}', env=env), 0).json() == {"n": 2}
         follow = h.start("events", job["id"], "-f", "--json", env=env)
         assert "job_completed" in expect(h.end(follow), 0).out
-        # Somebody else's certificate: nothing is sent, the key least of all.
+        # Another certificate: nothing is sent, in particular no key.
         other, _ = certificate(h, "other")
-        said = expect(h.run("jobs", env={**env, "AETHERIS_CA_FILE": other}), 7)
-        assert key not in said.err, said
+        result = expect(h.run("jobs", env={**env, "AETHERIS_CA_FILE": other}), 7)
+        assert key not in result.err, result
         expect(h.run("jobs", env={**env, "AETHERIS_CA_FILE": "/nowhere"}), 2)
         expect(h.run("jobs", env={**env, "AETHERIS_URL": s.url.replace("https", "http")}), 7)
-        # Who speaks in the clear, or not at all, holds nobody up.
+        # A client without TLS, or one that sends nothing, blocks no other.
         for words in (b"GET /api/jobs HTTP/1.1\r\n\r\n", b""):
             with socket.create_connection(("127.0.0.1", int(s.address.split(":")[1]))) as plain:
                 plain.sendall(words)
                 assert https(s, crt, "GET", "/api/jobs", None, headers)[0] == 200
-        # Other machines may come now, with a key.
+        # With TLS, other machines can connect with a key.
         expect(s.stop(), 0)
         process = h.start("serve", "agents.yaml", "--listen", "0.0.0.0:0", "--tls-cert", crt, "--tls-key", key_file, "--json")
         url = json.loads(process.stdout.readline())["listening"]
@@ -669,7 +618,7 @@ def by_tls_the_same_is_asked_and_answered():
 
 
 @test
-def a_certificate_is_renewed_by_sighup():
+def sighup_reloads_the_certificate():
     with home() as h:
         crt, key_file = certificate(h, "one")
         s = Server(h, "agents.yaml", "--tls-cert", crt, "--tls-key", key_file)
@@ -691,7 +640,7 @@ def a_certificate_is_renewed_by_sighup():
 
 
 @test
-def what_is_wrong_with_a_certificate_is_said_with_its_file():
+def certificate_errors_are_reported_with_their_file():
     with home() as h:
         crt, key_file = certificate(h, "one")
         _, other_key = certificate(h, "two")
@@ -704,12 +653,12 @@ def what_is_wrong_with_a_certificate_is_said_with_its_file():
                              (["--tls-cert", str(nonsense), "--tls-key", key_file], str(nonsense)),
                              (["--tls-cert", crt, "--tls-key", str(nonsense)], str(nonsense)),
                              (["--tls-cert", crt, "--tls-key", other_key], "does not match the certificate")):
-            said = expect(h.run("serve", "agents.yaml", "--listen", "127.0.0.1:0", *words), 2)
-            assert named in said.err and "[usage]" in said.err, said
+            result = expect(h.run("serve", "agents.yaml", "--listen", "127.0.0.1:0", *words), 2)
+            assert named in result.err and "[usage]" in result.err, result
         os.chmod(key_file, 0o644)
-        said = expect(h.run("serve", "agents.yaml", "--listen", "127.0.0.1:0", "--tls-cert", crt, "--tls-key", key_file), 2)
-        assert key_file in said.err and "chmod 600" in said.err, said
-        assert not h.store.exists(), "nothing was begun"
+        result = expect(h.run("serve", "agents.yaml", "--listen", "127.0.0.1:0", "--tls-cert", crt, "--tls-key", key_file), 2)
+        assert key_file in result.err and "chmod 600" in result.err, result
+        assert not h.store.exists(), "no store was created"
 
 
 if __name__ == "__main__":

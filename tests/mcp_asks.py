@@ -1,9 +1,8 @@
 #!/usr/bin/env python3
-"""Tools that ask a person in the middle of a call, end to end: the built program against a server that keeps nothing, so that
-all it knows of an earlier try has to come back to it; and against servers of the old era, real ones too, which ask while their
-call is open.
+"""MCP tools that ask a user during a call: against a stateless test server, whose state must be returned with each try; and against
+servers of the legacy protocol, test servers and official ones, which ask while their call is open.
 
-Prints `ok NAME` or `not ok NAME` per test.
+Prints `ok NAME` or `not ok NAME` for each test.
   mcp_asks.py [WORDS]   only tests whose name contains WORDS
 """
 import contextlib
@@ -21,10 +20,10 @@ import urllib.parse
 sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import oracles  # noqa: E402
-from cli import expect, home, run_tests, until  # noqa: E402
-from mcp import behind_http, calls, command, real, write  # noqa: E402
-from mcp_server import MODERN, PEOPLE, SCHEMAS, Http  # noqa: E402
-from serve import Server  # noqa: E402
+from shared.home import expect, home, run_tests, until  # noqa: E402
+from shared.mcp_agents import behind_http, calls, command, real, write_agents  # noqa: E402
+from shared.mcp_client import ELICITATION, MODERN, SCHEMAS, Http  # noqa: E402
+from shared.server import Server  # noqa: E402
 
 BOOK = {"description": "Books seats", "inputSchema": {"type": "object"}}
 TESTS = []
@@ -35,135 +34,135 @@ def test(function):
     return function
 
 
-def offer(h, mcp, **entry):
+def write_book_agent(h, mcp, **entry):
     (h.path / "tools.json").write_text(json.dumps({"book": BOOK}))
-    write(h, mcp, {"book": ("s.book", {})}, **entry)
+    write_agents(h, mcp, {"book": ("s.book", {})}, **entry)
 
 
-def book(h, job="j1"):
+def run_book(h, job="j1"):
     return h.run("run", "agents.yaml", "book", "--job-id", job, "--json")
 
 
-def asked(h):
-    """What is asked now: exactly one question."""
+def pending_question(h):
+    """The pending question; there must be exactly one."""
     [one] = expect(h.run("approvals", "--json"), 0).json()["approvals"]
     assert one["kind"] == "question" and one["tool"] == "s.book", one
     return one
 
 
 def fill_in(h, content):
-    return h.run("approve", asked(h)["id"], "--arguments", json.dumps(content), "--json")
+    return h.run("approve", pending_question(h)["id"], "--arguments", json.dumps(content), "--json")
 
 
-def proved(h, job="j1"):
+def expect_verified(h, job="j1"):
     assert expect(h.run("verify", job, "--json"), 0).json()["ok"]
 
 
-def goes_all_the_way(h):
-    """From the first question to the result, each part of it in a process of its own."""
-    waits = expect(book(h), 4).json()
-    assert waits["status"] == "waiting" and waits["in_doubt"] == [], waits
-    assert waits["waiting"]["correlation_key"].startswith("input/"), waits
-    first = asked(h)
+def check_whole_conversation(h):
+    """From the first question to the result, each step in its own process."""
+    waiting_job = expect(run_book(h), 4).json()
+    assert waiting_job["status"] == "waiting" and waiting_job["in_doubt"] == [], waiting_job
+    assert waiting_job["waiting"]["correlation_key"].startswith("input/"), waiting_job
+    first = pending_question(h)
     assert first["question"]["schema"]["required"] == ["n"], first
     shown = expect(h.run("approvals"), 0).out
     assert "How many seats?" in shown and "\x1b" not in shown and "--arguments" in shown, shown
     for wrong in ({"n": 0}, {"n": "many"}, {}):
         assert expect(fill_in(h, wrong), 2).json()["code"] == "input_invalid"
-    assert asked(h)["id"] == first["id"], "a wrong answer leaves the question as it is"
+    assert pending_question(h)["id"] == first["id"], "an invalid answer leaves the question open"
     expect(fill_in(h, {"n": 3}), 0)
 
-    expect(book(h), 4)
-    second = asked(h)
+    expect(run_book(h), 4)
+    second = pending_question(h)
     assert second["question"] == {"message": "Sign, please", "mode": "url", "url": "https://sign.example/42"}, second
     assert "https://sign.example/42" in expect(h.run("approvals"), 0).out
     expect(h.run("approve", second["id"]), 0)
-    assert expect(book(h), 0).json()["result"] == "booked 3"
+    assert expect(run_book(h), 0).json()["result"] == "booked 3"
 
     made = calls(h, "book")
     assert [call["try"] for call in made] == [1, 2, 3] and len({call["key"] for call in made}) == 1, made
     assert made[0]["responses"] is None and made[1]["responses"] == {"seats": {"action": "accept", "content": {"n": 3}}}, made
     assert made[2]["responses"] == {"sign": {"action": "accept"}} and made[2]["state"] != made[1]["state"], made
-    proved(h)
+    expect_verified(h)
     expect(h.run("approve", first["id"], "--arguments", '{"n":3}'), 0)
     assert expect(h.run("approve", first["id"], "--arguments", '{"n":4}', "--json"), 5).json()["applied"] is False
 
 
 @test
-def a_program_is_called_again_with_what_people_answered():
+def a_stdio_server_is_called_again_with_the_answers():
     with home() as h:
-        offer(h, {"command": command(h, "modern")})
-        goes_all_the_way(h)
+        write_book_agent(h, {"command": command(h, "modern")})
+        check_whole_conversation(h)
 
 
 @test
-def a_url_is_called_again_with_what_people_answered():
+def an_http_server_is_called_again_with_the_answers():
     with home() as h, behind_http(h, "modern", "--tools", str(h.path / "tools.json")) as url:
-        offer(h, {"url": url})
-        goes_all_the_way(h)
+        write_book_agent(h, {"url": url})
+        check_whole_conversation(h)
 
 
 @test
-def a_no_is_told_to_the_tool_which_decides():
+def a_rejection_is_passed_to_the_tool():
     with home() as h:
-        offer(h, {"command": command(h, "modern")})
-        expect(book(h), 4)
-        expect(h.run("reject", asked(h)["id"]), 0)
-        failed = expect(book(h), 1).json()
+        write_book_agent(h, {"command": command(h, "modern")})
+        expect(run_book(h), 4)
+        expect(h.run("reject", pending_question(h)["id"]), 0)
+        failed = expect(run_book(h), 1).json()
         assert failed["error"]["code"] == "tool_error" and "not booked: decline" in failed["error"]["message"], failed
         assert len(calls(h, "book")) == 2
-        proved(h)
+        expect_verified(h)
 
 
 @test
-def nobody_answers_in_time_and_the_tool_is_told_so():
+def an_expired_question_is_cancelled_at_the_tool():
     with home() as h:
-        offer(h, {"command": command(h, "modern")}, ask_expires="1s")
-        expect(book(h), 4)
-        until(lambda: book(h).code == 1)
+        write_book_agent(h, {"command": command(h, "modern")}, ask_expires="1s")
+        expect(run_book(h), 4)
+        until(lambda: run_book(h).code == 1)
         assert calls(h, "book")[-1]["responses"] == {"seats": {"action": "cancel"}} and len(calls(h, "book")) == 2
-        proved(h)
+        expect_verified(h)
 
 
 @test
-def a_signal_with_the_words_of_mcp_answers_too():
+def a_signal_with_an_mcp_action_answers_a_question():
     with home() as h:
-        offer(h, {"command": command(h, "modern")})
-        key = expect(book(h), 4).json()["waiting"]["correlation_key"]
+        write_book_agent(h, {"command": command(h, "modern")})
+        key = expect(run_book(h), 4).json()["waiting"]["correlation_key"]
         assert expect(h.run("signal", "j1", key, '{"n":3}', "--json"), 2).json()["code"] == "input_invalid"
         expect(h.run("signal", "j1", key, '{"action":"cancel"}'), 0)
-        expect(book(h), 1)
+        expect(run_book(h), 1)
         assert calls(h, "book")[-1]["responses"] == {"seats": {"action": "cancel"}}
 
 
 @test
-def kill_9_while_a_person_thinks_changes_nothing():
+def kill_9_while_a_question_is_open_changes_nothing():
     with home() as h:
-        offer(h, {"command": command(h, "modern")})
+        write_book_agent(h, {"command": command(h, "modern")})
         expect(h.run("check", "agents.yaml"), 0)
         server = Server(h)
         job = server.post("/api/jobs", {"agent": "book", "input": {}})[1]["id"]
         until(lambda: server.status(job) == "waiting")
-        question = asked(h)
+        question = pending_question(h)
         server.process.send_signal(signal.SIGKILL)
         h.end(server.process)
-        assert asked(h) == question, "the question is in the log, not in the process"
+        assert pending_question(h) == question, "the question is in the log, not in the process"
         expect(fill_in(h, {"n": 2}), 0)
-        expect(book(h, job), 4)
-        expect(h.run("approve", asked(h)["id"]), 0)
-        assert expect(book(h, job), 0).json()["result"] == "booked 2"
+        expect(run_book(h, job), 4)
+        expect(h.run("approve", pending_question(h)["id"]), 0)
+        assert expect(run_book(h, job), 0).json()["result"] == "booked 2"
         assert [call["try"] for call in calls(h, "book")] == [1, 2, 3]
-        proved(h, job)
+        expect_verified(h, job)
 
 
 @test
-def kill_9_in_the_call_that_has_the_answers_is_a_call_in_doubt():
+def kill_9_during_the_call_with_the_answers_leaves_its_outcome_unknown():
     with home() as h:
-        offer(h, {"command": command(h, "modern")}, timeout="5s", grace="1s")
-        expect(book(h), 4)
+        write_book_agent(h, {"command": command(h, "modern")}, timeout="5s", grace="1s")
+        expect(run_book(h), 4)
         expect(fill_in(h, {"n": 2}), 0)
-        expect(book(h), 4)
-        expect(h.run("approve", asked(h)["id"]), 0)
+        expect(run_book(h), 4)
+        expect(h.run("approve", pending_question(h)["id"]), 0)
         (h.path / "stop").touch()
         process = h.start("run", "agents.yaml", "book", "--job-id", "j1")
         until(lambda: len(calls(h, "book")) == 3)
@@ -172,23 +171,23 @@ def kill_9_in_the_call_that_has_the_answers_is_a_call_in_doubt():
         process.wait()
         until(lambda: not pathlib.Path(f"/proc/{server}").exists())
         (h.path / "stop").unlink()
-        doubt = expect(book(h), 4).json()
-        assert doubt["in_doubt"][0]["tool"] == "s.book" and len(calls(h, "book")) == 3, doubt
-        key = doubt["in_doubt"][0]["idempotency_key"]
+        unknown = expect(run_book(h), 4).json()
+        assert unknown["in_doubt"][0]["tool"] == "s.book" and len(calls(h, "book")) == 3, unknown
+        key = unknown["in_doubt"][0]["idempotency_key"]
         assert expect(h.run("resolve", "j1", key, "not_happened", "--json"), 5).json()["code"] == "not_settled"
         until(lambda: h.run("resolve", "j1", key, "not_happened").code == 0)
-        assert expect(book(h), 0).json()["result"] == "booked 2", "the answers were not asked for again"
+        assert expect(run_book(h), 0).json()["result"] == "booked 2", "the questions were not repeated"
         assert calls(h, "book")[3]["responses"] == calls(h, "book")[2]["responses"]
-        proved(h)
+        expect_verified(h)
 
 
 @test
-def our_own_mcp_server_hands_the_question_on():
+def our_mcp_server_passes_the_question_to_its_client():
     with home() as h:
-        offer(h, {"command": command(h, "modern")})
+        write_book_agent(h, {"command": command(h, "modern")})
         expect(h.run("check", "agents.yaml"), 0)
         server = Server(h)
-        client = Http(server, MODERN, PEOPLE)
+        client = Http(server, MODERN, ELICITATION)
         first = client.call("book")
         SCHEMAS.check(MODERN, "InputRequiredResult", first)
         [(key, question)] = first["inputRequests"].items()
@@ -204,10 +203,10 @@ def our_own_mcp_server_hands_the_question_on():
 
 
 @test
-def what_no_person_can_answer_fails_the_call():
+def a_question_without_a_schema_fails_the_call():
     with home() as h:
-        offer(h, {"command": command(h, "modern")})
-        write(h, {"command": command(h, "modern")}, {"ask": ("s.ask", {})})  # a form without a schema
+        write_book_agent(h, {"command": command(h, "modern")})
+        write_agents(h, {"command": command(h, "modern")}, {"ask": ("s.ask", {})})  # a form without a schema
         assert expect(h.run("run", "agents.yaml", "ask", "--json"), 1).json()["error"]["code"] == "input_required"
 
 
@@ -217,57 +216,57 @@ def what_no_person_can_answer_fails_the_call():
 FORM = "s.trigger-elicitation-request"
 
 
-def elicits(h, **entry):
-    write(h, real("server-everything", "stdio"), {"ask": (FORM, {})}, **entry)
+def write_elicitation_agent(h, **entry):
+    write_agents(h, real("server-everything", "stdio"), {"ask": (FORM, {})}, **entry)
     expect(h.run("check", "agents.yaml"), 0)
 
 
-def waits(server):
-    """A new job, when its tool has asked."""
+def waiting_job(server):
+    """A new job whose tool has asked its question."""
     job = server.post("/api/jobs", {"agent": "ask", "input": {}})[1]["id"]
     until(lambda: server.status(job) == "waiting")
     return job
 
 
 def open_question(h, job):
-    asked = [one for one in expect(h.run("approvals", "--json"), 0).json()["approvals"] if one["job_id"] == job]
-    assert len(asked) == 1 and asked[0]["kind"] == "question", asked
-    return asked[0]["id"]
+    pending_question = [one for one in expect(h.run("approvals", "--json"), 0).json()["approvals"] if one["job_id"] == job]
+    assert len(pending_question) == 1 and pending_question[0]["kind"] == "question", pending_question
+    return pending_question[0]["id"]
 
 
-def ends(h, server, job, status="completed"):
+def expect_end(h, server, job, status="completed"):
     until(lambda: server.status(job) == status)
-    proved(h, job)
+    expect_verified(h, job)
     return server.get(f"/api/jobs/{job}")[1]
 
 
-def tries(h, job):
+def outcomes(h, job):
     events = expect(h.run("events", job, "--json"), 0).json()["events"]
     return [event["payload"]["outcome"] for event in events if event["type"] == "tool_invocation_finished"]
 
 
 @test
-def a_real_server_of_the_old_era_is_answered_in_its_open_call():
+def an_official_legacy_server_is_answered_within_its_open_call():
     with home() as h:
-        elicits(h)
+        write_elicitation_agent(h)
         server = Server(h)
-        job = waits(server)
-        assert expect(h.run("approve", open_question(h, job), "--json"), 2).json()["code"] == "input_invalid", "it wants a name"
+        job = waiting_job(server)
+        assert expect(h.run("approve", open_question(h, job), "--json"), 2).json()["code"] == "input_invalid", "a name is required"
         expect(h.run("approve", open_question(h, job), "--arguments", '{"name": "Ada", "integer": 7}'), 0)
-        said = json.dumps(ends(h, server, job)["result"])
-        assert "Name: Ada" in said and "Favorite Integer: 7" in said, said
-        assert tries(h, job) == ["input_required", "success"]
-        job = waits(server)
+        result = json.dumps(expect_end(h, server, job)["result"])
+        assert "Name: Ada" in result and "Favorite Integer: 7" in result, result
+        assert outcomes(h, job) == ["input_required", "success"]
+        job = waiting_job(server)
         expect(h.run("reject", open_question(h, job)), 0)
-        assert "User declined" in json.dumps(ends(h, server, job)["result"])
+        assert "User declined" in json.dumps(expect_end(h, server, job)["result"])
         expect(server.stop(), 0)
 
 
-def killed_while_a_person_thinks(h, **entry):
-    """The job, and the server after the one that was killed, which has been given the answer."""
-    elicits(h, **{"timeout": "3s", "grace": "1s", **entry})  # what is lost settles soon after it
+def kill_while_question_is_open(h, **entry):
+    """The job, and the server that replaced the killed one and received the answer."""
+    write_elicitation_agent(h, **{"timeout": "3s", "grace": "1s", **entry})  # so that a lost call settles soon
     server = Server(h)
-    job = waits(server)
+    job = waiting_job(server)
     server.process.send_signal(signal.SIGKILL)
     h.end(server.process)
     server = Server(h)
@@ -276,49 +275,49 @@ def killed_while_a_person_thinks(h, **entry):
 
 
 @test
-def kill_9_while_a_person_thinks_leaves_an_open_call_in_doubt():
+def kill_9_while_a_question_is_open_leaves_a_legacy_call_with_unknown_outcome():
     with home() as h:
-        job, server = killed_while_a_person_thinks(h)
+        job, server = kill_while_question_is_open(h)
         until(lambda: server.status(job) == "parked")
-        doubt = server.get(f"/api/jobs/{job}")[1]["in_doubt"][0]
-        assert doubt["tool"] == FORM and tries(h, job) == ["input_required", "unknown"], doubt
-        until(lambda: h.run("resolve", job, doubt["idempotency_key"], "not_happened").code == 0)
+        unknown = server.get(f"/api/jobs/{job}")[1]["in_doubt"][0]
+        assert unknown["tool"] == FORM and outcomes(h, job) == ["input_required", "unknown"], unknown
+        until(lambda: h.run("resolve", job, unknown["idempotency_key"], "not_happened").code == 0)
         until(lambda: server.status(job) == "waiting")
         expect(h.run("approve", open_question(h, job), "--arguments", '{"name": "Grace"}'), 0)
-        assert "Name: Grace" in json.dumps(ends(h, server, job)["result"]), "asked anew, in a call of its own"
-        assert tries(h, job) == ["input_required", "unknown", "input_required", "success"]
+        assert "Name: Grace" in json.dumps(expect_end(h, server, job)["result"]), "the question was asked again, in a new call"
+        assert outcomes(h, job) == ["input_required", "unknown", "input_required", "success"]
         expect(server.stop(), 0)
 
 
 @test
-def kill_9_while_a_person_thinks_asks_anew_where_a_call_may_be_repeated():
+def kill_9_while_a_question_is_open_repeats_an_idempotent_call_and_its_question():
     with home() as h:
-        job, server = killed_while_a_person_thinks(h, effect="idempotent", retry={"max_attempts": 3, "retry_on": ["reset"]})
-        until(lambda: tries(h, job) == ["input_required", "unknown", "input_required"])
+        job, server = kill_while_question_is_open(h, effect="idempotent", retry={"max_attempts": 3, "retry_on": ["reset"]})
+        until(lambda: outcomes(h, job) == ["input_required", "unknown", "input_required"])
         until(lambda: server.status(job) == "waiting")
         expect(h.run("approve", open_question(h, job), "--arguments", '{"name": "Grace"}'), 0)
-        assert "Name: Grace" in json.dumps(ends(h, server, job)["result"])
+        assert "Name: Grace" in json.dumps(expect_end(h, server, job)["result"])
         expect(server.stop(), 0)
 
 
 @test
-def over_http_several_open_calls_wait_at_once_and_none_is_made_twice():
+def several_open_http_calls_wait_concurrently_and_none_is_repeated():
     with home() as h, behind_http(h, "legacy") as url:
-        write(h, {"url": url}, {"ask": ("s.ask", {})}, timeout="2s")
+        write_agents(h, {"url": url}, {"ask": ("s.ask", {})}, timeout="2s")
         expect(h.run("check", "agents.yaml"), 0)
         server = Server(h)
-        jobs = [waits(server) for _ in range(3)]
-        time.sleep(3)  # longer than a call may take: a person's time is not the call's
+        jobs = [waiting_job(server) for _ in range(3)]
+        time.sleep(3)  # longer than the timeout of a call: waiting for a user does not count
         for job, verb in zip(jobs, ("approve", "reject", "approve")):
             expect(h.run(verb, open_question(h, job)), 0)
-        assert [ends(h, server, job)["result"] for job in jobs] == ["accept", "decline", "accept"]
+        assert [expect_end(h, server, job)["result"] for job in jobs] == ["accept", "decline", "accept"]
         assert len(calls(h, "ask")) == 3
         expect(server.stop(), 0)
 
 
-class Door:
-    """In front of a server. What is connected stays so; while it is shut, new connections are refused, and while it is jammed
-    nobody takes them in."""
+class ConnectionBlocker:
+    """A proxy in front of a server. Open connections stay open. While it is closed, new connections are refused; while it is
+    blocked, they are not accepted."""
 
     def __init__(self, url):
         self.upstream = urllib.parse.urlsplit(url)
@@ -334,13 +333,13 @@ class Door:
             self.crowd.pop().close()
         threading.Thread(target=self.accept, args=(self.listening,), daemon=True).start()
 
-    def shut(self):
+    def close(self):
         self.listening.shutdown(socket.SHUT_RDWR)
         self.listening.close()
         self.listening = None
 
-    def jam(self):
-        self.shut()
+    def block(self):
+        self.close()
         self.listening = socket.create_server(("127.0.0.1", self.port), backlog=0)
         for _ in range(4):
             self.crowd.append(socket.socket())
@@ -366,60 +365,60 @@ class Door:
             sink.shutdown(socket.SHUT_WR)
 
 
-def answered_through(closing):
-    """The answer cannot get to the server, then it can. It is told once, in the call that was kept."""
+def check_delivery(closing):
+    """The answer cannot reach the server, then it can. It is delivered once, in the open call."""
     with home() as h, behind_http(h, "legacy") as url:
-        door = Door(url)
-        write(h, {"url": door.url()}, {"ask": ("s.ask", {})}, timeout="2s")
+        blocker = ConnectionBlocker(url)
+        write_agents(h, {"url": blocker.url()}, {"ask": ("s.ask", {})}, timeout="2s")
         expect(h.run("check", "agents.yaml"), 0)
         server = Server(h)
-        job = waits(server)
-        closing(door)
+        job = waiting_job(server)
+        closing(blocker)
         expect(h.run("approve", open_question(h, job)), 0)
-        until(lambda: tries(h, job)[1:])
+        until(lambda: outcomes(h, job)[1:])
         events = [event["payload"] for event in expect(h.run("events", job, "--json"), 0).json()["events"]]
         [failed] = [one for one in events if one.get("outcome") == "failure"][:1]
         assert failed["definite"] and failed["error"]["code"] == "not_sent", failed
         time.sleep(1)
-        door.open()
-        assert ends(h, server, job)["result"] == "accept"
-        assert set(tries(h, job)[1:-1]) == {"failure"} and tries(h, job)[-1] == "success", tries(h, job)
+        blocker.open()
+        assert expect_end(h, server, job)["result"] == "accept"
+        assert set(outcomes(h, job)[1:-1]) == {"failure"} and outcomes(h, job)[-1] == "success", outcomes(h, job)
         assert (h.path / "said").read_text() == "accept\n" and len(calls(h, "ask")) == 1
         expect(server.stop(), 0)
 
 
 @test
-def an_answer_that_is_refused_on_its_way_keeps_the_call_for_the_next_try():
-    answered_through(Door.shut)
+def an_answer_that_cannot_be_delivered_keeps_the_call_for_the_next_try():
+    check_delivery(ConnectionBlocker.close)
 
 
 @test
-def an_answer_that_nobody_takes_in_ends_with_its_try_and_is_told_by_the_next():
-    answered_through(Door.jam)
+def an_answer_that_is_not_accepted_times_out_and_is_delivered_by_the_next_try():
+    check_delivery(ConnectionBlocker.block)
 
 
 @test
-def a_program_that_answers_a_call_that_was_given_up_is_heard_again():
+def a_server_that_answers_an_abandoned_call_can_ask_again():
     with home() as h:
-        write(h, {"command": command(h, "legacy")}, {"ask": ("s.ask", {}), "hang": ("s.hang", {})}, timeout="1s")
+        write_agents(h, {"command": command(h, "legacy")}, {"ask": ("s.ask", {}), "hang": ("s.hang", {})}, timeout="1s")
         expect(h.run("check", "agents.yaml"), 0)
         server = Server(h)
         hung = server.post("/api/jobs", {"agent": "hang", "input": {}})[1]["id"]
         until(lambda: server.status(hung) == "parked")
-        astray = server.post("/api/jobs", {"agent": "ask", "input": {}})[1]["id"]
-        assert ends(h, server, astray)["result"] == "decline"
-        assert "abandoned or lost" in expect(h.run("events", astray, "--json"), 0).out
+        misdirected = server.post("/api/jobs", {"agent": "ask", "input": {}})[1]["id"]
+        assert expect_end(h, server, misdirected)["result"] == "decline"
+        assert "abandoned or lost" in expect(h.run("events", misdirected, "--json"), 0).out
         (h.path / "go").touch()
         time.sleep(0.5)
-        job = waits(server)
+        job = waiting_job(server)
         expect(h.run("approve", open_question(h, job)), 0)
-        assert ends(h, server, job)["result"] == "accept"
+        assert expect_end(h, server, job)["result"] == "accept"
         expect(server.stop(), 0)
 
 
 @contextlib.contextmanager
-def asks_aside():
-    """A server of the official SDK that asks on the stream of GET, which belongs to no call."""
+def server_with_get_stream():
+    """A server of the official SDK that asks on the GET stream, which belongs to no call."""
     program = pathlib.Path(oracles.__file__).parent / "asking_server.mjs"
     process = subprocess.Popen([oracles.node(), program, oracles.modules()], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True)
     try:
@@ -430,97 +429,97 @@ def asks_aside():
         process.stdout.close()
 
 
-def answered_aside(tool):
-    with home() as h, asks_aside() as url:
-        write(h, {"url": url}, {"ask": (tool, {})})
+def check_get_stream(tool):
+    with home() as h, server_with_get_stream() as url:
+        write_agents(h, {"url": url}, {"ask": (tool, {})})
         expect(h.run("check", "agents.yaml"), 0)
         server = Server(h)
         for mail in ("ada@example.org", "grace@example.org"):
-            job = waits(server)
+            job = waiting_job(server)
             refused = expect(h.run("approve", open_question(h, job), "--arguments", '{"mail": "nobody"}', "--json"), 2).json()
             assert refused["code"] == "input_invalid" and "/mail must be an email address" in refused["detail"], refused
             expect(h.run("approve", open_question(h, job), "--arguments", json.dumps({"mail": mail})), 0)
-            assert ends(h, server, job)["result"] == f"accept {mail}"
-            assert tries(h, job) == ["input_required", "success"]
+            assert expect_end(h, server, job)["result"] == f"accept {mail}"
+            assert outcomes(h, job) == ["input_required", "success"]
         began = time.monotonic()
         expect(server.stop(), 0)
-        assert time.monotonic() - began < 5, "an open stream holds nothing up"
+        assert time.monotonic() - began < 5, "an open stream delays shutdown"
 
 
 @test
-def a_real_server_that_asks_aside_of_its_call_is_heard():
-    answered_aside("s.ask")
+def a_question_on_the_get_stream_is_answered():
+    check_get_stream("s.ask")
 
 
 @test
-def a_stream_that_ended_is_taken_up_again_before_the_question_comes():
-    answered_aside("s.later")
+def a_get_stream_that_ended_is_reopened_before_the_question_arrives():
+    check_get_stream("s.later")
 
 
 @test
-def with_two_calls_open_nobody_knows_which_asks_aside_and_the_job_says_so():
-    with home() as h, asks_aside() as url:
-        write(h, {"url": url}, {"ask": ("s.ask", {})})
+def a_question_on_the_get_stream_is_declined_while_several_calls_are_open():
+    with home() as h, server_with_get_stream() as url:
+        write_agents(h, {"url": url}, {"ask": ("s.ask", {})})
         expect(h.run("check", "agents.yaml"), 0)
         server = Server(h)
-        first = waits(server)
+        first = waiting_job(server)
         second = server.post("/api/jobs", {"agent": "ask", "input": {}})[1]["id"]
-        assert ends(h, server, second)["result"] == "decline"
+        assert expect_end(h, server, second)["result"] == "decline"
         assert "several calls are open" in expect(h.run("events", second, "--json"), 0).out
         expect(h.run("reject", open_question(h, first)), 0)
-        assert ends(h, server, first)["result"] == "decline"
+        assert expect_end(h, server, first)["result"] == "decline"
         expect(server.stop(), 0)
 
 
 @test
-def a_run_hears_what_is_asked_aside_and_declines_it_at_once():
-    with home() as h, asks_aside() as url:
-        write(h, {"url": url}, {"ask": ("s.ask", {})}, timeout="20s")
+def run_declines_a_question_on_the_get_stream_immediately():
+    with home() as h, server_with_get_stream() as url:
+        write_agents(h, {"url": url}, {"ask": ("s.ask", {})}, timeout="20s")
         began = time.monotonic()
         assert expect(h.run("run", "agents.yaml", "ask", "--json"), 0).json()["result"] == "decline"
         assert time.monotonic() - began < 10
 
 
 @test
-def a_job_that_is_cancelled_tells_the_open_call_so():
+def cancelling_a_job_cancels_the_question_of_its_open_call():
     with home() as h:
-        write(h, {"command": command(h, "legacy")}, {"ask": ("s.ask", {})})
+        write_agents(h, {"command": command(h, "legacy")}, {"ask": ("s.ask", {})})
         expect(h.run("check", "agents.yaml"), 0)
         server = Server(h)
-        job = waits(server)
+        job = waiting_job(server)
         expect(h.run("cancel", job), 0)
         until(lambda: (h.path / "said").exists() and (h.path / "said").read_text() == "cancel\n")
-        ends(h, server, job, "cancelled")
-        again = waits(server)
+        expect_end(h, server, job, "cancelled")
+        again = waiting_job(server)
         expect(h.run("approve", open_question(h, again)), 0)
-        assert ends(h, server, again)["result"] == "accept" and len(calls(h, "ask")) == 2
+        assert expect_end(h, server, again)["result"] == "accept" and len(calls(h, "ask")) == 2
         expect(server.stop(), 0)
 
 
 @test
-def nobody_answers_an_open_call_in_time_and_its_server_is_told_so():
+def an_expired_question_of_an_open_call_is_cancelled_at_its_server():
     with home() as h:
-        write(h, {"command": command(h, "legacy")}, {"ask": ("s.ask", {})}, ask_expires="1s")
+        write_agents(h, {"command": command(h, "legacy")}, {"ask": ("s.ask", {})}, ask_expires="1s")
         expect(h.run("check", "agents.yaml"), 0)
         server = Server(h)
-        assert ends(h, server, waits(server))["result"] == "cancel" and len(calls(h, "ask")) == 1
+        assert expect_end(h, server, waiting_job(server))["result"] == "cancel" and len(calls(h, "ask")) == 1
         expect(server.stop(), 0)
 
 
 @test
-def a_run_that_ends_when_its_job_rests_asks_nobody_and_the_job_says_so():
+def run_declines_questions_of_open_calls_and_reports_it():
     with home() as h:
-        write(h, {"command": command(h, "legacy")}, {"ask": ("s.ask", {})})
-        said = expect(h.run("run", "agents.yaml", "ask", "--job-id", "j1", "--json"), 0)
-        assert said.json()["result"] == "decline" and len(calls(h, "ask")) == 1, said
-        [warning] = [line for line in said.err.splitlines() if "warning:" in line]
+        write_agents(h, {"command": command(h, "legacy")}, {"ask": ("s.ask", {})})
+        result = expect(h.run("run", "agents.yaml", "ask", "--job-id", "j1", "--json"), 0)
+        assert result.json()["result"] == "decline" and len(calls(h, "ask")) == 1, result
+        [warning] = [line for line in result.err.splitlines() if "warning:" in line]
         assert "job j1: the MCP server of s.ask asks a user: \"Who?\"; it was declined:" in warning, warning
         assert "`run` ends" in warning and "`aetheris serve` and `aetheris worker` keep" in warning, warning
         assert "a question to a user was declined" in expect(h.run("events", "j1", "--json"), 0).out
 
 
 @test
-def the_policy_key_is_for_servers_only():
+def ask_expires_is_valid_for_mcp_servers_only():
     with home() as h:
         (h.path / "agents.yaml").write_text(json.dumps({
             "aetheris": 1, "tools": {"t": {"native": "echo", "ask_expires": "1h"}},

@@ -1,13 +1,11 @@
 #!/usr/bin/env python3
-"""Our MCP server, end to end: the built program over HTTP and over stdio, in both eras, through crashes; and the official client.
+"""Our MCP server over HTTP and stdio, in all protocol revisions, through crashes; and with the official client.
 
-Prints `ok NAME` or `not ok NAME` per test. AETHERIS_BIN names the program, AETHERIS_ROOT the tree.
+Prints `ok NAME` or `not ok NAME` for each test. tests/shared/program.py finds the program.
   mcp_server.py [WORDS]   only tests whose name contains WORDS
 """
 import contextlib
-import http.client
 import json
-import os
 import pathlib
 import re
 import signal
@@ -16,157 +14,19 @@ import sys
 
 sys.dont_write_bytecode = True
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
-import mcp  # noqa: E402
 import oracles  # noqa: E402
-from cli import BIN, PATIENCE, ROOT, expect, home, run_tests, until  # noqa: E402
-from jsonschema import Draft7Validator, Draft202012Validator  # noqa: E402
-from serve import Server  # noqa: E402
+from shared.home import PATIENCE, expect, home, run_tests, until  # noqa: E402
+from shared.mcp_agents import command  # noqa: E402
+from shared.mcp_client import ELICITATION, LEGACY, MODERN, SCHEMAS, TASKS, Http, Stdio  # noqa: E402
+from shared.program import ROOT  # noqa: E402
+from shared.server import Server  # noqa: E402
 
 TESTS = []
-MODERN, LEGACY = "2026-07-28", "2025-11-25"
-TASKS = {"extensions": {"io.modelcontextprotocol/tasks": {}}}
-PEOPLE = {"elicitation": {}}
-NAMES = {"tools/call": "name", "resources/read": "uri", "tasks/get": "taskId", "tasks/update": "taskId", "tasks/cancel": "taskId"}
-TESTDATA = pathlib.Path(os.environ.get("AETHERIS_TESTDATA") or ROOT / "testdata")
 
 
 def test(function):
     TESTS.append(function)
     return function
-
-
-class Schemas:
-    """What the specification says of a result, by revision; where its files are."""
-
-    def __init__(self):
-        self.files = {}
-
-    def check(self, revision, name, value):
-        path = TESTDATA / f"mcp/schema-{revision}.json"
-        if not path.exists():
-            return
-        if revision not in self.files:
-            self.files[revision] = json.loads(path.read_text())
-        document = self.files[revision]
-        place = "$defs" if "$defs" in document else "definitions"
-        kind = Draft202012Validator if place == "$defs" else Draft7Validator
-        schema = {**document, "$ref": f"#/{place}/{name}"}
-        faults = [f"{'/'.join(map(str, e.absolute_path))}: {e.message[:400]}" for e in kind(schema).iter_errors(value)]
-        assert not faults, f"{revision} {name}: {faults}\n{value}"
-
-
-SCHEMAS = Schemas()
-RESULTS = {"initialize": "InitializeResult", "server/discover": "DiscoverResult", "tools/list": "ListToolsResult",
-           "tools/call": "CallToolResult", "resources/list": "ListResourcesResult",
-           "resources/templates/list": "ListResourceTemplatesResult", "resources/read": "ReadResourceResult"}
-
-
-class Client:
-    """What both transports share. `revision` decides the era."""
-
-    def __init__(self, revision, capabilities=None):
-        self.revision, self.capabilities, self.last = revision, capabilities or {}, 0
-        self.notes = []
-
-    def message(self, method, params=None, meta=None):
-        self.last += 1
-        params = dict(params or {})
-        meta = dict(meta or {})
-        if self.revision >= MODERN:
-            meta = {"io.modelcontextprotocol/protocolVersion": self.revision,
-                    "io.modelcontextprotocol/clientCapabilities": self.capabilities,
-                    "io.modelcontextprotocol/clientInfo": {"name": "t", "version": "1"}, **meta}
-        if meta:
-            params["_meta"] = meta
-        return {"jsonrpc": "2.0", "id": self.last, "method": method, "params": params}
-
-    def result(self, method, params=None, meta=None):
-        answer = self.ask(self.message(method, params, meta))
-        assert "result" in answer, (method, params, answer)
-        name = RESULTS.get(method)
-        plain = answer["result"].get("resultType", "complete") == "complete" and "task" not in answer["result"]
-        if name and plain:
-            SCHEMAS.check(self.revision, name, answer["result"])
-        return answer["result"]
-
-    def error(self, method, params=None, meta=None):
-        answer = self.ask(self.message(method, params, meta))
-        assert "error" in answer, (method, params, answer)
-        return answer["error"]
-
-    def call(self, tool, arguments=None, meta=None, **more):
-        return self.result("tools/call", {"name": tool, "arguments": arguments or {}, **more}, meta)
-
-    def begin(self):
-        if self.revision < MODERN:
-            said = self.result("initialize", {"protocolVersion": self.revision, "capabilities": {},
-                                              "clientInfo": {"name": "t", "version": "1"}})
-            assert said["protocolVersion"] == self.revision, said
-        else:
-            assert self.revision in self.result("server/discover")["supportedVersions"]
-        return self
-
-
-class Http(Client):
-    def __init__(self, server, revision, capabilities=None, key=None):
-        super().__init__(revision, capabilities)
-        self.server, self.key, self.status = server, key, None
-
-    def headers(self, message):
-        headers = {"Content-Type": "application/json", "Accept": "application/json, text/event-stream"}
-        if self.key:
-            headers["Authorization"] = "Bearer " + self.key
-        if self.revision >= "2025-06-18" and message.get("method") != "initialize":
-            headers["MCP-Protocol-Version"] = self.revision
-        if self.revision >= MODERN:
-            headers["Mcp-Method"] = message["method"]
-            if message["method"] in NAMES:
-                headers["Mcp-Name"] = str(message["params"].get(NAMES[message["method"]]))
-        return headers
-
-    def ask(self, message, headers=None):
-        connection = http.client.HTTPConnection(self.server.address, timeout=PATIENCE)
-        connection.request("POST", "/mcp", json.dumps(message), self.headers(message) if headers is None else headers)
-        answer = connection.getresponse()
-        raw, self.status = answer.read().decode(), answer.status
-        connection.close()
-        kind = answer.headers.get("Content-Type", "")
-        if kind != "text/event-stream":
-            return json.loads(raw) if raw else None
-        assert answer.headers["X-Accel-Buffering"] == "no"
-        events = [json.loads(line[6:]) for line in raw.splitlines() if line.startswith("data: ")]
-        self.notes += events[:-1]
-        return events[-1]
-
-
-class Stdio(Client):
-    def __init__(self, h, *words, revision=LEGACY, capabilities=None, env=None):
-        super().__init__(revision, capabilities)
-        self.process = subprocess.Popen([BIN, "mcp", *words], cwd=h.path, env={**h.env, **(env or {})}, stdin=subprocess.PIPE,
-                                        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        h.started.append(self.process)
-
-    def send(self, text):
-        self.process.stdin.write(text + "\n")
-        self.process.stdin.flush()
-
-    def read(self):
-        line = self.process.stdout.readline()
-        assert line, self.process.stderr.read()
-        return json.loads(line)
-
-    def ask(self, message):
-        self.send(json.dumps(message))
-        while True:
-            answer = self.read()
-            if "id" in answer:
-                assert answer["id"] == message["id"], answer
-                return answer
-            self.notes.append(answer)
-
-    def close(self):
-        out, err = self.process.communicate(timeout=PATIENCE)
-        return self.process.returncode, out, err
 
 
 @contextlib.contextmanager
@@ -177,9 +37,9 @@ def serving():
         expect(server.stop(), 0)
 
 
-def uses(client):
-    """All that both eras and both transports have alike."""
-    client.begin()
+def check_protocol(client):
+    """Checks everything that all revisions and transports have in common."""
+    client.initialize()
     names = {tool["name"] for tool in client.result("tools/list")["tools"]}
     assert {"echo", "asks", "aetheris_job", "aetheris_answer", "aetheris_signal", "aetheris_cancel"} <= names, names
     made = client.call("echo", {"n": 4})
@@ -201,19 +61,19 @@ def uses(client):
 
 
 @test
-def every_revision_is_spoken_over_http():
+def every_protocol_revision_works_over_http():
     with serving() as server:
         for revision in ("2024-11-05", "2025-03-26", "2025-06-18", LEGACY, MODERN):
-            uses(Http(server, revision))
+            check_protocol(Http(server, revision))
 
 
 @test
-def every_revision_is_spoken_over_stdio_by_the_process_that_runs_the_jobs():
+def every_protocol_revision_works_over_stdio():
     with home() as h:
         for revision in ("2024-11-05", "2025-06-18", LEGACY, MODERN):
             client = Stdio(h, "agents.yaml", revision=revision)
-            uses(client)
-            # Other commands find it, as they find any owner of the store.
+            check_protocol(client)
+            # Other commands find the process as the owner of the store.
             assert len(expect(h.run("jobs", "--json"), 0).json()["jobs"]) >= 3
             code, out, err = client.close()
             assert (code, out) == (0, ""), (code, out, err)
@@ -221,31 +81,31 @@ def every_revision_is_spoken_over_stdio_by_the_process_that_runs_the_jobs():
 
 
 @test
-def stdio_carries_words_to_a_server_or_to_whoever_owns_the_store():
+def stdio_forwards_to_a_server_or_the_owner_of_the_store():
     with serving() as server:
         for words, env in ((), server.env), ((), {}), (("agents.yaml",), {}):
             client = Stdio(server.h, *words, env=env, revision=MODERN)
-            uses(client)
+            check_protocol(client)
             code, out, err = client.close()
             assert (code, out) == (0, ""), (code, out, err)
             assert ("another process owns this store" in err) == bool(words), err
-        said = server.h.run("mcp", "agents.yaml", env=server.env)
-        assert "omit FILE" in expect(said, 2).err
+        result = server.h.run("mcp", "agents.yaml", env=server.env)
+        assert "omit FILE" in expect(result, 2).err
 
 
 @test
-def what_is_asked_before_the_input_ends_is_answered():
+def requests_sent_before_the_end_of_input_are_answered():
     with home() as h:
         lines = [json.dumps({"jsonrpc": "2.0", "id": n, "method": "tools/call", "params": {"name": "echo", "arguments": {"n": n}}})
                  for n in range(5)]
-        said = expect(h.run("mcp", "agents.yaml", stdin="\n".join(lines)), 0)
-        answers = {answer["id"]: answer for answer in map(json.loads, said.out.splitlines())}
-        assert set(answers) == set(range(5)), said
-        assert all("result" in answer for answer in answers.values()), said
+        result = expect(h.run("mcp", "agents.yaml", stdin="\n".join(lines)), 0)
+        answers = {answer["id"]: answer for answer in map(json.loads, result.out.splitlines())}
+        assert set(answers) == set(range(5)), result
+        assert all("result" in answer for answer in answers.values()), result
 
 
 @test
-def hostile_lines_are_refused_and_the_next_ones_answered():
+def invalid_lines_are_rejected_and_the_next_ones_answered():
     with home() as h:
         client = Stdio(h, "agents.yaml")
         for text, code in (("{", -32700), ("nonsense", -32700), ('"text"', -32600), ("[]", -32600), ("{}", -32600),
@@ -263,23 +123,23 @@ def hostile_lines_are_refused_and_the_next_ones_answered():
 
 
 @test
-def a_request_that_is_taken_back_is_not_answered_and_its_job_goes_on():
+def a_cancelled_request_is_not_answered_and_its_job_continues():
     with home() as h:
         client = Stdio(h, "agents.yaml")
-        client.begin()
+        client.initialize()
         held = client.message("tools/call", {"name": "holds", "arguments": {}})
         client.send(json.dumps(held))
-        h.began()
+        h.wait_for_hold()
         client.send(json.dumps({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": held["id"]}}))
         assert client.result("ping") == {}
-        h.go()
+        h.release_hold()
         until(lambda: expect(h.run("jobs", "--status", "completed", "--json"), 0).json()["jobs"])
-        assert client.result("ping") == {}, "and nothing of the other one stands before it"
+        assert client.result("ping") == {}, "and no response of the cancelled request precedes it"
         assert client.close()[:2] == (0, "")
 
 
 @test
-def headers_and_eras_are_held_to_what_they_say():
+def headers_must_match_the_message_and_the_protocol_version():
     with serving() as server:
         client = Http(server, MODERN)
         message = client.message("tools/call", {"name": "echo", "arguments": {}})
@@ -287,34 +147,34 @@ def headers_and_eras_are_held_to_what_they_say():
         for name, value in (("Mcp-Method", "tools/list"), ("Mcp-Method", None), ("Mcp-Name", "fails"), ("Mcp-Name", None),
                             ("MCP-Protocol-Version", LEGACY), ("MCP-Protocol-Version", None)):
             headers = {k: v for k, v in {**sound, name: value}.items() if v is not None}
-            answer = client.ask(message, headers)
+            answer = client.request(message, headers)
             assert (client.status, answer["error"]["code"]) == (400, -32020), (name, value, answer)
-        answer = client.ask(Http(server, "2099-01-01").message("tools/list"),
-                            {**sound, "MCP-Protocol-Version": "2099-01-01", "Mcp-Method": "tools/list"})
+        answer = client.request(Http(server, "2099-01-01").message("tools/list"),
+                                {**sound, "MCP-Protocol-Version": "2099-01-01", "Mcp-Method": "tools/list"})
         assert (client.status, answer["error"]["code"]) == (400, -32022) and MODERN in answer["error"]["data"]["supported"]
         assert server.get("/api/jobs")[1]["jobs"] == []
         assert client.error("no/such")["code"] == -32601 and client.status == 404
         assert client.error("tasks/get", {"taskId": "a"})["code"] == -32021 and client.status == 400
-        assert client.ask(message)["result"] and client.status == 200
+        assert client.request(message)["result"] and client.status == 200
         legacy = Http(server, LEGACY)
         assert legacy.error("no/such")["code"] == -32601 and legacy.status == 200
-        assert legacy.ask({"jsonrpc": "2.0", "method": "notifications/initialized"}) is None and legacy.status == 202
+        assert legacy.request({"jsonrpc": "2.0", "method": "notifications/initialized"}) is None and legacy.status == 202
         for method in ("GET", "DELETE"):
-            assert server.ask(method, "/mcp")[0] == 405
+            assert server.request(method, "/mcp")[0] == 405
         page = {"Origin": "http://evil.example"}
-        assert server.ask("POST", "/mcp", message, page)[0] == 403
-        assert server.ask("POST", "/mcp", message, {"Host": "evil.example"})[0] in (400, 403, 421)
-        assert server.ask("POST", "/mcp", message, {"Content-Type": "text/plain"})[0] == 415
+        assert server.request("POST", "/mcp", message, page)[0] == 403
+        assert server.request("POST", "/mcp", message, {"Host": "evil.example"})[0] in (400, 403, 421)
+        assert server.request("POST", "/mcp", message, {"Content-Type": "text/plain"})[0] == 415
 
 
 @test
-def keys_and_roles_hold_here_too():
+def keys_and_roles_apply_to_mcp():
     with home() as h:
         keys = {role: expect(h.run("keys", "create", "--role", role, "--json"), 0).json()["key"]
                 for role in ("viewer", "operator", "approver")}
         server = Server(h)
         bare = Http(server, MODERN)
-        assert bare.ask(bare.message("tools/list"))["code"] == "unauthorized" and bare.status == 401
+        assert bare.request(bare.message("tools/list"))["code"] == "unauthorized" and bare.status == 401
         viewer, operator, approver = (Http(server, MODERN, key=keys[role]) for role in keys)
         assert viewer.result("tools/list")["tools"]
         assert viewer.error("tools/call", {"name": "echo"})["code"] == 403 and viewer.status == 403
@@ -324,7 +184,7 @@ def keys_and_roles_hold_here_too():
 
 
 @test
-def progress_is_a_stream_that_ends_with_the_answer():
+def progress_is_streamed_before_the_result():
     with serving() as server:
         for revision in (LEGACY, MODERN):
             client = Http(server, revision)
@@ -338,7 +198,7 @@ def progress_is_a_stream_that_ends_with_the_answer():
 
 
 @test
-def the_same_call_under_the_same_key_starts_no_second_job():
+def a_repeated_call_with_the_same_key_creates_no_second_job():
     with serving() as server:
         once = {"aetheris/idempotency-key": "order-1"}
         first = Http(server, MODERN).call("echo", {"n": 1}, once)
@@ -350,22 +210,22 @@ def the_same_call_under_the_same_key_starts_no_second_job():
 
 
 @test
-def a_task_outlives_the_server_that_made_it():
+def a_task_survives_a_restart_of_the_server():
     with home() as h:
         server = Server(h)
         client = Http(server, MODERN, TASKS)
         once = {"aetheris/idempotency-key": "k"}
         task = client.call("holds", meta=once)
         assert (task["resultType"], task["status"]) == ("task", "working"), task
-        h.began()
+        h.wait_for_hold()
         server.process.send_signal(signal.SIGKILL)
         h.end(server.process)
         server = Server(h)
         client = Http(server, MODERN, TASKS)
         found = client.result("tasks/get", {"taskId": task["taskId"]})
         assert found["status"] == "working" and found["createdAt"] == task["createdAt"], found
-        assert client.call("holds", meta=once)["taskId"] == task["taskId"], "called again, it is the same"
-        h.go()
+        assert client.call("holds", meta=once)["taskId"] == task["taskId"], "a repeated call returns the same task"
+        h.release_hold()
         ended = until(lambda: (seen := client.result("tasks/get", {"taskId": task["taskId"]}))["status"] == "completed" and seen)
         assert ended["result"]["content"][0]["text"] == "held", ended
         assert len(server.get("/api/jobs")[1]["jobs"]) == 1
@@ -374,33 +234,33 @@ def a_task_outlives_the_server_that_made_it():
 
 
 @test
-def a_person_answers_by_the_client():
+def questions_are_answered_through_the_client():
     with serving() as server:
         asks = {"plan": [{"id": "w", "wait": {"type": "human", "key": "sure"}}, {"id": "e", "tool": "echo", "needs": ["w"]}],
                 "output": "went on"}
-        assert server.ask("PUT", "/api/agents/person", asks)[0] == 201
-        client = Http(server, MODERN, {**PEOPLE, **TASKS})
+        assert server.request("PUT", "/api/agents/person", asks)[0] == 201
+        client = Http(server, MODERN, {**ELICITATION, **TASKS})
         task = client.call("person")
-        asked = until(lambda: (seen := client.result("tasks/get", {"taskId": task["taskId"]}))["status"] == "input_required" and seen)
-        (key, question), = asked["inputRequests"].items()
+        waiting = until(lambda: (seen := client.result("tasks/get", {"taskId": task["taskId"]}))["status"] == "input_required" and seen)
+        (key, question), = waiting["inputRequests"].items()
         SCHEMAS.check(MODERN, "ElicitRequest", question)
         client.result("tasks/update", {"taskId": task["taskId"],
                                        "inputResponses": {key: {"action": "accept", "content": {"decision": "approve"}}}})
         until(lambda: client.result("tasks/get", {"taskId": task["taskId"]})["status"] == "completed")
-        # Without tasks the same is a result that asks, and the call again with what was answered.
-        client = Http(server, MODERN, PEOPLE)
-        asked = client.call("person")
-        assert asked["resultType"] == "input_required", asked
-        SCHEMAS.check(MODERN, "InputRequiredResult", asked)
-        (key, _), = asked["inputRequests"].items()
-        done = client.call("person", requestState=asked["requestState"],
+        # Without tasks the result contains the question, and the call is repeated with the answer.
+        client = Http(server, MODERN, ELICITATION)
+        waiting = client.call("person")
+        assert waiting["resultType"] == "input_required", waiting
+        SCHEMAS.check(MODERN, "InputRequiredResult", waiting)
+        (key, _), = waiting["inputRequests"].items()
+        done = client.call("person", requestState=waiting["requestState"],
                            inputResponses={key: {"action": "accept", "content": {"decision": "approve"}}})
         assert done["structuredContent"] == "went on", done
         assert len(server.get("/api/jobs")[1]["jobs"]) == 2
 
 
 @test
-def a_client_that_cannot_ask_its_user_is_told_what_there_is_to_approve():
+def a_client_without_elicitation_gets_the_approval_as_text():
     with home() as h:
         (h.path / "buys.yaml").write_text(
             "aetheris: 1\ntools:\n  buy: { native: echo, approval: \"${ .args.n > 1 }\" }\nagents:\n"
@@ -408,47 +268,47 @@ def a_client_that_cannot_ask_its_user_is_told_what_there_is_to_approve():
             "  told: { plan: [ { id: w, wait: { type: human, key: sum, answer: data } } ], output: \"${ .steps.w }\" }\n")
         server = Server(h, "buys.yaml")
         for revision in ("2024-11-05", "2025-06-18", LEGACY):
-            client = Http(server, revision).begin()
-            asked = client.call("buys")
-            job, text = asked["_meta"]["aetheris/job"], asked["content"][0]["text"]
-            approval = server.ask("GET", f"/api/approvals?job={job}")[1]["approvals"][0]
+            client = Http(server, revision).initialize()
+            waiting = client.call("buys")
+            job, text = waiting["_meta"]["aetheris/job"], waiting["content"][0]["text"]
+            approval = server.request("GET", f"/api/approvals?job={job}")[1]["approvals"][0]
             for word in ('the call of tool "buy"', '{"n":5}', approval["id"], "aetheris_answer"):
                 assert word in text, (revision, word, text)
-            if "structuredContent" in asked:
-                wait, = asked["structuredContent"]["waits"]
+            if "structuredContent" in waiting:
+                wait, = waiting["structuredContent"]["waits"]
                 assert (wait["tool"], wait["arguments"], wait["approval_id"]) == ("buy", {"n": 5}, approval["id"]), wait
                 assert wait["correlation_key"] == approval["correlation_key"], wait
             else:
-                assert revision < "2025-06-18", asked
-            # What it was told is what answers it.
-            said = json.loads(re.search(r"aetheris_answer (\{.*\})", text)[1].replace('"approve" or "reject"', '"approve"'))
-            assert not client.call("aetheris_answer", said)["isError"]
+                assert revision < "2025-06-18", waiting
+            # The command in the text answers the question.
+            result = json.loads(re.search(r"aetheris_answer (\{.*\})", text)[1].replace('"approve" or "reject"', '"approve"'))
+            assert not client.call("aetheris_answer", result)["isError"]
             assert json.loads(client.call("aetheris_job", {"job_id": job, "wait_seconds": 30})["content"][0]["text"]) == {"n": 5}
             text = client.call("told")["content"][0]["text"]
             assert '"payload": …' in text and '"sum"' in text and '"decision"' not in text, text
         expect(server.stop(), 0)
 
 
-def oracle(*words, env=None):
+def run_official_client(*words, env=None):
     done = subprocess.run([oracles.node(), ROOT / "tests/oracles/mcp_client.mjs", oracles.modules(), *words], capture_output=True,
                           text=True, timeout=4 * PATIENCE, stdin=subprocess.DEVNULL, env=env)
     assert done.returncode == 0 and done.stdout.count("ok ") == 8, done.stdout + done.stderr
 
 
 @test
-def the_official_client_drives_it_over_http():
+def the_official_client_works_over_http():
     with serving() as server:
-        oracle("http", server.url + "/mcp")
+        run_official_client("http", server.url + "/mcp")
 
 
 @test
-def the_official_client_drives_it_over_stdio():
+def the_official_client_works_over_stdio():
     with home() as h:
-        oracle("stdio", BIN, "mcp", str(h.path / "agents.yaml"), "--store", f"sqlite:{h.path}/mcp.db", env=h.env)
+        run_official_client("stdio", h.program, "mcp", str(h.path / "agents.yaml"), "--store", f"sqlite:{h.path}/mcp.db", env=h.env)
 
 
-def made(server, *calls):
-    """What the official client of 2025 is answered to these calls."""
+def official_client_calls(server, *calls):
+    """The responses that the official client of 2025 gets to these calls."""
     words = [oracles.node(), ROOT / "tests/oracles/mcp_calls.mjs", oracles.modules(), server.url + "/mcp"]
     steps = json.dumps([{"name": name, "arguments": arguments} for name, arguments in calls])
     done = subprocess.run(words, input=steps, capture_output=True, text=True, timeout=PATIENCE)
@@ -456,51 +316,51 @@ def made(server, *calls):
     return json.loads(done.stdout)
 
 
-def as_documented(text):
-    """What differs from run to run, as the page writes it."""
+def as_on_the_page(text):
+    """Replaces what differs between runs by the placeholders of the page."""
     job = re.match(r"The job (\S+) ", text)[1]
     text = re.sub(r"JOB\.[0-9a-f]{16}", "QUESTION", text.replace(job, "JOB"))
     return re.sub(r"\d{4}-\d\d-\d\dT[\d:.]+Z", "TIME", text).replace(r" \u001b[31mred", "")
 
 
 @test
-def what_a_client_of_2025_is_asked_it_answers_as_the_page_shows():
+def a_2025_client_answers_questions_as_documented():
     with home() as h:
         (h.path / "tools.json").write_text(json.dumps({"book": {"description": "Books seats", "inputSchema": {"type": "object"}}}))
         (h.path / "asks.yaml").write_text(json.dumps({
             "aetheris": 1,
             "tools": {"pay": {"native": "echo", "effect": "idempotent", "approval": "required"},
-                      "say": {"native": "echo", "effect": "read"}, "s": {"mcp": {"command": mcp.command(h, "modern")}}},
+                      "say": {"native": "echo", "effect": "read"}, "s": {"mcp": {"command": command(h, "modern")}}},
             "agents": {"refund": {"plan": [{"id": "pay", "tool": "pay", "args": {"amount": 12}}], "output": "${ .steps.pay }"},
                        "seats": {"plan": [{"id": "book", "tool": "s.book"}], "output": "${ .steps.book }"},
                        "poor": {"budget": {"tool_calls": 0}, "plan": [{"id": "say", "tool": "say"}]}}}))
         server = Server(h, "asks.yaml")
         page = (ROOT / "docs/mcp-server.md").read_text()
         yes, job = {"job_id": "JOB", "decision": "approve"}, {"job_id": "JOB", "wait_seconds": 30}
-        asked, done, again, other, shown = made(server, ("refund", {}), ("aetheris_answer", yes), ("aetheris_answer", yes),
+        waiting, done, again, other, shown = official_client_calls(server, ("refund", {}), ("aetheris_answer", yes), ("aetheris_answer", yes),
                                                 ("aetheris_answer", {**yes, "decision": "reject"}), ("aetheris_job", job))
-        assert "    " + as_documented(asked["content"][0]["text"]).replace("\n", "\n    ") in page, asked
-        wait, = asked["structuredContent"]["waits"]
+        assert "    " + as_on_the_page(waiting["content"][0]["text"]).replace("\n", "\n    ") in page, waiting
+        wait, = waiting["structuredContent"]["waits"]
         assert (wait["answer"], wait["tool"], wait["arguments"], wait["question"]) == ("decision", "pay", {"amount": 12}, None), wait
         assert not done["isError"] and not again["isError"] and again["structuredContent"]["duplicate"], again
         assert other["isError"] and other["structuredContent"]["outcome"] == "approved", other
         assert shown["structuredContent"] == {"amount": 12}, shown
 
         form = {"job_id": "JOB", "payload": {"n": 3}}
-        asked, wrong, done, again, signs, signed, shown = made(
+        waiting, wrong, done, again, signs, signed, shown = official_client_calls(
             server, ("seats", {}), ("aetheris_answer", {"job_id": "JOB", "payload": {"n": 0}}), ("aetheris_answer", form),
             ("aetheris_answer", form), ("aetheris_job", job), ("aetheris_answer", yes), ("aetheris_job", job))
-        assert "    " + as_documented(asked["content"][0]["text"]).replace("\n", "\n    ") in page, asked
-        wait, = asked["structuredContent"]["waits"]
+        assert "    " + as_on_the_page(waiting["content"][0]["text"]).replace("\n", "\n    ") in page, waiting
+        wait, = waiting["structuredContent"]["waits"]
         assert wait["answer"] == "data" and wait["question"]["schema"]["required"] == ["n"], wait
         assert wrong["isError"] and "/n" in wrong["content"][0]["text"], wrong
         assert not done["isError"] and (again["isError"] or again["structuredContent"]["duplicate"]), again
         assert "https://sign.example/42" in signs["content"][0]["text"], signs
         assert not signed["isError"] and shown["structuredContent"] == {"result": "booked 3"}, shown
 
-        poor, = made(server, ("poor", {}))
-        said = poor["content"][0]["text"]
-        assert "the next call exceeds tool_calls; aetheris budget " in said and "--tool-calls 1" in said, said
+        poor, = official_client_calls(server, ("poor", {}))
+        result = poor["content"][0]["text"]
+        assert "the next call exceeds tool_calls; aetheris budget " in result and "--tool-calls 1" in result, result
         assert poor["structuredContent"]["budget"]["lacking"][0]["limit"] == "tool_calls", poor
         expect(server.stop(), 0)
 

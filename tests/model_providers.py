@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Both providers' languages, on the real program and a scripted server that holds requests to what providers document.
+"""The protocols of both providers, against a scripted server that validates requests like the providers.
 
-Plans ask over Chat Completions and over Messages; the server's journal says who asked, how often and when. Prints `ok NAME`
-or `not ok NAME` per test. AETHERIS_BIN names the program, AETHERIS_ROOT the tree.
+Plans use Chat Completions and Messages; the journal of the server has every request with its time.
+Prints `ok NAME` or `not ok NAME` for each test. tests/shared/program.py finds the program.
   model_providers.py [WORDS]   only tests whose name contains WORDS
 """
 import json
@@ -18,10 +18,10 @@ from datetime import datetime
 sys.dont_write_bytecode = True
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 import oracles  # noqa: E402
-from cli import run_tests  # noqa: E402
+from shared.home import run_tests  # noqa: E402
+from shared.program import BIN  # noqa: E402
 
 ROOT = oracles.ROOT
-BIN = os.environ.get("AETHERIS_BIN") or str(ROOT / "build/dev/aetheris")
 SERVER = ROOT / "examples/model-server/server.mjs"
 SCENARIOS = [ROOT / f"examples/model-server/scenarios/{name}.json" for name in ("storm", "structured")]
 PATHS = {"openai": "/v1/chat/completions", "anthropic": "/v1/messages"}
@@ -107,7 +107,7 @@ class Desk:
         self.path = pathlib.Path(tempfile.mkdtemp(prefix="aetheris-providers-"))
         self.write()
         (self.path / "talk.json").write_text(json.dumps(TALK))
-        self.journal = self.path / "asked.jsonl"
+        self.journal = self.path / "requests.jsonl"
         self.server = subprocess.Popen(
             [oracles.node(), SERVER, "--key", KEY, "--journal", self.journal, "--scenario", *SCENARIOS, self.path / "talk.json"],
             stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True)
@@ -123,7 +123,7 @@ class Desk:
         self.server.stdout.close()
         shown = b"".join(path.read_bytes() for path in self.path.rglob("*") if path.is_file())
         shutil.rmtree(self.path, ignore_errors=True)
-        assert KEY.encode() not in shown, "the key stands in a file"
+        assert KEY.encode() not in shown, "a file contains the key"
 
     def write(self, cached="0.25"):
         text = AGENTS.format(provider=self.provider, cached=cached, weather=WEATHER)
@@ -136,7 +136,7 @@ class Desk:
         assert done.returncode == code, f"exit {done.returncode}\n{done.stdout}\n{done.stderr}"
         return done
 
-    def ask(self, agent, x, job="j", code=0, **env):
+    def run_agent(self, agent, x, job="j", code=0, **env):
         return self.run("run", "agents.yaml", agent, "--job-id", job, "--input", json.dumps({"x": x}), code=code, **env)
 
     def job(self, job="j"):
@@ -144,7 +144,7 @@ class Desk:
         events = json.loads(self.run("events", job, "--json").stdout)["events"]
         return json.loads(self.run("job", job, "--json").stdout), events
 
-    def asked(self):
+    def requests(self):
         return [json.loads(line) for line in self.journal.read_text().splitlines()]
 
 
@@ -153,35 +153,35 @@ def committed(events):
 
 
 def price_of(usage, cached="0.25"):
-    """The cost in millionths, rounded once, a half up: in integers, as a person would check it."""
+    """The cost in millionths, rounded once, half up, with integers."""
     read = usage.get("cached_tokens", 0)
     parts = (usage["input_tokens"] - read) * 2_500_000 + read * int(float(cached) * 1e6) + usage["output_tokens"] * 10_000_000
     return (parts + 500_000) // 1_000_000
 
 
 @both
-def a_plan_asks_in_the_providers_words_and_records_ours(desk):
-    said = desk.ask("talk", "rain").stdout
-    assert said == "You said: Tell me about rain; I was told: Be brief..\n", said
-    asked = desk.asked()
-    assert [(a["path"], a["model"], a["answer"]) for a in asked] == [(PATHS[desk.provider], "talk", "say")] * 2, asked
-    assert len({a["headers"]["idempotency-key"] for a in asked}) == 2, asked
+def a_plan_uses_the_providers_protocol_and_records_one_format(desk):
+    result = desk.run_agent("talk", "rain").stdout
+    assert result == "You said: Tell me about rain; I was told: Be brief..\n", result
+    requests = desk.requests()
+    assert [(a["path"], a["model"], a["answer"]) for a in requests] == [(PATHS[desk.provider], "talk", "say")] * 2, requests
+    assert len({a["headers"]["idempotency-key"] for a in requests}) == 2, requests
     if desk.provider == "anthropic":
-        assert {a["headers"]["anthropic-version"] for a in asked} == {"2023-06-01"}, asked
-    assert desk.ask("talk", "rain").stdout == said and len(desk.asked()) == 2, "the same job asks nobody again"
+        assert {a["headers"]["anthropic-version"] for a in requests} == {"2023-06-01"}, requests
+    assert desk.run_agent("talk", "rain").stdout == result and len(desk.requests()) == 2, "the same job makes no further call"
     job, events = desk.job()
     for one in committed(events):
         assert one["llm_provider"] == desk.provider and one["llm_model"] == "talk", one
-    requests = [e["payload"]["arguments"] for e in events if e["type"] == "tool_invocation_started"]
-    assert requests[0].get("max_tokens") == (4096 if desk.provider == "anthropic" else None), requests[0]
-    assert requests[1]["max_tokens"] == 100 and len(requests[1]["messages"]) == 5, requests[1]
+    recorded = [e["payload"]["arguments"] for e in events if e["type"] == "tool_invocation_started"]
+    assert recorded[0].get("max_tokens") == (4096 if desk.provider == "anthropic" else None), recorded[0]
+    assert recorded[1]["max_tokens"] == 100 and len(recorded[1]["messages"]) == 5, recorded[1]
     answers = [e["payload"]["result"] for e in events if e["type"] == "tool_invocation_finished"]
     assert [a["finish_reason"] for a in answers] == ["stop", "stop"], answers
 
 
 @both
-def images_that_the_plan_writes_are_taken_by_the_provider(desk):
-    answer = json.loads(desk.ask("look", "cat").stdout)
+def images_of_a_plan_are_accepted_by_the_provider(desk):
+    answer = json.loads(desk.run_agent("look", "cat").stdout)
     assert answer["text"].startswith("You said: What is cat?"), answer
     _, events = desk.job()
     parts = [e["payload"]["arguments"] for e in events if e["type"] == "tool_invocation_started"][0]["messages"][0]["content"]
@@ -189,47 +189,47 @@ def images_that_the_plan_writes_are_taken_by_the_provider(desk):
 
 
 @both
-def an_answer_that_breaks_its_schema_is_mended_once_or_fails(desk):
-    answer = json.loads(desk.ask("facts", "at once, please").stdout)
+def an_answer_that_violates_its_schema_is_repaired_once_or_fails(desk):
+    answer = json.loads(desk.run_agent("facts", "at once, please").stdout)
     assert answer["json"] == {"city": "Oslo", "degrees": 21} and json.loads(answer["text"]) == answer["json"], answer
-    assert len(desk.asked()) == 1, "a good answer is not asked for again"
+    assert len(desk.requests()) == 1, "a valid answer is not requested again"
     for number, (prompt, why) in enumerate((("the weather", "is invalid JSON"), ("a wrong shape", "breaks the schema"))):
         name = f"mended-{number}"
-        before = len(desk.asked())
-        answer = json.loads(desk.ask("facts", prompt, name).stdout)
+        before = len(desk.requests())
+        answer = json.loads(desk.run_agent("facts", prompt, name).stdout)
         assert answer["json"] == {"city": "Oslo", "degrees": 21}, answer
-        desk.ask("facts", prompt, name)
-        assert len(desk.asked()) == before + 2, "it was asked a third time"
+        desk.run_agent("facts", prompt, name)
+        assert len(desk.requests()) == before + 2, "there was a third call"
         job, events = desk.job(name)
         answers = [e["payload"]["result"] for e in events if e["type"] == "tool_invocation_finished"]
         assert answers[0]["invalid"].startswith(why) and "invalid" not in answers[1], answers
         choices = [e["payload"]["payload"] for e in events if e["type"] == "decision_recorded"]
         assert choices[0]["repair"] == answers[0]["invalid"] and "repair" not in choices[1], choices
-        assert [one["turn"] for one in desk.asked()[-2:]] == [1, 2], "the second question goes on with the first"
+        assert [one["turn"] for one in desk.requests()[-2:]] == [1, 2], "the second call continues the conversation of the first"
         costs = [one["usage"]["cost_micros"] for one in committed(events)]
         assert len(costs) == 2 and job["usage"]["cost_micros"] == sum(costs), (job["usage"], costs)
     for number, (agent, prompt, why, times) in enumerate((("facts", "never", "is invalid JSON", 2), ("strictly", "the weather", "is invalid JSON", 1),
                                                           ("facts", "refuse it", "I do not talk about that.", 1))):
         name = f"bad-{number}"
-        before = len(desk.asked())
-        done = desk.ask(agent, prompt, name, code=1)
+        before = len(desk.requests())
+        done = desk.run_agent(agent, prompt, name, code=1)
         assert "tool_output_invalid" in done.stderr and why in done.stderr, done.stderr
-        desk.ask(agent, prompt, name, code=1)
-        assert len(desk.asked()) == before + times, "it was asked again"
+        desk.run_agent(agent, prompt, name, code=1)
+        assert len(desk.requests()) == before + times, "the call was repeated"
         job, events = desk.job(name)
         assert job["error"]["code"] == "tool_output_invalid", job
         cost = sum(one["usage"]["cost_micros"] for one in committed(events))
-        assert job["usage"]["cost_micros"] == cost > 0, (job["usage"], "an answer that cannot be used was paid for")
+        assert job["usage"]["cost_micros"] == cost > 0, (job["usage"], "an unusable answer has a cost")
 
 
 @both
-def what_the_provider_asks_to_wait_for_is_waited_for(desk):
-    assert desk.ask("storm", "rate limit").stdout == "Now there is room.\n"
-    asked = desk.asked()
-    assert [a["answer"] for a in asked] == ["fail 429", "say"], asked
-    times = [datetime.fromisoformat(a["time"].replace("Z", "+00:00")) for a in asked]
+def the_retry_after_of_a_provider_is_respected(desk):
+    assert desk.run_agent("storm", "rate limit").stdout == "Now there is room.\n"
+    requests = desk.requests()
+    assert [a["answer"] for a in requests] == ["fail 429", "say"], requests
+    times = [datetime.fromisoformat(a["time"].replace("Z", "+00:00")) for a in requests]
     assert (times[1] - times[0]).total_seconds() >= 0.95, times
-    assert len({a["headers"]["idempotency-key"] for a in asked}) == 1, asked
+    assert len({a["headers"]["idempotency-key"] for a in requests}) == 1, requests
     job, events = desk.job()
     failed = [e["payload"] for e in events if e["type"] == "tool_invocation_finished"][0]
     assert failed["retry_after_ms"] == 1000 and failed["error"]["code"] == "http_429", failed
@@ -237,38 +237,38 @@ def what_the_provider_asks_to_wait_for_is_waited_for(desk):
 
 
 @both
-def a_bad_day_at_the_providers_is_got_over_as_retry_says_and_only_then(desk):
-    for prompt, said in (("internal error", "Mended."), ("overloaded", "Now there is time."), ("hang up", "Back again.")):
-        before = len(desk.asked())
-        assert desk.ask("storm", prompt, prompt.replace(" ", "-")).stdout == said + "\n"
-        assert len(desk.asked()) == before + 2, (prompt, desk.asked()[before:])
-    before = len(desk.asked())
-    done = desk.ask("storm", "never", "never", code=1)
-    assert "http_503" in done.stderr and len(desk.asked()) == before + 3, done.stderr
-    before = len(desk.asked())
-    done = desk.ask("once", "rate limit", "once", code=1)
-    assert "http_429" in done.stderr and len(desk.asked()) == before + 1, done.stderr
+def provider_errors_are_retried_only_as_configured(desk):
+    for prompt, expected in (("internal error", "Mended."), ("overloaded", "Now there is time."), ("hang up", "Back again.")):
+        before = len(desk.requests())
+        assert desk.run_agent("storm", prompt, prompt.replace(" ", "-")).stdout == expected + "\n"
+        assert len(desk.requests()) == before + 2, (prompt, desk.requests()[before:])
+    before = len(desk.requests())
+    done = desk.run_agent("storm", "never", "never", code=1)
+    assert "http_503" in done.stderr and len(desk.requests()) == before + 3, done.stderr
+    before = len(desk.requests())
+    done = desk.run_agent("once", "rate limit", "once", code=1)
+    assert "http_429" in done.stderr and len(desk.requests()) == before + 1, done.stderr
 
 
 @both
-def who_says_nothing_is_left_after_the_timeout_and_asked_again(desk):
-    assert desk.ask("hasty", "silent").stdout == "Sorry, I was away.\n"
+def a_silent_provider_times_out_and_is_retried(desk):
+    assert desk.run_agent("hasty", "silent").stdout == "Sorry, I was away.\n"
     _, events = desk.job()
     outcomes = [e["payload"]["outcome"] for e in events if e["type"] == "tool_invocation_finished"]
     assert outcomes[0] == "timeout" and outcomes[-1] == "success", outcomes
-    assert len(desk.asked()) == len(outcomes) and len({a["headers"]["idempotency-key"] for a in desk.asked()}) == 1
+    assert len(desk.requests()) == len(outcomes) and len({a["headers"]["idempotency-key"] for a in desk.requests()}) == 1
 
 
 @both
 def a_refusal_is_an_answer(desk):
-    answer = json.loads(desk.ask("free", "refuse this").stdout)
+    answer = json.loads(desk.run_agent("free", "refuse this").stdout)
     assert answer["text"] == "" and answer["refusal"] == "I do not talk about that.", answer
     assert answer["finish_reason"] == ("refusal" if desk.provider == "anthropic" else "stop"), answer
 
 
 @both
-def answers_cost_what_the_plan_says_whatever_the_file_says_later(desk):
-    desk.ask("talk", "rain")
+def answers_are_priced_by_the_plan_and_not_by_a_later_file(desk):
+    desk.run_agent("talk", "rain")
     job, events = desk.job()
     costs = [one["usage"]["cost_micros"] for one in committed(events)]
     assert costs == [price_of(one["usage"]) for one in committed(events)] and all(costs), committed(events)
@@ -277,15 +277,15 @@ def answers_cost_what_the_plan_says_whatever_the_file_says_later(desk):
     assert f"cost {sum(costs) / 1e6:.6f}".rstrip("0") in trace, trace
     desk.write(cached="2.25")
     again, _ = desk.job()
-    assert again["usage"] == job["usage"], "another price changed what was paid"
-    desk.ask("free", "rain", "f")
+    assert again["usage"] == job["usage"], "a new price changed the cost of past calls"
+    desk.run_agent("free", "rain", "f")
     free, _ = desk.job("f")
     assert free["usage"]["cost_micros"] == 0 and free["usage"]["unpriced_calls"] == 1, free["usage"]
 
 
 @both
-def a_wrong_key_is_told_and_never_shown(desk):
-    done = desk.ask("free", "rain", code=1, MODEL_KEY="sk-other-0815")
+def a_rejected_api_key_is_reported_and_never_shown(desk):
+    done = desk.run_agent("free", "rain", code=1, MODEL_KEY="sk-other-0815")
     assert "http_401" in done.stderr and "sk-other" not in done.stdout + done.stderr, done.stderr
 
 

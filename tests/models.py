@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Models, on the real program and a real HTTP server that counts who asked: the shop's model.
+"""Models, against a real HTTP server that counts its requests: the model of the example shop.
 
-A process that is killed while a model is asked asks once more, under the same key; an answer that is recorded is never
-asked for again, wherever the process died after it; and a conversation's messages stand once in the store. What is told of
-one that does not answer names it, its node, what was said, how often it was tried and what to do next.
+A process that is killed during a model call repeats it under the same key. A recorded answer is never requested again, wherever
+the process dies after it. The messages of a conversation are stored once. A failure reports the model, its node, the error, the
+number of tries and the next command.
 """
 
 import http.client
@@ -19,10 +19,10 @@ import tempfile
 import threading
 import time
 
-ROOT = pathlib.Path(os.environ.get("AETHERIS_ROOT", pathlib.Path(__file__).resolve().parent.parent))
-BIN = os.environ.get("AETHERIS_BIN", str(ROOT / "build/dev/aetheris"))
+from shared.program import BIN, ROOT
+
 ROUTE = "POST /v1/chat/completions"
-LONG = "a line that is long enough to be worth a place of its own in the store, for all who repeat it"
+LONG = "a line that is long enough to be stored as a blob of its own, for all messages that repeat it"
 AGENTS = f"""\
 aetheris: 1
 tools:
@@ -56,10 +56,10 @@ KEY = "sk-very-secret-123"
 PATIENCE = 60
 
 
-# Answers by path, of servers that are no providers, or broken ones; `page` to `[DONE]` is what a stream says.
+# The answers of servers that are not providers, or of broken ones, by name.
 GOOD = 'data: {"choices":[{"index":0,"delta":{"content":"All of it."},"finish_reason":"stop"}]}\n\ndata: [DONE]\n\n'
 HALF = 'data: {"choices":[{"index":0,"delta":{"content":"Half of it"}}]}\n\n'
-STRANGE = {
+INVALID_ANSWERS = {
     "page": ("text/html", "<html><head><title>Sign in</title></head><body>Who are you?</body></html>"),
     "text": ("text/plain", "ok"),
     "nothing": ("application/json", ""),
@@ -71,12 +71,11 @@ STRANGE = {
 }
 
 
-class Stranger(http.server.ThreadingHTTPServer):
-    """Gives the answers that its list names, one after the other and then the last one for ever: "good", a status, "close", or
-    one of STRANGE."""
+class FakeProvider(http.server.ThreadingHTTPServer):
+    """Returns the listed answers in order, then always the last one: "good", a status, "close", or one of INVALID_ANSWERS."""
 
     def __init__(self, *answers):
-        super().__init__(("127.0.0.1", 0), Visit)
+        super().__init__(("127.0.0.1", 0), FakeProviderRequest)
         self.daemon_threads = True
         self.answers, self.tries = list(answers), []
         self.host = f"127.0.0.1:{self.server_port}"
@@ -87,7 +86,7 @@ class Stranger(http.server.ThreadingHTTPServer):
         self.server_close()
 
 
-class Visit(http.server.BaseHTTPRequestHandler):
+class FakeProviderRequest(http.server.BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
     def do_POST(self):
@@ -102,7 +101,7 @@ class Visit(http.server.BaseHTTPRequestHandler):
         if isinstance(answer, int):
             status, kind, body = answer, "application/json", json.dumps({"error": {"message": f"I say {answer}"}})
         elif answer != "good":
-            kind, body = STRANGE[answer]
+            kind, body = INVALID_ANSWERS[answer]
         self.send_response(status)
         self.send_header("Content-Type", kind)
         self.send_header("Content-Length", str(len(body)))
@@ -148,14 +147,14 @@ class Desk:
         assert connection.getresponse().status == 200
         connection.close()
 
-    def asked(self):
-        """Who asked the model, in order: (key, invocation, try)."""
+    def requests(self):
+        """The calls of the model, in order: (key, invocation, try)."""
         lines = (self.path / "shop.journal").read_text().splitlines()
         arrivals = [json.loads(line) for line in lines]
         return [(a["idempotency_key"], a["invocation_id"], a["try"]) for a in arrivals
                 if a["kind"] == "arrival" and a["route"] == ROUTE]
 
-    def proved(self, status="completed"):
+    def expect_verified(self, status="completed"):
         job = json.loads(self.run("job", "t", "--json").stdout)
         assert job["status"] == status, job
         verified = self.run("verify", "t", "--json")
@@ -165,17 +164,17 @@ class Desk:
         return job, events
 
 
-def ok(done, code=0):
+def expect_exit(done, code=0):
     assert done.returncode == code, f"exit {done.returncode}\n{done.stdout}\n{done.stderr}"
     return done
 
 
-def a_job_asks_and_records(desk):
-    said = ok(desk.talk()).stdout
-    assert said == "4 messages: Go on.\n", said
-    job, events = desk.proved()
-    assert len(desk.asked()) == 2
-    assert ok(desk.talk()).stdout == said and len(desk.asked()) == 2, "the same job asks nobody again"
+def a_job_calls_the_model_and_records_the_answers(desk):
+    result = expect_exit(desk.talk()).stdout
+    assert result == "4 messages: Go on.\n", result
+    job, events = desk.expect_verified()
+    assert len(desk.requests()) == 2
+    assert expect_exit(desk.talk()).stdout == result and len(desk.requests()) == 2, "the same job makes no further call"
     committed = [e["payload"] for e in events if e["type"] == "command_committed"][:2]
     assert [c["llm_model"] for c in committed] == ["small-2026-11-01"] * 2
     assert [c.get("llm_temperature") for c in committed] == [None, 0.5]
@@ -185,83 +184,83 @@ def a_job_asks_and_records(desk):
     assert kinds == ["llm", "llm", "tool"], kinds
     types = [e["payload"]["result_type"] for e in events if e["type"] == "node_finished"]
     assert types == ["pure", "pure", "side_effect_committed"], types
-    trace = ok(desk.run("trace", "t")).stdout
+    trace = expect_exit(desk.run("trace", "t")).stdout
     assert "model small-2026-11-01 (openai, requested as small)" in trace and f"{tokens} tokens" in trace, trace
 
 
-def messages_stand_once_in_the_store(desk):
-    ok(desk.talk())
+def messages_are_stored_once(desk):
+    expect_exit(desk.talk())
     store = sqlite3.connect(f"file:{desk.path}/.aetheris/aetheris.db?mode=ro", uri=True)
     blobs = [row[0] for row in store.execute("SELECT bytes FROM blobs")]
     store.close()
-    spoken = [json.loads(b) for b in blobs if b"role" in b and b"task_graph" not in b and b"nodes" not in b]
-    assert sum(m == {"role": "system", "content": LONG} for m in spoken) == 1, spoken
+    messages = [json.loads(b) for b in blobs if b"role" in b and b"task_graph" not in b and b"nodes" not in b]
+    assert sum(m == {"role": "system", "content": LONG} for m in messages) == 1, messages
     body = b"".join(path.read_bytes() for path in (desk.path / ".aetheris").glob("aetheris.db*"))
     assert KEY.encode() not in body
-    _, events = desk.proved()
+    _, events = desk.expect_verified()
     started = [e["payload"]["arguments"] for e in events if e["type"] == "tool_invocation_started"]
     assert started[1]["messages"][0]["content"] == LONG and len(started[1]["messages"]) == 4
 
 
-def a_kill_in_mid_call_asks_once_more_under_the_same_key(desk):
+def after_a_kill_during_a_call_the_model_is_called_again_under_the_same_key(desk):
     desk.control(hang=True, times=1)
     runner = subprocess.Popen([BIN, "run", "agents.yaml", "--job-id", "t", "--input", '{"x": "rain"}'], cwd=desk.path,
                               env=desk.env, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     give_up = time.monotonic() + PATIENCE
-    while not desk.asked():
+    while not desk.requests():
         assert time.monotonic() < give_up and runner.poll() is None
         time.sleep(0.02)
     runner.kill()
     runner.wait()
-    ok(desk.talk())
-    asked = desk.asked()
-    assert len(asked) == 3 and asked[0][:2] == asked[1][:2] and [a[2] for a in asked] == [1, 2, 1], asked
-    job, _ = desk.proved()
+    expect_exit(desk.talk())
+    requests = desk.requests()
+    assert len(requests) == 3 and requests[0][:2] == requests[1][:2] and [a[2] for a in requests] == [1, 2, 1], requests
+    job, _ = desk.expect_verified()
     assert job["usage"]["model_calls"] == 3, job["usage"]
 
 
-def an_answer_that_was_recorded_is_never_asked_for_again(desk):
-    """Dies at every boundary there is, in both durabilities."""
+def a_recorded_answer_is_never_requested_again(desk):
+    """The process dies at every boundary, in both durabilities."""
     for durability in ("fused", "split"):
         for point in ("append.before", "append.after", "tool.before", "tool.after", "effect.after_put"):
             for n in range(1, 40):
                 shutil.rmtree(desk.path / ".aetheris", ignore_errors=True)
-                before = len(desk.asked())
+                before = len(desk.requests())
                 died = desk.talk("--durability", durability, AETHERIS_FAILPOINTS=f"{point}=exit@{n}")
                 if died.returncode != 137:
-                    ok(died)
+                    expect_exit(died)
                     break
                 here = f"{durability} {point}@{n}"
                 events = desk.run("events", "t", "--json")
                 known = json.loads(events.stdout)["events"] if events.returncode == 0 else []
                 recorded = sum(e["type"] == "tool_invocation_finished" and e["payload"]["outcome"] == "success"
                                for e in known)
-                asked_then = len(desk.asked()) - before
-                ok(desk.talk("--durability", durability))
-                asked = desk.asked()[before:]
-                # Of two questions those that were not recorded are asked; one may have been under way.
-                assert len(asked) <= 3, (here, asked)
-                assert len(asked) - asked_then <= max(0, 2 - recorded), (here, recorded, asked_then, asked)
-                assert len({a[0] for a in asked}) == 2, (here, asked)
-                desk.proved()
+                requests_then = len(desk.requests()) - before
+                expect_exit(desk.talk("--durability", durability))
+                requests = desk.requests()[before:]
+                # Of two calls those without a recorded answer are made again; one may have been in flight.
+                assert len(requests) <= 3, (here, requests)
+                assert len(requests) - requests_then <= max(0, 2 - recorded), (here, recorded, requests_then, requests)
+                assert len({a[0] for a in requests}) == 2, (here, requests)
+                desk.expect_verified()
             else:
-                raise AssertionError(f"{durability} {point} never came to an end")
+                raise AssertionError(f"{durability} {point} never ended")
 
 
-def what_a_provider_refuses_is_told_and_what_may_go_better_is_tried_again(desk):
+def transient_provider_errors_are_retried_and_permanent_ones_reported(desk):
     desk.control(fail=429, at="before", times=1)
     desk.control(fail=503, at="before", times=1)
-    ok(desk.talk())
-    assert [a[2] for a in desk.asked()] == [1, 2, 3, 1], desk.asked()
-    desk.proved()
-    said = ok(desk.run("run", "agents.yaml", "--job-id", "u", "--input", '{"x": 1}', MODEL_KEY="sk-other"), 1)
-    assert "this is no key of ours" in said.stderr and "sk-other" not in said.stderr, said.stderr
+    expect_exit(desk.talk())
+    assert [a[2] for a in desk.requests()] == [1, 2, 3, 1], desk.requests()
+    desk.expect_verified()
+    result = expect_exit(desk.run("run", "agents.yaml", "--job-id", "u", "--input", '{"x": 1}', MODEL_KEY="sk-other"), 1)
+    assert "this is no key of ours" in result.stderr and "sk-other" not in result.stderr, result.stderr
     del desk.env["MODEL_KEY"]
-    said = ok(desk.run("run", "agents.yaml", "--job-id", "v", "--input", '{"x": 1}'), 1)
-    assert "MODEL_KEY" in said.stderr, said.stderr
+    result = expect_exit(desk.run("run", "agents.yaml", "--job-id", "v", "--input", '{"x": 1}'), 1)
+    assert "MODEL_KEY" in result.stderr, result.stderr
 
 
-STRANGERS = """\
+PROVIDER_AGENTS = """\
 aetheris: 1
 tools:
   say: { native: echo, effect: read }
@@ -282,22 +281,22 @@ agents:
 """
 
 
-def ask_stranger(desk, agent, *answers, code=1):
-    """What was said on stderr, the job, and which tries the server saw, of a job that asks such a server."""
+def call_fake_provider(desk, agent, *answers, code=1):
+    """Runs a job that calls such a server. Returns its stderr, the job, and the tries that the server received."""
     shutil.rmtree(desk.path / ".aetheris", ignore_errors=True)
-    (desk.path / "agents.yaml").write_text(STRANGERS)
-    stranger = Stranger(*answers)
+    (desk.path / "agents.yaml").write_text(PROVIDER_AGENTS)
+    provider = FakeProvider(*answers)
     try:
-        done = ok(desk.run("run", "agents.yaml", agent, "--job-id", "t", "--input", '{"message": "Hi"}',
-                           STRANGER="http://" + stranger.host), code)
+        done = expect_exit(desk.run("run", "agents.yaml", agent, "--job-id", "t", "--input", '{"message": "Hi"}',
+                                    STRANGER="http://" + provider.host), code)
     finally:
-        stranger.close()
-    job, events = desk.proved("completed" if code == 0 else "failed")
+        provider.close()
+    job, events = desk.expect_verified("completed" if code == 0 else "failed")
     assert "Half of it" not in json.dumps(events) and "Who are you" not in json.dumps(events), events
-    return done.stderr.replace(stranger.host, "HOST"), json.loads(json.dumps(job).replace(stranger.host, "HOST")), stranger.tries
+    return done.stderr.replace(provider.host, "HOST"), json.loads(json.dumps(job).replace(provider.host, "HOST")), provider.tries
 
 
-def what_is_told_of_a_failure_names_all_that_is_known_and_the_next_command(desk):
+def a_model_failure_reports_its_location_cause_and_the_next_command(desk):
     cases = (
         ("once", 503, "http_503", "node note, model main: the server answered 503: I say 503 (tried 3 times)"),
         ("once", 400, "http_400", "node note, model main: the server answered 400: I say 400 (tried once)"),
@@ -309,67 +308,67 @@ def what_is_told_of_a_failure_names_all_that_is_known_and_the_next_command(desk)
         ("chat", 503, "http_503", "node loop, turn 1, model main: the server answered 503: I say 503 (tried 3 times)"),
         ("plans", 503, "http_503", "node planner, turn 1, model main: the server answered 503: I say 503 (tried 3 times)"))
     for agent, answer, code, message in cases:
-        stderr, job, tries = ask_stranger(desk, agent, answer)
+        stderr, job, tries = call_fake_provider(desk, agent, answer)
         assert tries == ["1", "2", "3"][:len(tries)] and len(tries) == (3 if "3 times" in message else 1), tries
         assert (job["error"]["code"], job["error"]["message"]) == (code, message), (agent, job["error"])
-        place, said = message.split(", model main: ")
-        assert job["error"]["summary"] == f"{place} (model main): {said}", job["error"]
+        place, result = message.split(", model main: ")
+        assert job["error"]["summary"] == f"{place} (model main): {result}", job["error"]
         assert (job["error"]["model"], job["error"]["tool"]) == ("main", None), job["error"]
-        assert f"failed at {place} (model main): {said} [{code}]" in stderr, stderr
+        assert f"failed at {place} (model main): {result} [{code}]" in stderr, stderr
         assert "aetheris retry t agents.yaml" in stderr and f"the server answered {answer}" in stderr, stderr
-        for shown in (ok(desk.run("job", "t")).stdout, ok(desk.run("trace", "t")).stdout):
+        for shown in (expect_exit(desk.run("job", "t")).stdout, expect_exit(desk.run("trace", "t")).stdout):
             again = "aetheris retry t FILE " if answer == 400 else "aetheris retry t "  # a 400 ends so again under its file
             assert again in shown and ("retry t FILE" in shown) == (answer == 400), shown
             assert f"the server answered {answer}" in shown, shown
-    ask_stranger(desk, "anyway", 503, code=0)
-    assert cases[0][3] in " ".join(ok(desk.run("trace", "t")).stdout.replace("│", "").split()), "told in full, and once"
-    said = json.loads(ok(desk.run("job", "t", "--json")).stdout)["result"]
-    assert said == {"code": "http_503", "message": cases[0][3]}, said
+    call_fake_provider(desk, "anyway", 503, code=0)
+    assert cases[0][3] in " ".join(expect_exit(desk.run("trace", "t")).stdout.replace("│", "").split()), "shown in full, and once"
+    result = json.loads(expect_exit(desk.run("job", "t", "--json")).stdout)["result"]
+    assert result == {"code": "http_503", "message": cases[0][3]}, result
 
 
-def the_command_that_is_told_asks_again_once_the_provider_answers(desk):
-    stderr, _, _ = ask_stranger(desk, "chat", "page")
+def the_printed_retry_command_succeeds_once_the_provider_responds(desk):
+    stderr, _, _ = call_fake_provider(desk, "chat", "page")
     words = stderr.split("aetheris retry ")[1].splitlines()[0].split()
-    stranger = Stranger("good")
+    provider = FakeProvider("good")
     try:
-        done = ok(desk.run("retry", *words, STRANGER="http://" + stranger.host))
+        done = expect_exit(desk.run("retry", *words, STRANGER="http://" + provider.host))
     finally:
-        stranger.close()
+        provider.close()
     assert "All of it." in done.stdout, done.stdout
 
 
-def what_is_no_answer_is_the_providers_failure_and_is_tried_again(desk):
-    nobody = "the server at HOST is not a model provider: it sent "
+def an_invalid_answer_is_a_provider_failure_and_is_retried(desk):
+    not_a_provider = "the server at HOST is not a model provider: it sent "
     cases = {
-        "page": nobody + "text/html (Sign in): check `base_url`",
-        "text": nobody + "text/plain (ok): check `base_url`",
-        "nothing": nobody + "nothing: check `base_url`",
+        "page": not_a_provider + "text/html (Sign in): check `base_url`",
+        "text": not_a_provider + "text/plain (ok): check `base_url`",
+        "nothing": not_a_provider + "nothing: check `base_url`",
         "broken": "the answer is invalid JSON",
         "garbage": "an event of the streamed answer is not a JSON object",
         "no-end": "the streamed answer stopped before its end",
         "no-begin": "the streamed answer ends before it begins",
     }
     for name, message in cases.items():
-        stderr, job, tries = ask_stranger(desk, "once", name)
+        stderr, job, tries = call_fake_provider(desk, "once", name)
         assert job["error"]["code"] == "http_502" and tries == ["1", "2", "3"], (name, job, tries)
         assert f"failed at node note (model main): {message}" in stderr, stderr
         assert "(tried 3 times) [http_502]" in stderr, stderr
-        _, job, tries = ask_stranger(desk, "once", name, "good", code=0)
+        _, job, tries = call_fake_provider(desk, "once", name, "good", code=0)
         assert job["result"] == "All of it." and tries == ["1", "2"], (name, job, tries)
-    _, job, tries = ask_stranger(desk, "once", "unknown", code=0)
+    _, job, tries = call_fake_provider(desk, "once", "unknown", code=0)
     assert job["result"] == "All of it." and tries == ["1"], (job, tries)
-    stderr, job, tries = ask_stranger(desk, "once", "close")
+    stderr, job, tries = call_fake_provider(desk, "once", "close")
     assert job["error"]["code"] == "reset" and "(tried once)" in stderr and tries == ["1"], (stderr, tries)
 
 
 def main():
-    for test in (a_job_asks_and_records, messages_stand_once_in_the_store,
-                 a_kill_in_mid_call_asks_once_more_under_the_same_key,
-                 an_answer_that_was_recorded_is_never_asked_for_again,
-                 what_a_provider_refuses_is_told_and_what_may_go_better_is_tried_again,
-                 what_is_told_of_a_failure_names_all_that_is_known_and_the_next_command,
-                 the_command_that_is_told_asks_again_once_the_provider_answers,
-                 what_is_no_answer_is_the_providers_failure_and_is_tried_again):
+    for test in (a_job_calls_the_model_and_records_the_answers, messages_are_stored_once,
+                 after_a_kill_during_a_call_the_model_is_called_again_under_the_same_key,
+                 a_recorded_answer_is_never_requested_again,
+                 transient_provider_errors_are_retried_and_permanent_ones_reported,
+                 a_model_failure_reports_its_location_cause_and_the_next_command,
+                 the_printed_retry_command_succeeds_once_the_provider_responds,
+                 an_invalid_answer_is_a_provider_failure_and_is_retried):
         desk = Desk()
         try:
             test(desk)

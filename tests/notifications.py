@@ -1,9 +1,7 @@
 #!/usr/bin/env python3
-"""--notify of services: each question is notified once, over restarts and by several processes.
+"""--notify of services: each question is notified once, across restarts and by several processes. A failing program is retried.
 
-A program that fails is started again.
-
-Prints `ok NAME` or `not ok NAME` per test. AETHERIS_BIN names the program, AETHERIS_ROOT the tree.
+Prints `ok NAME` or `not ok NAME` for each test. tests/shared/program.py finds the program.
   notifications.py [WORDS]   only tests whose name contains WORDS
 """
 import json
@@ -13,10 +11,10 @@ import sys
 
 sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-from cli import expect, home, run_tests, until  # noqa: E402
-from mcp_server import Stdio  # noqa: E402
-from postgres import Postgres  # noqa: E402
-from serve import Server  # noqa: E402
+from shared.home import expect, home, run_tests, until  # noqa: E402
+from shared.mcp_client import Stdio  # noqa: E402
+from shared.postgres_server import Postgres  # noqa: E402
+from shared.server import Server  # noqa: E402
 
 TESTS = []
 AGENTS = """
@@ -34,11 +32,11 @@ agents:
     plan: [ { id: a, tool: echo, args: { n: 1 } }, { id: b, tool: echo, needs: [a], args: { n: 2 } } ]
   signals: { plan: [ { id: w, wait: { type: signal, key: k } } ] }
 """
-# Keeps what it is told, one line each; fails while a file called `broken` is there.
+# Records each notification as a line; fails while the file `broken` exists.
 PROGRAM = """#!/bin/sh
 read -r line
 if [ -e "{folder}/broken" ]; then echo "$line" >> "{folder}/failed.txt"; exit 3; fi
-echo "$line" >> "{folder}/told.txt"
+echo "$line" >> "{folder}/notified.txt"
 """
 
 
@@ -49,36 +47,36 @@ def test(function):
 
 def prepare(h):
     (h.path / "asks.yaml").write_text(AGENTS)
-    program = h.path / "tell"
+    program = h.path / "notify"
     program.write_text(PROGRAM.format(folder=h.path))
     program.chmod(0o755)
     return str(program)
 
 
-def lines(h, name="told.txt"):
+def lines(h, name="notified.txt"):
     file = h.path / name
     return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
 
 
-def marks(h, env=None):
-    """What the audit log says was notified."""
+def recorded_notifications(h, env=None):
+    """The notified questions in the audit log."""
     entries = expect(h.run("audit", "--limit", "1000", "--json", env=env), 0).json()["entries"]
     return [entry["detail"]["question"] for entry in entries if entry["act"] == "notified"]
 
 
 @test
-def each_question_of_a_service_is_notified_once_over_restarts():
+def each_question_is_notified_once_across_restarts_of_a_service():
     with home() as h:
         program = prepare(h)
         s = Server(h, "asks.yaml", "--notify", program)
         for agent in ("asks", "pays", "doubts", "spends", "signals"):
             assert s.post("/api/jobs", {"agent": agent, "id": agent})[0] == 201
         until(lambda: len(lines(h)) >= 4)
-        told = lines(h)
-        assert sorted((one["job"], one["kind"]) for one in told) == [
-            ("asks", "wait"), ("doubts", "in_doubt"), ("pays", "approval"), ("spends", "budget")], told
-        assert len({one["id"] for one in told}) == 4, told
-        until(lambda: len(marks(h)) == 4)
+        notified = lines(h)
+        assert sorted((one["job"], one["kind"]) for one in notified) == [
+            ("asks", "wait"), ("doubts", "in_doubt"), ("pays", "approval"), ("spends", "budget")], notified
+        assert len({one["id"] for one in notified}) == 4, notified
+        until(lambda: len(recorded_notifications(h)) == 4)
         s.process.send_signal(signal.SIGKILL)
         s.process.wait()
         s = Server(h, "asks.yaml", "--notify", program)
@@ -86,32 +84,32 @@ def each_question_of_a_service_is_notified_once_over_restarts():
         until(lambda: len(lines(h)) >= 5)
         expect(s.stop(), 0)
         s = Server(h, "asks.yaml", "--notify", program)
-        approval, = [one for one in told if one["kind"] == "approval"]
+        approval, = [one for one in notified if one["kind"] == "approval"]
         assert approval["command"].startswith("aetheris approve pays."), approval
         expect(s.stop(), 0)
         assert [one["job"] for one in lines(h)[4:]] == ["later"], lines(h)
 
 
 @test
-def a_job_that_takes_the_id_of_a_pruned_one_is_notified_too():
+def a_job_that_reuses_the_id_of_a_pruned_job_is_notified_again():
     with home() as h:
         program = prepare(h)
         s = Server(h, "asks.yaml", "--notify", program)
         for n in (1, 2):
             assert s.post("/api/jobs", {"agent": "asks", "id": "asks"})[0] == 201
             until(lambda: len(lines(h)) >= n)
-            until(lambda: len(marks(h)) == n)
+            until(lambda: len(recorded_notifications(h)) == n)
             expect(h.run("signal", "asks", "k-asks", '{"decision": "approve"}'), 0)
             until(lambda: s.status("asks") == "completed")
             expect(h.run("prune", "--older-than", "0s"), 0)
         first, second = lines(h)
         assert first["id"] != second["id"] and {**first, "id": ""} == {**second, "id": ""}, lines(h)
-        assert marks(h) == [first["id"], second["id"]]
+        assert recorded_notifications(h) == [first["id"], second["id"]]
         expect(s.stop(), 0)
 
 
 @test
-def what_was_asked_while_no_service_notified_is_notified_at_the_start():
+def questions_asked_while_no_service_notified_are_notified_at_start():
     with home() as h:
         program = prepare(h)
         s = Server(h, "asks.yaml")
@@ -124,13 +122,13 @@ def what_was_asked_while_no_service_notified_is_notified_at_the_start():
         expect(s.stop(), 0)
         s = Server(h, "asks.yaml", "--notify", program)
         until(lambda: len(lines(h)) >= 2)
-        until(lambda: len(marks(h)) == 2)
+        until(lambda: len(recorded_notifications(h)) == 2)
         assert sorted(one["job"] for one in lines(h)) == ["asks", "pays"], lines(h)
         expect(s.stop(), 0)
 
 
 @test
-def a_program_that_fails_is_started_again_and_holds_up_no_job():
+def a_failing_notify_program_is_retried_and_blocks_no_job():
     with home() as h:
         program = prepare(h)
         (h.path / "broken").touch()
@@ -138,31 +136,31 @@ def a_program_that_fails_is_started_again_and_holds_up_no_job():
         assert s.post("/api/jobs", {"agent": "asks", "id": "asks"})[0] == 201
         until(lambda: len(lines(h, "failed.txt")) >= 2)
         assert s.post("/api/jobs?wait=30s", {"agent": "spends", "id": "other"})[1]["status"] == "parked"
-        assert marks(h) == [] and lines(h) == []
+        assert recorded_notifications(h) == [] and lines(h) == []
         (h.path / "broken").unlink()
         until(lambda: "asks" in [one["job"] for one in lines(h)])
-        until(lambda: len(marks(h)) == 2)
+        until(lambda: len(recorded_notifications(h)) == 2)
         assert len([one for one in lines(h) if one["job"] == "asks"]) == 1, lines(h)
-        said = expect(s.stop(), 0)
-        assert "ended with 3" in said.err and "is retried in 1s" in said.err, said.err
+        result = expect(s.stop(), 0)
+        assert "ended with 3" in result.err and "is retried in 1s" in result.err, result.err
 
 
 @test
-def mcp_that_owns_its_store_notifies_each_question_once_over_restarts():
+def an_mcp_process_that_owns_its_store_notifies_each_question_once():
     with home() as h:
         program = prepare(h)
-        client = Stdio(h, "asks.yaml", "--notify", program).begin()
+        client = Stdio(h, "asks.yaml", "--notify", program).initialize()
         for agent in ("asks", "pays"):
             client.call(agent)
         until(lambda: len(lines(h)) >= 2)
-        until(lambda: len(marks(h)) == 2)
+        until(lambda: len(recorded_notifications(h)) == 2)
         assert sorted(one["kind"] for one in lines(h)) == ["approval", "wait"], lines(h)
         client.process.send_signal(signal.SIGKILL)
         client.process.wait()
-        client = Stdio(h, "asks.yaml", "--notify", program).begin()
+        client = Stdio(h, "asks.yaml", "--notify", program).initialize()
         client.call("doubts")
         until(lambda: len(lines(h)) >= 3)
-        until(lambda: len(marks(h)) == 3)
+        until(lambda: len(recorded_notifications(h)) == 3)
         assert [one["kind"] for one in lines(h)[2:]] == ["in_doubt"], lines(h)
         code, _, err = client.close()
         assert code == 0, err
@@ -174,27 +172,27 @@ def workers_on_one_postgres_store_notify_each_question_once():
     try:
         with home() as h:
             program, env = prepare(h), {"AETHERIS_STORE": postgres.database()}
-            clerk = Server(h, "asks.yaml", "--workers", "0", "--notify", program, env=env)
+            creator = Server(h, "asks.yaml", "--workers", "0", "--notify", program, env=env)
             workers = [h.start("worker", "asks.yaml", "--notify", program, env=env) for _ in range(3)]
-            asked = {f"{agent}{n}" for agent in ("asks", "pays", "doubts", "spends") for n in range(5)}
-            for job in asked:
-                assert clerk.post("/api/jobs", {"agent": job[:-1], "id": job})[0] == 201
-            until(lambda: {one["job"] for one in lines(h)} == asked)
-            until(lambda: len(marks(h, env)) == len(asked))
-            # One that begins later looks through all jobs that have not ended.
+            waiting = {f"{agent}{n}" for agent in ("asks", "pays", "doubts", "spends") for n in range(5)}
+            for job in waiting:
+                assert creator.post("/api/jobs", {"agent": job[:-1], "id": job})[0] == 201
+            until(lambda: {one["job"] for one in lines(h)} == waiting)
+            until(lambda: len(recorded_notifications(h, env)) == len(waiting))
+            # A worker that starts later checks all jobs that have not ended.
             workers.append(h.start("worker", "asks.yaml", "--notify", program, env=env))
             assert "uses store" in workers[-1].stdout.readline()  # before that, SIGTERM ends a process at once
-            assert clerk.post("/api/jobs", {"agent": "asks", "id": "later"})[0] == 201
+            assert creator.post("/api/jobs", {"agent": "asks", "id": "later"})[0] == 201
             until(lambda: "later" in {one["job"] for one in lines(h)})
-            until(lambda: len(marks(h, env)) == len(asked) + 1)
+            until(lambda: len(recorded_notifications(h, env)) == len(waiting) + 1)
             for process in workers:
                 process.send_signal(signal.SIGTERM)
             ended = [h.end(process) for process in workers]
-            expect(clerk.stop(), 0)
+            expect(creator.stop(), 0)
             assert [one.code for one in ended] == [0] * 4, ended
-            told = lines(h)
-            assert len(told) == len(asked) + 1 and len({one["id"] for one in told}) == len(told), told
-            assert len(set(marks(h, env))) == len(marks(h, env)), marks(h, env)
+            notified = lines(h)
+            assert len(notified) == len(waiting) + 1 and len({one["id"] for one in notified}) == len(notified), notified
+            assert len(set(recorded_notifications(h, env))) == len(recorded_notifications(h, env)), recorded_notifications(h, env)
     finally:
         postgres.end()
 

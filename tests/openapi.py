@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""docs/openapi.json: a sound OpenAPI 3.1 document, what the program serves, and what the program really answers.
+"""docs/openapi.json is a valid OpenAPI 3.1 document, the program serves it, and the responses of the program match it.
 
-Every operation is asked on a SQLite store, and what it answers must fit what the document says of that status. An object whose
-fields the document names has no others.
+Every operation is called on a SQLite store, and its response must match the document for that status. An object whose fields the
+document names may have no others.
 
-Prints `ok NAME` or `not ok NAME` per test. AETHERIS_BIN names the program, AETHERIS_ROOT the tree.
+Prints `ok NAME` or `not ok NAME` for each test. tests/shared/program.py finds the program.
   openapi.py [WORDS]   only tests whose name contains WORDS
 """
 import json
@@ -16,14 +16,15 @@ sys.dont_write_bytecode = True
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 from jsonschema import Draft202012Validator  # noqa: E402
 
-from cli import ROOT, expect, home, run_tests, until  # noqa: E402
-from serve import Server  # noqa: E402
+from shared.home import expect, home, run_tests, until  # noqa: E402
+from shared.program import ROOT  # noqa: E402
+from shared.server import Server  # noqa: E402
 
 DOCUMENT = json.loads((ROOT / "docs/openapi.json").read_text())
 METHODS = {"get", "put", "post", "delete", "options", "head", "patch", "trace"}
 TESTS = []
 
-# What OpenAPI 3.1 asks of the parts that the document has. `schema`: a JSON Schema, looked at by itself.
+# The requirements of OpenAPI 3.1 for the parts that the document has. Each `schema` is validated separately.
 SHAPE = {
     "$defs": {
         "ref": {"type": "object", "required": ["$ref"], "properties": {"$ref": {"type": "string", "pattern": "^#/components/"}}},
@@ -94,7 +95,7 @@ def operations():
 
 
 def parts(value, where=()):
-    """(place, value) of every value within."""
+    """(path, value) of every nested value."""
     yield where, value
     if isinstance(value, (dict, list)):
         for name, inner in (value.items() if isinstance(value, dict) else enumerate(value)):
@@ -115,14 +116,14 @@ def resolved(ref):
 
 
 @test
-def it_has_the_shape_of_openapi_3_1():
+def the_document_is_valid_openapi_3_1():
     Draft202012Validator.check_schema(SHAPE)
     faults = [f"{'/'.join(map(str, e.absolute_path))}: {e.message}" for e in Draft202012Validator(SHAPE).iter_errors(DOCUMENT)]
     assert not faults, "\n".join(faults)
 
 
 @test
-def every_schema_is_one_of_json_schema_2020_12():
+def every_schema_is_valid_json_schema_2020_12():
     for where, schema in schemas():
         try:
             Draft202012Validator.check_schema(schema)
@@ -131,17 +132,17 @@ def every_schema_is_one_of_json_schema_2020_12():
 
 
 @test
-def every_reference_leads_somewhere():
+def every_reference_resolves():
     for where, value in parts(DOCUMENT):
         if where and where[-1] == "$ref":
             try:
                 resolved(value)
             except KeyError:
-                raise AssertionError(f"{where}: {value} leads nowhere") from None
+                raise AssertionError(f"{where}: {value} does not resolve") from None
 
 
 @test
-def operations_are_named_once_and_parameters_are_those_of_the_path():
+def operation_ids_are_unique_and_path_parameters_match():
     seen = set()
     for path, method, operation, parameters in operations():
         assert operation["operationId"] not in seen, operation["operationId"]
@@ -156,13 +157,13 @@ def operations_are_named_once_and_parameters_are_those_of_the_path():
 
 
 @test
-def it_is_written_in_one_form():
+def the_document_is_formatted_canonically():
     text = (ROOT / "docs/openapi.json").read_text(encoding="utf-8")
     assert text == json.dumps(DOCUMENT, indent=1, ensure_ascii=False) + "\n", "json.dumps with indent=1"
 
 
 @test
-def it_is_what_the_program_serves():
+def the_program_serves_the_document():
     with home() as h:
         server = Server(h)
         served = server.get("/openapi.json")[1]
@@ -172,7 +173,7 @@ def it_is_what_the_program_serves():
 
 
 def closed(schema):
-    """The schema, with no fields but those it names, where it names any."""
+    """The schema, with additional fields forbidden where it names fields."""
     if isinstance(schema, list):
         return [closed(one) for one in schema]
     if not isinstance(schema, dict):
@@ -183,26 +184,26 @@ def closed(schema):
     return out
 
 
-class Asked:
-    """Asks a server, and holds each answer to the document."""
+class CheckedClient:
+    """Calls a server and validates each response against the document."""
 
     def __init__(self, server):
         self.server, self.faults, self.done = server, [], set()
         self.components = closed({"schemas": DOCUMENT["components"]["schemas"]})
 
     def __call__(self, status, method, path, body=None, headers=None):
-        got, answer = self.server.ask(method.upper(), path, body, headers)
+        got, answer = self.server.request(method.upper(), path, body, headers)
         assert got == status, f"{method} {path}: {got}, not {status}: {answer}"
         template, operation = self.operation(method, path.split("?")[0])
         response = operation["responses"].get(str(status)) or operation["responses"]["default"]
         response = resolved(response["$ref"]) if "$ref" in response else response
         (kind, content), *_ = response["content"].items()
         schema = {"components": self.components, **closed(content["schema"])}
-        said = f"{method} {template} {status}"
+        label = f"{method} {template} {status}"
         if "json" in kind and schema.get("type") == "object" and "properties" not in schema and template != "/openapi.json":
-            self.faults.append(f"{said}: the document names no field; these came: {answer}")
+            self.faults.append(f"{label}: the document names no field; these came: {answer}")
         for error in Draft202012Validator(schema).iter_errors(answer):
-            self.faults.append(f"{said}: {'.'.join(map(str, error.absolute_path))}: {error.message[:600]}")
+            self.faults.append(f"{label}: {'.'.join(map(str, error.absolute_path))}: {error.message[:600]}")
         if status < 300:
             self.done.add(operation["operationId"])
         return answer
@@ -214,117 +215,168 @@ class Asked:
         raise AssertionError(f"the document has no {method} {path}")
 
     def job(self, agent, name, **more):
-        """Made, and at rest."""
+        """Creates a job and waits until it ends or blocks."""
         return self(201, "post", "/api/jobs?wait=30s", {"agent": agent, "id": name, **more})
 
     def ended(self, name, kind="job_completed"):
-        said = self(200, "get", f"/api/jobs/{name}/events?type={kind}&wait=30s")
-        assert said["events"], (name, kind)
+        page = self(200, "get", f"/api/jobs/{name}/events?type={kind}&wait=30s")
+        assert page["events"], (name, kind)
+
+
+def call_service_and_agents(send_request):
+    """Health, documents and the registry of agents."""
+    for path in ("/", "/api/health", "/api/ready", "/metrics", "/openapi.json", "/api/workers", "/api/tools", "/api/agents"):
+        send_request(200, "get", path)
+    late = {"plan": [{"id": "say", "tool": "echo", "args": {"v": 1}}], "output": "${ .steps.say }"}
+    send_request(201, "put", "/api/agents/late", late)
+    send_request(200, "put", "/api/agents/late", late)
+    send_request(400, "put", "/api/agents/late", {"plan": [{"id": "say", "tool": "nobody"}]})
+    send_request(200, "get", "/api/agents/late?version=1")
+    send_request(404, "get", "/api/agents/nobody")
+
+
+def create_jobs(send_request):
+    """A job that completes, one that fails, one with an unknown outcome, and one that waits for a user, a signal and a message."""
+    send_request(201, "put", "/api/agents/person", {"plan": [
+        {"id": "sure", "wait": {"type": "human", "key": "sure"}}, {"id": "word", "wait": {"type": "signal", "key": "word"}},
+        {"id": "note", "wait": {"type": "message", "channel": "note"}}]})
+    send_request.job("echo", "e", input={"n": 1}, labels={"a": "b"}, priority=3, queue="q", idempotency_key="key")
+    send_request(200, "post", "/api/jobs", {"agent": "echo", "id": "e", "input": {"n": 1}, "labels": {"a": "b"}, "priority": 3,
+                                            "queue": "q", "idempotency_key": "key"})
+    send_request(409, "post", "/api/jobs", {"agent": "echo", "id": "other", "input": {"n": 2}, "idempotency_key": "key"})
+    send_request(404, "post", "/api/jobs", {"agent": "nobody"})
+    send_request.job("fails", "f")
+    send_request.job("doubts", "d")
+    send_request.job("person", "p")
+
+
+def read_jobs(send_request):
+    """Lists and views of jobs that completed, failed, have an unknown outcome, and wait."""
+    for job in ("e", "f", "d", "p"):
+        for part in ("", "/events", "/trace", "/transcript", "/replay", "/verify"):
+            send_request(200, "get", f"/api/jobs/{job}{part}")
+        for part in ("/steps", "/conversation", "/forks", "/events?order=desc&limit=2", "/events?fields=slim", "/replay?at=2",
+                     "/replay?fields=summary", "/replay?fields=steps"):
+            send_request(200, "get", f"/api/jobs/{job}{part}")
+        step = send_request(200, "get", f"/api/jobs/{job}/steps?parent=root")["steps"][0]["step_id"]
+        send_request(200, "get", f"/api/jobs/{job}/steps/{step}")
+    send_request(404, "get", "/api/jobs/e/steps/nothing")
+    for query in ("", "?limit=1", "?in_doubt=true", "?stuck=true&older_than=0s", "?label=a:b", "?status=failed&status=waiting",
+                  "?since=1h", "?queue=q"):
+        send_request(200, "get", "/api/jobs" + query)
+    send_request(404, "get", "/api/jobs/nobody")
+
+
+def answer_jobs(server, send_request):
+    """Approvals, signals, messages and resolutions."""
+    send_request(200, "get", "/api/requests")
+    approval = send_request(200, "get", "/api/approvals")["approvals"][0]["id"]
+    send_request(200, "post", f"/api/approvals/{approval}", {"decision": "approve", "note": "x"})
+    until(lambda: server.status("p") == "waiting")
+    send_request(200, "post", "/api/jobs/p/signal", {"correlation_key": "word", "payload": 1, "message_id": "m"})
+    send_request(200, "post", "/api/jobs/p/signal", {"correlation_key": "word", "payload": 1, "message_id": "m"})
+    send_request(202, "post", "/api/jobs/p/message", {"channel": "note", "payload": 2})
+    send_request.ended("p")
+    send_request(202, "post", "/api/agents/late/message", {"message": 1})
+    call = send_request(200, "get", "/api/jobs/d")["in_doubt"][0]["idempotency_key"]
+    send_request(200, "post", "/api/jobs/d/resolve", {"idempotency_key": call, "resolution": "happened", "result": 1})
+    send_request.ended("d")
+
+
+def fork_jobs(send_request):
+    """Forks and retries; MCP."""
+    send_request(200, "post", "/api/jobs/f/retry", {"dry_run": True})
+    send_request(200, "post", "/api/jobs/e/fork", {"at_seq": 2, "dry_run": True})
+    send_request(201, "post", "/api/jobs/f/retry?wait=30s", {"id": "f2"})
+    assert [job["id"] for job in send_request(200, "get", "/api/jobs/f/forks")["jobs"]] == ["f2"]
+    send_request(201, "post", "/api/jobs/e/fork?wait=30s", {"at_seq": 2, "id": "e2", "input": {"n": 5}})
+    send_request(409, "post", "/api/jobs/d/fork", {"at_seq": 2, "id": "d2"})
+    send_request(200, "get", "/api/approvals?job=p")
+    send_request(200, "post", "/mcp", {"jsonrpc": "2.0", "id": 1, "method": "tools/list"})
+    send_request(400, "post", "/mcp", {"jsonrpc": "2.0", "id": 1})
+
+
+def change_budget(send_request):
+    """A budget that is lowered, exhausted and raised."""
+    say = {"tool": "echo", "args": {"v": 1}}
+    send_request(201, "put", "/api/agents/little", {"budget": {"tool_calls": 1, "wall": "1h", "soft": 50}, "plan": [{"id": "say", **say}]})
+    send_request.job("little", "b", budget={"tool_calls": 0, "wall": "30m"})
+    send_request(400, "post", "/api/jobs", {"agent": "little", "budget": {"tool_calls": 2}})
+    for part in ("", "/trace", "/replay"):
+        send_request(200, "get", "/api/jobs/b" + part)
+    send_request(200, "get", "/api/jobs?stuck=true")
+    send_request(400, "post", "/api/jobs/b/budget", {"tokens": 5})
+    send_request(200, "post", "/api/jobs/b/budget", {"tool_calls": 5, "note": "x"})
+    send_request.ended("b")
+    send_request(409, "post", "/api/jobs/b/budget", {"tool_calls": 9})
+
+
+def change_running_jobs(h, server, send_request):
+    """Pause, re-plan, resume and cancel: of a job that is leased by this process, then of one that no process holds."""
+    send_request(201, "post", "/api/jobs", {"agent": "holds", "id": "h"})
+    until(lambda: server.status("h") == "running")
+    send_request(202, "post", "/api/jobs/h/pause", {"reason": "x"})
+    send_request(200, "get", "/api/jobs/h")
+    send_request(200, "get", "/api/jobs/h/trace")
+    h.release_hold()
+    until(lambda: server.status("h") in ("parked", "completed"))
+    send_request(201, "post", "/api/jobs?wait=30s", {"agent": "asks", "id": "a"})
+    plan = send_request(200, "get", "/api/agents/asks")["plan"]
+    send_request(202, "post", "/api/jobs/a/plan", {"task_graph": plan, "reason": "x"})
+    plan["nodes"][0]["wait"]["key"] = "another"
+    send_request(202, "post", "/api/jobs/a/plan", {"task_graph": plan, "reason": "x"})
+    until(lambda: server.status("a") == "waiting")
+    send_request(202, "post", "/api/jobs/a/pause", {"reason": "x"})
+    until(lambda: server.status("a") == "parked")
+    send_request(200, "get", "/api/jobs/a")
+    send_request(202, "post", "/api/jobs/a/resume", {"reason": "x"})
+    send_request(202, "post", "/api/jobs/a/cancel", {"reason": "x"})
+    send_request.ended("a", "job_cancelled")
+
+
+def delete_and_audit(send_request):
+    """A redaction, transcripts of all jobs, a prune, the audit log."""
+    send_request(200, "post", "/api/jobs/e/redact", {"all": True, "keep_forks": True, "reason": "x"})
+    send_request(200, "get", "/api/jobs/e/events")
+    for job in ("e", "e2", "f", "f2", "d", "p", "b", "a", "h"):  # a fork, an approval, a budget, another plan, a redaction
+        send_request(200, "get", f"/api/jobs/{job}/transcript")
+    send_request(200, "post", "/api/prune", {"older_than": "0s", "dry_run": True})
+    send_request(200, "post", "/api/prune", {"older_than": "0s", "agent": "echo"})
+    send_request(200, "get", "/api/audit")
+    send_request(200, "get", "/api/audit/verify")
+
+
+def use_keys(h, server, send_request):
+    """The first key restricts access."""
+    key = expect(h.run("keys", "create", "--role", "admin", "--json"), 0).json()["key"]
+    until(lambda: server.get("/api/jobs")[0] == 401)
+    send_request(401, "get", "/api/jobs")
+    admin = {"Authorization": "Bearer " + key}
+    made = send_request(201, "post", "/api/keys", {"role": "viewer", "name": "x", "expires": "1h"}, admin)
+    send_request(200, "get", "/api/keys", None, admin)
+    send_request(200, "delete", f"/api/keys/{made['id']}", None, admin)
+    send_request(200, "get", "/api/keys", None, admin)
+    send_request(200, "get", "/api/audit", None, admin)
 
 
 @test
-def every_operation_answers_as_it_says():
+def every_operation_answers_as_documented():
     with home() as h:
         server = Server(h)
-        ask = Asked(server)
-        for path in ("/", "/api/health", "/api/ready", "/metrics", "/openapi.json", "/api/workers", "/api/tools", "/api/agents"):
-            ask(200, "get", path)
-        late = {"plan": [{"id": "say", "tool": "echo", "args": {"v": 1}}], "output": "${ .steps.say }"}
-        ask(201, "put", "/api/agents/late", late)
-        ask(200, "put", "/api/agents/late", late)
-        ask(400, "put", "/api/agents/late", {"plan": [{"id": "say", "tool": "nobody"}]})
-        ask(200, "get", "/api/agents/late?version=1")
-        ask(404, "get", "/api/agents/nobody")
-        # A person, a call that asks one, a signal, a message.
-        ask(201, "put", "/api/agents/person", {"plan": [
-            {"id": "sure", "wait": {"type": "human", "key": "sure"}}, {"id": "word", "wait": {"type": "signal", "key": "word"}},
-            {"id": "note", "wait": {"type": "message", "channel": "note"}}]})
-        ask.job("echo", "e", input={"n": 1}, labels={"a": "b"}, priority=3, queue="q", idempotency_key="key")
-        ask(200, "post", "/api/jobs", {"agent": "echo", "id": "e", "input": {"n": 1}, "labels": {"a": "b"}, "priority": 3,
-                                       "queue": "q", "idempotency_key": "key"})
-        ask(409, "post", "/api/jobs", {"agent": "echo", "id": "other", "input": {"n": 2}, "idempotency_key": "key"})
-        ask(404, "post", "/api/jobs", {"agent": "nobody"})
-        ask.job("fails", "f")
-        ask.job("doubts", "d")
-        ask.job("person", "p")
-        for job in ("e", "f", "d", "p"):
-            for part in ("", "/events", "/trace", "/transcript", "/replay", "/verify"):
-                ask(200, "get", f"/api/jobs/{job}{part}")
-        for query in ("", "?limit=1", "?in_doubt=true", "?stuck=true&older_than=0s", "?label=a:b"):
-            ask(200, "get", "/api/jobs" + query)
-        ask(404, "get", "/api/jobs/nobody")
-        ask(200, "get", "/api/requests")
-        approval = ask(200, "get", "/api/approvals")["approvals"][0]["id"]
-        ask(200, "post", f"/api/approvals/{approval}", {"decision": "approve", "note": "x"})
-        until(lambda: server.status("p") == "waiting")
-        ask(200, "post", "/api/jobs/p/signal", {"correlation_key": "word", "payload": 1, "message_id": "m"})
-        ask(200, "post", "/api/jobs/p/signal", {"correlation_key": "word", "payload": 1, "message_id": "m"})
-        ask(202, "post", "/api/jobs/p/message", {"channel": "note", "payload": 2})
-        ask.ended("p")
-        ask(202, "post", "/api/agents/late/message", {"message": 1})
-        call = ask(200, "get", "/api/jobs/d")["in_doubt"][0]["idempotency_key"]
-        ask(200, "post", "/api/jobs/d/resolve", {"idempotency_key": call, "resolution": "happened", "result": 1})
-        ask.ended("d")
-        ask(201, "post", "/api/jobs/f/retry?wait=30s", {"id": "f2"})
-        ask(201, "post", "/api/jobs/e/fork", {"at_seq": 2, "id": "e2", "input": {"n": 5}})
-        ask(409, "post", "/api/jobs/d/fork", {"at_seq": 2, "id": "d2"})
-        ask(200, "get", "/api/approvals?job=p")
-        ask(200, "post", "/mcp", {"jsonrpc": "2.0", "id": 1, "method": "tools/list"})
-        ask(400, "post", "/mcp", {"jsonrpc": "2.0", "id": 1})
-        # A budget that is lowered, used up, raised.
-        say = {"tool": "echo", "args": {"v": 1}}
-        ask(201, "put", "/api/agents/little", {"budget": {"tool_calls": 1, "wall": "1h", "soft": 50}, "plan": [{"id": "say", **say}]})
-        ask.job("little", "b", budget={"tool_calls": 0, "wall": "30m"})
-        ask(400, "post", "/api/jobs", {"agent": "little", "budget": {"tool_calls": 2}})
-        for part in ("", "/trace", "/replay"):
-            ask(200, "get", "/api/jobs/b" + part)
-        ask(200, "get", "/api/jobs?stuck=true")
-        ask(400, "post", "/api/jobs/b/budget", {"tokens": 5})
-        ask(200, "post", "/api/jobs/b/budget", {"tool_calls": 5, "note": "x"})
-        ask.ended("b")
-        ask(409, "post", "/api/jobs/b/budget", {"tool_calls": 9})
-        # Held by this process, then by nobody.
-        ask(201, "post", "/api/jobs", {"agent": "holds", "id": "h"})
-        until(lambda: server.status("h") == "running")
-        ask(202, "post", "/api/jobs/h/pause", {"reason": "x"})
-        ask(200, "get", "/api/jobs/h")
-        ask(200, "get", "/api/jobs/h/trace")
-        h.go()
-        until(lambda: server.status("h") in ("parked", "completed"))
-        ask(201, "post", "/api/jobs?wait=30s", {"agent": "asks", "id": "a"})
-        plan = ask(200, "get", "/api/agents/asks")["plan"]
-        ask(202, "post", "/api/jobs/a/plan", {"task_graph": plan, "reason": "x"})
-        plan["nodes"][0]["wait"]["key"] = "another"
-        ask(202, "post", "/api/jobs/a/plan", {"task_graph": plan, "reason": "x"})
-        until(lambda: server.status("a") == "waiting")
-        ask(202, "post", "/api/jobs/a/pause", {"reason": "x"})
-        until(lambda: server.status("a") == "parked")
-        ask(200, "get", "/api/jobs/a")
-        ask(202, "post", "/api/jobs/a/resume", {"reason": "x"})
-        ask(202, "post", "/api/jobs/a/cancel", {"reason": "x"})
-        ask.ended("a", "job_cancelled")
-        ask(200, "post", "/api/jobs/e/redact", {"all": True, "keep_forks": True, "reason": "x"})
-        ask(200, "get", "/api/jobs/e/events")
-        for job in ("e", "e2", "f", "f2", "d", "p", "b", "a", "h"):  # a fork, an approval, a budget, another plan, a redaction
-            ask(200, "get", f"/api/jobs/{job}/transcript")
-        ask(200, "post", "/api/prune", {"older_than": "0s", "dry_run": True})
-        ask(200, "post", "/api/prune", {"older_than": "0s", "agent": "echo"})
-        ask(200, "get", "/api/audit")
-        ask(200, "get", "/api/audit/verify")
-        # The gate closes behind the first key.
-        key = expect(h.run("keys", "create", "--role", "admin", "--json"), 0).json()["key"]
-        until(lambda: server.get("/api/jobs")[0] == 401)
-        ask(401, "get", "/api/jobs")
-        admin = {"Authorization": "Bearer " + key}
-        made = ask(201, "post", "/api/keys", {"role": "viewer", "name": "x", "expires": "1h"}, admin)
-        ask(200, "get", "/api/keys", None, admin)
-        ask(200, "delete", f"/api/keys/{made['id']}", None, admin)
-        ask(200, "get", "/api/keys", None, admin)
-        ask(200, "get", "/api/audit", None, admin)
+        send_request = CheckedClient(server)
+        call_service_and_agents(send_request)
+        create_jobs(send_request)
+        read_jobs(send_request)
+        answer_jobs(server, send_request)
+        fork_jobs(send_request)
+        change_budget(send_request)
+        change_running_jobs(h, server, send_request)
+        delete_and_audit(send_request)
+        use_keys(h, server, send_request)
         expect(server.stop(), 0)
-        missing = {operation["operationId"] for _, _, operation, _ in operations()} - ask.done
-        assert not missing, f"never asked: {sorted(missing)}"
-        assert not ask.faults, "\n".join(dict.fromkeys(ask.faults))
+        missing = {operation["operationId"] for _, _, operation, _ in operations()} - send_request.done
+        assert not missing, f"never called: {sorted(missing)}"
+        assert not send_request.faults, "\n".join(dict.fromkeys(send_request.faults))
 
 
 if __name__ == "__main__":

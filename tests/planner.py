@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""A planner, on the real program, with the scripted model server and a till that counts what it was asked to do.
+"""A planner, with the scripted model server and a shop that counts its payments.
 
-A model's plan is checked, recorded and carried out; one that calls what there is not is mended once, or fails the job;
-what a policy denies or the agent does not grant is not done; killed at every failpoint hit, the model's recorded answer is
-not asked for again, the plan is the same, and nothing is paid twice.
+A model-generated plan is checked, recorded and executed. A plan with an unknown tool is repaired once, or fails the job. A call
+that a policy denies or the agent does not grant is not made. A process killed at every failpoint requests no recorded answer
+again, keeps the plan, and pays nothing twice.
 
   planner.py [WORDS]   only tests whose name contains WORDS
 """
@@ -12,19 +12,19 @@ import sys
 
 sys.dont_write_bytecode = True
 from shared import desk as shared  # noqa: E402
-from shared.desk import ROOT, SCENARIOS, dying, hits, named, run_tests  # noqa: E402
+from shared.desk import ROOT, SCENARIOS, exit_at, failpoint_hits, job_name, run_tests  # noqa: E402
 
 KEY = "sk-of-planners-1"
 
 
 class Desk(shared.Desk):
-    """With the example as its agents file."""
+    """Its agents file is the example."""
 
     def __init__(self):
         super().__init__([KEY], SCENARIOS / "planner.json")
         self.write()
-        self.till.receipt = lambda body: {"of": body["order"], "amount": body["amount"]}
-        self.env |= {"SHOP_URL": self.till.url, "MODEL_URL": f"{self.open_models()}/v1", "MODEL_KEY": KEY, "MODEL": "planner"}
+        self.shop.receipt = lambda body: {"of": body["order"], "amount": body["amount"]}
+        self.env |= {"SHOP_URL": self.shop.url, "MODEL_URL": f"{self.open_models()}/v1", "MODEL_KEY": KEY, "MODEL": "planner"}
 
     def write(self, **changes):
         text = (ROOT / "examples/agents/planner.yaml").read_text()
@@ -36,16 +36,16 @@ class Desk(shared.Desk):
     def job(self, message, job="t", durability="fused", **more):
         return self.start("planner", {"message": message}, job, "--durability", durability, **more)
 
-    def asked(self):
-        return len(self.asked_models())
+    def requests(self):
+        return len(self.model_requests())
 
     def plans(self, job="t"):
         return [e["payload"] for e in self.events(job) if e["type"] == "plan_generated"]
 
 
-def a_plan_that_a_model_makes_is_recorded_and_carried_out(desk):
-    said = json.loads(desk.job("Refund order 43, please.", code=0).stdout)
-    assert said == {"paid": {"of": "43", "amount": 12}}, said
+def a_model_generated_plan_is_recorded_and_executed(desk):
+    result = json.loads(desk.job("Refund order 43, please.", code=0).stdout)
+    assert result == {"paid": {"of": "43", "amount": 12}}, result
     first, second = desk.plans()
     assert first["planned_by"] == "file" and second["planned_by"].startswith("model:main/"), (first, second)
     assert second["decision_locked"] is True and second["plan_hash"] != first["plan_hash"], second
@@ -53,69 +53,69 @@ def a_plan_that_a_model_makes_is_recorded_and_carried_out(desk):
     assert second["plan_input_hash"] == turns[0]["arguments_hash"], (second, turns[0])
     words = json.dumps(turns[0]["arguments"]["messages"])
     assert "Refunds an order" in words and "exclusiveMinimum" in words and KEY not in words, words
-    assert desk.asked() == 1 and desk.till.effects == {"/refunds": 1}, desk.till.effects
+    assert desk.requests() == 1 and desk.shop.effects == {"/refunds": 1}, desk.shop.effects
     trace = desk.run("trace", "t", code=0).stdout
     for node in ("planner", "order", "pay"):
         assert node in trace, trace
     assert [n["id"] for n in second["task_graph"]["nodes"]] == ["planner", "order", "pay"], second
     desk.run("replay", "t", code=0)
     desk.job("Refund order 43, please.", code=0)
-    assert desk.asked() == 1, "a recorded plan was asked for again"
-    desk.proved()
+    assert desk.requests() == 1, "a recorded plan was requested again"
+    desk.expect_verified()
 
 
-def a_plan_that_is_none_is_mended_once_or_fails_the_job(desk):
-    said = json.loads(desk.job("A slip: refund order 43, please.", code=0).stdout)
-    assert said == {"paid": {"of": "43", "amount": 12}} and desk.asked() == 2, said
+def an_invalid_plan_is_repaired_once_or_fails_the_job(desk):
+    result = json.loads(desk.job("A slip: refund order 43, please.", code=0).stdout)
+    assert result == {"paid": {"of": "43", "amount": 12}} and desk.requests() == 2, result
     choices = [e["payload"]["payload"] for e in desk.events() if e["type"] == "decision_recorded"]
     assert "`find_order`, which may not be called; there are: get_order, refund" in choices[0]["repair"], choices
-    desk.proved()
+    desk.expect_verified()
     done = desk.job("This is never a plan.", "bad", code=1)
     assert "plan_invalid" in done.stderr and "wire_money" in done.stderr, done.stderr
-    assert desk.asked() == 4 and desk.till.effects == {"/refunds": 1} and len(desk.plans("bad")) == 1, desk.till.effects
-    desk.proved("bad", "failed")
+    assert desk.requests() == 4 and desk.shop.effects == {"/refunds": 1} and len(desk.plans("bad")) == 1, desk.shop.effects
+    desk.expect_verified("bad", "failed")
 
 
-def what_a_policy_denies_or_nobody_granted_is_not_done(desk):
+def a_planned_call_that_is_denied_or_not_granted_is_not_made(desk):
     done = desk.job("Be sneaky: refund order 43.", code=1)
     assert "denied" in done.stderr and "above the limit of 500 EUR" in done.stderr, done.stderr
     desk.write(grants=("grants: [payments]", "grants: []"))
     noted = desk.run("check", "agents.yaml", code=0).stderr
     assert "agents.planner.planner.tools" in noted and "`refund` (`payments`)" in noted, noted
-    asked = desk.asked()
+    requests = desk.requests()
     done = desk.job("Refund order 43, please.", "ungranted", code=1)
     assert "plan_invalid" in done.stderr and "`refund`, which may not be called" in done.stderr, done.stderr
-    assert desk.asked() == asked + 2 and len(desk.plans("ungranted")) == 1, "its model is told why, before anything is done"
-    assert desk.till.effects == {}, desk.till.effects
-    desk.proved("ungranted", "failed")
+    assert desk.requests() == requests + 2 and len(desk.plans("ungranted")) == 1, "the model receives the reason before any call"
+    assert desk.shop.effects == {}, desk.shop.effects
+    desk.expect_verified("ungranted", "failed")
 
 
-def killed_at_every_failpoint_hit_it_makes_one_plan_and_pays_once(desk):
+def a_planner_killed_at_every_failpoint_makes_one_plan_and_pays_once(desk):
     words = "A slip: refund order 43, please."
     for durability in ("fused", "split"):
-        calm = desk.job(words, f"calm-{durability}", durability, code=0, AETHERIS_FAILPOINTS_TRACE="1")
-        points = hits(calm)
+        baseline = desk.job(words, f"calm-{durability}", durability, code=0, AETHERIS_FAILPOINTS_TRACE="1")
+        points = failpoint_hits(baseline)
         assert len(points) > 10, points
         plan = desk.plans(f"calm-{durability}")[1]["plan_hash"]
         for point in points:
-            job = named(durability, point)
-            paid, asked = desk.till.effects["/refunds"], desk.asked()
-            died = desk.job(words, job, durability=durability, **dying(point))
+            job = job_name(durability, point)
+            paid, requests = desk.shop.effects["/refunds"], desk.requests()
+            died = desk.job(words, job, durability=durability, **exit_at(point))
             assert died.returncode in (0, 137), (point, died.stderr)
             if died.returncode:
                 known = sum(e["type"] == "command_committed" and "llm_model" in e["payload"] for e in desk.events(job))
-                then = desk.asked()
+                then = desk.requests()
                 lived = desk.job(words, job, code=0, durability=durability)
-                assert lived.stdout == calm.stdout, (point, lived.stdout)
-                assert desk.asked() - then <= 2 - known, (point, "a recorded answer was asked for again")
-            assert desk.till.effects["/refunds"] - paid == 1, (point, desk.till.effects)
-            assert desk.asked() - asked <= 3, point
+                assert lived.stdout == baseline.stdout, (point, lived.stdout)
+                assert desk.requests() - then <= 2 - known, (point, "a recorded answer was requested again")
+            assert desk.shop.effects["/refunds"] - paid == 1, (point, desk.shop.effects)
+            assert desk.requests() - requests <= 3, point
             assert [p["plan_hash"] for p in desk.plans(job)[1:]] == [plan], point
-            desk.proved(job)
+            desk.expect_verified(job)
 
 
-TESTS = (a_plan_that_a_model_makes_is_recorded_and_carried_out, a_plan_that_is_none_is_mended_once_or_fails_the_job,
-         what_a_policy_denies_or_nobody_granted_is_not_done, killed_at_every_failpoint_hit_it_makes_one_plan_and_pays_once)
+TESTS = (a_model_generated_plan_is_recorded_and_executed, an_invalid_plan_is_repaired_once_or_fails_the_job,
+         a_planned_call_that_is_denied_or_not_granted_is_not_made, a_planner_killed_at_every_failpoint_makes_one_plan_and_pays_once)
 
 if __name__ == "__main__":
     sys.exit(run_tests("planner", TESTS, Desk))

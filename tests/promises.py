@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Two promises on the real program, each looked at from outside.
+"""Two guarantees, checked from outside of the process.
 
-A write whose durability failed is never followed by its call: with every commit failing, the tool's program is not run.
-`replay` and `verify` only read: they open no network connection and leave the store's bytes as they were (SQLite may make its empty WAL) (the engine
-itself can have neither clock, file nor socket: `./dev check` holds it to that).
+A write whose durability failed is never followed by its call: with every commit failing, the program of the tool is not run.
+`replay` and `verify` only read: they open no network connection and do not change the bytes of the store (SQLite may create its
+empty WAL). The engine itself has no clock, file or socket: `./dev check` verifies that.
 """
 
 import hashlib
@@ -16,10 +16,9 @@ import subprocess
 import sys
 import tempfile
 
+from shared.program import BIN
 from shared.sanitizer import sanitizer
 
-ROOT = pathlib.Path(os.environ.get("AETHERIS_ROOT", pathlib.Path(__file__).resolve().parent.parent))
-BIN = os.environ.get("AETHERIS_BIN", str(ROOT / "build/dev/aetheris"))
 AGENTS = """\
 aetheris: 1
 tools:
@@ -39,7 +38,7 @@ def aetheris(folder, *arguments, **more):
                           timeout=120, stdin=subprocess.DEVNULL)
 
 
-def failed_write_no_call(folder):
+def check_failed_write_makes_no_call(folder):
     done = aetheris(folder, "run", "agents.yaml", "--job-id", "p1", "--detach")
     assert done.returncode == 0, done.stderr
     failing = subprocess.Popen([BIN, "run", "agents.yaml", "--job-id", "p1", "--grace", "1s"], cwd=folder,
@@ -49,8 +48,8 @@ def failed_write_no_call(folder):
         failing.wait(timeout=4)
     except subprocess.TimeoutExpired:
         failing.send_signal(signal.SIGINT)
-    _, said = failing.communicate(timeout=60)
-    assert failing.returncode != 0, said
+    _, result = failing.communicate(timeout=60)
+    assert failing.returncode != 0, result
     assert not (folder / "paid.txt").exists(), "the program was run although its declaration was never durable"
     done = aetheris(folder, "run", "agents.yaml", "--job-id", "p1")
     assert done.returncode == 0, done.stderr
@@ -63,7 +62,7 @@ def digest(folder):
             if p.is_file() and p.stat().st_size > 0 and not p.name.endswith(("-shm", ".lock"))}
 
 
-def reading_only_reads(folder):
+def check_reading_changes_nothing(folder):
     before = digest(folder)
     seq = len(json.loads(aetheris(folder, "events", "p1", "--json").stdout)["events"])
     for command in (["replay", "p1", "--at", str(seq)], ["replay", "p1"], ["verify", "p1"], ["verify", "p1", "--json"]):
@@ -82,9 +81,9 @@ def main():
     with tempfile.TemporaryDirectory(prefix="aetheris-promises-") as temporary:
         folder = pathlib.Path(temporary)
         (folder / "agents.yaml").write_text(AGENTS)
-        for name, test in (("a write that was not durable is never followed by its call", failed_write_no_call),
-                           ("replay and verify open no connection and change nothing", reading_only_reads)):
-            if test is reading_only_reads and shutil.which("strace") is None:
+        for name, test in (("a write that was not durable is never followed by its call", check_failed_write_makes_no_call),
+                           ("replay and verify open no connection and change nothing", check_reading_changes_nothing)):
+            if test is check_reading_changes_nothing and shutil.which("strace") is None:
                 print(f"ok {name} # SKIP strace is not installed")
                 continue
             try:

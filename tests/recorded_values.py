@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Time, random numbers and ids of a job, on the real program: one value of a step, whatever dies.
+"""Recorded time, random numbers and ids: one value per step, wherever the process dies.
 
-A plan sends its values to a till, a loop gives them to its model. Both are killed at every failpoint hit, and with SIGKILL in the
-middle of a call; the values that stood in the log before are those that are sent after. `redact --all` erases them, and the job
-can still be looked at. `check` refuses what is about calls.
+A plan sends its values to a shop, a loop returns them to its model. Both are killed at every failpoint, and with SIGKILL during
+a call; the values recorded before are those sent afterwards. `redact --all` erases them, and the job can still be read. `check`
+rejects call settings of these tools.
 
   recorded_values.py [WORDS]   only tests whose name contains WORDS
 """
@@ -16,9 +16,9 @@ import sys
 import time
 
 sys.dont_write_bytecode = True
-from cli import until  # noqa: E402
+from shared.home import until  # noqa: E402
 from shared import desk as shared  # noqa: E402
-from shared.desk import BIN, dying, hits, named, run_tests  # noqa: E402
+from shared.desk import BIN, exit_at, failpoint_hits, job_name, run_tests  # noqa: E402
 
 KEY = "sk-of-values-1"
 TYPES = ("time_recorded", "random_recorded", "uuid_recorded")
@@ -28,7 +28,7 @@ tools:
   clock: { native: now, description: What time it is }
   dice: { native: random }
   id: { native: uuid }
-  pay: { description: Pay, http: { method: POST, url: "${ env.TILL }/payments" }, effect: idempotent }
+  pay: { description: Pay, http: { method: POST, url: "${ env.SHOP }/payments" }, effect: idempotent }
   slow:
     command: ["sh", "-c", "touch began; while [ ! -e go ]; do sleep 0.05; done"]
     effect: read
@@ -70,7 +70,7 @@ class Desk(shared.Desk):
         (self.path / "agents.yaml").write_text(AGENTS)
         (self.path / "teller.json").write_text(json.dumps(TELLER))
         self.scenarios += ["--scenario", self.path / "teller.json"]
-        self.env |= {"TILL": self.till.url, "MODELS": self.open_models(), "MODEL_KEY": KEY}
+        self.env |= {"SHOP": self.shop.url, "MODELS": self.open_models(), "MODEL_KEY": KEY}
 
     def job(self, agent, job="t", durability="fused", **more):
         return self.start(agent, {"message": "Go on."}, job, "--durability", durability, **more)
@@ -87,15 +87,15 @@ def of_kind(values, kind):
     return [value for effect, value in values.items() if effect.endswith(":" + kind)]
 
 
-def a_plan_sends_what_is_recorded_and_makes_no_call_for_it(desk):
+def a_plan_uses_recorded_values_without_a_tool_call(desk):
     before = time.time()
-    said = json.loads(desk.job("plan", code=0).stdout)
+    result = json.loads(desk.job("plan", code=0).stdout)
     values = desk.values()
     at, = of_kind(values, "time")
     roll, = of_kind(values, "random")
     ids = of_kind(values, "uuid")
-    assert said["at"] == at and said["roll"] == roll and sorted(said["ids"]) == sorted(ids), (said, values)
-    assert said["paid"] == {"at": at["time"], "ms": at["ms"], "n": roll, "ids": said["ids"]}, said
+    assert result["at"] == at and result["roll"] == roll and sorted(result["ids"]) == sorted(ids), (result, values)
+    assert result["paid"] == {"at": at["time"], "ms": at["ms"], "n": roll, "ids": result["ids"]}, result
     assert before - 1 < at["ms"] / 1000 < time.time() + 1, at
     assert 1 <= roll <= 10**9 and ids[0] != ids[1], values
     assert all(re.fullmatch(r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}", i) for i in ids), ids
@@ -104,9 +104,9 @@ def a_plan_sends_what_is_recorded_and_makes_no_call_for_it(desk):
     start = next(i for i, e in enumerate(events) if e["type"] == "time_recorded") - 2
     assert [e["type"] for e in events[start:start + 6]] == [
         "node_started", "command_emitted", "time_recorded", "command_committed", "node_finished", "step_committed"], events
-    desk.proved()
+    desk.expect_verified()
     other = json.loads(desk.job("plan", job="u", code=0).stdout)
-    assert other["roll"] != said["roll"] and other["ids"][0] != said["ids"][0], other
+    assert other["roll"] != result["roll"] and other["ids"][0] != result["ids"][0], other
     trace = json.loads(desk.run("trace", "t", "--json", code=0).stdout)
     assert trace["nodes"][0]["result"] == at and trace["nodes"][0]["tries"] == [], trace["nodes"][0]
     assert {e["kind"] for e in trace["effects"]} == {"time", "random", "uuid", "tool"}, trace["effects"]
@@ -114,44 +114,44 @@ def a_plan_sends_what_is_recorded_and_makes_no_call_for_it(desk):
 
 def killed_at_every_failpoint_hit(desk, agent):
     for durability in ("fused", "split"):
-        calm = desk.job(agent, job=f"calm-{durability}", code=0, durability=durability, AETHERIS_FAILPOINTS_TRACE="1")
-        points = hits(calm)
+        baseline = desk.job(agent, job=f"calm-{durability}", code=0, durability=durability, AETHERIS_FAILPOINTS_TRACE="1")
+        points = failpoint_hits(baseline)
         assert len(points) > 5, points
         for point in points:
-            job = named(agent, durability, point)
-            paid = len(desk.till.paid)
-            died = desk.job(agent, job=job, durability=durability, **dying(point))
+            job = job_name(agent, durability, point)
+            paid = len(desk.shop.paid)
+            died = desk.job(agent, job=job, durability=durability, **exit_at(point))
             assert died.returncode in (0, 137), (point, died.stderr)
             known = desk.values(job)
             if died.returncode:
                 desk.job(agent, job=job, code=0, durability=durability)
             values = desk.values(job)
             assert {effect: values[effect] for effect in known} == known, (point, known, values)
-            assert len(desk.till.paid) - paid == 1, (point, desk.till.paid)
+            assert len(desk.shop.paid) - paid == 1, (point, desk.shop.paid)
             at, = of_kind(values, "time")
-            assert desk.till.paid[-1][1]["at"] in (at["time"], at["ms"]), (point, desk.till.paid[-1], at)
-            desk.proved(job)
+            assert desk.shop.paid[-1][1]["at"] in (at["time"], at["ms"]), (point, desk.shop.paid[-1], at)
+            desk.expect_verified(job)
 
 
-def a_plan_killed_at_every_failpoint_hit_has_one_value_of_a_step(desk):
+def a_plan_killed_at_every_failpoint_records_one_value_per_step(desk):
     killed_at_every_failpoint_hit(desk, "plan")
 
 
-def a_loop_killed_at_every_failpoint_hit_has_one_value_of_a_step(desk):
+def a_loop_killed_at_every_failpoint_records_one_value_per_step(desk):
     killed_at_every_failpoint_hit(desk, "teller")
 
 
-def a_model_gets_the_value_and_is_told_of_bad_bounds(desk):
+def a_model_receives_the_value_and_the_error_for_invalid_bounds(desk):
     desk.job("teller", code=0)
     at, = of_kind(desk.values(), "time")
-    assert desk.till.paid == [("/payments", {"at": at["ms"]})], (desk.till.paid, at)
+    assert desk.shop.paid == [("/payments", {"at": at["ms"]})], (desk.shop.paid, at)
     chosen = next(e["payload"]["payload"] for e in desk.events() if e["payload"].get("kind") == "tool_choice")
     assert [call.get("refused", {}).get("code") for call in chosen["calls"]] == [None, None, "input_invalid"], chosen
     assert [e["type"] for e in desk.events()].count("tool_invocation_started") == 4, desk.events()
-    desk.proved()
+    desk.expect_verified()
 
 
-def killed_with_sigkill_in_the_middle_it_goes_on_with_the_same_values(desk):
+def after_sigkill_a_job_continues_with_the_same_values(desk):
     words = [BIN, "run", "agents.yaml", "slow", "--job-id", "t", "--input", "{}"]
     running = subprocess.Popen(words, cwd=desk.path, env=desk.env, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
                                stderr=subprocess.DEVNULL)
@@ -161,46 +161,46 @@ def killed_with_sigkill_in_the_middle_it_goes_on_with_the_same_values(desk):
     known = desk.values()
     assert len(known) == 3, known
     (desk.path / "go").touch()
-    said = json.loads(desk.run(*words[1:], code=0).stdout)
+    result = json.loads(desk.run(*words[1:], code=0).stdout)
     values = desk.values()
     assert len(values) == 4 and {effect: values[effect] for effect in known} == known, (known, values)
-    assert [said["at"]] == of_kind(known, "time") and [said["part"]] == of_kind(known, "random"), (said, known)
-    assert [said["name"]] == of_kind(known, "uuid") and 0 <= said["part"] < 1 and said["late"]["ms"] > said["at"]["ms"], said
-    desk.proved()
+    assert [result["at"]] == of_kind(known, "time") and [result["part"]] == of_kind(known, "random"), (result, known)
+    assert [result["name"]] == of_kind(known, "uuid") and 0 <= result["part"] < 1 and result["late"]["ms"] > result["at"]["ms"], result
+    desk.expect_verified()
     replayed = json.loads(desk.run("replay", "t", "--json", code=0).stdout)
-    assert said["name"] in json.dumps(replayed), replayed
+    assert result["name"] in json.dumps(replayed), replayed
     fork = desk.events()
     at = next(e["seq"] for e in fork if e["payload"].get("node_id") == "wait" and e["type"] == "node_started")
     desk.run("fork", "t", "--at", str(at - 1), "--job-id", "fork", code=0)
     again = json.loads(desk.run("run", "agents.yaml", "slow", "--job-id", "fork", code=0).stdout)
-    assert [again[node] for node in ("at", "part", "name")] == [said[node] for node in ("at", "part", "name")], (again, said)
-    desk.proved("fork")
+    assert [again[node] for node in ("at", "part", "name")] == [result[node] for node in ("at", "part", "name")], (again, result)
+    desk.expect_verified("fork")
 
 
-def redacted_it_can_still_be_looked_at(desk):
+def a_job_with_redacted_values_can_still_be_read(desk):
     desk.job("plan", code=0)
     roll, = of_kind(desk.values(), "random")
     ids = of_kind(desk.values(), "uuid")
     desk.run("redact", "t", "--all", "--reason", "on request", code=0)
     for view in ("events", "trace", "job", "replay", "verify"):
-        said = desk.run(view, "t", "--json", code=0).stdout
-        assert not any(value in said for value in [str(roll), *ids]), (view, said)
+        result = desk.run(view, "t", "--json", code=0).stdout
+        assert not any(value in result for value in [str(roll), *ids]), (view, result)
     assert all("$redacted" in value for value in desk.values().values()), desk.values()
-    desk.proved()
+    desk.expect_verified()
 
 
-def check_refuses_what_is_about_calls(desk):
+def check_rejects_call_settings_of_value_tools(desk):
     (desk.path / "bad.yaml").write_text("aetheris: 1\ntools: { clock: { native: now, timeout: 5s, effect: idempotent } }\n"
                                         "agents: { a: { plan: [ { id: x, tool: clock, args: { zone: UTC } } ] } }\n")
-    said = desk.run("check", "bad.yaml", code=2)
-    assert "`timeout` does not apply" in said.stdout + said.stderr and "effect: read" in said.stdout + said.stderr, said
+    result = desk.run("check", "bad.yaml", code=2)
+    assert "`timeout` does not apply" in result.stdout + result.stderr and "effect: read" in result.stdout + result.stderr, result
 
 
-TESTS = (a_plan_sends_what_is_recorded_and_makes_no_call_for_it, a_model_gets_the_value_and_is_told_of_bad_bounds,
-         killed_with_sigkill_in_the_middle_it_goes_on_with_the_same_values,
-         a_plan_killed_at_every_failpoint_hit_has_one_value_of_a_step,
-         a_loop_killed_at_every_failpoint_hit_has_one_value_of_a_step, redacted_it_can_still_be_looked_at,
-         check_refuses_what_is_about_calls)
+TESTS = (a_plan_uses_recorded_values_without_a_tool_call, a_model_receives_the_value_and_the_error_for_invalid_bounds,
+         after_sigkill_a_job_continues_with_the_same_values,
+         a_plan_killed_at_every_failpoint_records_one_value_per_step,
+         a_loop_killed_at_every_failpoint_records_one_value_per_step, a_job_with_redacted_values_can_still_be_read,
+         check_rejects_call_settings_of_value_tools)
 
 if __name__ == "__main__":
     sys.exit(run_tests("recorded_values", TESTS, Desk))

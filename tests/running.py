@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""What calls do while they run, with the built program: functions that never return, reports, silence, recoveries.
+"""Running calls: functions that never return, progress reports, missing heartbeats, recoveries.
 
-Prints `ok NAME` or `not ok NAME` per test. AETHERIS_BIN names the program, AETHERIS_ROOT the tree.
+Prints `ok NAME` or `not ok NAME` for each test. tests/shared/program.py finds the program.
   running.py [WORDS]   only tests whose name contains WORDS
 """
 import json
@@ -12,7 +12,7 @@ import time
 
 sys.dont_write_bytecode = True
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
-from cli import expect, home, run_tests, until  # noqa: E402
+from shared.home import expect, home, run_tests, until  # noqa: E402
 
 TESTS = []
 
@@ -24,7 +24,7 @@ tools:
   looks:  { native: nap, timeout: 500ms, effect: read }
   silent: { native: nap, timeout: 60s, heartbeat_timeout: 300ms, effect: read }
   long:   { native: nap, timeout: 60s, effect: read }
-  # Reports, then waits until a file called `go` stands in its folder.
+  # Reports, then waits until the file `go` exists in its folder.
   reports:
     command: ["sh", "-c", "echo '{\"percent\":50}' >&$AETHERIS_PROGRESS_FD; echo began >> began.txt; while [ ! -e go ]; do sleep 0.02; done; echo '{\"percent\":100}' >&3; echo done"]
     effect: read
@@ -63,8 +63,8 @@ def agents(h):
 
 
 def events(h, job):
-    said = expect(h.run("events", job, "--json"), 0)
-    return said.json()["events"] if said.out.lstrip().startswith("{") else [json.loads(x) for x in said.out.splitlines()]
+    result = expect(h.run("events", job, "--json"), 0)
+    return result.json()["events"] if result.out.lstrip().startswith("{") else [json.loads(x) for x in result.out.splitlines()]
 
 
 def of_type(all_events, name):
@@ -77,7 +77,7 @@ def node(h, job, name):
 
 
 @test
-def a_function_that_never_returns_ends_at_its_deadline_and_holds_up_nobody():
+def a_function_that_never_returns_times_out_and_delays_no_other_node():
     with home() as h:
         agents(h)
         began = time.monotonic()
@@ -90,12 +90,12 @@ def a_function_that_never_returns_ends_at_its_deadline_and_holds_up_nobody():
         assert node(h, "j", "say")["status"] == node(h, "j", "more")["status"] == "done"
         of_say = [e["seq"] for e in events(h, "j") if e["payload"].get("node_id") == "more"]
         cut = of_type(events(h, "j"), "tool_invocation_finished")[-1]
-        assert cut["payload"]["outcome"] == "timeout" and max(of_say) < cut["seq"], "it was held up"
+        assert cut["payload"]["outcome"] == "timeout" and max(of_say) < cut["seq"], "it was delayed"
         expect(h.run("verify", "j"), 0)
 
 
 @test
-def of_more_functions_than_threads_those_that_wait_are_withdrawn():
+def queued_functions_are_withdrawn_at_the_deadline():
     with home() as h:
         agents(h)
         began = time.monotonic()
@@ -108,7 +108,7 @@ def of_more_functions_than_threads_those_that_wait_are_withdrawn():
 
 
 @test
-def a_function_that_is_cut_off_is_a_timeout():
+def a_function_that_exceeds_its_timeout_fails_with_timeout():
     with home() as h:
         agents(h)
         expect(h.run("run", "agents.yaml", "looks", "--job-id", "j"), 1)
@@ -118,7 +118,7 @@ def a_function_that_is_cut_off_is_a_timeout():
 
 
 @test
-def a_silent_function_is_cut_off_and_one_that_reports_is_not():
+def a_function_without_heartbeats_times_out_and_one_that_reports_does_not():
     with home() as h:
         agents(h)
         expect(h.run("run", "agents.yaml", "silent", "--job-id", "s"), 1)
@@ -131,7 +131,7 @@ def a_silent_function_is_cut_off_and_one_that_reports_is_not():
 
 
 @test
-def a_process_that_is_told_to_end_leaves_a_function_that_does_not():
+def a_process_exits_on_sigterm_while_a_function_still_runs():
     with home() as h:
         agents(h)
         process = h.start("run", "agents.yaml", "long", "--job-id", "j", "--grace", "300ms")
@@ -144,25 +144,25 @@ def a_process_that_is_told_to_end_leaves_a_function_that_does_not():
 
 
 @test
-def what_a_program_reports_is_seen_while_it_runs():
+def progress_of_a_program_is_shown_while_it_runs():
     with home() as h:
         agents(h)
         process = h.start("run", "agents.yaml", "reports", "--job-id", "j")
-        h.began()
+        h.wait_for_hold()
         until(lambda: '{"percent":50}' in expect(h.run("trace", "j"), 0).out)
         shown = expect(h.run("events", "j"), 0).out
         assert "progress" in shown and '"percent":50' in shown, shown
-        h.go()
-        said = expect(h.end(process), 0)
-        assert said.out == "done\n", said
-        tried = node(h, "j", "r")["tries"][-1]  # on a busy machine a first one may not have been sent
+        h.release_hold()
+        result = expect(h.end(process), 0)
+        assert result.out == "done\n", result
+        tried = node(h, "j", "r")["tries"][-1]  # on a busy machine the first try may not have been sent
         assert tried["progress"]["report"] == {"percent": 100}, tried
         assert [e["payload"]["detail"]["report"]["percent"] for e in of_type(events(h, "j"), "progress")] == [50, 100]
         expect(h.run("verify", "j"), 0)
 
 
 @test
-def a_silent_program_is_killed_and_its_call_is_in_doubt():
+def a_program_without_heartbeats_is_killed_and_its_outcome_is_unknown():
     with home() as h:
         agents(h)
         expect(h.run("run", "agents.yaml", "mute", "--job-id", "j"), 4)
@@ -171,14 +171,14 @@ def a_silent_program_is_killed_and_its_call_is_in_doubt():
 
 
 @test
-def a_recovery_tells_what_it_found():
+def a_recovery_records_what_it_found():
     with home() as h:
         agents(h)
         process = h.start("run", "agents.yaml", "reports", "--job-id", "j")
-        h.began()
+        h.wait_for_hold()
         process.kill()
         process.wait()
-        h.go()
+        h.release_hold()
         expect(h.run("run", "agents.yaml", "reports", "--job-id", "j"), 0)
         all_events = events(h, "j")
         attempts = of_type(all_events, "job_running")
@@ -191,7 +191,7 @@ def a_recovery_tells_what_it_found():
 
 
 @test
-def what_expired_while_nobody_ran_it_is_gone_on_with_at_once():
+def a_wait_that_expired_while_no_process_ran_ends_immediately():
     with home() as h:
         (h.path / "agents.yaml").write_text("""\
 aetheris: 1
@@ -204,19 +204,19 @@ agents:
             expect(h.run("run", "agents.yaml", agent, "--only", "--job-id", agent), 4)
         time.sleep(0.4)
         for agent in ("human", "signal"):
-            said = expect(h.run("run", "agents.yaml", agent, "--only", "--job-id", agent), 0)
-            assert "timed_out" in said.out, said
-        said = expect(h.run("run", "agents.yaml", "late", "--only", "--job-id", "late"), 1)
-        assert "deadline" in said.err, said
+            result = expect(h.run("run", "agents.yaml", agent, "--only", "--job-id", agent), 0)
+            assert "timed_out" in result.out, result
+        result = expect(h.run("run", "agents.yaml", "late", "--only", "--job-id", "late"), 1)
+        assert "deadline" in result.err, result
 
 
 @test
-def silence_that_nobody_can_keep_is_a_fault():
+def a_heartbeat_timeout_on_a_tool_that_returns_immediately_is_an_error():
     with home() as h:
         (h.path / "agents.yaml").write_text(AGENTS.replace(
             "echo:   { native: echo, effect: read }", "echo:   { native: echo, effect: read, heartbeat_timeout: 1s }"))
-        said = expect(h.run("check", "agents.yaml"), 2)
-        assert "4:60" in said.out + said.err and "returns at once" in said.out + said.err, said
+        result = expect(h.run("check", "agents.yaml"), 2)
+        assert "4:60" in result.out + result.err and "returns at once" in result.out + result.err, result
 
 
 if __name__ == "__main__":

@@ -1,11 +1,10 @@
 #!/usr/bin/env python3
-"""What clients can make the server keep in memory: bodies that it has not read, answers that are not read.
+"""The memory that clients can make the server use: bodies that it has not read, responses that are not read.
 
-Prints `ok NAME` or `not ok NAME` per test. AETHERIS_BIN names the program, AETHERIS_ROOT the tree.
+Prints `ok NAME` or `not ok NAME` for each test. tests/shared/program.py finds the program.
   server_memory.py [WORDS]   only tests whose name contains WORDS
 """
 import contextlib
-import http.client
 import json
 import os
 import select
@@ -15,12 +14,12 @@ import time
 
 sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-from cli import PATIENCE, expect, home, run_tests, until  # noqa: E402
-from keys import bearer, make, serving  # noqa: E402
+from shared.api_keys import bearer, serving  # noqa: E402
+from shared.home import PATIENCE, expect, run_tests, until  # noqa: E402
 from shared.sanitizer import sanitizer  # noqa: E402
 
 TESTS = []
-# The sanitizer's allocator holds freed memory back unless it is told to return it: this test weighs what the server keeps.
+# The allocator of the sanitizer keeps freed memory unless configured otherwise; this test measures the memory of the server.
 QUIET = sanitizer("quarantine_size_mb=1:thread_local_quarantine_size_kb=64:allocator_release_to_os_interval_ms=100")
 MIB = 1 << 20
 BODY = 4 * MIB
@@ -39,8 +38,8 @@ def memory(process):
         return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
-def settled(process, most):
-    """Is it, within a few seconds, at most so much?"""
+def memory_falls_to(process, most):
+    """Whether the memory falls to at most `most` within a few seconds."""
     try:
         until(lambda: memory(process) <= most, patience=10)
     except AssertionError:
@@ -59,14 +58,14 @@ class Client:
             self.socket.sendall(data)
 
     def push(self, data):
-        """As much of it as goes out now, without waiting for the server."""
+        """Sends what the socket accepts now, without waiting for the server."""
         self.socket.setblocking(False)
         with contextlib.suppress(BlockingIOError, BrokenPipeError, ConnectionResetError):
             return self.socket.send(data)
         return 0
 
     def head(self):
-        """Of the first answer; "" = the server closed the connection without one."""
+        """The head of the first response; "" = the server closed the connection without one."""
         self.socket.settimeout(PATIENCE)
         with contextlib.suppress(ConnectionResetError):
             while b"\r\n\r\n" not in self.seen:
@@ -87,7 +86,7 @@ def post(key=None, length=BODY, path="/api/jobs", extra=""):
 
 
 @test
-def a_request_that_is_refused_by_its_headers_is_answered_before_its_body():
+def a_request_rejected_by_its_headers_is_answered_before_its_body():
     with serving(roles=("admin", "viewer"), env=QUIET) as s:
         expectation = "Expect: 100-continue\r\n"
         for head, wanted in [
@@ -116,7 +115,7 @@ def a_request_that_is_refused_by_its_headers_is_answered_before_its_body():
 
 
 @test
-def a_client_that_sends_all_of_a_refused_body_still_reads_the_refusal():
+def a_client_that_sends_a_whole_rejected_body_receives_the_error():
     with serving(env=QUIET) as s:
         client = Client(s)
         client.send(post() + b" " * BODY)
@@ -125,7 +124,7 @@ def a_client_that_sends_all_of_a_refused_body_still_reads_the_refusal():
 
 
 @test
-def a_thousand_bodies_of_strangers_cost_no_memory():
+def a_thousand_unauthenticated_bodies_use_no_memory():
     with serving(env=QUIET) as s:
         assert s.get("/api/health")[0] == 200
         before = memory(s.process)
@@ -142,16 +141,16 @@ def a_thousand_bodies_of_strangers_cost_no_memory():
         for client in clients:
             client.close()
         assert s.get("/api/health")[0] == 200
-        assert settled(s.process, before + 16 * MIB), (memory(s.process) - before) / MIB
+        assert memory_falls_to(s.process, before + 16 * MIB), (memory(s.process) - before) / MIB
         expect(s.stop(), 0)
 
 
 @test
-def slow_bodies_stay_within_the_room_for_all_of_them_and_small_requests_still_pass():
+def slow_bodies_stay_within_the_shared_limit_and_small_requests_still_pass():
     with serving(env=QUIET) as s:
         assert s.get("/api/health")[0] == 200
         before = memory(s.process)
-        part = b" " * (BODY - 100)  # one that never ends
+        part = b" " * (BODY - 100)  # a body that never ends
         clients = [Client(s) for _ in range(60)]
         left = {}
         for client in clients:
@@ -181,7 +180,7 @@ def slow_bodies_stay_within_the_room_for_all_of_them_and_small_requests_still_pa
                 assert answer.startswith("HTTP/1.1 503") and "Retry-After: 1" in answer, answer
         for client in clients:
             client.close()
-        assert settled(s.process, before + 24 * MIB), (memory(s.process) - before) / MIB
+        assert memory_falls_to(s.process, before + 24 * MIB), (memory(s.process) - before) / MIB
         expect(s.stop(), 0)
 
 
@@ -197,11 +196,11 @@ agents:
     output: "${ .steps.each }"
 """
 ANSWERS_MAX = 64 * MIB
-MEMORY_MAX = 224 * MIB  # of the process, with what is used to make the answers
+MEMORY_MAX = 224 * MIB  # of the process, including what it needs to build responses
 
 
 def large_job(s, agent="large"):
-    """A job whose trace has several MiB, and of agent `all` its result too; gives its id."""
+    """A job whose trace has several MiB, and for agent `all` also its result. Returns its id."""
     items = ["x" * 20_000 + str(i) for i in range(150)]
     status, job = s.post("/api/jobs?wait=60s", {"agent": agent, "input": {"items": items}},
                          headers=bearer(s.keys["admin"]))
@@ -209,8 +208,8 @@ def large_job(s, agent="large"):
     return job["id"]
 
 
-def quickly(s):
-    """Health is answered, while others are busy."""
+def health_latency(s):
+    """The seconds until health is answered, while others are busy."""
     began = time.monotonic()
     assert s.get("/api/health")[0] == 200
     return time.monotonic() - began
@@ -221,14 +220,14 @@ def serving_large():
 
 
 @test
-def large_answers_that_are_not_read_stay_within_the_room_for_all_of_them():
+def unread_large_responses_stay_within_the_shared_limit():
     with serving_large() as s:
         job = large_job(s)
         status, trace = s.get(f"/api/jobs/{job}/trace", headers=bearer(s.keys["admin"]))
         assert status == 200
         size = len(json.dumps(trace))
         assert size > 3 * MIB, size
-        settled(s.process, 0)
+        memory_falls_to(s.process, 0)
         before = memory(s.process)
         clients = []
         for _ in range(ANSWERS_MAX // size + 20):
@@ -240,7 +239,7 @@ def large_answers_that_are_not_read_stay_within_the_room_for_all_of_them():
         peak, slowest = 0, 0
         answers = {}
         while len(answers) < len(clients):
-            slowest = max(slowest, quickly(s))
+            slowest = max(slowest, health_latency(s))
             peak = max(peak, memory(s.process) - before)
             waiting = [c for c in clients if c not in answers]
             for ready in select.select([c.socket for c in waiting], [], [], 0.2)[0]:
@@ -254,12 +253,12 @@ def large_answers_that_are_not_read_stay_within_the_room_for_all_of_them():
         assert slowest < 20, slowest
         for client in clients:
             client.close()
-        assert settled(s.process, before + 48 * MIB), (memory(s.process) - before) / MIB
+        assert memory_falls_to(s.process, before + 48 * MIB), (memory(s.process) - before) / MIB
         expect(s.stop(), 0)
 
 
 @test
-def a_stream_that_is_not_read_is_ended_and_others_go_on():
+def unread_event_streams_stay_within_the_memory_limit_and_a_read_one_completes():
     with serving_large() as s:
         job = large_job(s)
         clients = []
@@ -273,21 +272,21 @@ def a_stream_that_is_not_read_is_ended_and_others_go_on():
             clients.append(client)
         end = time.monotonic() + 5
         while time.monotonic() < end:
-            assert quickly(s) < 20
-            time.sleep(0.05)  # health has a rate, too
+            assert health_latency(s) < 20
+            time.sleep(0.05)  # health has a rate limit, too
             assert memory(s.process) - before <= MEMORY_MAX, (memory(s.process) - before) / MIB
         for client in clients[1:]:
             client.close()
         clients[0].socket.settimeout(PATIENCE)
         while b"job_completed" not in clients[0].seen[-100_000:]:
             more = clients[0].socket.recv(1 << 20)
-            assert more, "a stream that is read must come to its end"
+            assert more, "a stream that is read must end"
             clients[0].seen += more
         expect(s.stop(), 0)
 
 
 @test
-def mcp_streams_that_are_not_read_stay_within_the_room_for_all_answers():
+def unread_mcp_streams_stay_within_the_shared_limit():
     with serving_large() as s:
         job = large_job(s, "all")
         call = json.dumps({"jsonrpc": "2.0", "id": 7, "method": "tools/call",
@@ -307,7 +306,7 @@ def mcp_streams_that_are_not_read_stay_within_the_room_for_all_answers():
             return client.seen
 
         def is_refused(client):
-            """The answer is an error. It is short, so all of it has arrived."""
+            """Whether the response is an error. It is short, so all of it has arrived."""
             client.socket.settimeout(1)
             with contextlib.suppress(TimeoutError, ConnectionError):
                 while len(client.seen) < 1 << 16 and (more := client.socket.recv(1 << 12)):
@@ -326,7 +325,7 @@ def mcp_streams_that_are_not_read_stay_within_the_room_for_all_answers():
         assert b"text/event-stream" in whole and b"notifications/progress" in whole, whole[:1000]
         size = len(whole)
         assert size > 3 * MIB and b'"isError":false' in whole, size
-        settled(s.process, 0)
+        memory_falls_to(s.process, 0)
         before = memory(s.process)
         clients, began = [], time.monotonic()
         for _ in range(ANSWERS_MAX // size + 40):
@@ -337,14 +336,14 @@ def mcp_streams_that_are_not_read_stay_within_the_room_for_all_answers():
         peak, slowest = 0, 0
         waiting = set(clients)
         while waiting:
-            slowest = max(slowest, quickly(s))
+            slowest = max(slowest, health_latency(s))
             peak = max(peak, memory(s.process) - before)
             ready = select.select([c.socket for c in waiting], [], [], 0.2)[0]
             waiting = {c for c in waiting if c.socket not in ready}
         filled = time.monotonic() - began
         end = time.monotonic() + 3
-        while time.monotonic() < end:  # the last answers may not be made yet
-            slowest = max(slowest, quickly(s))
+        while time.monotonic() < end:  # the last responses may not be built yet
+            slowest = max(slowest, health_latency(s))
             peak = max(peak, memory(s.process) - before)
             time.sleep(0.1)
         assert peak <= MEMORY_MAX, peak / MIB
@@ -352,11 +351,11 @@ def mcp_streams_that_are_not_read_stay_within_the_room_for_all_answers():
         status, small = s.post("/api/jobs?wait=30s", {"agent": "large", "input": {"items": ["x"]}},
                                headers=bearer(s.keys["admin"]))
         assert (status, small["status"]) == (201, "completed"), small
-        # A client that reads nothing for 10 s is cut and makes room. On a slow machine the first ones are, before the last ones come.
+        # A client that reads nothing for 10 s is disconnected, which frees memory; on a slow machine before the last ones connect.
         assert any(is_refused(client) for client in reversed(clients)) or filled > 10 and is_cut(clients[0]), filled
         for client in clients:
             client.close()
-        assert settled(s.process, before + 48 * MIB), (memory(s.process) - before) / MIB
+        assert memory_falls_to(s.process, before + 48 * MIB), (memory(s.process) - before) / MIB
         expect(s.stop(), 0)
 
 

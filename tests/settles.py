@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
-"""A downstream that acts late, kill -9 and a restart at once: each at_most_once call takes effect at most once.
+"""A downstream that acts late, with kill -9 and an immediate restart: each at_most_once call takes effect at most once.
 
-The downstream takes a request, and acts up to timeout + grace/2 later, whatever became of the client. The calls are made
-over HTTP, by a program (curl) and by an MCP server on stdio. Those in doubt are asked about by a probe, or a person says
-`not_happened` at the earliest moment at which that is accepted.
+The downstream accepts a request and acts up to timeout + grace/2 later, whatever happens to the client. The calls are made over
+HTTP, by a program (curl) and by an MCP server on stdio. A probe or an operator resolves unknown outcomes; the operator reports
+`not_happened` as early as it is accepted.
 
-Prints `ok NAME` or `not ok NAME` per test. AETHERIS_BIN names the program, AETHERIS_ROOT the tree.
+Prints `ok NAME` or `not ok NAME` for each test. tests/shared/program.py finds the program.
   settles.py [--calls N] [WORDS]   N calls for each store (default 36)
 
-With AETHERIS_SLOW_TESTS=1 also 1,000 calls of each of KINDS for each store. Native functions are called by
-src/app/native_late_test.cc: none of the built program has a downstream.
+With AETHERIS_SLOW_TESTS=1 also 1,000 calls of each of KINDS for each store. src/app/native_late_test.cc tests native functions,
+because no native function of the program has a downstream.
 """
 import calendar
 import collections
@@ -30,7 +30,7 @@ import urllib.request
 
 sys.dont_write_bytecode = True
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
-from cli import BIN, expect, home, run_tests, until  # noqa: E402
+from shared.home import expect, home, run_tests, until  # noqa: E402
 
 TESTS = []
 CALLS = 36
@@ -59,15 +59,15 @@ def test(function):
 
 
 class Shop(http.server.ThreadingHTTPServer):
-    """Acts on every request it gets, each at a moment of its own; no client that goes away stops it."""
+    """Acts on every request, each after its own delay, also if the client disconnects."""
     request_queue_size = 1024
     daemon_threads = True
 
     def __init__(self, seed, delay=None):
-        super().__init__(("127.0.0.1", 0), Counter)
+        super().__init__(("127.0.0.1", 0), ShopRequest)
         self.delay = delay  # None: drawn for each request
         self.lock = threading.Lock()
-        self.chance = random.Random(seed)
+        self.generator = random.Random(seed)
         self.effects = collections.Counter()
         self.requests = collections.Counter()
         self.under_way = 0
@@ -81,7 +81,7 @@ class Shop(http.server.ThreadingHTTPServer):
         with self.lock:
             self.requests[key] += 1
             self.under_way += 1
-            delay = self.chance.choice([0, self.chance.uniform(0, ACTS_WITHIN_S), ACTS_WITHIN_S])
+            delay = self.generator.choice([0, self.generator.uniform(0, ACTS_WITHIN_S), ACTS_WITHIN_S])
             delay = delay if self.delay is None else self.delay
         time.sleep(delay)
         with self.lock:
@@ -93,7 +93,7 @@ class Shop(http.server.ThreadingHTTPServer):
             return {"key": key} if self.effects[key] else None
 
 
-class Counter(http.server.BaseHTTPRequestHandler):
+class ShopRequest(http.server.BaseHTTPRequestHandler):
     def answer(self, value):
         body = json.dumps(value).encode()
         self.send_response(200)
@@ -158,7 +158,7 @@ def agents_file(grace_s):
 
 
 class Service:
-    """`aetheris serve` on one store, of which the processes are killed."""
+    """`aetheris serve` on one store; its processes are killed."""
 
     def __init__(self, h, shop, env, grace_s=GRACE_S):
         self.h, self.env = h, {"SHOP": shop.url, **env}
@@ -168,7 +168,7 @@ class Service:
 
     def start(self):
         words = ["serve", "agents.yaml", "--listen", "127.0.0.1:0", "--json", "--lease", "2s"]
-        self.process = subprocess.Popen([BIN, *words], cwd=self.h.path, env={**self.h.env, **self.env},
+        self.process = subprocess.Popen([self.h.program, *words], cwd=self.h.path, env={**self.h.env, **self.env},
                                         stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=self.log, text=True)
         self.h.started.append(self.process)
         line = self.process.stdout.readline()
@@ -180,8 +180,8 @@ class Service:
         self.process.wait()
         self.process.stdout.close()
 
-    def ask(self, method, path, body=None):
-        """(status, value); (0, None): it was killed meanwhile."""
+    def request(self, method, path, body=None):
+        """(status, value); (0, None): the server was killed meanwhile."""
         try:
             connection = http.client.HTTPConnection(self.address, timeout=30)
             connection.request(method, path, None if body is None else json.dumps(body),
@@ -195,7 +195,7 @@ class Service:
 
     def doubts(self, job):
         """The calls of the job whose outcome is unknown; none while the server starts."""
-        status, answer = self.ask("GET", f"/api/jobs/{job}")
+        status, answer = self.request("GET", f"/api/jobs/{job}")
         return answer["in_doubt"] if status == 200 else []
 
 
@@ -204,8 +204,8 @@ def seconds(text):
     return calendar.timegm(time.strptime(whole, "%Y-%m-%dT%H:%M:%S")) + float("0." + part)
 
 
-class Person(threading.Thread):
-    """Looks at the shop for each call that is in doubt, and says what is seen there. Never waits for `resolvable_at`."""
+class Operator(threading.Thread):
+    """Resolves each unknown outcome with the state of the shop. Never waits for `resolvable_at`."""
 
     def __init__(self, service, shop):
         super().__init__(daemon=True)
@@ -214,73 +214,73 @@ class Person(threading.Thread):
 
     def run(self):
         while not self.stopping:
-            status, page = self.service.ask("GET", "/api/jobs?in_doubt=true&limit=100")
+            status, page = self.service.request("GET", "/api/jobs?in_doubt=true&limit=100")
             for job in page["jobs"] if status == 200 else []:
                 for doubt in job["in_doubt"]:
-                    self.look(job["id"], doubt)
+                    self.resolve(job["id"], doubt)
             time.sleep(0.1)
 
-    def look(self, job, doubt):
+    def resolve(self, job, doubt):
         body = {"idempotency_key": doubt["idempotency_key"], "resolution": "not_happened"}
         if found := self.shop.found(job):
             body.update(resolution="happened", result=found)
-        status, said = self.service.ask("POST", f"/api/jobs/{job}/resolve", body)
+        status, answer = self.service.request("POST", f"/api/jobs/{job}/resolve", body)
         if body["resolution"] == "happened" or status == 0:
             return
         if status in (200, 202):
             self.accepted += 1
             if time.time() < seconds(doubt["resolvable_at"]) - 0.01:
                 self.faults.append(f"{job}: accepted before {doubt['resolvable_at']}")
-        elif said["code"] == "not_settled":
+        elif answer["code"] == "not_settled":
             self.refused += 1
-            if doubt["resolvable_at"] not in json.dumps(said):
-                self.faults.append(f"{job}: resolvable_at is {doubt['resolvable_at']}, refused with {said}")
+            if doubt["resolvable_at"] not in json.dumps(answer):
+                self.faults.append(f"{job}: resolvable_at is {doubt['resolvable_at']}, refused with {answer}")
 
 
 def at_most_once(env, calls, kinds=KINDS):
     seed = int(os.environ.get("SETTLES_SEED", random.randrange(1 << 32)))
-    chance, shop = random.Random(seed), Shop(seed)
+    generator, shop = random.Random(seed), Shop(seed)
     with home() as h:
         service = Service(h, shop, env)
-        person = Person(service, shop)
-        person.start()
+        operator = Operator(service, shop)
+        operator.start()
         jobs = {f"j{n}": kinds[n % len(kinds)] for n in range(calls)}
         left = list(jobs)
         try:
             for kill in range(KILLS):
                 for _ in range(-(-len(left) // (KILLS - kill))):
                     job = left.pop(0)
-                    status, said = service.ask("POST", "/api/jobs", {"agent": jobs[job], "id": job})
-                    assert status == 201, said
-                time.sleep(chance.uniform(0.05, 1.2))
+                    status, answer = service.request("POST", "/api/jobs", {"agent": jobs[job], "id": job})
+                    assert status == 201, answer
+                time.sleep(generator.uniform(0.05, 1.2))
                 service.kill()
                 service.start()
             ended = set()
 
             def all_ended():
                 for job in jobs:
-                    if job not in ended and service.ask("GET", f"/api/jobs/{job}")[1]["status"] in ("completed", "failed"):
+                    if job not in ended and service.request("GET", f"/api/jobs/{job}")[1]["status"] in ("completed", "failed"):
                         ended.add(job)
                 time.sleep(0.2)
                 return len(ended) == len(jobs)
             until(all_ended, 60 + calls)
             until(lambda: shop.under_way == 0)
-            person.stopping = True
-            person.join()
+            operator.stopping = True
+            operator.join()
             wrong = {job: (jobs[job], n) for job, n in shop.effects.items() if n > 1}
-            assert not wrong, f"seed {seed}: acted more than once: {wrong}"
+            assert not wrong, f"seed {seed}: took effect more than once: {wrong}"
             for job, kind in jobs.items():
-                seen = service.ask("GET", f"/api/jobs/{job}")[1]
+                seen = service.request("GET", f"/api/jobs/{job}")[1]
                 assert seen["status"] == "completed", f"seed {seed}: {kind} {job}: {seen['error']}"
-                assert shop.effects[job] == 1, f"seed {seed}: {kind} {job} is completed, and nothing was done"
-                assert service.ask("GET", f"/api/jobs/{job}/verify")[1]["ok"], f"{kind} {job}"
-            assert not person.faults, f"seed {seed}: {person.faults[:5]}"
+                assert shop.effects[job] == 1, f"seed {seed}: {kind} {job} is completed without an effect"
+                assert service.request("GET", f"/api/jobs/{job}/verify")[1]["ok"], f"{kind} {job}"
+            assert not operator.faults, f"seed {seed}: {operator.faults[:5]}"
             if any(kind.endswith("_person") for kind in kinds):
-                assert person.refused > 0, "no answer was too early: this tests nothing"
+                assert operator.refused > 0, "no answer was too early: the test checks nothing"
             service.process.send_signal(signal.SIGTERM)
             service.process.wait()
         finally:
-            person.stopping = True
+            operator.stopping = True
             shop.shutdown()
 
 
@@ -291,13 +291,13 @@ def on_every_kind(new_store):
 
 
 @test
-def on_sqlite_a_late_downstream_acts_at_most_once_on_each_call():
+def on_sqlite_a_late_downstream_executes_each_call_at_most_once():
     on_every_kind(dict)
 
 
 @test
-def on_postgres_a_late_downstream_acts_at_most_once_on_each_call():
-    from postgres import Postgres
+def on_postgres_a_late_downstream_executes_each_call_at_most_once():
+    from shared.postgres_server import Postgres
     server = Postgres()
     try:
         on_every_kind(lambda: {"AETHERIS_STORE": server.database()})
@@ -306,13 +306,13 @@ def on_postgres_a_late_downstream_acts_at_most_once_on_each_call():
 
 
 @test
-def before_and_after_restarts_one_instant_holds():
-    """A person is in time from one instant on, which no later restart moves; `job` and the refusal name the same."""
+def the_earliest_time_for_not_happened_does_not_move_with_restarts():
+    """`not_happened` is accepted from one time on, which no restart moves; `job` and the error show the same time."""
     shop = Shop(1, delay=30)
     with home() as h:
         grace_s = 60.0
         service = Service(h, shop, {}, grace_s)
-        assert service.ask("POST", "/api/jobs", {"agent": "http_person", "id": "j"})[0] == 201
+        assert service.request("POST", "/api/jobs", {"agent": "http_person", "id": "j"})[0] == 201
         until(lambda: shop.requests["j"] == 1)
         service.kill()
         began = time.time()
@@ -321,22 +321,22 @@ def before_and_after_restarts_one_instant_holds():
             service.start()
             doubt = until(lambda: service.doubts("j"))[0]
             seen.append(doubt["resolvable_at"])
-            status, said = service.ask("POST", "/api/jobs/j/resolve", {"idempotency_key": doubt["idempotency_key"],
-                                                                       "resolution": "not_happened"})
-            assert (status, said["code"]) == (409, "not_settled") and seen[0] in json.dumps(said), said
+            status, answer = service.request("POST", "/api/jobs/j/resolve", {"idempotency_key": doubt["idempotency_key"],
+                                                                             "resolution": "not_happened"})
+            assert (status, answer["code"]) == (409, "not_settled") and seen[0] in json.dumps(answer), answer
             service.kill()
         assert len(set(seen)) == 1, seen
-        opened = seconds(seen[0]) - TIMEOUT_S - grace_s
-        assert began <= opened < began + 9, "it counts from the first opening after the kill"
-        said = expect(h.run("job", "j"), 0)
+        settled_from = seconds(seen[0]) - TIMEOUT_S - grace_s
+        assert began <= settled_from < began + 9, "it counts from the first opening after the kill"
+        answer = expect(h.run("job", "j"), 0)
         shown = time.strftime("%Y-%m-%d %H:%M:%SZ", time.gmtime(math.ceil(seconds(seen[0]))))
-        assert f"accepted after {shown}" in said.out, said
+        assert f"accepted after {shown}" in answer.out, answer
         shop.shutdown()
 
 
 @test
-def a_complete_500_settles_its_call():
-    class Broken(Counter):
+def a_complete_500_response_settles_its_call():
+    class Broken(ShopRequest):
         def do_POST(self):
             self.send_response(int(self.path.rsplit("/", 1)[1]))
             self.send_header("Content-Length", "0")
@@ -347,12 +347,12 @@ def a_complete_500_settles_its_call():
     with home() as h:
         service = Service(h, shop, {})
         for status, settles in (("500", True), ("503", False)):
-            assert service.ask("POST", "/api/jobs", {"agent": "http_person", "id": status})[0] == 201
+            assert service.request("POST", "/api/jobs", {"agent": "http_person", "id": status})[0] == 201
             doubt = until(lambda: service.doubts(status))[0]
             assert doubt["reason"] == f"http_{status}", doubt
-            answer, said = service.ask("POST", f"/api/jobs/{status}/resolve",
-                                       {"idempotency_key": doubt["idempotency_key"], "resolution": "not_happened"})
-            assert (answer in (200, 202)) == settles, (status, answer, said)
+            answer, reply = service.request("POST", f"/api/jobs/{status}/resolve",
+                                            {"idempotency_key": doubt["idempotency_key"], "resolution": "not_happened"})
+            assert (answer in (200, 202)) == settles, (status, answer, reply)
         service.kill()
         shop.shutdown()
 

@@ -52,7 +52,7 @@ def a_stage_whose_need_failed_counts_as_failed():
 
 
 @test
-def a_stage_waits_for_its_needs_and_for_room():
+def a_stage_waits_for_its_needs_and_free_slots():
     with tempfile.TemporaryDirectory() as folder:
         alone = f"mkdir {folder}/lock && sleep 0.2 && rmdir {folder}/lock"
         _, total = performed(stage("one", alone, alone, slots=ci.ALL), stage("two", f"{alone}; touch {folder}/done", slots=ci.ALL),
@@ -61,7 +61,7 @@ def a_stage_waits_for_its_needs_and_for_room():
 
 
 @test
-def what_waits_does_not_hold_what_computes_back():
+def waiting_stages_do_not_delay_computing_stages():
     begin = time.monotonic()
     _, total = performed(stage("waiting", *["sleep 2"] * ci.ROOM["waiting"], pool="waiting"), stage("computing", "sleep 2", slots=ci.ALL))
     assert not total.failures and time.monotonic() - begin < 4, time.monotonic() - begin
@@ -78,7 +78,7 @@ def a_command_that_does_not_end_is_stopped_with_its_children():
 
 
 @test
-def what_a_command_leaves_behind_is_stopped():
+def processes_that_a_command_leaves_behind_are_stopped():
     with tempfile.TemporaryDirectory() as folder:
         _, total = performed(stage("leaves", f"(sleep 2; touch {folder}/child) & true"))
         time.sleep(3)
@@ -86,14 +86,14 @@ def what_a_command_leaves_behind_is_stopped():
 
 
 @test
-def a_stage_over_its_budget_is_named_first_and_does_not_fail():
+def a_stage_over_its_budget_is_listed_first_and_does_not_fail():
     printed, total = performed(stage("slow", "sleep 0.5", minutes=0.001), stage("bad", "exit 1"))
     summary = printed[printed.index("==== test"):].splitlines()
     assert summary[1].startswith("over budget: slow took") and total.failures == ["bad0: ended with code 1"], summary
 
 
 @test
-def nothing_to_run_is_a_failure():
+def a_stage_with_nothing_to_run_fails():
     def broken():
         raise OSError("no list")
     _, total = performed(stage("empty"), ci.Stage("broken", 1, broken), stage("after", "true", needs=("broken",)))

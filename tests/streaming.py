@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Answers of models as they come: on the real program, over both protocols, with a provider that streams.
+"""Streamed model answers, over both protocols, with a provider that streams.
 
-What is heard is what is recorded, byte for byte; a crash, a cut or a slow reader leaves no half answer. Prints `ok NAME` or
-`not ok NAME` per test. AETHERIS_BIN names the program, AETHERIS_ROOT the tree.
+Deltas equal the recorded answer byte for byte; a crash, a cut or a slow reader leaves no partial answer.
+Prints `ok NAME` or `not ok NAME` for each test. tests/shared/program.py finds the program.
   streaming.py [WORDS]   only tests whose name contains WORDS
 """
 import hashlib
@@ -22,18 +22,18 @@ import urllib.parse
 sys.dont_write_bytecode = True
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 import oracles  # noqa: E402
-from cli import run_tests, until  # noqa: E402
+from shared.home import run_tests, until  # noqa: E402
+from shared.program import BIN  # noqa: E402
 
 ROOT = oracles.ROOT
-BIN = os.environ.get("AETHERIS_BIN") or str(ROOT / "build/dev/aetheris")
 SERVER = ROOT / "examples/model-server/server.mjs"
 KEY = "sk-canary-0815-never-shown"
 ESCAPED = f"\\u{ord(KEY[0]):04x}" + KEY[1:].replace("-", "\\u002d")
 PATIENCE = 60
 LONG = "Ein Satz, der dauert: äöü 日本語 🙂 “so”.\nUnd noch einer. " * 4
 MUCH, MUCH_PIECES = "0123456789abcdef" * 60_000, 240
-HELD_AFTER = 2000  # bytes of an answer: its head, and a few pieces
-CUTS = (1, 2, 3, 5, 8, 13, 21, len(KEY), len(KEY) + 1)  # every one: src/llm/model_tool_test.cc
+HELD_AFTER = 2000  # bytes of an answer: its head, and a few deltas
+CUTS = (1, 2, 3, 5, 8, 13, 21, len(KEY), len(KEY) + 1)  # every one: src/llm/model_tool_secret_test.cc
 TALK = {"turns": [
     {"when": {"prompt": "cut"}, "fail": {"cut_after": 3}, "say": LONG},
     {"when": {"prompt": "error event"}, "fail": {"error_after": 3, "status": 529}, "say": LONG},
@@ -77,8 +77,8 @@ def test(function):
     return function
 
 
-class Gate:
-    """A connection to the provider that can be held in the middle of an answer, and knows when our side has gone."""
+class HeldConnection:
+    """A proxy to the provider that can pause within an answer; `gone` is set when the client has disconnected."""
 
     def __init__(self, upstream):
         self.upstream = urllib.parse.urlsplit(upstream).netloc.split(":")
@@ -95,10 +95,10 @@ class Gate:
             except OSError:
                 return
             theirs = socket.create_connection((self.upstream[0], int(self.upstream[1])))
-            threading.Thread(target=self.ask, args=(ours, theirs), daemon=True).start()
+            threading.Thread(target=self.request, args=(ours, theirs), daemon=True).start()
             threading.Thread(target=self.answer, args=(ours, theirs), daemon=True).start()
 
-    def ask(self, ours, theirs):
+    def request(self, ours, theirs):
         try:
             while block := ours.recv(65536):
                 theirs.sendall(block)
@@ -137,7 +137,7 @@ class Stream:
 
     @classmethod
     def of(cls, link):
-        """One that was asked for on this connection, by hand."""
+        """A stream that was requested on this connection."""
         stream = cls.__new__(cls)
         stream.connection, stream.answer = link, http.client.HTTPResponse(link, method="GET")
         stream.answer.begin()
@@ -167,18 +167,18 @@ class Stream:
                 return one[2]
         raise AssertionError(f"the stream ended without {name}: {[e[1] for e in self.seen]}")
 
-    def rest(self):
+    def read_to_end(self):
         while self.next():
             pass
         return self
 
-    def said(self):
-        """What each try has said, joined; offsets have no hole."""
+    def deltas(self):
+        """The joined deltas of each try; their offsets have no gap."""
         texts = {}
         for ident, name, data in self.seen:
             if name != "said":
                 continue
-            assert ident is None, "a piece has no id: a reader resumes behind an event"
+            assert ident is None, "a delta has no id: a reader resumes after an event"
             key = (data["invocation_id"], data["try"])
             text = texts.setdefault(key, b"")
             assert data["offset"] == len(text), (data, len(text))
@@ -191,7 +191,7 @@ class Stream:
 
 
 class Desk:
-    """A folder with an agents file, a running provider, and servers of ours that come and go."""
+    """A folder with an agents file, a running provider, and servers that are started and killed."""
 
     def __init__(self, provider):
         self.provider = provider
@@ -199,12 +199,12 @@ class Desk:
         self.theirs = pathlib.Path(tempfile.mkdtemp(prefix="aetheris-streaming-provider-"))
         (self.path / "agents.yaml").write_text(AGENTS.format(provider=provider))
         (self.theirs / "talk.json").write_text(json.dumps(TALK))
-        self.journal = self.theirs / "asked.jsonl"
+        self.journal = self.theirs / "requests.jsonl"
         self.models = subprocess.Popen(
             [oracles.node(), SERVER, "--key", KEY, "--journal", self.journal, "--scenario", self.theirs / "talk.json"],
             stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True)
         self.env = {k: v for k, v in os.environ.items() if not k.startswith("AETHERIS_")}
-        self.gate = Gate(self.models.stdout.readline().split()[-1])
+        self.gate = HeldConnection(self.models.stdout.readline().split()[-1])
         self.env |= {"MODELS": self.gate.url, "MODEL_KEY": KEY}
         self.started, self.process, self.shown = [], None, ""
 
@@ -221,8 +221,8 @@ class Desk:
         kept = b"".join(path.read_bytes() for path in self.path.rglob("*") if path.is_file())
         for folder in (self.path, self.theirs):
             shutil.rmtree(folder, ignore_errors=True)
-        plain = (kept + self.shown.encode()).replace(b"\\\\", b"\\")  # as it stands in strings
-        assert KEY.encode() not in plain and ESCAPED.encode() not in plain, "the key was kept or shown"
+        plain = (kept + self.shown.encode()).replace(b"\\\\", b"\\")  # as in JSON strings
+        assert KEY.encode() not in plain and ESCAPED.encode() not in plain, "the key was stored or shown"
 
     def start(self, *words, **more):
         process = subprocess.Popen([BIN, *words], cwd=self.path, env={**self.env, **more.pop("env", {})}, text=True,
@@ -240,7 +240,7 @@ class Desk:
         self.process.wait(PATIENCE)
         self.process.stdout.close()
 
-    def ask(self, method, path, body=None):
+    def request(self, method, path, body=None):
         connection = http.client.HTTPConnection(self.address, timeout=PATIENCE)
         connection.request(method, path, None if body is None else json.dumps(body))
         answer = connection.getresponse()
@@ -250,19 +250,19 @@ class Desk:
         assert answer.status < 400, (answer.status, text)
         return json.loads(text)
 
-    def make(self, agent, x, job="j", held=False):
+    def create_job(self, agent, x, job="j", held=False):
         if held:
             self.gate.open.clear()
-        return self.ask("POST", "/api/jobs", {"agent": agent, "id": job, "input": {"x": x}})
+        return self.request("POST", "/api/jobs", {"agent": agent, "id": job, "input": {"x": x}})
 
     def job(self, job="j"):
-        return self.ask("GET", f"/api/jobs/{job}")
+        return self.request("GET", f"/api/jobs/{job}")
 
     def ended(self, job="j"):
         return until(lambda: (lambda j: j if j["status"] in ("completed", "failed", "cancelled") else None)(self.job(job)))
 
     def events(self, job="j"):
-        return self.ask("GET", f"/api/jobs/{job}/events?limit=1000")["events"]
+        return self.request("GET", f"/api/jobs/{job}/events?limit=1000")["events"]
 
     def run(self, *words, code=0):
         done = subprocess.run([BIN, *words], cwd=self.path, env=self.env, capture_output=True, text=True, timeout=PATIENCE,
@@ -271,12 +271,12 @@ class Desk:
         assert done.returncode == code, f"exit {done.returncode}\n{done.stdout}\n{done.stderr}"
         return done
 
-    def asked(self):
+    def requests(self):
         return [json.loads(line) for line in self.journal.read_text().splitlines()]
 
 
-def answers(events):
-    """(invocation, try) → what its record says."""
+def recorded_answers(events):
+    """(invocation, try) → its recorded payload."""
     return {(e["payload"]["invocation_id"], e["payload"]["try"]): e["payload"] for e in events
             if e["type"] == "tool_invocation_finished"}
 
@@ -286,136 +286,136 @@ def digest(text):
 
 
 @both
-def pieces_come_before_the_end_and_are_what_is_recorded(desk):
+def deltas_arrive_before_the_end_and_match_the_recorded_answer(desk):
     desk.serve()
-    desk.make("talk", "hello", held=True)
+    desk.create_job("talk", "hello", held=True)
     stream = Stream(desk, "j")
     first = stream.until("said")
-    assert desk.job()["status"] == "running" and not answers(desk.events()), "it was told at its end only"
+    assert desk.job()["status"] == "running" and not recorded_answers(desk.events()), "deltas arrived only at the end"
     assert first["node_id"] == "a" and first["try"] == 1 and first["offset"] == 0 and LONG.startswith(first["text"]), first
     desk.gate.open.set()
-    stream.rest()
-    ended = answers(desk.events())
-    said = stream.said()
-    assert len([one for one in stream.seen if one[1] == "said"]) > 1, "it came in one piece"
-    assert set(said) == set(ended), (said, ended)
-    for key, text in said.items():
+    stream.read_to_end()
+    ended = recorded_answers(desk.events())
+    texts = stream.deltas()
+    assert len([one for one in stream.seen if one[1] == "said"]) > 1, "there was only one delta"
+    assert set(texts) == set(ended), (texts, ended)
+    for key, text in texts.items():
         recorded = ended[key]["result"]["text"]
         assert text == recorded == LONG and digest(text) == digest(recorded), key
     names = [name for _, name, _ in stream.seen]
     assert len(names) - 1 - names[::-1].index("said") < names.index("tool_invocation_finished"), names
     assert [int(i) for i, name, _ in stream.seen if name != "said"] == list(range(1, len(desk.events()) + 1)), "no event is missing"
-    desk.make("whole", "hello", "w")
-    whole = next(iter(answers((desk.ended("w"), desk.events("w"))[1]).values()))["result"]
+    desk.create_job("whole", "hello", "w")
+    whole = next(iter(recorded_answers((desk.ended("w"), desk.events("w"))[1]).values()))["result"]
     streamed = next(iter(ended.values()))["result"]
     assert {k: v for k, v in whole.items() if k != "usage"} == {k: v for k, v in streamed.items() if k != "usage"}, (whole, streamed)
     assert set(whole["usage"]) == set(streamed["usage"]), (whole, streamed)
-    assert [a["stream"] for a in desk.asked()] == [True, False], desk.asked()
+    assert [a["stream"] for a in desk.requests()] == [True, False], desk.requests()
 
 
 @both
-def a_reader_that_comes_back_in_the_middle_has_all_of_it(desk):
+def a_reader_that_reconnects_receives_the_whole_answer(desk):
     desk.serve()
-    desk.make("talk", "hello", held=True)
+    desk.create_job("talk", "hello", held=True)
     first = Stream(desk, "j")
     first.until("said")
     last = max(int(i) for i, _, _ in first.seen if i)
     first.close()
     again = Stream(desk, "j", after=last)
-    told = again.until("said")
-    assert told["offset"] == 0 and LONG.startswith(told["text"]), told
-    assert not answers(desk.events()), "it was the end that was told"
+    shown_text = again.until("said")
+    assert shown_text["offset"] == 0 and LONG.startswith(shown_text["text"]), shown_text
+    assert not recorded_answers(desk.events()), "the delta was the complete answer"
     desk.gate.open.set()
-    again.rest()
-    assert list(again.said().values()) == [LONG], again.said()
+    again.read_to_end()
+    assert list(again.deltas().values()) == [LONG], again.deltas()
     assert [int(i) for i, name, _ in again.seen if name != "said"] == list(range(last + 1, len(desk.events()) + 1))
-    assert Stream(desk, "j").rest().said() == {}, "what is over is read in the log"
+    assert Stream(desk, "j").read_to_end().deltas() == {}, "an ended call has no deltas"
 
 
 @both
-def a_crash_in_mid_stream_leaves_no_half_answer(desk):
+def a_crash_during_a_stream_records_no_partial_answer(desk):
     desk.serve()
-    desk.make("talk", "hello", held=True)
+    desk.create_job("talk", "hello", held=True)
     stream = Stream(desk, "j")
     stream.until("said")
     desk.kill()
     desk.gate.open.set()
     try:
-        stream.rest()
+        stream.read_to_end()
     except (http.client.IncompleteRead, ConnectionError):
         pass
     desk.serve()
-    again = Stream(desk, "j").rest()
+    again = Stream(desk, "j").read_to_end()
     job = desk.ended()
     assert job["status"] == "completed" and job["result"] == LONG, job
-    ended = answers(desk.events())
+    ended = recorded_answers(desk.events())
     assert [p["outcome"] for p in ended.values() if p["outcome"] == "success"] == ["success"], ended
     assert all("text" not in json.dumps(p.get("result")) for p in ended.values() if p["outcome"] != "success"), ended
     success = [key for key, p in ended.items() if p["outcome"] == "success"]
-    assert success[0][1] == 2 and len(desk.asked()) == 2, (ended, desk.asked())
-    assert all(text == LONG and key == success[0] for key, text in again.said().items()), again.said()
+    assert success[0][1] == 2 and len(desk.requests()) == 2, (ended, desk.requests())
+    assert all(text == LONG and key == success[0] for key, text in again.deltas().items()), again.deltas()
     desk.run("verify", "j")
 
 
 @both
-def a_stream_that_breaks_is_asked_for_again_and_tells_its_try(desk):
+def a_broken_stream_is_retried_and_deltas_carry_the_try_number(desk):
     desk.serve()
     for number, prompt in enumerate(("cut it", "error event")):
         name = f"j{number}"
-        desk.make("talk", prompt, name)
-        stream = Stream(desk, name).rest()
-        job, ended = desk.ended(name), answers(desk.events(name))
+        desk.create_job("talk", prompt, name)
+        stream = Stream(desk, name).read_to_end()
+        job, ended = desk.ended(name), recorded_answers(desk.events(name))
         assert job["result"] == LONG, job
         codes = [p["error"]["code"] if p["outcome"] != "success" else "" for p in ended.values()]
-        # One of the two providers has a word for what it would say with 529, the other has none.
+        # One of the two providers has an error type for 529, the other has none.
         gave_up = {"openai": "http_500", "anthropic": "http_529"}[desk.provider]
         assert codes == [("reset", gave_up)[number], ""], ended
-        tries = {attempt for _, attempt in stream.said()}
-        assert tries == {1, 2}, (tries, "both tries are heard, each under its number")
-        for (_, attempt), text in stream.said().items():
+        tries = {attempt for _, attempt in stream.deltas()}
+        assert tries == {1, 2}, (tries, "both tries are streamed, each with its number")
+        for (_, attempt), text in stream.deltas().items():
             assert LONG.startswith(text) and (attempt == 1 or text == LONG), (attempt, text)
 
 
 @both
-def a_key_that_a_provider_says_back_is_in_no_piece(desk):
+def an_api_key_echoed_by_a_provider_is_redacted_from_deltas(desk):
     desk.serve()
     for name, expected in (("key", "Your key is [secret MODEL_KEY], and [secret MODEL_KEY]."),
                            ("escaped", '{"key": "[secret MODEL_KEY]", "a": "b\\n\\/c"}')):
-        heard = 0
+        streamed = 0
         for size in CUTS:
             job = f"{name}{size}"
-            desk.make("talk", f"{name} in {size}s", job, held=True)
+            desk.create_job("talk", f"{name} in {size}s", job, held=True)
             stream = Stream(desk, job)
             desk.gate.open.set()
-            stream.rest()
+            stream.read_to_end()
             assert KEY.encode() not in stream.raw and ESCAPED.encode() not in stream.raw.replace(b"\\\\", b"\\"), job
             assert desk.ended(job)["result"] == expected, (job, desk.job(job)["result"])
-            heard += len(stream.said())
-            assert all(text == expected for text in stream.said().values()), (job, stream.said())
-        assert heard > 0, f"{name}: nothing was said while anybody listened"
+            streamed += len(stream.deltas())
+            assert all(text == expected for text in stream.deltas().values()), (job, stream.deltas())
+        assert streamed > 0, f"{name}: no delta was streamed"
 
 
 @both
-def a_cancel_closes_the_connection_and_the_job_is_over(desk):
+def a_cancel_closes_the_connection_and_ends_the_job(desk):
     desk.serve()
-    desk.make("talk", "hello", held=True)
+    desk.create_job("talk", "hello", held=True)
     stream = Stream(desk, "j")
     stream.until("said")
     assert not desk.gate.gone.is_set()
-    desk.ask("POST", "/api/jobs/j/cancel", {"reason": "enough"})
+    desk.request("POST", "/api/jobs/j/cancel", {"reason": "enough"})
     assert desk.gate.gone.wait(PATIENCE), "the connection stayed open"
-    stream.rest()
+    stream.read_to_end()
     job = desk.ended()
     assert job["status"] == "cancelled" and not job.get("in_doubt"), job
-    assert [p["error"]["code"] for p in answers(desk.events()).values()] == ["abandoned"], answers(desk.events())
-    assert len(desk.asked()) == 1, "nobody is asked again"
+    assert [p["error"]["code"] for p in recorded_answers(desk.events()).values()] == ["abandoned"], recorded_answers(desk.events())
+    assert len(desk.requests()) == 1, "the call is not repeated"
 
 
 @test
-def a_reader_that_does_not_read_holds_up_nobody(desk):
+def a_reader_that_does_not_read_blocks_no_job(desk):
     desk.serve()
-    desk.make("talk", "much, please", held=True)
-    # By the socket of our own user: what the kernel keeps for a reader over TCP is more than an answer.
+    desk.create_job("talk", "much, please", held=True)
+    # Over the Unix socket: the kernel buffers more than an answer for a TCP reader.
     slow = socket.socket(socket.AF_UNIX)
     slow.settimeout(PATIENCE)
     slow.connect(str(next(desk.path.rglob("*.sock"))))
@@ -424,49 +424,49 @@ def a_reader_that_does_not_read_holds_up_nobody(desk):
     stream.until("tool_invocation_started")
     desk.gate.open.set()
     assert desk.ended()["result"] == MUCH
-    desk.make("beside", "b", "k")
+    desk.create_job("beside", "b", "k")
     assert desk.ended("k")["result"] == "b"
-    # It misses the end of what was said, and no event: what it missed is there.
-    stream.rest()
+    # It misses the last deltas, and no event: the events contain the answer.
+    stream.read_to_end()
     slow.close()
     names = [name for _, name, _ in stream.seen]
     assert names[-1] == "job_completed", names
     assert [int(i) for i, name, _ in stream.seen if name != "said"] == list(range(1, len(desk.events()) + 1)), names
-    (said,) = stream.said().values()
-    assert MUCH.startswith(said) and len(said) < len(MUCH), len(said)
+    (texts,) = stream.deltas().values()
+    assert MUCH.startswith(texts) and len(texts) < len(MUCH), len(texts)
     recorded = [data["payload"]["result"]["text"] for _, name, data in stream.seen if name == "tool_invocation_finished"]
-    assert recorded == [MUCH], "the event has all of it"
+    assert recorded == [MUCH], "the event has the whole answer"
 
 
 @both
-def the_command_line_follows(desk):
+def events_follow_prints_deltas(desk):
     desk.serve()
-    desk.make("talk", "hello", held=True)
+    desk.create_job("talk", "hello", held=True)
     follower, reader = desk.start("events", "j", "-f", "--json", "--said"), desk.start("events", "j", "-f")
     plain = desk.start("events", "j", "-f", "--json")
     lines = []
     while not lines or "said" not in lines[-1]:
         lines.append(json.loads(follower.stdout.readline()))
-    told = ""
-    while "“" not in told:
-        told += reader.stdout.read(1)
-    assert not answers(desk.events()), "it was told at its end only"
+    shown_text = ""
+    while "“" not in shown_text:
+        shown_text += reader.stdout.read(1)
+    assert not recorded_answers(desk.events()), "deltas arrived only at the end"
     desk.gate.open.set()
     lines += [json.loads(line) for line in follower.stdout.read().splitlines()]
     pieces = [line["said"] for line in lines if "said" in line]
     assert "".join(p["text"] for p in pieces) == LONG, pieces
     assert [line for line in lines if "said" not in line] == desk.events()
-    assert [json.loads(line) for line in plain.stdout.read().splitlines()] == desk.events(), "each line is an event"
+    assert [json.loads(line) for line in plain.stdout.read().splitlines()] == desk.events(), "every line is an event"
     assert lines.index({"said": pieces[0]}) < [line.get("type") for line in lines].index("tool_invocation_finished")
-    told = (told + reader.stdout.read()).split("“  a  ", 1)[1]
-    assert told.startswith(LONG + "\n") and "tool_invocation_finished" in told, told
+    shown_text = (shown_text + reader.stdout.read()).split("“  a  ", 1)[1]
+    assert shown_text.startswith(LONG + "\n") and "tool_invocation_finished" in shown_text, shown_text
     chosen = desk.run("events", "j", "-f", "--json", "--said", "--type", "node_finished").stdout
     assert "said" not in chosen and len(chosen.splitlines()) == 1, chosen
     desk.run("events", "j", "--said", code=2)
 
 
 @test
-def a_run_on_a_terminal_shows_what_is_said_and_a_pipe_does_not(desk):
+def run_prints_partial_output_on_a_terminal_only(desk):
     words = ("run", "agents.yaml", "talk", "--input", json.dumps({"x": "hello"}))
     ours, theirs = pty.openpty()
     process = desk.start(*words, stderr=theirs)
@@ -478,8 +478,8 @@ def a_run_on_a_terminal_shows_what_is_said_and_a_pipe_does_not(desk):
     except OSError:  # the other side has gone
         pass
     assert process.communicate(timeout=PATIENCE)[0] == LONG + "\n" and process.returncode == 0
-    told = shown.decode().replace("\r\n", "\n")
-    assert LONG.splitlines()[0] in told and "“" in told.split(LONG.splitlines()[0])[0], told
+    shown_text = shown.decode().replace("\r\n", "\n")
+    assert LONG.splitlines()[0] in shown_text and "“" in shown_text.split(LONG.splitlines()[0])[0], shown_text
     os.close(ours)
     silent = desk.run(*words, "--job-id", "p")
     assert LONG.splitlines()[0] not in silent.stderr and silent.stdout.startswith(LONG.splitlines()[0]), silent.stderr

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""`aetheris transcript`, on the real program with the scripted model server: what a model was sent and answered, its calls
-with their results, and approvals, in order; followed while the job runs; as JSON, in a pipe and on a terminal; from a closed
-store, from the process that owns it and over HTTP; after a redaction and of a fork.
+"""`aetheris transcript`, with the scripted model server: the messages and answers of a model, its calls with their results, and
+approvals, in order; while the job runs; as JSON, in a pipe and on a terminal; from a closed store, from the owner of the store
+and over HTTP; after a redaction and for a fork.
 
   transcript.py [WORDS]   only tests whose name contains WORDS
 """
@@ -14,24 +14,24 @@ import subprocess
 import sys
 
 sys.dont_write_bytecode = True
-from cli import Skip, until  # noqa: E402
+from shared.home import Skip, until  # noqa: E402
 from shared import desk as shared  # noqa: E402
 from shared.desk import BIN, SCENARIOS, run_tests  # noqa: E402
 
 KEY = "sk-of-transcripts-1"
 PATIENCE = 60
-# Members of an entry that hold nothing that a user, a model or a tool wrote.
+# Members of an entry that do not contain text of a user, a model or a tool.
 MEASURED = ("at", "seq", "step_id", "duration_us", "cost_micros", "usage")
 AGENTS = """\
 aetheris: 1
 tools:
   get_order:
     description: Look an order up
-    http: { method: GET, url: "${ env.TILL }/orders/${ .args.id }" }
+    http: { method: GET, url: "${ env.SHOP }/orders/${ .args.id }" }
     effect: read
   refund:
     description: Pay an order back
-    http: { method: POST, url: "${ env.TILL }/refunds" }
+    http: { method: POST, url: "${ env.SHOP }/refunds" }
     effect: idempotent
     approval: required
   say: { native: echo, effect: read }
@@ -55,7 +55,7 @@ class Desk(shared.Desk):
     def __init__(self):
         super().__init__([KEY], *(SCENARIOS / f"{name}.json" for name in ("refund", "instant")))
         (self.path / "agents.yaml").write_text(AGENTS)
-        self.env |= {"TILL": self.till.url, "MODELS": self.open_models(), "MODEL_KEY": KEY}
+        self.env |= {"SHOP": self.shop.url, "MODELS": self.open_models(), "MODEL_KEY": KEY}
 
     def job(self, agent, message, job="t", *words, **more):
         return self.start(agent, {"message": message}, job, *words, **more)
@@ -75,7 +75,7 @@ class Desk(shared.Desk):
         return server, json.loads(server.stdout.readline())["listening"]
 
 
-def ended(process):
+def wait_for_end(process):
     try:
         return process.communicate(timeout=PATIENCE)
     finally:
@@ -83,12 +83,12 @@ def ended(process):
         process.wait()
 
 
-def stopped(server):
+def stop(server):
     server.terminate()
-    return ended(server)
+    return wait_for_end(server)
 
 
-def in_order(text, *parts):
+def expect_in_order(text, *parts):
     at = 0
     for part in parts:
         found = text.find(part, at)
@@ -99,17 +99,17 @@ def in_order(text, *parts):
 def a_conversation_is_shown_in_order_with_its_approval(desk):
     desk.job("refund", "Refund order 43, please.", code=4)
     waiting = desk.run("transcript", "t", code=0)
-    in_order(waiting.stdout, "job t · agent refund · waiting · 2 model answers · 1 tool call · ", "approval requested: refund")
+    expect_in_order(waiting.stdout, "job t · agent refund · waiting · 2 model answers · 1 tool call · ", "approval requested: refund")
     assert "aetheris job t" in waiting.stderr, waiting.stderr
     desk.run("approve", desk.approvals()[0]["id"], "--note", "as agreed", code=0)
     desk.job("refund", "Refund order 43, please.", code=0)
     text = desk.transcript()
-    in_order(text, "job t · agent refund · completed · 3 model answers · 2 tool calls · ", "cost 0.",
-             '[input] {"message":"Refund order 43, please."}', "node loop", "[system] You are kind.",
-             "[user] Refund order 43, please.", "turn 1 · model refund", "cost 0.", '→ get_order {"id":"43"}  (read)',
-             '← get_order {"id":"43","total":12}', " ms\n", "turn 2", "approval requested: refund ", '"amount":12',
-             "approval approved", "as agreed", '→ refund {"amount":12,"order":"43"}  (idempotent)', '← refund {', "turn 3",
-             "[assistant] 12 EUR was refunded for order 43.", "[completed] {")
+    expect_in_order(text, "job t · agent refund · completed · 3 model answers · 2 tool calls · ", "cost 0.",
+                    '[input] {"message":"Refund order 43, please."}', "node loop", "[system] You are kind.",
+                    "[user] Refund order 43, please.", "turn 1 · model refund", "cost 0.", '→ get_order {"id":"43"}  (read)',
+                    '← get_order {"id":"43","total":12}', " ms\n", "turn 2", "approval requested: refund ", '"amount":12',
+                    "approval approved", "as agreed", '→ refund {"amount":12,"order":"43"}  (idempotent)', '← refund {', "turn 3",
+                    "[assistant] 12 EUR was refunded for order 43.", "[completed] {")
     seen = json.loads(desk.transcript("t", "--json"))
     job = json.loads(desk.run("job", "t", "--json", code=0).stdout)
     for name in ("input_tokens", "output_tokens", "total_tokens", "tool_calls"):
@@ -125,17 +125,17 @@ def a_conversation_is_shown_in_order_with_its_approval(desk):
 def a_plan_without_a_model_shows_its_calls(desk):
     desk.job("plain", "Hello", code=1)
     text = desk.transcript()
-    in_order(text, "failed · 2 tool calls", "node first", '→ say {"text":"Hello"}  (read)', '← say {"text":"Hello"}',
-             "node bad", "→ never {}  (idempotent)", "← never ✗ ", "[failed] ")
+    expect_in_order(text, "failed · 2 tool calls", "node first", '→ say {"text":"Hello"}  (read)', '← say {"text":"Hello"}',
+                    "node bad", "→ never {}  (idempotent)", "← never ✗ ", "[failed] ")
     assert "skipped" in text and "tokens" not in text.splitlines()[0], text
 
 
 def a_model_node_shows_its_prompt_and_answer(desk):
     desk.job("note", "Hello", code=0)
-    in_order(desk.transcript(), "node note", "[user] Note Hello", "model instant", "token", "[assistant] Done in turn 1.")
+    expect_in_order(desk.transcript(), "node note", "[user] Note Hello", "model instant", "token", "[assistant] Done in turn 1.")
 
 
-def it_follows_a_running_job_across_its_owners(desk):
+def following_continues_across_owners(desk):
     desk.job("refund", "Refund order 43, please.", code=4)
     piped = desk.path / "piped.txt"
     with open(piped, "wb") as out:
@@ -145,15 +145,15 @@ def it_follows_a_running_job_across_its_owners(desk):
     assert piped.read_text().startswith("job t · agent refund · waiting"), piped.read_text()
     desk.run("approve", desk.approvals()[0]["id"], code=0)
     desk.job("refund", "Refund order 43, please.", code=0)
-    (_, err), (jsonl, _) = ended(follower), ended(lines)
+    (_, err), (jsonl, _) = wait_for_end(follower), wait_for_end(lines)
     assert follower.returncode == 0 and lines.returncode == 0, err
     text = piped.read_text()
-    in_order(text, "[input]", "approval requested", "approval approved", "turn 3", "[completed]", "job t · agent refund · completed")
+    expect_in_order(text, "[input]", "approval requested", "approval approved", "turn 3", "[completed]", "job t · agent refund · completed")
     assert text.count("turn 3") == text.count("[input]") == 1, text
     assert [json.loads(line) for line in jsonl.splitlines()] == desk.entries(), jsonl
 
 
-def it_follows_a_job_across_a_crash_and_a_restart_of_the_server(desk):
+def following_continues_across_a_crash_of_the_server(desk):
     desk.job("refund", "Refund order 43, please.", code=4)
     server, url = desk.serve()
     out, err = desk.path / "out.txt", desk.path / "err.txt"
@@ -162,22 +162,22 @@ def it_follows_a_job_across_a_crash_and_a_restart_of_the_server(desk):
     try:
         until(lambda: '"requested"' in out.read_text())
         server.kill()
-        ended(server)
+        wait_for_end(server)
         until(lambda: "the connection is lost" in err.read_text())
         server, _ = desk.serve(url.removeprefix("http://"))
         until(lambda: "the connection is available again" in err.read_text())
         desk.run("approve", desk.approvals()[0]["id"], code=0)
-        ended(follower)
+        wait_for_end(follower)
     finally:
         follower.kill()
-        stopped(server)
+        stop(server)
     assert follower.returncode == 0, err.read_text()
     assert [json.loads(line) for line in out.read_text().splitlines()] == desk.entries(), out.read_text()
     warnings = err.read_text().splitlines()
     assert len(warnings) == 2 and url in warnings[0], warnings
 
 
-def a_follower_ends_with_an_error_after_a_minute_without_a_server(desk):
+def following_fails_after_a_minute_without_a_server(desk):
     if os.environ.get("AETHERIS_SLOW_TESTS") != "1":
         raise Skip("slow: set AETHERIS_SLOW_TESTS=1 to run it")
     desk.job("refund", "Refund order 43, please.", code=4)
@@ -189,7 +189,7 @@ def a_follower_ends_with_an_error_after_a_minute_without_a_server(desk):
             with open(out, "wb") as to:
                 followers.append(desk.popen(command, "t", "-f", stdout=to, env={**desk.env, "AETHERIS_URL": url}))
             until(lambda: out.read_text())
-        stopped(server)
+        stop(server)
         for follower in followers:
             _, err = follower.communicate(timeout=2 * PATIENCE)
             assert follower.returncode == 7 and len(err.splitlines()) == 2, err
@@ -200,7 +200,7 @@ def a_follower_ends_with_an_error_after_a_minute_without_a_server(desk):
             process.wait()
 
 
-def over_http_the_socket_and_the_store_it_is_the_same(desk):
+def the_transcript_is_the_same_over_http_socket_and_store(desk):
     desk.job("refund", "Refund order 43, please.", code=4)
     closed, text = desk.entries(), desk.transcript()
     server, url = desk.serve()
@@ -209,16 +209,16 @@ def over_http_the_socket_and_the_store_it_is_the_same(desk):
         assert desk.entries("t", AETHERIS_URL=url) == closed and desk.transcript("t", AETHERIS_URL=url) == text, "HTTP"
         follower = desk.popen("transcript", "t", "-f")
         desk.run("approve", desk.approvals()[0]["id"], code=0)
-        followed, err = ended(follower)
+        followed, err = wait_for_end(follower)
         assert follower.returncode == 0 and "[completed]" in followed, err
         none = desk.run("transcript", "nobody", AETHERIS_URL=url)
         assert none.returncode == 3 and "nobody" in none.stderr, none
     finally:
-        stopped(server)
+        stop(server)
     assert desk.run("transcript", "nobody").returncode == 3
 
 
-def nothing_is_cut_in_a_pipe_and_a_terminal_says_what_is(desk):
+def long_texts_are_truncated_on_a_terminal_only(desk):
     long = "word " * 2000
     desk.job("note", long, code=0)
     piped = desk.transcript()
@@ -231,7 +231,7 @@ def nothing_is_cut_in_a_pipe_and_a_terminal_says_what_is(desk):
 
 
 def on_terminal(desk, words):
-    """What a terminal is shown, both of stdout and stderr."""
+    """The output on a terminal, of stdout and stderr."""
     master, slave = pty.openpty()
     process = subprocess.Popen([BIN, *words], cwd=desk.path, env={**desk.env, "TERM": "xterm", "COLUMNS": "80"}, stdin=slave,
                                stdout=slave, stderr=slave)
@@ -250,35 +250,35 @@ def on_terminal(desk, words):
     return text.decode()
 
 
-def a_long_job_comes_whole_and_in_pages(desk):
+def a_long_transcript_is_complete_and_can_be_paged(desk):
     desk.job("long", "40 turns", code=0)
     entries = desk.entries()
     answers = sum(entry["kind"] == "answer" for entry in entries)
-    assert answers == len(desk.asked_models()) == 40, (answers, len(desk.asked_models()))
+    assert answers == len(desk.model_requests()) == 40, (answers, len(desk.model_requests()))
     server, url = desk.serve()
     try:
         joined, after = [], 0
         while after is not None:
-            page = json.loads(fetched(f"{url}/api/jobs/t/transcript?limit=7&after={after}"))
+            page = json.loads(fetch(f"{url}/api/jobs/t/transcript?limit=7&after={after}"))
             assert len(page["entries"]) <= 10, len(page["entries"])
             joined, after = joined + page["entries"], page["next"]
         assert joined == entries
     finally:
-        stopped(server)
+        stop(server)
 
 
-def fetched(url):
+def fetch(url):
     return subprocess.run(["curl", "-sf", url], check=True, capture_output=True, text=True, timeout=PATIENCE).stdout
 
 
-def erased_values_are_named_and_not_shown(desk):
+def redacted_values_are_marked_and_not_shown(desk):
     desk.job("refund", "Refund order 43, please.", code=4)
     desk.run("approve", desk.approvals()[0]["id"], code=0)
     desk.job("refund", "Refund order 43, please.", code=0)
     desk.run("redact", "t", "--all", "--reason", "test", code=0)
     text = desk.transcript()
-    in_order(text, "[input] (redacted)", "[user] (redacted)", "[assistant] (redacted)", "→ get_order (redacted)",
-             "← get_order (redacted)", "[completed] (redacted)")
+    expect_in_order(text, "[input] (redacted)", "[user] (redacted)", "[assistant] (redacted)", "→ get_order (redacted)",
+                    "← get_order (redacted)", "[completed] (redacted)")
     values = re.sub(r"[\d,]+ tokens?|cost [\d.]+|\d+ ms", "", text)  # without what the program measures
     assert not any(word in values for word in ("kind", "Refund order", "12", "43")), text
     assert text.count("[user]") == 1, text
@@ -293,14 +293,14 @@ def a_fork_shows_the_turns_of_its_origin(desk):
     last = desk.events()[-1]["seq"]
     forked = desk.run("fork", "t", "--at", str(last), "--job-id", "f")
     assert forked.returncode == 0, forked
-    in_order(desk.transcript("f"), "fork of t", "(from the origin)", "[system] You are kind.", "turn 1", "→ get_order")
+    expect_in_order(desk.transcript("f"), "fork of t", "(from the origin)", "[system] You are kind.", "turn 1", "→ get_order")
 
 
 TESTS = [a_conversation_is_shown_in_order_with_its_approval, a_plan_without_a_model_shows_its_calls,
-         a_model_node_shows_its_prompt_and_answer, it_follows_a_running_job_across_its_owners,
-         it_follows_a_job_across_a_crash_and_a_restart_of_the_server, a_follower_ends_with_an_error_after_a_minute_without_a_server,
-         over_http_the_socket_and_the_store_it_is_the_same, nothing_is_cut_in_a_pipe_and_a_terminal_says_what_is,
-         a_long_job_comes_whole_and_in_pages, erased_values_are_named_and_not_shown, a_fork_shows_the_turns_of_its_origin]
+         a_model_node_shows_its_prompt_and_answer, following_continues_across_owners,
+         following_continues_across_a_crash_of_the_server, following_fails_after_a_minute_without_a_server,
+         the_transcript_is_the_same_over_http_socket_and_store, long_texts_are_truncated_on_a_terminal_only,
+         a_long_transcript_is_complete_and_can_be_paged, redacted_values_are_marked_and_not_shown, a_fork_shows_the_turns_of_its_origin]
 
 if __name__ == "__main__":
     sys.exit(run_tests("transcript", TESTS, Desk))

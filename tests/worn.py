@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""A job that kills or holds up its process in a slice: after the second time it is parked, and all others are served.
+"""A job that kills or stalls its process within a slice: after the second time it is parked, and all other jobs run.
 
-Prints `ok NAME` or `not ok NAME` per test. AETHERIS_BIN names the program, AETHERIS_ROOT the tree.
+Prints `ok NAME` or `not ok NAME` for each test. tests/shared/program.py finds the program.
   worn.py [WORDS]   only tests whose name contains WORDS
 """
 import json
@@ -12,26 +12,11 @@ import sys
 
 sys.dont_write_bytecode = True
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
-from cli import expect, home, run_tests, until  # noqa: E402
-from serve import Server  # noqa: E402
+from shared.home import expect, home, run_tests, until  # noqa: E402
+from shared.server import Server  # noqa: E402
+from shared.worn_jobs import KILLS, STALLS, check_job_that_kills, check_message_order, expect_parked_after_restart, write_agents  # noqa: E402
 
 TESTS = []
-KILLS = {"AETHERIS_FAILPOINTS": "decided.poison=exit"}
-STALLS = {"AETHERIS_FAILPOINTS": "decided.poison=pause:600000"}
-FILE = {
-    "aetheris": 1,
-    "tools": {"e": {"native": "echo", "effect": "read"},
-              "hold": {"command": ["sh", "-c", "touch began; sleep 600"], "effect": "idempotent"}},
-    "agents": {
-        "poison": {"plan": [{"id": "poison", "tool": "e"}], "output": "done"},
-        "calm": {"plan": [{"id": "a", "tool": "e"}], "output": "done"},
-        "reads": {"plan": [{"id": "poison", "tool": "e"},
-                           *({"id": one, "needs": [before], "wait": {"type": "message", "channel": "c"}}
-                             for before, one in (("poison", "m1"), ("m1", "m2"), ("m2", "m3")))],
-                  "output": "${ [.steps.m1, .steps.m2, .steps.m3] }"},
-        "holds": {"plan": [{"id": "h", "tool": "hold"}], "output": "done"},
-    },
-}
 
 
 def test(function):
@@ -39,108 +24,23 @@ def test(function):
     return function
 
 
-def agents(h):
-    (h.path / "agents.yaml").write_text(json.dumps(FILE))
-
-
-def ends_of_itself(h, env):
-    """A server that is to die of what it finds in its store."""
-    process = h.start("serve", "agents.yaml", "--listen", "127.0.0.1:0", env=env)
-    assert h.end(process).code == 137
-
-
-def third_start_serves(h, env, failpoint):
-    """The job is parked, though the failpoint stands; others run, and `resume` lets it run once that is gone."""
-    server = Server(h, env=env | failpoint)
-    until(lambda: server.status("p") == "parked")
-    assert server.post("/api/jobs?wait=30s", {"agent": "calm", "id": "after"})[1]["status"] == "completed"
-    assert server.status("before") == "completed"
-    job = server.get("/api/jobs/p")[1]
-    assert job["parked"]["reason"] == "worn_out" and job["parked"]["until"] == "resume", job["parked"]
-    assert job["parked"]["command"] == "aetheris resume p", job["parked"]
-    stuck = expect(h.run("jobs", "--stuck", env=server.env), 0).out
-    assert "aetheris resume p" in stuck and "worn_out" in stuck, stuck
-    shown = expect(h.run("job", "p", env=server.env), 0)
-    assert "worn_out" in shown.out and "aetheris resume p" in shown.out, shown
-    said = expect(h.run("run", "agents.yaml", "poison", "--job-id", "p", env=server.env), 4).err
-    assert "worn_out" in said and "aetheris resume p" in said, said
-    expect(server.stop(), 0)
-    server = Server(h, env=env)
-    assert server.status("p") == "parked"
-    expect(h.run("resume", "p", env=server.env), 0)
-    until(lambda: server.status("p") == "completed")
-    expect(server.stop(), 0)
-    expect(h.run("verify", "p", env=env), 0)
-
-
-def a_job_that_kills(h, env):
-    agents(h)
-    server = Server(h, env=env | KILLS)
-    assert server.post("/api/jobs?wait=30s", {"agent": "calm", "id": "before"})[1]["status"] == "completed"
-    try:
-        server.post("/api/jobs", {"agent": "poison", "id": "p"})
-    except OSError:
-        pass  # it died before it answered
-    assert h.end(server.process).code == 137
-    ends_of_itself(h, env | KILLS)
-    third_start_serves(h, env, KILLS)
-
-
-def messages_stay_in_order(h, env):
-    """Messages that the job's inbox holds, and one that comes when it is worn_out: read as they were sent."""
-    agents(h)
-    door = Server(h, "agents.yaml", "--workers", "0", env=env) if env else None
-
-    def send(channel, text):
-        more = door.env if door else {}
-        assert expect(h.run("message", "p", channel, json.dumps(text), "--json", env=more), 0).json()["accepted"]
-
-    if door:
-        assert door.post("/api/jobs", {"agent": "reads", "id": "p"})[0] == 201
-        ends_of_itself(h, env | KILLS)
-    else:
-        assert h.run("run", "agents.yaml", "reads", "--job-id", "p", env=KILLS).code == 137
-    send("c", "one")
-    send("d", "elsewhere")
-    ends_of_itself(h, env | KILLS)
-    send("c", "two")
-    server = Server(h, env=env | KILLS)
-    until(lambda: server.status("p") == "parked")
-    log = server.get("/api/jobs/p/events")[1]["events"]
-    assert log[-1]["payload"]["reason"] == "worn_out" and not [e for e in log if e["type"] == "agent_message"], log
-    assert server.post("/api/jobs/p/message", {"channel": "c", "payload": "three"})[0] in (200, 202)
-    expect(server.stop(), 0)
-    if door:
-        expect(door.stop(), 0)
-    server = Server(h, env=env)
-    expect(h.run("resume", "p", env=server.env), 0)
-    until(lambda: server.status("p") == "completed")
-    log = server.get("/api/jobs/p/events")[1]["events"]
-    told = [(event["payload"]["channel"], event["payload"]["payload"]) for event in log if event["type"] == "agent_message"]
-    assert [text for channel, text in told if channel == "c"] == ["one", "two", "three"], told
-    assert ("d", "elsewhere") in told, told
-    assert server.get("/api/jobs/p")[1]["result"] == ["one", "two", "three"], server.get("/api/jobs/p")[1]
-    expect(server.stop(), 0)
-    expect(h.run("verify", "p", env=env), 0)
-
-
 @test
 def messages_to_a_worn_out_job_stay_in_order():
     with home() as h:
-        messages_stay_in_order(h, {})
+        check_message_order(h, {})
 
 
 @test
-def a_job_that_kills_its_process_twice_is_parked_and_the_others_are_served():
+def a_job_that_kills_its_process_twice_is_parked_and_other_jobs_run():
     with home() as h:
-        a_job_that_kills(h, {})
+        check_job_that_kills(h, {})
         assert pathlib.Path(f"{h.store}.running").stat().st_mode & 0o777 == 0o600
 
 
 @test
-def a_job_that_stalls_its_process_twice_is_parked_when_it_is_ended_by_a_signal():
+def a_job_that_stalls_its_process_until_it_is_killed_twice_is_parked():
     with home() as h:
-        agents(h)
+        write_agents(h)
         for i, ends in enumerate(((signal.SIGINT, signal.SIGTERM), (signal.SIGKILL,))):
             process = h.start("serve", "agents.yaml", "--listen", "127.0.0.1:0", "--json",
                               env=STALLS | {"AETHERIS_FAILPOINTS_TRACE": "1"})
@@ -156,17 +56,17 @@ def a_job_that_stalls_its_process_twice_is_parked_when_it_is_ended_by_a_signal()
                 os.kill(process.pid, one)
             assert h.end(process).code != 0
         h.end(asking)
-        third_start_serves(h, {}, STALLS)
+        expect_parked_after_restart(h, {}, STALLS)
 
 
 @test
-def a_run_that_dies_of_its_job_twice_says_the_third_time_how_it_goes_on():
+def run_reports_how_to_resume_a_job_that_killed_it_twice():
     with home() as h:
-        agents(h)
+        write_agents(h)
         for _ in range(2):
             assert h.run("run", "agents.yaml", "poison", "--job-id", "p", env=KILLS).code == 137
-        said = expect(h.run("run", "agents.yaml", "poison", "--job-id", "p", env=KILLS), 4).err
-        assert "worn_out" in said and "aetheris resume p" in said, said
+        result = expect(h.run("run", "agents.yaml", "poison", "--job-id", "p", env=KILLS), 4).err
+        assert "worn_out" in result and "aetheris resume p" in result, result
         expect(h.run("run", "agents.yaml", "calm", env=KILLS), 0)
         expect(h.run("resume", "p"), 0)
         assert h.run("run", "agents.yaml", "poison", "--job-id", "p", env=KILLS).code == 137
@@ -178,9 +78,9 @@ def a_run_that_dies_of_its_job_twice_says_the_third_time_how_it_goes_on():
 
 
 @test
-def a_process_that_is_killed_while_a_call_is_under_way_parks_nothing():
+def kills_during_a_call_in_flight_park_no_job():
     with home() as h:
-        agents(h)
+        write_agents(h)
         for i in range(3):
             server = Server(h)
             if i == 0:
@@ -200,13 +100,13 @@ def a_process_that_is_killed_while_a_call_is_under_way_parks_nothing():
 
 
 @test
-def a_file_that_cannot_be_written_is_a_warning():
+def a_running_file_that_cannot_be_written_causes_a_warning():
     with home() as h:
-        agents(h)
+        write_agents(h)
         h.store.parent.mkdir(exist_ok=True)
         os.mkdir(f"{h.store}.running")
-        said = expect(h.run("run", "agents.yaml", "calm"), 0)
-        assert ".running" in said.err and "will not be parked" in said.err, said.err
+        result = expect(h.run("run", "agents.yaml", "calm"), 0)
+        assert ".running" in result.err and "will not be parked" in result.err, result.err
 
 
 if __name__ == "__main__":

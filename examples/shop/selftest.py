@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Tests of the shop and of its table: `python3 selftest.py`. A shop that lies proves nothing."""
+"""Tests of the shop and of its table: `python3 selftest.py`. Other tests rely on the journal of the shop."""
 
 import http.client
 import json
@@ -18,7 +18,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 
 
 class Shop:
-    """A running shop, and the journal that outlives it."""
+    """A running shop and its journal, which is kept after the shop ends."""
 
     def __init__(self, journal, port=0, **environment):
         self.journal = journal
@@ -69,7 +69,7 @@ class ShopTest(unittest.TestCase):
                               capture_output=True, text=True, check=False)
         return done.returncode, json.loads(done.stdout)["effects"]
 
-    def test_the_model_says_the_same_to_the_same_words_and_notes_each_asking(self):
+    def test_the_model_repeats_its_answer_and_journals_each_request(self):
         body = {"model": "small", "messages": [{"role": "user", "content": "Thank you for the order"}]}
         first = self.shop.call("POST", "/v1/chat/completions", body, key="k")
         second = self.shop.call("POST", "/v1/chat/completions", body, key="k")
@@ -86,14 +86,14 @@ class ShopTest(unittest.TestCase):
         self.assertEqual([line["kind"] for line in asked], ["arrival"] * 4)
         self.assertEqual({line["policy"] for line in asked}, {"read"})
 
-    def test_an_order_is_the_same_whenever_it_is_read(self):
+    def test_an_order_is_the_same_on_every_read(self):
         first = self.shop.call("GET", "/orders/42")
         self.assertEqual(first, self.shop.call("GET", "/orders/42"))
         self.assertEqual(first[1]["total"], sum(i["qty"] * i["price"] for i in first[1]["items"]))
         self.assertEqual(self.shop.call("GET", "/orders/missing-1")[0], 404)
         self.assertEqual(self.shop.call("GET", "/stock/TEA-1")[1]["sku"], "TEA-1")
 
-    def test_a_key_takes_effect_once_and_is_answered_alike_ever_after(self):
+    def test_a_key_takes_effect_once_and_gets_the_same_answer(self):
         first = self.shop.call("POST", "/charges", {"amount": 5}, key="k1")
         again = self.shop.call("POST", "/charges", {"amount": 5}, key="k1")
         other = self.shop.call("POST", "/charges", {"amount": 5}, key="k2")
@@ -104,7 +104,7 @@ class ShopTest(unittest.TestCase):
         self.assertEqual(len(self.lines("effect")), 2)
         self.assertEqual(self.table()[0], 0)
 
-    def test_a_key_asked_by_many_at_once_takes_effect_once(self):
+    def test_concurrent_requests_with_one_key_take_effect_once(self):
         answers = []
         def ask():
             answers.append(self.shop.call("POST", "/shipments", {"sku": "TEA-1"}, key="same")[1]["id"])
@@ -117,51 +117,51 @@ class ShopTest(unittest.TestCase):
         self.assertEqual(len(set(answers)), 1)
         self.assertEqual(len(self.lines("effect")), 1)
 
-    def test_mail_sent_twice_is_two_letters_and_the_table_says_so(self):
+    def test_mail_sent_twice_is_reported_as_repeated(self):
         self.shop.call("POST", "/mail", {"to": "ada"}, key="m1")
         self.assertEqual(self.table()[0], 0)
         self.shop.call("POST", "/mail", {"to": "ada"}, key="m1")
         code, rows = self.table()
         self.assertEqual((code, rows[0]["result"], rows[0]["effects"]), (1, "REPEATED", 2))
 
-    def test_a_letter_that_only_arrived_twice_is_repeated_too(self):
+    def test_mail_that_arrived_twice_without_effect_is_reported_as_repeated(self):
         for _ in range(2):
             self.shop.call("POST", "/control", {"route": "POST /mail", "at": "before", "fail": 500, "times": 1})
             self.assertEqual(self.shop.call("POST", "/mail", {}, key="m1")[0], 500)
         code, rows = self.table()
         self.assertEqual((code, rows[0]["arrived"], rows[0]["effects"]), (1, 2, 0))
 
-    def test_a_letter_that_was_turned_away_may_come_again(self):
+    def test_rejected_mail_may_be_sent_again(self):
         self.shop.call("POST", "/control", {"route": "POST /mail", "at": "before", "fail": 429, "times": 1})
         self.assertEqual(self.shop.call("POST", "/mail", {}, key="m1")[0], 429)
         self.assertEqual(self.shop.call("POST", "/mail", {}, key="m1")[0], 201)
         code, rows = self.table()
         self.assertEqual((code, rows[0]["result"], rows[0]["refused"]), (0, "once", 1))
 
-    def test_a_key_can_be_asked_for(self):
+    def test_an_effect_can_be_queried_by_key(self):
         self.assertEqual(self.shop.call("GET", "/charges?key=k%3A1"), (200, {"charge": None}))
         charge = self.shop.call("POST", "/charges", {"amount": 5}, key="k:1")[1]
         self.assertEqual(self.shop.call("GET", "/charges?key=k%3A1"), (200, {"charge": charge}))
 
-    def test_a_flaky_route_fails_as_often_as_asked_for_each_key(self):
+    def test_a_flaky_route_fails_the_requested_number_of_times_per_key(self):
         for key in ("a", "b"):
             answers = [self.shop.call("POST", "/flaky", {"failures": 2}, key=key)[0] for _ in range(4)]
             self.assertEqual(answers, [503, 503, 201, 201])
         self.assertEqual(len(self.lines("effect")), 2)
 
-    def test_the_journal_knows_who_asked_and_which_try_it_was(self):
+    def test_the_journal_records_invocation_and_try(self):
         self.shop.call("POST", "/charges", {}, key="k", X_Aetheris_Invocation_Id="ab12", X_Aetheris_Try="3")
         for kind in ("arrival", "effect"):
             line = self.lines(kind)[0]
             self.assertEqual((line["idempotency_key"], line["invocation_id"], line["try"]), ("k", "ab12", 3))
 
-    def test_a_failure_after_the_effect_leaves_the_effect(self):
+    def test_a_failure_after_the_effect_keeps_the_effect(self):
         self.shop.call("POST", "/control", {"route": "POST /charges", "fail": True, "times": 1})
         self.assertEqual(self.shop.call("POST", "/charges", {}, key="k")[0], 503)
         self.assertEqual(self.shop.call("POST", "/charges", {}, key="k")[0], 201)
         self.assertEqual(len(self.lines("effect")), 1)
 
-    def test_a_dropped_and_a_hanging_request(self):
+    def test_requests_can_be_dropped_or_left_hanging(self):
         for at, effects in (("before", 0), ("after", 1)):
             self.shop.call("POST", "/control", {"route": "POST /mail", "at": at, "drop": True, "times": 1})
             with self.assertRaises((http.client.HTTPException, ConnectionError)):
@@ -173,13 +173,13 @@ class ShopTest(unittest.TestCase):
         self.shop.call("POST", "/control", {"reset": True})
         self.assertEqual(self.shop.call("GET", "/stock/TEA-1")[0], 200)
 
-    def test_a_delay_lets_a_test_act_between_effect_and_answer(self):
+    def test_a_delay_separates_effect_and_answer(self):
         self.shop.call("POST", "/control", {"route": "POST /charges", "delay_ms": 60000, "times": 1})
         with self.assertRaises(socket.timeout):
             self.shop.call("POST", "/charges", {}, key="k", timeout=0.3)
         self.assertEqual(len(self.lines("effect")), 1)
 
-    def test_killed_and_started_again_it_remembers(self):
+    def test_a_restarted_shop_recovers_its_state_from_the_journal(self):
         charge = self.shop.call("POST", "/charges", {"amount": 5}, key="k1")
         self.shop.call("POST", "/refunds", {"charge": charge[1]["id"]}, key="r1")
         self.shop.call("POST", "/flaky", {"failures": 2}, key="f1")
@@ -196,14 +196,14 @@ class ShopTest(unittest.TestCase):
         numbers = [line["n"] for line in self.shop.call("GET", "/journal")[1]["journal"]]
         self.assertEqual(numbers, list(range(1, len(numbers) + 1)))
 
-    def test_somebody_else_can_change_a_charge(self):
+    def test_a_charge_can_be_changed_externally(self):
         charge = self.shop.call("POST", "/charges", {}, key="k")[1]
         path = "/charges/" + charge["id"]
         self.assertEqual(self.shop.call("POST", "/control", {"change": path})[0], 200)
         self.assertNotEqual(self.shop.call("GET", path)[1]["etag"], charge["etag"])
         self.assertEqual(self.shop.call("POST", "/control", {"change": "/charges/none"})[0], 400)
 
-    def test_a_token_is_asked_for_and_never_written_down(self):
+    def test_a_token_is_required_and_never_journaled(self):
         self.shop.end()
         self.shop = Shop(self.journal, SHOP_TOKEN="hunter22")
         self.assertEqual(self.shop.call("POST", "/charges", {}, key="k")[0], 401)
@@ -211,14 +211,14 @@ class ShopTest(unittest.TestCase):
             self.assertEqual(self.shop.call("POST", "/charges", {}, key="k", Authorization=header)[0], 201)
         self.assertNotIn("hunter22", pathlib.Path(self.journal).read_text(encoding="utf-8"))
 
-    def test_nonsense_is_refused(self):
+    def test_invalid_requests_are_rejected(self):
         self.assertEqual(self.shop.call("GET", "/nowhere")[0], 404)
         self.assertEqual(self.shop.call("POST", "/nowhere", {})[0], 404)
         self.assertEqual(self.shop.call("POST", "/charges", [1], key="k")[0], 400)
         for rule in ({}, {"route": "POST /mail", "at": "never"}, {"route": "POST /mail", "x": 1}, [1]):
             self.assertEqual(self.shop.call("POST", "/control", rule)[0], 400)
 
-    def test_it_leaves_when_asked(self):
+    def test_sigterm_ends_the_shop_while_a_request_hangs(self):
         self.shop.call("POST", "/control", {"route": "GET /stock", "hang": True, "at": "before"})
         with self.assertRaises(socket.timeout):
             self.shop.call("GET", "/stock/TEA-1", timeout=0.1)
@@ -226,7 +226,7 @@ class ShopTest(unittest.TestCase):
         self.assertEqual(self.shop.end(), 0)
         self.assertLess(time.monotonic() - began, 5)
 
-    def test_the_table_reads_well(self):
+    def test_the_table_summarizes_effects_and_reads(self):
         self.shop.call("POST", "/charges", {}, key="aetheris:01890000-0000-7000-8000-000000000000:0123456789abcdef:01")
         self.shop.call("GET", "/orders/1")
         done = subprocess.run([sys.executable, HERE / "table.py", self.journal],

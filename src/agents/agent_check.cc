@@ -1,22 +1,21 @@
-// AgentCheck: checks an agent's plan, node by node and as a graph, and builds its
-// task graph (plan/plan.h).
+// AgentCheck: checks an agent's plan, node by node, and builds its task graph (plan/plan.h). The
+// nodes as a graph: plan_nodes.h. The tools that the plan records: used_tools.h.
 #include <algorithm>
 #include <set>
-#include <unordered_map>
 
-#include "agents/check_context.h"
+#include "agents/checks.h"
 #include "agents/loop_check.h"
 #include "agents/node_check.h"
+#include "agents/plan_nodes.h"
 #include "agents/settings_check.h"
+#include "agents/used_tools.h"
 #include "json/json.h"
+#include "log/field_names.h"
 
 namespace ae::agents {
 namespace {
 
 constexpr std::uint32_t kMaxParallelMax = 1'024;
-constexpr std::size_t kRulesMax = 256;             // that apply to one tool of a plan
-constexpr std::size_t kCycleShown = 12;            // nodes of a cycle in a message
-constexpr std::size_t kCycleWorkMax = 10'000'000;  // edges followed if there is a cycle
 
 // True if a rule or an approval depends on the arguments of a call.
 bool has_condition(const Value& policy) {
@@ -34,18 +33,16 @@ class AgentCheck {
         source_node_(source_node),
         tools_(callable.tools),
         models_(callable.models),
-        policies_(callable.policies),
-        callable_(callable) {
+        callable_(callable),
+        nodes_(check),
+        used_(check, callable) {
     agent_.name = name;
   }
 
   Agent run() {
     const std::size_t before = check_.count();
-    if (!check_.mapping(source_node_,
-                        {"plan", "loop", "planner", "input_schema", "output", "deadline",
-                         "max_attempts", "labels", "description", "versions",
-                         "required_capabilities", "confirm", "queue", "budget", "grants"},
-                        {{"code", "agents written as code are not available yet"},
+    if (!check_.mapping(source_node_, Mapping::agent,
+                        {{field::code, "agents written as code are not available yet"},
                          {"cron", "schedules are not available yet"},
                          {"schedule", "schedules are not available yet"}})) {
       return std::move(agent_);
@@ -75,23 +72,12 @@ class AgentCheck {
     } else if (output) {
       this->output(*output);
     }
-    if (check_.count() == before) check_prices();
+    if (check_.count() == before && cost_) used_.check_prices(*cost_);
     if (check_.count() == before && !has_unknown_tool_) finish();
     return std::move(agent_);
   }
 
  private:
-  struct PlanNode {
-    SourceNode source_node;
-    std::string id;
-    bool has_unknown_needs = false;  // its needs have errors, so its readable steps are unknown
-  };
-  // A read of `.steps.<step>` by a node, at `where`.
-  struct Read {
-    std::uint32_t node = 0, step = 0;
-    SourceNode where;
-  };
-
   // Collects the capabilities that plans made by a model may use.
   void grants() {
     const auto list = source_node_.find("grants");
@@ -104,22 +90,10 @@ class AgentCheck {
     }
   }
 
-  // A cost is known only for models with a price.
-  void check_prices() {
-    if (!cost_) return;
-    for (const auto& [name, tool] : used_) {
-      if (!tool->is_valid) continue;  // its price is unknown
-      if (!name.starts_with(kModelToolPrefix) || tool->policy.find("price")) continue;
-      check_.report(*cost_, "the model " +
-                                quote(std::string_view(name).substr(kModelToolPrefix.size())) +
-                                " has no `price`; a cost limit needs one");
-    }
-  }
-
   std::optional<SourceNode> find_plan() {
     auto plan = source_node_.find("plan");
     if (!plan) {
-      if (source_node_->find("code") != nullptr) return std::nullopt;  // reported
+      if (source_node_->find(field::code) != nullptr) return std::nullopt;  // reported
       check_.required(source_node_, "plan",
                       "the list of nodes that this agent runs (or use `loop` or `planner`)");
       return std::nullopt;
@@ -140,9 +114,7 @@ class AgentCheck {
 
   // An agent that is one loop: a plan of one node, whose result is the agent's.
   void build_loop_agent(const SourceNode& loop) {
-    nodes_.push_back({.source_node = source_node_, .id = "loop"});
-    by_id_.emplace("loop", 0);
-    needs_.resize(1);
+    nodes_.add_only(source_node_, "loop");
     std::vector<Member> node = {{"id", "loop"}};
     this->loop(loop, node);
     graph_.emplace_back("nodes", Value::array({Value::object(std::move(node))}));
@@ -151,16 +123,15 @@ class AgentCheck {
 
   // An agent whose model makes the plan: until then, its plan is one planner node.
   void build_planner_agent(const SourceNode& planner) {
-    nodes_.push_back({.source_node = source_node_, .id = "planner"});
-    by_id_.emplace("planner", 0);
-    needs_.resize(1);
+    nodes_.add_only(source_node_, "planner");
     const Value made = check_planner(check_, planner, loop_context());
-    const Value node = Value::object({{"id", "planner"}, {"kind", "planner"}, {"planner", made}});
+    const Value node =
+        Value::object({{"id", "planner"}, {field::kind, "planner"}, {"planner", made}});
     graph_.emplace_back("nodes", Value::array({node}));
   }
 
   void loop(const SourceNode& source_node, std::vector<Member>& members) {
-    members.emplace_back("kind", "loop");
+    members.emplace_back(field::kind, "loop");
     members.emplace_back("loop", check_loop(check_, source_node, loop_context()));
   }
 
@@ -171,51 +142,29 @@ class AgentCheck {
             .find_model = [this](const SourceNode& name) { return find_model(name); },
             .add_tool =
                 [this](const CheckedTool& tool, bool granted) {
-                  used_.emplace(tool.tool.name, &tool);
-                  if (granted) model_tools_.insert(tool.tool.name);
+                  used_.add(tool.tool.name, tool);
+                  if (granted) used_.offer_to_model(tool.tool.name);
                 }};
   }
 
   // ---- nodes
 
   void nodes(const SourceNode& plan) {
-    nodes_.reserve(plan->items.size());
-    for (std::size_t i = 0; i < plan->items.size(); ++i) {
-      nodes_.push_back({.source_node = plan.item(i), .id = {}});
-      node_id(static_cast<std::uint32_t>(i));
-    }
-    needs_.resize(nodes_.size());
+    for (std::size_t i = 0; i < plan->items.size(); ++i) nodes_.add(plan.item(i));
     std::vector<Value> nodes;
     nodes.reserve(nodes_.size());
     for (std::uint32_t i = 0; i < nodes_.size() && !check_.full(); ++i) {
       nodes.push_back(node(i));
     }
-    check_graph();
+    nodes_.check();
     graph_.emplace_back("nodes", Value::array(std::move(nodes)));
   }
 
-  void node_id(std::uint32_t index) {
-    const SourceNode& source_node = nodes_[index].source_node;
-    if (!source_node->is_mapping()) return;
-    const auto id = check_.required(source_node, "id", "the node id, used as .steps.ID");
-    if (!id) return;
-    const auto text = check_.text(*id);
-    if (!text || !check_.name("a node", *text, id->at(), id->path)) return;
-    nodes_[index].id = *text;
-    const auto [twin, fresh] = by_id_.emplace(*text, index);
-    if (!fresh) {
-      check_.report(*id, "duplicate node id " + quote(*text) + ", also used by plan[" +
-                             std::to_string(twin->second) + "]");
-    }
-  }
-
   Value node(std::uint32_t index) {
-    const SourceNode& source_node = nodes_[index].source_node;
-    if (!check_.mapping(source_node,
-                        {"id", "tool", "args", "needs", "when", "on_error", "wait", "map", "as",
-                         "max_parallel", "do", "on_item_error", "llm", "loop"},
+    const SourceNode& source_node = nodes_.source_node(index);
+    if (!check_.mapping(source_node, Mapping::node,
                         {{"approval", "set approval on the tool, not on the node"},
-                         {"agent", "child jobs are not available yet"},
+                         {field::agent, "child jobs are not available yet"},
                          {"retry", "set retry on the tool, not on the node"},
                          {"timeout", "set timeout on the tool, not on the node"}})) {
       return {};
@@ -223,11 +172,11 @@ class AgentCheck {
     node_ = index;
     item_name_.clear();
     in_item_ = false;
-    std::vector<Member> members = {{"id", nodes_[index].id}};
-    needs(source_node, members);
+    std::vector<Member> members = {{"id", nodes_.id(index)}};
+    nodes_.read_needs(index, members);
     if (const auto when = source_node.find("when")) this->when(*when, members);
     if (const auto on_error = source_node.find("on_error")) {
-      if (check_.word(*on_error, {"fail", "continue"}) == 1) {
+      if (check_.word(*on_error, Words::fail_or_continue) == "continue") {
         members.emplace_back("on_error", "continue");
       }
     }
@@ -237,9 +186,11 @@ class AgentCheck {
 
   void kind(const SourceNode& source_node, std::vector<Member>& members) {
     std::vector<std::string_view> kinds;
-    for (const std::string_view kind : {"tool", "llm", "wait", "map", "loop", "agent"}) {
+    const Shape& shape = shape_of(Mapping::node);
+    for (const std::string_view kind : shape.kinds) {
       if (source_node->find(kind) != nullptr) kinds.push_back(kind);
     }
+    if (source_node->find(field::agent) != nullptr) kinds.emplace_back(field::agent);  // reported
     if (kinds.empty()) {
       check_.report(source_node, "a node needs one of tool, llm, wait, map or loop");
       return;
@@ -250,70 +201,26 @@ class AgentCheck {
                         std::string(kinds[0]) + " and " + std::string(kinds[1]));
       return;
     }
-    if (kinds[0] == "tool") {
-      check_.misplaced(source_node, "a map", {"as", "max_parallel", "do", "on_item_error"});
-      members.emplace_back("kind", "tool");
+    const std::string_view kind = kinds[0];
+    if (kind == field::agent) return;
+    check_.misplaced(source_node, shape, kind, [&](std::string_view key, const auto& owners) {
+      const bool of_map = owners.front() == "map";
+      return "`" + std::string(key) + "` belongs to " +
+             (of_map          ? "a map"
+              : kind == "map" ? "the `do` of a map"
+                              : "a tool");
+    });
+    if (kind == "loop") return loop(*source_node.find(kind), members);
+    members.emplace_back(field::kind, kind);
+    if (kind == "tool") {
       call(source_node, members);
-    } else if (kinds[0] == "llm") {
-      check_.misplaced(source_node, "a map", {"as", "max_parallel", "do", "on_item_error"});
-      check_.misplaced(source_node, "a tool", {"args"});
-      members.emplace_back("kind", "llm");
-      llm(*source_node.find("llm"), members);
-    } else if (kinds[0] == "wait") {
-      check_.misplaced(source_node, "a map", {"as", "max_parallel", "do", "on_item_error"});
-      check_.misplaced(source_node, "a tool", {"args"});
-      members.emplace_back("kind", "wait");
-      if (auto wait = check_wait(check_, *source_node.find("wait"), check_expressions_)) {
-        members.emplace_back("wait", *std::move(wait));
-      }
-    } else if (kinds[0] == "map") {
-      check_.misplaced(source_node, "the `do` of a map", {"args"});
-      members.emplace_back("kind", "map");
+    } else if (kind == "llm") {
+      llm(*source_node.find(kind), members);
+    } else if (kind == "map") {
       map(source_node, members);
-    } else if (kinds[0] == "loop") {
-      check_.misplaced(source_node, "a map", {"as", "max_parallel", "do", "on_item_error"});
-      check_.misplaced(source_node, "a tool", {"args"});
-      loop(*source_node.find("loop"), members);
+    } else if (auto wait = check_wait(check_, *source_node.find(kind), check_expressions_)) {
+      members.emplace_back("wait", *std::move(wait));
     }
-  }
-
-  void needs(const SourceNode& source_node, std::vector<Member>& members) {
-    const auto list = source_node.find("needs");
-    if (!list) return;
-    if (!check_.list(*list)) {
-      nodes_[node_].has_unknown_needs = true;
-      return;
-    }
-    std::vector<Value> ids;
-    std::vector<std::uint32_t>& indices = needs_[node_];
-    for (std::size_t i = 0; i < (*list)->items.size(); ++i) {
-      const SourceNode item = list->item(i);
-      const auto id = check_.text(item);
-      const auto found = id ? by_id_.find(*id) : by_id_.end();
-      if (found == by_id_.end()) {
-        nodes_[node_].has_unknown_needs = true;
-        if (id) check_.report(item, "unknown node " + quote(*id), nearest_node(*id));
-        continue;
-      }
-      if (found->second == node_) {
-        check_.report(item, "a node cannot depend on itself");
-        continue;
-      }
-      indices.push_back(found->second);
-      ids.emplace_back(*id);
-    }
-    std::ranges::sort(indices);
-    if (const auto twin = std::ranges::adjacent_find(indices); twin != indices.end()) {
-      check_.report(*list, "duplicate entry " + quote(nodes_[*twin].id));
-      const auto rest = std::ranges::unique(indices);
-      indices.erase(rest.begin(), rest.end());
-    }
-    if (!ids.empty()) members.emplace_back("needs", Value::array(std::move(ids)));
-  }
-
-  std::string nearest_node(std::string_view id) const {
-    return check_.nearest(id, nodes_,
-                          [](const PlanNode& node) { return std::string_view(node.id); });
   }
 
   void when(const SourceNode& source_node, std::vector<Member>& members) {
@@ -348,7 +255,7 @@ class AgentCheck {
           has_unknown_tool_ = true;
         } else {
           tool = &found->second;
-          used_.emplace(found->first, tool);
+          used_.add(found->first, *tool);
         }
         members.emplace_back("tool", *name);
       }
@@ -371,10 +278,7 @@ class AgentCheck {
 
   // Checks a model request and builds the arguments of its call.
   void llm(const SourceNode& source_node, std::vector<Member>& members) {
-    if (!check_.mapping(source_node,
-                        {"model", "prompt", "messages", "system", "temperature", "max_tokens",
-                         "schema", "repair"},
-                        {{"tools", "tools need a `loop`"}})) {
+    if (!check_.mapping(source_node, Mapping::llm, {{"tools", "tools need a `loop`"}})) {
       return;
     }
     std::vector<Member> request;
@@ -384,7 +288,7 @@ class AgentCheck {
       model = find_model(*named);
     }
     if (model != nullptr) {
-      used_.emplace(model->tool.name, model);
+      used_.add(model->tool.name, *model);
       members.emplace_back("tool", model->tool.name);
       request.emplace_back("model", model->model);
     }
@@ -459,13 +363,13 @@ class AgentCheck {
     }
     members.emplace_back("max_parallel", static_cast<double>(parallel.value_or(8)));
     if (const auto on_item = source_node.find("on_item_error")) {
-      if (check_.word(*on_item, {"fail", "collect"}) == 1) {
+      if (check_.word(*on_item, Words::on_item_error) == "collect") {
         members.emplace_back("on_item_error", "collect");
       }
     }
     const auto each =
         check_.required(source_node, "do", "the tool call or llm step to run for each item");
-    if (!each || !check_.mapping(*each, {"tool", "args", "llm"},
+    if (!each || !check_.mapping(*each, Mapping::map_item,
                                  {{"map", "nested maps are not available yet"},
                                   {"wait", "waits in maps are not available yet"},
                                   {"when", "set `when` on the node, or filter the list"}})) {
@@ -476,7 +380,10 @@ class AgentCheck {
       if ((*each)->find("tool") != nullptr) {
         check_.report(*each, "`do` needs either `tool` or `llm`");
       }
-      check_.misplaced(*each, "a tool", {"args"});
+      check_.misplaced(*each, shape_of(Mapping::map_item), "llm",
+                       [](std::string_view key, const auto&) {
+                         return "`" + std::string(key) + "` belongs to a tool";
+                       });
     } else if ((*each)->find("tool") == nullptr &&
                ((*each)->find("map") != nullptr || (*each)->find("wait") != nullptr)) {
       return;  // already reported
@@ -507,7 +414,7 @@ class AgentCheck {
 
   void roots(const SourceNode& string, const ExprRoots& read) {
     for (const std::string& root : read.roots) {
-      if (root == "input" || root == "job" || root == "steps") continue;
+      if (root == field::input || root == "job" || root == "steps") continue;
       if (in_item_ && (root == "item" || root == "index" || root == item_name_)) continue;
       unknown_root(string, root);
     }
@@ -518,17 +425,18 @@ class AgentCheck {
           "all of .steps");
     }
     for (const std::string& step : read.steps) {
-      const auto found = by_id_.find(step);
-      if (found == by_id_.end()) {
-        check_.report_root(string, ".steps", "unknown node " + quote(step), steps_hint(step));
+      const auto found = nodes_.find(step);
+      if (!found) {
+        check_.report_root(string, ".steps", "unknown node " + quote(step),
+                           nodes_.steps_hint(step));
       } else if (!in_output_) {
-        reads_.push_back({.node = node_, .step = found->second, .where = string});
+        nodes_.add_read({.node = node_, .step = *found, .where = string});
       }
     }
   }
 
   void unknown_root(const SourceNode& string, const std::string& root) {
-    if (root == "args" || root == "call" || root == "result") {
+    if (root == "args" || root == "call" || root == field::result) {
       check_.report_root(string, "." + root,
                          "." + root + " is available in tools only, not in plans");
       return;
@@ -539,108 +447,15 @@ class AgentCheck {
       return;
     }
     ClosestName nearest(root);
-    for (const std::string_view known : {"input", "steps", "job"}) nearest.consider(known);
+    for (const std::string_view known : {field::input, "steps", "job"}) nearest.consider(known);
     if (in_item_) {
       for (const std::string_view known : {"item", "index"}) nearest.consider(known);
       if (!item_name_.empty()) nearest.consider(item_name_);
     }
     std::string suggestion = nearest.best();
-    if (suggestion.empty() && by_id_.contains(root)) suggestion = "steps." + root;
+    if (suggestion.empty() && nodes_.find(root)) suggestion = "steps." + root;
     check_.report_root(string, "." + root, "." + root + " is not available here",
                        suggestion.empty() ? suggestion : "." + suggestion);
-  }
-
-  // `.steps.send-mail` is a subtraction; the hint is .steps["send-mail"].
-  std::string steps_hint(const std::string& step) const {
-    for (const PlanNode& node : nodes_) {
-      if (node.id.starts_with(step + "-")) return ".steps[\"" + node.id + "\"]";
-    }
-    return nearest_node(step);
-  }
-
-  // ---- the graph
-
-  void check_graph() {
-    const engine::TopologicalOrder order = engine::topological_order(needs_);
-    for (const std::vector<std::uint32_t>& cycle : order.cycles) report_cycle(cycle);
-    if (reads_.empty()) return;
-    if (!order.cycles.empty()) return check_reads_with_cycles();
-    for (const std::uint32_t node : order.order) {
-      for (const std::uint32_t need : needs_[node]) {
-        nodes_[node].has_unknown_needs =
-            nodes_[node].has_unknown_needs || nodes_[need].has_unknown_needs;
-      }
-    }
-    std::optional<engine::Reachability> reach;
-    for (const Read& read : reads_) {
-      if (nodes_[read.node].has_unknown_needs ||
-          std::ranges::binary_search(needs_[read.node], read.step)) {
-        continue;
-      }
-      if (!reach) reach.emplace(needs_, order.order);
-      if (!reach->reaches(read.node, read.step)) report_unreachable_read(read);
-    }
-  }
-
-  void report_unreachable_read(const Read& read) {
-    const std::string& step = nodes_[read.step].id;
-    check_.report_root(read.where, ".steps",
-                       read.node == read.step ? "a node cannot read its own result"
-                                              : ".steps." + step + " is read here, so add " +
-                                                    quote(step) + " to `needs`");
-  }
-
-  // Breaking a cycle only removes needs. So a read of a step that is not
-  // reachable now is an error anyway.
-  void check_reads_with_cycles() {
-    std::size_t work = 0;
-    std::optional<std::uint32_t> from;  // the start node of `reached`
-    bool unknown = false;               // one of the reached nodes has unknown needs
-    std::vector<bool> reached;
-    std::vector<std::uint32_t> next;
-    for (const Read& read : reads_) {
-      if (from != read.node) {
-        if (work > kCycleWorkMax) return;  // the rest is reported once there is no cycle
-        from = read.node;
-        reached.assign(nodes_.size(), false);
-        unknown = nodes_[read.node].has_unknown_needs;
-        work += nodes_.size() / 64;
-        next = {read.node};
-        while (!next.empty()) {
-          const std::uint32_t node = next.back();
-          next.pop_back();
-          unknown = unknown || nodes_[node].has_unknown_needs;
-          work += needs_[node].size();
-          for (const std::uint32_t need : needs_[node]) {
-            if (!reached[need]) next.push_back(need);
-            reached[need] = true;
-          }
-        }
-      }
-      if (unknown || (reached[read.step] && read.step != read.node)) continue;
-      report_unreachable_read(read);
-    }
-  }
-
-  void report_cycle(std::vector<std::uint32_t> cycle) {
-    std::ranges::rotate(cycle, std::ranges::min_element(cycle));
-    std::string path;
-    for (std::size_t i = 0; i < cycle.size(); ++i) {
-      if (i == kCycleShown) {
-        path += "… (" + std::to_string(cycle.size()) + " nodes) → ";
-        break;
-      }
-      path += nodes_[cycle[i]].id + " → ";
-    }
-    path += nodes_[cycle[0]].id;
-    const SourceNode& source_node = nodes_[cycle[0]].source_node;
-    const SourceNode list = *source_node.find("needs");
-    const std::string& next = nodes_[cycle[1 % cycle.size()]].id;
-    for (std::size_t i = 0; i < list->items.size(); ++i) {
-      if (!list->items[i].is_string() || list->items[i].scalar.as_string() != next) continue;
-      check_.report(list.item(i), "dependency cycle: " + path);
-      return;
-    }
   }
 
   void output(const SourceNode& source_node) {
@@ -650,52 +465,14 @@ class AgentCheck {
     graph_.emplace_back("output", source_node->value());
   }
 
-  // Adds the probe and compensation tools of used tools to the plan.
-  void add_side_call_tools() {
-    std::vector<const CheckedTool*> todo;
-    todo.reserve(used_.size());
-    for (const auto& [name, tool] : used_) todo.push_back(tool);
-    while (!todo.empty()) {
-      const CheckedTool& tool = *todo.back();
-      todo.pop_back();
-      for (const std::string_view key : {"probe", "compensate"}) {
-        const auto found = tools_.find(tool.policy[key].text("tool"));
-        if (found == tools_.end()) continue;
-        if (used_.emplace(found->first, &found->second).second) todo.push_back(&found->second);
-      }
-    }
-  }
-
-  // A tool's policy in the plan: its definition in the file, and the rules for
-  // its calls by this agent.
-  Value policy_of(const CheckedTool& tool) {
-    const std::string& name = tool.tool.name;
-    Value policy = tool.policy;
-    if (model_tools_.contains(name) && !tool.description.empty()) {
-      policy = policy.with("description", tool.description);
-    }
-    if (policy.find("provider") != nullptr) return policy;  // a model
-    auto rules = rules_for(policies_, agent_.name, name, policy["capabilities"]);
-    if (rules.size() > kRulesMax) {
-      check_.report(source_node_, "more than 256 policies apply to the tool " + quote(name));
-    } else if (!rules.empty()) {
-      policy = policy.with("rules", Value::array(std::move(rules)));
-    }
-    return policy;
-  }
-
   void finish() {
     graph_.emplace_back("schema", 1);
-    std::vector<Member> used;
-    add_side_call_tools();
-    for (const auto& [name, tool] : used_) {
-      if (!tool->is_valid) return;  // errors elsewhere in the file
-      used.emplace_back(name, policy_of(*tool));
-    }
-    if (std::ranges::any_of(used, [](const Member& tool) { return has_condition(tool.second); })) {
+    auto used = used_.policies(agent_.name, source_node_);
+    if (!used) return;  // errors elsewhere in the file
+    if (std::ranges::any_of(*used, [](const Member& tool) { return has_condition(tool.second); })) {
       graph_.emplace_back("conditions", "strict");
     }
-    graph_.emplace_back("tools", Value::object(std::move(used)));
+    graph_.emplace_back("tools", Value::object(*std::move(used)));
     agent_.task_graph = Value::object(std::move(graph_));
     // The plan compiler must agree; otherwise this check or the compiler has a bug.
     if (const auto plan = engine::Plan::compile(agent_.task_graph); !plan) {
@@ -710,18 +487,13 @@ class AgentCheck {
   };
   const CheckedTools& tools_;
   const CheckedModels& models_;
-  const std::vector<Policy>& policies_;
   const CallableTools& callable_;
   Agent agent_;
   std::vector<Member> graph_;
-  std::vector<PlanNode> nodes_;
-  std::unordered_map<std::string, std::uint32_t> by_id_;
-  engine::Needs needs_;  // sorted
-  std::vector<Read> reads_;
-  std::map<std::string, const CheckedTool*, std::less<>> used_;
-  std::optional<SourceNode> cost_;                  // of the budget
-  std::set<std::string, std::less<>> granted_;      // capabilities
-  std::set<std::string, std::less<>> model_tools_;  // offered to models, so described in the plan
+  PlanNodes nodes_;
+  UsedTools used_;
+  std::optional<SourceNode> cost_;              // of the budget
+  std::set<std::string, std::less<>> granted_;  // capabilities
   // The current position:
   std::uint32_t node_ = 0;
   std::string item_name_;

@@ -31,14 +31,14 @@ Source source(std::string_view text = kFile) {
           .usable = {}};
 }
 
-std::string faults_of(std::string_view name, std::string_view json, std::string_view file = kFile) {
+std::string errors_of(std::string_view name, std::string_view json, std::string_view file = kFile) {
   Agent agent{.name = "untouched"};
   const std::string text = diagnostics_text(load_agent(source(file), name, json, agent));
   EXPECT_EQ(text.empty(), agent.name != "untouched") << text;
   return text;
 }
 
-AE_TEST("agents/an agent given as JSON is what it would be in its file") {
+AE_TEST("agents/an agent given as JSON compiles to the same plan as in its file") {
   AgentsFile file;
   ASSERT_TRUE(load(source(), file).empty());
   const Agent& from_file = file.agents.at("one");
@@ -54,8 +54,8 @@ AE_TEST("agents/an agent given as JSON is what it would be in its file") {
   EXPECT_EQ(from_json.name, "one");
 }
 
-AE_TEST("agents/all faults of an agent given as JSON are told at once, with path and place") {
-  const std::string text = faults_of("two", R"({"plan": [
+AE_TEST("agents/all errors of an agent given as JSON are reported with path and position") {
+  const std::string text = errors_of("two", R"({"plan": [
   {"id": "a", "tool": "ech"},
   {"id": "b", "tool": "pay", "args": {}},
   {"id": "c", "lm": 1}], "outputs": 1})");
@@ -67,20 +67,20 @@ AE_TEST("agents/all faults of an agent given as JSON are told at once, with path
   EXPECT_NE(text.find("two.outputs"), std::string::npos) << text;
 }
 
-AE_TEST("agents/what is no agent is a fault, whatever it is") {
+AE_TEST("agents/an invalid agent given as JSON is rejected") {
   const std::string plan = R"({"plan": [{"id": "a", "tool": "echo"}]})";
-  EXPECT_EQ(faults_of("two", plan), "");
+  EXPECT_EQ(errors_of("two", plan), "");
   for (const char* bad : {"", "{", "7", "[]", "\"x\"", "null", "{}", R"({"plan": []})",
                           R"({"plan": 7})", R"({"plan": [], "plan": []})", "{} {}", "\xff",
                           R"({"tools": {"evil": {"command": ["sh"]}}})", R"({"code": {}})"}) {
-    EXPECT_NE(faults_of("two", bad), "") << bad;
+    EXPECT_NE(errors_of("two", bad), "") << bad;
   }
   for (const char* name : {"", "a b", "7", "a/b", "ü"})
-    EXPECT_NE(faults_of(name, plan), "") << name;
+    EXPECT_NE(errors_of(name, plan), "") << name;
 }
 
-AE_TEST("agents/a file that has come to have faults gives these, and no agent") {
-  const std::string text = faults_of("two", R"({"plan": [{"id": "a", "tool": "echo"}]})",
+AE_TEST("agents/load_agent reports the errors of an invalid agents file and returns no agent") {
+  const std::string text = errors_of("two", R"({"plan": [{"id": "a", "tool": "echo"}]})",
                                      "aetheris: 1\ntools:\n  echo: { nativ: echo }\n");
   EXPECT_NE(text.find("agents.yaml:3:"), std::string::npos) << text;
 }

@@ -5,7 +5,7 @@
 #include <deque>
 #include <utility>
 
-#include "agents/check_context.h"
+#include "agents/checks.h"
 #include "agents/diagnostics.h"
 #include "agents/source_tree.h"
 #include "agents/tool_text.h"
@@ -117,7 +117,7 @@ bool is_outbound_host(std::string_view text) {
 // `outbound.allow`: hosts in internal networks that data may choose.
 void check_outbound(CheckContext& check, const SourceNode& top) {
   const auto outbound = top.find("outbound");
-  if (!outbound || !check.mapping(*outbound, {"allow"})) return;
+  if (!outbound || !check.mapping(*outbound, Mapping::outbound)) return;
   const auto list = check.required(*outbound, "allow", "a list of HOST or HOST:PORT");
   if (!list || !check.list(*list)) return;
   if ((*list)->items.size() > kOutboundMax) return check.report(*list, "at most 1,000 hosts");
@@ -195,7 +195,7 @@ void check_file(CheckContext& check, const SourceTree& root, std::string_view te
                 AgentsFile& out) {
   LineCount lines(text);
   const SourceNode top{&root, {}};
-  if (!check.mapping(top, {"aetheris", "tools", "models", "agents", "policies", "outbound"},
+  if (!check.mapping(top, Mapping::agents_file,
                      {{"cron", "schedules are not available yet"},
                       {"schedules", "schedules are not available yet"}})) {
     return;
@@ -267,7 +267,7 @@ std::vector<Diagnostic> load_policies(const Source& source, std::vector<Policy>&
   auto diagnostics =
       parse_and_visit(source, [&](CheckContext& check, const SourceTree& root, std::string_view) {
         const SourceNode top{&root, {}};
-        if (!check.mapping(top, {"aetheris", "policies"})) return;
+        if (!check.mapping(top, Mapping::policies_file)) return;
         check_version(check, top);
         if (const auto list = check.required(top, "policies", "the list of policies, in order")) {
           policies = check_policies(check, *list, nullptr, nullptr);

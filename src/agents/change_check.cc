@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "agents/tool_text.h"
+#include "log/field_names.h"
 
 namespace ae::agents {
 namespace {
@@ -49,14 +50,14 @@ class ChangeCheck {
   }
 
   Value change(const SourceNode& source_node) {
-    if (!check_.mapping(source_node, {"type", "id", "op", "version", "etag", "ref"})) return {};
+    if (!check_.mapping(source_node, Mapping::change)) return {};
     check_.required(source_node, "type", "the resource type, such as charge");
     check_.required(source_node, "id", "the resource id, such as ${ .result.id }");
     check_.required(source_node, "op", "create, update or delete");
     for (std::size_t i = 0; i < source_node->items.size(); ++i) {
       const SourceNode part{&source_node->items[i], source_node.path_of(source_node->keys[i].text)};
       if (!check_.text(part)) continue;
-      reads_only(check_, part, {"args", "call", "result"});
+      reads_only(check_, part, {"args", "call", field::result});
     }
     return source_node->value();
   }
@@ -64,14 +65,12 @@ class ChangeCheck {
   // ---- verify
 
   void verify(const SourceNode& source_node) {
-    if (!check_.mapping(source_node, {"http_etag", "http_last_modified", "http_json", "file",
-                                      "git_ref", "github", "sql", "mode", "headers", "timeout"})) {
+    if (!check_.mapping(source_node, Mapping::verify)) {
       return;
     }
-    constexpr std::string_view kKinds[] = {
-        "http_etag", "http_last_modified", "http_json", "file", "git_ref", "github", "sql"};
+    const Shape& shape = shape_of(Mapping::verify);
     std::string_view kind;
-    for (const std::string_view one : kKinds) {
+    for (const std::string_view one : shape.kinds) {
       const auto found = source_node.find(one);
       if (!found) continue;
       if (!kind.empty()) {
@@ -80,7 +79,7 @@ class ChangeCheck {
         continue;
       }
       kind = one;
-      put("kind", kind);
+      put(field::kind, kind);
       this->kind(*found, kind);
     }
     if (kind.empty()) {
@@ -89,19 +88,17 @@ class ChangeCheck {
           "`verify` needs one of http_etag, http_last_modified, http_json, file, git_ref, "
           "github or sql");
     }
-    std::vector<Member> policy{{"by", kind}};
+    std::vector<Member> policy{{field::by, kind}};
     if (const auto mode = source_node.find("mode")) {
-      constexpr std::string_view kModes[] = {"strict", "warn", "human"};
-      if (const auto word = check_.word(*mode, {"strict", "warn", "human"})) {
-        policy.emplace_back("mode", kModes[*word]);
+      if (const auto word = check_.word(*mode, Words::confirm_mode)) {
+        policy.emplace_back("mode", *word);
       }
     }
-    const bool uses_http = kind != "file" && kind != "sql";
-    for (const std::string_view key : {"headers", "timeout"}) {
-      const auto found = source_node.find(key);
-      if (found && !uses_http) {
-        check_.report(*found, "`" + std::string(key) + "` is for HTTP checks only");
-      }
+    const bool uses_http = kind.empty() || contains(shape.keys_of(kind), "headers");
+    if (!uses_http) {
+      check_.misplaced(source_node, shape, kind, [](std::string_view key, const auto&) {
+        return "`" + std::string(key) + "` is for HTTP checks only";
+      });
     }
     if (const auto timeout = source_node.find("timeout"); timeout && uses_http) {
       if (const auto span = check_.duration(*timeout, kDurationMin)) {
@@ -146,12 +143,12 @@ class ChangeCheck {
   }
 
   void http_json(const SourceNode& source_node) {
-    if (!check_.mapping(source_node, {"url", "field"})) return;
+    if (!check_.mapping(source_node, Mapping::http_json)) return;
     if (const auto target = check_.required(source_node, "url", "http://… or https://…"))
       url(*target);
     if (const auto field =
             check_.required(source_node, "field", "a single ${ … } over .result, the response")) {
-      if (reads_only(check_, *field, {"result"}) && !is_one_expression(*field->value)) {
+      if (reads_only(check_, *field, {field::result}) && !is_one_expression(*field->value)) {
         check_.report(*field, "`field` must be a single ${ … } over .result, the response");
       }
       put("field", (*field)->value());
@@ -160,15 +157,14 @@ class ChangeCheck {
 
   void file(const SourceNode& source_node) {
     if (source_node->is_string()) return file_path(source_node, false);
-    if (!check_.mapping(source_node, {"path", "by", "below"})) return;
+    if (!check_.mapping(source_node, Mapping::file)) return;
     const auto below = source_node.find("below");
     if (const auto path = check_.required(source_node, "path", "the path of the file")) {
       file_path(*path, below.has_value());
     }
     if (below) folders(*below);
-    if (const auto by = source_node.find("by")) {
-      constexpr std::string_view kBy[] = {"sha256", "size", "mtime"};
-      if (const auto word = check_.word(*by, {"sha256", "size", "mtime"})) put("by", kBy[*word]);
+    if (const auto by = source_node.find(field::by)) {
+      if (const auto word = check_.word(*by, Words::file_by)) put(field::by, *word);
     }
   }
 
@@ -209,7 +205,7 @@ class ChangeCheck {
   }
 
   void git_ref(const SourceNode& source_node) {
-    if (!check_.mapping(source_node, {"api", "repo", "ref"})) return;
+    if (!check_.mapping(source_node, Mapping::git_ref)) return;
     api(source_node);
     if (const auto repo = check_.required(source_node, "repo", "owner/name")) filled(*repo, "repo");
     if (const auto ref = check_.required(source_node, "ref", "such as heads/main"))
@@ -217,11 +213,11 @@ class ChangeCheck {
   }
 
   void github(const SourceNode& source_node) {
-    if (!check_.mapping(source_node, {"api", "repo", "issue", "pull", "release", "by"})) return;
+    if (!check_.mapping(source_node, Mapping::github)) return;
     api(source_node);
     if (const auto repo = check_.required(source_node, "repo", "owner/name")) filled(*repo, "repo");
     std::string_view what;
-    for (const std::string_view one : {"issue", "pull", "release"}) {
+    for (const std::string_view one : shape_of(Mapping::github).kinds) {
       const auto found = source_node.find(one);
       if (!found) continue;
       if (!what.empty()) {
@@ -237,14 +233,13 @@ class ChangeCheck {
       }
     }
     if (what.empty()) check_.report(source_node, "needs one of issue, pull or release");
-    if (const auto by = source_node.find("by")) {
-      constexpr std::string_view kBy[] = {"updated_at", "state"};
-      if (const auto word = check_.word(*by, {"updated_at", "state"})) put("by", kBy[*word]);
+    if (const auto by = source_node.find(field::by)) {
+      if (const auto word = check_.word(*by, Words::github_by)) put(field::by, *word);
     }
   }
 
   void sql(const SourceNode& source_node) {
-    if (!check_.mapping(source_node, {"store", "query", "params"})) return;
+    if (!check_.mapping(source_node, Mapping::sql)) return;
     constexpr std::string_view kStore = "the path of a SQLite database, or postgres://…";
     if (const auto store = check_.required(source_node, "store", std::string(kStore))) {
       if (auto where = text_.literal(*store, Secrets::replaced)) {

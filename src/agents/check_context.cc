@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "json/json.h"
+#include "log/field_names.h"
 
 namespace ae::agents {
 namespace {
@@ -169,31 +170,45 @@ bool CheckContext::any_mapping(const SourceNode& source_node) {
 namespace {
 
 // The key of `known` that a word of another workflow language corresponds to; "" = none.
-std::string_view synonym_of(std::string_view word, NameList known) {
+std::string_view synonym_of(std::string_view word, Names known) {
   constexpr std::pair<std::string_view, std::string_view> kSynonyms[] = {
-      {"if", "when"},         {"condition", "when"},        {"depends_on", "needs"},
-      {"dependsOn", "needs"}, {"after", "needs"},           {"with", "args"},
-      {"arguments", "args"},  {"params", "args"},           {"parameters", "args"},
-      {"inputs", "args"},     {"for_each", "map"},          {"foreach", "map"},
-      {"uses", "tool"},       {"retries", "retry"},         {"prompts", "prompt"},
-      {"name", "id"},         {"attempts", "max_attempts"}, {"steps", "plan"},
-      {"nodes", "plan"},      {"system_prompt", "system"},  {"instructions", "system"}};
+      {"if", "when"},
+      {"condition", "when"},
+      {"depends_on", "needs"},
+      {"dependsOn", "needs"},
+      {"after", "needs"},
+      {"with", "args"},
+      {field::arguments, "args"},
+      {"params", "args"},
+      {"parameters", "args"},
+      {"inputs", "args"},
+      {"for_each", "map"},
+      {"foreach", "map"},
+      {"uses", "tool"},
+      {"retries", "retry"},
+      {"prompts", "prompt"},
+      {"name", "id"},
+      {"attempts", field::max_attempts},
+      {"steps", "plan"},
+      {"nodes", "plan"},
+      {"system_prompt", "system"},
+      {"instructions", "system"}};
   for (const auto& [synonym, key] : kSynonyms) {
-    if (synonym == word && std::ranges::find(known, key) != known.end()) return key;
+    if (synonym == word && contains(known, key)) return key;
   }
   return {};
 }
 
 }  // namespace
 
-bool CheckContext::mapping(const SourceNode& source_node, NameList known,
+bool CheckContext::mapping(const SourceNode& source_node, Names known,
                            UnsupportedKeys unsupported_keys) {
   if (!any_mapping(source_node)) return false;
   for (const SourceTree::Key& key : source_node->keys) {
     if (full()) break;
-    if (std::ranges::find(known, key.text) != known.end()) continue;
+    if (contains(known, key.text)) continue;
     const auto* unsupported_key =
-        std::ranges::find(unsupported_keys, key.text, &UnsupportedKey::word);
+        std::ranges::find(unsupported_keys, key.text, &UnsupportedKey::key);
     if (unsupported_key != unsupported_keys.end()) {
       report_at(key.at, source_node.path_of(key.text),
                 "unsupported key `" + key.text + "`: " + std::string(unsupported_key->why), {},
@@ -217,11 +232,15 @@ bool CheckContext::list(const SourceNode& source_node) {
   return false;
 }
 
-void CheckContext::misplaced(const SourceNode& source_node, std::string_view owner, NameList keys) {
-  for (const std::string_view key : keys) {
-    if (const auto found = source_node.find(key)) {
-      report(*found, "`" + std::string(key) + "` belongs to " + std::string(owner));
-    }
+void CheckContext::misplaced(const SourceNode& source_node, const Shape& shape,
+                             std::string_view kind, const MisplacedMessage& message) {
+  const Names own = shape.keys_of(kind);
+  for (const std::string_view key : shape.keys) {
+    if (contains(own, key) || contains(shape.kinds, key) || contains(shape.refused, key)) continue;
+    const auto found = source_node.find(key);
+    if (!found) continue;
+    std::string text = message(key, shape.kinds_with(key));
+    if (!text.empty()) report(*found, std::move(text));
   }
 }
 
@@ -304,20 +323,12 @@ std::optional<std::uint64_t> CheckContext::size(const SourceNode& source_node, s
   return std::nullopt;
 }
 
-std::optional<std::size_t> CheckContext::word(const SourceNode& source_node, NameList words,
-                                              UnsupportedKeys unsupported_keys) {
+std::optional<std::string_view> CheckContext::word(const SourceNode& source_node, Names words) {
   const std::string_view text = source_node->is_string()
                                     ? std::string_view(source_node->scalar.as_string())
                                     : std::string_view();
-  const auto* found = std::ranges::find(words, text);
-  if (found != words.end()) return static_cast<std::size_t>(found - words.begin());
-  const auto* unsupported_key = std::ranges::find(unsupported_keys, text, &UnsupportedKey::word);
-  if (unsupported_key != unsupported_keys.end()) {
-    report(source_node,
-           "unsupported value " + quote(text) + ": " + std::string(unsupported_key->why), {},
-           Code::unsupported);
-    return std::nullopt;
-  }
+  const auto found = std::ranges::find(words, text);
+  if (found != words.end()) return *found;
   ClosestName nearest(text);
   for (const std::string_view word : words) nearest.consider(word);
   report(source_node, (words.size() > 1 ? "must be one of " : "must be ") + join_names(words),
@@ -458,8 +469,9 @@ bool reads_only(CheckContext& check, const SourceNode& source_node, NameList roo
 }
 
 void check_members(CheckContext& check, const SourceNode& string, const ExprRoots& read) {
-  constexpr std::string_view kOfJob[] = {"agent", "created_at", "id", "labels"};
-  constexpr std::string_view kOfCall[] = {"external_key", "invocation_id", "key", "try"};
+  constexpr std::string_view kOfJob[] = {field::agent, "created_at", "id", field::labels};
+  constexpr std::string_view kOfCall[] = {field::external_key, field::invocation_id, "key",
+                                          field::try_};
   const std::pair<std::string_view, std::span<const std::string_view>> kFixed[] = {
       {"job", kOfJob}, {"call", kOfCall}};
   for (const auto& [root, fixed] : kFixed) {

@@ -3,7 +3,6 @@
 // Threads: one owner.
 #pragma once
 
-#include <deque>
 #include <functional>
 #include <initializer_list>
 #include <map>
@@ -16,6 +15,7 @@
 
 #include "agents/agents_file.h"
 #include "agents/diagnostics.h"
+#include "agents/grammar.h"
 #include "agents/source_tree.h"
 #include "base/time.h"
 #include "expr/expr.h"
@@ -40,9 +40,9 @@ constexpr std::size_t kHeadersMax = 64;  // of one request
 
 using NameList = std::initializer_list<std::string_view>;
 
-// Reserved keys and words that this version does not implement.
+// Reserved keys that this version does not implement.
 struct UnsupportedKey {
-  std::string_view word;
+  std::string_view key;
   std::string_view why;  // follows "…: " in the message
 };
 using UnsupportedKeys = std::initializer_list<UnsupportedKey>;
@@ -78,11 +78,18 @@ class CheckContext {
   std::vector<Note> take_notes() { return std::exchange(notes_, {}); }
 
   // Checks for a mapping without unknown keys; false = not a mapping.
-  bool mapping(const SourceNode& source_node, NameList known,
-               UnsupportedKeys unsupported_keys = {});
+  bool mapping(const SourceNode& source_node, Names known, UnsupportedKeys unsupported_keys = {});
+  bool mapping(const SourceNode& source_node, Mapping mapping_of_grammar,
+               UnsupportedKeys unsupported_keys = {}) {
+    return mapping(source_node, shape_of(mapping_of_grammar).keys, unsupported_keys);
+  }
   bool any_mapping(const SourceNode& source_node);
-  // Reports keys that are valid elsewhere only.
-  void misplaced(const SourceNode& source_node, std::string_view owner, NameList keys);
+  // Reports the keys that only mappings of other kinds have. `message`: for the key and the kinds
+  // that have it; "" = reported elsewhere.
+  using MisplacedMessage =
+      std::function<std::string(std::string_view key, const std::vector<std::string_view>& kinds)>;
+  void misplaced(const SourceNode& source_node, const Shape& shape, std::string_view kind,
+                 const MisplacedMessage& message);
   bool list(const SourceNode& source_node);
   // The value of this key; reports an error if it is missing.
   std::optional<SourceNode> required(const SourceNode& source_node, std::string_view key,
@@ -93,9 +100,11 @@ class CheckContext {
   std::optional<std::uint32_t> count(const SourceNode& source_node, std::uint32_t most);
   std::optional<Duration> duration(const SourceNode& source_node, Duration least);
   std::optional<std::uint64_t> size(const SourceNode& source_node, std::uint64_t most);
-  // The index of the word.
-  std::optional<std::size_t> word(const SourceNode& source_node, NameList words,
-                                  UnsupportedKeys unsupported_keys = {});
+  // One of the words.
+  std::optional<std::string_view> word(const SourceNode& source_node, Names words);
+  std::optional<std::string_view> word(const SourceNode& source_node, Words words) {
+    return word(source_node, words_of(words));
+  }
   // Validates a key that names something (a node, tool or agent).
   bool name(std::string_view what, std::string_view text, SourceLocation at,
             const std::string& path);
@@ -159,102 +168,5 @@ bool is_one_expression(const SourceTree& value);
 bool is_secret_reference(std::string_view text);
 // True if the text may contain an expression or an escaped one.
 inline bool has_expression(std::string_view text) { return text.find("${") != text.npos; }
-
-// ---- tools, models, policies and agents
-
-struct CheckedTool {
-  ToolDefinition tool;
-  Value policy;                                 // in the form of the task graph (plan/plan.h)
-  std::string description = {};                 // for the models that may call it
-  bool is_valid = false;                        // no errors
-  std::optional<SourceNode> probe, compensate;  // the nodes that name them
-};
-using CheckedTools = std::map<std::string, CheckedTool, std::less<>>;
-
-// True if `retry_on` may name this failure code.
-using MayRetry = std::function<bool(std::string_view entry)>;
-void check_retry(CheckContext& check, const SourceNode& source_node, engine::RetryPolicy& retry,
-                 const MayRetry& may);
-// The retry policy of a model, and of a tool with `effect: read`, without `retry`. Plans record it,
-// so a plan recorded by an older build keeps its own. The version of a tool does not cover it:
-// other defaults do not change the version.
-engine::RetryPolicy default_read_retry();
-// The same for a `retry` in the file: `policy` is the output of check_retry; keys that the file
-// does not set get the defaults above.
-engine::RetryPolicy read_retry(const SourceNode& written, const engine::RetryPolicy& policy);
-Value retry_value(const engine::RetryPolicy& retry);
-
-// A model is a tool for nodes with `llm`.
-struct CheckedModel : CheckedTool {
-  std::string model;  // its name at the provider
-  std::optional<Value> temperature, max_tokens;
-};
-using CheckedModels = std::map<std::string, CheckedModel, std::less<>>;
-constexpr std::uint32_t kMaxTokensMax = 10'000'000;
-// `most`: 2, or the provider's limit.
-std::optional<Value> check_temperature(CheckContext& check, const SourceNode& source_node,
-                                       double most = 2);
-std::optional<Value> check_max_tokens(CheckContext& check, const SourceNode& source_node);
-
-// The largest temperature that a provider accepts.
-double temperature_max(std::string_view provider);
-// Checks a content that is a list of parts: texts, and images with a literal host in the URL; the
-// caller checks expressions.
-void check_parts(CheckContext& check, const SourceNode& content);
-// The schema of an answer, as it is recorded.
-std::optional<Value> check_answer_schema(CheckContext& check, const SourceNode& source_node,
-                                         std::string_view provider);
-// True if an answer that breaks the schema is repaired: `repair`, a sibling of
-// `schema`; default: true.
-bool repairs_answers(CheckContext& check, const SourceNode& source_node);
-
-// A tool of an MCP server, and its pinned definition.
-struct ServerTool {
-  std::string_view server;
-  const Value& connection;
-  const Value& pinned;
-};
-// `of`: nullptr, or `source_node` is generated (mcp_check.cc) and contains only the policy.
-CheckedTool check_tool(CheckContext& check, std::string_view name, const SourceNode& source_node,
-                       const ServerTool* server_tool = nullptr);
-// The connection settings of an MCP server, as in ToolDefinition.
-Value check_connection(CheckContext& check, const SourceNode& source_node);
-// Adds every tool of an MCP server as NAME.TOOL. `generated` holds intermediate nodes and must
-// outlive the tools.
-struct ServerCheck {
-  CheckedTools& tools;
-  std::deque<SourceTree>& generated;
-  std::vector<Note>& notes;
-  std::size_t line;
-};
-void check_server(CheckContext& check, std::string_view name, const SourceNode& source_node,
-                  ServerCheck into);
-// Checks the tools named by probes and compensations, once all tools are known.
-void check_side_calls(CheckContext& check, CheckedTools& tools);
-CheckedModel check_model(CheckContext& check, std::string_view name, const SourceNode& source_node);
-// Checks the `policies` of a file. `known`: the tools that they may name, `notes` is then not
-// nullptr; nullptr = the tools belong to other files.
-std::vector<Policy> check_policies(CheckContext& check, const SourceNode& source_node,
-                                   const CheckedTools* known, std::vector<Note>* notes);
-// Checks the agents that policies name, once all are known.
-void check_policy_agents(CheckContext& check, const SourceNode& source_node,
-                         const std::vector<std::string_view>& known);
-// The rules for a tool's calls by an agent, in order, in the form of the task graph.
-std::vector<Value> rules_for(const std::vector<Policy>& policies, std::string_view agent,
-                             std::string_view tool, const Value& capabilities);
-// Reports a capability that no tool of the file has, if all tools are known.
-void check_capability_known(CheckContext& check, const SourceNode& source_node,
-                            std::string_view name, const CheckedTools& tools);
-// A list of capabilities, sorted, unique.
-std::vector<std::string> check_capabilities(CheckContext& check, const SourceNode& source_node);
-// What the nodes of a plan may call, and the policies for it.
-struct CallableTools {
-  const CheckedTools& tools;
-  const CheckedModels& models;
-  const std::vector<Policy>& policies;
-  std::vector<Note>* notes = nullptr;  // of the agents; borrowed
-};
-Agent check_agent(CheckContext& check, std::string_view name, const SourceNode& source_node,
-                  const CallableTools& callable);
 
 }  // namespace ae::agents

@@ -7,8 +7,6 @@
 namespace ae::agents {
 namespace {
 
-using Names = std::vector<std::string>;
-
 // True if objects of this schema have only the listed properties.
 bool is_closed_object(const Value& schema, bool of_server) {
   if (!schema.is_object() || schema.find("patternProperties") != nullptr) return false;
@@ -26,7 +24,7 @@ struct Missing {
   std::size_t at = 0;             // index of the missing name
 };
 
-Missing find_missing(const ConditionTool& tool, const Names& names) {
+Missing find_missing(const ConditionTool& tool, const std::vector<std::string>& names) {
   const Value* schema = tool.args_schema;
   for (std::size_t i = 0; schema != nullptr && i < names.size(); ++i) {
     const Value& listed = (*schema)["properties"];
@@ -41,7 +39,7 @@ Missing find_missing(const ConditionTool& tool, const Names& names) {
   return {};
 }
 
-std::string dotted(const Names& names, std::size_t count) {
+std::string dotted(const std::vector<std::string>& names, std::size_t count) {
   std::string text = ".args";
   for (std::size_t i = 0; i < count; ++i) {
     text += engine::is_name(names[i]) && names[i].find('-') == std::string::npos
@@ -51,7 +49,7 @@ std::string dotted(const Names& names, std::size_t count) {
   return text;
 }
 
-std::string quote_some_names(const Names& names) {
+std::string quote_some_names(const std::vector<std::string>& names) {
   constexpr std::size_t kShown = 5;
   std::string text;
   for (std::size_t i = 0; i < names.size() && i < kShown; ++i) {
@@ -66,7 +64,7 @@ ConditionFinding analyze_condition(const ExprRoots& read, const std::vector<Cond
   ConditionFinding finding;
   if (tools.empty()) return finding;
   for (const auto& [names, needed] : read.args) {
-    Names without;
+    std::vector<std::string> without;
     std::size_t at = 0;
     ClosestName nearest(names.front());
     for (const ConditionTool& tool : tools) {

@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "json/json.h"
+#include "log/field_names.h"
 
 namespace ae::agents {
 namespace {
@@ -227,9 +228,9 @@ std::string quote(std::string_view text) {
   return out;
 }
 
-std::string join_names(std::initializer_list<std::string_view> details) {
+std::string join_names(std::span<const std::string_view> names) {
   std::string out;
-  for (const std::string_view word : details) {
+  for (const std::string_view word : names) {
     if (!out.empty()) out += ", ";
     out += word;
   }
@@ -240,7 +241,7 @@ Value diagnostics_json(const std::vector<Diagnostic>& diagnostics) {
   std::vector<Value> list;
   list.reserve(diagnostics.size());
   for (const Diagnostic& diagnostic : diagnostics) {
-    list.push_back(Value::object({{"code", code_name(diagnostic.code)},
+    list.push_back(Value::object({{field::code, code_name(diagnostic.code)},
                                   {"message", diagnostic.message},
                                   {"file", diagnostic.file},
                                   {"line", static_cast<std::uint64_t>(diagnostic.line)},

@@ -3,7 +3,7 @@
 #pragma once
 
 #include <cstdint>
-#include <initializer_list>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -63,6 +63,6 @@ class ClosestName {
 // `text` in backquotes, shortened, without control characters: safe for messages.
 std::string quote(std::string_view text);
 // "a, b, c"
-std::string join_names(std::initializer_list<std::string_view> details);
+std::string join_names(std::span<const std::string_view> names);
 
 }  // namespace ae::agents

@@ -45,7 +45,7 @@ Cases read_cases() {
   return cases;
 }
 
-AE_TEST("agents/every fault of a bad file is told at once, with its place") {
+AE_TEST("agents/all errors of an invalid file are reported with their positions") {
   const Cases cases = read_cases();
   ASSERT_GT(cases.all.size(), 20u);
   std::string updated = cases.head;
@@ -62,7 +62,7 @@ AE_TEST("agents/every fault of a bad file is told at once, with its place") {
   }
 }
 
-AE_TEST("agents/what this machine cannot run is a fault at the key that says so") {
+AE_TEST("agents/a tool that cannot run on this machine is reported at its key") {
   constexpr std::string_view kText =
       "aetheris: 1\n"
       "tools:\n"

@@ -32,12 +32,12 @@ std::string load_quickly(const std::string& text, std::string_view name = "a.yam
 
 const std::string kHead = "aetheris: 1\ntools: { t: { native: echo } }\nagents:\n  a:\n    plan:\n";
 
-AE_TEST("agents/a file beyond 8 MiB is refused unread") {
+AE_TEST("agents/a file above 8 MiB is rejected unread") {
   EXPECT_EQ(load_quickly(std::string((8u << 20) + 1, 'x')),
             "1:1 plan_invalid : an agents file can have at most 8 MiB\n");
 }
 
-AE_TEST("agents/bytes that are not UTF-8 are named") {
+AE_TEST("agents/invalid UTF-8 and control characters are reported with their position") {
   EXPECT_EQ(load_quickly("aetheris: 1\n# \xC3\xA4 \xFF\n"),
             "2:5 plan_invalid : not UTF-8 at byte 17\n");
   EXPECT_EQ(load_quickly("\xFF\xFE"
@@ -51,14 +51,14 @@ AE_TEST("agents/bytes that are not UTF-8 are named") {
             "1:5 plan_invalid : control characters are not allowed\n");
 }
 
-AE_TEST("agents/tabs that indent are named") {
+AE_TEST("agents/indentation by tabs is reported with its position") {
   EXPECT_EQ(load_quickly("aetheris: 1\nagents:\n\ta: 1\n"),
             "3:1 plan_invalid : indent with spaces, not tabs\n");
   EXPECT_EQ(load_quickly("aetheris: 1\nagents:\n  a:\n  \tplan: []\n"),
             "4:3 plan_invalid : indent with spaces, not tabs\n");
 }
 
-AE_TEST("agents/a billion laughs are refused at the first") {
+AE_TEST("agents/exponential alias expansion is rejected at the first anchor") {
   std::string text = "a0: &a0 [lol, lol]\n";
   for (int i = 1; i < 30; ++i) {
     const std::string before = "*a" + std::to_string(i - 1);
@@ -75,19 +75,19 @@ AE_TEST("agents/a billion laughs are refused at the first") {
               std::string::npos);
 }
 
-AE_TEST_SLOW("agents/a list of 100,001 items for a map is refused where it stands") {
-  const auto faults_of = [](std::size_t items) {
+AE_TEST_SLOW("agents/a map list of 100,001 items is rejected at its position") {
+  const auto errors_of = [](std::size_t items) {
     return load_quickly(kHead + "      - { id: m, map: [" + repeated("1, ", items - 1) +
                         "1], do: { tool: t } }\n");
   };
-  EXPECT_EQ(faults_of(100'000), "");
-  const std::string diagnostics = faults_of(100'001);
+  EXPECT_EQ(errors_of(100'000), "");
+  const std::string diagnostics = errors_of(100'001);
   EXPECT_TRUE(diagnostics.starts_with("6:23 plan_invalid")) << diagnostics.substr(0, 300);
   EXPECT_TRUE(diagnostics.find("at most 100,000 items") != std::string::npos)
       << diagnostics.substr(0, 300);
 }
 
-AE_TEST("agents/nesting beyond 64 is refused, however deep it goes") {
+AE_TEST("agents/nesting beyond 64 levels is rejected at any depth") {
   for (const std::string_view open : {"[", "{a: ", "{\"a\":", "- ", "? "}) {
     for (const std::size_t deep : {65u, 1'000u, 100'000u}) {
       const std::string diagnostics = load_quickly(repeated(open, deep));
@@ -119,7 +119,7 @@ std::string chain(std::size_t nodes) {
   return text;
 }
 
-AE_TEST("agents/10,001 nodes are too many") {
+AE_TEST("agents/a plan of 10,001 nodes is rejected") {
   EXPECT_EQ(load_quickly(kHead + repeated("      - { id: x }\n", 10'001)),
             "6:7 plan_invalid agents.a.plan: a plan has at most 10000 nodes, this one has 10001\n");
   EXPECT_EQ(load_quickly(chain(500)), "");
@@ -173,15 +173,17 @@ void load_mutations(std::size_t count) {
   EXPECT_LT(good, count);
 }
 
-AE_TEST("agents/a damaged file is read or refused, the same way each time") { load_mutations(300); }
+AE_TEST("agents/a damaged file is loaded or rejected deterministically") { load_mutations(300); }
 
-AE_TEST_SLOW("agents/many damaged files are read or refused") { load_mutations(20'000); }
+AE_TEST_SLOW("agents/many damaged files are loaded or rejected deterministically") {
+  load_mutations(20'000);
+}
 
-AE_TEST_SLOW("agents/10,000 nodes in a row, each reading the first, are a plan") {
+AE_TEST_SLOW("agents/a chain of 10,000 nodes that all read the first is a valid plan") {
   EXPECT_EQ(load_quickly(chain(10'000)), "");
 }
 
-std::string circle(int nodes) {
+std::string cycle(int nodes) {
   std::string text = kHead;
   for (int i = 0; i < nodes; ++i) {
     text += "      - { id: n" + std::to_string(i) + ", tool: t, needs: [n" +
@@ -190,17 +192,17 @@ std::string circle(int nodes) {
   return load_quickly(text);
 }
 
-AE_TEST("agents/a long circle is named by its beginning") {
-  EXPECT_EQ(circle(500),
+AE_TEST("agents/a long dependency cycle is reported by its first nodes") {
+  EXPECT_EQ(cycle(500),
             "6:36 plan_invalid agents.a.plan[0].needs[0]: dependency cycle: "
             "n0 → n1 → n2 → n3 → n4 → n5 → n6 → n7 → n8 → n9 → n10 → n11 → … (500 nodes) → n0\n");
 }
 
-AE_TEST_SLOW("agents/a circle of 10,000 nodes is found without recursion") {
-  EXPECT_TRUE(circle(10'000).find("… (10000 nodes) → n0") != std::string::npos);
+AE_TEST_SLOW("agents/a cycle of 10,000 nodes is found without recursion") {
+  EXPECT_TRUE(cycle(10'000).find("… (10000 nodes) → n0") != std::string::npos);
 }
 
-AE_TEST_SLOW("agents/100,000 nodes on one line are refused quickly") {
+AE_TEST_SLOW("agents/100,000 nodes on one line are rejected quickly") {
   const std::string line =
       "{aetheris: 1, agents: {a: {plan: [" + repeated("{id: x, tool: t}, ", 100'000) + "]}}}";
   EXPECT_EQ(load_quickly(line),
@@ -208,7 +210,7 @@ AE_TEST_SLOW("agents/100,000 nodes on one line are refused quickly") {
             "100000\n");
 }
 
-AE_TEST_SLOW("agents/8 MiB of anything are read or refused quickly") {
+AE_TEST_SLOW("agents/8 MiB of any content are loaded or rejected quickly") {
   const auto fill = [](std::string_view text, std::size_t bytes = (8u << 20) - 64) {
     return repeated(text, bytes / text.size());
   };
@@ -236,7 +238,7 @@ AE_TEST_SLOW("agents/8 MiB of anything are read or refused quickly") {
   expect_diagnostic(load_quickly(command(fill("${ + }", 200'000))), "the first 1,000 are shown");
 }
 
-AE_TEST("agents/very many faults are counted to a thousand") {
+AE_TEST("agents/at most 1,000 errors are reported") {
   std::string keys = "aetheris: 1\nagents:\n  a:\n";
   for (int i = 0; i < 1'200; ++i) keys += "    input_schemb" + std::to_string(i) + ": 1\n";
   const auto loaded = load_text(keys);
@@ -244,7 +246,7 @@ AE_TEST("agents/very many faults are counted to a thousand") {
   EXPECT_TRUE(load_quickly(keys).find("the first 1,000 are shown") != std::string::npos);
 }
 
-AE_TEST_SLOW("agents/looking for what was meant stays cheap in a large file") {
+AE_TEST_SLOW("agents/suggestions for unknown names stay cheap in a large file") {
   std::string text = "aetheris: 1\nagents:\n  a:\n    plan:\n";
   for (int i = 0; i < 10'000; ++i) {
     text += "      - { id: some_long_name_" + std::to_string(10'000 + i) +

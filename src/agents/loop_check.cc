@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "engine/planner/planner.h"
+#include "log/field_names.h"
 #include "plan/plan.h"
 
 namespace ae::agents {
@@ -26,10 +27,8 @@ class LoopCheck {
       : check_(check), context_(context), is_planner_(is_planner) {}
 
   Value run(const SourceNode& source_node) {
-    if (!check_.mapping(source_node,
-                        {"model", "system", "prompt", "tools", "max_turns", "parallel_tools",
-                         "temperature", "max_tokens", "schema", "repair", "on_reject"},
-                        {{"budget", "set budget on the agent, next to `loop` or `plan`"},
+    if (!check_.mapping(source_node, Mapping::loop,
+                        {{field::budget, "set budget on the agent, next to `loop` or `plan`"},
                          {"memory", "memory across jobs is not available yet"}})) {
       return {};
     }
@@ -40,7 +39,7 @@ class LoopCheck {
     count(source_node, "max_turns", kTurnsMax, kTurnsDefault);
     count(source_node, "parallel_tools", kParallelToolsMax, kParallelDefault);
     if (const auto on_reject = source_node.find("on_reject")) {
-      if (check_.word(*on_reject, {"continue", "fail"}) == 1) {
+      if (check_.word(*on_reject, Words::rejected_call) == "fail") {
         loop_.emplace_back("on_reject", "fail");
       }
     }
@@ -48,9 +47,7 @@ class LoopCheck {
   }
 
   Value run_planner(const SourceNode& source_node) {
-    if (!check_.mapping(source_node,
-                        {"model", "system", "prompt", "tools", "max_nodes", "temperature",
-                         "max_tokens", "repair"},
+    if (!check_.mapping(source_node, Mapping::planner,
                         {{"schema", "a planner always returns a plan"}})) {
       return {};
     }

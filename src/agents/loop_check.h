@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "agents/check_context.h"
+#include "agents/checks.h"
 
 namespace ae::agents {
 

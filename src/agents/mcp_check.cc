@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "agents/check_context.h"
+#include "agents/checks.h"
 #include "agents/condition_check.h"
 #include "json/json.h"
 
@@ -91,10 +91,7 @@ class ServerTools {
 
   void run() {
     const std::size_t before = check_.count();
-    check_.mapping(source_node_, {"description", "mcp", "tools", "trust_annotations", "effect",
-                                  "timeout", "retry", "on_in_doubt", "dedupe_window", "grace",
-                                  "approval", "approval_expires", "probe", "compensate", "changes",
-                                  "verify", "output_max", "capabilities", "ask_expires"});
+    check_.mapping(source_node_, Mapping::mcp_server);
     if (const auto description = source_node_.find("description")) check_.text(*description);
     if (const auto trust = source_node_.find("trust_annotations")) {
       is_trusted_ = check_.boolean(*trust).value_or(false);
@@ -149,11 +146,8 @@ class ServerTools {
     const auto tools = source_node_.find("tools");
     if (!tools || !check_.any_mapping(*tools)) return;
     for (std::size_t i = 0; i < (*tools)->items.size(); ++i) {
-      check_.mapping(
-          {&(*tools)->items[i], tools->path_of((*tools)->keys[i].text)},
-          {"description", "effect", "timeout", "retry", "on_in_doubt", "dedupe_window", "grace",
-           "approval", "approval_expires", "probe", "compensate", "changes", "verify", "output_max",
-           "args_schema", "result_schema", "capabilities", "ask_expires"});
+      check_.mapping({&(*tools)->items[i], tools->path_of((*tools)->keys[i].text)},
+                     Mapping::mcp_tool);
     }
   }
 

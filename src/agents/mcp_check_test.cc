@@ -21,9 +21,7 @@ testing::LoadedFile server(const std::string& more) {
                    std::string(kAgent));
 }
 
-AE_TEST(
-    "agents/every tool of an MCP server is a tool of the file, at_most_once unless the file says "
-    "otherwise") {
+AE_TEST("agents/tools of an MCP server are at_most_once unless the file sets another effect") {
   const auto loaded = server("");
   ASSERT_EQ(diagnostics_as_text(loaded.diagnostics), "");
   ASSERT_EQ(loaded.file.tools.size(), 3u);
@@ -41,7 +39,7 @@ AE_TEST(
   EXPECT_EQ(canonical(tools).find("npx"), std::string::npos);
 }
 
-AE_TEST("agents/policies come from the entry, and from its tool on top") {
+AE_TEST("agents/the policy of an MCP tool overrides the policy of its server entry") {
   const auto loaded = server(
       ", effect: idempotent, timeout: 5s, tools: { put: { effect: read }, odd: { timeout: 7s } }");
   ASSERT_EQ(diagnostics_as_text(loaded.diagnostics), "");
@@ -52,9 +50,7 @@ AE_TEST("agents/policies come from the entry, and from its tool on top") {
   EXPECT_TRUE(tools.at("s.put").policy.timeout == Duration(std::chrono::seconds(5)));
 }
 
-AE_TEST(
-    "agents/annotations are suggestions; a trusted readOnlyHint is read, and nothing else is "
-    "taken") {
+AE_TEST("agents/only a trusted readOnlyHint sets the effect of an MCP tool") {
   const auto shown = server("");
   ASSERT_EQ(shown.file.notes.size(), 3u);
   EXPECT_NE(shown.file.notes[0].message.find("of `odd` are not validated"), std::string::npos);
@@ -70,7 +66,7 @@ AE_TEST(
   EXPECT_TRUE(loaded.file.tools.at("s.find").policy.effect == EffectClass::at_most_once);
 }
 
-AE_TEST("agents/the JSON Schema that ships takes MCP servers as the checker does") {
+AE_TEST("agents/the published JSON Schema accepts the same MCP entries as the checker") {
   const auto schema = Schema::compile(*parse_json(agents_schema_json()));
   ASSERT_TRUE(schema);
   const auto diagnostics = [&](const std::string& tool) {
@@ -98,7 +94,7 @@ AE_TEST("agents/the JSON Schema that ships takes MCP servers as the checker does
   }
 }
 
-AE_TEST("mcp/of a server that cannot be asked, what names its tools is no fault of its own") {
+AE_TEST("mcp/references to tools of an unreachable server are not reported as errors") {
   constexpr std::string_view kText =
       "aetheris: 1\n"
       "tools:\n"
@@ -128,9 +124,7 @@ AE_TEST("mcp/of a server that cannot be asked, what names its tools is no fault 
             "12:39 plan_invalid agents.c.loop.tools[1]: unknown tool `filse.write`\n");
 }
 
-AE_TEST(
-    "agents/a tool that can be called as a task only is not offered, and a fault where it is "
-    "named") {
+AE_TEST("agents/task-only MCP tools are not offered, and naming one is an error") {
   AgentsFile file;
   const auto loaded = [&file](const std::string& tools) {
     const std::string text =

@@ -3,10 +3,11 @@
 #include <utility>
 #include <vector>
 
-#include "agents/check_context.h"
+#include "agents/checks.h"
 #include "agents/tool_text.h"
 #include "base/hash.h"
 #include "json/json.h"
+#include "log/field_names.h"
 #include "plan/model_calls.h"
 #include "plan/price.h"
 #include "schema/closed_schema.h"
@@ -18,7 +19,7 @@ constexpr Duration kTimeout = std::chrono::minutes(2);  // models take longer th
 constexpr std::size_t kModelNameMax = 256;
 constexpr std::size_t kPartsMax = 256;
 constexpr int kMaxTokens = 4096;
-constexpr std::string_view kOpenAi = "openai", kAnthropic = "anthropic";
+constexpr std::string_view kAnthropic = "anthropic";
 
 class ModelCheck {
  public:
@@ -30,11 +31,8 @@ class ModelCheck {
 
   CheckedModel run() {
     const std::size_t before = check_.count();
-    if (check_.mapping(
-            source_node_,
-            {"provider", "model", "base_url", "api_key", "temperature", "max_tokens",
-             "max_tokens_name", "price", "timeout", "grace", "retry", "description", "stream"},
-            {{"fallback", "model fallback is not available yet"}})) {
+    if (check_.mapping(source_node_, Mapping::model,
+                       {{"fallback", "model fallback is not available yet"}})) {
       if (const auto description = source_node_.find("description")) check_.text(*description);
       provider();
       name();
@@ -58,7 +56,7 @@ class ModelCheck {
     const auto text = source_node ? check_.text(*source_node) : std::nullopt;
     if (!text) return;
     ClosestName nearest(*text);
-    for (const std::string_view known : {kOpenAi, kAnthropic}) {
+    for (const std::string_view known : words_of(Words::provider)) {
       if (*text == known) checked_.tool.kind = known;
       nearest.consider(known);
     }
@@ -128,13 +126,13 @@ class ModelCheck {
     if (const auto source_node = source_node_.find("max_tokens_name")) {
       if (speaks_messages())
         check_.report(*source_node, "not supported by this provider; remove it");
-      const auto word = check_.word(*source_node, {"max_completion_tokens", "max_tokens"});
-      if (word == 1) put("max_tokens_name", "max_tokens");
+      const auto word = check_.word(*source_node, Words::max_tokens_name);
+      if (word == "max_tokens") put("max_tokens_name", *word);
     }
   }
 
   void price(const SourceNode& source_node) {
-    if (!check_.mapping(source_node, {"input", "output", "cached"})) return;
+    if (!check_.mapping(source_node, Mapping::price)) return;
     engine::Price price;
     const auto put_amount = [&](std::string_view key, auto& amount) {
       const bool must = key != "cached";
@@ -151,7 +149,7 @@ class ModelCheck {
         check_.report(*at, micros.error().message);
       }
     };
-    put_amount("input", price.input);
+    put_amount(field::input, price.input);
     put_amount("output", price.output);
     put_amount("cached", price.cached);
     price_ = engine::to_json(price);
@@ -189,12 +187,12 @@ class ModelCheck {
                                                  {"dedupe_window", to_text(*policy.dedupe_window)},
                                                  {"retry", retry_value(version_retry_)},
                                                  {"provider", policy.provider}});
-    const Value whole = Value::object({{"kind", checked_.tool.kind},
+    const Value whole = Value::object({{field::kind, checked_.tool.kind},
                                        {"definition", checked_.tool.definition},
                                        {"policy", without_version}});
     policy.version = to_hex(sha256(canonical(whole))).substr(0, 16);
-    checked_.policy =
-        without_version.with("version", policy.version).with("retry", retry_value(policy.retry));
+    checked_.policy = without_version.with(field::version, policy.version)
+                          .with("retry", retry_value(policy.retry));
     // Streaming and price are not part of a model's identity: they do not change its version.
     if (!streams_) {
       checked_.tool.definition = checked_.tool.definition.with("stream", false);
@@ -232,16 +230,18 @@ void check_parts(CheckContext& check, const SourceNode& content) {
     const SourceNode part = content.item(i);
     if (!check.any_mapping(part)) continue;
     const auto type = check.required(part, "type", "text or image");
-    const auto word = type ? check.word(*type, {"text", "image"}) : std::nullopt;
+    const Shape& shape = shape_of(Mapping::content_part);
+    const auto word = type ? check.word(*type, shape.kinds) : std::nullopt;
     if (!word) continue;
-    const std::string_view key = *word == 1 ? "url" : "text";
-    if (!check.mapping(part, {"type", key})) continue;
-    const auto field = check.required(part, key, *word == 1 ? "the URL of the image" : "the text");
+    const bool is_image = *word == "image";
+    const std::string_view key = is_image ? "url" : "text";
+    if (!check.mapping(part, shape.keys_of(*word))) continue;
+    const auto field = check.required(part, key, is_image ? "the URL of the image" : "the text");
     const auto text = field ? check.text(*field) : std::nullopt;
     if (!text) continue;
     if (text->empty()) {
       check.report(*field, "must not be empty");
-    } else if (*word == 1 && !engine::has_literal_host(*text)) {
+    } else if (is_image && !engine::has_literal_host(*text)) {
       check.report(*field,
                    "must start with a literal https://HOST/ or data:image/…;base64, so that data "
                    "cannot choose the host");

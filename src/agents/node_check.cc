@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "engine/heart/recorded_value.h"
+#include "log/field_names.h"
 
 namespace ae::agents {
 namespace {
@@ -16,34 +17,34 @@ class WaitCheck {
       : check_(check), check_expressions_(check_expressions) {}
 
   std::optional<Value> run(const SourceNode& source_node) {
-    if (!check_.mapping(source_node, {"type", "for", "until", "key", "expires", "on_expire",
-                                      "on_reject", "answer", "channel"})) {
+    if (!check_.mapping(source_node, Mapping::wait)) {
       return std::nullopt;
     }
     const auto type =
         check_.required(source_node, "type", "timer, signal, webhook, human or message");
     if (!type) return std::nullopt;
-    const auto word = check_.word(*type, {"timer", "signal", "webhook", "human", "message"});
+    const Shape& shape = shape_of(Mapping::wait);
+    const auto word = check_.word(*type, shape.kinds);
     if (!word) return std::nullopt;
     std::vector<Member> wait = {{"type", (*type)->scalar}};
-    enum { timer_wait = 0, human_wait = 3, message_wait = 4 };
-    if (*word != timer_wait) check_.misplaced(source_node, "timer waits", {"for", "until"});
-    if (*word != human_wait) check_.misplaced(source_node, "human waits", {"on_reject", "answer"});
-    if (*word != message_wait) check_.misplaced(source_node, "message waits", {"channel"});
-    if (*word == timer_wait) {
-      check_.misplaced(source_node, "waits that are answered", {"key", "expires", "on_expire"});
+    check_.misplaced(source_node, shape, *word, [&](std::string_view key, const auto& owners) {
+      return "`" + std::string(key) + "` belongs to " +
+             (owners.size() == 1 ? std::string(owners[0]) + " waits"
+              : *word == "timer" ? "waits that are answered"
+                                 : "signal, webhook and human waits");
+    });
+    if (*word == "timer") {
       timer(source_node, wait);
-    } else if (*word == message_wait) {
-      check_.misplaced(source_node, "signal, webhook and human waits", {"key"});
+    } else if (*word == "message") {
       if (const auto channel =
-              check_.required(source_node, "channel", "the channel of the message")) {
-        named(*channel, "channel", wait);
+              check_.required(source_node, field::channel, "the channel of the message")) {
+        named(*channel, field::channel, wait);
       }
       expiry(source_node, wait);
     } else {
       if (const auto key = source_node.find("key")) named(*key, "key", wait);
       expiry(source_node, wait);
-      if (*word == human_wait) human(source_node, wait);
+      if (*word == "human") human(source_node, wait);
     }
     return Value::object(std::move(wait));
   }
@@ -51,7 +52,7 @@ class WaitCheck {
  private:
   void timer(const SourceNode& source_node, std::vector<Member>& wait) {
     const auto span = source_node.find("for");
-    const auto until = source_node.find("until");
+    const auto until = source_node.find(field::until);
     if (span.has_value() == until.has_value()) {
       check_.report(source_node, span
                                      ? "a timer has either `for` or `until`, not both"
@@ -69,9 +70,9 @@ class WaitCheck {
     const auto text = check_.text(*until);
     if (!text || !check_expressions_(*until)) return;
     if (has_expression(*text)) {
-      wait.emplace_back("until", *text);
+      wait.emplace_back(field::until, *text);
     } else if (const auto instant = instant_from_text(*text)) {
-      wait.emplace_back("until", to_text(*instant));
+      wait.emplace_back(field::until, to_text(*instant));
     } else {
       check_.report(*until, "must be a time in UTC, such as 2030-01-31T08:00:00Z");
     }
@@ -85,12 +86,12 @@ class WaitCheck {
 
   void human(const SourceNode& source_node, std::vector<Member>& wait) {
     if (const auto on_reject = source_node.find("on_reject")) {
-      if (check_.word(*on_reject, {"fail", "continue"}) == 1) {
+      if (check_.word(*on_reject, Words::fail_or_continue) == "continue") {
         wait.emplace_back("on_reject", "continue");
       }
     }
     if (const auto answer = source_node.find("answer")) {
-      if (check_.word(*answer, {"decision", "data"}) == 1) wait.emplace_back("answer", "data");
+      if (check_.word(*answer, Words::answer) == "data") wait.emplace_back("answer", "data");
     }
   }
 
@@ -102,7 +103,7 @@ class WaitCheck {
       }
     }
     if (const auto on_expire = source_node.find("on_expire")) {
-      if (check_.word(*on_expire, {"fail", "continue"}) == 1) {
+      if (check_.word(*on_expire, Words::fail_or_continue) == "continue") {
         wait.emplace_back("on_expire", "continue");
       }
       if (!expires) check_.report(*on_expire, "`on_expire` needs `expires`");
@@ -165,10 +166,10 @@ std::optional<Value> check_messages(CheckContext& check, const SourceNode& sourc
   messages.reserve(messages.size() + count);
   for (std::size_t i = 0; i < count; ++i) {
     const SourceNode item = list->item(i);
-    if (!check.mapping(item, {"role", "content"})) continue;
+    if (!check.mapping(item, Mapping::model_message)) continue;
     const auto role = check.required(item, "role", "system, user or assistant");
     const auto content = check.required(item, "content", "the text of the message");
-    if (role && content && check.word(*role, {"system", "user", "assistant", "developer"})) {
+    if (role && content && check.word(*role, Words::role)) {
       add_message((*role)->scalar, *content);
     }
   }

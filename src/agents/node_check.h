@@ -6,7 +6,7 @@
 #include <functional>
 #include <optional>
 
-#include "agents/check_context.h"
+#include "agents/checks.h"
 
 namespace ae::agents {
 

@@ -4,8 +4,9 @@
 #include <set>
 #include <utility>
 
-#include "agents/check_context.h"
+#include "agents/checks.h"
 #include "agents/condition_check.h"
+#include "log/field_names.h"
 
 namespace ae::agents {
 namespace {
@@ -53,8 +54,7 @@ class PolicyCheck {
 
   Policy run(const SourceNode& source_node) {
     const std::size_t before = check_.count();
-    if (!check_.mapping(source_node, {"tools", "agents", "capability", "when", "label", "action",
-                                      "reason", "expires"})) {
+    if (!check_.mapping(source_node, Mapping::policy)) {
       return {};
     }
     action(source_node);
@@ -63,7 +63,7 @@ class PolicyCheck {
     if (const auto name = source_node.find("capability")) capability(*name);
     if (const auto when = source_node.find("when")) this->when(*when);
     if (const auto one = source_node.find("label")) label(*one);
-    if (const auto text = source_node.find("reason")) reason(*text);
+    if (const auto text = source_node.find(field::reason)) reason(*text);
     if (const auto span = source_node.find("expires")) expires(*span);
     if (const auto when = source_node.find("when"); when && check_.count() == before)
       arguments(*when);
@@ -74,13 +74,11 @@ class PolicyCheck {
 
  private:
   void action(const SourceNode& source_node) {
-    constexpr std::string_view kActions[] = {"allow", "require_approval", "deny"};
     const auto found = check_.required(source_node, "action", "allow, require_approval or deny");
-    const auto word =
-        found ? check_.word(*found, {"allow", "require_approval", "deny"}) : std::nullopt;
+    const auto word = found ? check_.word(*found, Words::policy_action) : std::nullopt;
     if (!word) return;
-    requires_approval_ = *word == 1;
-    rule_.emplace_back("action", kActions[*word]);
+    requires_approval_ = *word == "require_approval";
+    rule_.emplace_back("action", *word);
   }
 
   // A list of names.
@@ -180,7 +178,7 @@ class PolicyCheck {
     }
     if (has_expression(*text))
       return check_.report(source_node, "a reason cannot contain an expression");
-    rule_.emplace_back("reason", *text);
+    rule_.emplace_back(field::reason, *text);
   }
 
   void expires(const SourceNode& source_node) {

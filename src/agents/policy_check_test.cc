@@ -27,7 +27,7 @@ std::string rules(const testing::LoadedFile& loaded, const char* agent, const ch
   return canonical(loaded.file.agents.at(agent).task_graph["tools"][tool]["rules"]);
 }
 
-AE_TEST("policies/a plan holds the rules for each of its tools, in the order of the file") {
+AE_TEST("policies/a plan has the rules of each of its tools in file order") {
   const auto loaded = with(
       "policies:\n"
       "  - { tools: [pay], when: \"${ .args.n > 1 }\", action: deny, reason: no }\n"
@@ -41,12 +41,12 @@ AE_TEST("policies/a plan holds the rules for each of its tools, in the order of 
   EXPECT_EQ(rules(loaded, "two", "pay"),
             R"([{"action":"deny","reason":"no","when":"${ .args.n > 1 }"},{"action":"allow"},)"
             R"({"action":"require_approval"}])");
-  EXPECT_EQ(rules(loaded, "one", "look"), "null") << "nothing is said of it";
+  EXPECT_EQ(rules(loaded, "one", "look"), "null") << "no rule matches the tool";
   EXPECT_EQ(rules(loaded, "one", "s.put"),
             R"([{"action":"require_approval","expires":"2h","label":"tier:free"}])");
 }
 
-AE_TEST("policies/what a tool can do, and what a plan of a model may use, stand in the plan") {
+AE_TEST("policies/the plan records tool capabilities and the agent's grants") {
   const auto loaded = with("");
   ASSERT_EQ(diagnostics_as_text(loaded.diagnostics), "");
   const Value& one = loaded.file.agents.at("one").task_graph;
@@ -56,7 +56,7 @@ AE_TEST("policies/what a tool can do, and what a plan of a model may use, stand 
   EXPECT_EQ(canonical(loaded.file.agents.at("two").task_graph["grants"]), R"(["net","payments"])");
 }
 
-AE_TEST("policies/a rule says nothing of a tool's definition, so that no approval is lost by one") {
+AE_TEST("policies/adding a rule does not change a tool's version") {
   const auto before = with("");
   const auto after = with("policies: [ { action: require_approval } ]\n");
   EXPECT_EQ(before.file.tools.at("pay").policy.version, after.file.tools.at("pay").policy.version);
@@ -64,8 +64,7 @@ AE_TEST("policies/a rule says nothing of a tool's definition, so that no approva
             canonical(after.file.agents.at("one").task_graph));
 }
 
-AE_TEST(
-    "policies/those of a file of their own come first, and may name what a file does not have") {
+AE_TEST("policies/rules of a policies file come first and may name unknown tools") {
   std::vector<Policy> policies;
   const auto diagnostics = load_policies(
       {.name = "policies.yaml",
@@ -102,7 +101,7 @@ AE_TEST(
             R"([{"action":"deny"},{"action":"allow"}])");
 }
 
-AE_TEST("policies/rules that nothing of the files is under are told, by what they name") {
+AE_TEST("policies/policies that match nothing are reported with the names that they use") {
   std::vector<Policy> policies;
   ASSERT_EQ(diagnostics_as_text(load_policies(
                 {.name = "policies.yaml",
@@ -121,7 +120,7 @@ AE_TEST("policies/rules that nothing of the files is under are told, by what the
                  .usable = {}},
                 policies)),
             "");
-  const auto idle = [&](const std::vector<const AgentsFile*>& files) {
+  const auto unused = [&](const std::vector<const AgentsFile*>& files) {
     std::string text;
     for (const Note& note : unused_policies(policies, files))
       text += note.path + " " + note.message + "\n";
@@ -139,12 +138,12 @@ AE_TEST("policies/rules that nothing of the files is under are told, by what the
                             " tool named `t.*`, `look` and has the capability `net`\n" +
                             "policies[5] " + kNothing + " tool that has the capability `nets`\n" +
                             "policies[6] " + kNothing + "n agent named `oen`\n";
-  EXPECT_EQ(idle({&one.file}), found + kOther);
+  EXPECT_EQ(unused({&one.file}), found + kOther);
   const auto other = load_text(
       "aetheris: 1\ntools: { other: { native: echo } }\n"
       "agents: { other: { plan: [ { id: a, tool: other } ] } }\n");
   ASSERT_EQ(diagnostics_as_text(other.diagnostics), "");
-  EXPECT_EQ(idle({&one.file, &other.file}), found) << "one list is for many files";
+  EXPECT_EQ(unused({&one.file, &other.file}), found) << "policies apply to all files";
 }
 
 constexpr std::string_view kClosed =
@@ -161,18 +160,16 @@ constexpr std::string_view kClosed =
     "  s: { mcp: { command: [npx] } }\n"
     "agents: { one: { plan: [ { id: a, tool: pay } ] } }\n";
 
-AE_TEST(
-    "policies/a member of the job that no job has is a fault wherever it is read, with the near "
-    "name") {
+AE_TEST("policies/an unknown member of .job or .call is an error with a suggestion") {
   const auto diagnostics = [](const std::string& text) {
     return diagnostics_as_text(load_text("aetheris: 1\n" + text).diagnostics);
   };
-  const std::string kOf = "; available: .agent, .created_at, .id, .labels";
+  const std::string kAvailable = "; available: .agent, .created_at, .id, .labels";
   const std::string rest = "tools: { pay: { native: echo } }\nagents: { one: { plan: [ ";
   const std::string plain = "{ id: a, tool: pay } ] } }\n";
   EXPECT_EQ(diagnostics("policies: [ { when: \"${ .job.label.tier == 1 }\", action: deny } ]\n" +
                         rest + plain),
-            "2:25 plan_invalid policies[0].when: .job has no member `label`" + kOf +
+            "2:25 plan_invalid policies[0].when: .job has no member `label`" + kAvailable +
                 " (did you mean .job.labels?)\n");
   EXPECT_EQ(
       diagnostics("policies: [ { when: \"${ .job.labels.label == .job.id }\", action: deny } ]\n" +
@@ -180,18 +177,20 @@ AE_TEST(
       "");
   EXPECT_EQ(
       diagnostics(rest + "{ id: a, tool: pay, when: \"${ .job[\\\"lables\\\"].x }\" } ] } }\n"),
-      "3:56 plan_invalid agents.one.plan[0].when: .job has no member `lables`" + kOf +
+      "3:56 plan_invalid agents.one.plan[0].when: .job has no member `lables`" + kAvailable +
           " (did you mean .job.labels?)\n");
   EXPECT_EQ(
       diagnostics(rest + "{ id: a, tool: pay, args: { x: [\"of ${ .job.name }\"] } } ] } }\n"),
-      "3:65 plan_invalid agents.one.plan[0].args.x[0]: .job has no member `name`" + kOf + "\n");
+      "3:65 plan_invalid agents.one.plan[0].args.x[0]: .job has no member `name`" + kAvailable +
+          "\n");
   EXPECT_EQ(diagnostics("tools: { pay: { command: [echo, \"${ .call.invocation }\"] } }\n"
                         "agents: { one: { plan: [ " +
                         plain),
             "2:37 plan_invalid tools.pay.command[1]: .call has no member `invocation`; available: "
             ".external_key, .invocation_id, .key, .try (did you mean .call.invocation_id?)\n");
-  EXPECT_EQ(diagnostics(rest + "{ id: a, tool: pay, when: \"${ .job.id == .job.name }\" } ] } }\n"),
-            "3:67 plan_invalid agents.one.plan[0].when: .job has no member `name`" + kOf + "\n");
+  EXPECT_EQ(
+      diagnostics(rest + "{ id: a, tool: pay, when: \"${ .job.id == .job.name }\" } ] } }\n"),
+      "3:67 plan_invalid agents.one.plan[0].when: .job has no member `name`" + kAvailable + "\n");
   std::vector<Policy> policies;
   EXPECT_EQ(
       diagnostics_as_text(load_policies(
@@ -201,13 +200,11 @@ AE_TEST(
            .native = {},
            .usable = {}},
           policies)),
-      "3:31 plan_invalid policies[0].when: .job has no member `agnet`" + kOf +
+      "3:31 plan_invalid policies[0].when: .job has no member `agnet`" + kAvailable +
           " (did you mean .job.agent?)\n");
 }
 
-AE_TEST(
-    "policies/a condition over an argument that no tool of the rule takes is a fault, with the "
-    "near name") {
+AE_TEST("policies/a condition over an argument that no tool has is an error with a suggestion") {
   const auto diagnostics = [](const std::string& rule) {
     const auto loaded =
         load_text("aetheris: 1\npolicies:\n  - " + rule + "\n" + std::string(kClosed));
@@ -249,9 +246,7 @@ AE_TEST(
   }
 }
 
-AE_TEST(
-    "policies/an approval over an argument that its tool does not take is a fault, with the near "
-    "name") {
+AE_TEST("policies/an approval condition over an argument that its tool lacks is an error") {
   const auto diagnostics = [](const std::string& tool) {
     return diagnostics_as_text(
         load_text("aetheris: 1\ntools:\n  pay: " + tool +
@@ -291,7 +286,7 @@ testing::LoadedFile plans(std::string_view grants, std::string_view tools) {
   return load_text(text);
 }
 
-AE_TEST("grants/a capability that no tool of the file has is a fault, with the near name") {
+AE_TEST("grants/an unknown capability is an error with a suggestion") {
   EXPECT_EQ(
       diagnostics_as_text(plans("paymnts, net", "free").diagnostics),
       "8:17 plan_invalid agents.a.grants[0]: no tool of this file has this capability (did you "
@@ -306,7 +301,7 @@ AE_TEST("grants/a capability that no tool of the file has is a fault, with the n
       "you mean net?)\n");
 }
 
-AE_TEST("grants/a planner's model is not offered what its plan could not call, and check says so") {
+AE_TEST("grants/a planner's model is offered only granted tools, and a note lists the others") {
   const auto loaded = plans("net", "look, pay, free");
   ASSERT_EQ(diagnostics_as_text(loaded.diagnostics), "");
   ASSERT_EQ(loaded.file.notes.size(), 1u);
@@ -326,7 +321,7 @@ AE_TEST("grants/a planner's model is not offered what its plan could not call, a
             R"(["free","look","pay"])");
 }
 
-AE_TEST("grants/a plan of a model that calls a tool which is not granted is no plan") {
+AE_TEST("grants/a generated plan that calls a tool without a grant is rejected") {
   const auto loaded = plans("net", "pay, look");
   ASSERT_EQ(diagnostics_as_text(loaded.diagnostics), "");
   const auto plan = engine::Plan::compile(loaded.file.agents.at("a").task_graph);
@@ -340,7 +335,7 @@ AE_TEST("grants/a plan of a model that calls a tool which is not granted is no p
   EXPECT_EQ(made("pay"), "node `n` calls `pay`, which may not be called; there are: look");
 }
 
-AE_TEST("policies/a plan whose calls are judged by their arguments says so, and no other") {
+AE_TEST("policies/a plan with conditional rules is marked strict, others are not") {
   const auto conditions = [](const std::string& policies) {
     const auto loaded = load_text("aetheris: 1\n" + policies + std::string(kClosed));
     EXPECT_EQ(diagnostics_as_text(loaded.diagnostics), "");
@@ -352,9 +347,7 @@ AE_TEST("policies/a plan whose calls are judged by their arguments says so, and 
   EXPECT_EQ(conditions(""), "null");
 }
 
-AE_TEST(
-    "policies/a condition of a file of its own over an argument that none of these tools takes is "
-    "told") {
+AE_TEST("policies/a condition of a policies file over an argument that no tool has is reported") {
   std::vector<Policy> policies;
   ASSERT_EQ(diagnostics_as_text(load_policies(
                 {.name = "p.yaml",
@@ -367,15 +360,15 @@ AE_TEST(
                 policies)),
             "");
   const auto loaded = load_text("aetheris: 1\n" + std::string(kClosed));
-  const auto idle = unused_policies(policies, {&loaded.file});
-  ASSERT_EQ(idle.size(), 1u);
+  const auto unused = unused_policies(policies, {&loaded.file});
+  ASSERT_EQ(unused.size(), 1u);
   EXPECT_EQ(
-      idle[0].path + ": " + idle[0].message,
+      unused[0].path + ": " + unused[0].message,
       "policies[0].when: .args.amuont does not exist: the tool `pay` has no such argument (did "
       "you mean amount?)");
 }
 
-AE_TEST("policies/programs that could write the store are named, unless a sandbox closes it") {
+AE_TEST("policies/programs that can write the store are listed unless a sandbox prevents it") {
   const auto named = [](const std::string& approval, const std::string& policies) {
     const auto loaded = load_text("aetheris: 1\n" + policies +
                                   "tools:\n"
@@ -392,20 +385,20 @@ AE_TEST("policies/programs that could write the store are named, unless a sandbo
                                   "  u:     { mcp: { url: \"http://h/\" } }\n"
                                   "agents: { a: { plan: [ { id: p, tool: pay } ] } }\n");
     EXPECT_EQ(diagnostics_as_text(loaded.diagnostics), "");
-    if (!has_approvals({&loaded.file})) return std::string("nothing is decided");
+    if (!has_approvals({&loaded.file})) return std::string("no approvals");
     const auto note = unsandboxed_programs(loaded.file);
     return note ? note->path + ": " + note->message.substr(0, note->message.find(" can write"))
                 : std::string();
   };
   const std::string each = "tools: the programs of `none`, `open`, `pay`, `s`";
-  EXPECT_EQ(named("", ""), "nothing is decided");
+  EXPECT_EQ(named("", ""), "no approvals");
   EXPECT_EQ(named(", approval: required", ""), "tools: the programs of `none`, `open`, `s`")
       << "each call of pay is approved";
   EXPECT_EQ(named(", approval: \"${ .args.n > 1 }\"", ""), each);
   EXPECT_EQ(named("", "policies: [ { tools: [pay], action: deny } ]\n"), each);
 }
 
-AE_TEST("policies/faults of a file of its own are told with their places") {
+AE_TEST("policies/errors of a policies file are reported with their positions") {
   std::vector<Policy> policies;
   const auto diagnostics = [&](std::string_view text) {
     return diagnostics_as_text(load_policies(

@@ -3,8 +3,9 @@
 #include <string>
 #include <vector>
 
-#include "agents/check_context.h"
+#include "agents/checks.h"
 #include "base/ascii.h"
+#include "log/field_names.h"
 
 namespace ae::agents {
 namespace {
@@ -69,11 +70,11 @@ void check_entry(CheckContext& check, const SourceNode& source_node,
 
 void check_retry(CheckContext& check, const SourceNode& source_node, engine::RetryPolicy& retry,
                  const MayRetry& may) {
-  if (!check.mapping(source_node, {"max_attempts", "initial_backoff", "max_backoff", "multiplier",
-                                   "retry_on"})) {
+  if (!check.mapping(source_node, Mapping::retry)) {
     return;
   }
-  if (const auto tries = check.required(source_node, "max_attempts", "the total number of tries")) {
+  if (const auto tries =
+          check.required(source_node, field::max_attempts, "the total number of tries")) {
     retry.max_attempts = check.count(*tries, kTriesMax).value_or(1);
   }
   if (const auto backoff = source_node.find("initial_backoff")) {
@@ -119,7 +120,7 @@ engine::RetryPolicy read_retry(const SourceNode& written, const engine::RetryPol
 }
 
 Value retry_value(const engine::RetryPolicy& retry) {
-  return Value::object({{"max_attempts", static_cast<double>(retry.max_attempts)},
+  return Value::object({{field::max_attempts, static_cast<double>(retry.max_attempts)},
                         {"initial_backoff", to_text(retry.initial_backoff)},
                         {"max_backoff", to_text(retry.max_backoff)},
                         {"multiplier", retry.multiplier},

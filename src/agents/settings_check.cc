@@ -3,7 +3,9 @@
 
 #include <utility>
 
+#include "agents/checks.h"
 #include "json/json.h"
+#include "log/field_names.h"
 
 namespace ae::agents {
 namespace {
@@ -23,20 +25,20 @@ class SettingsCheck {
     if (const auto schema = source_node_.find("input_schema")) {
       if (check_.schema(*schema)) agent_.input_schema = (*schema)->value();
     }
-    if (const auto deadline = source_node_.find("deadline")) {
+    if (const auto deadline = source_node_.find(field::deadline)) {
       if (const auto duration = check_.duration(*deadline, kDurationMin)) {
-        graph_.emplace_back("deadline", to_text(*duration));
+        graph_.emplace_back(field::deadline, to_text(*duration));
       }
     }
-    if (const auto attempts = source_node_.find("max_attempts")) {
+    if (const auto attempts = source_node_.find(field::max_attempts)) {
       if (const auto count = check_.count(*attempts, kMaxAttemptsMax)) {
-        graph_.emplace_back("max_attempts", static_cast<double>(*count));
+        graph_.emplace_back(field::max_attempts, static_cast<double>(*count));
       }
     }
-    if (const auto budget = source_node_.find("budget")) this->budget(*budget);
-    if (const auto labels = source_node_.find("labels")) this->labels(*labels);
+    if (const auto budget = source_node_.find(field::budget)) this->budget(*budget);
+    if (const auto labels = source_node_.find(field::labels)) this->labels(*labels);
     if (const auto versions = source_node_.find("versions")) this->versions(*versions);
-    if (const auto needed = source_node_.find("required_capabilities")) {
+    if (const auto needed = source_node_.find(field::required_capabilities)) {
       agent_.required_capabilities = check_capabilities(check_, *needed);
     }
     if (const auto granted = source_node_.find("grants")) {
@@ -45,7 +47,7 @@ class SettingsCheck {
         graph_.emplace_back("grants", Value::array(std::vector<Value>(names.begin(), names.end())));
       }
     }
-    if (const auto queue = source_node_.find("queue")) {
+    if (const auto queue = source_node_.find(field::queue)) {
       const auto text = check_.text(*queue);
       if (text && !is_capability(*text)) {
         check_.report(*queue, "a queue name must have 1 to 64 of the characters A-Z a-z 0-9 . _ -");
@@ -54,8 +56,8 @@ class SettingsCheck {
       }
     }
     if (const auto confirm = source_node_.find("confirm")) {  // the default is strict
-      const auto mode = check_.word(*confirm, {"strict", "warn", "human"});
-      if (mode && *mode > 0) graph_.emplace_back("confirm", *mode == 1 ? "warn" : "human");
+      const auto mode = check_.word(*confirm, Words::confirm_mode);
+      if (mode && *mode != "strict") graph_.emplace_back("confirm", *mode);
     }
     return cost_;
   }
@@ -63,8 +65,7 @@ class SettingsCheck {
  private:
   // The limits of each job. Model prices are checked after the nodes.
   void budget(const SourceNode& source_node) {
-    if (!check_.mapping(source_node,
-                        {"tokens", "cost", "model_calls", "tool_calls", "wall", "soft"})) {
+    if (!check_.mapping(source_node, Mapping::budget)) {
       return;
     }
     const auto counted = [&](std::string_view key, std::optional<std::uint64_t>& most) {
@@ -103,16 +104,15 @@ class SettingsCheck {
       check_.report(source_node,
                     "needs at least one of tokens, cost, model_calls, tool_calls or wall");
     }
-    if (budget_.any()) graph_.emplace_back("budget", engine::to_json(budget_));
+    if (budget_.any()) graph_.emplace_back(field::budget, engine::to_json(budget_));
   }
 
   void versions(const SourceNode& source_node) {
-    if (!check_.mapping(source_node, {"policy", "execution"})) return;
+    if (!check_.mapping(source_node, Mapping::versions)) return;
     if (const auto policy = source_node.find("policy")) {
-      const auto chosen_policy = check_.word(*policy, {"warn", "strict", "route"});
-      if (chosen_policy && *chosen_policy > 0) {
-        graph_.emplace_back("versions",
-                            Value::object({{"policy", *chosen_policy == 1 ? "strict" : "route"}}));
+      const auto chosen_policy = check_.word(*policy, Words::version_policy);
+      if (chosen_policy && *chosen_policy != "warn") {
+        graph_.emplace_back("versions", Value::object({{"policy", *chosen_policy}}));
       }
     }
     if (const auto execution = source_node.find("execution")) {

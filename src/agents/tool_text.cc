@@ -8,6 +8,7 @@
 #include "base/ascii.h"
 #include "base/utf8.h"
 #include "expr/expr_lex.h"
+#include "log/field_names.h"
 
 namespace ae::agents {
 namespace {
@@ -166,7 +167,7 @@ std::optional<std::string> ToolText::checked(const SourceNode& source_node, std:
     ClosestName nearest(root);
     nearest.consider("args");
     nearest.consider("call");
-    const bool elsewhere = root == "input" || root == "steps" || root == "job";
+    const bool elsewhere = root == field::input || root == "steps" || root == "job";
     check_.report_root(source_node, "." + root,
                        "a tool can read .args and .call, not ." + root +
                            (elsewhere ? "; pass the value in `args`" : ""),

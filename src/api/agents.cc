@@ -9,6 +9,7 @@
 #include "api/stuck.h"
 #include "api/views.h"
 #include "json/json.h"
+#include "log/field_names.h"
 #include "plan/plan.h"
 #include "store/rules.h"
 
@@ -148,20 +149,29 @@ void Api::with_fresh_agents(async::Task then) {
                              });
 }
 
-Value Api::job_json(const runtime::Runtime::JobSnapshot& read) {
-  const Value body = job_body(read, store_.now());
-  const store::AgentVersion* const version =
-      registry_.registry().find_version_with_plan(body.text("agent"), body.text("plan_hash"));
-  std::optional<Value> unattended;
-  if (store::is_runnable(read.row.status)) {
-    if (has_no_owner()) {
-      unattended = unattended_json(read.row);
-    } else if (store_.owned() && options_.runs && runtime_.options().may_claim && !read.row.claim) {
-      unattended = not_offered_json(read.row, worker_offers({}));
-    }
+std::shared_ptr<const store::Registry> Api::registry_copy() {
+  const store::Registry& now = registry_.registry();
+  if (!registry_copy_ || registry_copy_->seq() != now.seq()) {
+    registry_copy_ = std::make_shared<const store::Registry>(now);
   }
-  return body.with("agent_version", version == nullptr ? Value() : Value(version->version))
-      .with("unattended", unattended.value_or(Value()));
+  return registry_copy_;
+}
+
+JobFacts Api::job_facts(const JobId& job) {
+  JobFacts facts{.now = store_.now(),
+                 .registry = registry_copy(),
+                 .has_no_owner = has_no_owner(),
+                 .runs = options_.runs,
+                 .offered = runtime_.offered()};
+  if (store_.owned() && options_.runs && runtime_.options().may_claim) {
+    facts.only_offer = WorkerOffer{runtime_.options().agents, runtime_.offered()};
+  }
+  const Error* const why = runtime_.refusal_of(job);
+  if (why != nullptr &&
+      (why->code == Code::needs_version || why->code == Code::execution_version_mismatch)) {
+    facts.refusal = why->message;
+  }
+  return facts;
 }
 
 // ---------------------------------------------------------------- registering
@@ -308,7 +318,6 @@ void Api::poll_registry() {
 }
 
 void Api::put_agent(ContextPtr ctx) {
-  if (auto known = ctx->query.check_names({}); !known) return ctx->refuse(known.error());
   if (!registers_agents_) {
     return ctx->refuse(
         {Code::unsupported,
@@ -369,18 +378,19 @@ Value Api::agent_json(const std::string& name, const OfferedAgent& offer) {
   const store::AgentVersion* const newest =
       offer.version == 0 ? nullptr : registry_.registry().newest(name);
   const Value description = offer.agent ? offer.agent->definition["description"] : Value();
-  std::vector<Member> members{{"description", description},
-                              {"execution_version", runtime_.options().version_of(name)},
-                              {"name", name},
-                              {"runs_here", options_.runs && offer.agent != nullptr},
-                              {"version", offer.version == 0 ? Value() : Value(offer.version)}};
+  std::vector<Member> members{
+      {"description", description},
+      {field::execution_version, runtime_.options().version_of(name)},
+      {"name", name},
+      {"runs_here", options_.runs && offer.agent != nullptr},
+      {field::version, offer.version == 0 ? Value() : Value(offer.version)}};
   if (newest != nullptr) {
-    members.emplace_back("by", newest->by);
+    members.emplace_back(field::by, newest->by);
     members.emplace_back("registered_at", to_text(newest->registered_at));
   }
-  members.emplace_back("plan_hash", offer.plan          ? Value(to_hex(offer.plan->hash))
-                                    : newest != nullptr ? Value(newest->plan_hash)
-                                                        : Value());
+  members.emplace_back(field::plan_hash, offer.plan          ? Value(to_hex(offer.plan->hash))
+                                         : newest != nullptr ? Value(newest->plan_hash)
+                                                             : Value());
   if (offer.agent && offer.agent->input_schema) {
     members.emplace_back("input_schema", *offer.agent->input_schema);
   }
@@ -389,7 +399,6 @@ Value Api::agent_json(const std::string& name, const OfferedAgent& offer) {
 }
 
 void Api::agents(ContextPtr ctx) {
-  if (auto known = ctx->query.check_names({}); !known) return ctx->refuse(known.error());
   with_fresh_agents([this, ctx] {
     std::vector<Value> all;
     for (auto& [name, offer] : offered_agents_) {
@@ -398,15 +407,12 @@ void Api::agents(ContextPtr ctx) {
       }
       all.push_back(agent_json(name, offer));
     }
-    ctx->answer(200, Value::object({{"agents", Value::array(std::move(all))}}));
+    answer_large(ctx, Value::object({{"agents", Value::array(std::move(all))}}));
   });
 }
 
 void Api::agent(ContextPtr ctx) {
-  const auto version = [&]() -> Result<std::optional<std::uint64_t>> {
-    AE_TRY(ctx->query.check_names({"version"}));
-    return ctx->query.number("version");
-  }();
+  const auto version = ctx->query.number(field::version);
   if (!version) return ctx->refuse(version.error());
   with_fresh_agents([this, ctx, version = *version] {
     const auto found = offered_agents_.find(ctx->id);
@@ -421,22 +427,22 @@ void Api::agent(ContextPtr ctx) {
                                                  std::to_string(*version)});
       }
       const store::AgentVersion& one = of->second[*version - 1];
-      return ctx->answer(200, Value::object({{"by", one.by},
+      return ctx->answer(200, Value::object({{field::by, one.by},
                                              {"name", one.name},
-                                             {"plan_hash", one.plan_hash},
+                                             {field::plan_hash, one.plan_hash},
                                              {"registered_at", to_text(one.registered_at)},
-                                             {"source", one.definition},
-                                             {"version", one.version}}));
+                                             {field::source, one.definition},
+                                             {field::version, one.version}}));
     }
     if (!offer.agent) {
-      return ctx->answer(200,
-                         agent_json(found->first, offer)
-                             .with("source", registry_.registry().newest(ctx->id)->definition));
+      return ctx->answer(
+          200, agent_json(found->first, offer)
+                   .with(field::source, registry_.registry().newest(ctx->id)->definition));
     }
     if (auto compiled = compile(offer); !compiled) return ctx->refuse(compiled.error());
     const Value body = agent_json(found->first, offer)
                            .with("plan", offer.agent->task_graph)
-                           .with("source", offer.agent->definition);
+                           .with(field::source, offer.agent->definition);
     ctx->answer(200, body);
   });
 }
@@ -448,12 +454,11 @@ void Api::message_agent(ContextPtr ctx) {
 
 void Api::create_job_from_message(ContextPtr ctx) {
   auto params = [&]() -> Result<runtime::NewJobRequest> {
-    AE_TRY(ctx->query.check_names({}));
-    AE_ASSIGN(const Fields fields, Fields::parse(ctx->request.body, {"message"}));
+    const Fields fields = std::move(ctx->fields);
     const Value* message = fields.find("message");
     if (message == nullptr) return fail(Code::input_invalid, "\"message\" is missing");
-    return new_job(*ctx, Value::object({{"agent", ctx->id},
-                                        {"input", Value::object({{"message", *message}})}}));
+    return new_job(*ctx, Value::object({{field::agent, ctx->id},
+                                        {field::input, Value::object({{"message", *message}})}}));
   }();
   if (!params) return ctx->refuse(params.error());
   runtime_.create(*std::move(params), [ctx](Result<runtime::CreateResult> made) {

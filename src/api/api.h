@@ -1,9 +1,10 @@
-// Api: the routes of API.md §2, without a transport.
+// Api: the routes of docs/openapi.json, without a transport.
 //
 // A socket, a command or a test passes in a request and gets one response; the response does not
 // depend on the transport. Everything a route knows about a job comes from its log, through the
 // views of engine.
 // Threads: the loop's.
+// Long: the class declares one handler for each operation of docs/openapi.json.
 #pragma once
 
 #include <expected>
@@ -11,31 +12,29 @@
 #include <list>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
 
 #include "agents/agents_file.h"
+#include "api/api_options.h"
+#include "api/api_request.h"
 #include "api/metrics.h"
 #include "api/read_limiter.h"
 #include "api/registry_cache.h"
-#include "api/roles.h"
+#include "api/routes.h"
 #include "api/stuck.h"
-#include "api/target.h"
 #include "async/alive.h"
 #include "async/loop.h"
 #include "json/value.h"
 #include "log/event.h"
-#include "mcp/header.h"
-#include "mcp/revision.h"
-#include "runtime/prune.h"
+#include "runtime/history.h"
 #include "runtime/runtime.h"
-#include "store/measured_store.h"
 #include "store/store.h"
 
 namespace ae::api {
 
-constexpr std::size_t kBodyMax = 4u << 20;     // bytes of a request body
 constexpr std::size_t kEventsMax = 1'000'000;  // in one response
 constexpr std::size_t kEventsDefault = 1'000;  // without ?limit
 constexpr std::size_t kJobsMax = 1'000;        // in one page
@@ -44,69 +43,11 @@ constexpr std::size_t kLogsMax = 2'000;  // logs read for one page, when the row
 constexpr std::size_t kConcurrentReadsMax = 2;  // concurrent reads of whole logs
 constexpr Duration kWaitMax = std::chrono::minutes(5);
 
-struct ApiRequest {
-  std::string method = "GET";
-  Path path;  // {"api", "jobs", id}
-  QueryPairs query;
-  std::string body;                            // JSON; "" = none
-  std::shared_ptr<void> body_quota = {};       // memory share of the body; released with this
-  std::optional<std::string> idempotency_key;  // header Idempotency-Key
-  std::string traceparent, tracestate;         // these headers, unchanged
-  std::string by;                              // the client, for the audit log and events
-  Role role = Role::admin;                     // of the key; our own user has every permission
-  bool local = true;                           // from our own user, on this machine
-  // True once the client has disconnected: waiting on its behalf ends. nullptr = unknown.
-  std::shared_ptr<const bool> disconnected = {};
-  // Is there memory for a large response now? Set for requests that only read; empty = always.
-  std::function<bool()> has_capacity = {};
-  // For POST /mcp (mcp.h): what its headers declare about the message; nullopt = it came by stdio.
-  std::optional<mcp::Headers> mcp_headers = {};
-  std::optional<mcp::Revision> mcp_revision = {};  // stdio: the negotiated revision
-  // Receives notifications that precede the response; null = none, still working. Empty = no
-  // receiver.
-  std::function<void(const Value&)> on_notification = {};
-};
-
-struct ApiResponse {
-  int status = 200;
-  Value body;               // problem+json when status >= 400
-  std::string location;     // of the created resource; "" = none
-  std::string text;         // plain text instead of the body: /metrics
-  Duration retry_after{0};  // when to retry; 0 = unknown
-  std::string allow = {};   // for 405: the methods of this path
-  bool rpc = false;         // the body is a JSON-RPC message, whatever the status; null = none
-};
-
 // The OpenAPI 3.1 document that `aetheris` ships (docs/openapi.json).
 std::string_view openapi_json();
 
-struct ApiOptions {
-  const agents::AgentsFile* agents = nullptr;  // of which jobs can be created here; nullptr = none
-  bool runs = false;                           // created jobs start here at once
-  bool receives_commits = true;                // on_events is called for each commit to this store
-  // Parses an agent, given as JSON, that uses the tools of `agents`; empty = no agents are
-  // registered here.
-  std::function<std::vector<agents::Diagnostic>(std::string_view name, std::string_view json,
-                                                agents::Agent& out)>
-      read_agent{};
-  const store::MeasuredStore* measured = nullptr;  // source of latencies; nullptr = none
-  // Opens a folder of this machine as the archive of deleted jobs; empty = no archiving here.
-  std::function<Result<std::shared_ptr<runtime::Archive>>(const std::string& folder)> archive{};
-  bool health_only = false;  // serve health, ready and metrics only
-  // Called for each refused request: method and path, status, code. May be empty.
-  std::function<void(const ApiRequest&, int, std::string_view)> on_refused = {};
-  std::string version;
-  std::string store;  // for health
-  // What a call of a tool of our file would send (tools::Tool::preview); empty = unavailable here.
-  std::function<Result<Value>(std::string_view tool, const JobId& job, const StepId& step,
-                              const Value& arguments, std::string_view blind,
-                              std::string_view version)>
-      preview = {};
-  async::RandomSource* random_source = nullptr;  // generates keys; nullptr = none are created here
-  std::function<void(const std::string&)> warn{};  // about invalid entries of the store; or empty
-};
-
 class Mcp;
+struct JobFacts;
 
 class Api {
  public:
@@ -125,8 +66,9 @@ class Api {
   void on_events(const JobId& job, const std::vector<Event>& events);
   // Another process ended the job or left it blocked: wakes requests that wait for the job.
   void on_idle(const JobId& job);
-  // Answers waiting requests with the current state, so that the process can end.
-  void stop_waiting();
+  // Answers waiting requests, and those that come, with the current state, so that the process can
+  // end. Calls `answered` on the loop when no request is open.
+  void stop_waiting(async::Task answered = {});
   // Registers the agents of our file. Agents then come from the registry, and new jobs use the
   // newest version of each. Fails with unavailable, unknown_outcome.
   void register_agents(async::Done<Status> done);
@@ -158,30 +100,25 @@ class Api {
   // The process is shutting down: `/api/ready` fails.
   void begin_shutdown() { shutting_down_ = true; }
 
-  // Every route: its method, its path as in OpenAPI, and the access that it needs.
-  struct RouteShape {
-    std::string method, path;
-    Access access;
-  };
-  static std::vector<RouteShape> routes();
   // The response that can be sent before the body of a request is read: 404, 405, or 403 for a role
   // without the access. nullopt: the route accepts the request.
   std::optional<ApiResponse> refuse_before_body(std::string_view method, const Path& path,
                                                 Role role) const;
-  // Does this route work without a key?
-  static bool is_public_route(std::string_view method, const Path& path);
 
   // Keys and agents, as cached by this process.
   RegistryCache& registry() { return registry_; }
 
  private:
   struct RequestContext;
+  struct ResponseMaker;
   struct LongPoll;
-  struct Route;
   struct Search;
   using ContextPtr = std::shared_ptr<RequestContext>;
+  using Handler = void (Api::*)(ContextPtr);
+  struct Operation;
+  static const Operation kOperations[];
+  static Handler handler_of(const Route& route);
   using ReadAttempt = std::function<void(const std::shared_ptr<LongPoll>&)>;
-  static const Route kRoutes[];
   // The route, or the refusal.
   std::expected<const Route*, ApiResponse> route_of(std::string_view method, const Path& path,
                                                     Role role) const;
@@ -206,6 +143,8 @@ class Api {
   void begin_walk(ContextPtr ctx, std::shared_ptr<JobWalk> walk);
   void next_page(ContextPtr ctx, std::shared_ptr<JobWalk> walk);
   void next_row(ContextPtr ctx, std::shared_ptr<JobWalk> walk);
+  void read_row(const ContextPtr& ctx, const std::shared_ptr<JobWalk>& walk, const JobId& job,
+                Value shown);
   struct JobGauges;
   void gauges(std::move_only_function<void(const JobGauges*)> then);
   void count_stuck(std::shared_ptr<JobGauges> fresh, std::size_t status, std::string after,
@@ -220,12 +159,28 @@ class Api {
   void trace(ContextPtr ctx);
   void transcript(ContextPtr ctx);
   struct TranscriptParams;
-  void load_transcript(const ContextPtr& ctx, std::shared_ptr<TranscriptParams> params,
-                       std::shared_ptr<LongPoll> long_poll, ReadLimiter::Slot slot);
-  void make_transcript(const ContextPtr& ctx, std::shared_ptr<TranscriptParams> params,
-                       std::shared_ptr<LongPoll> long_poll, store::LoadedJob& loaded,
-                       ReadLimiter::Slot slot);
+  void read_transcript(const ContextPtr& ctx, std::shared_ptr<const TranscriptParams> params,
+                       std::shared_ptr<LongPoll> long_poll);
+  struct EventsRead;
+  struct EventsScan;
+  void read_events(const ContextPtr& ctx, std::shared_ptr<EventsRead> read,
+                   std::shared_ptr<LongPoll> long_poll);
   void replay(ContextPtr ctx);
+  // The newest state of a job and the index of its steps (steps_read.h).
+  struct StepsRead;
+  using StepsReadPtr = std::shared_ptr<const StepsRead>;
+  void steps(ContextPtr ctx);
+  void step(ContextPtr ctx);
+  void conversation(ContextPtr ctx);
+  void answer_sent_turn(const ContextPtr& ctx, const StepsReadPtr& read,
+                        const ReadLimiter::Slot& slot, const std::string& step, std::uint64_t turn);
+  void forks(ContextPtr ctx);
+  void read_steps(ContextPtr ctx,
+                  std::move_only_function<void(StepsReadPtr, ReadLimiter::Slot)> then);
+  template <class T>
+  void compute_from(StepsReadPtr read, ReadLimiter::Slot slot,
+                    std::move_only_function<Result<T>(const StepsRead&)> work,
+                    async::Done<Result<T>> then);
   void verify(ContextPtr ctx);
   void signal(ContextPtr ctx);
   void cancel(ContextPtr ctx);
@@ -251,11 +206,12 @@ class Api {
   void begin_walk(ContextPtr ctx, RequestWalk walk);
   void read_next_page(ContextPtr ctx, std::shared_ptr<RequestWalk> walk);
   void read_next_log(ContextPtr ctx, std::shared_ptr<RequestWalk> walk);
-  std::vector<Value> open_approvals(const engine::State& state) const;
-  std::vector<Value> open_requests(const engine::State& state) const;
-  bool has_expired(const Value& request) const;
+  struct OpenRequests;
   // What a call to approve would send; null for other requests.
-  Value preview_of(const engine::State& state, const Value& approval) const;
+  Value preview_of(const OpenRequests& open, const Value& approval) const;
+  std::vector<Value> with_previews(OpenRequests open, bool approvals_only) const;
+  void read_requests(const ContextPtr& ctx, const JobId& job, std::shared_ptr<RequestWalk> walk,
+                     async::Done<Status> then);
   void mcp(ContextPtr ctx);
 
   // An agent of which jobs can be created here: from our file or the registry.
@@ -284,6 +240,7 @@ class Api {
   // Continues when the registry is fresh, or when it cannot be read.
   void with_fresh_agents(async::Task then);
   void update_offered_agents();
+  void request_answered();
   OfferedAgents build_offered_agents(const Source& source, bool registered,
                                      const OfferedAgents& before) const;
   void set_offered_agents(OfferedAgents offered_agents);
@@ -296,7 +253,7 @@ class Api {
   void register_next(std::shared_ptr<std::vector<store::AgentVersion>> versions,
                      async::Done<Status> done);
   void poll_registry();
-  Value job_json(const runtime::Runtime::JobSnapshot& read);
+  JobFacts job_facts(const JobId& job);
   bool has_no_owner() const { return is_owner_alive_ && !is_owner_alive_(); }
   Result<runtime::NewJobRequest> new_job(const RequestContext& ctx, const Value& body);
   // `more`: additional members of the body.
@@ -313,20 +270,46 @@ class Api {
   void answer_duplicate(const ContextPtr& ctx, const engine::ControlRequest& control,
                         Result<Value> answer);
   void answer_with_shortfall(const ContextPtr& ctx, Result<Value> answer);
-  void signal_as_operator(ContextPtr ctx, engine::ControlRequest control);
-  // Reads the job's whole log once this caller has a slot. Fails with unavailable also when there
-  // is no memory for the response.
-  void read_with_slot(const ContextPtr& ctx, const JobId& job,
-                      async::Done<Result<runtime::Runtime::JobSnapshot>> done);
-  void read(ContextPtr ctx, std::move_only_function<void(runtime::Runtime::JobSnapshot&)> then);
-  struct Log {
-    store::JobRow row;
-    std::vector<Event> events;  // after the requested seq, perhaps more
-  };
-  void read_log(const JobId& job, std::uint64_t after, async::Done<Result<Log>> done);
+  void signal_as_operator(ContextPtr ctx, std::string id, engine::SignalRequest signal);
+  // Reads of a job. The work runs on a reader thread: it uses its arguments and what it owns, never
+  // the Api, the runtime or the request. What it needs of them is copied before (job_facts). Each
+  // read has one of kConcurrentReadsMax slots until its result is on the loop. It is skipped, or
+  // ends early, if the client disconnects.
+  using Snapshot = runtime::JobSnapshot;
+  template <class T>
+  using Work = runtime::JobReader::Work<T>;
+  template <class T>
+  using LoadedWork = runtime::JobReader::LoadedWork<T>;
+  // Responds with the body that `work` makes of the job in the path, rendered on the reader thread.
+  // Has an ETag and handles If-None-Match: the body depends only on the log, the request and
+  // RequestContext::view_facts.
+  void read(ContextPtr ctx, Work<Value> work);
+  // Passes the result of `work` to `then`. Fails as JobReader::read, and with unavailable when
+  // there is no memory for another response. Defined in request_context.h.
+  template <class T>
+  void compute(const ContextPtr& ctx, const JobId& job, Work<T> work, async::Done<Result<T>> then);
+  // The same with the stored bytes from event `from_seq` on.
+  template <class T>
+  void compute_loaded(const ContextPtr& ctx, const JobId& job, std::uint64_t from_seq,
+                      LoadedWork<T> work, async::Done<Result<T>> then);
+  template <class T>
+  async::Done<Result<T>> hold_slot(const JobId& job, ReadLimiter::Slot slot,
+                                   async::Done<Result<T>> then);
+  void with_slot(const ContextPtr& ctx, async::Done<Result<ReadLimiter::Slot>> then);
+  ResponseMaker response_maker(const ContextPtr& ctx);
+  static async::Done<Result<ApiResponse>> respond(ContextPtr ctx);
+  // Responds with 304 if the job's row shows that the client has the current view.
+  void if_changed(const ContextPtr& ctx, const JobId& job, async::Task then);
+  // Continues unless the job's row shows no event since the last read; then the request keeps
+  // waiting.
+  void when_progressed(const ContextPtr& ctx, const std::shared_ptr<LongPoll>& long_poll,
+                       async::Task then);
+  // Responds with a list, rendered on a reader thread.
+  void answer_large(const ContextPtr& ctx, Value body);
   // The number of waiting requests is limited at admission (Authenticator, connections).
   void wait(const ContextPtr& ctx, const JobId& job, Duration most, ReadAttempt try_answer);
   void check_long_poll(const std::shared_ptr<LongPoll>& long_poll);
+  std::shared_ptr<const store::Registry> registry_copy();
 
   async::Loop& loop_;
   async::SteadyClock& steady_;
@@ -340,20 +323,18 @@ class Api {
   bool registers_agents_ = false;
   std::optional<async::TimerId> registry_timer_;
   std::list<std::shared_ptr<LongPoll>> long_polls_;
+  std::size_t open_requests_ = 0;
+  bool waits_stopped_ = false;
+  async::Task all_answered_;  // set while `stop_waiting` waits for open requests
   ReadLimiter read_limiter_;
+  runtime::History history_;
   Metrics metrics_;
   RegistryCache registry_;
   std::unique_ptr<Mcp> mcp_;
   std::shared_ptr<const JobGauges> gauges_;  // at most a few seconds old
   bool shutting_down_ = false;
   std::function<bool()> is_owner_alive_;  // empty: we own the store, or it is shared
-  // How far a log was read, so that a client that follows it does not cause a read from the
-  // beginning.
-  struct ReadPosition {
-    std::uint64_t seq = 0;  // the last of a commit
-    Hash head;
-  };
-  std::map<JobId, ReadPosition> read_positions_;
+  std::shared_ptr<const store::Registry> registry_copy_;  // for reader threads; may be outdated
   async::Alive alive_;
 };
 

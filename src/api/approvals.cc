@@ -10,6 +10,7 @@
 
 #include "api/command_line.h"
 #include "api/request_context.h"
+#include "inspect/request_kind.h"
 #include "inspect/requests_view.h"
 #include "inspect/view.h"
 #include "json/json.h"
@@ -22,6 +23,7 @@ constexpr std::size_t kRequestsDefault = 100;
 constexpr std::size_t kRowsAtOnce = 100;
 
 namespace pending = store::pending;
+using engine::RequestKind;
 constexpr store::PendingKinds kApprovals =
     pending::call | pending::wait | pending::question | pending::confirmation;
 
@@ -29,12 +31,13 @@ struct NamedKind {
   std::string_view name;
   store::PendingKinds kind;
 };
-constexpr std::array kKinds{NamedKind{"call", pending::call},
-                            NamedKind{"wait", pending::wait},
-                            NamedKind{"question", pending::question},
-                            NamedKind{"confirmation", pending::confirmation},
-                            NamedKind{"unknown_outcome", pending::unknown_outcome},
-                            NamedKind{field::budget, pending::budget}};
+constexpr std::array kKinds{
+    NamedKind{to_text(RequestKind::call), pending::call},
+    NamedKind{to_text(RequestKind::wait), pending::wait},
+    NamedKind{to_text(RequestKind::question), pending::question},
+    NamedKind{to_text(RequestKind::confirmation), pending::confirmation},
+    NamedKind{to_text(RequestKind::unknown_outcome), pending::unknown_outcome},
+    NamedKind{to_text(RequestKind::budget), pending::budget}};
 
 Result<store::PendingKinds> kinds_of(const Query& query) {
   const std::string* const name = query.find(field::kind);
@@ -56,7 +59,7 @@ bool is_of(store::PendingKinds kinds, const Value& request) {
 struct Api::RequestWalk {
   std::string_view member;  // of the response: "approvals" or "requests"
   store::PendingKinds kinds = 0;
-  std::vector<Value> (Api::*collect)(const engine::State&) const = nullptr;
+  bool approvals_only = false;
   std::string after = {};  // the last job that was read
   std::size_t wanted = kRequestsDefault;
   std::size_t logs = 0;  // number of logs read
@@ -75,70 +78,77 @@ struct Api::RequestWalk {
   }
 };
 
-// Also when its expiry is not recorded yet.
-bool Api::has_expired(const Value& request) const {
-  const auto expires = instant_from_text(request.text(field::expires_at));
-  return expires && *expires <= store_.now();
+// The open requests of one job, made on a reader thread, and what their previews need.
+struct Api::OpenRequests {
+  std::vector<Value> requests;
+  JobId job;
+  std::string blind;
+  std::shared_ptr<const engine::Plan> plan;
+
+  static Result<OpenRequests> collect(const engine::State& state, bool approvals_only, Instant now);
+};
+
+// Expired requests are left out, also when their expiry is not recorded yet.
+Result<Api::OpenRequests> Api::OpenRequests::collect(const engine::State& state,
+                                                     bool approvals_only, Instant now) {
+  OpenRequests open{
+      .requests = approvals_only ? engine::approvals_view(state) : engine::requests_view(state),
+      .job = state.job,
+      .blind = state.blind,
+      .plan = state.plan};
+  std::erase_if(open.requests, [now](const Value& one) {
+    const auto expires = instant_from_text(one.text(field::expires_at));
+    return expires && *expires <= now;
+  });
+  for (Value& one : open.requests) {
+    one = with_commands(one);
+    if (!approvals_only) one = one.with(field::detail, with_commands(one[field::detail]));
+  }
+  return open;
 }
 
-Value Api::preview_of(const engine::State& state, const Value& approval) const {
+Value Api::preview_of(const OpenRequests& open, const Value& approval) const {
   if (!options_.preview || approval.text(field::kind) != "call") return {};
   std::string_view version;  // a job keeps its tools when the file is reloaded
-  if (state.plan) {
+  if (open.plan) {
     const auto tool =
-        std::ranges::find(state.plan->tools, approval.text("tool"),
+        std::ranges::find(open.plan->tools, approval.text("tool"),
                           [](const auto& policy) { return std::string_view(policy.name); });
-    if (tool != state.plan->tools.end()) version = tool->version;
+    if (tool != open.plan->tools.end()) version = tool->version;
   }
-  const auto made = options_.preview(approval.text("tool"), state.job,
+  const auto made = options_.preview(approval.text("tool"), open.job,
                                      StepId(std::string(approval.text(field::step_id))),
-                                     approval[field::arguments], state.blind, version);
+                                     approval[field::arguments], open.blind, version);
   return made ? *made : Value::object({{field::error, made.error().message}});
 }
 
-std::vector<Value> Api::open_approvals(const engine::State& state) const {
-  std::vector<Value> approvals = engine::approvals_view(state);
-  std::erase_if(approvals, [this](const Value& one) { return has_expired(one); });
-  for (Value& one : approvals) one = with_commands(one).with("sends", preview_of(state, one));
-  return approvals;
-}
-
-std::vector<Value> Api::open_requests(const engine::State& state) const {
-  std::vector<Value> requests = engine::requests_view(state);
-  std::erase_if(requests, [this](const Value& one) { return has_expired(one); });
-  for (Value& one : requests) {
-    const Value& detail = one[field::detail];
-    one = with_commands(one).with(
-        field::detail, one.text(field::kind) == "call"
-                           ? with_commands(detail).with("sends", preview_of(state, detail))
-                           : with_commands(detail));
+// Tools make previews on the loop.
+std::vector<Value> Api::with_previews(OpenRequests open, bool approvals_only) const {
+  for (Value& one : open.requests) {
+    if (approvals_only) {
+      one = one.with("sends", preview_of(open, one));
+    } else if (one.text(field::kind) == to_text(RequestKind::call)) {
+      one = one.with(field::detail,
+                     one[field::detail].with("sends", preview_of(open, one[field::detail])));
+    }
   }
-  return requests;
+  return std::move(open.requests);
 }
 
 void Api::approvals(ContextPtr ctx) {
-  begin_walk(std::move(ctx),
-             {.member = "approvals", .kinds = kApprovals, .collect = &Api::open_approvals});
+  begin_walk(std::move(ctx), {.member = "approvals", .kinds = kApprovals, .approvals_only = true});
 }
 
 void Api::requests(ContextPtr ctx) {
   auto kinds = kinds_of(ctx->query);
   if (!kinds) return ctx->refuse(kinds.error());
-  begin_walk(std::move(ctx),
-             {.member = "requests", .kinds = *kinds, .collect = &Api::open_requests});
+  begin_walk(std::move(ctx), {.member = "requests", .kinds = *kinds});
 }
 
 void Api::begin_walk(ContextPtr ctx, RequestWalk walk) {
   const bool of_job = ctx->query.find("job") != nullptr;
-  const bool has_kind = walk.member == "requests";
   const auto params = [&]() -> Status {
-    if (of_job) {
-      AE_TRY(has_kind ? ctx->query.check_names({"job", field::kind})
-                      : ctx->query.check_names({"job"}));
-    } else {
-      AE_TRY(has_kind ? ctx->query.check_names({"cursor", field::kind, "limit"})
-                      : ctx->query.check_names({"cursor", "limit"}));
-    }
+    if (of_job) AE_TRY(ctx->query.check_combination("job", {field::kind}));
     AE_ASSIGN(walk.wanted, ctx->query.limit(kRequestsDefault, kJobsMax));
     if (const std::string* cursor = ctx->query.find("cursor")) walk.after = *cursor;
     return {};
@@ -146,10 +156,11 @@ void Api::begin_walk(ContextPtr ctx, RequestWalk walk) {
   if (!params) return ctx->refuse(params.error());
   auto shared = std::make_shared<RequestWalk>(std::move(walk));
   if (!of_job) return read_next_page(std::move(ctx), std::move(shared));
-  ctx->id = *ctx->query.find("job");
-  read(ctx, [this, ctx, shared](runtime::Runtime::JobSnapshot& read) {
-    shared->add((this->*shared->collect)(read.state));
-    ctx->answer(200, shared->body());
+  const auto job = job_id_of(*ctx->query.find("job"));
+  if (!job) return ctx->refuse(job.error());
+  read_requests(ctx, *job, shared, [this, ctx, shared](const Status& read) {
+    if (!read) return ctx->refuse(read.error());
+    answer_large(ctx, shared->body());
   });
 }
 
@@ -173,29 +184,37 @@ void Api::read_next_page(ContextPtr ctx, std::shared_ptr<RequestWalk> walk) {
 void Api::read_next_log(ContextPtr ctx, std::shared_ptr<RequestWalk> walk) {
   if (walk->rows.empty() && walk->last_page) walk->after.clear();
   const bool over = walk->found.size() >= walk->wanted || walk->logs >= kLogsMax;
-  if (over || (walk->rows.empty() && walk->last_page)) return ctx->answer(200, walk->body());
+  if (over || (walk->rows.empty() && walk->last_page)) return answer_large(ctx, walk->body());
   if (walk->rows.empty()) return read_next_page(std::move(ctx), std::move(walk));
   const JobId job = walk->rows.front().id;
   walk->after = cursor_of(walk->rows.front());
   walk->rows.pop_front();
   ++walk->logs;
-  read_with_slot(
+  read_requests(ctx, job, walk, [this, ctx, walk](const Status& read) {
+    if (!read && read.error().code == Code::unavailable) return ctx->refuse(read.error());
+    read_next_log(ctx, walk);  // an unreadable log must not hide other jobs
+  });
+}
+
+// Adds the requests of one job to the walk.
+void Api::read_requests(const ContextPtr& ctx, const JobId& job, std::shared_ptr<RequestWalk> walk,
+                        async::Done<Status> then) {
+  compute<OpenRequests>(
       ctx, job,
-      [this, alive = alive_.watch(), ctx, walk](Result<runtime::Runtime::JobSnapshot> read) {
-        if (!alive) return;
-        if (!read && read.error().code == Code::unavailable) return ctx->refuse(read.error());
-        // An unreadable log must not hide other jobs.
-        if (read) walk->add((this->*walk->collect)(read->state));
-        read_next_log(ctx, walk);
+      [approvals_only = walk->approvals_only, now = store_.now()](Snapshot& read) {
+        return OpenRequests::collect(read.state, approvals_only, now);
+      },
+      [this, walk, then = std::move(then)](Result<OpenRequests> open) mutable {
+        if (!open) return then(std::unexpected(std::move(open).error()));
+        walk->add(with_previews(*std::move(open), walk->approvals_only));
+        then({});
       });
 }
 
 // The id is `<job id>.<16 hex digits>` (inspect/view.h).
 void Api::answer_approval(ContextPtr ctx) {
   auto control = [&]() -> Result<engine::ControlRequest> {
-    AE_TRY(ctx->query.check_names({}));
-    AE_ASSIGN(const Fields fields,
-              Fields::parse(ctx->request.body, {field::arguments, "decision", field::note}));
+    const Fields fields = std::move(ctx->fields);
     AE_ASSIGN(const std::string decision, fields.text("decision"));
     AE_ASSIGN(const std::string note, fields.text(field::note));
     if (decision != "approve" && decision != "reject") {
@@ -206,18 +225,17 @@ void Api::answer_approval(ContextPtr ctx) {
       return fail(Code::not_found, "there is no approval with the id \"" + ctx->id.substr(0, 96) +
                                        "\"; GET /api/approvals lists them");
     }
-    engine::ControlRequest params{.kind = engine::ControlRequest::Kind::signal,
-                                  .wait_type = "human"};
-    params.approval = ctx->id.substr(dot + 1);
-    params.payload = Value::object({{"decision", decision}});
-    if (!note.empty()) params.payload = params.payload.with(field::note, note);
-    if (const Value* arguments = fields.find(field::arguments)) params.arguments = *arguments;
+    engine::SignalRequest answer{.wait_type = "human"};
+    answer.approval = ctx->id.substr(dot + 1);
+    answer.payload = Value::object({{"decision", decision}});
+    if (!note.empty()) answer.payload = answer.payload.with(field::note, note);
+    if (const Value* arguments = fields.find(field::arguments)) answer.arguments = *arguments;
     ctx->id.resize(dot);
-    if (params.approval.empty()) return fail(Code::not_found, "approval not found");
-    return params;
+    if (answer.approval.empty()) return fail(Code::not_found, "approval not found");
+    return engine::ControlRequest{.body = std::move(answer)};
   }();
   if (!control) return ctx->refuse(control.error());
-  this->submit_request(ctx, std::move(*control), 200);
+  submit_request(ctx, std::move(*control), 200);
 }
 
 }  // namespace ae::api

@@ -93,7 +93,7 @@ struct AuthFixture {
   }
 };
 
-AE_TEST("gate/a key is its id and its secret, in one form only") {
+AE_TEST("authenticator/a key of an id and a secret has exactly one text form") {
   const KeyText key{"0123456789ab", kSecret};
   const std::string text = to_text(key);
   ASSERT_TRUE(key_from_text(text));
@@ -108,9 +108,7 @@ AE_TEST("gate/a key is its id and its secret, in one form only") {
   EXPECT_FALSE(key_from_text(text + "a"));
 }
 
-AE_TEST(
-    "gate/without keys everybody is us; the first key closes it, also when another process made "
-    "it") {
+AE_TEST("authenticator/without keys every client is an admin, until any process creates a key") {
   AuthFixture fixture;
   EXPECT_EQ(fixture.authenticate()->role, Role::admin);
   const std::string key = fixture.make("000000000001", "viewer");
@@ -122,7 +120,7 @@ AE_TEST(
   EXPECT_EQ(principal->by, "key:000000000001 n");
 }
 
-AE_TEST("gate/where others can connect nobody comes in without a key") {
+AE_TEST("authenticator/a server that requires keys rejects requests without one") {
   AuthFixture fixture;
   Authenticator authenticator(fixture.loop, fixture.steady, fixture.store, fixture.registry,
                               {.allow_without_keys = false});
@@ -133,7 +131,7 @@ AE_TEST("gate/where others can connect nobody comes in without a key") {
   EXPECT_EQ(answer.error().status, 401);
 }
 
-AE_TEST("gate/whatever is wrong with a key is told in the same words") {
+AE_TEST("authenticator/every invalid key gets the same response") {
   AuthFixture fixture;
   const std::string good = fixture.make("000000000001", "admin");
   const std::string expired = fixture.make("000000000002", "admin", std::chrono::seconds(1));
@@ -156,10 +154,11 @@ AE_TEST("gate/whatever is wrong with a key is told in the same words") {
     EXPECT_EQ(body, *first_body) << bad;
     EXPECT_EQ(body.find("aaaa"), std::string::npos);
   }
-  EXPECT_EQ(fixture.status("bearer  " + good.substr(7)), 200) << "the scheme's case means nothing";
+  EXPECT_EQ(fixture.status("bearer  " + good.substr(7)), 200)
+      << "the case of the scheme is ignored";
 }
 
-AE_TEST("gate/a header that holds no key is told how one is sent, whatever else it holds") {
+AE_TEST("authenticator/a header without a key gets a response that shows how to send one") {
   AuthFixture fixture;
   const std::string good = fixture.make("000000000001", "admin");
   fixture.loop.advance(std::chrono::seconds(1));
@@ -171,71 +170,71 @@ AE_TEST("gate/a header that holds no key is told how one is sent, whatever else 
     EXPECT_EQ(answer.error().status, 401) << bad;
     const std::string body = canonical(answer.error().body);
     EXPECT_NE(body.find("`Authorization: Bearer aek_"), body.npos) << body;
-    EXPECT_EQ(body.find("aaaa"), std::string::npos) << "what was sent is not said again";
+    EXPECT_EQ(body.find("aaaa"), std::string::npos) << "the response does not repeat the header";
   }
 }
 
-AE_TEST("gate/who stays is let go within a second of the end of their key, once, and others stay") {
+AE_TEST("authenticator/a stream is closed once, within a second of the end of its key") {
   AuthFixture fixture;
   const std::string viewer = fixture.make("000000000001", "viewer");
   const std::string brief = fixture.make("000000000002", "viewer", std::chrono::seconds(20));
   const std::string other = fixture.make("000000000003", "viewer");
   fixture.loop.advance(std::chrono::seconds(1));
-  std::vector<std::string> gone;
+  std::vector<std::string> closed;
   std::vector<std::shared_ptr<void>> watched;
   for (const std::string& key : {viewer, viewer, brief, other}) {
     const auto principal = fixture.authenticate(key);
     ASSERT_TRUE(principal);
     watched.push_back(
-        fixture.authenticator.watch(*principal, [&gone, id = principal->key](const Error& why) {
+        fixture.authenticator.watch(*principal, [&closed, id = principal->key](const Error& why) {
           EXPECT_EQ(why.code, Code::unauthorized);
-          gone.push_back(id);
+          closed.push_back(id);
         }));
   }
-  watched[1].reset();  // it left by itself
+  watched[1].reset();  // closed by its client
   fixture.loop.advance(std::chrono::seconds(10));
-  EXPECT_TRUE(gone.empty());
+  EXPECT_TRUE(closed.empty());
   fixture.fault = store::Fault::fail_before;
   fixture.revoke("000000000001");
   fixture.loop.advance(std::chrono::seconds(3));
-  EXPECT_TRUE(gone.empty()) << "the store says nothing";
+  EXPECT_TRUE(closed.empty()) << "the store does not respond";
   fixture.fault.reset();
   fixture.loop.advance(std::chrono::seconds(1));
-  EXPECT_EQ(gone, std::vector<std::string>{"000000000001"});
+  EXPECT_EQ(closed, std::vector<std::string>{"000000000001"});
   fixture.loop.advance(std::chrono::seconds(10));
-  EXPECT_EQ(gone, (std::vector<std::string>{"000000000001", "000000000002"}));
+  EXPECT_EQ(closed, (std::vector<std::string>{"000000000001", "000000000002"}));
   watched.clear();
   fixture.loop.advance(std::chrono::seconds(1));
   const std::size_t reads = fixture.reads;
   fixture.loop.advance(std::chrono::minutes(1));
-  EXPECT_EQ(fixture.reads, reads) << "nobody stays, and the store is asked nothing";
+  EXPECT_EQ(fixture.reads, reads) << "without streams the store is not read";
 }
 
-AE_TEST("gate/who stays where there were no keys goes when the first one is made") {
+AE_TEST("authenticator/a stream opened without keys is closed when the first key is created") {
   AuthFixture fixture;
   const auto principal = fixture.authenticate();
   ASSERT_TRUE(principal);
-  int gone = 0;
-  const auto watched = fixture.authenticator.watch(*principal, [&](const Error&) { ++gone; });
+  int closed = 0;
+  const auto watched = fixture.authenticator.watch(*principal, [&](const Error&) { ++closed; });
   fixture.loop.advance(std::chrono::seconds(5));
-  EXPECT_EQ(gone, 0);
+  EXPECT_EQ(closed, 0);
   fixture.make("000000000001", "admin");
   fixture.loop.advance(std::chrono::seconds(1));
-  EXPECT_EQ(gone, 1);
+  EXPECT_EQ(closed, 1);
 }
 
-AE_TEST("gate/a revoked key counts for a second at most, and the gate stays closed") {
+AE_TEST("authenticator/a revoked key is accepted for at most a second, and keys stay required") {
   AuthFixture fixture;
   const std::string key = fixture.make("000000000001", "admin");
   EXPECT_EQ(fixture.status(key), 200);
   fixture.revoke("000000000001");
   fixture.loop.advance(std::chrono::seconds(1));
   EXPECT_EQ(fixture.status(key), 401);
-  EXPECT_EQ(fixture.status(), 401) << "no key is live, and it does not open";
+  EXPECT_EQ(fixture.status(), 401) << "no key is live, and keys are still required";
   EXPECT_FALSE(fixture.authenticator.has_live_key());
 }
 
-AE_TEST("gate/a key expires by the store's clock, without a word of the store") {
+AE_TEST("authenticator/a key expires by the store's clock") {
   AuthFixture fixture;
   const std::string key = fixture.make("000000000001", "admin", std::chrono::milliseconds(300));
   fixture.loop.advance(kKeyCacheTtl + kMoment);
@@ -246,25 +245,22 @@ AE_TEST("gate/a key expires by the store's clock, without a word of the store") 
   EXPECT_EQ(fixture.status(other), 401);
 }
 
-AE_TEST(
-    "gate/questions that come together share one reading, and those that follow soon need none") {
+AE_TEST("authenticator/concurrent requests share one read of the keys, and later ones need none") {
   AuthFixture fixture;
   const std::string key = fixture.make("000000000001", "admin");
   fixture.loop.advance(kKeyCacheTtl + kMoment);
   const std::size_t before = fixture.reads;
-  int in = 0;
+  int accepted = 0;
   for (int i = 0; i < 15; ++i) {
     fixture.authenticator.authenticate({.authorization = key, .address = "127.0.0.1"},
-                                       [&](auto principal) { in += principal ? 1 : 0; });
+                                       [&](auto principal) { accepted += principal ? 1 : 0; });
   }
-  EXPECT_TRUE(fixture.loop.run_until([&] { return in == 15; }));
+  EXPECT_TRUE(fixture.loop.run_until([&] { return accepted == 15; }));
   EXPECT_EQ(fixture.status(key), 200);
   EXPECT_EQ(fixture.reads, before + 1);
 }
 
-AE_TEST(
-    "gate/while the store is not available what was known counts for a second, then nobody comes "
-    "in") {
+AE_TEST("authenticator/without the store cached keys are accepted for a second, then it is 503") {
   AuthFixture fixture;
   const std::string key = fixture.make("000000000001", "admin");
   fixture.loop.advance(kKeyCacheTtl + kMoment);
@@ -278,25 +274,24 @@ AE_TEST(
   EXPECT_EQ(closed.error().status, 503);
   EXPECT_EQ(closed.error().body.text("code"), "unavailable");
   EXPECT_EQ(fixture.status(), 503);
-  EXPECT_TRUE(fixture.authenticate({}, true)) << "health is asked without a key, and answers";
+  EXPECT_TRUE(fixture.authenticate({}, true)) << "health needs no key";
   fixture.fault.reset();
   EXPECT_EQ(fixture.status(key), 200);
 }
 
-AE_TEST(
-    "gate/how a process fares is told by the keys that were read last, also while the store is "
-    "away") {
+AE_TEST("authenticator/without the store process routes accept the keys read last") {
   AuthFixture fixture;
   const std::string key = fixture.make("000000000001", "viewer");
   fixture.loop.advance(kKeyCacheTtl + kMoment);
   ASSERT_EQ(fixture.status(key), 200);
   fixture.fault = store::Fault::fail_before;
   fixture.loop.advance(2 * kKeyCacheTtlMax);
-  const auto authenticate = [&](std::optional<std::string> shows) {
+  const auto authenticate = [&](std::optional<std::string> authorization) {
     return fixture.loop.await<AuthFixture::Answer>([&](auto done) {
-      fixture.authenticator.authenticate(
-          {.authorization = std::move(shows), .address = "127.0.0.1", .is_process_route = true},
-          std::move(done));
+      fixture.authenticator.authenticate({.authorization = std::move(authorization),
+                                          .address = "127.0.0.1",
+                                          .is_process_route = true},
+                                         std::move(done));
     });
   };
   EXPECT_EQ(fixture.status(key), 503);
@@ -304,7 +299,7 @@ AE_TEST(
   EXPECT_EQ(authenticate({}).error().status, 401);
 }
 
-AE_TEST("gate/a store that is silent is waited for, not for ever") {
+AE_TEST("authenticator/a store that does not respond is 503 after the timeout") {
   AuthFixture fixture;
   const std::string key = fixture.make("000000000001", "admin");
   fixture.fault = store::Fault::crash_before;  // every read fails from here on
@@ -320,7 +315,7 @@ AE_TEST("gate/a store that is silent is waited for, not for ever") {
   EXPECT_EQ(answer->error().status, 503);
 }
 
-AE_TEST("gate/who came in is looked at again before the answer goes out") {
+AE_TEST("authenticator/revalidation rejects revoked keys and, once a key exists, keyless clients") {
   AuthFixture fixture;
   const std::string key = fixture.make("000000000001", "viewer");
   fixture.loop.advance(kKeyCacheTtl + kMoment);
@@ -336,11 +331,11 @@ AE_TEST("gate/who came in is looked at again before the answer goes out") {
   ASSERT_FALSE(again(*principal));
   EXPECT_EQ(again(*principal).error().code, Code::unauthorized);
   EXPECT_FALSE(again(Principal{.role = Role::admin, .key = {}, .by = {}}))
-      << "who came in while there were no keys";
-  EXPECT_TRUE(again(Principal{})) << "who asked for what nobody needs a key for";
+      << "a client accepted before there were keys";
+  EXPECT_TRUE(again(Principal{})) << "a client of an open route";
 }
 
-AE_TEST("gate/what asks no store is told for a second at most by keys that were read before") {
+AE_TEST("authenticator/a principal is valid without a read of the store for at most a second") {
   AuthFixture fixture;
   const std::string key = fixture.make("000000000001", "viewer");
   fixture.loop.advance(kKeyCacheTtl + kMoment);
@@ -364,7 +359,7 @@ AE_TEST("gate/what asks no store is told for a second at most by keys that were 
   EXPECT_FALSE(fixture.authenticator.is_valid_now(*principal));
 }
 
-AE_TEST("gate/an open route tells whoever shows a good key more, and refuses nobody") {
+AE_TEST("authenticator/an open route accepts every client, and a valid key has its role") {
   AuthFixture fixture;
   EXPECT_EQ(fixture.authenticate({}, true)->role, Role::admin);
   const std::string key = fixture.make("000000000001", "viewer");
@@ -375,8 +370,7 @@ AE_TEST("gate/an open route tells whoever shows a good key more, and refuses nob
   EXPECT_EQ(fixture.authenticate(key, true)->role, Role::viewer);
 }
 
-AE_TEST(
-    "limits/of one key so many requests come in, then it is told when; others are not kept out") {
+AE_TEST("limits/a key over its rate gets 429 with the time to wait; other keys are not limited") {
   AuthFixture fixture;
   const std::string key = fixture.make("000000000001", "viewer");
   const std::string other = fixture.make("000000000002", "viewer");
@@ -394,7 +388,7 @@ AE_TEST(
   EXPECT_EQ(fixture.status(key), 200);
 }
 
-AE_TEST("limits/strangers who ask whether we are there are counted by their address") {
+AE_TEST("limits/requests to open routes without a valid key are limited by address") {
   AuthFixture fixture;
   const std::string key = fixture.make("000000000001", "viewer");
   fixture.loop.advance(kKeyCacheTtl + kMoment);
@@ -408,25 +402,25 @@ AE_TEST("limits/strangers who ask whether we are there are counted by their addr
   EXPECT_TRUE(fixture.authenticate({}, true));
 }
 
-AE_TEST("limits/without keys we are not limited, unless it was said") {
+AE_TEST("limits/without keys requests are limited only if limit_keyless is set") {
   AuthFixture fixture;
   for (int i = 0; i < 1000; ++i) ASSERT_EQ(fixture.status(), 200);
   Authenticator limited(fixture.loop, fixture.steady, fixture.store, fixture.registry,
                         {.allow_without_keys = true, .rate = 1, .limit_keyless = true});
   Authenticator none(fixture.loop, fixture.steady, fixture.store, fixture.registry,
                      {.allow_without_keys = true, .rate = 0, .limit_keyless = true});
-  int in = 0, all = 0;
+  int accepted = 0, all = 0;
   for (int i = 0; i < 10; ++i) {
     limited.authenticate({.authorization = {}, .address = "a"},
-                         [&](auto principal) { in += principal ? 1 : 0; });
+                         [&](auto principal) { accepted += principal ? 1 : 0; });
     none.authenticate({.authorization = {}, .address = "a"},
                       [&](auto principal) { all += principal ? 1 : 0; });
   }
-  EXPECT_EQ(in, 2);
+  EXPECT_EQ(accepted, 2);
   EXPECT_EQ(all, 10);
 }
 
-AE_TEST("limits/who tries keys is soon told to wait; a good key from the same address comes in") {
+AE_TEST("limits/invalid keys are limited by address; a valid key from there is accepted") {
   AuthFixture fixture;
   const std::string key = fixture.make("000000000001", "viewer");
   fixture.loop.advance(kKeyCacheTtl + kMoment);
@@ -436,13 +430,13 @@ AE_TEST("limits/who tries keys is soon told to wait; a good key from the same ad
   EXPECT_EQ(refused, 20);
   EXPECT_EQ(fixture.status(wrong), 429);
   EXPECT_EQ(fixture.rejected["failed_keys"], 81);
-  EXPECT_EQ(fixture.status(), 401) << "who sends none tries none";
+  EXPECT_EQ(fixture.status(), 401) << "a request without a key is not an invalid key";
   EXPECT_EQ(fixture.status(key), 200);
   fixture.address = "127.0.0.2";
   EXPECT_EQ(fixture.status(wrong), 401);
 }
 
-using Right = std::expected<std::shared_ptr<void>, ApiResponse>;
+using Permit = std::expected<std::shared_ptr<void>, ApiResponse>;
 
 Principal numbered_key(std::size_t i) {
   const std::string key = "k" + std::to_string(i);
@@ -450,13 +444,13 @@ Principal numbered_key(std::size_t i) {
 }
 
 // Up to the limit per caller, then up to the total; all are released.
-void expect_shares(AuthFixture& fixture, const std::function<Right(const Principal&)>& acquire,
+void expect_shares(AuthFixture& fixture, const std::function<Permit(const Principal&)>& acquire,
                    std::size_t each, std::size_t all, std::string_view type) {
   std::vector<std::shared_ptr<void>> open;
   for (std::size_t i = 0; i < each; ++i) {
-    auto right = acquire(numbered_key(0));
-    ASSERT_TRUE(right);
-    open.push_back(*right);
+    auto permit = acquire(numbered_key(0));
+    ASSERT_TRUE(permit);
+    open.push_back(*permit);
   }
   const auto refused = acquire(numbered_key(0));
   ASSERT_FALSE(refused);
@@ -465,9 +459,9 @@ void expect_shares(AuthFixture& fixture, const std::function<Right(const Princip
   open.pop_back();
   EXPECT_TRUE(acquire(numbered_key(0)));
   for (std::size_t i = 0; open.size() < all; ++i) {
-    auto right = acquire(numbered_key(1 + i));
-    ASSERT_TRUE(right);
-    open.push_back(*right);
+    auto permit = acquire(numbered_key(1 + i));
+    ASSERT_TRUE(permit);
+    open.push_back(*permit);
   }
   EXPECT_FALSE(acquire(numbered_key(100'000)));
   open.clear();
@@ -475,7 +469,7 @@ void expect_shares(AuthFixture& fixture, const std::function<Right(const Princip
   EXPECT_EQ(fixture.rejected[std::string(type)], 2);
 }
 
-AE_TEST("limits/live streams are counted for each key and in all, and given back") {
+AE_TEST("limits/streams are limited for each key and in total, and released") {
   AuthFixture fixture;
   expect_shares(
       fixture,
@@ -483,7 +477,7 @@ AE_TEST("limits/live streams are counted for each key and in all, and given back
       kStreamsPerCaller, kStreamsMax, "streams");
 }
 
-AE_TEST("limits/requests that wait are counted for each key and in all, and given back") {
+AE_TEST("limits/waits are limited for each key and in total, and released") {
   AuthFixture fixture;
   expect_shares(
       fixture,
@@ -491,37 +485,37 @@ AE_TEST("limits/requests that wait are counted for each key and in all, and give
       kLongPollsPerCaller, kLongPollsMax, "waits");
 }
 
-AE_TEST("limits/streams take no wait's place, and waits no stream's") {
+AE_TEST("limits/waits do not count as streams") {
   AuthFixture fixture;
   std::vector<std::shared_ptr<void>> open;
   for (std::size_t i = 0; i < kLongPollsMax; ++i) {
-    auto right = fixture.authenticator.acquire_wait(numbered_key(i));
-    ASSERT_TRUE(right);
-    open.push_back(*right);
+    auto permit = fixture.authenticator.acquire_wait(numbered_key(i));
+    ASSERT_TRUE(permit);
+    open.push_back(*permit);
   }
   EXPECT_FALSE(fixture.authenticator.acquire_wait(numbered_key(0)));
   EXPECT_TRUE(fixture.authenticator.acquire_stream(numbered_key(0)));
 }
 
-AE_TEST("limits/without keys only what is open in all is limited, unless it was said") {
+AE_TEST("limits/without keys streams are limited for each address only if limit_keyless is set") {
   AuthFixture fixture;
-  const Principal us{.role = Role::admin, .key = {}, .by = {}, .caller = "127.0.0.1"};
+  const Principal keyless{.role = Role::admin, .key = {}, .by = {}, .caller = "127.0.0.1"};
   std::vector<std::shared_ptr<void>> open;
   for (std::size_t i = 0; i < kStreamsMax; ++i) {
-    auto right = fixture.authenticator.acquire_stream(us);
-    ASSERT_TRUE(right) << i;
-    open.push_back(*right);
+    auto permit = fixture.authenticator.acquire_stream(keyless);
+    ASSERT_TRUE(permit) << i;
+    open.push_back(*permit);
   }
-  EXPECT_FALSE(fixture.authenticator.acquire_stream(us));
+  EXPECT_FALSE(fixture.authenticator.acquire_stream(keyless));
   Authenticator limited(fixture.loop, fixture.steady, fixture.store, fixture.registry,
                         {.allow_without_keys = true, .rate = 10, .limit_keyless = true});
   open.clear();
   for (std::size_t i = 0; i < kStreamsPerCaller; ++i)
-    open.push_back(limited.acquire_stream(us).value());
-  EXPECT_FALSE(limited.acquire_stream(us));
+    open.push_back(limited.acquire_stream(keyless).value());
+  EXPECT_FALSE(limited.acquire_stream(keyless));
 }
 
-AE_TEST("gate/of a store that went backwards nothing is remembered but that it had keys") {
+AE_TEST("authenticator/a restored store replaces the cached keys, and keys stay required") {
   testing::TestLoop loop;
   Steady steady(loop);
   store::MemoryDisk disk;
@@ -563,7 +557,7 @@ AE_TEST("gate/of a store that went backwards nothing is remembered but that it h
   EXPECT_EQ(registry.registry().keys().size(), 1u);
   EXPECT_TRUE(registry.registry().key("000000000001") != nullptr);
   disk = empty;
-  EXPECT_EQ(status(), 401) << "it had keys";
+  EXPECT_EQ(status(), 401) << "there were keys before";
   EXPECT_EQ(registry.registry().keys().size(), 0u);
 }
 

@@ -11,6 +11,7 @@
 #include "engine/heart/decide.h"
 #include "engine/state/checkpoint.h"
 #include "inspect/view.h"
+#include "log/field_names.h"
 #include "plan/budget.h"
 
 namespace ae::api {
@@ -46,7 +47,7 @@ std::vector<ExceededLimit> find_shortfall(const engine::State& state,
 Value shown(const engine::Budget& budget, const ExceededLimit& one) {
   const bool counted = one.limit != Limit::wall;
   const auto most = counted ? budget.limits.max_of(one.limit) : std::nullopt;
-  return Value::object({{"asked", counted ? Value(one.requested) : Value()},
+  return Value::object({{field::asked, counted ? Value(one.requested) : Value()},
                         {"limit", to_text(one.limit)},
                         {"most", most ? Value(*most) : Value()},
                         {"used", counted ? Value(budget.used(one.limit)) : Value()}});
@@ -67,13 +68,13 @@ Value shown(const engine::State& state, const std::vector<ExceededLimit>& all) {
 }  // namespace
 
 Value add_shortfall(const engine::State& state, Value body) {
-  if (!body["budget"].is_object()) return body;
+  if (!body[field::budget].is_object()) return body;
   const std::vector<ExceededLimit> all = find_shortfall(state);
   if (const Value raises = raise_action(state, all);
       !raises.is_null() && body["parked"].is_object()) {
     body = body.with("parked", body["parked"].with("action", raises));
   }
-  return body.with("budget", body["budget"].with("lacking", shown(state, all)));
+  return body.with(field::budget, body[field::budget].with("lacking", shown(state, all)));
 }
 
 Value add_remaining_shortfall(const engine::State& state, Value answer) {

@@ -5,7 +5,9 @@
 #include <string_view>
 #include <utility>
 
+#include "engine/state/action.h"
 #include "json/json.h"
+#include "log/field_names.h"
 
 namespace ae::api {
 namespace {
@@ -66,22 +68,24 @@ std::string limit_options(const Value& limits) {
 // The command without the choice.
 std::string words_of(std::string_view act, const Value& arguments) {
   const std::string job(arguments.text("job_id"));
-  if (act == "approve") {
+  if (act == engine::act::kApprove) {
     const Value* const form = arguments.find("schema");
     return "aetheris approve " + std::string(arguments.text("id")) +
            (form ? " --arguments " + shell_word(form_template(*form)) : "");
   }
-  if (act == "reject") return "aetheris reject " + std::string(arguments.text("id"));
-  if (act == "message") {
-    return "aetheris message " + job + " " + shell_word(arguments.text("channel")) + " '{}'";
+  if (act == engine::act::kReject) return "aetheris reject " + std::string(arguments.text("id"));
+  if (act == engine::act::kMessage) {
+    return "aetheris message " + job + " " + shell_word(arguments.text(field::channel)) + " '{}'";
   }
-  if (act == "signal") {
-    return "aetheris signal " + job + " " + shell_word(arguments.text("correlation_key")) + " '{}'";
+  if (act == engine::act::kSignal) {
+    return "aetheris signal " + job + " " + shell_word(arguments.text(field::correlation_key)) +
+           " '{}'";
   }
-  if (act == "resolve")
+  if (act == engine::act::kResolve)
     return "aetheris resolve " + job + " " + std::string(arguments.text("call"));
-  if (act == "budget") return "aetheris budget " + job + limit_options(arguments["limits"]);
-  if (act == "run") return "aetheris run FILE --job-id " + job;
+  if (act == engine::act::kBudget)
+    return "aetheris budget " + job + limit_options(arguments["limits"]);
+  if (act == engine::act::kRun) return "aetheris run FILE --job-id " + job;
   return "aetheris " + std::string(act) + " " + job;
 }
 
@@ -95,7 +99,7 @@ Value without(const Value& object, std::string_view name) {
 
 Value wait_with_commands(const Value& wait) {
   const Value shown = with_commands(wait);
-  const Value& commands = shown["commands"];
+  const Value& commands = shown[field::commands];
   return shown.with("command", commands.size() > 0 ? commands.items()[0] : Value());
 }
 
@@ -109,7 +113,7 @@ Value list_with_commands(const Value& list, Value (*convert)(const Value&)) {
 
 std::vector<std::string> command_lines(const Value& action) {
   if (!action.is_object()) return {};
-  const std::string words = words_of(action.text("act"), action["arguments"]);
+  const std::string words = words_of(action.text("act"), action[field::arguments]);
   if (action["choices"].size() == 0) return {words};
   std::vector<std::string> lines;
   for (const Value& choice : action["choices"].items()) {
@@ -133,17 +137,17 @@ Value with_commands(const Value& entry) {
   for (const Value& action : actions->items()) {
     for (std::string& line : command_lines(action)) commands.emplace_back(std::move(line));
   }
-  return without(entry, "actions").with("commands", Value::array(std::move(commands)));
+  return without(entry, "actions").with(field::commands, Value::array(std::move(commands)));
 }
 
 Value with_wait_commands(const Value& view) {
-  return view.with("waits", list_with_commands(view["waits"], wait_with_commands));
+  return view.with(field::waits, list_with_commands(view[field::waits], wait_with_commands));
 }
 
 Value with_all_commands(const Value& view) {
   Value shown =
       with_wait_commands(view)
-          .with("in_doubt", list_with_commands(view["in_doubt"], with_commands))
+          .with(field::in_doubt, list_with_commands(view[field::in_doubt], with_commands))
           .with("confirmations", list_with_commands(view["confirmations"], with_commands));
   if (view["waiting"].is_object()) {
     shown = shown.with("waiting", wait_with_commands(view["waiting"]));

@@ -13,7 +13,7 @@ namespace {
 
 using engine::action;
 
-AE_TEST("command_line/each action is a command with all its words") {
+AE_TEST("command_line/each action is printed as a complete command") {
   const struct {
     Value action;
     std::vector<std::string> lines;
@@ -36,7 +36,7 @@ AE_TEST("command_line/each action is a command with all its words") {
   }
 }
 
-AE_TEST("command_line/a budget is raised in the order of its limits") {
+AE_TEST("command_line/a budget command has the limits in their order") {
   const auto limit = [](const char* name, const char* total) {
     return Value::object({{"limit", name}, {"total", total}});
   };
@@ -45,7 +45,7 @@ AE_TEST("command_line/a budget is raised in the order of its limits") {
             "aetheris budget j --tool-calls 4 --cost 0.5");
 }
 
-AE_TEST("command_line/a key of any text is one word") {
+AE_TEST("command_line/a key is quoted as one word of the shell") {
   EXPECT_EQ(command_line(action("signal", {{"correlation_key", "a b; $HOME `"}, {"job_id", "j"}})),
             "aetheris signal j 'a b; $HOME `' '{}'");
   EXPECT_EQ(command_line(action("message", {{"channel", "it's"}, {"job_id", "j"}})),
@@ -59,7 +59,7 @@ std::string form_of(const Value& schema) {
   return command.substr(kHead.size());
 }
 
-AE_TEST("command_line/a form names its required fields, and chooses no value for them") {
+AE_TEST("command_line/a form has its required fields and chooses no value for them") {
   const struct {
     std::string_view schema, form;
   } cases[] = {
@@ -84,7 +84,7 @@ AE_TEST("command_line/a form names its required fields, and chooses no value for
   }
 }
 
-AE_TEST("command_line/of a form with thousands of fields the first ones are named") {
+AE_TEST("command_line/a form with thousands of fields has only the first ones") {
   std::vector<Value> names;
   for (int i = 0; i < 4'000; ++i) names.emplace_back("field-" + std::to_string(i));
   const std::string form = form_of(Value::object({{"required", Value::array(std::move(names))}}));
@@ -94,7 +94,7 @@ AE_TEST("command_line/of a form with thousands of fields the first ones are name
             R"('{"a":<text>,…}')");
 }
 
-AE_TEST("command_line/a view has its commands in the place of its actions") {
+AE_TEST("command_line/the actions of a view are replaced by commands") {
   const Value wait = Value::object(
       {{"actions",
         Value::array({action("approve", {{"id", "j.0a"}}), action("reject", {{"id", "j.0a"}})})}});

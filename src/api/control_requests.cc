@@ -6,16 +6,21 @@
 #include "api/duplicate_answer.h"
 #include "api/request_context.h"
 #include "base/trace_context.h"
+#include "log/field_names.h"
 
 namespace ae::api {
 void Api::submit_request(ContextPtr ctx, engine::ControlRequest control, int status) {
   const auto job = job_id_from_text(ctx->id);
   if (!job) return ctx->refuse({Code::not_found, job.error().message});
   control.by = ctx->request.by;
-  const bool sends_data = control.kind == engine::ControlRequest::Kind::signal ||
-                          control.kind == engine::ControlRequest::Kind::message;
-  if (const auto context = trace_context(ctx->request.traceparent, {}); context && sends_data) {
-    control.traceparent = traceparent(context->trace_id, context->parent_id, context->flags);
+  if (const auto context = trace_context(ctx->request.traceparent, {})) {
+    std::visit(
+        [&](auto& body) {
+          if constexpr (requires { body.traceparent; }) {
+            body.traceparent = traceparent(context->trace_id, context->parent_id, context->flags);
+          }
+        },
+        control.body);
   }
   auto kept = std::make_shared<const engine::ControlRequest>(control);
   runtime_.submit_request(*job, std::move(control),
@@ -34,7 +39,7 @@ void Api::on_request_done(const ContextPtr& ctx, const engine::ControlRequest& c
   }
   if (!answer && answer.error().code == Code::not_found)
     return ctx->refuse(missing_job_error(ctx->id));
-  if (control.kind == engine::ControlRequest::Kind::budget && !answer)
+  if (control.is<engine::BudgetRequest>() && !answer)
     return answer_with_shortfall(ctx, std::move(answer));
   if (!answer) return ctx->refuse(answer.error());
   if ((*answer)["raised"] == Value(true)) return answer_with_shortfall(ctx, std::move(answer));
@@ -48,18 +53,23 @@ void Api::on_request_done(const ContextPtr& ctx, const engine::ControlRequest& c
 // For an answer to a closed question: adds the first answer from the job's log.
 void Api::answer_duplicate(const ContextPtr& ctx, const engine::ControlRequest& control,
                            Result<Value> answer) {
-  auto log = [ctx, control,
-              answer = std::move(answer)](Result<runtime::Runtime::JobSnapshot> read) mutable {
-    if (!read && read.error().code == Code::not_found)
-      return ctx->refuse(missing_job_error(ctx->id));
-    if (read) {
-      answer = answer ? add_previous_answerer(*std::move(answer), control, read->events)
-                      : find_previous_answer(control, read->events, std::move(answer).error());
-    }
-    if (!answer) return ctx->refuse(answer.error());
-    ctx->answer(200, *std::move(answer));
+  struct Completed {
+    Result<Value> answer;
   };
-  read_with_slot(ctx, *job_id_from_text(ctx->id), std::move(log));
+  compute<Completed>(
+      ctx, *job_id_from_text(ctx->id),
+      [control, answer](Snapshot& read) -> Result<Completed> {
+        if (answer) return Completed{add_previous_answerer(*answer, control, read.events)};
+        return Completed{find_previous_answer(control, read.events, answer.error())};
+      },
+      [ctx, answer](Result<Completed> completed) {
+        if (!completed && completed.error().code == Code::not_found) {
+          return ctx->refuse(completed.error());
+        }
+        const Result<Value>& known = completed ? completed->answer : answer;
+        if (!known) return ctx->refuse(known.error());
+        ctx->answer(200, *known);
+      });
 }
 
 // After a budget raise that is refused or too low: adds all limits that are still exceeded.
@@ -76,15 +86,13 @@ void Api::answer_with_shortfall(const ContextPtr& ctx, Result<Value> answer) {
 }
 
 void Api::signal(ContextPtr ctx) {
-  auto control = [&]() -> Result<engine::ControlRequest> {
-    AE_TRY(ctx->query.check_names({}));
-    AE_ASSIGN(const Fields fields,
-              Fields::parse(ctx->request.body,
-                            {"correlation_key", "wait_type", "payload", "message_id", "buffer"}));
-    engine::ControlRequest params{.kind = engine::ControlRequest::Kind::signal};
-    AE_ASSIGN(params.correlation_key, fields.text("correlation_key"));
-    AE_ASSIGN(params.wait_type, fields.text("wait_type"));
-    AE_ASSIGN(params.id, fields.text("message_id"));
+  std::string id;
+  auto signal = [&]() -> Result<engine::SignalRequest> {
+    const Fields fields = std::move(ctx->fields);
+    engine::SignalRequest params;
+    AE_ASSIGN(params.correlation_key, fields.text(field::correlation_key));
+    AE_ASSIGN(params.wait_type, fields.text(field::wait_type));
+    AE_ASSIGN(id, fields.text(field::message_id));
     if (const Value& buffer = fields["buffer"]; !buffer.is_null()) {
       if (!buffer.is_bool()) return fail(Code::input_invalid, "\"buffer\" must be true or false");
       params.buffer = buffer.as_bool();
@@ -93,145 +101,129 @@ void Api::signal(ContextPtr ctx) {
       return fail(Code::wait_mismatch,
                   "\"correlation_key\" is missing: the key of the wait to answer");
     }
-    params.payload = fields["payload"];
+    params.payload = fields[field::payload];
     return params;
   }();
-  if (!control) return ctx->refuse(control.error());
+  if (!signal) return ctx->refuse(signal.error());
   // An operator starts work and must not answer its questions to users; an approver answers them
   // and must not control jobs.
   const Role role = ctx->request.role;
   if (role == Role::operator_) {
-    if (control->wait_type == "human") {
+    if (signal->wait_type == "human") {
       return ctx->refuse(missing_role_error(role, roles_with(Access::decide)));
     }
-    if (control->wait_type.empty()) return signal_as_operator(std::move(ctx), std::move(*control));
+    if (signal->wait_type.empty())
+      return signal_as_operator(std::move(ctx), std::move(id), *std::move(signal));
   }
   if (role == Role::approver) {
-    if (control->wait_type.empty()) control->wait_type = "human";
-    if (control->wait_type != "human") {
+    if (signal->wait_type.empty()) signal->wait_type = "human";
+    if (signal->wait_type != "human") {
       return ctx->refuse(missing_role_error(role, roles_with(Access::operate)));
     }
   }
-  this->submit_request(ctx, std::move(*control), 200);
+  submit_request(ctx, {.id = std::move(id), .body = *std::move(signal)}, 200);
 }
 
 // The control request then has the type of its wait, so that it cannot become the answer of a user
 // later.
-void Api::signal_as_operator(ContextPtr ctx, engine::ControlRequest control) {
+void Api::signal_as_operator(ContextPtr ctx, std::string id, engine::SignalRequest signal) {
   const auto job = job_id_from_text(ctx->id);
   if (!job) return ctx->refuse({Code::not_found, job.error().message});
-  runtime_.read_state(*job, [this, alive = alive_.watch(), ctx, control = std::move(control)](
-                                Result<runtime::Runtime::JobSnapshot> read) mutable {
-    if (!alive) return;
-    control.wait_type = to_text(engine::WaitType::signal);
-    if (read) {  // otherwise the control request itself fails
-      const auto wait = read->state.waits.find(control.correlation_key);
-      if (wait != read->state.waits.end()) control.wait_type = to_text(wait->second.type);
-    }
-    if (control.wait_type == "human") {
-      return ctx->refuse(missing_role_error(Role::operator_, roles_with(Access::decide)));
-    }
-    this->submit_request(ctx, std::move(control), 200);
-  });
+  runtime_.read_state(
+      *job, [this, alive = alive_.watch(), ctx, id = std::move(id),
+             signal = std::move(signal)](Result<runtime::Runtime::JobSnapshot> read) mutable {
+        if (!alive) return;
+        signal.wait_type = to_text(engine::WaitType::signal);
+        if (read) {  // otherwise the control request itself fails
+          const auto wait = read->state.waits.find(signal.correlation_key);
+          if (wait != read->state.waits.end()) signal.wait_type = to_text(wait->second.type);
+        }
+        if (signal.wait_type == "human") {
+          return ctx->refuse(missing_role_error(Role::operator_, roles_with(Access::decide)));
+        }
+        submit_request(ctx, {.id = std::move(id), .body = std::move(signal)}, 200);
+      });
 }
 
 void Api::cancel(ContextPtr ctx) {
   auto control = [&]() -> Result<engine::ControlRequest> {
-    AE_TRY(ctx->query.check_names({}));
-    AE_ASSIGN(const Fields fields, Fields::parse(ctx->request.body, {"reason", "compensate"}));
-    engine::ControlRequest params{.kind = engine::ControlRequest::Kind::cancel};
-    AE_ASSIGN(params.reason, fields.text("reason"));
-    if (const Value& compensate = fields["compensate"]; compensate.is_bool()) {
-      params.compensate = compensate.as_bool();
+    const Fields fields = std::move(ctx->fields);
+    engine::CancelRequest cancel;
+    AE_ASSIGN(cancel.reason, fields.text(field::reason));
+    if (const Value& compensate = fields[field::compensate]; compensate.is_bool()) {
+      cancel.compensate = compensate.as_bool();
     } else if (!compensate.is_null()) {
       return fail(Code::input_invalid, "`compensate` must be true or false");
     }
-    return params;
+    return engine::ControlRequest{.body = std::move(cancel)};
   }();
   if (!control) return ctx->refuse(control.error());
-  this->submit_request(ctx, std::move(*control), 202);
+  submit_request(ctx, std::move(*control), 202);
 }
 
 void Api::message(ContextPtr ctx) {
   auto control = [&]() -> Result<engine::ControlRequest> {
-    AE_TRY(ctx->query.check_names({}));
-    AE_ASSIGN(const Fields fields,
-              Fields::parse(ctx->request.body, {"channel", "payload", "message_id"}));
-    engine::ControlRequest params{.kind = engine::ControlRequest::Kind::message};
-    AE_ASSIGN(params.channel, fields.text("channel"));
-    AE_ASSIGN(params.id, fields.text("message_id"));
-    if (params.channel.empty()) return fail(Code::input_invalid, "\"channel\" is missing");
-    params.payload = fields["payload"];
-    return params;
+    const Fields fields = std::move(ctx->fields);
+    engine::MessageRequest message;
+    AE_ASSIGN(message.channel, fields.text(field::channel));
+    AE_ASSIGN(std::string id, fields.text(field::message_id));
+    if (message.channel.empty()) return fail(Code::input_invalid, "\"channel\" is missing");
+    message.payload = fields[field::payload];
+    return engine::ControlRequest{.id = std::move(id), .body = std::move(message)};
   }();
   if (!control) return ctx->refuse(control.error());
-  this->submit_request(ctx, std::move(*control), 202);
+  submit_request(ctx, std::move(*control), 202);
 }
 
 void Api::pause(ContextPtr ctx) {
   auto control = [&]() -> Result<engine::ControlRequest> {
-    AE_TRY(ctx->query.check_names({}));
-    AE_ASSIGN(const Fields fields, Fields::parse(ctx->request.body, {"reason"}));
-    engine::ControlRequest params{.kind = engine::ControlRequest::Kind::pause};
-    AE_ASSIGN(params.reason, fields.text("reason"));
-    return params;
+    const Fields fields = std::move(ctx->fields);
+    engine::PauseRequest pause;
+    AE_ASSIGN(pause.reason, fields.text(field::reason));
+    return engine::ControlRequest{.body = std::move(pause)};
   }();
   if (!control) return ctx->refuse(control.error());
-  this->submit_request(ctx, std::move(*control), 202);
+  submit_request(ctx, std::move(*control), 202);
 }
 
-void Api::resume(ContextPtr ctx) {
-  auto known = [&]() -> Status {
-    AE_TRY(ctx->query.check_names({}));
-    AE_TRY(Fields::parse(ctx->request.body, {"reason"}));
-    return {};
-  }();
-  if (!known) return ctx->refuse(known.error());
-  submit_request(ctx, {.kind = engine::ControlRequest::Kind::resume}, 202);
-}
+void Api::resume(ContextPtr ctx) { submit_request(ctx, {.body = engine::ResumeRequest{}}, 202); }
 
 void Api::raise_budget(ContextPtr ctx) {
   auto control = [&]() -> Result<engine::ControlRequest> {
-    AE_TRY(ctx->query.check_names({}));
-    AE_ASSIGN(const Fields fields,
-              Fields::parse(ctx->request.body,
-                            {"tokens", "cost", "model_calls", "tool_calls", "wall", "note"}));
-    engine::ControlRequest params{.kind = engine::ControlRequest::Kind::budget};
-    AE_ASSIGN(params.reason, fields.text("note"));
+    const Fields fields = std::move(ctx->fields);
+    engine::BudgetRequest budget;
+    AE_ASSIGN(budget.reason, fields.text(field::note));
     std::vector<Member> members;
     for (const auto& [name, value] : fields.object().members()) {
-      if (name != "note" && !value.is_null()) members.emplace_back(name, value);
+      if (name != field::note && !value.is_null()) members.emplace_back(name, value);
     }
-    AE_ASSIGN(const engine::Limits limits, engine::parse_limits(Value::object(std::move(members))));
-    params.payload = to_json(limits);
-    return params;
+    AE_ASSIGN(budget.limits, engine::parse_limits(Value::object(std::move(members))));
+    return engine::ControlRequest{.body = std::move(budget)};
   }();
   if (!control) return ctx->refuse(control.error());
-  this->submit_request(ctx, std::move(*control), 200);
+  submit_request(ctx, std::move(*control), 200);
 }
 
 void Api::resolve(ContextPtr ctx) {
   auto control = [&]() -> Result<engine::ControlRequest> {
-    AE_TRY(ctx->query.check_names({}));
-    AE_ASSIGN(const Fields fields,
-              Fields::parse(ctx->request.body, {"idempotency_key", "resolution", "result", "note",
-                                                "try", "looked_at", "step_id"}));
-    engine::ControlRequest params{.kind = engine::ControlRequest::Kind::resolve};
-    AE_ASSIGN(params.idempotency_key, fields.text("idempotency_key"));
-    AE_ASSIGN(params.step_id, fields.text("step_id"));
-    AE_ASSIGN(params.resolution, fields.text("resolution"));
-    AE_ASSIGN(params.reason, fields.text("note"));
-    if (params.idempotency_key.empty() == params.step_id.empty()) {
+    const Fields fields = std::move(ctx->fields);
+    engine::ControlRequest params;
+    engine::ResolveRequest& resolve = params.body.emplace<engine::ResolveRequest>();
+    AE_ASSIGN(resolve.idempotency_key, fields.text(field::idempotency_key));
+    AE_ASSIGN(resolve.step_id, fields.text(field::step_id));
+    AE_ASSIGN(resolve.resolution, fields.text(field::resolution));
+    AE_ASSIGN(resolve.reason, fields.text(field::note));
+    if (resolve.idempotency_key.empty() == resolve.step_id.empty()) {
       return fail(Code::input_invalid,
                   "set either \"idempotency_key\" (of a call with an unknown outcome) or "
                   "\"step_id\" (of a failed confirmation)");
     }
-    if (const Value& of = fields["try"]; !of.is_null()) {
+    if (const Value& of = fields[field::try_]; !of.is_null()) {
       if (!of.is_integer() || of.as_int() < 1 || of.as_int() > 1'000'000) {
         return fail(Code::input_invalid,
                     "\"try\" must be the number of a try, as shown in in_doubt");
       }
-      params.try_no = static_cast<std::uint32_t>(of.as_int());
+      resolve.try_no = static_cast<std::uint32_t>(of.as_int());
     }
     AE_ASSIGN(const std::string checked_at, fields.text("looked_at"));
     if (!checked_at.empty()) {
@@ -239,11 +231,11 @@ void Api::resolve(ContextPtr ctx) {
       if (!at) return std::unexpected(std::move(at).error().with_context("\"looked_at\""));
       params.checked_at = *at;
     }
-    if (const Value* result = fields.find("result")) params.result = *result;
+    if (const Value* result = fields.find(field::result)) resolve.result = *result;
     return params;
   }();
   if (!control) return ctx->refuse(control.error());
-  this->submit_request(ctx, std::move(*control), 200);
+  submit_request(ctx, std::move(*control), 200);
 }
 
 }  // namespace ae::api

@@ -9,12 +9,15 @@
 #include <variant>
 
 #include "json/json.h"
+#include "log/decisions.h"
 #include "log/event.h"
+#include "log/field_names.h"
 
 namespace ae::api {
 namespace {
 
-using engine::ControlRequest;
+using engine::BudgetRequest, engine::ControlRequest, engine::MessageRequest, engine::ResolveRequest,
+    engine::SignalRequest;
 
 constexpr std::size_t kKeyMin = 8;  // minimum digits that identify a call
 
@@ -39,8 +42,8 @@ Answerer answerer_of(const Event& event) {
 
 Value shown_answerer(const Event& event) {
   const Answerer answerer_json = answerer_of(event);
-  return Value::object({{"at", to_text(answerer_json.at)},
-                        {"by", answerer_json.by ? Value(*answerer_json.by) : Value()}});
+  return Value::object({{field::at, to_text(answerer_json.at)},
+                        {field::by, answerer_json.by ? Value(*answerer_json.by) : Value()}});
 }
 
 std::string answerer_text(const Event& event, std::string_view what) {
@@ -50,23 +53,38 @@ std::string answerer_text(const Event& event, std::string_view what) {
   return text.append(" at ").append(to_text(answerer_json.at));
 }
 
-const DecisionRecorded* decision_of(const Event& event, std::string_view kind) {
-  const auto* decision = as<DecisionRecorded>(event);
-  return decision != nullptr && decision->kind == kind ? decision : nullptr;
-}
-
 // Null instead of an empty text.
 Value shown(std::string_view text) { return text.empty() ? Value() : Value(text); }
 
-// The decisions about the subject of the control request, as resolutions.
+// What a control request decides: about a call, or about the changes of a step.
+struct Decision {
+  std::string call;         // its id, or a prefix of it
+  std::int64_t try_no = 0;  // 0 = the last one
+  std::string step;         // its id
+  std::string node;
+  std::string resolution;
+  Value result;
+};
+
+std::optional<Decision> requested_decision(const SignalRequest& signal) {
+  const bool accepts = signal.payload.text("decision") == "approve";
+  return Decision{.step = signal.approval, .resolution = accepts ? "accept" : "fail"};
+}
+std::optional<Decision> requested_decision(const ResolveRequest& resolve) {
+  const std::string& name = resolve.step_id.empty() ? resolve.idempotency_key : resolve.step_id;
+  return Decision{.call = resolve.idempotency_key,
+                  .try_no = resolve.try_no,
+                  .step = name,
+                  .node = name,
+                  .resolution = resolve.resolution,
+                  .result = resolve.result.value_or(Value())};
+}
+std::optional<Decision> requested_decision(const auto&) { return std::nullopt; }
+
+// The decisions about the same subject, as resolutions.
 class ResolutionHistory {
  public:
-  explicit ResolutionHistory(const ControlRequest& control)
-      : control_(control),
-        by_approval_(control.kind == ControlRequest::Kind::signal),
-        step_(by_approval_              ? control.approval
-              : control.step_id.empty() ? control.idempotency_key
-                                        : control.step_id) {}
+  explicit ResolutionHistory(Decision requested) : requested_(std::move(requested)) {}
 
   void take(const Event& event) {
     if (const auto* started = as<ToolInvocationStarted>(event)) {
@@ -90,12 +108,8 @@ class ResolutionHistory {
 
   bool is_same_resolution() const {
     const std::string_view recorded = resolution();
-    const bool approves = control_.payload.text("decision") == "approve";
-    const std::string_view requested = !by_approval_ ? std::string_view(control_.resolution)
-                                       : approves    ? "accept"
-                                                     : "fail";
-    return requested == recorded &&
-           (recorded != "happened" || control_.result.value_or(Value()) == result_);
+    return requested_.resolution == recorded &&
+           (recorded != "happened" || requested_.result == result_);
   }
 
   // The recorded result of a call that happened, if it is short.
@@ -109,25 +123,23 @@ class ResolutionHistory {
     Value answer = Value::object({{"answered", shown_answerer(*last_)},
                                   {"applied", true},
                                   {"duplicate", true},
-                                  {"node_id", shown(node_of(*last_))},
-                                  {"resolution", resolution()}});
-    if (decision_of(*last_, "confirmation")) return answer.with("step_id", shown(step_of(*last_)));
+                                  {field::node_id, shown(node_of(*last_))},
+                                  {field::resolution, resolution()}});
     if (const auto* note = as<OutcomeNoted>(*last_)) {
-      answer = answer.with("noted", true).with("idempotency_key", note->idempotency_key.text);
+      answer = answer.with("noted", true).with(field::idempotency_key, note->idempotency_key.text);
+    } else if (const auto decided = decision_as<OutcomeDecided>(*last_)) {
+      answer = answer.with(field::idempotency_key, decided->idempotency_key.text);
     } else {
-      const auto& decision = std::get<DecisionRecorded>(last_->body);
-      answer = answer.with("idempotency_key", decision.payload.value["idempotency_key"]);
+      return answer.with(field::step_id, shown(step_of(*last_)));
     }
-    return resolution() == "happened" ? answer.with("result", result_) : answer;
+    return resolution() == "happened" ? answer.with(field::result, result_) : answer;
   }
 
  private:
   void decided(const Event& event, const DecisionRecorded& decision) {
-    const std::string_view state = or_empty(decision.state);
-    if (decision.kind == "in_doubt" && state != "resend" &&
-        is_same_call(decision.payload.value.text("idempotency_key"))) {
-      decides(event, Value());
-    } else if (decision.kind == "confirmation" && is_answer(state) && is_same_step(event)) {
+    if (const auto outcome = decision_as<OutcomeDecided>(decision)) {
+      if (is_same_call(outcome->idempotency_key.text)) decides(event, Value());
+    } else if (is_decision<ConfirmationAnswered>(decision) && is_same_step(event)) {
       last_ = &event;
     }
   }
@@ -135,20 +147,17 @@ class ResolutionHistory {
     last_ = &event;
     result_ = std::move(result);
   }
-  static bool is_answer(std::string_view state) { return state == "accept" || state == "fail"; }
   bool is_same_call(std::string_view key) const {
-    if (by_approval_ || control_.idempotency_key.size() < kKeyMin) return false;
-    if (!key.starts_with(control_.idempotency_key)) return false;
+    if (requested_.call.size() < kKeyMin || !key.starts_with(requested_.call)) return false;
     const auto of = tries_.find(key);
-    return control_.try_no == 0 || (of != tries_.end() && of->second == control_.try_no);
+    return requested_.try_no == 0 || (of != tries_.end() && of->second == requested_.try_no);
   }
   bool is_same_step(const Event& event) const {
-    return step_of(event) == step_ || (!by_approval_ && node_of(event) == step_);
+    return step_of(event) == requested_.step ||
+           (!requested_.node.empty() && node_of(event) == requested_.node);
   }
 
-  const ControlRequest& control_;
-  const bool by_approval_;  // selected by approval id
-  const std::string step_;
+  const Decision requested_;
   std::map<std::string, std::int64_t, std::less<>> tries_;  // the last try of each call
   const Event* last_ = nullptr;
   Value result_;
@@ -156,46 +165,41 @@ class ResolutionHistory {
 
 // The event that changed the arguments of the call that this request approves; nullptr = not in the
 // log.
-const Event* find_edit(const ControlRequest& control, const std::vector<Event>& events) {
+const Event* find_edit(const SignalRequest& signal, const std::vector<Event>& events) {
   for (const Event& event : events) {
-    const auto* decision = decision_of(event, "approval");
-    if (decision == nullptr || decision->state != "edited") continue;
-    const Value& of = decision->payload.value;
+    const auto edit = decision_as<ArgumentsEdited>(event);
+    if (!edit) continue;
     std::string key("approval/");
-    key.append(of.text("command_id"));
-    if (control.approval.empty() ? key == control.correlation_key
-                                 : of.text("approval_id") == control.approval) {
+    key.append(edit->command_id.text.view());
+    if (signal.approval.empty() ? key == signal.correlation_key
+                                : edit->approval_id.text == signal.approval) {
       return &event;
     }
   }
   return nullptr;
 }
 
-}  // namespace
-
-namespace {
-
 // For a message with a known id: has it the same payload? Unknown if that was erased.
-Value add_message_match(Value answer, const ControlRequest& control,
+Value add_message_match(Value answer, const std::string& id, const MessageRequest& repeated,
                         const std::vector<Event>& events) {
   for (const Event& event : events) {
     const auto* message = as<AgentMessage>(event);
-    if (message == nullptr || message->message_id != control.id ||
-        message->channel != control.channel || message->payload.erased) {
+    if (message == nullptr || message->message_id != id || message->channel != repeated.channel ||
+        message->payload.erased) {
       continue;
     }
     const Value& payload = message->payload.value;
-    return answer.with("applied", payload == control.payload).with("payload", payload);
+    return answer.with("applied", payload == repeated.payload).with(field::payload, payload);
   }
   return answer;
 }
 
 // Is this event the result of such a control request? `key`: of the request's wait.
-bool answers(const ControlRequest& control, const Event& event, const Value& key) {
-  if (control.kind == ControlRequest::Kind::budget) {
-    const auto* decision = decision_of(event, "budget");
-    return decision != nullptr && decision->state == "raised";
-  }
+bool answers(const BudgetRequest&, const Event& event, const Value&) {
+  const auto* decision = as<DecisionRecorded>(event);
+  return decision != nullptr && is_decision<BudgetRaised>(*decision);
+}
+bool answers(const auto&, const Event& event, const Value& key) {
   const auto* completed = as<WaitCompleted>(event);
   return completed != nullptr && key == Value(completed->correlation_key);
 }
@@ -204,12 +208,17 @@ bool answers(const ControlRequest& control, const Event& event, const Value& key
 
 Value add_previous_answerer(Value answer, const ControlRequest& control,
                             const std::vector<Event>& events) {
-  if (control.kind == ControlRequest::Kind::message)
-    return add_message_match(std::move(answer), control, events);
+  if (const auto* message = control.as<MessageRequest>())
+    return add_message_match(std::move(answer), control.id, *message, events);
+  const Value key = answer[field::correlation_key];
   const Event* found = nullptr;
-  for (const Event& event : events) {
-    if (answers(control, event, answer["correlation_key"])) found = &event;
-  }
+  std::visit(
+      [&](const auto& body) {
+        for (const Event& event : events) {
+          if (answers(body, event, key)) found = &event;
+        }
+      },
+      control.body);
   return found == nullptr ? answer : answer.with("answered", shown_answerer(*found));
 }
 
@@ -217,11 +226,12 @@ bool may_be_duplicate_answer(const ControlRequest& control, Code refused) {
   switch (refused) {
     case Code::not_in_doubt:
     case Code::job_terminal:
-      return control.kind == ControlRequest::Kind::resolve;
+      return control.is<ResolveRequest>();
     case Code::approval_edited:
       return true;
     case Code::not_found:
-      return !control.approval.empty();  // an answered verification is no longer listed
+      // An answered verification is no longer listed.
+      return control.is<SignalRequest>() && !control.as<SignalRequest>()->approval.empty();
     default:
       return false;
   }
@@ -230,11 +240,15 @@ bool may_be_duplicate_answer(const ControlRequest& control, Code refused) {
 Result<Value> find_previous_answer(const ControlRequest& control, const std::vector<Event>& events,
                                    Error refusal) {
   if (refusal.code == Code::approval_edited) {
-    if (const Event* edit = find_edit(control, events))
+    const auto* signal = control.as<SignalRequest>();
+    if (const Event* edit = signal ? find_edit(*signal, events) : nullptr)
       refusal.message.append(": ").append(answerer_text(*edit, "edited"));
     return std::unexpected(std::move(refusal));
   }
-  ResolutionHistory recorded(control);
+  auto requested =
+      std::visit([](const auto& body) { return requested_decision(body); }, control.body);
+  if (!requested) return std::unexpected(std::move(refusal));
+  ResolutionHistory recorded(*std::move(requested));
   for (const Event& event : events) recorded.take(event);
   if (recorded.last() == nullptr) return std::unexpected(std::move(refusal));
   if (recorded.is_same_resolution()) return recorded.shown_answer();

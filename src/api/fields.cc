@@ -1,16 +1,24 @@
-// Fields: the JSON object in a request body.
+// The names of a query, and the JSON object in a request body.
 #include <algorithm>
 
 #include "api/request_context.h"
 #include "json/json.h"
+#include "log/field_names.h"
 
 namespace ae::api {
 namespace {
 constexpr std::size_t kTextMax = 256;  // of names, keys and ids (store.h)
 }
 
-Result<Fields> Fields::parse(const std::string& body, std::initializer_list<std::string_view> known,
-                             std::initializer_list<UnsupportedField> unsupported) {
+Status Api::RequestContext::parse() {
+  // A probe may add parameters of its own.
+  if (route->access != Access::open) AE_TRY(query.check_names(route->query));
+  if (route->fields.empty()) return {};
+  AE_ASSIGN(fields, Fields::parse(request.body, route->fields));
+  return {};
+}
+
+Result<Fields> Fields::parse(const std::string& body, std::span<const BodyField> known) {
   if (body.size() > kBodyMax) {
     return fail(Code::payload_too_large, "a request body can have at most 4 MiB");
   }
@@ -25,14 +33,15 @@ Result<Fields> Fields::parse(const std::string& body, std::initializer_list<std:
     return fail(Code::input_invalid, "the request must be a JSON object");
   }
   for (const auto& [name, value] : fields.object_.members()) {
-    if (std::ranges::find(known, std::string_view(name)) != known.end()) continue;
-    for (const UnsupportedField& word : unsupported) {
-      if (word.name == name) {
-        return fail(Code::unsupported, "\"" + name + "\": " + std::string(word.why));
-      }
+    const auto field = std::ranges::find(known, name, &BodyField::name);
+    if (field != known.end() && field->unsupported.empty()) continue;
+    if (field != known.end()) {
+      return fail(Code::unsupported, "\"" + name + "\": " + std::string(field->unsupported));
     }
     std::string names;
-    for (const std::string_view n : known) names += (names.empty() ? "" : ", ") + std::string(n);
+    for (const BodyField& one : known) {
+      if (one.unsupported.empty()) names += (names.empty() ? "" : ", ") + std::string(one.name);
+    }
     return fail(Code::input_invalid,
                 "the field \"" + name.substr(0, 64) + "\" is unknown; allowed fields: " + names);
   }
@@ -58,10 +67,10 @@ Result<std::string> idempotency_key(const ApiRequest& request, const Value& body
   const auto is_blank = [](std::string_view text) {
     return text.find_first_not_of(" \t\r\n\v\f") == text.npos;
   };
-  const Value* const field = body.find("idempotency_key");
+  const Value* const field = body.find(field::idempotency_key);
   const bool in_body = field != nullptr && !field->is_null();
   const auto& header = request.idempotency_key;
-  std::string key = header ? *header : std::string(body.text("idempotency_key"));
+  std::string key = header ? *header : std::string(body.text(field::idempotency_key));
   if (!header && !in_body) return key;
   // An unset variable must not create a job without a key.
   if (is_blank(key) || (in_body && is_blank(field->as_string()))) {

@@ -3,6 +3,8 @@
 
 #include "api/request_context.h"
 #include "base/trace_context.h"
+#include "inspect/fork_preview.h"
+#include "log/field_names.h"
 #include "schema/schema.h"
 
 namespace ae::api {
@@ -13,9 +15,9 @@ constexpr std::size_t kEffectsNamedMax = 5;  // effects named in a sentence; the
 // The nodes whose committed effects the new plan may abandon.
 Result<std::vector<std::string>> drop_of(const Fields& fields) {
   std::vector<std::string> nodes;
-  const Value& drop = fields["drop"];
+  const Value& drop = fields[field::drop];
   if (drop.is_null()) return nodes;
-  if (fields["task_graph"].is_null()) {
+  if (fields[field::task_graph].is_null()) {
     return fail(Code::input_invalid, "\"drop\" needs a \"task_graph\"");
   }
   if (!drop.is_array()) return fail(Code::input_invalid, "\"drop\" must be a list of node ids");
@@ -38,14 +40,18 @@ Result<runtime::ForkRequest> parse_fork_params(const ApiRequest& request, const 
     if (!job) return std::unexpected(std::move(job).error().with_context("\"id\""));
     params.job = *std::move(job);
   }
-  AE_TRY(fields.text("idempotency_key"));
+  AE_TRY(fields.text(field::idempotency_key));
   AE_ASSIGN(params.idempotency_key, idempotency_key(request, fields.object()));
-  params.task_graph = fields["task_graph"];
+  params.task_graph = fields[field::task_graph];
   if (!params.task_graph.is_null() && request.role != Role::admin) {
     // A plan contains the policies of its tools.
     return std::unexpected(missing_role_error(request.role, {Role::admin}));
   }
   AE_ASSIGN(params.drop, drop_of(fields));
+  if (const Value& dry_run = fields["dry_run"]; !dry_run.is_null()) {
+    if (!dry_run.is_bool()) return fail(Code::input_invalid, "\"dry_run\" must be true or false");
+    params.dry_run = dry_run.as_bool();
+  }
   const Value& repeat = fields["repeat_effects"];
   bool fits = repeat.is_null() || repeat.is_bool() || repeat.is_array();
   if (repeat.is_bool()) params.repeat_all = repeat.as_bool();
@@ -63,22 +69,16 @@ Result<runtime::ForkRequest> parse_fork_params(const ApiRequest& request, const 
   return params;
 }
 
-std::string outcome_words(std::string_view state) {
-  if (state == "committed") return "applied";
-  if (state == "in_doubt") return "outcome unknown";
-  return state == "undone" ? "compensated" : std::string(state);
-}
-
 // `instead`: an alternative to repeating them.
 Error effects_repeated_error(const std::string& origin, const std::vector<Value>& effects,
                              std::string_view instead) {
   std::string names;
   for (std::size_t i = 0; i < effects.size() && i < kEffectsNamedMax; ++i) {
     const Value& item = effects[i]["item"];
-    names += (i == 0 ? "" : ", ") + std::string(effects[i].text("node_id")) +
+    names += (i == 0 ? "" : ", ") + std::string(effects[i].text(field::node_id)) +
              (item.is_integer() ? "[" + std::to_string(item.as_int()) + "]" : "") + " (" +
-             std::string(effects[i].text("tool")) + ", " + outcome_words(effects[i].text("state")) +
-             ")";
+             std::string(effects[i].text("tool")) + ", " +
+             std::string(engine::effect_outcome_text(effects[i].text(field::state))) + ")";
   }
   if (effects.size() > kEffectsNamedMax) names += ", …";
   return {Code::effects_repeated, "job " + origin +
@@ -86,15 +86,31 @@ Error effects_repeated_error(const std::string& origin, const std::vector<Value>
                                       "; allow it with repeat_effects" + std::string(instead)};
 }
 
+// Is the existing job the one that the request creates? Fails with already_exists: it is another
+// one; plan_invalid.
+Result<bool> is_this_fork(const runtime::ForkRequest& params, const engine::State& state) {
+  const Value& from = state.forked_from;
+  const bool same = from.text("job_id") == params.origin.text &&
+                    (params.at == 0 || from["seq"] == Value(params.at)) &&
+                    (!params.input || *params.input == state.input);
+  if (same && !params.task_graph.is_null() && state.plan) {
+    AE_ASSIGN(const auto plan, engine::Plan::compile(params.task_graph));
+    if (plan->hash != state.plan->hash) {
+      return fail(Code::already_exists,
+                  "the job " + params.job.text + " exists with another plan; use another id");
+    }
+  }
+  if (same) return true;
+  return fail(Code::already_exists,
+              "the job " + params.job.text + " exists and is not this fork; use another id");
+}
+
 }  // namespace
 
 void Api::fork(ContextPtr ctx) {
   auto params = [&]() -> Result<runtime::ForkRequest> {
-    AE_TRY(ctx->query.check_names({"wait"}));
-    AE_ASSIGN(const Fields fields,
-              Fields::parse(ctx->request.body,
-                            {"at_seq", "id", "idempotency_key", "input", "repeat_effects"},
-                            {{"overrides", "a fork can override the input only"}}));
+    AE_TRY(wait_parameter(ctx->query));
+    const Fields fields = std::move(ctx->fields);
     AE_ASSIGN(runtime::ForkRequest made, parse_fork_params(ctx->request, fields));
     const Value& at = fields["at_seq"];
     if (!at.is_integer() || at.as_int() < 1) {
@@ -102,7 +118,7 @@ void Api::fork(ContextPtr ctx) {
       return fail(Code::input_invalid, "\"at_seq\" " + what + " number of the event to fork at");
     }
     made.at = static_cast<std::uint64_t>(at.as_int());
-    if (const Value* input = fields.find("input")) made.input = *input;
+    if (const Value* input = fields.find(field::input)) made.input = *input;
     return made;
   }();
   if (!params) return ctx->refuse(params.error());
@@ -111,10 +127,8 @@ void Api::fork(ContextPtr ctx) {
 
 void Api::retry(ContextPtr ctx) {
   auto params = [&]() -> Result<runtime::ForkRequest> {
-    AE_TRY(ctx->query.check_names({"wait"}));
-    AE_ASSIGN(const Fields fields,
-              Fields::parse(ctx->request.body,
-                            {"drop", "id", "idempotency_key", "repeat_effects", "task_graph"}));
+    AE_TRY(wait_parameter(ctx->query));
+    const Fields fields = std::move(ctx->fields);
     return parse_fork_params(ctx->request, fields);
   }();
   if (!params) return ctx->refuse(params.error());
@@ -127,35 +141,16 @@ void Api::find_or_fork(ContextPtr ctx, runtime::ForkRequest params) {
   if (!origin) return ctx->refuse({Code::not_found, origin.error().message});
   params.origin = *origin;
   params.by = ctx->request.by;
-  if (params.job.empty()) return fork_new(ctx, std::move(params));
+  if (params.job.empty() || params.dry_run) return fork_new(ctx, std::move(params));
   const JobId job = params.job;
-  read_with_slot(ctx, job,
-                 [this, alive = alive_.watch(), ctx,
-                  params = std::move(params)](Result<runtime::Runtime::JobSnapshot> read) mutable {
-                   if (!alive) return;
-                   if (!read && read.error().code == Code::not_found)
-                     return fork_new(ctx, std::move(params));
-                   if (!read) return ctx->refuse(read.error());
-                   const Value& from = read->state.forked_from;
-                   const bool same = from.text("job_id") == params.origin.text &&
-                                     (params.at == 0 || from["seq"] == Value(params.at)) &&
-                                     (!params.input || *params.input == read->state.input);
-                   if (same && !params.task_graph.is_null() && read->state.plan) {
-                     const auto plan = engine::Plan::compile(params.task_graph);
-                     if (!plan) return ctx->refuse(plan.error());
-                     if ((*plan)->hash != read->state.plan->hash) {
-                       return ctx->refuse(
-                           {Code::already_exists, "the job " + params.job.text +
-                                                      " exists with another plan; use another id"});
-                     }
-                   }
-                   if (!same) {
-                     return ctx->refuse({Code::already_exists,
-                                         "the job " + params.job.text +
-                                             " exists and is not this fork; use another id"});
-                   }
-                   answer_created(ctx, params.job, 200);
-                 });
+  auto is_same = [params](Snapshot& read) { return is_this_fork(params, read.state); };
+  compute<bool>(ctx, job, std::move(is_same),
+                [this, ctx, params = std::move(params)](Result<bool> same) mutable {
+                  if (!same && same.error().code == Code::not_found)
+                    return fork_new(ctx, std::move(params));
+                  if (!same) return ctx->refuse(same.error());
+                  answer_created(ctx, params.job, 200);
+                });
 }
 
 // Fails with needs_version: this process runs jobs of the agent, but without the tools of this
@@ -179,10 +174,14 @@ void Api::fork_new(ContextPtr ctx, runtime::ForkRequest params) {
   if (!options_.agents || (!params.input && params.task_graph.is_null())) {
     return make_fork(ctx, std::move(params));
   }
-  read(ctx, [this, ctx, params = std::move(params)](runtime::Runtime::JobSnapshot& read) mutable {
-    if (auto may = check_fork(params, read.state.agent); !may) return ctx->refuse(may.error());
-    make_fork(ctx, std::move(params));
-  });
+  const JobId origin = params.origin;
+  compute<std::string>(
+      ctx, origin, [](Snapshot& read) -> Result<std::string> { return read.state.agent; },
+      [this, ctx, params = std::move(params)](Result<std::string> agent) mutable {
+        if (!agent) return ctx->refuse(agent.error());
+        if (auto may = check_fork(params, *agent); !may) return ctx->refuse(may.error());
+        make_fork(ctx, std::move(params));
+      });
 }
 
 void Api::make_fork(ContextPtr ctx, runtime::ForkRequest params) {
@@ -199,6 +198,11 @@ void Api::make_fork(ContextPtr ctx, runtime::ForkRequest params) {
       return find_or_fork(ctx, std::move(retry_params));  // a concurrent request created it
     }
     if (!made) return ctx->refuse(made.error());
+    if (made->preview.is_object()) {
+      const Value& preview = made->preview;
+      return ctx->answer(
+          200, made->changes.is_array() ? preview.with("plan_changes", made->changes) : preview);
+    }
     if (!made->repeated.empty()) {
       const Error error = effects_repeated_error(
           ctx->id, made->repeated, retry_params.at == 0 ? "" : ", or fork at a later event");
@@ -214,39 +218,47 @@ void Api::make_fork(ContextPtr ctx, runtime::ForkRequest params) {
 // The plan is in the request, or is the current one of the job's agent in this process' agents
 // file.
 void Api::plan(ContextPtr ctx) {
-  auto control = [&]() -> Result<engine::ControlRequest> {
-    AE_TRY(ctx->query.check_names({}));
-    AE_ASSIGN(const Fields fields,
-              Fields::parse(ctx->request.body, {"drop", "reason", "task_graph"}));
-    engine::ControlRequest params{.kind = engine::ControlRequest::Kind::plan};
-    AE_ASSIGN(params.reason, fields.text("reason"));
-    const Value& drop = fields["drop"];
-    params.payload = Value::object({{"task_graph", fields["task_graph"]}});
-    if (!drop.is_null()) params.payload = params.payload.with("drop", drop);
+  auto plan = [&]() -> Result<engine::PlanRequest> {
+    const Fields fields = std::move(ctx->fields);
+    engine::PlanRequest params{.task_graph = fields[field::task_graph],
+                               .drop = fields[field::drop]};
+    AE_ASSIGN(params.reason, fields.text(field::reason));
     return params;
   }();
-  if (!control) return ctx->refuse(control.error());
+  if (!plan) return ctx->refuse(plan.error());
   // A plan contains the policies of its tools, including which calls need approval.
-  if (!control->payload["task_graph"].is_null() && ctx->request.role != Role::admin) {
+  if (!plan->task_graph.is_null() && ctx->request.role != Role::admin) {
     return ctx->refuse(missing_role_error(ctx->request.role, {Role::admin}));
   }
-  read(ctx, [this, ctx,
-             control = std::move(*control)](runtime::Runtime::JobSnapshot& read) mutable {
-    if (const Value& given = control.payload["task_graph"]; !given.is_null()) {
-      const bool ended = engine::is_terminal(read.state.status);  // then that is the refusal
-      const Status may = ended ? Status{} : check_plan_runs_here(read.state.agent, given);
-      if (!may) return ctx->refuse(may.error());
-      return this->submit_request(ctx, std::move(control), 202);
-    }
-    const agents::Agent* const agent = find_agent(read.state.agent);
-    if (agent == nullptr) {
-      return ctx->refuse({Code::plan_invalid,
-                          "the agent \"" + read.state.agent +
-                              "\" is in no agents file of this process; replace the plan instead"});
-    }
-    control.payload = control.payload.with("task_graph", agent->task_graph);
-    this->submit_request(ctx, std::move(control), 202);
-  });
+  const auto job = job_id_of(ctx->id);
+  if (!job) return ctx->refuse(job.error());
+  struct Current {
+    std::string agent;
+    bool ended = false;  // then that is the refusal
+  };
+  compute<Current>(
+      ctx, *job,
+      [](Snapshot& read) -> Result<Current> {
+        return Current{read.state.agent, engine::is_terminal(read.state.status)};
+      },
+      [this, ctx, plan = *std::move(plan)](Result<Current> now) mutable {
+        if (!now) return ctx->refuse(now.error());
+        if (!plan.task_graph.is_null()) {
+          const Status may =
+              now->ended ? Status{} : check_plan_runs_here(now->agent, plan.task_graph);
+          if (!may) return ctx->refuse(may.error());
+          return submit_request(ctx, {.body = std::move(plan)}, 202);
+        }
+        const agents::Agent* const agent = find_agent(now->agent);
+        if (agent == nullptr) {
+          return ctx->refuse(
+              {Code::plan_invalid, "the agent \"" + now->agent +
+                                       "\" is in no agents file of this process; replace the plan "
+                                       "instead"});
+        }
+        plan.task_graph = agent->task_graph;
+        submit_request(ctx, {.body = std::move(plan)}, 202);
+      });
 }
 
 }  // namespace ae::api

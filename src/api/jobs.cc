@@ -1,24 +1,21 @@
-// Jobs: create, list and read them: the current state, events, and past states.
+// Jobs: create, list and read them: the current state, the trace, past states, the verification.
 #include <algorithm>
 #include <charconv>
 #include <cstdlib>
 #include <utility>
 
-#include "agents/diagnostics.h"
 #include "api/request_context.h"
 #include "api/views.h"
-#include "async/time_slices.h"
 #include "base/trace_context.h"
-#include "inspect/effects.h"
 #include "inspect/failure_location.h"
+#include "inspect/summary.h"
 #include "json/json.h"
-#include "log/seal.h"
+#include "log/field_names.h"
 #include "store/rules.h"
 
 namespace ae::api {
 namespace {
 
-constexpr std::size_t kReadPositionsMax = 256;
 constexpr std::int64_t kPriorityMax = 1000;
 constexpr std::string_view kStatuses[] = {"queued",    "running", "waiting",  "parked",
                                           "completed", "failed",  "cancelled"};
@@ -77,33 +74,6 @@ Result<std::vector<std::string>> capabilities_of(const Value& needed) {
   return out;
 }
 
-// A class of the event table. "effect" is not one of them: it selects every record of an effect
-// (inspect/effects.h).
-Result<std::optional<EventClass>> class_of(const std::string* name) {
-  if (!name || name->empty()) return std::nullopt;
-  if (*name == "history") return EventClass::history;
-  if (*name == "coordination") return EventClass::coordination;
-  if (*name == "recorded_effect") return EventClass::recorded_effect;
-  if (*name == "narrative") return EventClass::narrative;
-  return fail(Code::input_invalid,
-              "\"class\" must be history, coordination, recorded_effect, narrative or effect");
-}
-
-Status is_event_type(const std::string& name) {
-  if (event_kind(name) != nullptr) return {};
-  agents::ClosestName nearest(name);
-  for (const EventKind& kind : event_kinds()) nearest.consider(kind.name);
-  const std::string suggestion = nearest.best();
-  return fail(Code::input_invalid,
-              "\"type\" is not an event type: \"" + name.substr(0, 64) + "\"" +
-                  (suggestion.empty() ? "" : " (did you mean " + suggestion + "?)"));
-}
-
-EventClass class_of(const Event& event) {
-  const EventKind* kind = event_kind(event.type);
-  return kind ? kind->event_class : EventClass::narrative;
-}
-
 void sort_each_once(std::vector<std::string>& names) {
   std::ranges::sort(names);
   const auto twice = std::ranges::unique(names);
@@ -132,15 +102,15 @@ Value normalized_request(const Value& body, const runtime::NewJobRequest& params
                          const agents::Agent& agent, const std::string& deadline,
                          const engine::Limits& budget) {
   std::vector<Member> requested;
-  if (budget.any()) requested.emplace_back("budget", to_json(budget));
-  if (!deadline.empty()) requested.emplace_back("deadline", deadline);
-  if (params.priority != 0) requested.emplace_back("priority", params.priority);
-  if (!body["queue"].is_null() && !(params.queue.empty() && agent.queue.empty())) {
-    requested.emplace_back("queue", body["queue"]);
+  if (budget.any()) requested.emplace_back(field::budget, to_json(budget));
+  if (!deadline.empty()) requested.emplace_back(field::deadline, deadline);
+  if (params.priority != 0) requested.emplace_back(field::priority, params.priority);
+  if (!body[field::queue].is_null() && !(params.queue.empty() && agent.queue.empty())) {
+    requested.emplace_back(field::queue, body[field::queue]);
   }
   if (auto needed = params.required_capabilities; !needed.empty()) {
     sort_each_once(needed);
-    requested.emplace_back("required_capabilities",
+    requested.emplace_back(field::required_capabilities,
                            Value::array(std::vector<Value>(needed.begin(), needed.end())));
   }
   return requested.empty() ? Value() : Value::object(std::move(requested));
@@ -159,25 +129,25 @@ Result<engine::Limits> budget_of(const Value& body, const engine::Plan& plan) {
 // The scheduling options of a request. REQUIRES: its key and id are known.
 Status parse_job_options(const Value& body, const agents::Agent& agent, Instant now,
                          runtime::NewJobRequest& params) {
-  if (const Value& priority = body["priority"]; !priority.is_null()) {
+  if (const Value& priority = body[field::priority]; !priority.is_null()) {
     const bool fits = priority.is_integer() && std::abs(priority.as_int()) <= kPriorityMax;
     if (!fits) {
       return fail(Code::input_invalid, "\"priority\" must be an integer from -1000 to 1000");
     }
     params.priority = priority.as_int();
   }
-  params.queue = body["queue"].is_null() ? agent.queue : std::string(body.text("queue"));
-  if (!params.queue.empty() || !body["queue"].is_null()) {
+  params.queue = body[field::queue].is_null() ? agent.queue : std::string(body.text(field::queue));
+  if (!params.queue.empty() || !body[field::queue].is_null()) {
     if (!agents::is_capability(params.queue)) {
       return fail(Code::input_invalid,
                   "\"queue\" must have 1 to 64 of the characters A-Z a-z 0-9 . _ -");
     }
   }
   if (params.queue == store::kDefaultQueue) params.queue.clear();
-  AE_ASSIGN(params.required_capabilities, capabilities_of(body["required_capabilities"]));
+  AE_ASSIGN(params.required_capabilities, capabilities_of(body[field::required_capabilities]));
   std::string deadline;
-  if (!body["deadline"].is_null()) {
-    AE_ASSIGN(Deadline requested, deadline_of(body.text("deadline"), now));
+  if (!body[field::deadline].is_null()) {
+    AE_ASSIGN(Deadline requested, deadline_of(body.text(field::deadline), now));
     // With a key or id it may be the retry of a request that was in time: then its job must be
     // found.
     const bool may_repeat = !params.idempotency_key.empty() || !params.job.empty();
@@ -188,8 +158,8 @@ Status parse_job_options(const Value& body, const agents::Agent& agent, Instant 
     deadline = std::move(requested.text);
   }
   engine::Limits budget;
-  if (!body["budget"].is_null()) {
-    AE_ASSIGN(budget, budget_of(body["budget"], *params.plan));
+  if (!body[field::budget].is_null()) {
+    AE_ASSIGN(budget, budget_of(body[field::budget], *params.plan));
     AE_ASSIGN(params.budget, lower_limits(params.plan->budget, budget));
   }
   params.explicit_options = normalized_request(body, params, agent, deadline, budget);
@@ -199,8 +169,16 @@ Status parse_job_options(const Value& body, const agents::Agent& agent, Instant 
   return {};
 }
 
-bool is_terminal(std::string_view status) {
-  return status == "completed" || status == "failed" || status == "cancelled";
+// An instant, or a duration before now. Fails with input_invalid.
+Result<std::optional<Instant>> time_parameter(const Query& query, std::string_view name,
+                                              Instant now) {
+  const std::string* text = query.find(name);
+  if (!text) return std::nullopt;
+  if (const auto at = instant_from_text(*text)) return at;
+  if (const auto before = duration_from_text(*text)) return now - *before;
+  return fail(Code::input_invalid, "\"" + std::string(name) +
+                                       "\" must be a time in UTC (2025-01-31T09:30:00Z) or a "
+                                       "duration before now (24h)");
 }
 
 // Contains the text in its id, agent, key or labels.
@@ -214,7 +192,7 @@ bool matches_text(const store::JobRow& row, const std::string& text) {
 
 // Has the job ended, or does it wait for an event or an operator?
 bool is_idle_status(std::string_view status) {
-  return is_terminal(status) || status == "waiting" || status == "parked";
+  return store::has_ended(status) || status == "waiting" || status == "parked";
 }
 
 Result<Duration> wait_parameter(const Query& query) {
@@ -226,13 +204,32 @@ Result<Duration> wait_parameter(const Query& query) {
   return *wait;
 }
 
-Value row_json(const store::JobRow& row) {
-  std::vector<Member> members{{"agent", row.agent},   {"created_at", to_text(row.created_at)},
-                              {"id", row.id.text},    {"labels", labels_value(row.labels)},
-                              {"status", row.status}, {"updated_at", to_text(row.updated_at)}};
-  if (!row.idempotency_key.empty()) members.emplace_back("idempotency_key", row.idempotency_key);
-  if (row.not_before) members.emplace_back("not_before", to_text(*row.not_before));
+Value row_json(const store::JobRow& row, const engine::State* live) {
+  std::vector<Member> members{{field::agent, row.agent},
+                              {"created_at", to_text(row.created_at)},
+                              {"id", row.id.text},
+                              {field::labels, labels_value(row.labels)},
+                              {field::priority, row.priority},
+                              {field::queue, row.queue},
+                              {"seq", row.last_seq},
+                              {"status", row.status},
+                              {"updated_at", to_text(row.updated_at)}};
+  if (!row.idempotency_key.empty())
+    members.emplace_back(field::idempotency_key, row.idempotency_key);
+  if (row.not_before) members.emplace_back(field::not_before, to_text(*row.not_before));
   if (row.wake_at) members.emplace_back("wake_at", to_text(*row.wake_at));
+  if (row.forked_from && !row.forked_from->empty()) {
+    members.emplace_back(field::forked_from, *row.forked_from);
+  }
+  Value summary = Value::object({});
+  if (live != nullptr) {
+    summary = engine::summary_view(*live);
+  } else if (row.summary) {
+    if (auto stored = parse_json(row.summary->body); stored && stored->is_object()) {
+      summary = *std::move(stored);
+    }
+  }
+  for (const auto& [name, value] : summary.members()) members.emplace_back(name, value);
   return Value::object(std::move(members));
 }
 
@@ -266,19 +263,30 @@ struct Api::Search {
 
 void Api::jobs(ContextPtr ctx) {
   if (ctx->query.find("stuck")) return stuck_jobs(std::move(ctx));
-  if (ctx->query.find("in_doubt")) return in_doubt_jobs(std::move(ctx));
+  if (ctx->query.find(field::in_doubt)) return in_doubt_jobs(std::move(ctx));
   const auto filter = [&]() -> Result<store::Filter> {
-    AE_TRY(ctx->query.check_names({"status", "agent", "label", "q", "cursor", "limit"}));
+    if (ctx->query.find("older_than")) {
+      return fail(Code::input_invalid, "\"older_than\" needs \"stuck\"");
+    }
     store::Filter wanted;
-    if (const auto* status = ctx->query.find("status")) {
-      if (std::ranges::find(kStatuses, std::string_view(*status)) == std::end(kStatuses)) {
+    for (const std::string& status : ctx->query.all("status")) {
+      if (std::ranges::find(kStatuses, std::string_view(status)) == std::end(kStatuses)) {
         return fail(Code::input_invalid,
                     "\"status\" must be queued, running, waiting, parked, completed, failed or "
                     "cancelled");
       }
-      wanted.status = *status;
+      wanted.statuses.push_back(status);
     }
-    if (const auto* agent = ctx->query.find("agent")) wanted.agent = *agent;
+    for (const auto& [name, text] :
+         {std::pair(field::agent, &wanted.agent), std::pair(field::queue, &wanted.queue),
+          std::pair(field::error, &wanted.error),
+          std::pair(field::forked_from, &wanted.forked_from)}) {
+      if (const auto* value = ctx->query.find(name)) *text = *value;
+    }
+    const Instant now = store_.now();
+    AE_ASSIGN(wanted.created_from, time_parameter(ctx->query, "since", now));
+    AE_ASSIGN(wanted.created_before, time_parameter(ctx->query, field::until, now));
+    AE_ASSIGN(wanted.updated_from, time_parameter(ctx->query, "updated_since", now));
     for (const std::string& text : ctx->query.all("label")) {
       AE_ASSIGN(auto pair, label(text));
       wanted.labels.push_back(std::move(pair));
@@ -315,20 +323,48 @@ void Api::search_jobs(ContextPtr ctx, std::shared_ptr<Search> search) {
     }
     const bool more = search->found.size() > search->wanted;
     const bool enough = more || search->examined >= kSearchMax;
-    if (!last && !enough && alive) return search_jobs(ctx, search);
+    if (!alive) return;
+    if (!last && !enough) return search_jobs(ctx, search);
     if (more) search->found.resize(search->wanted);
     std::vector<Value> items;
     items.reserve(search->found.size());
-    for (const store::JobRow& row : search->found) items.push_back(row_json(row));
+    for (const store::JobRow& row : search->found) {
+      items.push_back(row_json(row, runtime_.state_of(row.id)));
+    }
     Value next;
     if (more) {
       next = cursor_of(search->found.back());
     } else if (!last) {
       next = cursor_of(search->filter.after, *search->filter.after_number);
     }
-    ctx->answer(200,
-                Value::object({{"jobs", Value::array(std::move(items))}, {"next_cursor", next}}));
+    answer_large(ctx, Value::object({{"jobs", Value::array(std::move(items))},
+                                     {"next_cursor", next},
+                                     {"scanned", std::uint64_t{search->examined}}}));
   });
+}
+
+// The forks and retries of a job.
+void Api::forks(ContextPtr ctx) {
+  auto search = std::make_shared<Search>();
+  const auto job = [&]() -> Result<JobId> {
+    if (const auto* cursor = ctx->query.find("cursor")) apply_cursor(*cursor, search->filter);
+    AE_ASSIGN(search->wanted, ctx->query.limit(100, kJobsMax));
+    auto id = job_id_from_text(ctx->id);
+    if (!id) return fail(Code::not_found, id.error().message);
+    return id;
+  }();
+  if (!job) return ctx->refuse(job.error());
+  search->filter.forked_from = job->text;
+  search->filter.limit = search->wanted + 1;
+  store_.load_window(*job, {.events_max = 1},
+                     [this, alive = alive_.watch(), ctx, search](Result<store::LogWindow> origin) {
+                       if (!alive) return;
+                       if (!origin && origin.error().code == Code::not_found) {
+                         return ctx->refuse(missing_job_error(ctx->id));
+                       }
+                       if (!origin) return ctx->refuse(origin.error());
+                       search_jobs(ctx, search);
+                     });
 }
 
 // ---------------------------------------------------------------- creating
@@ -339,12 +375,12 @@ Result<runtime::NewJobRequest> Api::new_job(const RequestContext& ctx, const Val
     return fail(Code::unsupported,
                 "this process has no agents file: send the request to a server that has one");
   }
-  AE_ASSIGN(const OfferedAgent* const offer, find_offered_agent(body.text("agent")));
+  AE_ASSIGN(const OfferedAgent* const offer, find_offered_agent(body.text(field::agent)));
   const agents::Agent* const agent = offer->agent.get();
   const auto plan = offer->plan;
   params.agent = agent->name;
   params.plan = plan;
-  if (const Value* hash = body.find("plan_hash"); hash && !hash->is_null()) {
+  if (const Value* hash = body.find(field::plan_hash); hash && !hash->is_null()) {
     if (*hash != Value(to_hex(plan->hash))) {
       return fail(Code::needs_version,
                   "the process that owns this store runs another version of "
@@ -353,7 +389,7 @@ Result<runtime::NewJobRequest> Api::new_job(const RequestContext& ctx, const Val
                       "\"; restart it with this file, or start it with `serve --watch`");
     }
   }
-  const Value* input = body.find("input");
+  const Value* input = body.find(field::input);
   params.input = input ? *input : Value::object({});
   if (agent->input_schema) {
     AE_ASSIGN(const Schema schema, Schema::compile(*agent->input_schema));
@@ -361,7 +397,7 @@ Result<runtime::NewJobRequest> Api::new_job(const RequestContext& ctx, const Val
       return std::unexpected(std::move(valid).error().with_context("the input of " + params.agent));
     }
   }
-  AE_ASSIGN(params.labels, labels_of(body["labels"]));
+  AE_ASSIGN(params.labels, labels_of(body[field::labels]));
   for (const auto& [key, value] : agent->labels) {
     const auto same = [&](const auto& own) { return own.first == key; };
     if (std::ranges::find_if(params.labels, same) == params.labels.end()) {
@@ -391,16 +427,13 @@ void Api::create(ContextPtr ctx) {
 
 void Api::make_job(ContextPtr ctx) {
   auto params = [&]() -> Result<runtime::NewJobRequest> {
-    AE_TRY(ctx->query.check_names({"wait"}));
     AE_TRY(wait_parameter(ctx->query));
-    AE_ASSIGN(const Fields fields,
-              Fields::parse(ctx->request.body,
-                            {"agent", "input", "idempotency_key", "labels", "id", "plan_hash",
-                             "priority", "required_capabilities", "queue", "deadline", "budget"}));
-    for (const char* name : {"agent", "idempotency_key", "id", "plan_hash", "queue", "deadline"}) {
+    const Fields fields = std::move(ctx->fields);
+    for (const char* name : {field::agent, field::idempotency_key, "id", field::plan_hash,
+                             field::queue, field::deadline}) {
       AE_TRY(fields.text(name));
     }
-    if (fields["agent"].is_null()) return fail(Code::input_invalid, "\"agent\" is missing");
+    if (fields[field::agent].is_null()) return fail(Code::input_invalid, "\"agent\" is missing");
     return new_job(*ctx, fields.object());
   }();
   if (!params) return ctx->refuse(params.error());
@@ -419,17 +452,22 @@ void Api::make_job(ContextPtr ctx) {
 
 // Creating a job with a chosen id is idempotent.
 void Api::answer_existing_job(ContextPtr ctx, runtime::NewJobRequest params) {
-  ctx->id = params.job.text;
-  read(ctx, [this, ctx, params = std::move(params)](runtime::Runtime::JobSnapshot& read) {
-    if (read.state.agent != params.agent || read.state.input != params.input) {
-      return ctx->refuse({Code::already_exists,
-                          "the job " + params.job.text + " was created with another " +
-                              (read.state.agent != params.agent ? "agent (" + read.state.agent + ")"
-                                                                : std::string("input")) +
-                              "; use another id for a new job"});
-    }
-    answer_created(ctx, params.job, 200);
-  });
+  const JobId job = params.job;
+  compute<bool>(
+      ctx, job,
+      [job, agent = std::move(params.agent),
+       input = std::move(params.input)](Snapshot& read) -> Result<bool> {
+        if (read.state.agent == agent && read.state.input == input) return true;
+        return fail(Code::already_exists,
+                    "the job " + job.text + " was created with another " +
+                        (read.state.agent != agent ? "agent (" + read.state.agent + ")"
+                                                   : std::string(field::input)) +
+                        "; use another id for a new job");
+      },
+      [this, ctx, job](Result<bool> same) {
+        if (!same) return ctx->refuse(same.error());
+        answer_created(ctx, job, 200);
+      });
 }
 
 // `more`: additional members of the body.
@@ -444,29 +482,36 @@ void Api::answer_created(ContextPtr ctx, const JobId& job, int status, std::vect
   };
   auto read_job = [this, ctx, status, more = std::move(more), most, job,
                    refuse_unreadable](const std::shared_ptr<LongPoll>& long_poll) {
-    read_with_slot(ctx, job,
-                   [this, ctx, status, more, most, long_poll,
-                    refuse_unreadable](Result<runtime::Runtime::JobSnapshot> read) {
-                     if (!read) return refuse_unreadable(ctx, *long_poll, read.error());
-                     const bool waits = most.count() > 0 && !long_poll->last;
-                     if (waits && !is_idle_status(read->row.status))
-                       return long_poll->keep_waiting();
-                     long_poll->is_done = true;
-                     Value shown = job_json(*read);
-                     for (const auto& [name, value] : more) shown = shown.with(name, value);
-                     if (shown["forked_from"].is_object()) {
-                       shown = shown.with("kept", engine::imported_nodes(read->state));
-                     }
-                     ctx->answer(status, std::move(shown), target({"api", "jobs", ctx->id}, {}));
-                   });
+    const bool waits = most.count() > 0 && !long_poll->last;
+    // nullopt: the job continues.
+    compute<std::optional<ApiResponse>>(
+        ctx, job,
+        [more, waits, facts = job_facts(job),
+         maker = response_maker(ctx)](Snapshot& read) -> Result<std::optional<ApiResponse>> {
+          if (waits && !is_idle_status(read.row.status)) return std::nullopt;
+          Value shown = job_body(read, facts);
+          for (const auto& [name, value] : more) shown = shown.with(name, value);
+          if (shown[field::forked_from].is_object()) {
+            shown = shown.with("kept", engine::imported_nodes(read.state));
+          }
+          return maker.make(nullptr, std::move(shown));
+        },
+        [ctx, status, long_poll, refuse_unreadable](Result<std::optional<ApiResponse>> response) {
+          if (!response) return refuse_unreadable(ctx, *long_poll, response.error());
+          if (!*response) return long_poll->keep_waiting();
+          long_poll->is_done = true;
+          (*response)->status = status;
+          (*response)->location = target({"api", "jobs", ctx->id}, {});
+          ctx->done(**std::move(response));
+        });
   };
   wait(ctx, job, most,
-       [this, ctx, alive = alive_.watch(), job, most, refuse_unreadable,
+       [ctx, this, alive = alive_.watch(), job, most, refuse_unreadable,
         read_job = std::move(read_job)](const std::shared_ptr<LongPoll>& long_poll) {
          if (most.count() == 0 || long_poll->last) return read_job(long_poll);
          // The row has the status: the log, which may be long, is read once, at the end of the wait.
          store_.load(
-             job, store::kFirstCommit,
+             job, store::kNoCommits,
              [ctx, alive, read_job, long_poll, refuse_unreadable](Result<store::LoadedJob> loaded) {
                if (!alive) return;
                if (!loaded) return refuse_unreadable(ctx, *long_poll, loaded.error());
@@ -479,35 +524,23 @@ void Api::answer_created(ContextPtr ctx, const JobId& job, int status, std::vect
 // ---------------------------------------------------------------- one job
 
 void Api::job(ContextPtr ctx) {
-  if (auto known = ctx->query.check_names({}); !known) return ctx->refuse(known.error());
   with_fresh_agents([this, ctx] { show_job(ctx); });
 }
 
 void Api::show_job(ContextPtr ctx) {
-  read(ctx, [this, ctx](runtime::Runtime::JobSnapshot& read) {
-    Value body = job_json(read);
-    const Error* why = runtime_.refusal_of(read.row.id);
-    const bool versions = why != nullptr && (why->code == Code::needs_version ||
-                                             why->code == Code::execution_version_mismatch);
-    if (versions && store::is_runnable(read.row.status)) {
-      body = body.with("needs_version", why->message);
-    } else if (const auto missing_capabilities = runtime_.missing_capabilities(read.row);
-               options_.runs && !missing_capabilities.empty() &&
-               store::is_runnable(read.row.status)) {
-      body =
-          body.with("needs_version", "this process does not have " + missing_capabilities.front());
-    }
-    ctx->answer(200, std::move(body));
+  JobFacts facts = job_facts(JobId(ctx->id));
+  ctx->view_facts = facts.text();
+  read(ctx, [facts = std::move(facts)](Snapshot& read) -> Result<Value> {
+    return add_needs_version(job_body(read, facts), read.row, facts);
   });
 }
 
 void Api::trace(ContextPtr ctx) {
-  if (auto known = ctx->query.check_names({}); !known) return ctx->refuse(known.error());
-  read(ctx, [ctx](runtime::Runtime::JobSnapshot& read) { ctx->answer(200, trace_body(read)); });
+  read(ctx, [](Snapshot& read) -> Result<Value> { return trace_body(read); });
 }
 
+// Its body also depends on rows that have no events, so it has no ETag.
 void Api::verify(ContextPtr ctx) {
-  if (auto known = ctx->query.check_names({"key"}); !known) return ctx->refuse(known.error());
   const auto job = job_id_from_text(ctx->id);
   if (!job) return ctx->refuse({Code::not_found, job.error().message});
   std::vector<PublicKey> keys;
@@ -516,176 +549,14 @@ void Api::verify(ContextPtr ctx) {
     if (!key) return ctx->refuse(key.error());
     keys.push_back(*key);
   }
-  read_limiter_.acquire(ctx->request.by, [this, ctx, id = *job,
-                                          keys = std::move(keys)](ReadLimiter::Slot slot) mutable {
-    if (auto may = ctx->check_response_room(); !may) return ctx->refuse(may.error());
-    store_.load(id, 1,
-                [this, alive = alive_.watch(), ctx, id, slot = std::move(slot),
-                 keys = std::move(keys)](Result<store::LoadedJob> loaded) mutable {
-                  if (!loaded && loaded.error().code == Code::not_found) {
-                    return ctx->refuse(missing_job_error(id.text));
-                  }
-                  if (!loaded) return ctx->refuse(loaded.error());
-                  if (!alive) return;
-                  const auto body =
-                      std::make_shared<VerifyBody>(id, std::move(*loaded), std::move(keys));
-                  async::run_in_slices(
-                      loop_, steady_, [body] { return body->next(); },
-                      [ctx, body, slot = std::move(slot)] { ctx->answer(200, body->take()); });
-                });
-  });
-}
-
-void Api::replay(ContextPtr ctx) {
-  if (auto known = ctx->query.check_names({"at"}); !known) return ctx->refuse(known.error());
-  const auto at = ctx->query.number("at");
-  if (!at) return ctx->refuse(at.error());
-  read(ctx, [this, alive = alive_.watch(), ctx, at = *at](runtime::Runtime::JobSnapshot& read) {
-    if (!alive) return;
-    const std::uint64_t last = read.events.empty() ? 0 : read.events.back().seq;
-    const std::uint64_t seq = at.value_or(last);
-    if (seq < 1 || seq > last) {
-      return ctx->refuse({Code::input_invalid, "\"at\" must be from 1 to " + std::to_string(last) +
-                                                   ", the last event of this job"});
-    }
-    const auto body = std::make_shared<ReplayBody>(std::move(read), seq);
-    async::run_in_slices(
-        loop_, steady_, [body] { return body->next(); },
-        [ctx, body, slot = ctx->slot.lock()] {
-          auto state = body->take();
-          if (!state) return ctx->refuse(state.error());
-          ctx->answer(200, std::move(*state));
-        });
-  });
-}
-
-// ---------------------------------------------------------------- events
-
-void Api::events(ContextPtr ctx) {
-  struct EventsParams {
-    std::uint64_t after = 0;
-    std::size_t limit = kEventsDefault;
-    std::optional<EventClass> of_class;
-    bool effects = false;
-    std::string type;
-    Duration wait{};
-  };
-  auto params = [&]() -> Result<EventsParams> {
-    EventsParams w;
-    AE_TRY(ctx->query.check_names({"after", "limit", "class", "type", "wait"}));
-    AE_ASSIGN(const auto after, ctx->query.number("after"));
-    w.after = after.value_or(0);
-    AE_ASSIGN(w.limit, ctx->query.limit(kEventsDefault, kEventsMax));
-    const auto* of_class = ctx->query.find("class");
-    w.effects = of_class && *of_class == "effect";
-    if (!w.effects) {
-      AE_ASSIGN(w.of_class, class_of(of_class));
-    }
-    if (const auto* type = ctx->query.find("type"); type && !type->empty()) {
-      AE_TRY(is_event_type(*type));
-      w.type = *type;
-    }
-    AE_ASSIGN(w.wait, wait_parameter(ctx->query));
-    return w;
-  }();
-  if (!params) return ctx->refuse(params.error());
-  const auto job = job_id_from_text(ctx->id);
-  if (!job) return ctx->refuse({Code::not_found, job.error().message});
-  wait(ctx, *job, params->wait,
-       [this, ctx, job = *job, params = *params](const std::shared_ptr<LongPoll>& long_poll) {
-         // The kind of an effect depends on the events before it.
-         const std::uint64_t from = params.effects ? 0 : params.after;
-         read_limiter_.acquire(ctx->request.by, [this, ctx, job, params, from,
-                                                 long_poll](ReadLimiter::Slot slot) {
-           if (auto may = ctx->check_response_room(); !may) {
-             long_poll->is_done = true;
-             return ctx->refuse(may.error());
-           }
-           read_log(job, from,
-                    [ctx, job, params, long_poll, slot = std::move(slot)](Result<Log> log) {
-                      if (!log) {
-                        long_poll->is_done = true;
-                        return ctx->refuse(log.error());
-                      }
-                      std::vector<Value> found;
-                      Value next;
-                      engine::EffectKinds kinds;
-                      for (const Event& event : log->events) {
-                        const std::string_view kind = params.effects ? kinds.kind_of(event) : "";
-                        if (event.seq <= params.after || (params.effects && kind.empty())) continue;
-                        if (params.of_class && class_of(event) != *params.of_class) continue;
-                        if (!params.type.empty() && event_name(event) != params.type) continue;
-                        if (found.size() == params.limit) {
-                          next = found.back()["seq"];
-                          break;
-                        }
-                        found.push_back(envelope(job, event));
-                        if (params.effects) found.back() = found.back().with("kind", kind);
-                      }
-                      const bool ended = is_terminal(log->row.status);
-                      const bool answers =
-                          !found.empty() || params.wait.count() == 0 || long_poll->last || ended;
-                      if (!answers) return long_poll->keep_waiting();
-                      long_poll->is_done = true;
-                      ctx->answer(200, Value::object({{"ended", ended},
-                                                      {"events", Value::array(std::move(found))},
-                                                      {"next", next}}));
-                    });
-         });
-       });
-}
-
-void Api::read_log(const JobId& job, std::uint64_t after, async::Done<Result<Log>> done) {
-  ReadPosition from;
-  if (const auto position = read_positions_.find(job);
-      position != read_positions_.end() && position->second.seq <= after) {
-    from = position->second;
-  }
-  store_.load(job, from.seq + 1,
-              [this, alive = alive_.watch(), job, from, after,
-               done = std::move(done)](Result<store::LoadedJob> loaded) mutable {
-                if (!loaded && loaded.error().code == Code::not_found) {
-                  return done(std::unexpected(missing_job_error(job.text)));
-                }
-                if (!loaded) return done(std::unexpected(loaded.error()));
-                const BlobSource blobs = [&](const Hash& hash) -> Result<std::string> {
-                  for (const Blob& blob : loaded->blobs) {
-                    if (blob.hash == hash) return blob.bytes;
-                  }
-                  return fail(Code::log_corrupt, "a blob is missing: " + to_hex(hash));
-                };
-                Log log{std::move(loaded->row), {}};
-                ReadPosition position = from;
-                const auto read = [&]() -> Status {
-                  for (const std::string& bytes : loaded->commits) {
-                    AE_ASSIGN(OpenedBatch opened, open(job, bytes, position.head, blobs));
-                    if (opened.first_seq != position.seq + 1) {
-                      return fail(Code::log_corrupt,
-                                  "event " + std::to_string(position.seq + 1) + " is missing");
-                    }
-                    position = {opened.last_seq, opened.head};
-                    for (Event& event : opened.events) log.events.push_back(std::move(event));
-                  }
-                  const bool is_end =
-                      position.seq == log.row.last_seq && position.head == log.row.head;
-                  if (is_end || (from.seq == 0 && position.seq >= log.row.last_seq)) return {};
-                  return fail(Code::log_corrupt,
-                              "the log ends at event " + std::to_string(position.seq) +
-                                  ", the job's row has " + std::to_string(log.row.last_seq));
-                }();
-                // The log may be of another job: the first one was deleted, and a new one has its
-                // id.
-                if (!read && from.seq > 0 && alive) {
-                  read_positions_.erase(job);
-                  return read_log(job, after, std::move(done));
-                }
-                if (!read) return done(std::unexpected(read.error()));
-                if (alive) {
-                  if (read_positions_.size() >= kReadPositionsMax) read_positions_.clear();
-                  read_positions_[job] = position;
-                }
-                done(std::move(log));
-              });
+  compute_loaded<ApiResponse>(
+      ctx, *job, 1,
+      [job = *job, keys = std::move(keys), maker = response_maker(ctx)](
+          store::LoadedJob&& loaded, const async::Interrupt& interrupt) -> Result<ApiResponse> {
+        AE_ASSIGN(Value body, verify_body(job, loaded, keys, interrupt));
+        return maker.make(nullptr, std::move(body));
+      },
+      respond(ctx));
 }
 
 }  // namespace ae::api

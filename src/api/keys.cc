@@ -6,6 +6,7 @@
 #include "api/authenticator.h"
 #include "api/request_context.h"
 #include "json/json.h"
+#include "log/field_names.h"
 
 namespace ae::api {
 namespace {
@@ -20,7 +21,7 @@ Value key_json(const store::ApiKey& key, Instant now) {
                               {"live", key.is_live(now)},
                               {"name", key.name},
                               {"role", key.role}};
-  if (key.expires_at) members.emplace_back("expires_at", to_text(*key.expires_at));
+  if (key.expires_at) members.emplace_back(field::expires_at, to_text(*key.expires_at));
   if (key.revoked_at) {
     members.emplace_back("revoked_at", to_text(*key.revoked_at));
     members.emplace_back("revoked_by", key.revoked_by);
@@ -45,8 +46,7 @@ struct KeyParams {
   std::optional<Duration> expires;
 };
 
-Result<KeyParams> parse_key_params(const std::string& body) {
-  AE_ASSIGN(const Fields fields, Fields::parse(body, {"role", "name", "expires"}));
+Result<KeyParams> parse_key_params(const Fields& fields) {
   KeyParams params{};
   AE_ASSIGN(params.name, name_of(fields));
   AE_ASSIGN(const std::string role, fields.text("role"));
@@ -84,7 +84,6 @@ std::string random_hex(async::RandomSource& random, std::size_t digits) {
 }  // namespace
 
 void Api::keys(ContextPtr ctx) {
-  if (auto known = ctx->query.check_names({}); !known) return ctx->refuse(known.error());
   registry_.refresh_if_older(Duration(0), [this, ctx](Status read) {
     if (!read) return ctx->refuse(read.error());
     std::vector<const store::ApiKey*> keys;
@@ -100,8 +99,7 @@ void Api::keys(ContextPtr ctx) {
 }
 
 void Api::create_key(ContextPtr ctx) {
-  if (auto known = ctx->query.check_names({}); !known) return ctx->refuse(known.error());
-  const auto params = parse_key_params(ctx->request.body);
+  const auto params = parse_key_params(ctx->fields);
   if (!params) return ctx->refuse(params.error());
   AE_CHECK(options_.random_source != nullptr, "nothing to draw a key from");
   registry_.refresh_if_older(Duration(0), [this, alive = alive_.watch(), ctx,
@@ -144,7 +142,6 @@ void Api::create_key(ContextPtr ctx) {
 
 // Revoking is idempotent.
 void Api::revoke_key(ContextPtr ctx) {
-  if (auto known = ctx->query.check_names({}); !known) return ctx->refuse(known.error());
   registry_.refresh_if_older(Duration(0), [this, alive = alive_.watch(), ctx](Status read) {
     if (!read) return ctx->refuse(read.error());
     const store::ApiKey* const key = registry_.registry().key(ctx->id);

@@ -7,6 +7,7 @@
 #include "api/mcp_call.h"
 #include "api/problem.h"
 #include "json/json.h"
+#include "log/field_names.h"
 
 namespace ae::api {
 namespace {
@@ -145,6 +146,7 @@ void Mcp::handle_batch(const ApiRequest& request, const Value& all, async::Done<
   for (const Value& message : all.items()) {
     ApiRequest each = request;
     each.on_notification = nullptr;
+    each.render = nullptr;
     each.mcp_headers.reset();
     each.mcp_revision = revision;
     handle_message(std::move(each), message, [batch](ApiResponse answer) {
@@ -191,8 +193,8 @@ void Mcp::handle_message(ApiRequest request, const Value& value, async::Done<Api
   }
   call->read_client();
   call->progress_token = token;
-  for (const auto& [name, header] : {std::pair{"traceparent", &call->caller.traceparent},
-                                     std::pair{"tracestate", &call->caller.tracestate}}) {
+  for (const auto& [name, header] : {std::pair{field::traceparent, &call->caller.traceparent},
+                                     std::pair{field::tracestate, &call->caller.tracestate}}) {
     if (header->empty()) *header = call->meta().text(name);
   }
   call->until = steady_.since_start() + kMcpCallWait;
@@ -250,36 +252,50 @@ std::expected<void, mcp::RpcError> Mcp::resolve_revision(Call& call) const {
 
 // ---------------------------------------------------------------- responses
 
-void Mcp::finish(const CallPtr& call, Value result) const {
-  if (call->modern()) {
+Mcp::MessageFrame Mcp::frame_of(const Call& call) const {
+  return {.id = call.message.id, .modern = call.modern(), .version = version_};
+}
+
+Value Mcp::MessageFrame::message(Value result) const {
+  if (modern) {
     if (result["resultType"].is_null()) result = result.with("resultType", "complete");
-    const Value us = Value::object({{"name", "aetheris"}, {"version", version_}});
+    const Value us = Value::object({{"name", "aetheris"}, {field::version, version}});
     const Value meta = result["_meta"].is_object() ? result["_meta"] : empty();
     result = result.with("_meta", meta.with(mcp::kServerInfo, us));
   }
-  call->done(rpc(200, mcp::response(call->message.id, result)));
+  return mcp::response(id, result);
+}
+
+void Mcp::finish(const CallPtr& call, Value result) const {
+  call->done(rpc(200, frame_of(*call).message(std::move(result))));
 }
 
 void Mcp::send(ApiRequest request, Then then) {
   handler_(std::move(request),
-           [alive = alive_.watch(), then = std::move(then)](const ApiResponse& answer) mutable {
-             if (alive) then(answer);
+           [alive = alive_.watch(), then = std::move(then)](ApiResponse answer) mutable {
+             if (alive) then(std::move(answer));
            });
 }
 
-void Mcp::call_route(const CallPtr& call, std::string_view method, Path path, QueryPairs query,
-                     const Value& body, Then then) {
+ApiRequest Mcp::route_request(const Call& call, std::string_view method, Path path,
+                              QueryPairs query) const {
   ApiRequest request;
   request.method = method;
   request.path = std::move(path);
   request.query = std::move(query);
+  request.traceparent = call.caller.traceparent;
+  request.tracestate = call.caller.tracestate;
+  request.by = call.caller.by;
+  request.role = call.caller.role;
+  request.local = call.caller.local;
+  request.disconnected = call.caller.disconnected;
+  return request;
+}
+
+void Mcp::call_route(const CallPtr& call, std::string_view method, Path path, QueryPairs query,
+                     const Value& body, Then then) {
+  ApiRequest request = route_request(*call, method, std::move(path), std::move(query));
   if (!body.is_null()) request.body = canonical(body);
-  request.traceparent = call->caller.traceparent;
-  request.tracestate = call->caller.tracestate;
-  request.by = call->caller.by;
-  request.role = call->caller.role;
-  request.local = call->caller.local;
-  request.disconnected = call->caller.disconnected;
   send(std::move(request), std::move(then));
 }
 
@@ -299,11 +315,12 @@ void Mcp::initialize(CallPtr call) {
                                 {"requests",
                                  Value::object({{"tools", Value::object({{"call", empty()}})}})}}));
   }
-  finish(call, Value::object(
-                   {{"capabilities", offers},
-                    {"instructions", kInstructions},
-                    {"protocolVersion", mcp::to_text(agreed)},
-                    {"serverInfo", Value::object({{"name", "aetheris"}, {"version", version_}})}}));
+  finish(call,
+         Value::object(
+             {{"capabilities", offers},
+              {"instructions", kInstructions},
+              {"protocolVersion", mcp::to_text(agreed)},
+              {"serverInfo", Value::object({{"name", "aetheris"}, {field::version, version_}})}}));
 }
 
 void Mcp::discover(CallPtr call) {

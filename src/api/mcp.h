@@ -53,7 +53,7 @@ class Mcp {
  private:
   struct Call;  // mcp_call.h
   using CallPtr = std::shared_ptr<Call>;
-  using Then = std::move_only_function<void(const ApiResponse&)>;
+  using Then = std::move_only_function<void(ApiResponse)>;
   using WithJob = std::move_only_function<void(const Value& job)>;
   using QuestionsCallback = std::move_only_function<void(const std::vector<Value>& approvals)>;
   struct Method;
@@ -65,6 +65,14 @@ class Mcp {
   void handle_batch(const ApiRequest& request, const Value& all, async::Done<ApiResponse> done);
   std::expected<void, mcp::RpcError> resolve_revision(Call& call) const;
   void finish(const CallPtr& call, Value result) const;
+  // The message with the result. It may be called on a reader thread.
+  struct MessageFrame {
+    Value id;
+    bool modern = false;
+    std::string version;  // of this program
+    Value message(Value result) const;
+  };
+  MessageFrame frame_of(const Call& call) const;
   void initialize(CallPtr call);
   void discover(CallPtr call);
   void ping(CallPtr call);
@@ -102,6 +110,8 @@ class Mcp {
   // Calls one route with the principal of the message.
   void call_route(const CallPtr& call, std::string_view method, Path path, QueryPairs query,
                   const Value& body, Then then);
+  ApiRequest route_request(const Call& call, std::string_view method, Path path,
+                           QueryPairs query) const;
   void send(ApiRequest request, Then then);
   // The open questions of the job to its users; none if the client does not support elicitation.
   void with_questions(const CallPtr& call, const Value& job, QuestionsCallback then);

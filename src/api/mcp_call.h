@@ -37,7 +37,7 @@ struct Mcp::Call {
   void read_client();
   // Before it waits: frees the params of its message and their share of body memory.
   void drop_params();
-  bool is_disconnected() const { return caller.disconnected && *caller.disconnected; }
+  bool is_disconnected() const { return caller.disconnected.stop_requested(); }
 
   void refuse(mcp::RpcError error, int status = 0);
   void refuse_params(std::string what) {

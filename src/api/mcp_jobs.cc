@@ -9,6 +9,7 @@
 #include "base/ids.h"
 #include "base/utf8.h"
 #include "json/json.h"
+#include "log/field_names.h"
 
 namespace ae::api {
 namespace {
@@ -34,7 +35,7 @@ std::string progress_text(const Value& job) {
 
 // The limits that the next call exceeds, of a job that is parked for its budget.
 std::span<const Value> shortfall_of(const Value& job) {
-  const Value& budget = job["budget"];
+  const Value& budget = job[field::budget];
   return budget.is_object() ? items_of(budget["lacking"]) : std::span<const Value>();
 }
 
@@ -44,20 +45,22 @@ bool is_form(const Value& wait) { return wait["question"].text("mode") == "form"
 // A job without a result, as a value for the caller.
 Value job_summary(const Value& job) {
   std::vector<Member> members{{"job_id", job["id"]}, {"status", job["status"]}};
-  for (const char* name : {"error", "parked", "progress", "waits", "in_doubt", "needs_version"}) {
+  for (const char* name :
+       {field::error, "parked", "progress", field::waits, field::in_doubt, "needs_version"}) {
     const Value& value = job[name];
     if (!value.is_null() && !(value.is_array() && value.size() == 0)) {
       members.emplace_back(name, value);
     }
   }
-  if (items_of(job["waits"]).size() > 0) {
+  if (items_of(job[field::waits]).size() > 0) {
     std::vector<Value> waits;
-    for (const Value& wait : items_of(job["waits"])) {
+    for (const Value& wait : items_of(job[field::waits])) {
       waits.push_back(is_form(wait) ? wait.with("answer", "data") : wait);
     }
-    std::ranges::find(members, "waits", &Member::first)->second = Value::array(std::move(waits));
+    std::ranges::find(members, field::waits, &Member::first)->second =
+        Value::array(std::move(waits));
   }
-  if (shortfall_of(job).size() > 0) members.emplace_back("budget", job["budget"]);
+  if (shortfall_of(job).size() > 0) members.emplace_back(field::budget, job[field::budget]);
   return Value::object(std::move(members));
 }
 
@@ -69,7 +72,7 @@ std::string clip_text(std::string text) {
 // A question to a user as text that a client can pass on: the call with its arguments, or the
 // question.
 std::string question_text(const std::string& job, const Value& wait) {
-  std::string text = "- a decision (" + std::string(wait.text("node_id")) + ")";
+  std::string text = "- a decision (" + std::string(wait.text(field::node_id)) + ")";
   const std::string tool(wait.text("tool"));
   const Value& question = wait["question"];
   if (question.is_object()) {
@@ -80,17 +83,18 @@ std::string question_text(const std::string& job, const Value& wait) {
       text.append(", at ").append(escape_hidden_json(canonical(question["url"])));
   } else if (!tool.empty()) {
     text += " on the call of tool \"" + tool + "\" with " +
-            clip_text(escape_hidden_json(canonical(wait["arguments"])));
+            clip_text(escape_hidden_json(canonical(wait[field::arguments])));
   } else {
-    text += ", key " + escape_hidden_json(canonical(wait["correlation_key"]));
+    text += ", key " + escape_hidden_json(canonical(wait[field::correlation_key]));
   }
-  if (wait["reason"].is_string() && !question.is_object()) {
-    text.append(", reason: ").append(escape_hidden(wait.text("reason")));
+  if (wait[field::reason].is_string() && !question.is_object()) {
+    text.append(", reason: ").append(escape_hidden(wait.text(field::reason)));
   }
-  if (wait["expires_at"].is_string()) text += ", until " + std::string(wait.text("expires_at"));
+  if (wait[field::expires_at].is_string())
+    text += ", until " + std::string(wait.text(field::expires_at));
   text += ": with the decision, call aetheris_answer {\"job_id\": \"" + job + "\", ";
-  if (wait["approval_id"].is_string()) {
-    text += "\"approval_id\": " + canonical(wait["approval_id"]) + ", ";
+  if (wait[field::approval_id].is_string()) {
+    text += "\"approval_id\": " + canonical(wait[field::approval_id]) + ", ";
   }
   if (is_form(wait)) {
     return text + "\"payload\": …}, with a payload that matches this schema: " +
@@ -103,16 +107,16 @@ std::string question_text(const std::string& job, const Value& wait) {
 
 std::string wait_text(const Value& job, const Value& wait) {
   const std::string id = std::string(job.text("id"));
-  const std::string key = canonical(wait["correlation_key"]);
-  const std::string_view type = wait.text("wait_type");
+  const std::string key = canonical(wait[field::correlation_key]);
+  const std::string_view type = wait.text(field::wait_type);
   if (wait["expired"] == Value(true)) {
-    return "- nothing: its wait (" + std::string(wait.text("node_id")) + ") expired at " +
-           std::string(wait.text("expires_at")) + ", and it resumes when a process runs it";
+    return "- nothing: its wait (" + std::string(wait.text(field::node_id)) + ") expired at " +
+           std::string(wait.text(field::expires_at)) + ", and it resumes when a process runs it";
   }
   if (type == "human") return question_text(id, wait);
-  if (type == "timer") return "- the time " + std::string(wait.text("due_at"));
+  if (type == "timer") return "- the time " + std::string(wait.text(field::due_at));
   if (type == "message") {
-    return "- a message on channel " + canonical(wait["channel"]) + ": " +
+    return "- a message on channel " + canonical(wait[field::channel]) + ": " +
            std::string(wait.text("command"));
   }
   return "- a signal: aetheris_signal {\"job_id\": \"" + id + "\", \"key\": " + key +
@@ -120,7 +124,7 @@ std::string wait_text(const Value& job, const Value& wait) {
 }
 
 // Does this unknown outcome need a decision? An abandoned call does not block the job.
-bool needs_decision(const Value& doubt) { return doubt["commands"].size() > 0; }
+bool needs_decision(const Value& doubt) { return doubt[field::commands].size() > 0; }
 
 }  // namespace
 
@@ -149,23 +153,25 @@ bool is_idle(const Value& job) {
   if (has_ended(job) || job.text("status") == "parked") return true;
   if (job.text("status") != "waiting") return false;
   // A job that waits only for timers continues by itself.
-  return std::ranges::any_of(items_of(job["waits"]),
-                             [](const Value& wait) { return wait.text("wait_type") != "timer"; }) ||
-         std::ranges::any_of(items_of(job["in_doubt"]), needs_decision);
+  return std::ranges::any_of(
+             items_of(job[field::waits]),
+             [](const Value& wait) { return wait.text(field::wait_type) != "timer"; }) ||
+         std::ranges::any_of(items_of(job[field::in_doubt]), needs_decision);
 }
 
 std::string waits_text(const Value& job) {
   std::string text;
-  for (const Value& wait : items_of(job["waits"])) text += "\n" + wait_text(job, wait);
-  for (const Value& doubt : items_of(job["in_doubt"])) {
+  for (const Value& wait : items_of(job[field::waits])) text += "\n" + wait_text(job, wait);
+  for (const Value& doubt : items_of(job[field::in_doubt])) {
     if (!needs_decision(doubt)) continue;
     text += "\n- a decision whether the call of tool \"" + std::string(doubt.text("tool")) +
             "\" happened:";
-    for (const Value& command : items_of(doubt["commands"])) text += "\n  " + command.as_string();
+    for (const Value& command : items_of(doubt[field::commands]))
+      text += "\n  " + command.as_string();
   }
   const Value& parked = job["parked"];
   if (parked.is_object()) {
-    text += "\n- parked: " + std::string(parked.text("reason"));
+    text += "\n- parked: " + std::string(parked.text(field::reason));
     std::string limits;
     for (const Value& one : shortfall_of(job)) {
       limits.append(limits.empty() ? ", the next call exceeds " : ", ");
@@ -173,11 +179,11 @@ std::string waits_text(const Value& job) {
     }
     text += limits;
     if (parked["command"].is_string() &&
-        std::ranges::none_of(items_of(job["in_doubt"]), needs_decision)) {
+        std::ranges::none_of(items_of(job[field::in_doubt]), needs_decision)) {
       text += "; " + parked["command"].as_string();
     }
   }
-  for (const Value& doubt : items_of(job["in_doubt"])) {
+  for (const Value& doubt : items_of(job[field::in_doubt])) {
     if (needs_decision(doubt)) continue;
     text += "\nIt does not wait for the call of tool \"" + std::string(doubt.text("tool")) +
             "\": the call was given up, and its outcome is unknown.";
@@ -194,7 +200,7 @@ Value tool_result(mcp::Revision revision, std::string text, const Value& structu
     // Modern revisions accept any value; older ones only an object.
     const bool fits = structured.is_object() || mcp::is_modern(revision);
     members.emplace_back("structuredContent",
-                         fits ? structured : Value::object({{"result", structured}}));
+                         fits ? structured : Value::object({{field::result, structured}}));
   }
   if (!job.empty()) {
     members.emplace_back("_meta", Value::object({{std::string(kJobMeta), job}}));
@@ -203,22 +209,23 @@ Value tool_result(mcp::Revision revision, std::string text, const Value& structu
 }
 
 Value tool_error(mcp::Revision revision, const Value& problem) {
-  const std::string code(problem.text("code"));
-  return tool_result(revision, code + ": " + std::string(problem.text("detail")),
-                     Value::object({{"code", code}, {"message", problem["detail"]}}), true);
+  const std::string code(problem.text(field::code));
+  return tool_result(revision, code + ": " + std::string(problem.text(field::detail)),
+                     Value::object({{field::code, code}, {"message", problem[field::detail]}}),
+                     true);
 }
 
 Value job_result(mcp::Revision revision, const Value& job) {
   const std::string id(job.text("id"));
   const std::string_view status = job.text("status");
   if (status == "completed") {
-    const Value& result = job["result"];
+    const Value& result = job[field::result];
     return tool_result(revision, result.is_string() ? result.as_string() : pretty(result), result,
                        false, id);
   }
   if (has_ended(job)) {
-    const std::string what =
-        std::string(job["error"].text("code")) + ": " + std::string(job["error"].text("message"));
+    const std::string what = std::string(job[field::error].text(field::code)) + ": " +
+                             std::string(job[field::error].text("message"));
     return tool_result(
         revision,
         "The job " + id + " " + (status == "failed" ? "failed. " : "was cancelled. ") + what,
@@ -259,25 +266,26 @@ void Mcp::follow(const CallPtr& call, const Value& job, WithJob then) {
   call->last_read_at = now;
   const std::string id(job.text("id"));
   const Duration wait = std::min(kPollWait, call->until - now);
-  call_route(call, "GET", {"api", "jobs", id, "events"},
-             {{"after", std::to_string(job["seq"].as_int())},
-              {"limit", "1"},
-              {"wait", in_milliseconds(wait)}},
-             {}, [this, call, id, then = std::move(then)](const ApiResponse& response) mutable {
-               if (response.status != 200) return call->refuse(response);
-               const bool silent = response.body["events"].size() == 0;
-               if (silent && call->caller.on_notification && !call->progress_token.is_null())
-                 call->caller.on_notification({});
-               const Duration pause = silent ? kPauseSilent : kPause;
-               const Duration early = call->last_read_at + pause - steady_.since_start();
-               if (early <= Duration(0) || shutting_down_)
-                 return reread_job(call, id, std::move(then));
-               loop_.after(
-                   std::min(early, std::max(Duration(0), call->until - steady_.since_start())),
-                   [this, alive = alive_.watch(), call, id, then = std::move(then)]() mutable {
-                     if (alive) reread_job(call, id, std::move(then));
-                   });
-             });
+  call_route(
+      call, "GET", {"api", "jobs", id, "events"},
+      {{"after", std::to_string(job["seq"].as_int())},
+       {"limit", "1"},
+       {"wait", in_milliseconds(wait)}},
+      {}, [this, call, id, job, then = std::move(then)](const ApiResponse& response) mutable {
+        // No log is read for a client that has disconnected.
+        if (response.status != 200 && call->is_disconnected()) return then(job);
+        if (response.status != 200) return call->refuse(response);
+        const bool silent = response.body["events"].size() == 0;
+        if (silent && call->caller.on_notification && !call->progress_token.is_null())
+          call->caller.on_notification({});
+        const Duration pause = silent ? kPauseSilent : kPause;
+        const Duration early = call->last_read_at + pause - steady_.since_start();
+        if (early <= Duration(0) || shutting_down_) return reread_job(call, id, std::move(then));
+        loop_.after(std::min(early, std::max(Duration(0), call->until - steady_.since_start())),
+                    [this, alive = alive_.watch(), call, id, then = std::move(then)]() mutable {
+                      if (alive) reread_job(call, id, std::move(then));
+                    });
+      });
 }
 
 void Mcp::reread_job(const CallPtr& call, const std::string& job, WithJob then) {

@@ -6,6 +6,7 @@
 #include "api/mcp.h"
 #include "api/mcp_call.h"
 #include "json/json.h"
+#include "log/field_names.h"
 
 namespace ae::api {
 namespace {
@@ -72,7 +73,7 @@ void Mcp::list_resources(CallPtr call) {
                for (const Value& row : items_of(response.body["jobs"])) {
                  const std::string id(row.text("id"));
                  all.push_back(Value::object(
-                     {{"description", "A job of " + std::string(row.text("agent")) + ", " +
+                     {{"description", "A job of " + std::string(row.text(field::agent)) + ", " +
                                           std::string(row.text("status")) + ", made " +
                                           std::string(row.text("created_at"))},
                       {"mimeType", kJson},
@@ -115,16 +116,32 @@ void Mcp::read_resource(CallPtr call) {
   if (!found) return missing();
   Path path{"api", "jobs", found->job};
   if (!found->part.empty()) path.push_back(found->part);
-  call_route(
-      call, "GET", std::move(path), std::move(found->query), {},
-      [this, call, missing](const ApiResponse& response) {
-        if (response.status == 404) return missing();
-        if (response.status != 200) return call->refuse(response);
-        const Value text = Value::object({{"mimeType", kJson},
-                                          {"text", canonical(response.body)},
-                                          {"uri", call->params()["uri"]}});
-        finish(call, with_age(Value::object({{"contents", Value::array({text})}}), call->modern()));
-      });
+  // The body can be large: the message is made and printed on a reader thread, except for a client
+  // that takes it as a Value.
+  const bool renders = static_cast<bool>(call->caller.render);
+  const auto message = [frame = frame_of(*call), uri = uri.as_string()](const Value& text) {
+    const Value content = Value::object({{"mimeType", kJson}, {"text", text}, {"uri", uri}});
+    return frame.message(
+        with_age(Value::object({{"contents", Value::array({content})}}), frame.modern));
+  };
+  ApiRequest request = route_request(*call, "GET", std::move(path), std::move(found->query));
+  request.render = [message, render = call->caller.render](const Value& body) {
+    return render ? render(message(canonical(body))) : RenderedBody{canonical(body)};
+  };
+  send(std::move(request), [call, missing, message, renders](ApiResponse response) {
+    if (response.status == 404) return missing();
+    if (response.status != 200) return call->refuse(response);
+    // Without a reader thread, as behind a remote server, nothing is rendered.
+    ApiResponse answer;
+    answer.rpc = true;
+    if (response.rendered && renders) {
+      answer.rendered = std::move(response.rendered);
+    } else {
+      answer.body = message(response.rendered ? Value(std::move(response.rendered->bytes))
+                                              : Value(canonical(response.body)));
+    }
+    call->done(std::move(answer));
+  });
 }
 
 }  // namespace ae::api

@@ -8,10 +8,14 @@
 #include "api/mcp.h"
 #include "api/mcp_call.h"
 #include "api/problem.h"
+#include "inspect/request_kind.h"
 #include "json/json.h"
+#include "log/field_names.h"
 
 namespace ae::api {
 namespace {
+
+using engine::RequestKind;
 
 constexpr int kPollEvery = 1'000;                 // milliseconds, as recommended to clients
 constexpr std::size_t kQuestionShownMax = 2'000;  // bytes of arguments in a question
@@ -34,9 +38,9 @@ Value task_of(const Value& job, bool modern, bool has_questions) {
                               {modern ? "ttlMs" : "ttl", Value()},
                               {modern ? "pollIntervalMs" : "pollInterval", kPollEvery}};
   std::string message(job.text("status"));
-  if (job["error"].is_object()) {
-    message += ": " + std::string(job["error"].text("code")) + ": " +
-               std::string(job["error"].text("message"));
+  if (job[field::error].is_object()) {
+    message += ": " + std::string(job[field::error].text(field::code)) + ": " +
+               std::string(job[field::error].text("message"));
   } else if (is_idle(job) && !has_ended(job)) {
     message += " for:" + waits_text(job);
   }
@@ -46,33 +50,34 @@ Value task_of(const Value& job, bool modern, bool has_questions) {
 
 // The form of a tool: passed on unchanged.
 bool is_form_approval(const Value& approval) {
-  return approval.text("kind") == "question" && approval["question"].text("mode") == "form";
+  return approval.text(field::kind) == to_text(RequestKind::question) &&
+         approval["question"].text("mode") == "form";
 }
 
 bool is_decision(const Value& approval) { return approval.text("answer") != "data"; }
 
 // The correlation key of the wait: unique within a job.
-std::string_view wait_key(const Value& approval) { return approval.text("correlation_key"); }
+std::string_view wait_key(const Value& approval) { return approval.text(field::correlation_key); }
 
 Value question(const Value& approval) {
   const bool decides = is_decision(approval);
   std::string message = "Job " + std::string(approval.text("job_id")) + " asks: ";
-  if (approval.text("kind") == "call") {
-    std::string arguments = canonical(approval["arguments"]);
+  if (approval.text(field::kind) == to_text(RequestKind::call)) {
+    std::string arguments = canonical(approval[field::arguments]);
     if (arguments.size() > kQuestionShownMax) {
       arguments = "arguments of " + std::to_string(arguments.size()) + " bytes (sha256 " +
-                  std::string(approval.text("arguments_hash")) + ")";
+                  std::string(approval.text(field::arguments_hash)) + ")";
     }
     message += "may it call " + std::string(approval.text("tool")) + " with " + arguments + "?";
-  } else if (approval.text("kind") == "question") {
+  } else if (approval.text(field::kind) == to_text(RequestKind::question)) {
     message = "Job " + std::string(approval.text("job_id")) + ", its tool " +
               std::string(approval.text("tool")) + ": " +
               std::string(approval["question"].text("message"));
     const std::string url(approval["question"].text("url"));
     if (!url.empty()) message += " (" + url + ")";
   } else {
-    message +=
-        (decides ? "approve " : "data for ") + std::string(approval.text("correlation_key")) + "?";
+    message += (decides ? "approve " : "data for ") +
+               std::string(approval.text(field::correlation_key)) + "?";
   }
   const Value text = Value::object({{"type", "string"}});
   const Value choice = Value::object(
@@ -83,13 +88,13 @@ Value question(const Value& approval) {
       Value::object({{"description", "JSON; other text is taken as a string"}, {"type", "string"}});
   const Value schema =
       is_form_approval(approval) ? approval["question"]["schema"]
-      : decides
-          ? Value::object({{"properties", Value::object({{"decision", choice}, {"note", text}})},
-                           {"required", Value::array({Value("decision")})},
-                           {"type", "object"}})
-          : Value::object({{"properties", Value::object({{"payload", payload}})},
-                           {"required", Value::array({Value("payload")})},
-                           {"type", "object"}});
+      : decides                  ? Value::object(
+                      {{"properties", Value::object({{"decision", choice}, {field::note, text}})},
+                                        {"required", Value::array({Value("decision")})},
+                                        {"type", "object"}})
+                : Value::object({{"properties", Value::object({{field::payload, payload}})},
+                                 {"required", Value::array({Value(field::payload)})},
+                                 {"type", "object"}});
   return Value::object({{"method", "elicitation/create"},
                         {"params", Value::object({{"message", std::move(message)},
                                                   {"mode", "form"},
@@ -98,7 +103,7 @@ Value question(const Value& approval) {
 
 // The value in an answer to a data question: its payload, or else all its members. nullopt: none.
 std::optional<Value> data_of(const Value& content) {
-  const Value* const text = content.find("payload");
+  const Value* const text = content.find(field::payload);
   if (text == nullptr && content.is_object() && content.size() > 0) return content;
   if (text == nullptr || !text->is_string()) return std::nullopt;
   auto payload = parse_json(text->as_string(), {.bytes_max = kBodyMax});
@@ -124,14 +129,15 @@ Result<std::optional<ApiRequest>> to_request(const Value& approval, const Value&
                   "\"content\" must be {\"payload\": string}, or the data object itself");
     }
     request.path = {"api", "jobs", std::string(approval.text("job_id")), "signal"};
-    request.body = canonical(Value::object({{"correlation_key", approval["correlation_key"]},
-                                            {"payload", *data},
-                                            {"wait_type", "human"}}));
+    request.body =
+        canonical(Value::object({{field::correlation_key, approval[field::correlation_key]},
+                                 {field::payload, *data},
+                                 {field::wait_type, "human"}}));
     return request;
   }
   if (is_form_approval(approval) && action == "accept") {
     request.path = {"api", "approvals", std::string(approval.text("id"))};
-    request.body = canonical(Value::object({{"arguments", content}, {"decision", "approve"}}));
+    request.body = canonical(Value::object({{field::arguments, content}, {"decision", "approve"}}));
     return request;
   }
   const Value decision = action == "decline" ? Value("reject") : content["decision"];
@@ -139,7 +145,8 @@ Result<std::optional<ApiRequest>> to_request(const Value& approval, const Value&
     return fail(Code::input_invalid, "\"decision\" must be approve or reject");
   }
   request.path = {"api", "approvals", std::string(approval.text("id"))};
-  request.body = canonical(Value::object({{"decision", decision}, {"note", content["note"]}}));
+  request.body =
+      canonical(Value::object({{"decision", decision}, {field::note, content[field::note]}}));
   return request;
 }
 
@@ -148,8 +155,9 @@ Result<std::optional<ApiRequest>> to_request(const Value& approval, const Value&
 // ---------------------------------------------------------------- questions to users
 
 void Mcp::with_questions(const CallPtr& call, const Value& job, QuestionsCallback then) {
-  const bool waits = std::ranges::any_of(
-      items_of(job["waits"]), [](const Value& wait) { return wait.text("wait_type") == "human"; });
+  const bool waits = std::ranges::any_of(items_of(job[field::waits]), [](const Value& wait) {
+    return wait.text(field::wait_type) == "human";
+  });
   if (!waits || has_ended(job) || !call->supports_elicitation ||
       !has_access(call->caller.role, Access::decide)) {
     return then({});
@@ -161,7 +169,7 @@ void Mcp::with_questions(const CallPtr& call, const Value& job, QuestionsCallbac
         std::vector<Value> questions;
         for (const Value& one : items_of(response.body["approvals"])) {
           // A verification can be asked again under its id: it is answered on the command line.
-          if (one.text("kind") == "confirmation") continue;
+          if (one.text(field::kind) == to_text(RequestKind::confirmation)) continue;
           questions.push_back(Value::object({{"key", wait_key(one)}, {"request", question(one)}}));
         }
         then(questions);
@@ -175,20 +183,22 @@ void Mcp::apply_answers(const CallPtr& call, const std::string& job, async::Task
   if (!answers.is_object() || answers.size() > kMcpInputResponsesMax) {
     return call->refuse_params("\"inputResponses\" must be an object of at most 100 answers");
   }
-  call_route(call, "GET", {"api", "approvals"}, {{"job", job}}, {},
-             [this, call, then = std::move(then)](const ApiResponse& response) mutable {
-               if (response.status != 200) return call->refuse(response);
-               auto requests = std::make_shared<std::vector<ApiRequest>>();
-               for (const Value& one : items_of(response.body["approvals"])) {
-                 const Value* const answer = call->params()["inputResponses"].find(wait_key(one));
-                 if (answer == nullptr || one.text("kind") == "confirmation") continue;
-                 auto request = to_request(one, *answer);
-                 if (!request) return call->refuse_params(request.error().message);
-                 if (*request) requests->push_back(*std::move(*request));
-               }
-               std::ranges::reverse(*requests);
-               apply_next_answer(call, std::move(requests), std::move(then));
-             });
+  call_route(
+      call, "GET", {"api", "approvals"}, {{"job", job}}, {},
+      [this, call, then = std::move(then)](const ApiResponse& response) mutable {
+        if (response.status != 200) return call->refuse(response);
+        auto requests = std::make_shared<std::vector<ApiRequest>>();
+        for (const Value& one : items_of(response.body["approvals"])) {
+          const Value* const answer = call->params()["inputResponses"].find(wait_key(one));
+          if (answer == nullptr || one.text(field::kind) == to_text(RequestKind::confirmation))
+            continue;
+          auto request = to_request(one, *answer);
+          if (!request) return call->refuse_params(request.error().message);
+          if (*request) requests->push_back(*std::move(*request));
+        }
+        std::ranges::reverse(*requests);
+        apply_next_answer(call, std::move(requests), std::move(then));
+      });
 }
 
 void Mcp::apply_next_answer(const CallPtr& call, std::shared_ptr<std::vector<ApiRequest>> requests,
@@ -242,7 +252,8 @@ void Mcp::answer_with_task(const CallPtr& call, const Value& job, bool is_new) {
   with_questions(call, job, [this, call, job](const std::vector<Value>& questions) {
     Value task = task_of(job, true, !questions.empty());
     if (task.text("status") == "completed") {
-      task = task.with("result", job_result(call->revision, job).with("resultType", "complete"));
+      task =
+          task.with(field::result, job_result(call->revision, job).with("resultType", "complete"));
     }
     if (!questions.empty()) {
       std::vector<Member> requests;
@@ -272,9 +283,9 @@ void Mcp::cancel_task(CallPtr call) {
   with_task(call, [this, call](const Value& job) {
     const std::string id(job.text("id"));
     call_route(call, "POST", {"api", "jobs", id, "cancel"}, {},
-               Value::object({{"reason", "tasks/cancel"}}),
+               Value::object({{field::reason, "tasks/cancel"}}),
                [this, call, id](const ApiResponse& done) {
-                 const bool over = done.body.text("code") == code_name(Code::job_terminal);
+                 const bool over = done.body.text(field::code) == code_name(Code::job_terminal);
                  if (over && !call->modern()) return call->refuse_params("the task has ended");
                  if (done.status >= 400 && !over) return call->refuse(done);
                  if (call->modern()) return finish(call, Value::object({}));

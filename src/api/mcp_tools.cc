@@ -5,14 +5,16 @@
 #include "api/mcp.h"
 #include "api/mcp_call.h"
 #include "api/problem.h"
+#include "inspect/request_kind.h"
 #include "json/json.h"
+#include "log/field_names.h"
 
 namespace ae::api {
 namespace {
 
 constexpr std::string_view kCursor = "after:";
 constexpr std::string_view kIdempotencyKeyMeta = "aetheris/idempotency-key";
-constexpr std::string_view kWrappedInput = "input";
+constexpr std::string_view kWrappedInput = field::input;
 constexpr std::size_t kWaitSecondsMax = 45;
 constexpr int kToolsTtl = 10'000;  // milliseconds; agents can be registered at any time
 
@@ -85,11 +87,11 @@ std::optional<std::string> job_of_state(const Value& state) {
 // It was answered before with another answer. Notes of a decision are not compared.
 bool is_answered_differently(const Value& given, const Value& answer) {
   if (answer.find("duplicate") == nullptr) return false;
-  const std::string_view outcome = answer.text("outcome");
+  const std::string_view outcome = answer.text(field::outcome);
   if (given.text("decision") == "approve" && !outcome.empty()) return outcome != "approved";
   if (given.text("decision") == "reject" && !outcome.empty()) return outcome != "rejected";
-  const Value* payload = given.find("payload");
-  return answer["applied"] == Value(false) && (!payload || answer["payload"] != *payload);
+  const Value* payload = given.find(field::payload);
+  return answer["applied"] == Value(false) && (!payload || answer[field::payload] != *payload);
 }
 
 // A form is an object; some clients send it as a JSON string.
@@ -128,17 +130,17 @@ const Mcp::BuiltinTool Mcp::kTools[] = {
      false, true,
      [] {
        return job_schema(
-           {{"approval_id",
+           {{field::approval_id,
              text_type("The question's id, from aetheris_job; needed if there are several")},
             {"decision", Value::object({{"enum", Value::array({Value("approve"), Value("reject")})},
                                         {"type", "string"}})},
-            {"note", text_type("The reason, for the log")},
-            {"payload",
+            {field::note, text_type("The reason, for the log")},
+            {field::payload,
              Value::object({{"description", "The answer to a data question or a form"}})}});
      },
      &Mcp::answer_wait},
     {"aetheris_cancel", "Cancels a job. Effects are compensated where tools define it.", false,
-     true, [] { return job_schema({{"reason", text_type("The reason, for the log")}}); },
+     true, [] { return job_schema({{field::reason, text_type("The reason, for the log")}}); },
      &Mcp::cancel_job},
     {"aetheris_job", "Shows a job: status, result or error, open waits and how to answer them.",
      true, false,
@@ -157,8 +159,8 @@ const Mcp::BuiltinTool Mcp::kTools[] = {
      [] {
        return job_schema(
            {{"key", text_type("The wait's correlation key, from aetheris_job")},
-            {"message_id", text_type("A deduplication id")},
-            {"payload", Value::object({{"description", "The payload of the signal"}})}},
+            {field::message_id, text_type("A deduplication id")},
+            {field::payload, Value::object({{"description", "The payload of the signal"}})}},
            {Value("key")});
      },
      &Mcp::signal_job},
@@ -200,7 +202,7 @@ void Mcp::list_tools(CallPtr call) {
 
 void Mcp::call_tool(CallPtr call) {
   const Value& name = call->params()["name"];
-  const Value& arguments = call->params()["arguments"];
+  const Value& arguments = call->params()[field::arguments];
   if (!name.is_string()) return call->refuse_params("\"name\" must be a string: the tool to call");
   if (!arguments.is_null() && !arguments.is_object()) {
     return call->refuse_params("\"arguments\" must be an object");
@@ -263,13 +265,13 @@ void Mcp::start_job(const CallPtr& call, const Value& agent) {
         call, "GET", {"api", "jobs", *job}, {}, {},
         [this, call, id = *job,
          name = std::string(agent.text("name"))](const ApiResponse& response) {
-          if (response.status != 200 || response.body.text("agent") != name) {
+          if (response.status != 200 || response.body.text(field::agent) != name) {
             return call->refuse_params("\"requestState\" does not match a job of this agent");
           }
           apply_answers(call, id, [this, call, id] { continue_call(call, id); });
         });
   }
-  const Value& arguments = call->params()["arguments"];
+  const Value& arguments = call->params()[field::arguments];
   Value input = arguments.is_null() ? Value::object({}) : arguments;
   if (!takes_object(agent["input_schema"])) {
     const bool is_valid = input.size() == 1 && input.find(kWrappedInput) != nullptr;
@@ -283,12 +285,13 @@ void Mcp::start_job(const CallPtr& call, const Value& agent) {
   ApiRequest request = call->caller;
   request.mcp_headers.reset();
   request.on_notification = nullptr;
+  request.render = nullptr;  // the response is read here
   request.method = "POST";
   request.path = {"api", "jobs"};
   request.query.clear();
-  std::vector<Member> body{{"agent", agent["name"]}, {"input", std::move(input)}};
+  std::vector<Member> body{{field::agent, agent["name"]}, {field::input, std::move(input)}};
   const Value& key = call->meta()[kIdempotencyKeyMeta];
-  if (!key.is_null()) body.emplace_back("idempotency_key", key);
+  if (!key.is_null()) body.emplace_back(field::idempotency_key, key);
   request.body = canonical(Value::object(std::move(body)));
   if (call->progress_token.is_null() && !call->requests_task) {
     const Duration wait = std::max(Duration(0), call->until - steady_.since_start());
@@ -339,7 +342,7 @@ void Mcp::end_call(const CallPtr& call, const Value& job) {
 // ---------------------------------------------------------------- built-in tools
 
 void Mcp::read_job(CallPtr call) {
-  const Value& arguments = call->params()["arguments"];
+  const Value& arguments = call->params()[field::arguments];
   const Value& wait = arguments["wait_seconds"];
   const bool is_valid = wait.is_null() || (wait.is_integer() && wait.as_int() >= 0 &&
                                            wait.as_int() <= std::int64_t{kWaitSecondsMax});
@@ -369,33 +372,33 @@ void Mcp::post_request(const CallPtr& call, Path path, const Value& body) {
     if (done.status == 403) return call->refuse(done);
     if (done.status >= 400) return finish(call, tool_error(call->revision, done.body));
     // Another answer was first: the client must not mistake its own for the recorded one.
-    const bool differs = is_answered_differently(call->params()["arguments"], done.body);
+    const bool differs = is_answered_differently(call->params()[field::arguments], done.body);
     finish(call, tool_result(call->revision, canonical(done.body), done.body, differs,
-                             *job_of(call->params()["arguments"]["job_id"])));
+                             *job_of(call->params()[field::arguments]["job_id"])));
   });
 }
 
 void Mcp::cancel_job(CallPtr call) {
-  const Value& arguments = call->params()["arguments"];
+  const Value& arguments = call->params()[field::arguments];
   post_request(call, {"api", "jobs", arguments.find("job_id")->as_string(), "cancel"},
-               Value::object({{"reason", arguments["reason"]}}));
+               Value::object({{field::reason, arguments[field::reason]}}));
 }
 
 void Mcp::signal_job(CallPtr call) {
-  const Value& arguments = call->params()["arguments"];
+  const Value& arguments = call->params()[field::arguments];
   post_request(call, {"api", "jobs", arguments.find("job_id")->as_string(), "signal"},
-               Value::object({{"correlation_key", arguments["key"]},
-                              {"message_id", arguments["message_id"]},
-                              {"payload", arguments["payload"]}}));
+               Value::object({{field::correlation_key, arguments["key"]},
+                              {field::message_id, arguments[field::message_id]},
+                              {field::payload, arguments[field::payload]}}));
 }
 
 // The question may be omitted if the job has only one, open or already closed.
 void Mcp::answer_wait(CallPtr call) {
-  const std::string job = call->params()["arguments"]["job_id"].as_string();
+  const std::string job = call->params()[field::arguments]["job_id"].as_string();
   call_route(
       call, "GET", {"api", "approvals"}, {{"job", job}}, {},
       [this, call, job](const ApiResponse& response) {
-        const Value& given = call->params()["arguments"];
+        const Value& given = call->params()[field::arguments];
         const auto refuse = [&](std::string what) {
           finish(call, tool_error(call->revision, problem({Code::input_invalid, std::move(what)})));
         };
@@ -405,18 +408,18 @@ void Mcp::answer_wait(CallPtr call) {
         std::string ids;
         for (const Value& one : items_of(response.body["approvals"])) {
           ids.append(ids.empty() ? "" : ", ").append(one.text("id"));
-          if (given["approval_id"] == one["id"]) open_question = &one;
+          if (given[field::approval_id] == one["id"]) open_question = &one;
         }
-        if (given["approval_id"].is_null() && response.body["approvals"].size() == 1) {
+        if (given[field::approval_id].is_null() && response.body["approvals"].size() == 1) {
           open_question = &items_of(response.body["approvals"])[0];
         }
         const bool decides = !given["decision"].is_null();
-        if (decides == (given.find("payload") != nullptr)) {
+        if (decides == (given.find(field::payload) != nullptr)) {
           return refuse("set either \"decision\" or, if data is requested, \"payload\"");
         }
         if (open_question != nullptr) return answer_question(call, *open_question);
-        const bool of_job = given.text("approval_id").starts_with(job + ".");
-        if (given["approval_id"].is_null() ? ids.empty() : of_job)
+        const bool of_job = given.text(field::approval_id).starts_with(job + ".");
+        if (given[field::approval_id].is_null() ? ids.empty() : of_job)
           return answer_closed_question(call);
         refuse(ids.empty() ? "\"approval_id\" does not match a question of this job"
                            : "\"approval_id\" must be one of " + ids);
@@ -424,16 +427,17 @@ void Mcp::answer_wait(CallPtr call) {
 }
 
 void Mcp::answer_question(const CallPtr& call, const Value& question) {
-  const Value& given = call->params()["arguments"];
+  const Value& given = call->params()[field::arguments];
   const Path approval{"api", "approvals", std::string(question.text("id"))};
   if (!given["decision"].is_null()) {
-    return post_request(call, approval,
-                        Value::object({{"decision", given["decision"]}, {"note", given["note"]}}));
-  }
-  if (question.text("kind") == "question") {
     return post_request(
         call, approval,
-        Value::object({{"arguments", form_of(given["payload"])}, {"decision", "approve"}}));
+        Value::object({{"decision", given["decision"]}, {field::note, given[field::note]}}));
+  }
+  if (question.text(field::kind) == to_text(engine::RequestKind::question)) {
+    return post_request(call, approval,
+                        Value::object({{field::arguments, form_of(given[field::payload])},
+                                       {"decision", "approve"}}));
   }
   if (question.text("answer") != "data") {
     return finish(
@@ -442,21 +446,21 @@ void Mcp::answer_question(const CallPtr& call, const Value& question) {
                                                   "reject"})));
   }
   post_request(call, {"api", "jobs", given["job_id"].as_string(), "signal"},
-               Value::object({{"correlation_key", question["correlation_key"]},
-                              {"payload", given["payload"]},
-                              {"wait_type", "human"}}));
+               Value::object({{field::correlation_key, question[field::correlation_key]},
+                              {field::payload, given[field::payload]},
+                              {field::wait_type, "human"}}));
 }
 
 // For a question that is no longer open: responds with the first answer.
 void Mcp::answer_closed_question(const CallPtr& call) {
-  const Value& given = call->params()["arguments"];
-  if (!given["approval_id"].is_null()) {
-    Value body = Value::object({{"decision", "approve"}, {"note", given["note"]}});
+  const Value& given = call->params()[field::arguments];
+  if (!given[field::approval_id].is_null()) {
+    Value body = Value::object({{"decision", "approve"}, {field::note, given[field::note]}});
     if (!given["decision"].is_null()) body = body.with("decision", given["decision"]);
-    if (const Value* payload = given.find("payload")) {
-      body = body.with("arguments", form_of(*payload));
+    if (const Value* payload = given.find(field::payload)) {
+      body = body.with(field::arguments, form_of(*payload));
     }
-    return post_request(call, {"api", "approvals", given["approval_id"].as_string()}, body);
+    return post_request(call, {"api", "approvals", given[field::approval_id].as_string()}, body);
   }
   const std::string job = given["job_id"].as_string();
   call_route(
@@ -464,13 +468,13 @@ void Mcp::answer_closed_question(const CallPtr& call) {
       {}, [this, call, job](const ApiResponse& response) {
         if (response.status == 403) return call->refuse(response);
         if (response.status != 200) return finish(call, tool_error(call->revision, response.body));
-        const Value& arguments = call->params()["arguments"];
+        const Value& arguments = call->params()[field::arguments];
         std::vector<Value> keys;
         for (const Value& event : items_of(response.body["events"])) {
-          const Value& p = event["payload"];
-          const bool asked_people =
-              p.text("wait_type") == "human" && !p.text("correlation_key").starts_with("resolve/");
-          if (asked_people) keys.push_back(p["correlation_key"]);
+          const Value& p = event[field::payload];
+          const bool asked_people = p.text(field::wait_type) == "human" &&
+                                    !p.text(field::correlation_key).starts_with("resolve/");
+          if (asked_people) keys.push_back(p[field::correlation_key]);
         }
         if (keys.size() != 1) {
           return finish(
@@ -481,19 +485,19 @@ void Mcp::answer_closed_question(const CallPtr& call) {
                                               : "the job has no open question; set \"approval_id\" "
                                                 "to answer an earlier one again"})));
         }
-        Value payload = arguments["payload"];
+        Value payload = arguments[field::payload];
         if (!arguments["decision"].is_null()) {
           payload = Value::object({{"decision", arguments["decision"]}});
-          if (arguments["note"].is_string() && !arguments.text("note").empty()) {
-            payload = payload.with("note", arguments["note"]);
+          if (arguments[field::note].is_string() && !arguments.text(field::note).empty()) {
+            payload = payload.with(field::note, arguments[field::note]);
           }
         } else if (keys[0].as_string().starts_with("input/")) {
           payload = Value::object({{"action", "accept"}, {"content", form_of(payload)}});
         }
-        post_request(
-            call, {"api", "jobs", job, "signal"},
-            Value::object(
-                {{"correlation_key", keys[0]}, {"payload", payload}, {"wait_type", "human"}}));
+        post_request(call, {"api", "jobs", job, "signal"},
+                     Value::object({{field::correlation_key, keys[0]},
+                                    {field::payload, payload},
+                                    {field::wait_type, "human"}}));
       });
 }
 

@@ -5,6 +5,8 @@
 #include <iterator>
 
 #include "base/error.h"
+#include "log/decisions.h"
+#include "log/field_names.h"
 
 namespace ae::api {
 namespace {
@@ -173,10 +175,10 @@ void Metrics::count_committed(const CommandCommitted& event) {
 
 void Metrics::count_decision(const DecisionRecorded& event) {
   const bool requested = event.state == "requested";
-  if (event.kind == "retry") count("aetheris_step_retries_total");
+  if (event.kind == RetryScheduled::kKind) count("aetheris_step_retries_total");
   if (requested) count("aetheris_approval_requests_total");
   if (!or_empty(event.by).empty() && !requested && event.state != "resend") {
-    count(labelled("aetheris_human_decision_total", "kind", event.kind));
+    count(labelled("aetheris_human_decision_total", field::kind, event.kind));
   }
 }
 
@@ -243,7 +245,8 @@ void Metrics::on_events(const JobId& job, const std::vector<Event>& events) {
                        std::get<NodeFinished>(event.body).result_type));
         break;
       case EventType::job_parked:
-        count(labelled("aetheris_run_pause_total", "until", std::get<JobParked>(event.body).until));
+        count(labelled("aetheris_run_pause_total", field::until,
+                       std::get<JobParked>(event.body).until));
         if (TrackedJob* const one = track_job(job)) one->parked_at = event.created_at;
         break;
       case EventType::job_resumed:
@@ -256,7 +259,7 @@ void Metrics::on_events(const JobId& job, const std::vector<Event>& events) {
         }
         break;
       case EventType::wait_completed:
-        count(labelled("aetheris_wait_total", "outcome",
+        count(labelled("aetheris_wait_total", field::outcome,
                        std::get<WaitCompleted>(event.body).outcome));
         break;
       case EventType::confirmation_checked:
@@ -288,7 +291,7 @@ std::string Metrics::text(const std::vector<std::pair<std::string, std::uint64_t
         }
       } else if (family.name == "aetheris_job_duration_seconds") {
         for (const auto& [agent, histogram] : jobs_) {
-          histogram.append_to(out, name, labelled("", "agent", agent), kJobBounds);
+          histogram.append_to(out, name, labelled("", field::agent, agent), kJobBounds);
         }
       } else {
         parks_.append_to(out, name, "", kJobBounds);

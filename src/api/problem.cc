@@ -7,6 +7,8 @@
 #include <string>
 #include <string_view>
 
+#include "log/field_names.h"
+
 namespace ae::api {
 
 int http_status(Code code) {
@@ -190,8 +192,8 @@ Value problem(const Error& error, int status) {
   std::string title = code;
   std::ranges::replace(title, '_', ' ');
   const std::string detail = with_requests(error.message);
-  Value body = Value::object({{"code", code},
-                              {"detail", detail},
+  Value body = Value::object({{field::code, code},
+                              {field::detail, detail},
                               {"status", status == 0 ? http_status(error.code) : status},
                               {"title", title},
                               {"type", "urn:aetheris:error:" + code}});
@@ -205,8 +207,8 @@ Error missing_job_error(std::string_view id) {
 }
 
 Error error_of_problem(const Value& body, int status) {
-  const std::string_view name = body.text("code");
-  std::string detail(body.text("detail"));
+  const std::string_view name = body.text(field::code);
+  std::string detail(body.text(field::detail));
 #define X(code_) \
   if (name == #code_) return Error{Code::code_, std::move(detail)};
   AE_ERROR_CODES(X)

@@ -8,7 +8,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-AE_TEST("buckets/after a burst it is so many a second, and who waits as long as is said gets one") {
+AE_TEST("rate_limiter/requests pass in a burst, then at the rate, after the returned wait") {
   RateLimiter limiter({.per_second = 10, .burst = 5}, 10);
   Duration now = 1h;
   for (int i = 0; i < 5; ++i) EXPECT_FALSE(limiter.try_acquire("a", now)) << i;
@@ -29,18 +29,17 @@ AE_TEST("buckets/after a burst it is so many a second, and who waits as long as 
   now += 1h;
   acquired = 0;
   while (!limiter.try_acquire("a", now)) ++acquired;
-  EXPECT_EQ(acquired, 5) << "a long rest is one burst";
+  EXPECT_EQ(acquired, 5) << "a long pause refills one burst";
 }
 
-AE_TEST("buckets/what one takes is not missing to another") {
+AE_TEST("rate_limiter/each name has its own limit") {
   RateLimiter limiter({.per_second = 1, .burst = 1}, 10);
   EXPECT_FALSE(limiter.try_acquire("a", 0s));
   EXPECT_TRUE(limiter.try_acquire("a", 0s));
   EXPECT_FALSE(limiter.try_acquire("b", 0s));
 }
 
-AE_TEST(
-    "buckets/so many names are remembered and no more; who asks all the time is not forgotten") {
+AE_TEST("rate_limiter/the number of names is limited, and an active name is not evicted") {
   RateLimiter limiter({.per_second = 0.001, .burst = 1}, 100);
   EXPECT_FALSE(limiter.try_acquire("a", 0s));
   for (int i = 0; i < 10'000; ++i) {
@@ -48,11 +47,11 @@ AE_TEST(
     EXPECT_TRUE(limiter.try_acquire("a", 1s));
     EXPECT_LE(limiter.names(), 100u);
   }
-  EXPECT_FALSE(limiter.try_acquire("stranger 0", 1s)) << "forgotten: it may ask again";
+  EXPECT_FALSE(limiter.try_acquire("stranger 0", 1s)) << "evicted: its burst is full again";
   EXPECT_TRUE(limiter.try_acquire("stranger 9999", 1s));
 }
 
-AE_TEST("buckets/a clock that goes back gives nothing twice") {
+AE_TEST("rate_limiter/a clock that goes back grants nothing twice") {
   RateLimiter limiter({.per_second = 1, .burst = 1}, 10);
   EXPECT_FALSE(limiter.try_acquire("a", 10s));
   EXPECT_TRUE(limiter.try_acquire("a", 5s));

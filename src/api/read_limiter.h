@@ -1,9 +1,8 @@
 // ReadLimiter: limits the number of whole logs that are read at once.
 //
-// A log can be large: each read takes memory and time of the loop. A few are read at once. The
-// others wait in one queue per caller, and the queues are served round robin. Between two reads the
-// loop handles other work.
-// Decision: 0065-admission-before-bodies.md. Threads: the loop's.
+// A log can be large: its bytes, its events and the response are in memory at once. A few are read
+// at once. The others wait in one queue per caller, and the queues are served round robin.
+// Decisions: 0065-admission-before-bodies.md, 0083-reader-threads.md. Threads: the loop's.
 #pragma once
 
 #include <cstddef>

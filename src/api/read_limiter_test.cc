@@ -10,29 +10,29 @@
 namespace ae::api {
 namespace {
 
-AE_TEST("read turns/no more are read at once than there are turns, and callers take turns") {
+AE_TEST("read_limiter/concurrent reads are limited, and callers take turns") {
   testing::TestLoop loop;
   ReadLimiter limiter(loop, 2);
-  std::vector<std::string> begun;
+  std::vector<std::string> started;
   std::vector<ReadLimiter::Slot> held;
-  const auto ask = [&](const std::string& caller) {
+  const auto acquire = [&](const std::string& caller) {
     limiter.acquire(caller, [&, caller](ReadLimiter::Slot slot) {
-      begun.push_back(caller);
+      started.push_back(caller);
       held.push_back(std::move(slot));
     });
   };
-  for (int i = 0; i < 4; ++i) ask("greedy");
-  ask("other");
+  for (int i = 0; i < 4; ++i) acquire("greedy");
+  acquire("other");
   loop.run_ready();
-  EXPECT_EQ(begun, (std::vector<std::string>{"greedy", "greedy"}));
+  EXPECT_EQ(started, (std::vector<std::string>{"greedy", "greedy"}));
   while (!held.empty()) {
     held.erase(held.begin());
     loop.run_ready();
   }
-  EXPECT_EQ(begun, (std::vector<std::string>{"greedy", "greedy", "greedy", "other", "greedy"}));
+  EXPECT_EQ(started, (std::vector<std::string>{"greedy", "greedy", "greedy", "other", "greedy"}));
 }
 
-AE_TEST("read turns/those that wait are dropped at the end, and a turn may outlive it") {
+AE_TEST("read_limiter/waiting reads are dropped with the limiter, and a slot may outlive it") {
   testing::TestLoop loop;
   ReadLimiter::Slot held;
   auto kept = std::make_shared<int>(1);

@@ -2,6 +2,7 @@
 #include <utility>
 
 #include "api/request_context.h"
+#include "log/field_names.h"
 #include "runtime/redact.h"
 #include "store/rules.h"
 
@@ -24,7 +25,7 @@ Result<runtime::ValueName> name_of(const Value& seq, const Value& field) {
 
 Result<runtime::RedactRequest> parse_redact_params(const Fields& fields) {
   runtime::RedactRequest params;
-  AE_ASSIGN(params.reason, fields.text("reason"));
+  AE_ASSIGN(params.reason, fields.text(field::reason));
   if (params.reason.empty()) {
     return fail(Code::input_invalid, "\"reason\" is missing: it is kept in place of the value");
   }
@@ -122,8 +123,8 @@ Result<runtime::PruneRequest> parse_prune_params(const Fields& fields) {
     return std::unexpected(std::move(older_than).error().with_context("\"older_than\""));
   params.older_than = *older_than;
   AE_ASSIGN(params.statuses, statuses_of(fields["status"]));
-  AE_ASSIGN(params.agent, fields.text("agent"));
-  const Value& labels = fields["labels"];
+  AE_ASSIGN(params.agent, fields.text(field::agent));
+  const Value& labels = fields[field::labels];
   if (!labels.is_null() && !labels.is_object()) {
     return fail(Code::input_invalid, "\"labels\" must be an object of strings");
   }
@@ -153,7 +154,7 @@ Value pruned_json(const runtime::PruneResult& pruned) {
   left.reserve(pruned.skipped.size());
   for (const auto& [job, error] : pruned.skipped) {
     left.push_back(Value::object(
-        {{"code", code_name(error.code)}, {"id", job.text}, {"message", error.message}}));
+        {{field::code, code_name(error.code)}, {"id", job.text}, {"message", error.message}}));
   }
   const auto time = [](const std::optional<Instant>& at) {
     return at ? Value(to_text(*at)) : Value();
@@ -173,10 +174,7 @@ Value pruned_json(const runtime::PruneResult& pruned) {
 
 void Api::prune(ContextPtr ctx) {
   auto params = [&]() -> Result<runtime::PruneRequest> {
-    AE_TRY(ctx->query.check_names({}));
-    AE_ASSIGN(const Fields fields,
-              Fields::parse(ctx->request.body, {"older_than", "status", "agent", "labels",
-                                                "archive", "dry_run", "after"}));
+    const Fields fields = std::move(ctx->fields);
     AE_ASSIGN(runtime::PruneRequest read, parse_prune_params(fields));
     const Value& archive = fields["archive"];
     if (archive.is_null()) return read;
@@ -196,7 +194,7 @@ void Api::prune(ContextPtr ctx) {
   const auto on_deleted = [this, alive = alive_.watch()](const JobId& job) {
     if (!alive) return;
     runtime_.drop_cached(job);
-    read_positions_.erase(job);
+    history_.drop(job);
   };
   runtime::prune(store_, *std::move(params), on_deleted,
                  [ctx](Result<runtime::PruneResult> pruned) {
@@ -207,10 +205,7 @@ void Api::prune(ContextPtr ctx) {
 
 void Api::redact(ContextPtr ctx) {
   auto params = [&]() -> Result<runtime::RedactRequest> {
-    AE_TRY(ctx->query.check_names({}));
-    AE_ASSIGN(const Fields fields,
-              Fields::parse(ctx->request.body, {"seq", "field", "values", "all", "reason",
-                                                "keep_blind", "tree", "keep_forks"}));
+    const Fields fields = std::move(ctx->fields);
     return parse_redact_params(fields);
   }();
   if (!params) return ctx->refuse(params.error());
@@ -223,9 +218,12 @@ void Api::redact(ContextPtr ctx) {
       [this, alive = alive_.watch(), ctx, id = *job](Result<runtime::RedactResult> redacted) {
         if (alive) {  // also after a failure: a fork may already be redacted
           runtime_.drop_cached(id);
+          history_.drop(id);
           if (redacted) {
-            for (const runtime::RedactResult& fork : redacted->forks)
+            for (const runtime::RedactResult& fork : redacted->forks) {
               runtime_.drop_cached(fork.job);
+              history_.drop(fork.job);
+            }
           }
         }
         if (!redacted && redacted.error().code == Code::not_found) {
@@ -237,15 +235,15 @@ void Api::redact(ContextPtr ctx) {
 }
 
 void Api::audit(ContextPtr ctx) {
-  if (auto known = ctx->query.check_names({"after", "limit"}); !known)
-    return ctx->refuse(known.error());
   const auto after = ctx->query.number("after");
   const auto limit = ctx->query.limit(kEntriesMax, kEntriesMax);
   if (!after || !limit) return ctx->refuse(after ? limit.error() : after.error());
   const std::size_t most = *limit;
   // The hash of the preceding entry is needed for the first one.
   const std::uint64_t from = after->value_or(0);
-  store_.read_audit_log(from == 0 ? 0 : from - 1, [ctx, from, most](Result<store::AuditLog> log) {
+  store_.read_audit_log(from == 0 ? 0 : from - 1, [this, alive = alive_.watch(), ctx, from,
+                                                   most](Result<store::AuditLog> log) {
+    if (!alive) return;
     if (!log) return ctx->refuse(log.error());
     std::vector<Value> entries;
     Value next;
@@ -260,17 +258,16 @@ void Api::audit(ContextPtr ctx) {
       }
       prev = row.hash;
     }
-    ctx->answer(200,
-                Value::object({{"entries", Value::array(std::move(entries))}, {"next", next}}));
+    answer_large(ctx,
+                 Value::object({{"entries", Value::array(std::move(entries))}, {"next", next}}));
   });
 }
 
 void Api::verify_audit(ContextPtr ctx) {
-  if (auto known = ctx->query.check_names({}); !known) return ctx->refuse(known.error());
   store_.read_audit_log(0, [ctx](Result<store::AuditLog> log) {
     if (!log) return ctx->refuse(log.error());
     const store::AuditVerification proof = store::verify_audit_log(*log);
-    ctx->answer(200, Value::object({{"detail", proof.detail},
+    ctx->answer(200, Value::object({{field::detail, proof.detail},
                                     {"entries", proof.entries},
                                     {"head", proof.head},
                                     {"ok", proof.ok}}));

@@ -5,26 +5,6 @@
 
 namespace ae::api {
 
-bool has_access(Role role, Access access) {
-  if (access == Access::open || role == Role::admin) return true;
-  switch (role) {
-    case Role::none:
-    case Role::admin:
-      return false;
-    case Role::viewer:
-      return access == Access::offer || access == Access::view;
-    case Role::operator_:
-      return access == Access::offer || access == Access::view || access == Access::operate ||
-             access == Access::answer;
-    case Role::approver:
-      return access == Access::offer || access == Access::view || access == Access::answer ||
-             access == Access::decide;
-    case Role::worker:
-      return access == Access::offer;
-  }
-  return false;
-}
-
 const std::vector<Role>& all_roles() {
   static const std::vector<Role> roles{Role::viewer, Role::operator_, Role::approver, Role::worker,
                                        Role::admin};

@@ -1,12 +1,13 @@
-// Roles: what a key may do. The one table that the routes, the docs and the OpenAPI document agree
-// with.
+// Roles: what a key may do.
 //
 // Each route needs one kind of access; each role has the kinds that its work needs (least
 // privilege). An approver decides for users and cannot start work; an operator starts work and
 // cannot approve. Threads: pure functions.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
+#include <initializer_list>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -27,7 +28,39 @@ enum class Access : std::uint8_t {
   manage,   // manage keys, agents, records
 };
 
-bool has_access(Role role, Access access);
+constexpr bool has_access(Role role, Access access) {
+  if (access == Access::open || role == Role::admin) return true;
+  switch (role) {
+    case Role::none:
+    case Role::admin:
+      return false;
+    case Role::viewer:
+      return access == Access::offer || access == Access::view;
+    case Role::operator_:
+      return access == Access::offer || access == Access::view || access == Access::operate ||
+             access == Access::answer;
+    case Role::approver:
+      return access == Access::offer || access == Access::view || access == Access::answer ||
+             access == Access::decide;
+    case Role::worker:
+      return access == Access::offer;
+  }
+  return false;
+}
+// The kind of access that exactly these roles have. Other sets of roles do not compile.
+consteval Access access_of(std::initializer_list<Role> roles) {
+  for (const Access access : {Access::offer, Access::view, Access::operate, Access::answer,
+                              Access::decide, Access::manage}) {
+    bool is_same = true;
+    for (const Role role :
+         {Role::viewer, Role::operator_, Role::approver, Role::worker, Role::admin}) {
+      const bool is_listed = std::ranges::find(roles, role) != roles.end();
+      is_same = is_same && has_access(role, access) == is_listed;
+    }
+    if (is_same) return access;
+  }
+  throw "no kind of access has exactly these roles";
+}
 // The roles with this access, least privileged first; never `none`.
 std::vector<Role> roles_with(Access access);
 

@@ -5,15 +5,16 @@
 #include "api/job_gauges.h"
 #include "api/request_context.h"
 #include "json/json.h"
+#include "log/field_names.h"
 
 namespace ae::api {
 namespace {
 
 Value tool_json(const agents::ToolDefinition& tool) {
   std::vector<Member> members{{"name", tool.name},
-                              {"kind", tool.kind},
+                              {field::kind, tool.kind},
                               {"effect", std::string(to_text(tool.policy.effect))},
-                              {"version", tool.policy.version}};
+                              {field::version, tool.policy.version}};
   return Value::object(std::move(members));
 }
 
@@ -35,7 +36,7 @@ void Api::health(ContextPtr ctx) {
   ctx->answer(200, Value::object({{"held", static_cast<std::uint64_t>(runtime_.leased_jobs())},
                                   {"status", "ok"},
                                   {"store", options_.store},
-                                  {"version", options_.version}}));
+                                  {field::version, options_.version}}));
 }
 
 // Can a job be created and run here now? If not, load balancers send no requests here.
@@ -67,7 +68,7 @@ void Api::answer_metrics(const ContextPtr& ctx, const JobGauges* gauges) {
   const runtime::RuntimeOptions& us = runtime_.options();
   const runtime::Counters& counted = runtime_.counters();
   std::vector<std::pair<std::string, std::uint64_t>> now{
-      {labelled("aetheris_worker_busy", "worker_id", us.worker), runtime_.leased_jobs()},
+      {labelled("aetheris_worker_busy", field::worker_id, us.worker), runtime_.leased_jobs()},
       {"aetheris_requests_waiting",
        std::ranges::count_if(long_polls_,
                              [](const auto& long_poll) { return !long_poll->is_done; })},
@@ -86,7 +87,7 @@ void Api::answer_metrics(const ContextPtr& ctx, const JobGauges* gauges) {
     queues.try_emplace(std::string(store::kDefaultQueue), 0);
     for (const store::QueueLimit& limit : us.queues) queues.try_emplace(limit.queue, 0);
     for (const auto& [queue, jobs] : queues) {
-      now.emplace_back(labelled("aetheris_queue_backlog", "queue", queue), jobs);
+      now.emplace_back(labelled("aetheris_queue_backlog", field::queue, queue), jobs);
     }
     now.emplace_back("aetheris_stuck_job_count", gauges->stuck);
     now.emplace_back("aetheris_workers", gauges->offers.size());
@@ -99,7 +100,8 @@ void Api::answer_metrics(const ContextPtr& ctx, const JobGauges* gauges) {
 void Api::openapi(ContextPtr ctx) {
   auto document = parse_json(openapi_json(), {.depth_max = 100});
   AE_CHECK(document.has_value(), "docs/openapi.json is valid JSON");
-  ctx->answer(200, document->with("info", (*document)["info"].with("version", options_.version)));
+  answer_large(ctx,
+               document->with("info", (*document)["info"].with(field::version, options_.version)));
 }
 
 // The workers that hold jobs of this store, or announce that they accept some.
@@ -115,7 +117,7 @@ void Api::workers(ContextPtr ctx) {
           Value::object({{"expired", worker.expired}, {"held", worker.live}, {"worker", name}});
       const auto announcement = parse_json(worker.announcement);
       if (announcement && announcement->is_object()) {
-        for (const char* word : {"agents", "capabilities", "jobs_max", "version"}) {
+        for (const char* word : {"agents", "capabilities", "jobs_max", field::version}) {
           one = one.with(word, (*announcement)[word]);
         }
       }
@@ -125,7 +127,7 @@ void Api::workers(ContextPtr ctx) {
                   .with("agents", texts(us.agents))
                   .with("capabilities", texts(us.capabilities))
                   .with("jobs_max", std::uint64_t{us.leased_max})
-                  .with("version", options_.version);
+                  .with(field::version, options_.version);
       }
       workers.push_back(std::move(one));
     }

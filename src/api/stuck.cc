@@ -1,26 +1,13 @@
-// Lists of stalled jobs, and numbers of jobs by state.
 #include "api/stuck.h"
 
 #include <algorithm>
-#include <deque>
 #include <utility>
 
-#include "api/job_gauges.h"
-#include "api/request_context.h"
-#include "api/views.h"
-#include "json/json.h"
-#include "runtime/row.h"
+#include "log/field_names.h"
 #include "store/rules.h"
 
 namespace ae::api {
 namespace {
-
-constexpr std::string_view kVersion = "execution_version:";
-constexpr Duration kOlderThan = std::chrono::minutes(5);
-constexpr std::size_t kListDefault = 100;
-constexpr std::size_t kStuckRowsAtOnce = 200;
-constexpr std::size_t kCountedMax = 10'000;  // rows read per number
-constexpr Duration kGaugesTtl = std::chrono::seconds(5);
 
 std::vector<std::string> missing_of(const WorkerOffer& offer,
                                     const std::vector<std::string>& needed) {
@@ -65,10 +52,10 @@ std::optional<StuckReason> missing_worker(const store::JobRow& row,
   if (missing->empty()) return std::nullopt;
   stuck.missing = *missing;
   const auto version = std::ranges::find_if(
-      *missing, [](const std::string& one) { return one.starts_with(kVersion); });
+      *missing, [](const std::string& one) { return one.starts_with(kVersionPrefix); });
   if (version != missing->end()) {
     stuck.reason = "needs_version";
-    stuck.message = "no worker has the version " + version->substr(kVersion.size());
+    stuck.message = "no worker has the version " + version->substr(kVersionPrefix.size());
   } else {
     stuck.message = "no worker has " + joined(*missing);
   }
@@ -117,7 +104,7 @@ std::vector<Value> unattended_commands(const store::JobRow& row) {
 }
 
 Value unattended_json(const store::JobRow& row) {
-  return Value::object({{"commands", Value::array(unattended_commands(row))},
+  return Value::object({{field::commands, Value::array(unattended_commands(row))},
                         {"message", unattended_reason(row).message}});
 }
 
@@ -125,279 +112,9 @@ std::optional<Value> not_offered_json(const store::JobRow& row,
                                       const std::vector<WorkerOffer>& offers) {
   const auto why = missing_worker(row, offers);
   if (!why) return std::nullopt;
-  return Value::object({{"commands", Value::array({Value("aetheris serve FILE")})},
+  return Value::object({{field::commands, Value::array({Value("aetheris serve FILE")})},
                         {"message", why->message + "; stop the process that owns this store, then "
                                                    "start one with a file that has it"}});
-}
-
-std::vector<WorkerOffer> Api::worker_offers(const store::JobStats& job_stats) const {
-  std::vector<WorkerOffer> all;
-  for (const auto& [name, worker] : job_stats.workers) {
-    if (worker.announcement.empty()) continue;
-    if (auto offer = worker_offer(worker.announcement)) all.push_back(*std::move(offer));
-  }
-  // In a single-owner store workers are not announced.
-  if (store_.owned() && options_.runs && runtime_.options().may_claim) {
-    all.push_back({runtime_.options().agents, runtime_.offered()});
-  }
-  return all;
-}
-
-// ---------------------------------------------------------------- lists
-
-// A walk over jobs by status, page by page, newest first; each is shown or skipped.
-struct Api::JobWalk {
-  std::vector<std::string> statuses;
-  std::size_t status = 0;
-  std::string after;
-  std::size_t wanted = kListDefault;
-  Duration older_than = kOlderThan;
-  bool unknown_outcomes = false;  // unknown outcomes; else stalled jobs
-  bool unattended = false;
-  std::size_t logs = 0;  // number of logs read
-  std::vector<WorkerOffer> offers;
-  std::deque<store::JobRow> rows;
-  bool last_page = false;
-  std::vector<Value> found;
-
-  bool over() const { return status == statuses.size(); }
-};
-
-namespace {
-
-Status read_flag(const Query& query, std::string_view name) {
-  if (*query.find(name) == "true") return {};
-  return fail(Code::input_invalid, "\"" + std::string(name) + "\" must be true if set");
-}
-
-std::vector<Value> commands_of(const Value& body) {
-  std::vector<Value> all;
-  const auto add = [&](const Value& from) {
-    if (!from.is_array()) return;
-    for (const Value& one : from.items()) {
-      if (!one["commands"].is_array()) continue;
-      for (const Value& command : one["commands"].items()) all.push_back(command);
-    }
-  };
-  add(body["in_doubt"]);
-  add(body["confirmations"]);
-  if (all.empty() && body["parked"]["command"].is_string()) {
-    all.push_back(body["parked"]["command"]);
-  }
-  return all;
-}
-
-}  // namespace
-
-void Api::stuck_jobs(ContextPtr ctx) {
-  auto walk = std::make_shared<JobWalk>();
-  walk->statuses = {"parked", "running", "queued"};
-  const auto params = [&]() -> Status {
-    AE_TRY(ctx->query.check_names({"stuck", "older_than", "cursor", "limit"}));
-    AE_TRY(read_flag(ctx->query, "stuck"));
-    if (const std::string* text = ctx->query.find("older_than")) {
-      auto age = duration_from_text(*text);
-      if (!age) return std::unexpected(std::move(age).error().with_context("\"older_than\""));
-      walk->older_than = *age;
-    }
-    return {};
-  }();
-  if (!params) return ctx->refuse(params.error());
-  store_.count_jobs([this, alive = alive_.watch(), ctx, walk](Result<store::JobStats> job_stats) {
-    if (!alive) return;
-    if (!job_stats) return ctx->refuse(job_stats.error());
-    walk->offers = worker_offers(*job_stats);
-    walk->unattended = has_no_owner();
-    begin_walk(ctx, walk);
-  });
-}
-
-void Api::in_doubt_jobs(ContextPtr ctx) {
-  auto walk = std::make_shared<JobWalk>();
-  walk->statuses = {""};
-  walk->unknown_outcomes = true;
-  const auto params = [&]() -> Status {
-    AE_TRY(ctx->query.check_names({"in_doubt", "cursor", "limit"}));
-    return read_flag(ctx->query, "in_doubt");
-  }();
-  if (!params) return ctx->refuse(params.error());
-  begin_walk(std::move(ctx), std::move(walk));
-}
-
-void Api::begin_walk(ContextPtr ctx, std::shared_ptr<JobWalk> walk) {
-  const auto params = [&]() -> Status {
-    AE_ASSIGN(walk->wanted, ctx->query.limit(kListDefault, kJobsMax));
-    const std::string* cursor = ctx->query.find("cursor");
-    if (!cursor) return {};
-    const std::size_t colon = cursor->find(':');
-    const auto status = std::ranges::find(walk->statuses, cursor->substr(0, colon));
-    if (colon == cursor->npos || status == walk->statuses.end()) {
-      return fail(Code::input_invalid, "\"cursor\" must be one that a response returned");
-    }
-    walk->status = static_cast<std::size_t>(status - walk->statuses.begin());
-    walk->after = cursor->substr(colon + 1);
-    return {};
-  }();
-  if (!params) return ctx->refuse(params.error());
-  next_page(std::move(ctx), std::move(walk));
-}
-
-void Api::next_page(ContextPtr ctx, std::shared_ptr<JobWalk> walk) {
-  store::Filter filter;
-  filter.status = walk->statuses[walk->status];
-  apply_cursor(walk->after, filter);
-  filter.limit = kStuckRowsAtOnce;
-  if (walk->unknown_outcomes) filter.pending = store::pending::unknown_outcome;
-  // A job without progress has an old update time; an expired lease is in the row.
-  if (!walk->unknown_outcomes && !walk->unattended && filter.status == "queued") {
-    filter.updated_before = store_.now() - walk->older_than + Duration(1);
-  }
-  store_.query(std::move(filter), [this, alive = alive_.watch(), ctx,
-                                   walk](Result<std::vector<store::JobRow>> rows) {
-    if (!rows && rows.error().code == Code::not_found) {
-      return ctx->refuse({Code::input_invalid, "\"cursor\" does not match a job of this store"});
-    }
-    if (!rows) return ctx->refuse(rows.error());
-    walk->last_page = rows->size() < kStuckRowsAtOnce;
-    for (store::JobRow& row : *rows) walk->rows.push_back(std::move(row));
-    if (alive) next_row(ctx, walk);
-  });
-}
-
-void Api::next_row(ContextPtr ctx, std::shared_ptr<JobWalk> walk) {
-  while (walk->found.size() < walk->wanted && walk->logs < kLogsMax && !walk->over()) {
-    if (walk->rows.empty() && !walk->last_page) return next_page(std::move(ctx), std::move(walk));
-    if (walk->rows.empty()) {
-      walk->status++;
-      walk->after.clear();
-      if (walk->over()) break;
-      walk->last_page = false;
-      continue;
-    }
-    store::JobRow row = std::move(walk->rows.front());
-    walk->rows.pop_front();
-    walk->after = cursor_of(row);
-    std::optional<StuckReason> why;
-    if (!walk->unknown_outcomes) {
-      const bool left = walk->unattended && store::is_runnable(row.status);
-      why = left ? unattended_reason(row)
-                 : find_stuck_reason(row, store_.now(), walk->older_than, walk->offers);
-      if (!why) continue;
-    }
-    Value shown = row_json(row);
-    if (why && why->reason != "parked") {
-      const bool has_single_owner =
-          store_.owned() || is_owner_alive_;  // the store has a single owner
-      std::string command = has_single_owner ? "aetheris serve FILE" : "aetheris worker FILE";
-      for (const std::string& one : why->missing) {
-        if (!one.starts_with(kVersion)) command += " --capability " + one;
-      }
-      std::vector<Value> commands{Value(command)};
-      if (walk->unattended) commands = unattended_commands(row);
-      walk->found.push_back(
-          shown.with("stuck", Value::object({{"commands", Value::array(std::move(commands))},
-                                             {"message", why->message},
-                                             {"missing", texts(why->missing)},
-                                             {"reason", why->reason},
-                                             {"since", to_text(why->since)}})));
-      continue;
-    }
-    const JobId job = row.id;
-    ++walk->logs;
-    return runtime_.read_state(job, [this, alive = alive_.watch(), ctx, walk,
-                                     shown = std::move(shown)](
-                                        Result<runtime::Runtime::JobSnapshot> read) mutable {
-      if (!alive) return;
-      if (!read && read.error().code == Code::unavailable) return ctx->refuse(read.error());
-      if (!read) {  // an unreadable log must not hide other jobs
-        if (!walk->unknown_outcomes) {
-          walk->found.push_back(shown.with(
-              "stuck", Value::object({{"code", std::string(code_name(read.error().code))},
-                                      {"commands", Value::array({Value("aetheris verify " +
-                                                                       shown["id"].as_string())})},
-                                      {"message", read.error().message},
-                                      {"missing", Value::array({})},
-                                      {"reason", "parked"},
-                                      {"since", shown["updated_at"]}})));
-        }
-        return next_row(ctx, walk);
-      }
-      const Value body = job_body(*read, store_.now());
-      if (walk->unknown_outcomes) {
-        if (body["in_doubt"].size() > 0) {
-          walk->found.push_back(shown.with("in_doubt", body["in_doubt"]));
-        }
-      } else if (body["parked"].is_object()) {
-        Value message = body["parked"]["reason"];
-        std::vector<std::string> missing;
-        if (body["parked"].text("until") == "version") {
-          missing = {
-              runtime::version_capability(body.text("agent"), body.text("execution_version"))};
-          message = "no worker has the version " + missing[0].substr(kVersion.size());
-        }
-        walk->found.push_back(
-            shown.with("stuck", Value::object({{"commands", Value::array(commands_of(body))},
-                                               {"message", message},
-                                               {"missing", texts(missing)},
-                                               {"reason", "parked"},
-                                               {"since", body["parked"]["since"]},
-                                               {"until", body["parked"]["until"]}})));
-      }
-      next_row(ctx, walk);
-    });
-  }
-  Value next;
-  if (!walk->over()) next = walk->statuses[walk->status] + ":" + walk->after;
-  ctx->answer(
-      200, Value::object({{"jobs", Value::array(std::move(walk->found))}, {"next_cursor", next}}));
-}
-
-// ---------------------------------------------------------------- metrics
-
-void Api::gauges(std::move_only_function<void(const JobGauges*)> then) {
-  if (gauges_ && steady_.since_start() - gauges_->taken_at < kGaugesTtl) {
-    return then(gauges_.get());
-  }
-  store_.count_jobs([this, alive = alive_.watch(),
-                     then = std::move(then)](Result<store::JobStats> job_stats) mutable {
-    if (!alive) return;
-    if (!job_stats) return then(nullptr);
-    auto fresh = std::make_shared<JobGauges>();
-    fresh->job_stats = *std::move(job_stats);
-    fresh->offers = worker_offers(fresh->job_stats);
-    fresh->stuck = fresh->job_stats.statuses["parked"];
-    count_stuck(std::move(fresh), 0, {}, std::move(then));
-  });
-}
-
-// Of jobs that are not parked: only rows are read, no logs.
-void Api::count_stuck(std::shared_ptr<JobGauges> fresh, std::size_t status, std::string after,
-                      std::move_only_function<void(const JobGauges*)> then) {
-  constexpr std::string_view kCountedStatuses[] = {"running", "queued"};
-  if (status == std::size(kCountedStatuses) || fresh->rows_read >= kCountedMax) {
-    fresh->taken_at = steady_.since_start();
-    gauges_ = fresh;
-    return then(fresh.get());
-  }
-  store::Filter filter;
-  filter.status = kCountedStatuses[status];
-  apply_cursor(after, filter);
-  filter.limit = kJobsMax;
-  if (status == 1) filter.updated_before = store_.now() - kOlderThan + Duration(1);
-  store_.query(std::move(filter),
-               [this, alive = alive_.watch(), fresh, status,
-                then = std::move(then)](Result<std::vector<store::JobRow>> rows) mutable {
-                 if (!alive) return;
-                 if (!rows) return then(nullptr);
-                 const Instant now = store_.now();
-                 for (const store::JobRow& row : *rows) {
-                   fresh->stuck += find_stuck_reason(row, now, kOlderThan, fresh->offers) ? 1 : 0;
-                 }
-                 fresh->rows_read += rows->size();
-                 const bool more = rows->size() == kJobsMax;
-                 std::string last = more ? cursor_of(rows->back()) : "";
-                 count_stuck(fresh, more ? status : status + 1, std::move(last), std::move(then));
-               });
 }
 
 }  // namespace ae::api

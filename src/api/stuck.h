@@ -8,8 +8,10 @@
 // the workers that could run it are busy. Threads: pure functions.
 #pragma once
 
+#include <chrono>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/time.h"
@@ -22,13 +24,18 @@ namespace ae::api {
 using runtime::worker_offer;
 using runtime::WorkerOffer;
 
+// The default of `older_than`: how long a job without progress is tolerated.
+constexpr Duration kStuckAfter = std::chrono::minutes(5);
+// A capability that starts with this names an execution version.
+constexpr std::string_view kVersionPrefix = "execution_version:";
+
 struct StuckReason {
   std::string reason;  // parked lease_expired no_worker needs_version
   Instant since;
   std::vector<std::string> missing;  // capabilities that no worker offers
   std::string message;
 };
-// `older_than`: how long a job without progress is tolerated; a parked job is reported at once.
+// A parked job is reported at once, whatever `older_than`.
 std::optional<StuckReason> find_stuck_reason(const store::JobRow& row, Instant now,
                                              Duration older_than,
                                              const std::vector<WorkerOffer>& offers);

@@ -14,12 +14,12 @@ using std::chrono::minutes;
 constexpr Instant kNow{1'000'000'000'000};
 constexpr Duration kOlder = minutes(5);
 
-store::JobRow row(std::string status, Duration still) {
+store::JobRow row(std::string status, Duration unchanged_for) {
   store::JobRow row;
   row.id = JobId("j");
   row.agent = "refund";
   row.status = std::move(status);
-  row.created_at = row.updated_at = kNow - still;
+  row.created_at = row.updated_at = kNow - unchanged_for;
   return row;
 }
 
@@ -32,7 +32,7 @@ std::string stuck_text(const store::JobRow& row, const std::vector<WorkerOffer>&
   return text;
 }
 
-AE_TEST("stuck/what waits, ends or stands in line for a worker that is there is not") {
+AE_TEST("stuck/waiting, ended and queued jobs with a suitable worker are not stuck") {
   const std::vector<WorkerOffer> any{{{}, {}}};
   for (const char* status : {"waiting", "completed", "failed", "cancelled"}) {
     EXPECT_EQ(stuck_text(row(status, minutes(600)), any), "-") << status;
@@ -42,7 +42,7 @@ AE_TEST("stuck/what waits, ends or stands in line for a worker that is there is 
   EXPECT_EQ(stuck_text(row("queued", minutes(600)), {{{"other"}, {}}, {{"refund"}, {"gpu"}}}), "-");
 }
 
-AE_TEST("stuck/a job that nobody there can take says what is missing") {
+AE_TEST("stuck/a job without a suitable worker reports what is missing") {
   store::JobRow job = row("queued", minutes(7));
   EXPECT_EQ(stuck_text(job, {}), "no_worker no worker is running, for 7m, missing");
   EXPECT_EQ(stuck_text(job, {{{"other"}, {}}}),
@@ -57,7 +57,7 @@ AE_TEST("stuck/a job that nobody there can take says what is missing") {
             "execution_version:refund=2");
 }
 
-AE_TEST("stuck/only for long, and not before its time has come") {
+AE_TEST("stuck/a queued job is stuck only after the limit, counted from not_before") {
   EXPECT_EQ(stuck_text(row("queued", minutes(4)), {}), "-");
   store::JobRow job = row("queued", minutes(60));
   job.not_before = kNow - minutes(4);
@@ -68,14 +68,14 @@ AE_TEST("stuck/only for long, and not before its time has come") {
   EXPECT_EQ(stuck_text(job, {}), "no_worker no worker is running, for 6m, missing");
 }
 
-AE_TEST("stuck/a lease that ran out long ago, and nobody took the job over") {
+AE_TEST("stuck/a job is stuck when its lease expired longer ago than the limit") {
   store::JobRow job = row("running", minutes(60));
   job.claim = store::Fence{AttemptId("A"), 1};
   job.claim_worker = "w1";
   job.lease_until = kNow + minutes(1);
-  EXPECT_EQ(stuck_text(job, {}), "-") << "it is held";
+  EXPECT_EQ(stuck_text(job, {}), "-") << "the lease is valid";
   job.lease_until = kNow - minutes(4);
-  EXPECT_EQ(stuck_text(job, {}), "-") << "it may be taken over yet";
+  EXPECT_EQ(stuck_text(job, {}), "-") << "another worker may still take it over";
   job.lease_until = kNow - minutes(9);
   EXPECT_EQ(stuck_text(job, {{{}, {}}}), "lease_expired its worker w1 is gone, for 9m, missing");
   job.capabilities = {"gpu"};
@@ -83,7 +83,7 @@ AE_TEST("stuck/a lease that ran out long ago, and nobody took the job over") {
             "lease_expired its worker w1 is gone, and no worker has gpu, for 9m, missing gpu");
 }
 
-AE_TEST("stuck/a lease that a new owner ended is not told as of no time at all") {
+AE_TEST("stuck/a lease that a new owner ended dates from the last update of the job") {
   store::JobRow job = row("running", minutes(9));
   job.claim = store::Fence{AttemptId("A"), 1};
   job.claim_worker = "w1";
@@ -91,7 +91,7 @@ AE_TEST("stuck/a lease that a new owner ended is not told as of no time at all")
   EXPECT_EQ(stuck_text(job, {{{}, {}}}), "lease_expired its worker w1 is gone, for 9m, missing");
 }
 
-AE_TEST("stuck/in a store that nobody owns each job that could go on, at once, with who ran it") {
+AE_TEST("stuck/a job of a store without an owner is stuck at once, with its last worker") {
   store::JobRow job = row("running", minutes(0));
   job.claim = store::Fence{AttemptId("A"), 1};
   job.claim_worker = "host:7";
@@ -101,11 +101,11 @@ AE_TEST("stuck/in a store that nobody owns each job that could go on, at once, w
   EXPECT_EQ(unattended_json(job)["commands"].items()[0], Value("aetheris run FILE --job-id j"));
 }
 
-AE_TEST("stuck/a parked one at once, whoever is there") {
+AE_TEST("stuck/a parked job is stuck at once, whatever the workers") {
   EXPECT_EQ(stuck_text(row("parked", minutes(0)), {{{}, {}}}), "parked , for 0m, missing");
 }
 
-AE_TEST("stuck/what a worker announced is read, and what is none is left out") {
+AE_TEST("stuck/the offer of a worker is parsed; an invalid one is ignored") {
   const auto offer = worker_offer(R"({"agents": ["a", 1], "offers": ["gpu"], "more": 2})");
   ASSERT_TRUE(offer.has_value());
   EXPECT_EQ(offer->agents, std::vector<std::string>{"a"});

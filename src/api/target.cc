@@ -1,8 +1,9 @@
-// del
+// The path and query of a request: encoding, and checks of parameters.
 #include "api/target.h"
 
 #include <algorithm>
 #include <charconv>
+#include <utility>
 
 namespace ae::api {
 namespace {
@@ -45,17 +46,38 @@ std::string target(const Path& path, const QueryPairs& query) {
   return out;
 }
 
-Status Query::check_names(std::initializer_list<std::string_view> names) const {
+Status Query::check_names(std::span<const QueryParameter> known) const {
   for (const auto& [name, value] : pairs_) {
-    if (std::ranges::find(names, std::string_view(name)) != names.end()) {
-      if (name == "label" || name == "key" || all(name).size() == 1) continue;
+    const auto parameter = std::ranges::find(known, name, &QueryParameter::name);
+    if (parameter != known.end()) {
+      if (parameter->repeats || all(name).size() == 1) continue;
       return fail(Code::input_invalid, "duplicate query parameter \"" + name + "\"");
     }
-    std::string known;
-    for (const std::string_view n : names) known += (known.empty() ? "" : ", ") + std::string(n);
+    std::string names;
+    for (const QueryParameter& one : known) {
+      names += (names.empty() ? "" : ", ") + std::string(one.name);
+    }
     return fail(Code::input_invalid,
                 "unknown query parameter \"" + name + "\"; " +
-                    (known.empty() ? "this route has none" : "allowed: " + known));
+                    (names.empty() ? "this route has none" : "allowed: " + names));
+  }
+  return {};
+}
+
+Status Query::check_combination(std::string_view name,
+                                std::initializer_list<std::string_view> others) const {
+  for (const auto& [other, value] : pairs_) {
+    if (other == name || std::ranges::find(others, std::string_view(other)) != others.end())
+      continue;
+    std::string names;
+    for (const std::string_view one : others) {
+      if (!names.empty()) names += ", ";
+      names += one;
+    }
+    std::string why = "the query parameter \"";
+    why.append(other).append("\" cannot be used with \"").append(name);
+    why.append("\"; allowed: ").append(names);
+    return fail(Code::input_invalid, std::move(why));
   }
   return {};
 }

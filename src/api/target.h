@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <initializer_list>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -23,14 +24,22 @@ using QueryPairs = std::vector<std::pair<std::string, std::string>>;
 // "/api/jobs/a%2Fb?status=running": everything but letters, digits and -._~: is percent-encoded.
 std::string target(const Path& path, const QueryPairs& query);
 
+struct QueryParameter {
+  std::string_view name;
+  bool repeats = false;  // may appear more than once
+};
+
 class Query {
  public:
   Query() = default;
   explicit Query(QueryPairs pairs) : pairs_(std::move(pairs)) {}
 
   // Fails with input_invalid for an unknown name (a misspelled filter must not return everything)
-  // and for a repeated name, which is ambiguous; `label` and `key` may repeat.
-  Status check_names(std::initializer_list<std::string_view> names) const;
+  // and for a repeated name, which is ambiguous.
+  Status check_names(std::span<const QueryParameter> known) const;
+  // Fails with input_invalid if there is a parameter that cannot be used with `name`.
+  Status check_combination(std::string_view name,
+                           std::initializer_list<std::string_view> others) const;
   // The value of this name; nullptr if absent.
   const std::string* find(std::string_view name) const;
   std::vector<std::string> all(std::string_view name) const;

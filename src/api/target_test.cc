@@ -1,3 +1,4 @@
+// Tests of targets, query parameters and problems.
 #include "api/target.h"
 
 #include "api/problem.h"
@@ -6,14 +7,19 @@
 namespace ae::api {
 namespace {
 
-AE_TEST("api/a segment stays one, whatever it holds") {
+AE_TEST("api/a segment of a path is escaped") {
   EXPECT_EQ(target({"api", "jobs", "a/b c%"}, {}), "/api/jobs/a%2Fb%20c%25");
   EXPECT_EQ(target({"x"}, {{"label", "a:b&c"}, {"q", ""}}), "/x?label=a:b%26c&q=");
 }
 
-AE_TEST("api/a query names each thing once, but labels and keys") {
+AE_TEST("api/query parameters are checked for unknown names, duplicates and limits") {
   const Query twice({{"limit", "1"}, {"limit", "2"}});
-  EXPECT_EQ(twice.check_names({"limit"}).error().code, Code::input_invalid);
+  const QueryParameter known[] = {{"label", true}, {"limit"}};
+  EXPECT_EQ(twice.check_names(known).error().message, "duplicate query parameter \"limit\"");
+  EXPECT_EQ(Query(QueryPairs{{"size", "1"}}).check_names(known).error().message,
+            "unknown query parameter \"size\"; allowed: label, limit");
+  EXPECT_EQ(Query(QueryPairs{{"size", "1"}}).check_names({}).error().message,
+            "unknown query parameter \"size\"; this route has none");
   for (const char* bad : {"0", "11", "-1", "x", ""}) {
     const auto limit = Query(QueryPairs{{"limit", bad}}).limit(5, 10);
     ASSERT_FALSE(limit) << bad;
@@ -21,11 +27,19 @@ AE_TEST("api/a query names each thing once, but labels and keys") {
   }
   EXPECT_EQ(*Query().limit(5, 10), 5u);
   EXPECT_EQ(*Query(QueryPairs{{"limit", "10"}}).limit(5, 10), 10u);
-  EXPECT_TRUE(
-      Query({{"label", "a=1"}, {"label", "b=2"}, {"limit", "1"}}).check_names({"label", "limit"}));
+  EXPECT_TRUE(Query({{"label", "a=1"}, {"label", "b=2"}, {"limit", "1"}}).check_names(known));
 }
 
-AE_TEST("api/a problem can be read back") {
+AE_TEST("api/some query parameters cannot be combined") {
+  EXPECT_TRUE(Query({{"job", "j"}, {"kind", "call"}}).check_combination("job", {"kind"}));
+  const auto refused = Query({{"job", "j"}, {"limit", "1"}}).check_combination("job", {"kind"});
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code, Code::input_invalid);
+  EXPECT_EQ(refused.error().message,
+            "the query parameter \"limit\" cannot be used with \"job\"; allowed: kind");
+}
+
+AE_TEST("api/a problem is parsed back into its error") {
   const Error error{Code::not_settled, "ask again later"};
   EXPECT_EQ(error_of_problem(problem(error), 409), error);
   EXPECT_EQ(error_of_problem(Value(), 502).code, Code::unavailable);

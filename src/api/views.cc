@@ -1,18 +1,24 @@
 // Bodies of the routes about one job.
 #include "api/views.h"
 
+#include <algorithm>
 #include <map>
 #include <span>
 #include <utility>
 
 #include "api/budget_shortfall.h"
 #include "api/command_line.h"
+#include "engine/state/state.h"
 #include "inspect/trace.h"
+#include "inspect/verify.h"
 #include "inspect/view.h"
 #include "json/json.h"
+#include "log/field_names.h"
 #include "log/seal.h"
+#include "runtime/log_opener.h"
 #include "runtime/redact.h"
 #include "runtime/row.h"
+#include "store/rules.h"
 
 namespace ae::api {
 namespace {
@@ -24,150 +30,175 @@ constexpr std::size_t kArgumentsShown = 64;
 std::vector<Value> with_questions(std::span<const Value> waits, const engine::State& state) {
   const std::vector<Value> approvals = engine::approvals_view(state);
   std::map<std::string_view, const Value*> by_key;
-  for (const Value& one : approvals) by_key[one.text("correlation_key")] = &one;
+  for (const Value& one : approvals) by_key[one.text(field::correlation_key)] = &one;
   std::vector<Value> all;
   for (const Value& wait : waits) {
-    const auto known = by_key.find(wait.text("correlation_key"));
+    const auto known = by_key.find(wait.text(field::correlation_key));
     const Value none{nullptr};
     const Value& found = known == by_key.end() ? none : *known->second;
-    all.push_back(
-        wait.with("answer", found["answer"])
-            .with("approval_id", found["id"])
-            .with("arguments", all.size() < kArgumentsShown ? found["arguments"] : Value())
-            .with("question", found["question"])
-            .with("tool", found["tool"]));
+    all.push_back(wait.with("answer", found["answer"])
+                      .with(field::approval_id, found["id"])
+                      .with(field::arguments,
+                            all.size() < kArgumentsShown ? found[field::arguments] : Value())
+                      .with("question", found["question"])
+                      .with("tool", found["tool"]));
   }
   return all;
 }
 
 Value with_expiry(const Value& wait, Instant now) {
-  const auto expires = instant_from_text(wait.text("expires_at"));
+  const auto expires = instant_from_text(wait.text(field::expires_at));
   const bool expired = expires && *expires <= now;
   if (!expired) return wait.with("expired", false);
-  return wait.with("command", nullptr).with("commands", Value::array({})).with("expired", true);
+  return wait.with("command", nullptr)
+      .with(field::commands, Value::array({}))
+      .with("expired", true);
 }
 
 }  // namespace
 
-Value job_body(const runtime::Runtime::JobSnapshot& read, Instant now) {
+Value job_body(const runtime::JobSnapshot& read, Instant now) {
   Value body = with_all_commands(add_shortfall(read.state, engine::job_view(read.state)));
-  std::vector<Value> waits = with_questions(body["waits"].items(), read.state);
+  std::vector<Value> waits = with_questions(body[field::waits].items(), read.state);
   for (Value& wait : waits) wait = with_expiry(wait, now);
   if (body["waiting"].is_object()) body = body.with("waiting", waits.front());
-  body = body.with("waits", Value::array(std::move(waits)));
-  if (body["labels"].is_null()) body = body.with("labels", Value::object({}));
+  body = body.with(field::waits, Value::array(std::move(waits)));
+  if (body[field::labels].is_null()) body = body.with(field::labels, Value::object({}));
   // Its scheduling options.
   const auto* created = read.events.empty() ? nullptr : as<JobCreated>(read.events.front());
   const Value needed = created != nullptr ? created->required_capabilities : Value();
-  return body.with("priority", read.row.priority)
-      .with("queue", read.row.queue)
-      .with("required_capabilities", needed.is_array() ? needed : Value::array({}));
+  return body.with(field::priority, read.row.priority)
+      .with(field::queue, read.row.queue)
+      .with(field::required_capabilities, needed.is_array() ? needed : Value::array({}));
 }
 
-Value trace_body(const runtime::Runtime::JobSnapshot& read) {
+std::string JobFacts::text() const {
+  std::string text = std::string(has_no_owner ? "no owner" : "") + "\n" + refusal + "\n";
+  if (!runs) return text;
+  for (const std::string& capability : offered) text += capability + "\n";
+  if (only_offer) {
+    for (const std::string& agent : only_offer->agents) text += agent + "\n";
+  }
+  return text;
+}
+
+Value job_body(const runtime::JobSnapshot& read, const JobFacts& facts) {
+  const Value body = job_body(read, facts.now);
+  const store::AgentVersion* const version =
+      facts.registry->find_version_with_plan(body.text(field::agent), body.text(field::plan_hash));
+  std::optional<Value> unattended;
+  if (store::is_runnable(read.row.status)) {
+    if (facts.has_no_owner) {
+      unattended = unattended_json(read.row);
+    } else if (facts.only_offer && !read.row.claim) {
+      unattended = not_offered_json(read.row, {*facts.only_offer});
+    }
+  }
+  return body.with("agent_version", version == nullptr ? Value() : Value(version->version))
+      .with("unattended", unattended.value_or(Value()));
+}
+
+Value add_needs_version(Value body, const store::JobRow& row, const JobFacts& facts) {
+  if (!store::is_runnable(row.status)) return body;
+  if (!facts.refusal.empty()) return body.with("needs_version", facts.refusal);
+  if (!facts.runs) return body;
+  const auto missing = std::ranges::find_if(row.capabilities, [&](const std::string& needed) {
+    return std::ranges::find(facts.offered, needed) == facts.offered.end();
+  });
+  if (missing == row.capabilities.end()) return body;
+  return body.with("needs_version", "this process does not have " + *missing);
+}
+
+Value trace_body(const runtime::JobSnapshot& read) {
   return engine::trace_view(read.state, read.events);
 }
 
-ReplayBody::ReplayBody(runtime::Runtime::JobSnapshot&& read, std::uint64_t seq)
-    : read_(std::move(read)),
-      seq_(seq),
-      folding_(read_.row.id, std::span(read_.events).first(seq), engine::uncached_plan_source()) {}
-
-Result<Value> ReplayBody::take() {
-  AE_ASSIGN(const engine::State state, std::move(folding_).take());
-  return with_wait_commands(engine::state_view(state)).with("at", seq_);
-}
-
-TranscriptBody::TranscriptBody(const JobId& job, store::LoadedJob&& loaded,
-                               const engine::TranscriptPage& page)
-    : loaded_(std::move(loaded)),
-      opening_(job, loaded_, {}),
-      transcribing_(job, page, engine::uncached_plan_source()) {}
-
-bool TranscriptBody::next() {
-  if (added_ < events_.size()) {
-    status_ = transcribing_.add(events_[added_++]);
-    return status_.has_value();
+Result<Value> transcript_body(const JobId& job, const store::LoadedJob& loaded,
+                              const engine::TranscriptPage& page,
+                              const async::Interrupt& interrupt) {
+  runtime::LogOpener opener(job, loaded, {});
+  engine::TranscriptBuilder transcript(job, page, engine::uncached_plan_source());
+  while (opener.next()) {
+    for (const Event& event : opener.take_opened()) AE_TRY(transcript.add(event));
+    if (interrupt.requested()) return std::unexpected(runtime::read_interrupted_error());
   }
-  if (!opening_.next()) return false;
-  events_ = opening_.take_opened();
-  added_ = 0;
-  return true;
+  AE_TRY(opener.complete());
+  return std::move(transcript).take();
 }
 
-Result<Value> TranscriptBody::take() {
-  AE_TRY(status_);
-  AE_TRY(opening_.complete());
-  return std::move(transcribing_).take();
-}
+namespace {
 
-VerifyBody::VerifyBody(const JobId& job, store::LoadedJob&& loaded, std::vector<PublicKey> keys)
-    : loaded_(std::move(loaded)), input_{.job = job} {
-  input_.keys = std::move(keys);
-  for (const Blob& blob : loaded_.blobs) blobs_.emplace(blob.hash, &blob.bytes);
-}
-
-bool VerifyBody::next() {
-  if (opened_ < loaded_.commits.size() && !input_.open_error) {
-    open_commit(loaded_.commits[opened_++]);
-    return true;
-  }
-  if (!verifying_) {
-    complete();
-    verifying_.emplace(input_, plans_);
-    return true;
-  }
-  return verifying_->next();
-}
-
-void VerifyBody::open_commit(const std::string& bytes) {
-  auto opened = open(input_.job, bytes, head_, [&](const Hash& hash) -> Result<std::string> {
-    if (const auto blob = blobs_.find(hash); blob != blobs_.end()) return *blob->second;
+// Opens what can be opened: events, and the error of the first commit that fails.
+void open_for_verification(const store::LoadedJob& loaded, const async::Interrupt& interrupt,
+                           engine::VerifyInput& input) {
+  std::map<Hash, const std::string*> blobs;
+  for (const Blob& blob : loaded.blobs) blobs.emplace(blob.hash, &blob.bytes);
+  const BlobSource source = [&blobs](const Hash& hash) -> Result<std::string> {
+    if (const auto blob = blobs.find(hash); blob != blobs.end()) return *blob->second;
     return fail(Code::log_corrupt, "a blob is missing: " + to_hex(hash));
-  });
-  if (!opened) {
-    input_.open_error = opened.error();
-    return;
+  };
+  Hash head;
+  for (const std::string& bytes : loaded.commits) {
+    if (interrupt.requested()) return;
+    auto opened = open(input.job, bytes, head, source);
+    if (!opened) {
+      input.open_error = opened.error();
+      return;
+    }
+    head = opened->head;
+    for (Event& event : opened->events) input.events.push_back(std::move(event));
   }
-  head_ = opened->head;
-  for (Event& event : opened->events) input_.events.push_back(std::move(event));
 }
 
-void VerifyBody::complete() {
-  input_.last_seq = loaded_.row.last_seq;
-  input_.head = loaded_.row.head;
-  input_.row = {.status = loaded_.row.status,
-                .agent = loaded_.row.agent,
-                .idempotency_key = loaded_.row.idempotency_key,
-                .labels = loaded_.row.labels,
-                .created_at = loaded_.row.created_at,
-                .request_hash = loaded_.request_hash,
-                .computed_request_hash = input_.events.empty()
-                                             ? std::nullopt
-                                             : runtime::request_hash_of(input_.events.front()),
-                .commits = loaded_.commit_count,
-                .commits_read = loaded_.commits.size()};
-  for (const store::EffectRow& row : loaded_.effects) {
-    input_.effects.push_back({row.invocation, row.try_no, row.record});
+// REQUIRES: the events are in the input.
+void add_rows(const store::LoadedJob& loaded, engine::VerifyInput& input) {
+  input.last_seq = loaded.row.last_seq;
+  input.head = loaded.row.head;
+  input.row = {.status = loaded.row.status,
+               .agent = loaded.row.agent,
+               .idempotency_key = loaded.row.idempotency_key,
+               .labels = loaded.row.labels,
+               .created_at = loaded.row.created_at,
+               .request_hash = loaded.request_hash,
+               .computed_request_hash = input.events.empty()
+                                            ? std::nullopt
+                                            : runtime::request_hash_of(input.events.front()),
+               .commits = loaded.commit_count,
+               .commits_read = loaded.commits.size()};
+  for (const store::EffectRow& row : loaded.effects) {
+    input.effects.push_back({row.invocation, row.try_no, row.record});
   }
-  for (const store::LedgerRow& row : loaded_.ledger) {
-    input_.ledger.push_back({row.invocation, row.try_no, row.state, row.record});
+  for (const store::LedgerRow& row : loaded.ledger) {
+    input.ledger.push_back({row.invocation, row.try_no, row.state, row.record});
   }
-  for (const store::InboxEntry& entry : loaded_.inbox) {
-    input_.inbox.emplace_back(entry.id, entry.request);
+  for (const store::InboxEntry& entry : loaded.inbox) {
+    input.inbox.emplace_back(entry.id, entry.request);
   }
-  if (loaded_.checkpoint) {
-    input_.checkpoint.emplace(loaded_.checkpoint->seq, loaded_.checkpoint->bytes);
+  if (loaded.checkpoint) {
+    input.checkpoint.emplace(loaded.checkpoint->seq, loaded.checkpoint->bytes);
   }
-  input_.signed_head = loaded_.signed_head;
+  input.signed_head = loaded.signed_head;
 }
 
-Value VerifyBody::take() {
-  std::vector<Value> redacted;
-  for (const runtime::ValueName& name : runtime::redacted_values(input_.events)) {
-    redacted.push_back(Value::object({{"field", name.field}, {"seq", name.seq}}));
+}  // namespace
+
+Result<Value> verify_body(const JobId& job, const store::LoadedJob& loaded,
+                          std::vector<PublicKey> keys, const async::Interrupt& interrupt) {
+  engine::VerifyInput input{.job = job};
+  input.keys = std::move(keys);
+  open_for_verification(loaded, interrupt, input);
+  add_rows(loaded, input);
+  const engine::PlanSource plans = engine::uncached_plan_source();
+  engine::IncrementalVerifier verifier(input, plans);
+  while (!interrupt.requested()) {
+    if (verifier.next()) continue;
+    std::vector<Value> redacted;
+    for (const runtime::ValueName& name : runtime::redacted_values(input.events)) {
+      redacted.push_back(Value::object({{"field", name.field}, {"seq", name.seq}}));
+    }
+    return verifier.take().to_json().with("redacted", Value::array(std::move(redacted)));
   }
-  return verifying_->take().to_json().with("redacted", Value::array(std::move(redacted)));
+  return std::unexpected(runtime::read_interrupted_error());
 }
 
 }  // namespace ae::api

@@ -1,94 +1,64 @@
 // Views: response bodies of the routes about one job. They combine engine's views with the store's
-// rows.
+// rows and with facts of the process.
 //
-// Threads: pure functions and values.
+// Threads: pure functions and values. Views of whole logs are made on reader threads; they end early
+// if they are interrupted.
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
-#include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "api/stuck.h"
+#include "async/executor.h"
 #include "base/error.h"
-#include "base/hash.h"
+#include "base/ids.h"
 #include "base/sign.h"
-#include "engine/state/state.h"
+#include "base/time.h"
 #include "inspect/transcript.h"
-#include "inspect/verify.h"
 #include "json/value.h"
-#include "runtime/log_opener.h"
-#include "runtime/runtime.h"
+#include "runtime/job_reader.h"
+#include "store/registry.h"
 #include "store/store.h"
 
 namespace ae::api {
 
+// What a process knows about a job besides the store's rows. Copied for a reader thread.
+struct JobFacts {
+  Instant now;  // by the store's clock
+  std::shared_ptr<const store::Registry> registry;
+  bool has_no_owner = false;  // the store has a single owner, and it is not running
+  // This process is the owner and claims jobs: what it offers. nullopt: another process may claim.
+  std::optional<WorkerOffer> only_offer;
+  // Why this process does not run the job; "" = it does, or another process may.
+  std::string refusal;
+  bool runs = false;                 // this process runs the jobs it creates
+  std::vector<std::string> offered;  // capabilities of this process
+
+  // The facts as text, without the time and the registry.
+  std::string text() const;
+};
+
 // `now`, by the store's clock: a wait for a user whose time has passed is shown as `expired`, even
 // if that is not recorded yet. It cannot be answered any more.
-Value job_body(const runtime::Runtime::JobSnapshot& read, Instant now);
-Value trace_body(const runtime::Runtime::JobSnapshot& read);
+Value job_body(const runtime::JobSnapshot& read, Instant now);
+// The same with `agent_version` and `unattended`.
+Value job_body(const runtime::JobSnapshot& read, const JobFacts& facts);
+// Adds `needs_version` if this process cannot run the job.
+Value add_needs_version(Value body, const store::JobRow& row, const JobFacts& facts);
+Value trace_body(const runtime::JobSnapshot& read);
 
-// Bodies that evaluate the expressions of a log again are computed in slices (async/time_slices.h):
-// call `next` until it returns false, then `take`.
+// A page of a job's transcript. Holds the events of one commit at a time. Fails with log_corrupt,
+// needs_version, plan_invalid, unavailable (interrupted).
+Result<Value> transcript_body(const JobId& job, const store::LoadedJob& loaded,
+                              const engine::TranscriptPage& page,
+                              const async::Interrupt& interrupt);
 
-// The state of the job at an event. REQUIRES: 1 <= seq <= the last seq.
-class ReplayBody {
- public:
-  ReplayBody(runtime::Runtime::JobSnapshot&& read, std::uint64_t seq);
-  ReplayBody(const ReplayBody&) = delete;
-  ReplayBody& operator=(const ReplayBody&) = delete;
-
-  bool next() { return folding_.next(); }
-  Result<Value> take();  // fails with log_corrupt
-
- private:
-  const runtime::Runtime::JobSnapshot read_;
-  const std::uint64_t seq_;
-  engine::IncrementalFold folding_;
-};
-
-// A page of a job's transcript. Holds the stored bytes of the log, and the events of one commit.
-class TranscriptBody {
- public:
-  TranscriptBody(const JobId& job, store::LoadedJob&& loaded, const engine::TranscriptPage& page);
-  TranscriptBody(const TranscriptBody&) = delete;
-  TranscriptBody& operator=(const TranscriptBody&) = delete;
-
-  bool next();
-  Result<Value> take();  // fails with log_corrupt, needs_version, plan_invalid
-
- private:
-  const store::LoadedJob loaded_;
-  runtime::LogOpener opening_;
-  std::vector<Event> events_;  // of one commit
-  std::size_t added_ = 0;      // number of them already added
-  engine::TranscriptBuilder transcribing_;
-  Status status_;
-};
-
-// The verification of a job's log. Problems are in the body; it does not fail. `keys`: trusted
-// signing keys.
-class VerifyBody {
- public:
-  VerifyBody(const JobId& job, store::LoadedJob&& loaded, std::vector<PublicKey> keys);
-  VerifyBody(const VerifyBody&) = delete;
-  VerifyBody& operator=(const VerifyBody&) = delete;
-
-  bool next();
-  Value take();
-
- private:
-  void open_commit(const std::string& bytes);
-  void complete();
-
-  const store::LoadedJob loaded_;
-  const engine::PlanSource plans_ = engine::uncached_plan_source();
-  engine::VerifyInput input_;
-  std::map<Hash, const std::string*> blobs_;  // of `loaded_`
-  std::size_t opened_ = 0;                    // number of commits
-  Hash head_;
-  std::optional<engine::IncrementalVerifier> verifying_;
-};
+// The verification of a job's log; problems are in the body. `keys`: trusted signing keys. Fails
+// with unavailable (interrupted).
+Result<Value> verify_body(const JobId& job, const store::LoadedJob& loaded,
+                          std::vector<PublicKey> keys, const async::Interrupt& interrupt);
 
 }  // namespace ae::api

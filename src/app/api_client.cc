@@ -19,6 +19,7 @@
 #include "app/key_file.h"
 #include "json/json.h"
 #include "json/sse_parser.h"
+#include "log/field_names.h"
 #include "net/asio_loop.h"
 #include "net/http_client.h"
 #include "store/sqlite/files.h"
@@ -196,7 +197,7 @@ class SocketClient final : public ApiClient {
     }
     api::ApiResponse response{.status = seen.status, .body = {}, .location = {}};
     auto body = parse_json(seen.body, {.bytes_max = response_max(), .depth_max = 1000});
-    const bool ours = body && (seen.status < 400 || !body->text("code").empty());
+    const bool ours = body && (seen.status < 400 || !body->text(field::code).empty());
     if (!ours) return std::unexpected(not_aetheris_error(method, seen.status));
     response.body = std::move(*body);
     if (const auto location = net::find_header(seen.headers, "location")) {
@@ -279,7 +280,7 @@ Result<std::unique_ptr<ApiClient>> find_listening_owner(const StoreUrl& store) {
     health.path = {"api", "health"};
     auto answer = client->send(health);
     if (answer && answer->status == 403) {
-      return fail(Code::forbidden, std::string(answer->body.text("detail")));
+      return fail(Code::forbidden, std::string(answer->body.text(field::detail)));
     }
     if (!answer || answer->status != 200) continue;
     if (answer->body.text("store") == store::sqlite::canonical_path(store.path)) return client;

@@ -1,3 +1,4 @@
+// Tests of failpoints and of store URLs.
 #include "app/failpoints.h"
 
 #include "app/store_url.h"
@@ -20,7 +21,7 @@ AE_TEST("app/failpoints count hits from one, per name") {
   EXPECT_EQ((*points)->hit("unknown"), FailpointAction::proceed);
 }
 
-AE_TEST("app/failpoints that cannot be read are refused") {
+AE_TEST("app/invalid failpoints are refused") {
   for (const char* bad : {"a", "a=", "=exit", "a=boom", "a=exit@", "a=exit@0", "a=exit@x",
                           "a=pause", "a=pause:", "a=pause:1s", "A=exit", "a=exit;b"}) {
     auto points = Failpoints::parse(bad, "");
@@ -38,7 +39,7 @@ AE_TEST("app/without the variables there are no failpoints") {
   EXPECT_NE(*traces, nullptr);
 }
 
-AE_TEST("app/stores are named by URL") {
+AE_TEST("app/a store URL is parsed and printed without its password") {
   auto store = store_url("sqlite:a/b.db");
   ASSERT_TRUE(store);
   EXPECT_EQ(store->path, "a/b.db");

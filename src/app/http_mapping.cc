@@ -7,7 +7,9 @@
 #include <utility>
 
 #include "api/problem.h"
+#include "app/gzip.h"
 #include "json/json.h"
+#include "log/field_names.h"
 
 namespace ae::app {
 namespace {
@@ -48,6 +50,16 @@ mcp::Headers mcp_headers(const net::HttpHeaders& headers) {
   return out;
 }
 
+// One value per line, as JSON, so that a terminal ends with a line break.
+api::RenderedBody render_body(const Value& body, bool may_compress) {
+  api::RenderedBody rendered{canonical(body) + "\n"};
+  if (may_compress && rendered.bytes.size() > kGzipMin) {
+    if (auto compressed = gzip(rendered.bytes)) return {*std::move(compressed), true};
+  }
+  rendered.bytes.shrink_to_fit();  // a string that grew may have twice the capacity
+  return rendered;
+}
+
 }  // namespace
 
 std::string method_of(const net::HttpRequest& request) {
@@ -67,11 +79,15 @@ api::ApiRequest to_api_request(net::HttpRequest&& in, const api::Principal& prin
     out.idempotency_key = *key;
   }
   if (is_mcp(in)) out.mcp_headers = mcp_headers(in.headers);
+  const bool compresses =
+      out.method == "GET" && accepts_gzip(listed_header(in.headers, "accept-encoding"));
+  out.render = [compresses](const Value& body) { return render_body(body, compresses); };
+  if (out.method == "GET") out.if_none_match = listed_header(in.headers, "if-none-match");
   const auto by = net::find_header(in.headers, "x-aetheris-by");
   out.by = !principal.by.empty() ? principal.by : by ? std::string(*by) : "api";
   out.role = principal.role;
-  out.traceparent = only_header(in.headers, "traceparent");
-  out.tracestate = listed_header(in.headers, "tracestate");
+  out.traceparent = only_header(in.headers, field::traceparent);
+  out.tracestate = listed_header(in.headers, field::tracestate);
   out.path = std::move(in.path);
   if (!out.path.empty() && out.path.back().empty()) out.path.pop_back();
   out.query = std::move(in.query);
@@ -80,7 +96,7 @@ api::ApiRequest to_api_request(net::HttpRequest&& in, const api::Principal& prin
   return out;
 }
 
-net::HttpResponse to_http_response(const api::ApiResponse& in) {
+net::HttpResponse to_http_response(api::ApiResponse in) {
   net::HttpResponse out;
   out.status = in.status;
   out.headers.push_back({"Cache-Control", "no-store"});
@@ -89,20 +105,22 @@ net::HttpResponse to_http_response(const api::ApiResponse& in) {
     out.headers.push_back({"Retry-After", std::to_string(seconds)});
   }
   if (!in.allow.empty()) out.headers.push_back({"Allow", in.allow});
+  if (!in.etag.empty()) out.headers.push_back({"ETag", in.etag});
   if (in.status == 401) out.headers.push_back({"WWW-Authenticate", "Bearer"});
   if (!in.text.empty()) {
     out.content_type = "text/plain; version=0.0.4; charset=utf-8";
-    out.body = in.text;
+    out.body = std::move(in.text);
     return out;
   }
   if (in.status >= 400 && !in.rpc) out.content_type = "application/problem+json";
-  if (in.rpc && in.body.is_null()) {
+  if (in.status == 304 || (in.rpc && in.body.is_null() && !in.rendered)) {
     out.content_type.clear();
     return out;
   }
   if (!in.location.empty()) out.headers.push_back({"Location", in.location});
-  out.body = canonical(in.body);
-  out.body += '\n';
+  if (!in.rendered) in.rendered = render_body(in.body, false);
+  if (in.rendered->gzip) out.headers.push_back({"Content-Encoding", "gzip"});
+  out.body = std::move(in.rendered->bytes);
   return out;
 }
 

@@ -18,7 +18,8 @@ bool is_mcp(const net::HttpRequest& request);
 // `local`: received on our own user's socket.
 api::ApiRequest to_api_request(net::HttpRequest&& in, const api::Principal& principal, bool local);
 
-net::HttpResponse to_http_response(const api::ApiResponse& in);
+// Called on the loop; a rendered body is passed on, and any other body is rendered.
+net::HttpResponse to_http_response(api::ApiResponse in);
 api::ApiResponse problem_response(const Error& error);
 
 }  // namespace ae::app

@@ -22,6 +22,7 @@
 #include "base/ids.h"
 #include "json/json.h"
 #include "net/system.h"
+#include "net/thread_pool.h"
 #include "store/measured_store.h"
 #include "store/memory/memory_store.h"
 #include "store/postgres/postgres_rebuild.h"
@@ -54,6 +55,12 @@ constexpr const char* kGuardFolder = ".aetheris";
 // A program that a killed process was starting keeps its lock until the execve.
 constexpr std::chrono::seconds kLockWait(2);
 
+// How long clients of the socket get their last responses when the process ends.
+constexpr std::chrono::seconds kLastResponsesMax(1);
+
+// One for each concurrent read of a log, and one that renders lists meanwhile.
+constexpr std::size_t kReaderThreads = api::kConcurrentReadsMax + 1;
+
 void make_guard_folder() {
   if (::mkdir(kGuardFolder, 0700) == 0) write_gitignore(kGuardFolder);
 }
@@ -65,6 +72,7 @@ class InstanceImpl final : public Instance, private runtime::RuntimeObserver {
   ~InstanceImpl() override {
     listener_.reset();
     network_listener_.reset();
+    readers_.reset();
     api_.reset();
     runtime_.reset();
     toolbox_.reset();
@@ -98,7 +106,8 @@ class InstanceImpl final : public Instance, private runtime::RuntimeObserver {
                          .tool_registry = toolbox_ ? toolbox_->tool_registry() : no_tools_,
                          .signer = signer_ ? &*signer_ : nullptr,
                          .output_hub = &output_hub_,
-                         .slot = slot_ ? &*slot_ : nullptr};
+                         .slot = slot_ ? &*slot_ : nullptr,
+                         .readers = &*readers_};
     if (options_.agents) {
       for (const auto& [name, agent] : options_.agents->agents) {
         options_.runtime.agent_versions[name] =
@@ -232,7 +241,17 @@ class InstanceImpl final : public Instance, private runtime::RuntimeObserver {
   bool created() const override { return created_; }
   bool was_recreated() const override { return sqlite_ && sqlite_->was_recreated(); }
   void stop_listening() override {
-    api_->stop_waiting();
+    if (!listener_) return api_->stop_waiting();
+    const auto is_stopped = std::make_shared<bool>(false);
+    const auto stop = [this, is_stopped] {
+      if (!std::exchange(*is_stopped, true)) loop_.stop();
+    };
+    const async::TimerId timer = loop_.after(kLastResponsesMax, stop);
+    api_->stop_waiting([this, is_stopped, stop] {
+      if (!*is_stopped) listener_->stop(kLastResponsesMax, stop);
+    });
+    while (!*is_stopped) loop_.run();
+    loop_.cancel(timer);
     listener_.reset();
   }
   Result<std::uint16_t> serve(ServeOptions options) override {
@@ -401,6 +420,7 @@ class InstanceImpl final : public Instance, private runtime::RuntimeObserver {
   net::SystemRandom random_;
   runtime::ToolRegistry no_tools_;
   runtime::OutputHub output_hub_;
+  std::optional<net::ThreadPool> readers_{std::in_place, loop_, kReaderThreads};
   std::unique_ptr<RunningFile> running_file_;
   std::optional<runtime::RunningSlot> slot_;  // in the page of running_file_
   std::optional<SigningKey> signer_;

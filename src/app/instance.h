@@ -82,6 +82,8 @@ class Instance {
   // Listens on the socket of the owner of a SQLite store; a no-op for other stores. Failures are
   // reported as warnings.
   virtual Status listen() = 0;
+  // Answers waiting requests, lets responses and streams finish, for a second at most, and closes
+  // the socket.
   virtual void stop_listening() = 0;
   // Serves the Api over TCP (Listener::listen_tcp). Returns the port.
   virtual Result<std::uint16_t> serve(ServeOptions options) = 0;

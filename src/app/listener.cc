@@ -1,6 +1,7 @@
 #include "app/listener.h"
 
 #include <algorithm>
+#include <stop_token>
 #include <string>
 #include <utility>
 
@@ -8,6 +9,7 @@
 #include "app/live_stream.h"
 #include "app/tool_peer.h"
 #include "json/json.h"
+#include "log/field_names.h"
 #include "mcp/message.h"
 #include "net/http_server.h"
 
@@ -30,26 +32,26 @@ class PendingResponse : public std::enable_shared_from_this<PendingResponse> {
   PendingResponse(net::Responder responder, bool is_read_only, std::shared_ptr<void> slot)
       : responder_(std::move(responder)), is_read_only_(is_read_only), slot_(std::move(slot)) {}
 
-  // The result becomes true when the client disconnects or its key is revoked.
-  std::shared_ptr<const bool> begin(api::Authenticator* authenticator,
-                                    const api::Principal& principal) {
-    responder_.on_closed([gone = disconnected_] { *gone = true; });
+  // Stopped when the client disconnects or its key is revoked.
+  std::stop_token begin(api::Authenticator* authenticator, const api::Principal& principal) {
+    responder_.on_closed([gone = disconnected_] { gone.request_stop(); });
     if (authenticator != nullptr) {
       watch_ = authenticator->watch(principal, [weak = weak_from_this()](const Error& why) {
         if (const auto self = weak.lock()) self->revoke(why);
       });
     }
-    return disconnected_;
+    return disconnected_.get_token();
   }
   void release() {
     slot_.reset();
     watch_.reset();
   }
-  void answer(const api::ApiResponse& answer) {
+  void answer(api::ApiResponse answer) {
     if (std::exchange(answered_, true)) return;
-    if (!is_streaming_) return std::move(responder_).answer(to_http_response(answer));
+    if (!is_streaming_) return std::move(responder_).answer(to_http_response(std::move(answer)));
     if (answer.rpc) {
-      std::string message = message_event(answer.body);
+      std::string message = answer.rendered ? message_event(std::move(answer.rendered->bytes))
+                                            : message_event(answer.body);
       if (!stream_.has_capacity(message.size()))
         message = message_event(response_limit_error(answer.body["id"]));
       stream_.write(message);
@@ -65,12 +67,12 @@ class PendingResponse : public std::enable_shared_from_this<PendingResponse> {
       head.headers.push_back({"Cache-Control", "no-store"});
       head.headers.push_back({"X-Accel-Buffering", "no"});
       stream_ = std::move(responder_).begin(std::move(head));
-      stream_.on_closed([gone = disconnected_] { *gone = true; });
+      stream_.on_closed([gone = disconnected_] { gone.request_stop(); });
     }
     stream_.write(message.is_null() ? ":\n\n" : message_event(message));
   }
   void revoke(const Error& why) {
-    *disconnected_ = true;
+    disconnected_.request_stop();
     release();
     answer(is_read_only_ ? problem_response(why) : unknown_outcome_response());
   }
@@ -82,13 +84,16 @@ class PendingResponse : public std::enable_shared_from_this<PendingResponse> {
         {Code::unknown_outcome,
          "too many large responses at once; check the outcome before you retry the request"});
     return mcp::error_response({.code = full.status,
-                                .message = std::string(full.body.text("detail")),
+                                .message = std::string(full.body.text(field::detail)),
                                 .data = full.body,
                                 .id = id});
   }
   static std::string message_event(const Value& message) {
+    return message_event(canonical(message));
+  }
+  static std::string message_event(std::string text) {
     constexpr std::string_view kBegin = "event: message\ndata: ", kEnd = "\n\n";
-    const std::string text = canonical(message);
+    if (text.ends_with('\n')) text.pop_back();
     std::string event;
     event.reserve(kBegin.size() + text.size() + kEnd.size());  // growth would double it
     return event.append(kBegin).append(text).append(kEnd);
@@ -97,7 +102,7 @@ class PendingResponse : public std::enable_shared_from_this<PendingResponse> {
   net::Responder responder_;
   const bool is_read_only_;
   std::shared_ptr<void> slot_, watch_;
-  const std::shared_ptr<bool> disconnected_ = std::make_shared<bool>(false);
+  const std::stop_source disconnected_;
   net::HttpStream stream_;
   bool answered_ = false;
   bool is_streaming_ = false;
@@ -176,7 +181,7 @@ void answer(const ServerContext& context, net::HttpRequest request, net::Respond
     std::shared_ptr<void> slot;
     if (authenticator != nullptr) {
       auto given = authenticator->acquire_stream(principal);
-      if (!given) return std::move(responder).answer(to_http_response(given.error()));
+      if (!given) return std::move(responder).answer(to_http_response(std::move(given).error()));
       slot = *std::move(given);
     }
     const std::string last(request.header("last-event-id").value_or(""));
@@ -189,18 +194,23 @@ void answer(const ServerContext& context, net::HttpRequest request, net::Respond
   if (!is_mcp(request) && !request.query_value("wait")) {
     api::ApiRequest api_request =
         to_api_request(std::move(request), principal, authenticator == nullptr);
-    if (is_read_only) api_request.has_capacity = context.has_capacity;
+    if (is_read_only) {
+      api_request.has_capacity = context.has_capacity;
+      const std::stop_source disconnected;
+      api_request.disconnected = disconnected.get_token();
+      responder.on_closed([disconnected] { disconnected.request_stop(); });
+    }
     // A completed request is answered even if it invalidated its own access: the first key, or
     // revoking one's own key.
-    return context.api.handle(std::move(api_request), [responder = std::move(responder)](
-                                                          const api::ApiResponse& answer) mutable {
-      std::move(responder).answer(to_http_response(answer));
-    });
+    return context.api.handle(std::move(api_request),
+                              [responder = std::move(responder)](api::ApiResponse answer) mutable {
+                                std::move(responder).answer(to_http_response(std::move(answer)));
+                              });
   }
   std::shared_ptr<void> slot;
   if (authenticator != nullptr) {
     auto given = authenticator->acquire_wait(principal);
-    if (!given) return std::move(responder).answer(to_http_response(given.error()));
+    if (!given) return std::move(responder).answer(to_http_response(std::move(given).error()));
     slot = *std::move(given);
   }
   api::ApiRequest api_request =
@@ -216,8 +226,8 @@ void answer(const ServerContext& context, net::HttpRequest request, net::Respond
       std::move(api_request),
       [revalidate = make_revalidator(authenticator, principal), pending](api::ApiResponse answer) {
         pending->release();
-        revalidate([pending, answer = std::move(answer)](const Status& may) {
-          if (may) return pending->answer(answer);
+        revalidate([pending, answer = std::move(answer)](const Status& may) mutable {
+          if (may) return pending->answer(std::move(answer));
           pending->revoke(may.error());
         });
       });
@@ -320,7 +330,7 @@ Listener::Listener(net::AsioLoop& loop, async::SteadyClock& steady, store::Store
     if (const auto key = request.header("authorization")) credentials.authorization = *key;
     api::Path path = request.path;
     if (!path.empty() && path.back().empty()) path.pop_back();
-    credentials.open = api::Api::is_public_route(method_of(request), path);
+    credentials.open = api::is_public_route(method_of(request), path);
     credentials.is_process_route = path == api::Path{"metrics"};
     context.authenticator->authenticate(
         std::move(credentials),

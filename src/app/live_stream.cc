@@ -5,12 +5,15 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <stop_token>
+#include <string>
 #include <string_view>
 #include <utility>
 
 #include "app/http_mapping.h"
 #include "base/utf8.h"
 #include "json/json.h"
+#include "log/field_names.h"
 
 namespace ae::app {
 namespace {
@@ -35,7 +38,9 @@ class LiveStream : public std::enable_shared_from_this<LiveStream> {
         revalidate_(std::move(revalidate)),
         principal_(principal),
         slot_(std::move(slot)) {
-    request_.disconnected = disconnected_;
+    request_.disconnected = disconnected_.get_token();
+    request_.render = {};  // each poll has its own
+    request_.if_none_match.clear();
   }
 
   void resume_after(std::string_view last_event_id) { after_ = last_event_id; }
@@ -70,7 +75,7 @@ class LiveStream : public std::enable_shared_from_this<LiveStream> {
     };
   }
   void release() {
-    *disconnected_ = true;
+    disconnected_.request_stop();
     slot_.reset();
     watch_.reset();
     output_subscription_.reset();
@@ -96,46 +101,65 @@ class LiveStream : public std::enable_shared_from_this<LiveStream> {
     if (accepted_) request.query.emplace_back("wait", kPollWait);
     request.query.emplace_back("limit", "256");
     polled_at_ = context_.steady.since_start();
-    context_.api.handle(std::move(request), [self = shared_from_this()](api::ApiResponse answer) {
-      self->revalidate_([self, answer = std::move(answer)](Status may) mutable {
-        self->on_response(may ? std::move(answer) : problem_response(may.error()));
-      });
-    });
+    // Written on a reader thread, then read on the loop.
+    auto page = std::make_shared<EventPage>();
+    request.render = [page](const Value& body) { return render_page(body, *page); };
+    context_.api.handle(
+        std::move(request), [self = shared_from_this(), page](api::ApiResponse answer) {
+          if (answer.rendered) page->text = std::move(answer.rendered->bytes);
+          self->revalidate_([self, page, answer = std::move(answer)](Status may) mutable {
+            self->on_response(may ? std::move(answer) : problem_response(may.error()),
+                              std::move(*page));
+          });
+        });
   }
 
-  void on_response(api::ApiResponse answer) {
+  // Events as text of the stream.
+  struct EventPage {
+    std::string text;
+    std::string last;  // id of the last event; "" = there is none
+    bool ended = false;
+
+    bool is_empty() const { return last.empty(); }
+  };
+  // On a reader thread.
+  static api::RenderedBody render_page(const Value& body, EventPage& page) {
+    api::RenderedBody text;
+    page.ended = body["ended"] == Value(true);
+    for (const Value& event : body["events"].items()) {
+      page.last = std::to_string(event["seq"].as_int());
+      text.bytes += "id: " + page.last + "\nevent: " + std::string(event.text("type")) +
+                    "\ndata: " + canonical(event) + "\n\n";
+    }
+    return text;
+  }
+
+  void on_response(api::ApiResponse answer, EventPage page) {
     if (is_revoked_) return;
     if (is_full_) {
-      held_response_ = std::move(answer);
+      held_response_.emplace(std::move(answer), std::move(page));
       return;
     }
     if (answer.status >= 400) {
-      if (!has_begun_) return std::move(responder_).answer(to_http_response(answer));
+      if (!has_begun_) return std::move(responder_).answer(to_http_response(std::move(answer)));
       return stream_.end();
     }
-    const auto events = answer.body["events"].items();
     // No more events follow. The last one may have been sent before, or be filtered out.
-    const bool over = events.empty() && answer.body["ended"] == Value(true);
+    const bool over = page.is_empty() && page.ended;
     if (!has_begun_ && over) return answer_no_content();
     const bool first = !std::exchange(accepted_, true);
-    if (first && events.empty() && !over) {
+    if (first && page.is_empty() && !over) {
       send_partial_output();
       return schedule_next(Pending::now);
     }
     if (!has_begun_) begin_stream();
-    std::string text = events.empty() && !over ? ":\n\n" : "";
-    std::string last = after_;
-    for (const Value& event : events) {
-      last = std::to_string(event["seq"].as_int());
-      text += "id: " + last + "\nevent: " + std::string(event.text("type")) +
-              "\ndata: " + canonical(event) + "\n\n";
-    }
+    const std::string_view text = page.is_empty() && !over ? ":\n\n" : std::string_view(page.text);
     if (!stream_.has_capacity(text.size())) return schedule_next(Pending::later);
-    after_ = std::move(last);
+    if (!page.is_empty()) after_ = page.last;
     write(text);
     if (over) return end();
     if (first) send_partial_output();
-    schedule_next(events.empty() ? Pending::later : Pending::now);
+    schedule_next(page.is_empty() ? Pending::later : Pending::now);
   }
   void schedule_next(Pending next) {
     if (is_full_) {
@@ -152,7 +176,10 @@ class LiveStream : public std::enable_shared_from_this<LiveStream> {
   }
   void drained() {
     is_full_ = false;
-    if (held_response_) return on_response(*std::exchange(held_response_, std::nullopt));
+    if (held_response_) {
+      auto [answer, page] = *std::exchange(held_response_, std::nullopt);
+      return on_response(std::move(answer), std::move(page));
+    }
     send_partial_output();
     if (is_full_ || !pending_) return;
     poll_again(*std::exchange(pending_, std::nullopt));
@@ -213,12 +240,12 @@ class LiveStream : public std::enable_shared_from_this<LiveStream> {
   }
   static Value delta_json(const runtime::PartialOutput& output, std::size_t offset,
                           std::string_view text) {
-    return Value::object({{"invocation_id", output.invocation.text},
-                          {"node_id", output.node},
+    return Value::object({{field::invocation_id, output.invocation.text},
+                          {field::node_id, output.node},
                           {"offset", static_cast<std::uint64_t>(offset)},
-                          {"step_id", output.step.text},
+                          {field::step_id, output.step.text},
                           {"text", std::string(text)},
-                          {"try", std::uint64_t{output.try_no}}});
+                          {field::try_, std::uint64_t{output.try_no}}});
   }
 
   // A browser's EventSource reconnects after any other response, and after the end of a stream.
@@ -255,12 +282,12 @@ class LiveStream : public std::enable_shared_from_this<LiveStream> {
   std::shared_ptr<void> slot_, watch_, output_subscription_;
   std::map<Try, std::size_t> sent_;  // bytes sent of each open try
   // Shared with the poll in flight.
-  const std::shared_ptr<bool> disconnected_ = std::make_shared<bool>(false);
+  const std::stop_source disconnected_;
   net::HttpStream stream_;
   std::string after_;
   Duration polled_at_{};  // by the steady clock
   // Continued when the client has read enough: a held response, or the next poll.
-  std::optional<api::ApiResponse> held_response_;
+  std::optional<std::pair<api::ApiResponse, EventPage>> held_response_;
   std::optional<Pending> pending_;
   bool accepted_ = false;  // the Api responded without an error
   bool has_begun_ = false;

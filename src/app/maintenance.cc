@@ -3,6 +3,7 @@
 #include <memory>
 
 #include "app/instance.h"
+#include "log/field_names.h"
 #include "net/system.h"
 #include "store/postgres/postgres_store.h"
 #include "store/sqlite/sqlite_store.h"
@@ -25,7 +26,7 @@ Error unsupported_copy_error(const StoreUrl& store) {
 Result<Value> send_ok(Instance& instance, api::ApiRequest request) {
   api::ApiResponse answer = instance.send(std::move(request));
   if (answer.status != 200) {
-    return fail(Code::log_corrupt, std::string(answer.body.text("detail")));
+    return fail(Code::log_corrupt, std::string(answer.body.text(field::detail)));
   }
   return std::move(answer.body);
 }

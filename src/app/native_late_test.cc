@@ -13,6 +13,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <chrono>
@@ -125,13 +126,13 @@ std::shared_ptr<const engine::Plan> plan_of(std::uint32_t number) {
   const std::string policy =
       R"("grace":"1s","dedupe_window":"24h","version":"0123456789abcdef","retry":{"max_attempts":5,)"
       R"("initial_backoff":"50ms","max_backoff":"1s","multiplier":2,"retry_on":["connect"]})";
-  const std::string doubt = uses_probe(number)
-                                ? R"("on_in_doubt":"probe","probe":{"tool":"find","args":)"
-                                  R"({"n":"${ .args.n }"},"happened":"${ .result.found }"},)"
-                                : R"("on_in_doubt":"park",)";
+  const std::string on_in_doubt = uses_probe(number)
+                                      ? R"("on_in_doubt":"probe","probe":{"tool":"find","args":)"
+                                        R"({"n":"${ .args.n }"},"happened":"${ .result.found }"},)"
+                                      : R"("on_in_doubt":"park",)";
   auto graph = parse_json(
       R"({"schema":1,"nodes":[{"id":"a","kind":"tool","tool":"act","args":{"n":)" +
-      std::to_string(number) + R"(}}],"tools":{"act":{"effect":"at_most_once",)" + doubt +
+      std::to_string(number) + R"(}}],"tools":{"act":{"effect":"at_most_once",)" + on_in_doubt +
       R"("timeout":"800ms",)" + policy +
       R"(},"find":{"effect":"read","on_in_doubt":"resend","timeout":"5s",)" + policy + "}}}");
   AE_CHECK(graph.has_value(), graph ? "" : graph.error().message);
@@ -152,7 +153,7 @@ class Child {
       AE_CHECK(::write(requests_, &number, sizeof number) == sizeof number);
       while (shared_.effects[number] == 0) {
         if (running.stop().stop_requested()) {
-          return std::unexpected(tools::NativeFailure{.message = "cut off", .unknown = true});
+          return std::unexpected(tools::NativeFailure{.message = "stopped", .unknown = true});
         }
         std::this_thread::sleep_for(5ms);
       }
@@ -236,12 +237,10 @@ class Child {
   }
   void answer(std::uint32_t number, std::string key) {
     const bool happened = shared_.effects[number] > 0;
-    engine::ControlRequest request{.kind = engine::ControlRequest::Kind::resolve,
-                                   .by = "person",
-                                   .idempotency_key = std::move(key),
+    engine::ResolveRequest request{.idempotency_key = std::move(key),
                                    .resolution = happened ? "happened" : "not_happened"};
     if (happened) request.result = Value::object({{"n", std::uint64_t{number}}});
-    runtime_->submit_request(job_of(number), std::move(request),
+    runtime_->submit_request(job_of(number), {.by = "operator", .body = std::move(request)},
                              [this, number, happened](const Result<Value>& result) {
                                if (!happened) (result ? shared_.accepted : shared_.refused)++;
                                resolve_next(number + 1);
@@ -281,15 +280,15 @@ pid_t start(const std::string& folder, const std::string& url) {
 
 void kill(pid_t child) {
   int status = 0;
-  ASSERT_EQ(::waitpid(child, &status, WNOHANG), 0) << "it died by itself: " << status;
+  ASSERT_EQ(::waitpid(child, &status, WNOHANG), 0) << "the child exited by itself: " << status;
   ::kill(child, SIGKILL);
   ASSERT_EQ(::waitpid(child, &status, 0), child);
 }
 
 // False: timed out.
-bool until(const std::function<bool()>& so, std::chrono::seconds patience) {
-  const auto deadline = Steady::now() + patience;
-  while (!so()) {
+bool wait_until(const std::function<bool()>& condition, std::chrono::seconds timeout) {
+  const auto deadline = Steady::now() + timeout;
+  while (!condition()) {
     if (Steady::now() > deadline) return false;
     std::this_thread::sleep_for(10ms);
   }
@@ -313,12 +312,12 @@ void at_most_once(const std::string& url) {
       shared.wanted = kCalls * kills / kKills;
       kill(child);
       child = start(folder, url);
-      ASSERT_TRUE(until([&] { return shared.created == shared.wanted; }, 120s));
+      ASSERT_TRUE(wait_until([&] { return shared.created == shared.wanted; }, 120s));
       std::this_thread::sleep_for(std::chrono::milliseconds(50 + rng() % 1150));
       kill(child);
       child = start(folder, url);
     }
-    const bool ended = until(
+    const bool ended = wait_until(
         [&] {
           return std::ranges::all_of(shared.completed, [](const auto& one) { return one > 0; });
         },
@@ -331,26 +330,27 @@ void at_most_once(const std::string& url) {
   std::uint32_t requests = 0, effects = 0;
   for (std::size_t number = 0; number < kCalls; ++number) {
     EXPECT_EQ(shared.effects[number], 1u)
-        << "job " << number << (number % 2 == 0 ? ", probe" : ", person");
+        << "job " << number << (number % 2 == 0 ? ", probe" : ", operator");
     requests += shared.requests[number];
     effects += shared.effects[number];
   }
-  EXPECT_GT(requests, kCalls) << "no call was made again: this tests nothing";
+  EXPECT_GT(requests, kCalls) << "no call was repeated, so this checks nothing";
   EXPECT_GT(shared.accepted, 0u);
   // On a shared store the lease of a dead process expires about when its calls settle.
   if (url.empty()) {
-    EXPECT_GT(shared.refused, 0u) << "no answer was too early: this tests nothing";
+    EXPECT_GT(shared.refused, 0u) << "no answer was too early, so this checks nothing";
   }
   std::printf("%u requests, %u effects; not_happened: %u accepted, %u too early\n", requests,
               effects, shared.accepted.load(), shared.refused.load());
   std::filesystem::remove_all(folder);
 }
 
-AE_TEST_SLOW("native late/on SQLite a function whose downstream acts late acts at most once") {
+AE_TEST_SLOW("native late/on SQLite a function with a late downstream takes effect at most once") {
   at_most_once("");
 }
 
-AE_TEST_SLOW("native late/on PostgreSQL a function whose downstream acts late acts at most once") {
+AE_TEST_SLOW(
+    "native late/on PostgreSQL a function with a late downstream takes effect at most once") {
   if (std::getenv(kFolder) != nullptr) return at_most_once("");
   const ae::testing::PostgresServer server;
   at_most_once(server.url());

@@ -158,9 +158,9 @@ class ReloadFixture {
   std::optional<Reloader> reloader_;
 };
 
-std::string words(const Report& report) {
+std::string report_text(const Report& report) {
   if (report.error) return std::string(code_name(report.error->code));
-  if (!report.diagnostics.empty()) return "faults";
+  if (!report.diagnostics.empty()) return "diagnostics";
   std::string text;
   for (const auto& one : report.changes) {
     text += one.name + " " + std::to_string(one.from) + "-" + std::to_string(one.to) + " ";
@@ -168,27 +168,26 @@ std::string words(const Report& report) {
   return text;
 }
 
-AE_TEST("reloader/a file takes effect once it is written to its end") {
+AE_TEST("reloader/a file takes effect once it is completely written") {
   const Folder folder;
   folder.write("a.yaml", agents_file(agent("one", "old")));
   ReloadFixture fixture(folder);
   // Each part is a valid file, and between two checks there is always another one.
   const std::string whole = agents_file(agent("one", "new")) + agent("two", "new");
-  std::size_t pieces = 0;
-  std::function<void()> write_on = [&] {
-    if (++pieces == 100) return folder.write("a.yaml", whole);
-    folder.write("a.yaml", agents_file(agent("one", "half")) + std::string(pieces, '\n'));
-    fixture.loop().after(kCheckEvery / 4, [&] { write_on(); });
+  std::size_t parts = 0;
+  std::function<void()> write_next = [&] {
+    if (++parts == 100) return folder.write("a.yaml", whole);
+    folder.write("a.yaml", agents_file(agent("one", "half")) + std::string(parts, '\n'));
+    fixture.loop().after(kCheckEvery / 4, [&] { write_next(); });
   };
-  write_on();
-  EXPECT_EQ(words(fixture.next()), "one 1-2 two 0-1 ");
-  EXPECT_EQ(pieces, 100U);
+  write_next();
+  EXPECT_EQ(report_text(fixture.next()), "one 1-2 two 0-1 ");
+  EXPECT_EQ(parts, 100U);
   EXPECT_EQ(fixture.word("one"), "new");
   EXPECT_EQ(fixture.reports.size(), 1U);
 }
 
-AE_TEST(
-    "reloader/an agents file and its policies file that are edited together take effect together") {
+AE_TEST("reloader/an agents file and its policies file edited together take effect together") {
   const Folder folder;
   folder.write("a.yaml", agents_file(agent("one", "deny")));
   folder.write("p.yaml", policies_file("deny"));
@@ -207,7 +206,8 @@ AE_TEST(
   for (int i = 0; i < 12; ++i) {
     edit();
     const Report report = fixture.next();
-    ASSERT_EQ(words(report), "one " + std::to_string(i + 1) + "-" + std::to_string(i + 2) + " ");
+    ASSERT_EQ(report_text(report),
+              "one " + std::to_string(i + 1) + "-" + std::to_string(i + 2) + " ");
     EXPECT_EQ(report.files.size(), 2U);
     const std::string plan = canonical(fixture.body("one")["plan"]);
     const std::string word = fixture.word("one");
@@ -217,7 +217,7 @@ AE_TEST(
   }
 }
 
-AE_TEST("reloader/a definition that is refused leaves the one before, and is reported once") {
+AE_TEST("reloader/a refused definition keeps the previous one and is reported once") {
   const Folder folder;
   folder.write("a.yaml", agents_file(agent("one", "old")));
   folder.write("b.yaml", agents_file(agent("two", "old")));
@@ -228,19 +228,17 @@ AE_TEST("reloader/a definition that is refused leaves the one before, and is rep
   };
   for (const std::string& text : refused) {
     folder.write("b.yaml", text);
-    EXPECT_NE(words(fixture.next()), "");
+    EXPECT_NE(report_text(fixture.next()), "");
     EXPECT_TRUE(fixture.reports.back().changes.empty());
     EXPECT_EQ(fixture.after_more_checks(), 0U);
     EXPECT_EQ(fixture.word("one"), "old");
     EXPECT_EQ(fixture.word("two"), "old");
   }
   folder.write("b.yaml", agents_file(agent("two", "new")));
-  EXPECT_EQ(words(fixture.next()), "two 1-2 ");
+  EXPECT_EQ(report_text(fixture.next()), "two 1-2 ");
 }
 
-AE_TEST(
-    "reloader/a file that is missing for a moment is not edited, and one that is needed is "
-    "awaited") {
+AE_TEST("reloader/a file missing for a moment is not an edit; a reload waits for a missing file") {
   const Folder folder;
   folder.write("a.yaml", agents_file(agent("one", "old")));
   folder.write("b.yaml", agents_file(agent("two", "old")));
@@ -251,13 +249,13 @@ AE_TEST(
   EXPECT_EQ(fixture.after_more_checks(), 0U);
   folder.move("a.yaml", "away");
   folder.write("b.yaml", agents_file(agent("two", "new")));
-  EXPECT_EQ(words(fixture.next()), "usage");
-  EXPECT_EQ(fixture.after_more_checks(), 0U) << "it is tried again, and reported once";
+  EXPECT_EQ(report_text(fixture.next()), "usage");
+  EXPECT_EQ(fixture.after_more_checks(), 0U) << "it is retried, and reported once";
   folder.move("away", "a.yaml");
-  EXPECT_EQ(words(fixture.next()), "two 1-2 ");
+  EXPECT_EQ(report_text(fixture.next()), "two 1-2 ");
 }
 
-AE_TEST("reloader/a lock file that is removed and put back is used again") {
+AE_TEST("reloader/a lock file that is removed and restored is used again") {
   const Folder folder;
   folder.write("a.yaml", kWithServer + agent_of_server("old"));
   folder.write("a.lock.json", lock_file());
@@ -265,15 +263,15 @@ AE_TEST("reloader/a lock file that is removed and put back is used again") {
   folder.move("a.lock.json", "away");
   EXPECT_EQ(fixture.after_more_checks(), 0U);
   folder.move("away", "a.lock.json");
-  EXPECT_EQ(fixture.after_more_checks(), 0U) << "as it was";
-  // An edit in between needs it: that is reported once, and retried.
+  EXPECT_EQ(fixture.after_more_checks(), 0U) << "it is unchanged";
+  // An edit in between needs it: this is reported once, and retried.
   folder.move("a.lock.json", "away");
   folder.write("a.yaml", kWithServer + agent_of_server("new"));
-  EXPECT_EQ(words(fixture.next()), "faults");
+  EXPECT_EQ(report_text(fixture.next()), "diagnostics");
   EXPECT_EQ(fixture.after_more_checks(), 0U);
   EXPECT_EQ(fixture.word("one"), "old");
   folder.move("away", "a.lock.json");
-  EXPECT_EQ(words(fixture.next()), "one 1-2 ");
+  EXPECT_EQ(report_text(fixture.next()), "one 1-2 ");
   EXPECT_EQ(fixture.word("one"), "new");
 }
 
@@ -283,17 +281,17 @@ AE_TEST("reloader/a lock file that is invalid, or lacks a tool, is reported once
   folder.write("a.lock.json", lock_file());
   ReloadFixture fixture(folder);
   folder.write("a.lock.json", "{\"lock\":1");
-  EXPECT_EQ(words(fixture.next()), "plan_invalid");
+  EXPECT_EQ(report_text(fixture.next()), "plan_invalid");
   EXPECT_EQ(fixture.after_more_checks(), 0U);
   folder.write("a.yaml", kWithServer + agent_of_server("new"));
-  EXPECT_EQ(words(fixture.next()), "plan_invalid") << "of this edit, too";
+  EXPECT_EQ(report_text(fixture.next()), "plan_invalid") << "also for this edit";
   EXPECT_EQ(fixture.after_more_checks(), 0U);
   folder.write("a.lock.json", R"({"lock":1,"servers":{"s":{"tools":[]}}})");
-  EXPECT_EQ(words(fixture.next()), "faults");
+  EXPECT_EQ(report_text(fixture.next()), "diagnostics");
   EXPECT_EQ(fixture.after_more_checks(), 0U);
   EXPECT_EQ(fixture.word("one"), "old");
   folder.write("a.lock.json", lock_file());
-  EXPECT_EQ(words(fixture.next()), "one 1-2 ");
+  EXPECT_EQ(report_text(fixture.next()), "one 1-2 ");
 }
 
 AE_TEST("reloader/an edit above the limit of versions of an agent changes nothing") {
@@ -307,14 +305,14 @@ AE_TEST("reloader/an edit above the limit of versions of an agent changes nothin
   }
   // `two` could be registered, but is not.
   folder.write("a.yaml", agents_file(agent("one", "new") + agent("two", "new")));
-  EXPECT_EQ(words(fixture.next()), "input_invalid");
+  EXPECT_EQ(report_text(fixture.next()), "input_invalid");
   EXPECT_NE(fixture.reports.back().error->message.find("agent one has 1000 versions"),
             std::string::npos);
   EXPECT_EQ(fixture.body("two")["version"], Value(1));
   EXPECT_EQ(fixture.word("two"), "old");
   EXPECT_EQ(fixture.after_more_checks(), 0U);
   folder.write("a.yaml", agents_file(agent("one_b", "new") + agent("two", "new")));
-  EXPECT_EQ(words(fixture.next()), "one_b 0-1 two 1-2 ");
+  EXPECT_EQ(report_text(fixture.next()), "one_b 0-1 two 1-2 ");
 }
 
 AE_TEST_SLOW("reloader/an edit above the limit of agents changes nothing") {
@@ -329,13 +327,13 @@ AE_TEST_SLOW("reloader/an edit above the limit of agents changes nothing") {
   }
   folder.write("a.yaml",
                agents_file(agent("two", "newer") + agent("three", "new") + agent("four", "new")));
-  EXPECT_EQ(words(fixture.next()), "input_invalid") << "1001 agents";
+  EXPECT_EQ(report_text(fixture.next()), "input_invalid") << "1001 agents";
   EXPECT_EQ(fixture.word("two"), "old");
   folder.write("a.yaml", agents_file(agent("two", "newer") + agent("three", "new")));
-  EXPECT_EQ(words(fixture.next()), "three 0-1 two 1-2 ") << "1000 agents";
+  EXPECT_EQ(report_text(fixture.next()), "three 0-1 two 1-2 ") << "1000 agents";
 }
 
-AE_TEST("reloader/a tool above its limit of versions refuses the whole edit") {
+AE_TEST("reloader/an edit with a tool above its limit of versions is refused as a whole") {
   const Folder folder;
   folder.write("a.yaml",
                "aetheris: 1\ntools:\n  echo: { native: echo, effect: read }\n"

@@ -1,3 +1,4 @@
+// Tests of RunningFile, with a second process that holds the lock.
 #include "app/running_file.h"
 
 #include <fcntl.h>
@@ -43,14 +44,14 @@ class LockedFile {
   pid_t child_ = -1;
 };
 
-AE_TEST("running file/the lock of a program that is being started is waited for") {
+AE_TEST("running file/opening waits until another process releases the lock") {
   const LockedFile locked_file(300ms);
   auto opened = RunningFile::open(locked_file.path(), 30s);
   ASSERT_TRUE(opened) << opened.error().message;
   EXPECT_FALSE((*opened)->bytes().empty());
 }
 
-AE_TEST("running file/a lock that stays is reported when the time is up") {
+AE_TEST("running file/a lock that is not released is reported at the timeout") {
   const LockedFile locked_file(60s);
   auto opened = RunningFile::open(locked_file.path(), 20ms);
   ASSERT_FALSE(opened);

@@ -12,11 +12,13 @@
 #include <deque>
 #include <map>
 #include <mutex>
+#include <stop_token>
 #include <thread>
 #include <utility>
 #include <vector>
 
 #include "json/json.h"
+#include "log/field_names.h"
 #include "mcp/line_reader.h"
 #include "mcp/message.h"
 
@@ -56,45 +58,44 @@ struct StdioServer::Impl : std::enable_shared_from_this<Impl> {
     const Value id = value && value->find("method") != nullptr ? (*value)["id"] : Value();
     if (value && value->text("method") == "notifications/cancelled") {
       const auto open = cancel_flags.find(canonical((*value)["params"]["requestId"]));
-      if (open != cancel_flags.end()) *open->second = true;
+      if (open != cancel_flags.end()) open->second.request_stop();
     }
     if (open_requests >= kStdioOpenMax && !id.is_null()) {
       return send_message(mcp::error_response(
           {.code = 429, .message = "64 requests are running; wait until one ends", .id = id}));
     }
     const std::string name = id.is_null() ? std::string() : canonical(id);
-    const auto is_cancelled = std::make_shared<bool>(false);
-    if (!name.empty()) cancel_flags[name] = is_cancelled;
+    const std::stop_source cancelled;
+    if (!name.empty()) cancel_flags.insert_or_assign(name, cancelled);
     api::ApiRequest request;
     request.method = "POST";
     request.path = {"mcp"};
     request.body = std::move(text);
     request.by = options.by;
     request.mcp_revision = revision_agreed;
-    request.disconnected = is_cancelled;
-    request.on_notification = [self = weak_from_this(), is_cancelled](const Value& message) {
+    request.disconnected = cancelled.get_token();
+    request.on_notification = [self = weak_from_this(), cancelled](const Value& message) {
       const auto here = self.lock();
-      if (here && !*is_cancelled && !message.is_null()) here->send_message(message);
+      if (here && !cancelled.stop_requested() && !message.is_null()) here->send_message(message);
     };
     ++open_requests;
     mcp.answer(std::move(request),
-               [self = shared_from_this(), name, is_cancelled](api::ApiResponse answer) {
-                 self->on_response(name, is_cancelled, answer.body);
+               [self = shared_from_this(), name, cancelled](const api::ApiResponse& answer) {
+                 self->on_response(name, cancelled, answer.body);
                });
   }
 
-  void on_response(const std::string& name, const std::shared_ptr<bool>& is_cancelled,
-                   const Value& body) {
+  void on_response(const std::string& name, const std::stop_source& cancelled, const Value& body) {
     --open_requests;
     if (const auto open = cancel_flags.find(name);
-        open != cancel_flags.end() && open->second == is_cancelled) {
+        open != cancel_flags.end() && open->second == cancelled) {
       cancel_flags.erase(open);
     }
-    const Value& revision = body["result"]["protocolVersion"];
+    const Value& revision = body[field::result]["protocolVersion"];
     if (revision.is_string() && !revision_agreed)
       revision_agreed = mcp::revision_from_text(revision.as_string());
     // The client gets no response to a cancelled request.
-    if (!body.is_null() && !*is_cancelled) send_message(body);
+    if (!body.is_null() && !cancelled.stop_requested()) send_message(body);
     if (is_input_closed && open_requests == 0) finish();
   }
 
@@ -230,7 +231,7 @@ struct StdioServer::Impl : std::enable_shared_from_this<Impl> {
 
   // used on the loop only
   std::optional<mcp::Revision> revision_agreed;
-  std::map<std::string, std::shared_ptr<bool>> cancel_flags;  // of open requests, by their ids
+  std::map<std::string, std::stop_source> cancel_flags;  // of open requests, by their ids
   std::size_t open_requests = 0;
   bool is_input_closed = false, is_over = false;
   std::optional<async::TimerId> timer;

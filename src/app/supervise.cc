@@ -1,12 +1,14 @@
 #include "app/supervise.h"
 
+#include "tools/command/proc.h"
 #include "tools/command/supervisor.h"
 
 namespace ae::app {
 
 std::optional<int> supervise(int argc, char** argv) {
-  if (!tools::is_supervisor(argc, argv)) return std::nullopt;
-  return tools::supervise_main(argc, argv);
+  if (tools::is_supervisor(argc, argv)) return tools::supervise_main(argc, argv);
+  tools::name_process();
+  return std::nullopt;
 }
 
 }  // namespace ae::app

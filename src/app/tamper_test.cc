@@ -60,7 +60,7 @@ class FakeTool final : public tools::Tool {
                         .definite = true,
                         .retryable = true,
                         .error_code = "connect",
-                        .error_message = "nobody there"};
+                        .error_message = "not reachable"};
     }
     loop_.post([done = std::move(done), outcome = std::move(outcome)]() mutable {
       done(std::move(outcome));
@@ -118,10 +118,9 @@ class JobMaker {
          " {'id':'w','kind':'wait','wait':{'type':'signal','key':'go'}}]",
          "running", [] {});
     // Accepted by another process: it stays in the inbox until the lease holder is notified.
-    const engine::ControlRequest request{.kind = engine::ControlRequest::Kind::signal,
-                                         .id = "act-1",
-                                         .correlation_key = "go",
-                                         .payload = json("{'by':'Ada'}")};
+    const engine::ControlRequest request{
+        .id = "act-1",
+        .body = engine::SignalRequest{.correlation_key = "go", .payload = json("{'by':'Ada'}")}};
     store::InboxEntry entry{.id = request.id, .request = {}};
     entry.request = canonical(engine::with_checksum(
         engine::inbox_location(JobId("held"), request.id), request.to_json()));
@@ -145,11 +144,10 @@ class JobMaker {
   }
   void signal(const char* id) {
     const auto delivered = loop_.await<Result<Value>>([&](auto done) {
-      runtime_->submit_request(JobId(id),
-                               {.kind = engine::ControlRequest::Kind::signal,
-                                .correlation_key = "go",
-                                .payload = json("'on'")},
-                               std::move(done));
+      runtime_->submit_request(
+          JobId(id),
+          {.body = engine::SignalRequest{.correlation_key = "go", .payload = json("'on'")}},
+          std::move(done));
     });
     AE_CHECK(delivered.has_value(), delivered ? "" : delivered.error().message);
     const auto claimed = loop_.await<Result<bool>>(
@@ -166,8 +164,8 @@ class JobMaker {
       const auto loaded = loop_.await<Result<store::LoadedJob>>(
           [&](auto done) { store_.load(JobId(id), 1, std::move(done)); });
       AE_CHECK(loaded.has_value());
-      const bool still = loaded->row.status == status && loaded->row.last_seq == last;
-      same = still ? same + 1 : 0;
+      const bool is_same = loaded->row.status == status && loaded->row.last_seq == last;
+      same = is_same ? same + 1 : 0;
       last = loaded->row.last_seq;
     }
   }
@@ -190,10 +188,9 @@ store::LoadedJob load(TestLoop& loop, store::Store& store, const char* job) {
 std::vector<PublicKey> keys() { return {signing_key().public_key()}; }
 Value verify_body(const char* job, const store::LoadedJob& loaded,
                   std::vector<PublicKey> by = keys()) {
-  api::VerifyBody body(JobId(job), store::LoadedJob(loaded), std::move(by));
-  while (body.next()) {
-  }
-  return body.take();
+  auto body = api::verify_body(JobId(job), loaded, std::move(by), {});
+  AE_CHECK(body.has_value(), body ? "" : body.error().message);
+  return *std::move(body);
 }
 
 // The detail of the first failed proof; "" if all hold.
@@ -224,19 +221,19 @@ struct StoredJobs {
 template <class Text>
 std::size_t check_every_byte(const char* job, store::LoadedJob& loaded, Text& text,
                              const std::string& name, std::string_view expected) {
-  const Text was = text;
-  for (std::size_t at = 0; at < was.size(); ++at) {
-    std::string changed(was);
-    changed[at] = flip_bit(was[at]);
+  const Text original = text;
+  for (std::size_t at = 0; at < original.size(); ++at) {
+    std::string changed(original);
+    changed[at] = flip_bit(original[at]);
     text = changed;
     const Value proof = verify_body(job, loaded);
     EXPECT_EQ(proof["ok"], Value(false)) << name << " byte " << at;
     EXPECT_NE(first_failed_proof(proof).find(expected), std::string::npos)
         << name << " byte " << at << ": " << first_failed_proof(proof);
-    text = was;
+    text = original;
   }
-  EXPECT_GT(was.size(), 0u) << name;
-  return was.size();
+  EXPECT_GT(original.size(), 0u) << name;
+  return original.size();
 }
 
 std::size_t check_every_stored_byte(const char* job, store::LoadedJob& loaded) {
@@ -266,8 +263,8 @@ std::size_t check_every_stored_byte(const char* job, store::LoadedJob& loaded) {
     row.try_no ^= 2;
   }
   for (store::InboxEntry& entry : loaded.inbox) {
-    bytes += check_every_byte(job, loaded, entry.request, "act", "in the inbox");
-    bytes += check_every_byte(job, loaded, entry.id, "act's id", "in the inbox");
+    bytes += check_every_byte(job, loaded, entry.request, "request", "in the inbox");
+    bytes += check_every_byte(job, loaded, entry.id, "request's id", "in the inbox");
   }
   for (std::string* text : {&loaded.row.status, &loaded.row.agent, &loaded.row.idempotency_key,
                             &loaded.row.labels[0].first, &loaded.row.labels[0].second}) {
@@ -285,7 +282,7 @@ void expect_verified(const char* job, const store::LoadedJob& loaded, std::strin
   EXPECT_EQ(proof.text("head"), head) << canonical(proof);
 }
 
-AE_TEST_SLOW("tamper/each byte that a fused job stores is missed") {
+AE_TEST_SLOW("tamper/a change of any byte that a fused job stores is detected") {
   StoredJobs stored(Durability::fused);
   expect_verified("done", stored.done, "intact");
   expect_verified("held", stored.held, "unsigned");  // it is still running
@@ -295,7 +292,7 @@ AE_TEST_SLOW("tamper/each byte that a fused job stores is missed") {
   EXPECT_GT(check_every_stored_byte("held", stored.held), 1500u);
 }
 
-AE_TEST_SLOW("tamper/each byte that a split job stores is missed") {
+AE_TEST_SLOW("tamper/a change of any byte that a split job stores is detected") {
   StoredJobs stored(Durability::split);
   expect_verified("done", stored.done, "intact");
   expect_verified("held", stored.held, "unsigned");
@@ -306,14 +303,15 @@ AE_TEST_SLOW("tamper/each byte that a split job stores is missed") {
   EXPECT_GT(check_every_stored_byte("held", stored.held), 2500u);
 }
 
-AE_TEST("tamper/a commit that is gone, doubled or out of its place is missed") {
+AE_TEST("tamper/a missing, duplicated or misplaced commit is detected") {
   const StoredJobs stored(Durability::split);
   const std::vector<std::string>& commits = stored.done.commits;
   for (std::size_t i = 0; i < commits.size(); ++i) {
-    store::LoadedJob gone = stored.done, twice = stored.done;
-    gone.commits.erase(gone.commits.begin() + static_cast<std::ptrdiff_t>(i));
-    EXPECT_NE(first_failed_proof(verify_body("done", gone)).find("event"), std::string::npos) << i;
-    EXPECT_EQ(verify_body("done", gone).text("head"),
+    store::LoadedJob removed = stored.done, twice = stored.done;
+    removed.commits.erase(removed.commits.begin() + static_cast<std::ptrdiff_t>(i));
+    EXPECT_NE(first_failed_proof(verify_body("done", removed)).find("event"), std::string::npos)
+        << i;
+    EXPECT_EQ(verify_body("done", removed).text("head"),
               i + 1 == commits.size() ? "truncated" : "altered");
     twice.commits.insert(twice.commits.begin() + static_cast<std::ptrdiff_t>(i), commits[i]);
     EXPECT_EQ(verify_body("done", twice).text("head"), "altered") << i;
@@ -325,7 +323,7 @@ AE_TEST("tamper/a commit that is gone, doubled or out of its place is missed") {
   }
 }
 
-AE_TEST("tamper/a row that was taken away is missed where the log knows that it must be there") {
+AE_TEST("tamper/a removed row is detected where the log requires it") {
   const StoredJobs stored(Durability::split);
   for (const auto& [job, whole] :
        {std::pair{"done", &stored.done}, std::pair{"held", &stored.held}}) {
@@ -389,7 +387,7 @@ store::LoadedJob truncate_log(const store::LoadedJob& whole, std::size_t commits
   return loaded;
 }
 
-AE_TEST("tamper/a tail that was taken away with all its traces is found by the signed head") {
+AE_TEST("tamper/a tail removed with all its traces is detected by the signed head") {
   const StoredJobs stored(Durability::fused);
   for (std::size_t left = 1; left < stored.done.commits.size(); ++left) {
     store::LoadedJob loaded = truncate_log(stored.done, left);
@@ -404,7 +402,7 @@ AE_TEST("tamper/a tail that was taken away with all its traces is found by the s
   }
 }
 
-AE_TEST("tamper/whose signature it is, matters") {
+AE_TEST("tamper/a signed head is accepted only with a valid signature of a known key") {
   const StoredJobs stored(Durability::fused);
   const Value no_key = verify_body("done", stored.done, {});
   EXPECT_EQ(no_key.text("head"), "unknown_key");
@@ -425,7 +423,7 @@ AE_TEST("tamper/whose signature it is, matters") {
   EXPECT_EQ(verify_body("done", loaded).text("head"), "altered");
 }
 
-// ---------------------------------------------------------------- a real file
+// ---------------------------------------------------------------- SQLite file
 
 class Folder {
  public:
@@ -546,16 +544,15 @@ class Edit {
   sqlite3* db_ = nullptr;
 };
 
-// A real file with both jobs, and what a reader reports about them.
+// A SQLite file with both jobs, and a reader that verifies them.
 class StoreFile {
  public:
   explicit StoreFile(Durability durability) {
     {
-      TestLoop making;  // results after the end are dropped
-      auto store =
-          store::SqliteStore::open({.path = folder_.store(), .loop = making, .clock = making});
+      TestLoop loop;  // results after its end are dropped
+      auto store = store::SqliteStore::open({.path = folder_.store(), .loop = loop, .clock = loop});
       AE_CHECK(store.has_value());
-      JobMaker job_maker(making, **store, durability);
+      JobMaker job_maker(loop, **store, durability);
       job_maker.make_all();
     }
     auto reader = store::SqliteStore::open(
@@ -569,13 +566,13 @@ class StoreFile {
         [&](auto done) { reader_->load(JobId(job), 1, std::move(done)); });
   }
   // The problems; "" if there are none.
-  std::string faults() {
-    std::string faults;
+  std::string problems() {
+    std::string problems;
     for (const char* job : {"done", "held"}) {
       const auto loaded = load(job);
-      faults += loaded ? first_failed_proof(verify_body(job, *loaded)) : loaded.error().message;
+      problems += loaded ? first_failed_proof(verify_body(job, *loaded)) : loaded.error().message;
     }
-    return faults;
+    return problems;
   }
   // All data that proofs and views are computed from.
   std::string logs() {
@@ -598,9 +595,9 @@ class StoreFile {
   std::unique_ptr<store::SqliteStore> reader_;
 };
 
-void every_byte_of_a_file(Durability durability) {
+void check_every_byte_of_file(Durability durability) {
   StoreFile file(durability);
-  const auto all = [&] { return file.faults(); };
+  const auto all = [&] { return file.problems(); };
   ASSERT_EQ(all(), "");
   Edit edit(file.path());
   edit.run("PRAGMA synchronous = OFF");
@@ -634,19 +631,19 @@ void every_byte_of_a_file(Durability durability) {
   EXPECT_GT(bytes, 4000u);
 }
 
-AE_TEST_SLOW("tamper/each byte of a fused job's rows in a SQLite file is missed") {
-  every_byte_of_a_file(Durability::fused);
+AE_TEST_SLOW("tamper/a change of any byte of a fused job in a SQLite file is detected") {
+  check_every_byte_of_file(Durability::fused);
 }
-AE_TEST_SLOW("tamper/each byte of a split job's rows in a SQLite file is missed") {
-  every_byte_of_a_file(Durability::split);
+AE_TEST_SLOW("tamper/a change of any byte of a split job in a SQLite file is detected") {
+  check_every_byte_of_file(Durability::split);
 }
 
 // Numbers that identify and order rows. Each digit is changed, and the whole number is set to point
 // nowhere, forwards or to itself: verify terminates, and reports an error or shows the same log.
-AE_TEST_SLOW("tamper/a number by which a SQLite file finds its rows is missed, or does no harm") {
+AE_TEST_SLOW("tamper/a changed number that locates rows in a SQLite file is detected or harmless") {
   for (const Durability durability : {Durability::fused, Durability::split}) {
     StoreFile file(durability);
-    ASSERT_EQ(file.faults(), "");
+    ASSERT_EQ(file.problems(), "");
     const std::string logs = file.logs();
     Edit edit(file.path());
     edit.run("PRAGMA synchronous = OFF");
@@ -669,20 +666,20 @@ AE_TEST_SLOW("tamper/a number by which a SQLite file finds its rows is missed, o
         for (const std::string& value : values) {
           if (value == cell.bytes || !edit.try_change(c.table, c.column, cell, value)) continue;
           const std::string name = std::string(c.table) + "." + c.column + " of " + cell.row;
-          if (!file.faults().empty()) {
+          if (!file.problems().empty()) {
             found++;
           } else {
             // A signature or inbox entry of an unknown job counts as removed (docs/verify.md).
-            const bool away =
+            const bool counts_as_removed =
                 c.table != std::string_view("commits") && c.table != std::string_view("heads");
-            EXPECT_TRUE(away || file.logs() == logs) << name << " = " << value;
+            EXPECT_TRUE(counts_as_removed || file.logs() == logs) << name << " = " << value;
             harmless++;
           }
           edit.restore_row(c.table, c.column, cell, value);
         }
       }
     }
-    EXPECT_EQ(file.faults(), "");
+    EXPECT_EQ(file.problems(), "");
     EXPECT_EQ(file.logs(), logs);
     EXPECT_GT(found, 100u);
     EXPECT_GT(harmless, 20u);

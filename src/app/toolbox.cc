@@ -18,7 +18,6 @@
 #include "tools/command/stdio_processes.h"
 #include "tools/http/http_tool.h"
 #include "tools/mcp/mcp_tool.h"
-#include "tools/native/native.h"
 #include "tools/native/native_pool.h"
 #include "tools/secrets.h"
 #include "tools/verify/verify.h"
@@ -26,8 +25,8 @@
 namespace ae::app {
 namespace {
 
-const auto& natives() {
-  static const auto functions = tools::built_in_functions();
+tools::NativeFunctions& natives() {
+  static tools::NativeFunctions functions = tools::built_in_functions();
   return functions;
 }
 
@@ -279,6 +278,8 @@ SandboxFeatures sandbox_features() {
 }
 
 bool has_running_functions() { return tools::NativeThreadPool::abandoned_threads() > 0; }
+
+void set_native_functions(tools::NativeFunctions functions) { natives() = std::move(functions); }
 
 bool has_native(std::string_view name) { return natives().contains(name); }
 

@@ -15,6 +15,7 @@
 #include "base/error.h"
 #include "base/ids.h"
 #include "runtime/world.h"
+#include "tools/native/native.h"
 
 namespace ae::app {
 
@@ -68,6 +69,9 @@ SandboxFeatures sandbox_features();
 // must exit with `_exit`, because the thread could use what exit() destroys.
 bool has_running_functions();
 
+// Replaces the native functions of this program, tools::built_in_functions() unless this is called.
+// REQUIRES: no other function of this file was called.
+void set_native_functions(tools::NativeFunctions functions);
 // Is there a native function of this name?
 bool has_native(std::string_view name);
 

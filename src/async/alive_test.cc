@@ -7,7 +7,7 @@
 namespace ae::async {
 namespace {
 
-AE_TEST("alive/a callback sees the end of its object") {
+AE_TEST("alive/a callback can detect the end of its object") {
   std::optional<Alive> alive(std::in_place);
   const Alive::Watch watch = alive->watch();
   EXPECT_TRUE(watch);

@@ -29,7 +29,7 @@ struct Case {
   const char* in_json;
 };
 
-AE_TEST("visible/a character that is not seen is escaped, and JSON keeps its value") {
+AE_TEST("base/escape_hidden/invisible characters are escaped, and escaped JSON keeps its value") {
   for (const Case& one : {
            Case{0x1B, "\\x1b", "\\u001b"},
            {0x7F, "\\x7f", "\\u007f"},
@@ -69,7 +69,7 @@ AE_TEST("visible/a character that is not seen is escaped, and JSON keeps its val
   }
 }
 
-AE_TEST("visible/what is seen stays as it is") {
+AE_TEST("base/escape_hidden/visible characters are unchanged") {
   for (const char32_t point : std::initializer_list<char32_t>{
            0x20,   0x7E,   0xA0,    0xAC,    0xAE,    0x34E,   0x350,  0x61B,
            0x61D,  0x115E, 0x1161,  0x200A,  0x2010,  0x2027,  0x202F, 0x205F,

@@ -5,7 +5,7 @@
 namespace ae {
 namespace {
 
-AE_TEST("base/hash/SHA-256 gives the published answers") {
+AE_TEST("base/hash/SHA-256 matches published digests") {
   EXPECT_EQ(to_hex(sha256("")), "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855");
   EXPECT_EQ(to_hex(sha256("abc")),
             "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
@@ -17,7 +17,7 @@ AE_TEST("base/hash/SHA-256 gives the published answers") {
             "40aff2e9d2d8922e47afd4648e6967497158785fbd1da870e7110266bf944880");
 }
 
-AE_TEST("base/hash/a running hash does not care how the bytes were cut") {
+AE_TEST("base/hash/an incremental hash does not depend on how the input is split") {
   const std::string text = "the quick brown fox jumps over the lazy dog";
   for (std::size_t cut = 0; cut <= text.size(); ++cut) {
     Sha256 running;
@@ -27,7 +27,7 @@ AE_TEST("base/hash/a running hash does not care how the bytes were cut") {
   }
 }
 
-AE_TEST("base/hash/a running hash is not disturbed by others") {
+AE_TEST("base/hash/concurrent incremental hashes are independent") {
   Sha256 a;
   Sha256 b;
   a.add("a");
@@ -38,7 +38,7 @@ AE_TEST("base/hash/a running hash is not disturbed by others") {
   EXPECT_EQ(other, sha256("other"));
 }
 
-AE_TEST("base/hash/hex goes there and back, in lower case only") {
+AE_TEST("base/hash/hex round-trips, in lower case only") {
   EXPECT_EQ(to_hex(std::string_view("\x00\x7f\xff", 3)), "007fff");
   EXPECT_EQ(from_hex("007fff"), std::string("\x00\x7f\xff", 3));
   EXPECT_EQ(from_hex(""), "");
@@ -47,7 +47,7 @@ AE_TEST("base/hash/hex goes there and back, in lower case only") {
   EXPECT_EQ(from_hex("0g"), std::nullopt);
 }
 
-AE_TEST("base/hash/a hash is 64 digits and nothing else") {
+AE_TEST("base/hash/a hash is parsed from exactly 64 hex digits") {
   const Hash hash = sha256("x");
   EXPECT_EQ(hash_from_hex(to_hex(hash)), hash);
   EXPECT_EQ(hash_from_hex(to_hex(hash).substr(2)), std::nullopt);

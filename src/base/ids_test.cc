@@ -13,7 +13,7 @@ namespace {
 const JobId kJob("job-1");
 const StepId kStep("baeb6f1c8b06de2e");
 
-AE_TEST("base/ids/a step's id follows from job, decision, path and type") {
+AE_TEST("base/ids/a step id is derived from job, decision, path and type") {
   const DecisionId decision("f6ff765f4cb0680d");
   EXPECT_EQ(step_id(kJob, decision, "0/0", "tool"), kStep);
   EXPECT_NE(step_id(kJob, decision, "0/0", "llm"), kStep);
@@ -21,7 +21,7 @@ AE_TEST("base/ids/a step's id follows from job, decision, path and type") {
   EXPECT_NE(step_id(JobId("job-2"), decision, "0/0", "tool"), kStep);
 }
 
-AE_TEST("base/ids/an idempotency key follows from the call") {
+AE_TEST("base/ids/idempotency key and invocation id are derived from the call") {
   const IdempotencyKey key =
       idempotency_key(kJob, kStep, "pay", "{\"amount\":5,\"to\":\"\u00e9\"}", "");
   EXPECT_EQ(key.text, "bff8b8eb1cb8390329aa573f61aefe2145bf4e1016da030dead99717e22127d8");
@@ -29,7 +29,8 @@ AE_TEST("base/ids/an idempotency key follows from the call") {
 }
 
 AE_TEST(
-    "base/ids/a blind stands before what is hashed, and behind the parts of an idempotency key") {
+    "base/ids/a blind is prepended to hashed data and appended to the parts of an idempotency "
+    "key") {
   const std::string blind = "00112233445566778899aabbccddeeff";
   EXPECT_EQ(blinded_hash("", "{}"), to_hex(sha256("{}")));
   EXPECT_EQ(blinded_hash(blind, "{}"), to_hex(sha256("aetheris.blind.v1" + blind + "{}")));
@@ -38,7 +39,7 @@ AE_TEST(
             to_hex(sha256(kJob.text + nul + kStep.text + nul + "pay" + nul + "{}" + nul + blind)));
 }
 
-AE_TEST("base/ids/an external key names job and step, and a choice, but no attempt") {
+AE_TEST("base/ids/an external key names job, step and chosen arguments, but no attempt") {
   EXPECT_EQ(external_key(kJob, kStep).text, "aetheris:job-1:baeb6f1c8b06de2e:0");
   EXPECT_EQ(chosen_external_key(kJob, kStep, IdempotencyKey("0123456789abcdef01")).text,
             "aetheris:job-1:baeb6f1c8b06de2e:0123456789abcdef");
@@ -51,11 +52,11 @@ AE_TEST("base/ids/an external key of schema 1 names the attempt, or 0 without on
             "aetheris:job-1:baeb6f1c8b06de2e:0");
 }
 
-AE_TEST("base/ids/a child's id is a UUIDv8 that follows from parent and command") {
+AE_TEST("base/ids/a child job id is a UUIDv8 derived from parent and step") {
   EXPECT_EQ(child_job_id(kJob, kStep).text, "899eb88f-5f95-8985-94b3-3cd7b64f28ea");
 }
 
-AE_TEST("base/ids/a job id is 1 to 64 characters of a small alphabet") {
+AE_TEST("base/ids/a job id has 1 to 64 characters of a restricted alphabet") {
   EXPECT_EQ(job_id_from_text("a").value().text, "a");
   EXPECT_EQ(job_id_from_text("Az09._:-").value().text, "Az09._:-");
   EXPECT_TRUE(job_id_from_text(std::string(64, 'x')));
@@ -69,14 +70,14 @@ AE_TEST("base/ids/a job id is 1 to 64 characters of a small alphabet") {
   }
 }
 
-AE_TEST("base/ids/a UUIDv7 holds its time and 74 bits of chance") {
+AE_TEST("base/ids/a UUIDv7 contains its time and 74 random bits") {
   const Uuid uuid = uuid_v7(0x0123456789AB, ~std::uint64_t{0}, ~std::uint64_t{0});
   EXPECT_EQ(to_text(uuid), "01234567-89ab-7fff-bfff-ffffffffffff");
   EXPECT_EQ(to_text(uuid_v7(0, 0, 0)), "00000000-0000-7000-8000-000000000000");
   EXPECT_LT(uuid_v7(1, ~std::uint64_t{0}, 0), uuid_v7(2, 0, 0));
 }
 
-AE_TEST("base/ids/the ids of one commit count on from its base") {
+AE_TEST("base/ids/ids of one commit increment from a base id") {
   const Uuid base = uuid_v7(5, 6, 7);
   EXPECT_EQ(uuid_plus(base, 0), base);
   EXPECT_EQ(to_text(uuid_plus(base, 1)), "00000000-0005-7006-8000-000000000008");
@@ -89,7 +90,7 @@ AE_TEST("base/ids/the ids of one commit count on from its base") {
   EXPECT_EQ(ids.size(), 1000u);
 }
 
-AE_TEST("base/ids/UUID text is read in one form only") {
+AE_TEST("base/ids/only the canonical form of a UUID is parsed") {
   const std::string text = "01234567-89ab-7fff-bfff-0123456789ab";
   ASSERT_TRUE(uuid_from_text(text));
   EXPECT_EQ(to_text(*uuid_from_text(text)), text);

@@ -23,7 +23,7 @@ constexpr std::string_view kPublicHex =
     "19bf44096984cdfe8541bac167dc3b96c85086aa30b6b6cb0c5c38ad703166e1";
 
 // RFC 8032, 7.1, tests 1 and 2.
-AE_TEST("sign/the vectors of RFC 8032") {
+AE_TEST("sign/Ed25519 matches the test vectors of RFC 8032") {
   const SigningKey one = SigningKey::from_seed(
       seed("9d61b19deffd5a60ba844af492ec2cc44449c5697b326919703bac031cae7f60"));
   EXPECT_EQ(one.public_key().hex(),
@@ -41,7 +41,7 @@ AE_TEST("sign/the vectors of RFC 8032") {
 }
 
 // RFC 8410, 10.3: the same key as PEM.
-AE_TEST("sign/a key is read from PEM, and its public half from every form") {
+AE_TEST("sign/a private key is read from PEM, a public key from PEM or hex") {
   auto key = SigningKey::from_pem(kPrivatePem);
   ASSERT_TRUE(key);
   EXPECT_EQ(key->public_key().hex(), kPublicHex);
@@ -57,14 +57,14 @@ AE_TEST("sign/a key is read from PEM, and its public half from every form") {
   EXPECT_EQ(key->public_key().id().size(), 16u);
 }
 
-AE_TEST("sign/what is no key is refused") {
+AE_TEST("sign/an invalid key is rejected") {
   for (const char* text : {"", "hello", "19bf44096984", "-----BEGIN PRIVATE KEY-----\nAAAA\n"}) {
     EXPECT_EQ(public_key_from_text(text).error().code, Code::input_invalid) << text;
     EXPECT_EQ(SigningKey::from_pem(text).error().code, Code::input_invalid) << text;
   }
 }
 
-AE_TEST("sign/a signature fits one key and one message") {
+AE_TEST("sign/a signature is valid for one key and one message only") {
   const SigningKey key = SigningKey::from_seed({1});
   const SigningKey other = SigningKey::from_seed({2});
   const std::string signature = key.sign("message");

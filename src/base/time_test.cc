@@ -7,7 +7,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-AE_TEST("base/time/an instant is written in 27 characters") {
+AE_TEST("base/time/an instant is formatted in 27 characters") {
   EXPECT_EQ(to_text(Instant{0}), "1970-01-01T00:00:00.000000Z");
   EXPECT_EQ(to_text(Instant{1}), "1970-01-01T00:00:00.000001Z");
   EXPECT_EQ(to_text(Instant{-1}), "1969-12-31T23:59:59.999999Z");
@@ -16,7 +16,7 @@ AE_TEST("base/time/an instant is written in 27 characters") {
   EXPECT_EQ(to_text(kInstantMax), "9999-12-31T23:59:59.999999Z");
 }
 
-AE_TEST("base/time/an instant that does not exist is written as the nearest one that does") {
+AE_TEST("base/time/an instant out of range is formatted as the nearest representable one") {
   EXPECT_EQ(to_text(Instant{INT64_MAX}), to_text(kInstantMax));
   EXPECT_EQ(to_text(Instant{INT64_MIN}), to_text(kInstantMin));
   EXPECT_TRUE(is_representable(kInstantMin) && is_representable(kInstantMax));
@@ -36,7 +36,7 @@ AE_TEST("base/time/arithmetic on instants saturates") {
   EXPECT_EQ(Instant{5} - Instant{3}, 2us);
 }
 
-AE_TEST("base/time/every instant reads back as itself") {
+AE_TEST("base/time/instants round-trip through text") {
   for (std::int64_t us = kInstantMin.us; us < kInstantMax.us - 11'111'111'111'111;
        us += 11'111'111'111'111) {
     const Instant t{us};
@@ -44,7 +44,7 @@ AE_TEST("base/time/every instant reads back as itself") {
   }
 }
 
-AE_TEST("base/time/RFC 3339 in UTC is read, with up to six digits of a second") {
+AE_TEST("base/time/RFC 3339 in UTC is parsed, with up to six fractional digits") {
   const Instant second{1'706'693'400'000'000};
   EXPECT_EQ(instant_from_text("2024-01-31T09:30:00Z"), second);
   EXPECT_EQ(instant_from_text("2024-01-31T09:30:00+00:00"), second);
@@ -53,7 +53,7 @@ AE_TEST("base/time/RFC 3339 in UTC is read, with up to six digits of a second") 
   EXPECT_EQ(instant_from_text("2024-01-31T09:30:00.000001Z"), second + 1us);
 }
 
-AE_TEST("base/time/what is no time in UTC is refused") {
+AE_TEST("base/time/an invalid time, or one not in UTC, is rejected") {
   for (const std::string_view invalid : {"",
                                          "2024-01-31",
                                          "2024-01-31T09:30Z",
@@ -81,7 +81,7 @@ AE_TEST("base/time/what is no time in UTC is refused") {
   }
 }
 
-AE_TEST("base/time/durations are a whole number and a unit") {
+AE_TEST("base/time/a duration is a whole number and a unit") {
   EXPECT_EQ(duration_from_text("0s"), 0us);
   EXPECT_EQ(duration_from_text("1500ms"), 1500ms);
   EXPECT_EQ(duration_from_text("30s"), 30s);
@@ -91,7 +91,7 @@ AE_TEST("base/time/durations are a whole number and a unit") {
   EXPECT_EQ(duration_from_text("36500d"), 36500 * 24h);
 }
 
-AE_TEST("base/time/what is no duration, or too long a one, is refused") {
+AE_TEST("base/time/an invalid or too long duration is rejected") {
   for (const std::string_view invalid :
        {"", "s", "1", "1 s", " 1s", "1s ", "-1s", "+1s", "1.5s", "1w", "1S", "1us", "36501d",
         "876001h", "99999999999999999999d", "9223372036854775807ms"}) {
@@ -100,7 +100,7 @@ AE_TEST("base/time/what is no duration, or too long a one, is refused") {
   }
 }
 
-AE_TEST("base/time/a duration is written as short as it can be read") {
+AE_TEST("base/time/a duration is formatted with the largest exact unit") {
   EXPECT_EQ(to_text(Duration(0)), "0s");
   EXPECT_EQ(to_text(Duration(-5)), "0s");
   EXPECT_EQ(to_text(Duration(999)), "0s");

@@ -11,7 +11,7 @@ namespace {
 constexpr const char* kTrace = "0af7651916cd43dd8448eb211c80319c";
 constexpr const char* kSpan = "b7ad6b7169203331";
 
-AE_TEST("trace_context/what is malformed counts as absent") {
+AE_TEST("trace_context/a malformed traceparent is treated as absent") {
   const std::string valid = "00-" + std::string(kTrace) + "-" + kSpan + "-01";
   const struct {
     std::string header;
@@ -54,7 +54,7 @@ AE_TEST("trace_context/what is malformed counts as absent") {
   }
 }
 
-AE_TEST("trace_context/a malformed state is left out, and only that") {
+AE_TEST("trace_context/a malformed tracestate is dropped and the traceparent is kept") {
   const std::string parent = "00-" + std::string(kTrace) + "-" + kSpan + "-01";
   std::string many, too_many;
   for (int i = 0; i < 33; ++i) {
@@ -97,7 +97,7 @@ AE_TEST("trace_context/a malformed state is left out, and only that") {
   }
 }
 
-AE_TEST("trace_context/ids follow from the job, the call and the try, and are no others'") {
+AE_TEST("trace_context/trace and span ids are derived from job, call and try, and are distinct") {
   const JobId job("holiday"), other("holiday2");
   const InvocationId call("0123456789abcdef");
   EXPECT_EQ(trace_id_of(job).size(), 32U);

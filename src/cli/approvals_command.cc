@@ -7,11 +7,14 @@
 #include "cli/job_reads.h"
 #include "cli/phrases.h"
 #include "cli/shared.h"
+#include "inspect/request_kind.h"
 #include "json/json.h"
 #include "log/field_names.h"
 
 namespace ae::cli {
 namespace {
+
+using engine::RequestKind;
 
 // Indented JSON over several lines, safe on a terminal (safe_json).
 std::string indented_json(const Value& value) {
@@ -77,13 +80,13 @@ std::string question_text(const Value& approval) {
 std::string approval_text(const Value& approval) {
   const std::string id = safe(approval.text("id"));
   std::string what = "node " + place_text(approval) + " of job " + safe(approval.text("job_id"));
-  const bool call = approval.text(field::kind) == "call";
-  const bool question = approval.text(field::kind) == "question";
+  const bool call = approval.text(field::kind) == to_text(RequestKind::call);
+  const bool question = approval.text(field::kind) == to_text(RequestKind::question);
   if (call) {
     what += " waits for approval of the " + call_of(approval.text("tool"));
   } else if (question) {
     what += ": the " + call_of(approval.text("tool")) + " asks a question";
-  } else if (approval.text(field::kind) == "confirmation") {
+  } else if (approval.text(field::kind) == to_text(RequestKind::confirmation)) {
     what += " needs a decision on" + resources_text(approval["resources"]);
   } else {
     what += approval.text("answer") == "data" ? " asks for data (" : " asks (";
@@ -128,8 +131,8 @@ int approvals_command(const ApprovalsOptions& options, Terminal& terminal) {
   if ((*page)["approvals"].size() == 0) terminal.note("no pending approvals");
   for (const Value& approval : (*page)["approvals"].items()) {
     const std::string id = safe(approval.text("id"));
-    const bool form =
-        approval.text(field::kind) == "question" && approval["question"].text("mode") == "form";
+    const bool form = approval.text(field::kind) == to_text(RequestKind::question) &&
+                      approval["question"].text("mode") == "form";
     std::string text = approval_text(approval);
     for (const std::string_view answer : {"approve ", "reject "}) {
       const bool fills_in = form && answer == "approve ";
@@ -164,10 +167,11 @@ std::vector<Option> requests_options(RequestsOptions& o) {
 std::string request_text(const Value& request) {
   const std::string_view kind = request.text(field::kind);
   const Value& detail = request[field::detail];
-  if (kind != "unknown_outcome" && kind != field::budget) return approval_text(detail);
+  if (kind != to_text(RequestKind::unknown_outcome) && kind != to_text(RequestKind::budget))
+    return approval_text(detail);
   std::string text = safe(request.text("id")) + "\n  ";
   const std::string job = "job " + safe(request.text("job_id"));
-  if (kind == field::budget) {
+  if (kind == to_text(RequestKind::budget)) {
     return text + job + ": its budget of " + safe(detail.text("limit")) + " is used up\n";
   }
   return text + "node " + place_text(request) + " of " + job + ": the outcome of the " +

@@ -12,6 +12,7 @@
 #include "cli/shared.h"
 #include "json/json.h"
 #include "log/field_names.h"
+#include "log/park_until.h"
 #include "net/system.h"
 #include "plan/budget.h"
 
@@ -601,7 +602,7 @@ void print_blocked(const Value& job, const app::StoreUrl& store, Terminal& termi
   if (job["parked"].is_object()) {
     to.line("parked: " + parked_text(job["parked"], job[field::in_doubt]) +
             shortfall_text(job[field::budget]));
-    if (job["parked"].text(field::until) == field::version) {
+    if (job["parked"].text(field::until) == park_until::kVersion) {
       to.line("start a process with `versions: { execution: " +
               safe(job.text(field::execution_version)) + " }` for agent " +
               safe(job.text(field::agent)) + ", or: `aetheris plan " + safe(id) + " FILE" +
@@ -621,8 +622,8 @@ void print_blocked(const Value& job, const app::StoreUrl& store, Terminal& termi
   const std::string flag = store_flag(store);
   const std::string_view until = job["parked"].text(field::until);
   const bool has_verifications = job["confirmations"].size() > 0;  // their own commands follow
-  const bool own_command = until == field::budget || until == field::version;
-  if (((until == "resume" && !has_verifications) || own_command) &&
+  const bool own_command = until == park_until::kBudget || until == park_until::kVersion;
+  if (((until == park_until::kResume && !has_verifications) || own_command) &&
       job["parked"]["command"].is_string()) {
     return to.commands({safe(job["parked"].text("command")) + flag});
   }

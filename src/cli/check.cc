@@ -13,6 +13,7 @@
 #include "cli/process_options.h"
 #include "cli/shared.h"
 #include "json/json.h"
+#include "log/field_names.h"
 
 namespace ae::cli {
 namespace {
@@ -109,7 +110,7 @@ std::vector<Option> no_options(CommonOptions&) { return {}; }
 int version_command(const CommonOptions&, Terminal& terminal) {
   const std::string version(app::kVersion);
   if (terminal.json()) {
-    terminal.print_json(Value::object({{"name", "aetheris"}, {"version", version}}));
+    terminal.print_json(Value::object({{"name", "aetheris"}, {field::version, version}}));
   } else {
     terminal.print("aetheris " + version + "\n");
   }

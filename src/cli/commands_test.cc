@@ -31,7 +31,7 @@ Parsed parsed(std::vector<std::string> words) {
   return parse(static_cast<int>(argv.size()), argv.data());
 }
 
-AE_TEST("commands/each has a name of its own, a summary, and an example of itself") {
+AE_TEST("commands/each command has a unique name, a summary and an example") {
   std::set<std::string_view> names;
   for (const Command* command : commands()) {
     EXPECT_TRUE(names.insert(command->name).second) << command->name;
@@ -44,7 +44,7 @@ AE_TEST("commands/each has a name of its own, a summary, and an example of itsel
   EXPECT_EQ(find_command("unknown"), nullptr);
 }
 
-AE_TEST("commands/an option has a name of its own, a meaning, and a value unless it is a flag") {
+AE_TEST("commands/each option has a unique name, a description, and a value unless it is a flag") {
   for (const Command* command : commands()) {
     const auto bound = command->bind();
     std::set<std::string> names{"-h", "--help"};
@@ -68,7 +68,7 @@ AE_TEST("commands/an option has a name of its own, a meaning, and a value unless
   }
 }
 
-AE_TEST("commands/a required argument is not behind one that may be missing") {
+AE_TEST("commands/a required argument does not follow an optional one") {
   for (const Command* command : commands()) {
     const auto bound = command->bind();
     bool optional = false;
@@ -80,7 +80,7 @@ AE_TEST("commands/a required argument is not behind one that may be missing") {
   }
 }
 
-AE_TEST("parse/a command line selects its command; --store is accepted before and behind it") {
+AE_TEST("parse/a command line selects its command; --store is accepted before and after it") {
   for (const std::vector<std::string>& words :
        {std::vector<std::string>{"--store", "memory:", "job", "a"},
         std::vector<std::string>{"job", "a", "--store=memory:"}}) {
@@ -92,7 +92,7 @@ AE_TEST("parse/a command line selects its command; --store is accepted before an
   }
 }
 
-AE_TEST("parse/a rule of an option is a usage error with the command's usage") {
+AE_TEST("parse/a violated rule of an option is a usage error with the usage of the command") {
   const std::vector<std::vector<std::string>> lines = {{"run", "a.yaml", "--job-id", ""},
                                                        {"run", "a.yaml", "--priority", "1001"},
                                                        {"run", "a.yaml", "--queue", "a b"},

@@ -6,6 +6,7 @@
 #include "cli/phrases.h"
 #include "cli/shared.h"
 #include "json/json.h"
+#include "log/field_names.h"
 #include "net/system.h"
 
 namespace ae::cli {
@@ -183,8 +184,9 @@ Result<Value> post(const JobOptions& options, const std::string& verb, std::vect
 std::string answerer_text(const Value& body) {
   const Value& answered = body["answered"];
   if (!answered.is_object()) return "";
-  std::string text = answered["by"].is_string() ? ", by " + safe(answered.text("by")) : ",";
-  return text.append(" at ").append(short_time(answered.text("at")));
+  std::string text =
+      answered[field::by].is_string() ? ", by " + safe(answered.text(field::by)) : ",";
+  return text.append(" at ").append(short_time(answered.text(field::at)));
 }
 
 int print_answer(const Result<Value>& answer, const JobOptions& options, Terminal& terminal,
@@ -198,12 +200,12 @@ int print_answer(const Result<Value>& answer, const JobOptions& options, Termina
   const bool duplicate = body.find("duplicate") != nullptr;
   const std::string other =
       duplicate && body["applied"] == Value(false)
-          ? "; the earlier payload counts: " + safe(canonical(body["payload"]))
+          ? "; the earlier payload counts: " + safe(canonical(body[field::payload]))
           : "";
   if (body.find("buffered") != nullptr) {
     terminal.print(duplicate ? "a signal for this key is already buffered" + other + "\n"
                              : "buffered for the wait that opens with this key\n");
-  } else if (body.find("channel") != nullptr) {
+  } else if (body.find(field::channel) != nullptr) {
     terminal.print(duplicate ? "a message with this id was already recorded" + other + "\n"
                              : "recorded\n");
   } else if (body.find("accepted") != nullptr) {
@@ -214,7 +216,7 @@ int print_answer(const Result<Value>& answer, const JobOptions& options, Termina
     const bool same = body["applied"] == Value(true);
     terminal.print("already answered" +
                    (same ? " with the same payload"
-                         : " with another payload: " + safe(canonical(body["payload"]))) +
+                         : " with another payload: " + safe(canonical(body[field::payload]))) +
                    answerer_text(body) + "\n");
   } else {
     terminal.print(done + "\n");
@@ -233,7 +235,7 @@ void print_after_rejection(const Value& body, Terminal& terminal) {
 bool has_next(const Result<Value>& answer, const Terminal& terminal) {
   if (!answer || terminal.json()) return false;
   for (const char* done : {"accepted", "buffered", "next"}) {
-    if (answer->find(done) != nullptr && answer->find("channel") == nullptr) return false;
+    if (answer->find(done) != nullptr && answer->find(field::channel) == nullptr) return false;
   }
   return (*answer)["noted"] != Value(true);
 }
@@ -250,10 +252,10 @@ int signal_command(const SignalOptions& options, Terminal& terminal) {
     if (!value) return terminal.fail_with(value.error());
     payload = std::move(*value);
   }
-  std::vector<Member> body = without_empty({{"correlation_key", options.key},
-                                            {"message_id", options.message_id},
-                                            {"wait_type", options.wait_type}});
-  body.emplace_back("payload", std::move(payload));
+  std::vector<Member> body = without_empty({{field::correlation_key, options.key},
+                                            {field::message_id, options.message_id},
+                                            {field::wait_type, options.wait_type}});
+  body.emplace_back(field::payload, std::move(payload));
   if (options.buffer) body.emplace_back("buffer", true);
   const auto answer = post(options, "signal", std::move(body));
   const int code = print_answer(answer, options, terminal, "recorded");
@@ -263,8 +265,8 @@ int signal_command(const SignalOptions& options, Terminal& terminal) {
 }
 
 int cancel_command(const CancelOptions& options, Terminal& terminal) {
-  std::vector<Member> body = without_empty({{"reason", options.reason}});
-  if (options.no_compensate) body.emplace_back("compensate", false);
+  std::vector<Member> body = without_empty({{field::reason, options.reason}});
+  if (options.no_compensate) body.emplace_back(field::compensate, false);
   const auto answer = post(options, "cancel", std::move(body));
   const int code = print_answer(answer, options, terminal, "cancel requested");
   if (has_next(answer, terminal)) print_next_step(options, options.id, terminal);
@@ -283,8 +285,8 @@ int message_command(const MessageOptions& options, Terminal& terminal) {
     payload = std::move(*value);
   }
   std::vector<Member> body =
-      without_empty({{"channel", options.channel}, {"message_id", options.message_id}});
-  body.emplace_back("payload", std::move(payload));
+      without_empty({{field::channel, options.channel}, {field::message_id, options.message_id}});
+  body.emplace_back(field::payload, std::move(payload));
   const auto answer = post(options, "message", std::move(body));
   const int code = print_answer(answer, options, terminal, "sent");
   if (has_next(answer, terminal)) print_next_step(options, options.id, terminal);
@@ -292,7 +294,7 @@ int message_command(const MessageOptions& options, Terminal& terminal) {
 }
 
 int pause_command(const PauseOptions& options, Terminal& terminal) {
-  const auto answer = post(options, "pause", without_empty({{"reason", options.reason}}));
+  const auto answer = post(options, "pause", without_empty({{field::reason, options.reason}}));
   const bool is_paused = answer && answer->find("paused") != nullptr;
   return print_answer(answer, options, terminal,
                       is_paused ? "paused" : "pause requested; calls in flight finish first");
@@ -307,15 +309,15 @@ int resume_command(const JobOptions& options, Terminal& terminal) {
 
 int budget_command(const BudgetOptions& options, Terminal& terminal) {
   std::vector<Member> body =
-      without_empty({{"cost", options.cost}, {"note", options.note}, {"wall", options.wall}});
+      without_empty({{"cost", options.cost}, {field::note, options.note}, {"wall", options.wall}});
   for (const auto& [name, text] :
        {std::pair("tokens", &options.tokens), std::pair("model_calls", &options.model_calls),
         std::pair("tool_calls", &options.tool_calls)}) {
     if (!text->empty()) body.emplace_back(name, number_or_text(*text));
   }
-  const bool says_nothing =
-      std::ranges::none_of(body, [](const Member& member) { return member.first != "note"; });
-  if (says_nothing) {
+  const bool sets_no_limit =
+      std::ranges::none_of(body, [](const Member& member) { return member.first != field::note; });
+  if (sets_no_limit) {
     return terminal.fail_with({Code::usage,
                                "set a new total: --tokens, --cost, --model-calls, --tool-calls or "
                                "--wall; `aetheris job " +
@@ -336,20 +338,20 @@ int budget_command(const BudgetOptions& options, Terminal& terminal) {
 // Approves if `yes`, otherwise rejects.
 int answer_approval(const ApprovalOptions& options, bool yes, Terminal& terminal) {
   std::vector<Member> body =
-      without_empty({{"decision", yes ? "approve" : "reject"}, {"note", options.note}});
+      without_empty({{"decision", yes ? "approve" : "reject"}, {field::note, options.note}});
   if (!options.arguments.empty()) {
     auto arguments = json_argument(options.arguments, "--arguments");
     if (!arguments) return terminal.fail_with(arguments.error());
-    body.emplace_back("arguments", *std::move(arguments));
+    body.emplace_back(field::arguments, *std::move(arguments));
   }
   const auto answer =
       post_to(options, options.id, {"api", "approvals", options.id}, std::move(body));
   if (!answer) return terminal.fail_with(answer.error());
   // Unchanged arguments are no edit but a plain approval.
-  const bool edited = !options.arguments.empty() && answer->text("outcome") != "approved";
+  const bool edited = !options.arguments.empty() && answer->text(field::outcome) != "approved";
   const std::string_view wanted = !yes ? "rejected" : edited ? "edited" : "approved";
   // The question was already answered or closed: the user must know that this answer has no effect.
-  const std::string_view outcome = answer->text("outcome", wanted);
+  const std::string_view outcome = answer->text(field::outcome, wanted);
   if (terminal.json()) {
     terminal.print_json(*answer);
   } else if (answer->find("accepted") != nullptr) {
@@ -359,9 +361,9 @@ int answer_approval(const ApprovalOptions& options, bool yes, Terminal& terminal
   } else {
     terminal.print(edited ? "approved with changed arguments\n" : std::string(wanted) + "\n");
   }
-  const bool unused = (*answer)["reason"].is_string() && (*answer)["applied"] == Value(false);
+  const bool unused = (*answer)[field::reason].is_string() && (*answer)["applied"] == Value(false);
   if (unused && !terminal.json()) {
-    terminal.note("the call will not be made: " + safe(answer->text("reason")));
+    terminal.note("the call will not be made: " + safe(answer->text(field::reason)));
     terminal.note("see:    aetheris approvals");
   } else if (has_next(answer, terminal)) {
     print_after_rejection(*answer, terminal);
@@ -384,25 +386,26 @@ int reject_command(const ApprovalOptions& options, Terminal& terminal) {
 int resolve_command(const ResolveOptions& options, Terminal& terminal) {
   const bool accepts = options.resolution == "accept";
   // The operator has checked the downstream by now; the request may be applied much later.
-  std::vector<Member> body = without_empty({{accepts ? "step_id" : "idempotency_key", options.key},
-                                            {"looked_at", to_text(net::SystemClock().now())},
-                                            {"note", options.note},
-                                            {"resolution", options.resolution}});
+  std::vector<Member> body =
+      without_empty({{accepts ? field::step_id : field::idempotency_key, options.key},
+                     {"looked_at", to_text(net::SystemClock().now())},
+                     {field::note, options.note},
+                     {field::resolution, options.resolution}});
   if (options.data) {
     auto value = json_argument(*options.data, "the result");
     if (!value) return terminal.fail_with(value.error());
-    body.emplace_back("result", std::move(*value));
+    body.emplace_back(field::result, std::move(*value));
   }
   if (!options.of_try.empty()) {
     auto of_try = json_argument(options.of_try, "--try");
     if (!of_try) return terminal.fail_with(of_try.error());
-    body.emplace_back("try", std::move(*of_try));
+    body.emplace_back(field::try_, std::move(*of_try));
   }
   const auto answer = post(options, "resolve", std::move(body));
   const bool noted = answer && (*answer)["noted"] == Value(true);
   std::string done =
       (noted ? "recorded in the log of the ended job: " : "recorded: ") + safe(options.resolution);
-  if (const Value* result = answer ? answer->find("result") : nullptr) {
+  if (const Value* result = answer ? answer->find(field::result) : nullptr) {
     done += "\nresult: " + safe_json(canonical(*result));
   }
   const int code = print_answer(answer, options, terminal, done);

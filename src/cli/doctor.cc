@@ -23,6 +23,7 @@
 #include "base/counted.h"
 #include "cli/shared.h"
 #include "inspect/verify.h"
+#include "log/field_names.h"
 #include "net/system.h"
 #include "runtime/rebuild.h"
 
@@ -347,7 +348,7 @@ void check_jobs(app::ApiClient& client, const app::StoreUrl& store, std::vector<
     auto answer = client.send(request);
     if (!answer || answer->status != 200) {
       problems.push_back({"unavailable", "the store cannot be read: " +
-                                             (answer ? std::string(answer->body.text("detail"))
+                                             (answer ? std::string(answer->body.text(field::detail))
                                                      : answer.error().message)});
       return;
     }
@@ -425,7 +426,7 @@ Value repeat_view(const std::vector<runtime::RepeatableCalls>& jobs) {
     std::vector<Value> calls;
     calls.reserve(job.calls.size());
     for (const std::string& call : job.calls) calls.emplace_back(call);
-    shown.push_back(Value::object({{"at", to_text(job.at)},
+    shown.push_back(Value::object({{field::at, to_text(job.at)},
                                    {"calls", Value::array(std::move(calls))},
                                    {"id", job.job.text},
                                    {"more", std::uint64_t{job.more}},
@@ -571,14 +572,14 @@ int doctor_command(const DoctorOptions& options, Terminal& terminal) {
     std::vector<Value> problems, notes, done;
     const auto add = [](std::vector<Value>& list, const std::vector<Problem>& more) {
       for (const Problem& one : more) {
-        list.push_back(Value::object({{"code", one.code}, {"message", one.message}}));
+        list.push_back(Value::object({{field::code, one.code}, {"message", one.message}}));
       }
     };
     for (const Checks::Check& check : checks.done) {
       add(problems, check.problems);
       add(notes, check.notes);
       done.push_back(Value::object(
-          {{"detail", check.detail}, {"name", check.name}, {"ok", check.problems.empty()}}));
+          {{field::detail, check.detail}, {"name", check.name}, {"ok", check.problems.empty()}}));
     }
     terminal.print_json(Value::object({{"checks", Value::array(std::move(done))},
                                        {"notes", Value::array(std::move(notes))},

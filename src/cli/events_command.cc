@@ -13,6 +13,7 @@
 #include "cli/phrases.h"
 #include "cli/shared.h"
 #include "json/json.h"
+#include "log/field_names.h"
 
 namespace ae::cli {
 namespace {
@@ -49,7 +50,7 @@ void print_event(const Value& event, Terminal& terminal) {
   std::string line = paint(Tint::dim, std::string(seq.size() < 5 ? 5 - seq.size() : 0, ' ') + seq +
                                           "  " + exact_time(event.text("created_at"))) +
                      "  " + pad(safe(event.text("type")), 24) + "  ";
-  const std::string payload = safe_json(canonical(event["payload"]));
+  const std::string payload = safe_json(canonical(event[field::payload]));
   line += terminal.width() > 70 ? cut(payload, terminal.width() - 59) : payload;
   terminal.print(line + "\n");
 }
@@ -132,9 +133,9 @@ class EventFollower {
   // Prints where the job failed, which the event does not tell.
   void print_failure(app::ApiClient& client, const app::StoreUrl& store) {
     const auto job = get(client, {"api", "jobs", options_.id}, {});
-    if (!job || !(*job)["error"].is_object()) return;
+    if (!job || !(*job)[field::error].is_object()) return;
     terminal_.note("job " + safe(options_.id) + " " + terminal_.err()(Tint::bad, "failed") +
-                   failure_text((*job)["error"]));
+                   failure_text((*job)[field::error]));
     terminal_.note(
         "Details: " +
         terminal_.err()(Tint::bold, "aetheris trace " + quoted(options_.id) + store_flag(store)));
@@ -180,8 +181,8 @@ class EventFollower {
       if (options_.partial_output) terminal_.print_json(Value::object({{"said", delta}}));
       return;
     }
-    const std::string attempt = std::to_string(delta["try"].as_int());
-    const std::string stream_name = std::string(delta.text("invocation_id")) + "/" + attempt;
+    const std::string attempt = std::to_string(delta[field::try_].as_int());
+    const std::string stream_name = std::string(delta.text(field::invocation_id)) + "/" + attempt;
     const auto offset = static_cast<std::size_t>(delta["offset"].as_int());
     const std::string_view text = delta.text("text");
     // A reconnected stream repeats partial output from its beginning.
@@ -192,7 +193,7 @@ class EventFollower {
     printed = offset + text.size();
     terminal_.print_stream(
         {.stream_name = stream_name,
-         .head = terminal_.out()(Tint::dim, "    “  " + safe(delta.text("node_id"))) + "  ",
+         .head = terminal_.out()(Tint::dim, "    “  " + safe(delta.text(field::node_id))) + "  ",
          .text = safe(text.substr(known), true)},
         true);
   }

@@ -35,7 +35,7 @@ AE_TEST("following/a request is sent at least 500 ms after the answer to the pre
   EXPECT_EQ(fixture.now, 11520ms);
 }
 
-AE_TEST("following/one lost request is sent again at once, without a warning") {
+AE_TEST("following/one lost request is repeated at once, without a warning") {
   FollowFixture fixture;
   fixture.follow_retry.on_success();
   fixture.follow_retry.wait_for_turn();
@@ -59,8 +59,7 @@ AE_TEST("following/an outage is reported once, and so is its end; the next one i
   EXPECT_EQ(fixture.warnings[0], "the connection is lost; retrying for 1m: no server responds");
 }
 
-AE_TEST(
-    "following/an outage of a minute is an error: unavailable, whatever the last request gave") {
+AE_TEST("following/an outage of a minute fails with unavailable, whatever the last error was") {
   FollowFixture fixture;
   fixture.follow_retry.on_success();
   Status failed;

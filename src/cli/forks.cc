@@ -6,7 +6,9 @@
 #include "cli/process_options.h"
 #include "cli/run_options.h"
 #include "cli/shared.h"
+#include "inspect/fork_preview.h"
 #include "json/json.h"
+#include "log/field_names.h"
 
 namespace ae::cli {
 namespace {
@@ -92,7 +94,7 @@ std::vector<Member> new_job_body(const NewJobOptions& options) {
   std::vector<Member> body;
   if (!options.job_id.empty()) body.emplace_back("id", options.job_id);
   if (!options.idempotency_key.empty()) {
-    body.emplace_back("idempotency_key", options.idempotency_key);
+    body.emplace_back(field::idempotency_key, options.idempotency_key);
   }
   if (options.repeat_effects) {
     body.emplace_back("repeat_effects", true);
@@ -101,13 +103,6 @@ std::vector<Member> new_job_body(const NewJobOptions& options) {
     body.emplace_back("repeat_effects", Value::array(std::move(names)));
   }
   return body;
-}
-
-// The outcome of a call of the origin; --json has the stored word.
-std::string effect_words(std::string_view state) {
-  if (state == "committed") return "applied";
-  if (state == "in_doubt") return "outcome unknown";
-  return state == "undone" ? "compensated" : safe(state);
 }
 
 // Lists the calls of the origin that may have taken effect and that the new job would repeat.
@@ -122,11 +117,12 @@ void print_effects(const Value& effects, bool retries, Terminal& terminal) {
   if (!retries) head.emplace_back("SENT AT EVENT");
   Table table(std::move(head));
   for (const Value& effect : effects.items()) {
-    std::vector<Table::Cell> cells{{place_text(effect), Tint::accent},
-                                   {safe(effect.text("tool"))},
-                                   {safe(effect.text("effect_class")), Tint::dim},
-                                   {effect_words(effect.text("state")), Tint::bad},
-                                   {safe(effect.text("step_id")), Tint::dim}};
+    std::vector<Table::Cell> cells{
+        {place_text(effect), Tint::accent},
+        {safe(effect.text("tool"))},
+        {safe(effect.text(field::effect_class)), Tint::dim},
+        {safe(engine::effect_outcome_text(effect.text(field::state))), Tint::bad},
+        {safe(effect.text(field::step_id)), Tint::dim}};
     if (!retries) {
       cells.push_back({effect["seq"].is_integer() ? std::to_string(effect["seq"].as_int()) : "-"});
     }
@@ -139,7 +135,7 @@ void print_effects(const Value& effects, bool retries, Terminal& terminal) {
 // agent.
 Result<Value> task_graph_of(const std::string& path, const agents::AgentsFile& file,
                             const Value& job) {
-  const std::string name(job.text("agent"));
+  const std::string name(job.text(field::agent));
   const auto agent = file.agents.find(name);
   if (agent != file.agents.end()) return agent->second.task_graph;
   return fail(Code::plan_invalid, "job " + std::string(job.text("id")) + " belongs to agent \"" +
@@ -214,11 +210,11 @@ std::expected<MadeFork, int> make_fork(const std::string& id, NewJob wanted,
     if (!job) return failed(job.error());
     auto graph = task_graph_of(wanted.file, *wanted.agents, *job);
     if (!graph) return failed(graph.error());
-    agent = job->text("agent");
-    wanted.body.emplace_back("task_graph", *std::move(graph));
+    agent = job->text(field::agent);
+    wanted.body.emplace_back(field::task_graph, *std::move(graph));
     if (!wanted.drop.empty()) {
       wanted.body.emplace_back(
-          "drop", Value::array(std::vector<Value>(wanted.drop.begin(), wanted.drop.end())));
+          field::drop, Value::array(std::vector<Value>(wanted.drop.begin(), wanted.drop.end())));
     }
   }
   api::ApiRequest request;
@@ -238,7 +234,7 @@ std::expected<MadeFork, int> make_fork(const std::string& id, NewJob wanted,
 
 void print_fork(const MadeFork& fork, Terminal& terminal) {
   const Value& made = fork.job;
-  const Value& from = made["forked_from"];
+  const Value& from = made[field::forked_from];
   terminal.note((fork.existed ? "Job " : "Created job ") + safe(made.text("id")) +
                 (fork.existed ? " was created before from job " : " from job ") +
                 safe(from.text("job_id")) + ", event " + std::to_string(from["seq"].as_int()) +
@@ -272,7 +268,7 @@ int fork_command(const ForkOptions& options, Terminal& terminal) {
   if (options.input) {
     auto input = json_argument(*options.input, "--input");
     if (!input) return terminal.fail_with(input.error());
-    wanted.body.emplace_back("input", *std::move(input));
+    wanted.body.emplace_back(field::input, *std::move(input));
   }
   return create_from(options, std::move(wanted), *store, terminal);
 }
@@ -356,11 +352,11 @@ Result<Value> plan_request_body(const Value& job, const PlanOptions& options,
   if (status == "completed" || status == "failed" || status == "cancelled") {
     return fail(Code::job_terminal, "the job has ended (" + std::string(status) + ")");
   }
-  Value body = Value::object({{"task_graph", std::move(graph)}});
-  if (!options.reason.empty()) body = body.with("reason", options.reason);
+  Value body = Value::object({{field::task_graph, std::move(graph)}});
+  if (!options.reason.empty()) body = body.with(field::reason, options.reason);
   if (options.drop.empty()) return body;
   std::vector<Value> names(options.drop.begin(), options.drop.end());
-  return body.with("drop", Value::array(std::move(names)));
+  return body.with(field::drop, Value::array(std::move(names)));
 }
 
 void print_plan(const Value& answer, const std::string& id, Terminal& terminal) {
@@ -369,8 +365,8 @@ void print_plan(const Value& answer, const std::string& id, Terminal& terminal) 
     return terminal.print("accepted: the process that runs job " + id + " applies it\n");
   }
   std::string carried;
-  for (const Value& one : answer["carried"].items()) {
-    carried += (carried.empty() ? "" : ", ") + safe(one.text("node_id"));
+  for (const Value& one : answer[field::carried].items()) {
+    carried += (carried.empty() ? "" : ", ") + safe(one.text(field::node_id));
   }
   terminal.print("plan " + std::to_string(answer["plan"].as_int()) + " keeps " +
                  (carried.empty() ? "no node" : carried) + "\n");
@@ -410,7 +406,7 @@ int plan_command(const PlanOptions& options, Terminal& terminal) {
   if (!answer) return terminal.fail_with(answer.error());
   if (answer->status >= 400) {
     Error error = api::error_of_problem(answer->body, answer->status);
-    name_owner(error, **client, std::string(job->text("agent")), *store, options.file);
+    name_owner(error, **client, std::string(job->text(field::agent)), *store, options.file);
     return terminal.fail_with(error, answer->body);
   }
   if (terminal.json()) {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "json/json.h"
+#include "log/field_names.h"
 #include "plan/plan.h"
 
 namespace ae::cli {
@@ -98,7 +99,7 @@ class Graph {
 }  // namespace
 
 std::string node_words(const Value& node, const Value& task_graph) {
-  const std::string_view kind = node.text("kind");
+  const std::string_view kind = node.text(field::kind);
   if (kind == "tool" || kind == "llm") return call_words(node, task_graph);
   if (kind == "map") {
     return "for each of " + template_words(node["over"]) + ": " +
@@ -120,7 +121,7 @@ std::string node_words(const Value& node, const Value& task_graph) {
   }
   const Value& wait = node["wait"];
   std::string words = "wait for " + safe(wait.text("type"));
-  for (const char* key : {"key", "for", "until"}) {
+  for (const char* key : {"key", "for", field::until}) {
     if (const Value* value = wait.find(key)) words += " " + template_words(*value);
   }
   return words;

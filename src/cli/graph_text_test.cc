@@ -1,3 +1,4 @@
+// Tests of graph_text: the plan of an agent as a tree.
 #include "cli/graph_text.h"
 
 #include "json/json.h"
@@ -6,7 +7,7 @@
 namespace ae::cli {
 namespace {
 
-AE_TEST("cli/a node stands below the deepest of its needs") {
+AE_TEST("cli/a node is drawn below the deepest of its needs") {
   const auto graph = parse_json(R"({"schema":1,"tools":{"t":{"effect":"read"}},"nodes":[
     {"id":"a","kind":"tool","tool":"t"},
     {"id":"b","kind":"tool","tool":"t","needs":["a"],"when":"${ .input.b }"},
@@ -30,8 +31,7 @@ AE_TEST("cli/a node stands below the deepest of its needs") {
             "└─ e  wait for signal k  cont…\n");
 }
 
-AE_TEST(
-    "cli/a planner is drawn as a plan that a model will make, of the tools that it is offered") {
+AE_TEST("cli/a planner is drawn with its model and the tools of its plan") {
   const auto graph =
       parse_json(R"({"schema":1,"tools":{"model:main":{"provider":"openai"}},"nodes":[
     {"id":"planner","kind":"planner","planner":{"tool":"model:main","tools":["look","pay"]}}]})");

@@ -5,6 +5,7 @@
 #include "app/instance.h"
 #include "cli/shared.h"
 #include "json/json.h"
+#include "log/field_names.h"
 #include "log/seal.h"
 
 namespace ae::cli {
@@ -38,22 +39,22 @@ Value row_view(const store::JobRow& row) {
   for (const auto& [name, value] : row.labels) labels.emplace_back(name, value);
   Value claim;
   if (row.claim) {
-    claim = Value::object({{"attempt_id", row.claim->attempt.text},
-                           {"epoch", row.claim->epoch},
+    claim = Value::object({{field::attempt_id, row.claim->attempt.text},
+                           {field::epoch, row.claim->epoch},
                            {"lease_until", instant_or_null(row.lease_until)},
                            {"worker", row.claim_worker}});
   }
-  return Value::object({{"agent", row.agent},
+  return Value::object({{field::agent, row.agent},
                         {"claim", claim},
                         {"created_at", to_text(row.created_at)},
                         {"head", to_hex(row.head)},
                         {"id", row.id.text},
-                        {"idempotency_key", row.idempotency_key},
-                        {"labels", Value::object(std::move(labels))},
+                        {field::idempotency_key, row.idempotency_key},
+                        {field::labels, Value::object(std::move(labels))},
                         {"last_seq", row.last_seq},
-                        {"not_before", instant_or_null(row.not_before)},
-                        {"priority", row.priority},
-                        {"queue", row.queue},
+                        {field::not_before, instant_or_null(row.not_before)},
+                        {field::priority, row.priority},
+                        {field::queue, row.queue},
                         {"status", row.status},
                         {"updated_at", to_text(row.updated_at)},
                         {"wake_at", instant_or_null(row.wake_at)}});
@@ -101,15 +102,15 @@ Value job_view(const store::LoadedJob& loaded) {
                                    {"whole", sha256(blob.bytes) == blob.hash}}));
   }
   for (const store::EffectRow& row : loaded.effects) {
-    effects.push_back(Value::object({{"invocation_id", row.invocation.text},
+    effects.push_back(Value::object({{field::invocation_id, row.invocation.text},
                                      {"record", record_of(row.record)},
-                                     {"try", std::uint64_t{row.try_no}}}));
+                                     {field::try_, std::uint64_t{row.try_no}}}));
   }
   for (const store::LedgerRow& row : loaded.ledger) {
-    ledger.push_back(Value::object({{"invocation_id", row.invocation.text},
+    ledger.push_back(Value::object({{field::invocation_id, row.invocation.text},
                                     {"record", record_of(row.record)},
-                                    {"state", row.state},
-                                    {"try", std::uint64_t{row.try_no}}}));
+                                    {field::state, row.state},
+                                    {field::try_, std::uint64_t{row.try_no}}}));
   }
   for (const store::InboxEntry& entry : loaded.inbox) {
     inbox.push_back(Value::object(
@@ -176,7 +177,7 @@ void print_jobs(const Value& body, Terminal& terminal) {
     const std::string status(job.text("status"));
     table.row({{std::string(job.text("id"))},
                {status, status_tint(status)},
-               {std::string(job.text("agent"))},
+               {std::string(job.text(field::agent))},
                {count(job["last_seq"])},
                {std::string(job.text("head").substr(0, 12))},
                {std::string(job["claim"].text("worker"))}});
@@ -187,9 +188,9 @@ void print_jobs(const Value& body, Terminal& terminal) {
 void print_job(const Value& body, Terminal& terminal) {
   const Paint& paint = terminal.out();
   const Value& job = body["job"];
-  terminal.print(paint(Tint::bold, safe(job.text("id"))) + "  " + safe(job.text("agent")) + "  " +
-                 safe(job.text("status")) + "  " + count(job["last_seq"]) + " events, head " +
-                 safe(job.text("head")) + "\n");
+  terminal.print(paint(Tint::bold, safe(job.text("id"))) + "  " + safe(job.text(field::agent)) +
+                 "  " + safe(job.text("status")) + "  " + count(job["last_seq"]) +
+                 " events, head " + safe(job.text("head")) + "\n");
   Table commits({"EVENTS", "BYTES", "HEAD", "TYPES"});
   for (const Value& commit : body["commits"].items()) {
     std::string what(commit.text("refused"));

@@ -7,6 +7,8 @@
 #include "cli/phrases.h"
 #include "cli/shared.h"
 #include "json/json.h"
+#include "log/field_names.h"
+#include "log/park_until.h"
 #include "plan/budget.h"
 
 namespace ae::cli {
@@ -27,9 +29,10 @@ std::vector<std::string> changes_text(const Value& changes) {
   std::vector<std::string> mismatches, matches;
   if (!changes.is_array()) return mismatches;
   for (const Value& change : changes.items()) {
-    const std::string verdict(change.text("verdict"));
-    std::string text = safe(change.text("resource_type")) + " " + safe(change.text("resource_id")) +
-                       " (" + safe(change.text("operation")) + ")";
+    const std::string verdict(change.text(field::verdict));
+    std::string text = safe(change.text(field::resource_type)) + " " +
+                       safe(change.text(field::resource_id)) + " (" +
+                       safe(change.text(field::operation)) + ")";
     if (!verdict.empty()) text += ": " + safe(verdict);
     (verdict.empty() || verdict == "match" ? matches : mismatches).push_back(std::move(text));
   }
@@ -44,13 +47,13 @@ std::vector<std::string> changes_text(const Value& changes) {
 
 // The scheduling of a job, and the capabilities that it requires.
 std::string line_text(const Value& job) {
-  std::string text = "queue " + safe(job.text("queue"));
-  if (job["priority"].is_integer()) {
-    text += ", priority " + std::to_string(job["priority"].as_int());
+  std::string text = "queue " + safe(job.text(field::queue));
+  if (job[field::priority].is_integer()) {
+    text += ", priority " + std::to_string(job[field::priority].as_int());
   }
-  if (!job["required_capabilities"].is_array()) return text;
+  if (!job[field::required_capabilities].is_array()) return text;
   std::string needs;
-  for (const Value& one : job["required_capabilities"].items()) {
+  for (const Value& one : job[field::required_capabilities].items()) {
     if (one.is_string()) needs += (needs.empty() ? ", needs " : " ") + safe(one.as_string());
   }
   return text + needs;
@@ -72,7 +75,7 @@ std::string budget_text(const Value& budget) {
     if (budget["limits"][name].is_null()) continue;
     text += (text.empty() ? "" : " · ") + std::string(to_text(limit)) + " " +
             shown(budget["spent"][name]) + " of " + shown(budget["limits"][name]);
-    const Value& reserved = budget["reserved"][name];
+    const Value& reserved = budget[field::reserved][name];
     if (reserved.is_integer() && reserved.as_int() > 0)
       text += ", " + shown(reserved) + " reserved";
   }
@@ -111,16 +114,16 @@ int job_command(const ShowOptions& options, Terminal& terminal) {
   };
   line("created", short_time(job->text("created_at")));
   line("updated", short_time(job->text("updated_at")));
-  line("labels", safe(labels_text((*job)["labels"])));
-  if (status == "queued") line("queue", line_text(*job));
-  line("budget", budget_text((*job)["budget"]));
-  value_line("input", (*job)["input"]);
-  value_line("result", (*job)["result"]);
-  if ((*job)["error"].is_object()) {
-    const Value& error = (*job)["error"];
+  line(field::labels, safe(labels_text((*job)[field::labels])));
+  if (status == "queued") line(field::queue, line_text(*job));
+  line(field::budget, budget_text((*job)[field::budget]));
+  value_line(field::input, (*job)[field::input]);
+  value_line(field::result, (*job)[field::result]);
+  if ((*job)[field::error].is_object()) {
+    const Value& error = (*job)[field::error];
     const std::string_view summary = error.text("summary");
-    line("error",
-         paint(Tint::bad, safe(error.text("code"))) + ": " +
+    line(field::error,
+         paint(Tint::bad, safe(error.text(field::code))) + ": " +
              message_text(summary.empty() ? error.text("message") : summary, std::string(12, ' ')));
     if (status == "failed") {
       line("details",
@@ -142,7 +145,8 @@ int job_command(const ShowOptions& options, Terminal& terminal) {
   for (const std::string& change : changes_text((*job)["changes"])) line("changed", change);
   terminal.print(text);
   print_blocked(*job, *store, terminal, Stream::out);
-  const bool elsewhere = (*job)["parked"].text("until") == "version";  // print_blocked printed that
+  const bool elsewhere =
+      (*job)["parked"].text(field::until) == park_until::kVersion;  // print_blocked printed that
   if ((status == "waiting" || status == "parked") && !elsewhere) {
     const std::string then = continuation_text(*job, *store);
     if (!then.empty()) terminal.print("then:   " + then + "\n");

@@ -5,16 +5,29 @@
 #include <string_view>
 #include <utility>
 
+#include "log/field_names.h"
+#include "log/park_until.h"
+
 namespace ae::cli {
 namespace {
 
 // What a job waits for, by the kind of question.
-std::string_view question_words(std::string_view kind) {
-  if (kind == "approval") return "approval of a call";
-  if (kind == "question") return "the answer to a question of a tool";
-  if (kind == "in_doubt") return "a decision about a call with an unknown outcome";
-  if (kind == "confirmation") return "a decision about a changed resource";
-  if (kind == "budget") return "a larger budget";
+std::string_view question_words(QuestionKind kind) {
+  switch (kind) {
+    case QuestionKind::approval:
+      return "approval of a call";
+    case QuestionKind::question:
+      return "the answer to a question of a tool";
+    case QuestionKind::in_doubt:
+      return "a decision about a call with an unknown outcome";
+    case QuestionKind::confirmation:
+      return "a decision about a changed resource";
+    case QuestionKind::budget:
+      return "a larger budget";
+    case QuestionKind::wait:
+    case QuestionKind::parked:
+      break;
+  }
   return "the decision of an operator";
 }
 
@@ -24,10 +37,10 @@ std::string wait_words(const JobWaiting& waiting) {
 }
 
 std::string park_words(std::string_view until) {
-  if (until == "resolve") return "call outcome unknown; needs a decision";
-  if (until == "budget") return "budget used up";
-  if (until == "confirmation") return "a recorded change differs; needs a decision";
-  if (until == "version") return "needs a process of its execution version";
+  if (until == park_until::kResolve) return "call outcome unknown; needs a decision";
+  if (until == park_until::kBudget) return "budget used up";
+  if (until == park_until::kConfirmation) return "a recorded change differs; needs a decision";
+  if (until == park_until::kVersion) return "needs a process of its execution version";
   return "until resumed";
 }
 
@@ -59,7 +72,7 @@ void JobLines::blocked(const JobId& job, const Event& event, ServiceLog::Line& l
       seen == jobs_.end() ? std::vector<Question>() : seen->second.list();
   const bool timer = waiting && waiting->wait_type == "timer";
   std::string node(node_of(event));
-  const bool paused = parked && parked->until == "resume";
+  const bool paused = parked && parked->until == park_until::kResume;
   std::string answer =
       timer ? "" : (paused ? "aetheris resume " : "aetheris job ") + job.text + store_flag_;
   std::string what;
@@ -74,7 +87,7 @@ void JobLines::blocked(const JobId& job, const Event& event, ServiceLog::Line& l
     node = first.node.empty() ? node : first.node;
     answer = first.command + store_flag_;
     if (waiting) what = "for " + std::string(question_words(first.kind));
-    add(line, "question", first.kind);
+    add(line, "question", kind_text(first.kind));
   } else if (waiting) {
     add(line, "wait", waiting->wait_type);
   }
@@ -100,13 +113,13 @@ std::vector<ServiceLog::Line> JobLines::of(const JobId& job, const std::string& 
     switch (event.type) {
       case EventType::job_created:
         name = std::get<JobCreated>(event.body).agent;
-        add(line, "agent", name);
+        add(line, field::agent, name);
         line.words = "created: agent " + name;
         break;
       case EventType::job_running: {
         const std::int64_t epoch = std::get<JobRunning>(event.body).epoch;
-        add(line, "agent", name);
-        line.more.emplace_back("epoch", epoch);
+        add(line, field::agent, name);
+        line.more.emplace_back(field::epoch, epoch);
         line.words = epoch == 1 ? "started" : "resumed";
         if (!name.empty()) line.words += ": agent " + name;
         break;

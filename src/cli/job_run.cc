@@ -8,6 +8,7 @@
 #include "cli/phrases.h"
 #include "cli/shared.h"
 #include "json/json.h"
+#include "log/decisions.h"
 
 namespace ae::cli {
 namespace {
@@ -166,7 +167,7 @@ void JobRun::print_resumed_jobs() {
   const auto unfinished = std::make_shared<UnfinishedJobs>();
   for (const char* status : {"running", "queued"}) {
     store::Filter filter;
-    filter.status = status;
+    filter.statuses = {status};
     unfinished->answered = false;
     instance_->store().query(filter, [this, unfinished](Result<std::vector<store::JobRow>> rows) {
       unfinished->answered = true;
@@ -205,7 +206,7 @@ void JobRun::on_job_read(const runtime::Runtime::JobSnapshot& read) {
     // The runtime fires due timers, expiries and the deadline; we do it only if that did not
     // happen.
     if (const auto due = state.next_due(); due && *due + kTimerSlack <= now) {
-      instance_->runtime().submit_request(job_, {.kind = engine::ControlRequest::Kind::timers},
+      instance_->runtime().submit_request(job_, {.body = engine::TimersRequest{}},
                                           [this](Result<Value>) { check_again_after(kPollEvery); });
       return;
     }
@@ -251,7 +252,7 @@ void JobRun::check_other_jobs() {
       return schedule_check();
     }
     store::Filter filter;
-    filter.status = search->statuses.back();
+    filter.statuses = {search->statuses.back()};
     filter.after = search->after;
     filter.after_number = search->after_number;
     instance_->store().query(filter, [this, search, self](Result<std::vector<store::JobRow>> rows) {
@@ -511,7 +512,7 @@ void JobRun::print_progress(const Event& event) {
       return record_call(std::get<ToolInvocationStarted>(event.body));
     case EventType::decision_recorded: {
       const auto& decision = std::get<DecisionRecorded>(event.body);
-      if (decision.kind != "retry") return;
+      if (decision.kind != RetryScheduled::kKind) return;
       const Place place = place_of(std::string(node_of(event)), std::string(step_of(event)));
       return step_line(Tint::warn, "↻", place.name,
                        (place.turn ? place.part + ": " : "") + "retrying after " +

@@ -14,6 +14,7 @@
 #include "cli/phrases.h"
 #include "cli/shared.h"
 #include "cli/trace_text.h"
+#include "log/field_names.h"
 
 namespace ae::cli {
 namespace {
@@ -61,25 +62,26 @@ std::string stuck_text(const Value& job, const std::string& flag, std::size_t co
     }
   };
   if (const Value& stuck = job["stuck"]; stuck.is_object()) {
-    const bool parked = stuck.text("reason") == "parked";
+    const bool parked = stuck.text(field::reason) == "parked";
     const std::string_view message = stuck.text("message");
     const std::string since = " since " + short_time(stuck.text("since"));
     text += "  ";
     if (parked) {
-      text += "parked" + since + ": " + parked_text(Value::object({{"reason", message}})) + "\n";
+      text +=
+          "parked" + since + ": " + parked_text(Value::object({{field::reason, message}})) + "\n";
     } else {
-      text += safe(stuck.text("reason")) + ": " + safe(message) + "," + since + "\n";
+      text += safe(stuck.text(field::reason)) + ": " + safe(message) + "," + since + "\n";
     }
-    const bool confirms = stuck["commands"].is_array() &&
-                          std::ranges::any_of(stuck["commands"].items(), [](const Value& one) {
+    const bool confirms = stuck[field::commands].is_array() &&
+                          std::ranges::any_of(stuck[field::commands].items(), [](const Value& one) {
                             return one.is_string() && one.as_string().ends_with(" accept");
                           });
-    commands(stuck["commands"], {.confirms = confirms});
+    commands(stuck[field::commands], {.confirms = confirms});
   }
-  if (!job["in_doubt"].is_array()) return text;
+  if (!job[field::in_doubt].is_array()) return text;
   const std::string_view status = job.text("status");
   const bool ended = status == "completed" || status == "failed" || status == "cancelled";
-  for (const Value& doubt : job["in_doubt"].items()) {
+  for (const Value& doubt : job[field::in_doubt].items()) {
     text += "  node " + place_text(doubt) + ": " + unknown_outcome_text(doubt) + ", since " +
             short_time(doubt.text("since")) + "\n";
     for (const std::string& line : call_lines(doubt, columns)) text += "    " + line + "\n";
@@ -87,7 +89,7 @@ std::string stuck_text(const Value& job, const std::string& flag, std::size_t co
       text += "    given up: no longer waited for\n";
     }
     if (const std::string noted = noted_text(doubt); !noted.empty()) text += "    " + noted + "\n";
-    commands(doubt["commands"], {.doubt = doubt, .ended = ended});
+    commands(doubt[field::commands], {.doubt = doubt, .ended = ended});
   }
   return text;
 }
@@ -100,7 +102,7 @@ std::string stuck_list(const Value& jobs, const std::string& flag, const Paint& 
     const std::string status(job.text("status"));
     table.row({{std::string(job.text("id"))},
                {status, status_tint(status)},
-               {std::string(job.text("agent"))}});
+               {std::string(job.text(field::agent))}});
   }
   const std::string rows = table.text(paint, 0);
   std::size_t at = rows.find('\n') + 1;
@@ -126,14 +128,14 @@ std::string job_duration_text(const Value& job) {
 
 // Why a job failed or does not continue; "" if it needs no action.
 std::string reason_of(const Value& job) {
-  if (const Value& error = job["error"]; error.is_object()) {
+  if (const Value& error = job[field::error]; error.is_object()) {
     const std::string_view summary = error.text("summary");
-    return safe(error.text("code")) + ": " +
+    return safe(error.text(field::code)) + ": " +
            first_line(summary.empty() ? error.text("message") : summary);
   }
-  if (job["parked"].is_object()) return park_reason(job["parked"], job["in_doubt"]);
+  if (job["parked"].is_object()) return park_reason(job["parked"], job[field::in_doubt]);
   if (job["unattended"].is_object()) return first_line(job["unattended"].text("message"));
-  return job["waits"].size() > 0 ? wait_sentence(job["waits"].items()[0]) : std::string();
+  return job[field::waits].size() > 0 ? wait_sentence(job[field::waits].items()[0]) : std::string();
 }
 
 // The reasons of the first jobs in a list that have one, by id; rows do not contain them.
@@ -170,7 +172,7 @@ int jobs_command(const JobsOptions& options, Terminal& terminal) {
     auto client = open_to_read(store, {});
     if (!client) return std::unexpected(client.error());
     api::QueryPairs query{{"status", options.status},
-                          {"agent", options.agent},
+                          {field::agent, options.agent},
                           {"limit", options.limit},
                           {"cursor", options.cursor}};
     for (const std::string& label : options.labels) {
@@ -183,7 +185,7 @@ int jobs_command(const JobsOptions& options, Terminal& terminal) {
       query.emplace_back("stuck", "true");
       query.emplace_back("older_than", options.older_than);
     }
-    if (options.in_doubt) query.emplace_back("in_doubt", "true");
+    if (options.in_doubt) query.emplace_back(field::in_doubt, "true");
     if (!options.stuck && !options.in_doubt)
       return get(**client, {"api", "jobs"}, std::move(query));
     return full_page(**client, {"api", "jobs"}, std::move(query), "jobs", options.limit);
@@ -216,10 +218,12 @@ int jobs_command(const JobsOptions& options, Terminal& terminal) {
   for (const Value& job : (*page)["jobs"].items()) {
     const std::string status(job.text("status"));
     const auto reason = reasons.find(job.text("id"));
-    std::vector<Table::Cell> cells{
-        {std::string(job.text("id"))},    {status, status_tint(status)},
-        {std::string(job.text("agent"))}, {short_time(job.text("created_at"))},
-        {job_duration_text(job)},         {labels_text(job["labels"])}};
+    std::vector<Table::Cell> cells{{std::string(job.text("id"))},
+                                   {status, status_tint(status)},
+                                   {std::string(job.text(field::agent))},
+                                   {short_time(job.text("created_at"))},
+                                   {job_duration_text(job)},
+                                   {labels_text(job[field::labels])}};
     if (!reasons.empty()) {
       cells.push_back({reason == reasons.end() ? std::string() : reason->second,
                        status == "failed" ? Tint::bad : Tint::none});

@@ -4,6 +4,7 @@
 #include "cli/phrases.h"
 #include "cli/shared.h"
 #include "json/json.h"
+#include "log/field_names.h"
 
 namespace ae::cli {
 namespace {
@@ -62,7 +63,7 @@ int create(const KeysOptions& options, Terminal& terminal) {
     return kDone;
   }
   terminal.print(safe(made->text("key")) + "\n");
-  const std::string_view until = made->text("expires_at");
+  const std::string_view until = made->text(field::expires_at);
   terminal.note("Created " + safe(made->text("role")) + " key (" +
                 (until.empty() ? std::string("no expiry") : "expires " + short_time(until)) +
                 "). Save the key now: it is not shown again.");
@@ -92,7 +93,7 @@ int list(const KeysOptions& options, Terminal& terminal) {
                {safe(key.text("role"))},
                {short_time(key.text("created_at")), Tint::dim},
                {safe(key.text("created_by"))},
-               {short_time(key.text("expires_at"))},
+               {short_time(key.text(field::expires_at))},
                {short_time(key.text("revoked_at"))}});
   }
   terminal.print(table.text(terminal.out(), terminal.width()));

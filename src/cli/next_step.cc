@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "cli/shared.h"
+#include "log/field_names.h"
 
 namespace ae::cli {
 namespace {
@@ -34,7 +35,7 @@ std::string continues_text(const Value& job, const std::string& owner, bool runs
   const std::string_view status = job.text("status");
   if (status == "completed" || status == "failed") return "";
   if (status == "cancelled") return name + " is cancelled";
-  const bool cancelling = job["ending"].text("kind") == "cancelled";
+  const bool cancelling = job["ending"].text(field::kind) == "cancelled";
   const std::string state = cancelling ? name + " is being cancelled" : "";
   if (status == "waiting" || status == "parked") {
     return (cancelling ? state + " and is " : name + " is ") + std::string(status) +
@@ -46,7 +47,7 @@ std::string continues_text(const Value& job, const std::string& owner, bool runs
   }
   if (runs_here && !owner.empty()) return name + " continues in " + owner;
   if (status == "running") return name + " continues in the process that runs it";
-  return "The server or worker that runs agent \"" + safe(job.text("agent")) +
+  return "The server or worker that runs agent \"" + safe(job.text(field::agent)) +
          "\" continues the job. If there is none, run:\n" + run;
 }
 
@@ -55,8 +56,9 @@ std::string continuation_text(const Value& job, const app::StoreUrl& store) {
   const std::string owner = find_answering_owner(store);
   if (!owner.empty()) {
     const auto client = app::ApiClient::open(store, app::OpenMode::read);
-    const auto agent = client ? body_of(**client, {"api", "agents", std::string(job.text("agent"))})
-                              : std::unexpected(client.error());
+    const auto agent =
+        client ? body_of(**client, {"api", "agents", std::string(job.text(field::agent))})
+               : std::unexpected(client.error());
     if (agent && (*agent)["runs_here"] == Value(true)) return "it continues in " + owner;
   }
   return run_command_text(job.text("id"), store_flag(store));
@@ -69,7 +71,7 @@ void print_next_step(const CommonOptions& options, const std::string& id, Termin
   if (!client) return;
   const auto job = body_of(**client, {"api", "jobs", id});
   if (!job) return;
-  const auto agent = body_of(**client, {"api", "agents", std::string(job->text("agent"))});
+  const auto agent = body_of(**client, {"api", "agents", std::string(job->text(field::agent))});
   const bool runs_here = agent && (*agent)["runs_here"] == Value(true);
   const std::string text =
       continues_text(*job, find_answering_owner(*store), runs_here, store_flag(*store));

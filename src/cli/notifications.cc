@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "json/json.h"
+#include "log/field_names.h"
 #include "store/audit.h"
 
 namespace ae::cli {
@@ -78,25 +79,26 @@ void Notifications::read_claims(std::function<void()> then) {
 void Notifications::apply_audit_entry(const std::string& body) {
   const auto entry = parse_json(body);
   if (!entry) return;
-  const Value& detail = (*entry)["detail"];
+  const Value& detail = (*entry)[field::detail];
   const std::string id(detail.text("question"));
   if (entry->text("act") == "notified") {
     claims_.erase(id);
     notified_.insert(id);
   } else if (entry->text("act") == "notifying" && !notified_.contains(id)) {
-    const auto at = instant_from_text(entry->text("at"));
-    const auto until = instant_from_text(detail.text("until"));
+    const auto at = instant_from_text(entry->text(field::at));
+    const auto until = instant_from_text(detail.text(field::until));
     const auto before = claims_.find(id);
     const bool free = before == claims_.end() || (at && before->second.until <= *at);
     if (until && free) {
-      claims_.insert_or_assign(id, Claim{.by = std::string(entry->text("by")), .until = *until});
+      claims_.insert_or_assign(id,
+                               Claim{.by = std::string(entry->text(field::by)), .until = *until});
     }
   }
 }
 
 void Notifications::record(const Question& question, std::string action, std::vector<Member> more,
                            async::Done<Result<void>> done) {
-  more.emplace_back("kind", question.kind);
+  more.emplace_back(field::kind, kind_text(question.kind));
   more.emplace_back("question", question.id);
   instance_.store().append_audit_entry({.at = instance_.store().now(),
                                         .by = options_.by,
@@ -125,7 +127,7 @@ void Notifications::continue_scan(std::shared_ptr<Scan> scan) {
   }
   if (scan->status == std::size(kStatuses)) return schedule_scan();
   store::Filter filter;
-  filter.status = kStatuses[scan->status];
+  filter.statuses = {kStatuses[scan->status]};
   filter.after = scan->after;
   filter.after_number = scan->after_number;
   filter.limit = kRowsAtOnce;
@@ -147,16 +149,26 @@ void Notifications::continue_scan(std::shared_ptr<Scan> scan) {
 }
 
 // Reads the whole log: the question may be in an older event.
+void Notifications::read_questions(const JobId& job,
+                                   async::Done<Result<std::vector<Question>>> done) {
+  instance_.runtime().reader().read<std::vector<Question>>(
+      job, {},
+      [job](runtime::JobSnapshot& read) -> Result<std::vector<Question>> {
+        OpenQuestions open(job);
+        for (const Event& event : read.events) open.apply(event);
+        return open.list();
+      },
+      std::move(done));
+}
+
 void Notifications::scan_job(std::shared_ptr<Scan> scan, const JobId& job, const Hash& head) {
-  instance_.runtime().read(job, [this, alive = alive_.watch(), scan, job,
-                                 head](Result<runtime::Runtime::JobSnapshot> read) {
+  read_questions(job, [this, alive = alive_.watch(), scan, job,
+                       head](Result<std::vector<Question>> questions) {
     if (!alive) return;
-    if (read) {
+    if (questions) {
       if (scanned_heads_.size() >= kJobsMax) scanned_heads_.clear();
       scanned_heads_[job] = head;
-      OpenQuestions open(job);
-      for (const Event& event : read->events) open.apply(event);
-      for (const Question& question : open.list()) notify_once(question);
+      for (const Question& question : *questions) notify_once(question);
     }
     instance_.loop().post([this, alive, scan] {
       if (alive) continue_scan(scan);
@@ -201,7 +213,7 @@ void Notifications::claim(const Question& question) {
   const bool taken = before != claims_.end() && before->second.by != options_.by &&
                      before->second.until > instance_.store().now();
   if (taken) return release_question();
-  record(question, "notifying", {{"until", until}},
+  record(question, "notifying", {{field::until, until}},
          [this, alive = alive_.watch(), question, release_question](const Result<void>& kept) {
            if (!alive) return;
            if (!kept) return release_question();
@@ -233,20 +245,16 @@ void Notifications::on_program_exit(const Question& question, const std::string&
 
 // Questions that were answered meanwhile are dropped.
 void Notifications::restart(const Question& question) {
-  instance_.runtime().read(question.job, [this, alive = alive_.watch(),
-                                          question](Result<runtime::Runtime::JobSnapshot> read) {
-    if (!alive) return;
-    if (!read && read.error().code == Code::unavailable) {
-      return after_delay(kStoreRetry, [this, question] { restart(question); });
-    }
-    OpenQuestions open(question.job);
-    if (read) {
-      for (const Event& event : read->events) open.apply(event);
-    }
-    const auto open_questions = open.list();
-    if (std::ranges::count(open_questions, question.id, &Question::id) > 0) return start(question);
-    tries_.erase(question.id);
-  });
+  read_questions(question.job,
+                 [this, alive = alive_.watch(), question](Result<std::vector<Question>> open) {
+                   if (!alive) return;
+                   if (!open && open.error().code == Code::unavailable) {
+                     return after_delay(kStoreRetry, [this, question] { restart(question); });
+                   }
+                   if (open && std::ranges::count(*open, question.id, &Question::id) > 0)
+                     return start(question);
+                   tries_.erase(question.id);
+                 });
 }
 
 void Notifications::record_notified(const Question& question) {

@@ -56,6 +56,7 @@ class Notifications {
   void apply_audit_entry(const std::string& body);
   void scan();
   void continue_scan(std::shared_ptr<Scan> scan);
+  void read_questions(const JobId& job, async::Done<Result<std::vector<Question>>> done);
   void scan_job(std::shared_ptr<Scan> scan, const JobId& job, const Hash& head);
   void schedule_scan();
   void notify_once(const Question& question);

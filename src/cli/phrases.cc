@@ -7,6 +7,8 @@
 #include "base/counted.h"
 #include "base/time.h"
 #include "cli/text.h"
+#include "log/field_names.h"
+#include "log/park_until.h"
 #include "net/system.h"
 
 namespace ae::cli {
@@ -55,7 +57,7 @@ std::string calls_text(std::uint64_t tries, std::uint64_t retries, std::string_v
 }
 
 std::string place_text(const Value& step) {
-  std::string text = safe(step.text("node_id"));
+  std::string text = safe(step.text(field::node_id));
   if (step["turn"].is_integer()) text += " turn " + std::to_string(step["turn"].as_int() + 1);
   if (step["item"].is_integer()) text += "[" + std::to_string(step["item"].as_int()) + "]";
   if (step["turn_call"].is_integer()) {
@@ -117,7 +119,7 @@ constexpr ParkReason kParkReasons[] = {
 }  // namespace
 
 std::string park_reason(const Value& parked, const Value& in_doubt) {
-  const std::string_view reason = parked.text("reason");
+  const std::string_view reason = parked.text(field::reason);
   const bool is_compensation = in_doubt.is_array() && in_doubt.size() > 0 &&
                                std::ranges::all_of(in_doubt.items(), [](const Value& doubt) {
                                  return doubt["compensates"].is_string();
@@ -126,24 +128,24 @@ std::string park_reason(const Value& parked, const Value& in_doubt) {
   for (const ParkReason& known : kParkReasons) {
     if (reason == known.code) return std::string(known.why);
   }
-  const bool paused = parked.text("until") == "resume";
+  const bool paused = parked.text(field::until) == park_until::kResume;
   return paused ? "paused (" + safe(reason) + ")" : safe(reason);
 }
 
 std::string parked_text(const Value& parked, const Value& in_doubt) {
-  const std::string_view reason = parked.text("reason"), until = parked.text("until");
+  const std::string_view reason = parked.text(field::reason), until = parked.text(field::until);
   const std::string why = park_reason(parked, in_doubt);
   for (const ParkReason& known : kParkReasons) {
     if (reason != known.code) continue;
     return why + (reason == "paused" ? "" : " [" + safe(reason) + "]") + "; continues " +
            std::string(known.next);
   }
-  if (until == "resume") return why + "; continues after aetheris resume";
+  if (until == park_until::kResume) return why + "; continues after aetheris resume";
   return why + (until.empty() ? "" : "; continues after " + safe(until));
 }
 
 std::string job_head(const Value& job) {
-  return "job " + safe(job.text("id")) + " · agent " + safe(job.text("agent"));
+  return "job " + safe(job.text("id")) + " · agent " + safe(job.text(field::agent));
 }
 
 std::string answer_note(std::string_view command, const AnswerTo& to) {

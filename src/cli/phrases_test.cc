@@ -50,7 +50,7 @@ Value unknown_outcome(const char* reason, const char* message) {
        {"tool", kTool}});
 }
 
-AE_TEST("cli/messages made of parts have at most 160 characters a line") {
+AE_TEST("cli/composed messages have at most 160 characters a line") {
   for (const char* reason :
        {"invocation_in_doubt", "budget_exceeded", "execution_version_mismatch",
         "replay_verification_human_required", "verifier_unreachable", "worn_out",
@@ -66,11 +66,11 @@ AE_TEST("cli/messages made of parts have at most 160 characters a line") {
         {"signal_9", ""},
         {"protocol_version_unsupported", "the server does not support the version"}}) {
     for (const char* status : {"completed", "failed"}) {
-      const Value doubt = unknown_outcome(reason, message);
-      const Value undo = doubt.with("compensates", "5d0c2f8a91b3e4f7");
-      const Value ended = job_of(status).with("in_doubt", Value::array({doubt, undo}));
+      const Value unknown = unknown_outcome(reason, message);
+      const Value undo = unknown.with("compensates", "5d0c2f8a91b3e4f7");
+      const Value ended = job_of(status).with("in_doubt", Value::array({unknown, undo}));
       for (const std::string& line : final_unknown_outcomes(ended, {}, 0)) expect_short(line);
-      expect_short(unknown_outcome_text(doubt) + ", since " + short_time(kAt));
+      expect_short(unknown_outcome_text(unknown) + ", since " + short_time(kAt));
     }
     const Value open = unknown_outcome(reason, message);
     for (const Value& command : open["commands"].items()) {
@@ -106,11 +106,11 @@ AE_TEST("cli/messages made of parts have at most 160 characters a line") {
   }
 }
 
-AE_TEST("cli/a failure at the input proposes a new job, and the words that give it the input") {
+AE_TEST("cli/a failed job lists the next commands, with the arguments for a new input") {
   const struct {
     const char* input;
     const char* reads;
-    const char* words;
+    const char* arguments;
   } kCases[] = {{"{}", "[\"id\"]", "id=VALUE"},
                 {"{\"who\":\"Ada\"}", "[\"id\"]", "id=VALUE who=VALUE"},
                 {"{\"message\":\"hi\"}", "[\"message\"]", "--message TEXT"},
@@ -126,7 +126,7 @@ AE_TEST("cli/a failure at the input proposes a new job, and the words that give 
     ASSERT_EQ(next.size(), 2u);
     EXPECT_EQ(next[0].lead, "After correcting the file, run: ");
     EXPECT_EQ(next[1].lead, "With another input, run: ");
-    EXPECT_EQ(next[1].command, std::string("aetheris run trip.yaml ") + one.words);
+    EXPECT_EQ(next[1].command, std::string("aetheris run trip.yaml ") + one.arguments);
     EXPECT_NE(next_commands(job, {})[1].command.find(std::string("FILE ") + kAgent),
               std::string::npos);
   }
@@ -157,7 +157,7 @@ AE_TEST("cli/a failure at the input proposes a new job, and the words that give 
   const Value refused =
       *parse_json(R"({"code":"tool_output_invalid","committed":["pay"],"node_id":"pay",)"
                   R"("idempotency_key":"5d0c2f8a91b3e4f7"})");
-  const auto names = [](const Value& error) {
+  const auto commands_of = [](const Value& error) {
     std::string all;
     for (const NextCommand& one :
          next_commands(job_of("failed").with("error", error), {.path = "trip.yaml"})) {
@@ -166,22 +166,22 @@ AE_TEST("cli/a failure at the input proposes a new job, and the words that give 
     return all;
   };
   EXPECT_EQ(
-      names(refused),
+      commands_of(refused),
       "record | Node pay took effect and its result was refused. To keep the call, first run: "
       "\n"
       "retry | Then correct the file, and run: \n"
       "repeat | To make the call of node pay again, which took effect, run: \n");
-  EXPECT_EQ(names(refused.with("idempotency_key", nullptr)),
+  EXPECT_EQ(commands_of(refused.with("idempotency_key", nullptr)),
             "retry | After fixing the cause, run: \n"
             "repeat | To make the call of node pay again, which took effect, run: \n")
-      << "its result was given";
+      << "its result was accepted";
   const Value other = job_of("failed").with("error", *parse_json(R"({"code":"http_503"})"));
   const auto next = next_commands(other, {});
   ASSERT_EQ(next.size(), 1u);
   EXPECT_EQ(next[0].command, retry_command_text(kJob, "", ""));
 }
 
-AE_TEST("cli/a job that is being cancelled is described so until it ends") {
+AE_TEST("cli/a job is shown as being cancelled until it ends") {
   const Value ending = Value::object({{"kind", "cancelled"}});
   const auto text = [&](const char* status) {
     return continues_text(job_of(status).with("ending", ending), "", false, "");
@@ -197,7 +197,7 @@ AE_TEST("cli/a job that is being cancelled is described so until it ends") {
   EXPECT_TRUE(left.starts_with(name + " is being cancelled\nTo continue, run: ")) << left;
 }
 
-AE_TEST("cli/what follows a recorded request has at most 160 characters a line") {
+AE_TEST("cli/the text after a recorded request has at most 160 characters a line") {
   store::JobRow row;
   row.id = JobId(kJob);
   const Value unattended = api::unattended_json(row);
@@ -217,7 +217,7 @@ AE_TEST("cli/what follows a recorded request has at most 160 characters a line")
                std::string(unattended.text("message")));
 }
 
-AE_TEST("cli/a request to approve names the call in one form, and is short") {
+AE_TEST("cli/a request for approval names the call in one form, in short lines") {
   const Value approval = Value::object({{"arguments", Value::object({})},
                                         {"expires_at", kAt},
                                         {"id", std::string(kJob) + ".5d0c2f8a91b3e4f7"},
@@ -232,7 +232,7 @@ AE_TEST("cli/a request to approve names the call in one form, and is short") {
   }
 }
 
-AE_TEST("cli/times have one form; one after which something is accepted is rounded up") {
+AE_TEST("cli/times have one form; the time after which an answer is accepted is rounded up") {
   EXPECT_EQ(short_time(kAt), "2026-11-25 14:22:41Z");
   EXPECT_EQ(short_time("2026-11-25T14:22:41Z"), "2026-11-25 14:22:41Z");
   EXPECT_EQ(short_time("tomorrow"), "tomorrow");
@@ -258,7 +258,7 @@ AE_TEST("cli/calls and tries are counted in one form") {
   EXPECT_EQ(calls_text(11, 2, "tool call"), "9 tool calls, 11 tries (2 retries)");
 }
 
-AE_TEST("cli/a message of several lines has no literal line breaks") {
+AE_TEST("cli/a message of several lines is printed as lines") {
   EXPECT_EQ(message_text("one\n"), "one");
   EXPECT_EQ(message_text("one\r\n\n  two \n", "> "), "one\n>   two");
   EXPECT_EQ(message_text("\x1b[2J"), "\\x1b[2J");
@@ -267,7 +267,7 @@ AE_TEST("cli/a message of several lines has no literal line breaks") {
   EXPECT_EQ(first_line(""), "");
 }
 
-AE_TEST("cli/a wait is a sentence") {
+AE_TEST("cli/a wait is printed as a sentence") {
   const auto wait = [](const char* type, const char* key) {
     return Value::object({{"correlation_key", key},
                           {"due_at", kAt},
@@ -292,11 +292,11 @@ AE_TEST("cli/a cause is shown once") {
 }
 
 AE_TEST("cli/an answer is explained; not_happened with the time from which it is accepted") {
-  const auto doubt = [](const char* at) { return Value::object({{"resolvable_at", at}}); };
+  const auto unknown = [](const char* at) { return Value::object({{"resolvable_at", at}}); };
   const std::string command = "aetheris resolve j 5d0c2f8a91b3 not_happened";
-  EXPECT_EQ(answer_note(command, {.doubt = doubt("2999-01-01T00:00:00Z")}),
+  EXPECT_EQ(answer_note(command, {.doubt = unknown("2999-01-01T00:00:00Z")}),
             "it took no effect; the call is sent again; accepted after 2999-01-01 00:00:00Z");
-  EXPECT_EQ(answer_note(command, {.doubt = doubt("2001-01-01T00:00:00Z")}),
+  EXPECT_EQ(answer_note(command, {.doubt = unknown("2001-01-01T00:00:00Z")}),
             "it took no effect; the call is sent again");
   EXPECT_EQ(answer_note(command, {.ended = true}), "it took no effect");
   EXPECT_EQ(answer_note("aetheris resolve j n fail", {.confirms = true}), "the job fails");

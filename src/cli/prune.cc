@@ -10,6 +10,7 @@
 #include "cli/shared.h"
 #include "cli/text.h"
 #include "json/json.h"
+#include "log/field_names.h"
 
 namespace ae::cli {
 namespace {
@@ -59,9 +60,9 @@ Result<std::vector<Member>> parse_prune_params(const PruneOptions& options) {
     AE_ASSIGN(Value statuses, statuses_of(options.status));
     params.emplace_back("status", std::move(statuses));
   }
-  if (!options.agent.empty()) params.emplace_back("agent", options.agent);
+  if (!options.agent.empty()) params.emplace_back(field::agent, options.agent);
   AE_ASSIGN(Value labels, labels_of(options.labels));
-  if (!labels.members().empty()) params.emplace_back("labels", std::move(labels));
+  if (!labels.members().empty()) params.emplace_back(field::labels, std::move(labels));
   if (!options.archive.empty()) {
     // The process that owns the store has another working directory.
     std::error_code unknown;

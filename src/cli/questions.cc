@@ -5,25 +5,48 @@
 
 #include "engine/confirm/confirm.h"
 #include "engine/state/state.h"
+#include "log/decisions.h"
+#include "log/field_names.h"
 #include "log/outcome.h"
+#include "log/park_until.h"
 
 namespace ae::cli {
+
+std::string_view kind_text(QuestionKind kind) {
+  switch (kind) {
+    case QuestionKind::approval:
+      return "approval";
+    case QuestionKind::wait:
+      return "wait";
+    case QuestionKind::question:
+      return "question";
+    case QuestionKind::in_doubt:
+      return "in_doubt";
+    case QuestionKind::confirmation:
+      return "confirmation";
+    case QuestionKind::budget:
+      return "budget";
+    case QuestionKind::parked:
+      return "parked";
+  }
+  return {};
+}
 
 Value to_value(const Question& question, const std::string& store_flag) {
   return Value::object({{"command", question.command + store_flag},
                         {"id", question.id},
                         {"job", question.job.text},
                         {"key", question.key},
-                        {"kind", question.kind},
-                        {"node_id", question.node}});
+                        {field::kind, kind_text(question.kind)},
+                        {field::node_id, question.node}});
 }
 
-void OpenQuestions::add_question(const Event& event, std::string_view kind, std::string key,
+void OpenQuestions::add_question(const Event& event, QuestionKind kind, std::string key,
                                  std::string command) {
   Question question{.job = job_,
                     .seq = event.seq,
                     .id = to_text(event.id),
-                    .kind = std::string(kind),
+                    .kind = kind,
                     .key = std::move(key),
                     .node = std::string(node_of(event)),
                     .command = std::move(command)};
@@ -38,15 +61,15 @@ void OpenQuestions::opened(const Event& event) {
   std::string key = wait.correlation_key;
   if (key.starts_with("resolve/")) {
     // Its page lists the possible answers; none is a default.
-    return add_question(event, "in_doubt", std::move(key), "aetheris job " + job_.text);
+    return add_question(event, QuestionKind::in_doubt, std::move(key), "aetheris job " + job_.text);
   }
   if (or_empty(wait.reason) == to_text(OutcomeKind::input_required)) {  // of a tool
     std::string command =
         "aetheris signal " + job_.text + " '" + key + R"(' '{"action": "accept", "content": {}}')";
-    return add_question(event, "question", std::move(key), std::move(command));
+    return add_question(event, QuestionKind::question, std::move(key), std::move(command));
   }
   const bool of_call = key.starts_with("approval/");
-  add_question(event, of_call ? "approval" : "wait", std::move(key),
+  add_question(event, of_call ? QuestionKind::approval : QuestionKind::wait, std::move(key),
                "aetheris approve " + job_.text + "." + (of_call ? approval_requests_[step] : step));
 }
 
@@ -54,11 +77,11 @@ void OpenQuestions::decided(const Event& event) {
   const auto& decision = std::get<DecisionRecorded>(event.body);
   const std::string step(step_of(event));
   const bool requested = decision.state == "requested";
-  if (requested && decision.kind == "approval")
+  if (requested && decision.kind == ApprovalRequested::kKind)
     approval_requests_[step] = decision.decision_id.text;
-  if (decision.kind != "confirmation") return;
+  if (decision.kind != ConfirmationRequested::kKind) return;
   if (requested) {
-    add_question(event, "confirmation", step,
+    add_question(event, QuestionKind::confirmation, step,
                  "aetheris resolve " + job_.text + " " + step + " accept");
   } else {
     open_.erase(step);
@@ -70,9 +93,11 @@ void OpenQuestions::parked(const Event& event) {
   const auto& park = std::get<JobParked>(event.body);
   const std::string &reason = park.reason, &until = park.until;
   const bool of_runtime = reason == engine::kWornOut || reason == engine::kVerifierUnreachable;
-  const bool paused = until == "resume" && !of_runtime;  // with any reason of an operator, or none
-  if (until == "resolve" || until == "confirmation" || paused) return;
-  add_question(event, until == "budget" ? "budget" : "parked", reason, "aetheris job " + job_.text);
+  const bool paused =
+      until == park_until::kResume && !of_runtime;  // with any reason of an operator, or none
+  if (until == park_until::kResolve || until == park_until::kConfirmation || paused) return;
+  add_question(event, until == park_until::kBudget ? QuestionKind::budget : QuestionKind::parked,
+               reason, "aetheris job " + job_.text);
 }
 
 void OpenQuestions::apply(const Event& event) {

@@ -16,12 +16,23 @@
 
 namespace ae::cli {
 
+enum class QuestionKind : std::uint8_t {
+  approval,
+  wait,
+  question,
+  in_doubt,
+  confirmation,
+  budget,
+  parked
+};
+std::string_view kind_text(QuestionKind kind);
+
 struct Question {
   JobId job;
   std::uint64_t seq = 0;  // of the event that opened it
   std::string id;         // of that event: unique, and the same in repeated notifications
-  std::string kind;       // approval wait question in_doubt confirmation budget parked
-  std::string key;        // of the wait; the step of a verification; the reason of a park
+  QuestionKind kind = QuestionKind::parked;
+  std::string key;  // of the wait; the step of a verification; the reason of a park
   std::string node;
   std::string command;  // answers it, or shows how; without --store
 };
@@ -41,8 +52,7 @@ class OpenQuestions {
   void opened(const Event& event);
   void decided(const Event& event);
   void parked(const Event& event);
-  void add_question(const Event& event, std::string_view kind, std::string key,
-                    std::string command);
+  void add_question(const Event& event, QuestionKind kind, std::string key, std::string command);
 
   const JobId job_;
   std::map<std::string, Question> open_;                  // by key; a park has the key ""

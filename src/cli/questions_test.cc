@@ -26,13 +26,14 @@ std::vector<std::string> kinds_of(const std::vector<Event>& events) {
   OpenQuestions open(JobId("a"));
   for (const Event& one : events) open.apply(one);
   std::vector<std::string> kinds;
-  for (const Question& question : open.list()) kinds.push_back(question.kind + " " + question.key);
+  for (const Question& question : open.list())
+    kinds.push_back(std::string(kind_text(question.kind)) + " " + question.key);
   return kinds;
 }
 
 using Kinds = std::vector<std::string>;
 
-AE_TEST("questions/a pause asks nothing, though its request is in an earlier commit") {
+AE_TEST("questions/a pause is not a question, even if its request is in an earlier commit") {
   const Event requested = pause_requested();
   for (const std::string_view reason : {"paused", "until the price is known"}) {
     EXPECT_EQ(kinds_of({requested, parked(2, "resume", reason)}), Kinds{});
@@ -40,7 +41,7 @@ AE_TEST("questions/a pause asks nothing, though its request is in an earlier com
   }
 }
 
-AE_TEST("questions/a park of the runtime that only a person ends is a question") {
+AE_TEST("questions/a park of the runtime that only an operator ends is a question") {
   EXPECT_EQ(kinds_of({parked(2, "resume", engine::kWornOut)}), Kinds{"parked worn_out"});
   EXPECT_EQ(kinds_of({parked(2, "resume", engine::kVerifierUnreachable)}),
             Kinds{"parked verifier_unreachable"});
@@ -52,7 +53,7 @@ AE_TEST("questions/a park of the runtime that only a person ends is a question")
   EXPECT_EQ(kinds_of({requested, parked(2, "resume", engine::kWornOut)}), Kinds{"parked worn_out"});
 }
 
-AE_TEST("questions/a park for confirmations or for calls in doubt asks nothing of its own") {
+AE_TEST("questions/a park for confirmations or unknown outcomes is not a question of its own") {
   EXPECT_EQ(kinds_of({parked(2, "confirmation", "replay_verification_human_required")}), Kinds{});
   EXPECT_EQ(kinds_of({parked(2, "resolve", "invocation_in_doubt")}), Kinds{});
 }

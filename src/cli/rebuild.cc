@@ -9,6 +9,7 @@
 #include "cli/progress_line.h"
 #include "cli/shared.h"
 #include "cli/text.h"
+#include "log/field_names.h"
 #include "net/system.h"
 #include "runtime/rebuild.h"
 
@@ -48,8 +49,9 @@ Value body_of(const runtime::RebuildResult& rebuilt, bool checked, bool ok) {
     differing.push_back(Value::object({{"id", job.text}, {"rows", rows_view(rows)}}));
   }
   for (const auto& [job, error] : rebuilt.refused) {
-    refused.push_back(Value::object(
-        {{"code", code_name(error.code)}, {"id", job.text}, {"message", as_text(error.message)}}));
+    refused.push_back(Value::object({{field::code, code_name(error.code)},
+                                     {"id", job.text},
+                                     {"message", as_text(error.message)}}));
   }
   return Value::object({{"checked_only", checked},
                         {"differing", Value::array(std::move(differing))},

@@ -6,6 +6,7 @@
 #include "cli/phrases.h"
 #include "cli/shared.h"
 #include "json/json.h"
+#include "log/field_names.h"
 
 namespace ae::cli {
 namespace {
@@ -99,7 +100,7 @@ int redact_command(const RedactOptions& options, Terminal& terminal) {
     if (options.all == !values.empty()) {
       return fail(Code::usage, "list the values as SEQ:FIELD, or use --all");
     }
-    std::vector<Member> members{{"reason", options.reason}};
+    std::vector<Member> members{{field::reason, options.reason}};
     if (options.tree) members.emplace_back("tree", true);
     if (options.keep_forks) members.emplace_back("keep_forks", true);
     if (options.keep_blind) members.emplace_back("keep_blind", true);
@@ -142,17 +143,17 @@ int audit_command(const AuditOptions& options, Terminal& terminal) {
   } else if (options.verify) {
     const Paint& paint = terminal.out();
     terminal.print((ok ? paint(Tint::good, "verified") : paint(Tint::bad, "NOT verified")) +
-                   "  audit log, " + safe(body->text("head")) + ": " + safe(body->text("detail")) +
-                   "\n");
+                   "  audit log, " + safe(body->text("head")) + ": " +
+                   safe(body->text(field::detail)) + "\n");
   } else {
     Table table({"SEQ", "AT", "WHO", "WHAT", "JOB", "DETAIL"});
     for (const Value& entry : (*body)["entries"].items()) {
       table.row({{std::to_string(entry["seq"].as_int())},
-                 {short_time(entry.text("at")), Tint::dim},
-                 {safe(entry.text("by"))},
+                 {short_time(entry.text(field::at)), Tint::dim},
+                 {safe(entry.text(field::by))},
                  {safe(entry.text("act")), Tint::accent},
                  {safe(entry.text("job"))},
-                 {safe(canonical(short_detail(entry["detail"])))}});
+                 {safe(canonical(short_detail(entry[field::detail])))}});
     }
     terminal.print(table.text(terminal.out(), terminal.width()));
   }

@@ -20,6 +20,8 @@
 #include "cli/run_params.h"
 #include "cli/shared.h"
 #include "json/json.h"
+#include "log/field_names.h"
+#include "log/park_until.h"
 #include "net/system.h"
 #include "plan/plan.h"
 #include "schema/schema.h"
@@ -105,7 +107,7 @@ int dry_run(const RunParams& params, const agents::AgentsFile& file, Terminal& t
     for (const std::uint32_t need : needs[i]) {
       after += (after.empty() ? "" : ", ") + (*plan)->nodes[need].id;
     }
-    const Value& call = node.text("kind") == "map" ? node["do"] : node;
+    const Value& call = node.text(field::kind) == "map" ? node["do"] : node;
     std::string what = node_words(node, agent.task_graph);
     if (const Value* when = node.find("when")) what += ", when " + canonical(*when);
     std::vector<Member> step(node.members().begin(), node.members().end());
@@ -121,10 +123,10 @@ int dry_run(const RunParams& params, const agents::AgentsFile& file, Terminal& t
                {call.find("args") ? canonical(call["args"]) : ""}});
   }
   if (terminal.json()) {
-    terminal.print_json(Value::object({{"agent", params.agent},
+    terminal.print_json(Value::object({{field::agent, params.agent},
                                        {"dry_run", true},
-                                       {"input", params.input.value_or(Value::object({}))},
-                                       {"plan_hash", to_hex((*plan)->hash)},
+                                       {field::input, params.input.value_or(Value::object({}))},
+                                       {field::plan_hash, to_hex((*plan)->hash)},
                                        {"steps", Value::array(std::move(steps))}}));
   } else {
     terminal.print(table.text(terminal.out(), terminal.width()));
@@ -141,12 +143,12 @@ int print_end(const Value& job, const RunParams& params, Terminal& terminal) {
   if (terminal.json()) {
     terminal.print_json(with_store(job, params.store));
   } else if (status == "completed") {
-    terminal.print(shown_value(job["result"]));
+    terminal.print(shown_value(job[field::result]));
   }
   if (status == "failed") {
     terminal.note("job " + safe(id) + " " + terminal.err()(Tint::bad, "failed") +
-                  failure_text(job["error"]));
-    if (const std::string did = committed_text(job["error"]); !did.empty()) terminal.note(did);
+                  failure_text(job[field::error]));
+    if (const std::string did = committed_text(job[field::error]); !did.empty()) terminal.note(did);
     if (params.store.kind != app::StoreUrl::Kind::memory) {
       terminal.note("Details: " + terminal.err()(Tint::bold, "aetheris trace " + quoted(id) +
                                                                  store_flag(params.store)));
@@ -162,7 +164,8 @@ int print_end(const Value& job, const RunParams& params, Terminal& terminal) {
     terminal.note("job " + safe(id) + " was " + terminal.err()(Tint::bad, "cancelled"));
   } else if (status == "waiting" || status == "parked") {
     print_blocked(job, params.store, terminal);
-    const bool runs_here = job["parked"].text("until") != "version";  // another file does
+    const bool runs_here =
+        job["parked"].text(field::until) != park_until::kVersion;  // another file does
     if (runs_here && params.store.kind != app::StoreUrl::Kind::memory) {
       terminal.note("then:   " + terminal.err()(Tint::bold, run_text(params, id)));
     }
@@ -325,7 +328,7 @@ std::optional<RunOutcome> run_at_owner(app::ApiClient& client, const RunParams& 
   options.was_looked_up = true;
   if (options.detach) return print_detached(*job, &params.store, terminal);
   if (!is_idle(*job)) {
-    if (auto served = check_served(std::string(job->text("agent")), owner, params.file, send);
+    if (auto served = check_served(std::string(job->text(field::agent)), owner, params.file, send);
         !served) {
       return failed({served.error()});
     }
@@ -469,7 +472,7 @@ std::expected<bool, int> prompt_approvals(const IdleJob& idle_job, const RunPara
   if (!idle_job.approvals.is_array()) return false;
   for (const Value& one : idle_job.approvals.items()) {
     const std::string id(one.text("id"));
-    const std::string_view kind = one.text("kind");
+    const std::string_view kind = one.text(field::kind);
     const bool decides = kind == "call" || (kind == "wait" && one.text("answer") == "decision");
     if (!decides || !prompted.insert(id).second) continue;
     const PromptAnswer answer = prompt_approval(one, terminal);
@@ -486,7 +489,7 @@ std::expected<bool, int> prompt_approvals(const IdleJob& idle_job, const RunPara
             ? answer_to([&](const auto& r) { return (*client)->send(r); }, request)
             : std::expected<Value, RequestFailure>(std::unexpected(RequestFailure{client.error()}));
     if (done && done->find("duplicate") != nullptr) {
-      const std::string_view outcome = done->text("outcome");
+      const std::string_view outcome = done->text(field::outcome);
       terminal.note("already answered before this reply: " + safe(outcome));
       approved = approved || outcome == "approved" || outcome == "edited";
     } else if (done) {

@@ -9,6 +9,7 @@
 #include "api/problem.h"
 #include "cli/shared.h"
 #include "json/json.h"
+#include "log/field_names.h"
 #include "net/system.h"
 #include "plan/plan.h"
 
@@ -35,9 +36,10 @@ bool has_ended(const Value& job) {
 bool is_idle(const Value& job) {
   const std::string_view status = job.text("status");
   if (has_ended(job) || status == "parked") return true;
-  if (status != "waiting" || !job["waits"].is_array()) return status == "waiting";
-  return std::ranges::none_of(job["waits"].items(),
-                              [](const Value& wait) { return wait.text("wait_type") == "timer"; });
+  if (status != "waiting" || !job[field::waits].is_array()) return status == "waiting";
+  return std::ranges::none_of(job[field::waits].items(), [](const Value& wait) {
+    return wait.text(field::wait_type) == "timer";
+  });
 }
 
 namespace {
@@ -45,7 +47,7 @@ namespace {
 // Does the existing job with this id match the command?
 Status check_same_job(const RunParams& params, const RunOptions& options,
                       const agents::AgentsFile& file, const Value& job) {
-  const std::string agent(job.text("agent"));
+  const std::string agent(job.text(field::agent));
   const std::string id(job.text("id"));
   if (!options.agent.empty() && agent != options.agent) {
     return fail(Code::already_exists, "job " + id + " belongs to agent \"" + agent +
@@ -55,7 +57,7 @@ Status check_same_job(const RunParams& params, const RunOptions& options,
     return fail(Code::already_exists, "job " + id + " belongs to agent \"" + agent +
                                           "\", which is not in " + params.file);
   }
-  if (params.input && *params.input != job["input"]) {
+  if (params.input && *params.input != job[field::input]) {
     return fail(
         Code::already_exists,
         "job " + id +
@@ -79,17 +81,18 @@ Value budget_of(const std::vector<std::string>& limits) {
 
 api::ApiRequest creation_request(const RunParams& params, const RunOptions& options,
                                  const std::string& plan_hash) {
-  std::vector<Member> body{
-      {"agent", params.agent}, {"labels", params.labels}, {"priority", params.priority}};
-  body.emplace_back("input", params.input.value_or(Value::object({})));
+  std::vector<Member> body{{field::agent, params.agent},
+                           {field::labels, params.labels},
+                           {field::priority, params.priority}};
+  body.emplace_back(field::input, params.input.value_or(Value::object({})));
   if (!options.job_id.empty()) body.emplace_back("id", options.job_id);
-  if (!options.queue.empty()) body.emplace_back("queue", options.queue);
-  if (!options.deadline.empty()) body.emplace_back("deadline", options.deadline);
-  if (!options.budget.empty()) body.emplace_back("budget", budget_of(options.budget));
+  if (!options.queue.empty()) body.emplace_back(field::queue, options.queue);
+  if (!options.deadline.empty()) body.emplace_back(field::deadline, options.deadline);
+  if (!options.budget.empty()) body.emplace_back(field::budget, budget_of(options.budget));
   if (!options.idempotency_key.empty()) {
-    body.emplace_back("idempotency_key", options.idempotency_key);
+    body.emplace_back(field::idempotency_key, options.idempotency_key);
   }
-  if (!plan_hash.empty()) body.emplace_back("plan_hash", plan_hash);
+  if (!plan_hash.empty()) body.emplace_back(field::plan_hash, plan_hash);
   api::ApiRequest request;
   request.method = "POST";
   request.path = {"api", "jobs"};
@@ -114,10 +117,10 @@ void print_exists(const Value& job, const RunOptions& options, bool runs_here, T
 // Warns if FILE's plan differs from the job's plan.
 void print_plan_differs(const Value& job, const RunParams& params, const agents::AgentsFile& file,
                         Terminal& terminal) {
-  const auto agent = file.agents.find(job.text("agent"));
-  if (agent == file.agents.end() || !job["plan_hash"].is_string()) return;
+  const auto agent = file.agents.find(job.text(field::agent));
+  if (agent == file.agents.end() || !job[field::plan_hash].is_string()) return;
   const auto plan = engine::Plan::compile(agent->second.task_graph);
-  if (!plan || to_hex((*plan)->hash) == job.text("plan_hash")) return;
+  if (!plan || to_hex((*plan)->hash) == job.text(field::plan_hash)) return;
   const std::string id(job.text("id"));
   const std::string status(job.text("status"));
   const std::string with = quoted(id) + " " + quoted(params.file) + store_flag(params.store);

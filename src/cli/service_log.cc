@@ -8,6 +8,7 @@
 
 #include "base/time.h"
 #include "json/json.h"
+#include "log/field_names.h"
 
 namespace ae::cli {
 namespace {
@@ -92,7 +93,7 @@ void ServiceLog::summarize(std::chrono::nanoseconds since_start) {
     write({.level = Level::warn,
            .event = "log_lines_left_out",
            .message = std::to_string(count) + " more lines of one kind were dropped: " + safe(kind),
-           .more = {{"count", count}, {"kind", kind}}});
+           .more = {{"count", count}, {field::kind, kind}}});
   }
 }
 
@@ -133,7 +134,7 @@ void ServiceLog::write(const Line& line) {
                                 {"ts", now_text()},
                                 {"worker", options_.worker}};
     if (!line.job.empty()) members.emplace_back("job", line.job.text);
-    if (!line.code.empty()) members.emplace_back("code", line.code);
+    if (!line.code.empty()) members.emplace_back(field::code, line.code);
     if (!message.empty()) members.emplace_back("message", message);
     for (const Member& member : line.more) members.push_back(member);
     return terminal_.note(canonical(Value::object(std::move(members))));

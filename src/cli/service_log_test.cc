@@ -11,7 +11,7 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-AE_TEST("journal/a storm of lines is cut, and what was left out is counted") {
+AE_TEST("journal/a burst of lines is limited, and the dropped lines are counted") {
   LineLimit limit;
   std::uint64_t allowed = 0;
   for (int i = 0; i < 10'000; ++i) allowed += limit.allows(seconds(50)) ? 1 : 0;
@@ -29,8 +29,7 @@ AE_TEST("journal/a storm of lines is cut, and what was left out is counted") {
   EXPECT_EQ(allowed, LineLimit::kBurst);
 }
 
-AE_TEST(
-    "journal/of faults of one kind twenty a minute are written, and the others are one summary") {
+AE_TEST("journal/twenty errors of a kind are written a minute; the others become one summary") {
   RepeatLimit limit;
   std::uint64_t written = 0;
   for (int i = 0; i < 50; ++i) {

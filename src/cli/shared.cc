@@ -13,6 +13,7 @@
 #include "api/problem.h"
 #include "cli/shared.h"
 #include "json/json.h"
+#include "log/field_names.h"
 
 namespace ae::cli {
 namespace {
@@ -122,7 +123,7 @@ Result<std::vector<store::QueueLimit>> queue_limits(const std::vector<std::strin
 
 Error with_option_names(Error error) {
   constexpr std::pair<std::string_view, std::string_view> kNames[] = {
-      {"after", "--after"},   {"at", "--at"},         {"at_seq", "--at"},
+      {"after", "--after"},   {field::at, "--at"},    {"at_seq", "--at"},
       {"class", "--class"},   {"cursor", "--cursor"}, {"expires", "--expires"},
       {"limit", "--limit"},   {"name", "--name"},     {"older_than", "--older-than"},
       {"status", "--status"}, {"type", "--type"}};

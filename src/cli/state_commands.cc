@@ -11,19 +11,29 @@
 #include "cli/job_reads.h"
 #include "cli/phrases.h"
 #include "cli/shared.h"
+#include "cli/trace_details.h"
+#include "cli/trace_fields.h"
 #include "cli/trace_text.h"
+#include "inspect/step_tree.h"
 #include "json/json.h"
+#include "log/field_names.h"
 
 namespace ae::cli {
 namespace {
 
 struct TraceOptions : CommonOptions {
-  std::string id;
+  std::string id, parent, step;
   bool verbose = false;
 };
 
 std::vector<Option> trace_options(TraceOptions& o) {
   return {{"ID", "", &o.id, "the job", kRequired},
+          {"--parent",
+           "STEP",
+           &o.parent,
+           "only list the steps below this one; `root`: the nodes of the plan",
+           {.accepts = Accepts::not_empty, .excludes = {"--step"}}},
+          {"--step", "STEP", &o.step, "only this step", kNotEmpty},
           {"-v,--verbose", "", &o.verbose, "with call ids and invocation ids"}};
 }
 
@@ -48,7 +58,76 @@ std::vector<Option> verify_options(VerifyOptions& o) {
            "repeatable"}};
 }
 
+// All steps below a step, as one page.
+Result<Value> get_steps(const TraceOptions& options) {
+  AE_ASSIGN(const app::StoreUrl store, store_of(options));
+  AE_ASSIGN(const auto client, open_to_read(store, options.id));
+  std::vector<Value> steps;
+  std::string after;
+  while (true) {
+    AE_ASSIGN(const Value page,
+              get(*client, {"api", "jobs", options.id, "steps"},
+                  {{field::parent, options.parent}, {"after", after}, {"limit", "500"}}));
+    for (const Value& step : page["steps"].items()) steps.push_back(step);
+    if (!page["next"].is_string()) return page.with("steps", Value::array(std::move(steps)));
+    after = page["next"].as_string();
+  }
+}
+
+std::string steps_text(const Value& page, const Paint& paint) {
+  Table table({"STEP", "WHERE", "STATE", "TRIES", "TOOK", "PARTS", "ERROR"});
+  for (const Value& step : page["steps"].items()) {
+    const std::size_t parts = natural_of(step["children"]["total"]);
+    table.row({{std::string(step.text(field::step_id))},
+               {place_text(step)},
+               {std::string(step.text("status"))},
+               {std::to_string(natural_of(step["tries"]))},
+               {span_text(step[field::duration_us])},
+               {parts > 0 ? std::to_string(parts) : std::string()},
+               {safe(step[field::error].text(field::code))}});
+  }
+  return table.text(paint, 0);
+}
+
+int print_steps(const TraceOptions& options, Terminal& terminal) {
+  const auto page = get_steps(options);
+  if (!page) return terminal.fail_with(page.error());
+  if (terminal.json()) {
+    terminal.print_json(*page);
+  } else {
+    terminal.print(steps_text(*page, terminal.out()));
+  }
+  return kDone;
+}
+
+int print_step(const TraceOptions& options, Terminal& terminal) {
+  const auto step = [&]() -> Result<Value> {
+    AE_ASSIGN(const app::StoreUrl store, store_of(options));
+    AE_ASSIGN(const auto client, open_to_read(store, options.id));
+    return get(*client, {"api", "jobs", options.id, "steps", options.step}, {});
+  }();
+  if (!step) return terminal.fail_with(step.error());
+  if (terminal.json()) {
+    terminal.print_json(*step);
+    return kDone;
+  }
+  const auto store = store_of(options);
+  const TraceStyle style{.paint = terminal.out(),
+                         .width = terminal.width(),
+                         .verbose = options.verbose,
+                         .store_flag = store ? store_flag(*store) : std::string()};
+  const Value trace = Value::object({{"id", options.id}});
+  const std::string status(step->text("status"));
+  std::string text = style.paint(Tint::bold, place_text(*step)) + "  " + status + "  " +
+                     span_text((*step)[field::duration_us]) + "\n";
+  TraceDetails(trace, style, text).details(*step, status, "  ");
+  terminal.print(text);
+  return kDone;
+}
+
 int trace_command(const TraceOptions& options, Terminal& terminal) {
+  if (!options.parent.empty()) return print_steps(options, terminal);
+  if (!options.step.empty()) return print_step(options, terminal);
   const auto trace = get_job_view(options, options.id, "trace");
   if (!trace) return terminal.fail_with(trace.error());
   if (terminal.json()) {
@@ -70,8 +149,8 @@ int trace_command(const TraceOptions& options, Terminal& terminal) {
 std::string_view phase_words(std::string_view phase) {
   constexpr std::pair<std::string_view, std::string_view> kWords[] = {
       {"blocked", "not started"},     {"calling", "running"},
-      {"settled", "call ended"},      {"backoff", "waiting to retry"},
-      {"redo", "to be sent again"},   {"in_doubt", "outcome unknown"},
+      {field::settled, "call ended"}, {"backoff", "waiting to retry"},
+      {"redo", "to be sent again"},   {field::in_doubt, "outcome unknown"},
       {"probing", "probe running"},   {"committed", "call succeeded"},
       {"asking", "needs approval"},   {"questioned", "needs an answer"},
       {"mapping", "running items"},   {"looping", "running turns"},
@@ -83,9 +162,9 @@ std::string_view phase_words(std::string_view phase) {
 
 // A summary of the state at an event; --json has all of it.
 std::string state_text(const Value& state, const Paint& paint) {
-  std::string text = paint(Tint::bold, safe(state.text("id"))) + "  " + safe(state.text("agent")) +
-                     "  " + paint(status_tint(state.text("status")), safe(state.text("status"))) +
-                     "\n";
+  std::string text = paint(Tint::bold, safe(state.text("id"))) + "  " +
+                     safe(state.text(field::agent)) + "  " +
+                     paint(status_tint(state.text("status")), safe(state.text("status"))) + "\n";
   const auto line = [&](const char* name, const Value& value) {
     if (value.is_null() || value == Value("") || (value.is_object() && value.members().empty())) {
       return;
@@ -97,25 +176,25 @@ std::string state_text(const Value& state, const Paint& paint) {
     if (at.is_string()) line(name, short_time(at.as_string()));
   };
   time("created", state["job"]["created_at"]);
-  line("labels", labels_text(state["job"]["labels"]));
-  line("event", state["at"]);
+  line(field::labels, labels_text(state["job"][field::labels]));
+  line("event", state[field::at]);
   time("updated", state["updated_at"]);
-  for (const char* name : {"epoch", "input", "result"}) line(name, state[name]);
-  if (const Value& error = state["error"]; error.is_object()) {
-    text += "  " + paint(Tint::dim, pad("error", 12)) + safe(error.text("code")) + ": " +
+  for (const char* name : {field::epoch, field::input, field::result}) line(name, state[name]);
+  if (const Value& error = state[field::error]; error.is_object()) {
+    text += "  " + paint(Tint::dim, pad(field::error, 12)) + safe(error.text(field::code)) + ": " +
             message_text(error.text("message"), std::string(14, ' ')) + "\n";
   }
-  time("deadline", state["deadline"]);
-  if (state["parked"]["reason"].is_string()) line("parked", state["parked"]["reason"]);
-  for (std::size_t i = 0; i < state["waits"].size(); ++i) {
-    line(i == 0 ? "waits" : "", wait_sentence(state["waits"].items()[i]));
+  time(field::deadline, state[field::deadline]);
+  if (state["parked"][field::reason].is_string()) line("parked", state["parked"][field::reason]);
+  for (std::size_t i = 0; i < state[field::waits].size(); ++i) {
+    line(i == 0 ? field::waits : "", wait_sentence(state[field::waits].items()[i]));
   }
   if (state["steps"].is_array() && state["steps"].size() > 0) {
     Table table({"NODE", "STATE"});
     for (const Value& step : state["steps"].items()) {
       const std::string_view status = step["failure"].is_object() ? "failed"
-                                      : step["skipped"] == Value(true)
-                                          ? "skipped"
+                                      : step[field::skipped] == Value(true)
+                                          ? to_text(engine::StepStatus::skipped)
                                           : phase_words(step.text("phase"));
       table.row({{place_text(step)}, {std::string(status)}});
     }
@@ -125,7 +204,7 @@ std::string state_text(const Value& state, const Paint& paint) {
 }
 
 int replay_command(const ReplayOptions& options, Terminal& terminal) {
-  const auto state = get_job_view(options, options.id, "replay", {{"at", options.at}});
+  const auto state = get_job_view(options, options.id, "replay", {{field::at, options.at}});
   if (!state) return terminal.fail_with(state.error());
   if (terminal.json()) {
     terminal.print_json(*state);
@@ -161,7 +240,7 @@ int verify_command(const VerifyOptions& options, Terminal& terminal) {
     for (const auto& [name, result] : (*proof)["proofs"].members()) {
       const bool good = result["ok"] == Value(true);
       text += "  " + (good ? paint(Tint::good, "ok  ") : paint(Tint::bad, "BAD ")) +
-              pad(safe(name), 18) + proof_text(result.text("detail")) + "\n";
+              pad(safe(name), 18) + proof_text(result.text(field::detail)) + "\n";
     }
   }
   for (const Value& name : (*proof)["redacted"].items()) {

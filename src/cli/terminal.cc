@@ -11,6 +11,7 @@
 
 #include "api/problem.h"
 #include "json/json.h"
+#include "log/field_names.h"
 
 namespace ae::cli {
 namespace {
@@ -88,8 +89,8 @@ int Terminal::fail_with(const Error& error) { return fail_with(error, api::probl
 
 int Terminal::fail_with(const Error& error, const Value& body) {
   if (json_) {
-    const Value& detail = body["detail"];
-    print_json(detail.is_string() ? body.with("detail", api::with_commands(detail.as_string()))
+    const Value& detail = body[field::detail];
+    print_json(detail.is_string() ? body.with(field::detail, api::with_commands(detail.as_string()))
                                   : body);
   }
   note(err_(Tint::bad, "error: ") + safe(api::with_commands(error.message), true) + " " +

@@ -1,3 +1,4 @@
+// Tests of escaped, cut and aligned text.
 #include "cli/text.h"
 
 #include "testing/test.h"
@@ -5,22 +6,22 @@
 namespace ae::cli {
 namespace {
 
-AE_TEST("cli/control characters are shown, not obeyed") {
+AE_TEST("cli/control characters are escaped") {
   EXPECT_EQ(safe("a\x1b[2Jb"), "a\\x1b[2Jb");
   EXPECT_EQ(safe("a\nb\tc"), "a\\nb\\tc");
   EXPECT_EQ(safe("a\nb", true), "a\nb");
-  EXPECT_EQ(safe("\xC2\x9B"), "\\u{9B}");                          // C1: a CSI of its own
+  EXPECT_EQ(safe("\xC2\x9B"), "\\u{9B}");                          // C1: a CSI in one byte
   EXPECT_EQ(safe(std::string("\xE2") + "\x80\xAE"), "\\u{202E}");  // reverses the text direction
   EXPECT_EQ(safe("naïve 漢字 🙂"), "naïve 漢字 🙂");
 }
 
-AE_TEST("cli/what harms stands in JSON as JSON escapes it") {
+AE_TEST("cli/control characters in JSON are escaped as JSON") {
   EXPECT_EQ(safe_json("{\n  \"a\": \"\x7f\xC2\x9B\"\n}"), "{\n  \"a\": \"\\u007f\\u009b\"\n}");
   EXPECT_EQ(safe_json(std::string("\"\xE2") + "\x80\xAE\""), "\"\\u202e\"");
   EXPECT_EQ(safe_json("\"na\xC3\xAFve \\u001b 漢字 🙂\""), "\"na\xC3\xAFve \\u001b 漢字 🙂\"");
 }
 
-AE_TEST("cli/widths are columns, and cuts fit them") {
+AE_TEST("cli/widths are counted in columns, and text is cut to fit them") {
   EXPECT_EQ(width_of("abc"), 3u);
   EXPECT_EQ(width_of("漢字"), 4u);
   EXPECT_EQ(width_of("e\xCC\x81"), 1u);
@@ -31,7 +32,7 @@ AE_TEST("cli/widths are columns, and cuts fit them") {
   EXPECT_EQ(pad("漢", 4), "漢  ");
 }
 
-AE_TEST("cli/a table is as wide as it must be, and its last column is cut") {
+AE_TEST("cli/a table has the width of its content, and its last column is cut") {
   Table table({"ID", "WHAT"});
   table.row({{"a"}, {"short"}});
   table.row({{"long-name"}, {"a very long text that does not fit"}});
@@ -42,7 +43,7 @@ AE_TEST("cli/a table is as wide as it must be, and its last column is cut") {
   EXPECT_EQ(Table({"X"}).text(Paint(false), 0), "X\n");
 }
 
-AE_TEST("cli/an amount of millionths is a decimal, as short as it is") {
+AE_TEST("cli/an amount in millionths is printed as the shortest decimal") {
   EXPECT_EQ(amount_text(0), "0");
   EXPECT_EQ(amount_text(1), "0.000001");
   EXPECT_EQ(amount_text(3'510), "0.00351");
@@ -50,7 +51,7 @@ AE_TEST("cli/an amount of millionths is a decimal, as short as it is") {
   EXPECT_EQ(amount_text(1'500'000), "1.5");
 }
 
-AE_TEST("cli/paint can be off") {
+AE_TEST("cli/colours can be turned off") {
   EXPECT_EQ(Paint(false)(Tint::bad, "x"), "x");
   EXPECT_EQ(Paint(true)(Tint::bad, "x"), "\x1b[31mx\x1b[0m");
   EXPECT_EQ(Paint(true)(Tint::none, "x"), "x");

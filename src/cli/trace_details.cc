@@ -10,23 +10,30 @@
 #include "cli/phrases.h"
 #include "cli/shared.h"
 #include "cli/trace_fields.h"
+#include "inspect/step_tree.h"
 #include "json/json.h"
+#include "log/decisions.h"
+#include "log/field_names.h"
+#include "log/outcome.h"
 
 namespace ae::cli {
 namespace {
+
+using engine::ExternalEffect;
+using engine::StepStatus;
 
 constexpr std::size_t kErrorLines = 10;  // per try
 
 }  // namespace
 
 StatusMark mark_of(std::string_view status) {
-  if (status == "done") return {"✓", Tint::good};
-  if (status == "failed") return {"✗", Tint::bad};
-  if (status == "skipped") return {"-", Tint::dim};
-  if (status == "running") return {"▸", Tint::accent};
-  if (status == "waiting") return {"…", Tint::warn};
-  if (status == "backoff") return {"↻", Tint::warn};
-  if (status == "in_doubt") return {"?", Tint::bad};
+  if (status == to_text(StepStatus::done)) return {"✓", Tint::good};
+  if (status == to_text(StepStatus::failed)) return {"✗", Tint::bad};
+  if (status == to_text(StepStatus::skipped)) return {"-", Tint::dim};
+  if (status == to_text(StepStatus::running)) return {"▸", Tint::accent};
+  if (status == to_text(StepStatus::waiting)) return {"…", Tint::warn};
+  if (status == to_text(StepStatus::backoff)) return {"↻", Tint::warn};
+  if (status == to_text(StepStatus::in_doubt)) return {"?", Tint::bad};
   return {"·", Tint::dim};  // pending, not_run
 }
 
@@ -51,7 +58,7 @@ bool TraceDetails::replayed(const Value& node) const {
   if (node["replayed"] != Value(true)) return false;
   bool after = false;
   for (const Value& attempt : items_of(trace_["attempts"])) {
-    after = after || attempt.text("attempt_id") == node.text("executed_by");
+    after = after || attempt.text(field::attempt_id) == node.text("executed_by");
     if (after && attempt.text("ended") == "lost") return true;
   }
   return false;
@@ -60,15 +67,16 @@ bool TraceDetails::replayed(const Value& node) const {
 // The status text of a step, unless it is simply done.
 std::string TraceDetails::why_of(const Value& node, const std::string& status) const {
   if (node["imported"] == Value(true)) return "imported";
-  if (status == "done") return replayed(node) ? "replayed" : "";
-  if (status == "in_doubt") return "outcome unknown";
-  if (status == "not_run") return "not run";
-  if (node["items"].size() > 0 && status == "running") {
+  if (status == to_text(StepStatus::done)) return replayed(node) ? "replayed" : "";
+  if (status == to_text(StepStatus::in_doubt)) return "outcome unknown";
+  if (status == to_text(StepStatus::not_run)) return "not run";
+  if (node["items"].size() > 0 && status == to_text(StepStatus::running)) {
     std::size_t done = 0;
-    for (const Value& item : items_of(node["items"])) done += item.text("status") == "done";
+    for (const Value& item : items_of(node["items"]))
+      done += item.text("status") == to_text(StepStatus::done);
     return std::to_string(done) + " of " + std::to_string(node["items"].size()) + " begun done";
   }
-  return status == "pending" ? "" : status;
+  return status == to_text(StepStatus::pending) ? "" : status;
 }
 
 void TraceDetails::detail(const std::string& trunk, Tint tint, const std::string& text) {
@@ -81,30 +89,31 @@ void TraceDetails::detail(const std::string& trunk, Tint tint, const std::string
 
 void TraceDetails::details(const Value& node, const std::string& status, const std::string& trunk) {
   const bool plain = node["item"].is_integer() || node["turn"].is_integer();
-  if (node["effect"].is_object() && !(plain && status == "done" && !style_.verbose)) {
+  if (node["effect"].is_object() &&
+      !(plain && status == to_text(StepStatus::done) && !style_.verbose)) {
     effect(node, trunk);
   }
   if (!style_.verbose && !node["turn"].is_integer()) applied_items(node, trunk);
   if (node["model"].text("answered") != "") model(node["model"], trunk);
   for (const Value& change : items_of(node["changes"])) this->change(change, trunk);
   put_tries(node, trunk);
-  for (const Value& wait : items_of(node["waits"])) this->wait(node, wait, trunk);
+  for (const Value& wait : items_of(node[field::waits])) this->wait(node, wait, trunk);
   for (const Value& probe : items_of(node["probes"])) put_side_call(probe, "probe: ", trunk);
   if (node["compensation"].is_object()) put_side_call(node["compensation"], "undo: ", trunk);
-  if (status == "failed" && node["error"].is_object()) {
-    const std::string code(node["error"].text("code"));
+  if (status == to_text(StepStatus::failed) && node[field::error].is_object()) {
+    const std::string code(node[field::error].text(field::code));
     const auto all = items_of(node["tries"]);
     // The error of a try is printed beside it. A different one is printed once, here or in the
     // foot.
-    const Value& last_try_error = all.empty() ? Value() : all.back()["error"];
-    const Value& end = trace_["error"];
-    const bool at_foot = end.text("code") == code &&
-                         end.text("message") == node["error"].text("message") &&
-                         (last_try_error.text("code") == code || !end.text("summary").empty());
+    const Value& last_try_error = all.empty() ? Value() : all.back()[field::error];
+    const Value& end = trace_[field::error];
+    const bool at_foot = end.text(field::code) == code &&
+                         end.text("message") == node[field::error].text("message") &&
+                         (last_try_error.text(field::code) == code || !end.text("summary").empty());
     const bool is_shown =
-        at_foot || (last_try_error.text("code") == code &&
-                    last_try_error.text("message") == node["error"].text("message"));
-    if (!is_shown) wrapped(trunk, code, node["error"].text("message"));
+        at_foot || (last_try_error.text(field::code) == code &&
+                    last_try_error.text("message") == node[field::error].text("message"));
+    if (!is_shown) wrapped(trunk, code, node[field::error].text("message"));
   }
 }
 
@@ -116,8 +125,8 @@ void TraceDetails::put_side_call(const Value& side, const char* what, const std:
           .add(Tint::dim, trunk)
           .add(mark.tint, std::string(mark.sign) + " ")
           .add(what + std::string(side.text("tool")))
-          .add(Tint::dim, "  " + span_text(side["duration_us"]))
-          .add(mark.tint, status == "done" ? "" : "  " + word_of(side, status)));
+          .add(Tint::dim, "  " + span_text(side[field::duration_us]))
+          .add(mark.tint, status == to_text(StepStatus::done) ? "" : "  " + word_of(side, status)));
   details(side, status, trunk + "  ");
 }
 
@@ -125,8 +134,9 @@ void TraceDetails::put_side_call(const Value& side, const char* what, const std:
 void TraceDetails::put_tries(const Value& node, const std::string& trunk) {
   const auto tries = items_of(node["tries"]);
   const auto decisions = items_of(node["decisions"]);
-  const bool plain = tries.size() == 1 && tries[0].text("outcome") == "success" &&
-                     tries[0]["caught_up"] != Value(true);
+  const bool plain = tries.size() == 1 &&
+                     tries[0].text(field::outcome) == to_text(OutcomeKind::success) &&
+                     tries[0][field::caught_up] != Value(true);
   std::size_t next = 0;
   const auto decisions_before = [&](std::size_t seq) {
     for (; next < decisions.size() && natural_of(decisions[next]["seq"]) < seq; ++next) {
@@ -181,13 +191,13 @@ void TraceDetails::applied_items(const Value& node, const std::string& trunk) {
   std::string kind;
   std::size_t applied = 0, unknown = 0, undone = 0;
   for (const Value& item : items_of(node["items"])) {
-    const std::string_view of_item = item["effect"].text("effect_class");
+    const std::string_view of_item = item["effect"].text(field::effect_class);
     if (!item["item"].is_integer() || of_item.empty() || of_item == "read") continue;
     kind = of_item;
     const std::string_view world = item.text("world");
-    applied += world == "changed";
-    unknown += world == "unknown";
-    undone += world == "rolled_back";
+    applied += world == to_text(ExternalEffect::changed);
+    unknown += world == to_text(ExternalEffect::unknown);
+    undone += world == to_text(ExternalEffect::rolled_back);
   }
   if (kind.empty()) return;
   std::string text = counted(applied, "item") + " applied";
@@ -200,27 +210,30 @@ void TraceDetails::effect(const Value& node, const std::string& trunk) {
   const Value& effect = node["effect"];
   const std::string world(node.text("world"));
   Line line;
-  const std::string kind(effect.text("effect_class"));
+  const std::string kind(effect.text(field::effect_class));
   const std::string head = trunk + "effect: " + kind + (kind == "read" ? "" : " · ");
-  const std::string state = kind == "read"         ? ""
-                            : world == "unknown"   ? "outcome unknown"
-                            : world == "changed"   ? "applied"
-                            : world == "unchanged" ? "not applied"
-                                                   : world;
+  const std::string state = kind == "read"                                ? ""
+                            : world == to_text(ExternalEffect::unknown)   ? "outcome unknown"
+                            : world == to_text(ExternalEffect::changed)   ? "applied"
+                            : world == to_text(ExternalEffect::unchanged) ? "not applied"
+                                                                          : world;
   line.add(Tint::dim, head);
-  line.add(world == "unknown" ? Tint::bad : world == "changed" ? Tint::none : Tint::dim, state);
+  line.add(world == to_text(ExternalEffect::unknown)   ? Tint::bad
+           : world == to_text(ExternalEffect::changed) ? Tint::none
+                                                       : Tint::dim,
+           state);
   std::string below;
-  if (kind != "read" && effect["external_id"].is_string()) {
-    const std::string id = "external id: " + safe(effect.text("external_id"));
+  if (kind != "read" && effect[field::external_id].is_string()) {
+    const std::string id = "external id: " + safe(effect.text(field::external_id));
     const bool put_side_call = fits(width_of(head + state + " · " + id));
     if (put_side_call) line.add(Tint::dim, " · " + id);
     // Never cut: operators search the service for it.
     if (!put_side_call) below = style_.paint(Tint::dim, trunk + id) + "\n";
   }
   if (style_.verbose) {
-    const std::string call(effect.text("idempotency_key").substr(0, kTraceKeyShown));
+    const std::string call(effect.text(field::idempotency_key).substr(0, kTraceKeyShown));
     const std::string ids =
-        "call " + call + " · invocation " + std::string(effect.text("invocation_id"));
+        "call " + call + " · invocation " + std::string(effect.text(field::invocation_id));
     below += style_.paint(Tint::dim, trunk + safe(ids)) + "\n";
   }
   put(line);
@@ -240,10 +253,10 @@ std::string TraceDetails::cost_of(const Value& usage) {
 // The model that answered, and its usage.
 void TraceDetails::model(const Value& model, const std::string& trunk) {
   const std::string answered(model.text("answered"));
-  const std::string unstarted_call(model.text("asked"));
+  const std::string unstarted_call(model.text(field::asked));
   std::string text = "model " + answered + " (" + std::string(model.text("provider"));
   text += unstarted_call == answered ? ")" : ", requested as " + unstarted_call + ")";
-  if (const Value& usage = model["usage"]; usage.is_object()) {
+  if (const Value& usage = model[field::usage]; usage.is_object()) {
     text += ", " + std::to_string(natural_of(usage["input_tokens"])) + " + " +
             std::to_string(natural_of(usage["output_tokens"])) + " tokens (input + output)" +
             cost_of(usage);
@@ -256,40 +269,40 @@ std::string TraceDetails::attempt_of(std::string_view id) const {
   const auto attempts = items_of(trace_["attempts"]);
   if (!lost_) return {};
   for (std::size_t i = 0; i < attempts.size(); ++i) {
-    if (attempts[i].text("attempt_id") == id) return ", attempt " + std::to_string(i + 1);
+    if (attempts[i].text(field::attempt_id) == id) return ", attempt " + std::to_string(i + 1);
   }
   return {};
 }
 
 void TraceDetails::put_try(const Value& one, const std::string& trunk) {
-  const std::string outcome(one.text("outcome"));
-  const bool good = outcome == "success";
-  const bool is_unknown = !good && outcome != "failure";
+  const std::string outcome(one.text(field::outcome));
+  const bool good = outcome == to_text(OutcomeKind::success);
+  const bool is_unknown = !good && outcome != to_text(OutcomeKind::failure);
   Line line;
-  line.add(Tint::dim, trunk + "try " + std::to_string(natural_of(one["try"])) + "  ");
+  line.add(Tint::dim, trunk + "try " + std::to_string(natural_of(one[field::try_])) + "  ");
   if (outcome.empty()) {
     line.add(Tint::warn, "in flight since " + short_time(one.text("started_at")));
     if (one["progress"].is_object()) {
       line.add("  " + canonical(one["progress"]["report"]));
-      line.add(Tint::dim, " at " + short_time(one["progress"].text("at")));
+      line.add(Tint::dim, " at " + short_time(one["progress"].text(field::at)));
     }
   } else {
     line.add(good         ? Tint::good
              : is_unknown ? Tint::warn
                           : Tint::bad,
-             outcome == "unknown" ? "outcome unknown" : outcome);
-    if (outcome == "failure" && one["definite"] != Value(true)) {
+             outcome == to_text(OutcomeKind::unknown) ? "outcome unknown" : outcome);
+    if (outcome == to_text(OutcomeKind::failure) && one[field::definite] != Value(true)) {
       line.add(" (may have taken effect)");
     }
   }
-  const Value& error = one["error"];
+  const Value& error = one[field::error];
   std::vector<std::string> error_lines;
-  if (!error.text("code").empty()) {
-    error_lines = message_lines(error_shown(error.text("code"), error.text("message")));
+  if (!error.text(field::code).empty()) {
+    error_lines = message_lines(error_shown(error.text(field::code), error.text("message")));
   }
   if (!error_lines.empty()) line.add("  error: " + error_lines[0]);
-  if (one["caught_up"] == Value(true)) line.add(Tint::accent, "  recovered from its record");
-  const std::string took = outcome.empty() ? "" : span_text(one["duration_us"]);
+  if (one[field::caught_up] == Value(true)) line.add(Tint::accent, "  recovered from its record");
+  const std::string took = outcome.empty() ? "" : span_text(one[field::duration_us]);
   line.add(Tint::dim, (took.empty() ? "" : "  " + took) + attempt_of(one.text("attempt")));
   put(line);
   for (std::size_t i = 1; i < error_lines.size(); ++i) {
@@ -304,12 +317,12 @@ void TraceDetails::put_try(const Value& one, const std::string& trunk) {
 
 // An external change of the call, and its last verification.
 void TraceDetails::change(const Value& change, const std::string& trunk) {
-  const std::string verdict(change.text("verdict"));
-  const Value& detail = change["detail"];
+  const std::string verdict(change.text(field::verdict));
+  const Value& detail = change[field::detail];
   Line line;
-  line.add(Tint::dim, trunk + std::string(change.text("operation")) + " " +
-                          std::string(change.text("resource_type")) + " " +
-                          std::string(change.text("resource_id")));
+  line.add(Tint::dim, trunk + std::string(change.text(field::operation)) + " " +
+                          std::string(change.text(field::resource_type)) + " " +
+                          std::string(change.text(field::resource_id)));
   if (!verdict.empty()) {
     const Tint tint = verdict == "match"         ? Tint::good
                       : verdict == "unconfirmed" ? Tint::warn
@@ -320,45 +333,45 @@ void TraceDetails::change(const Value& change, const std::string& trunk) {
     line.add(Tint::dim, "  recorded " + std::string(detail.text("expected")) + ", now " +
                             std::string(detail.text("observed")));
   }
-  if (!detail.text("reason").empty()) {
-    line.add(Tint::dim, "  " + first_line(detail.text("reason")));
+  if (!detail.text(field::reason).empty()) {
+    line.add(Tint::dim, "  " + first_line(detail.text(field::reason)));
   }
   put(line);
 }
 
 void TraceDetails::decision(const Value& decision, const std::string& trunk) {
-  const std::string_view kind = decision.text("kind");
-  if (kind == "confirmation" && decision.text("state") == "requested") {
+  const std::string_view kind = decision.text(field::kind);
+  if (kind == ConfirmationRequested::kKind && decision.text(field::state) == "requested") {
     return detail(trunk, Tint::warn,
                   "confirmation requested: is the changed resource as it should be?");
   }
-  const std::string by(decision.text("by"));
-  const std::string reason(decision.text("reason"));
-  if (kind == "branch") {
-    if (decision["payload"] == Value(false)) detail(trunk, Tint::dim, "when: false");
+  const std::string by(decision.text(field::by));
+  const std::string reason(decision.text(field::reason));
+  if (kind == BranchTaken::kKind) {
+    if (decision[field::payload] == Value(false)) detail(trunk, Tint::dim, "when: false");
     return;
   }
-  if (kind == "retry") {
-    const auto at = instant_of(decision["at"]);
-    const auto next = instant_of(decision["not_before"]);
+  if (kind == RetryScheduled::kKind) {
+    const auto at = instant_of(decision[field::at]);
+    const auto next = instant_of(decision[field::not_before]);
     const std::string pause = at && next ? " after " + span_text(*next - *at) : "";
     return detail(trunk, Tint::dim, "↻ retry" + pause + (reason.empty() ? "" : ": " + reason));
   }
-  if (kind == "tool_choice") return put_choice(decision["payload"], trunk);
-  std::string text = decided(kind, decision.text("state", kind));
+  if (kind == ToolChosen::kKind) return put_choice(decision[field::payload], trunk);
+  std::string text = decided(kind, decision.text(field::state, kind));
   if (!by.empty()) text += " by " + by;
   if (!reason.empty()) text += ": \"" + reason + "\"";
   detail(trunk, Tint::accent, text);
-  if (decision.text("state") != "edited") return;
+  if (decision.text(field::state) != "edited") return;
   // The edited arguments. Never cut.
   out_ += style_.paint(Tint::dim, trunk + "  to ") +
-          safe_json(canonical(decision["payload"]["arguments"])) + "\n";
+          safe_json(canonical(decision[field::payload][field::arguments])) + "\n";
 }
 
 // "approval requested", "approved", "resolved as happened"
 std::string TraceDetails::decided(std::string_view kind, std::string_view state) {
   const std::string word(state);
-  if (kind == "in_doubt") return "resolved as " + word;
+  if (kind == OutcomeDecided::kKind) return "resolved as " + word;
   return state == "requested" || state == "checked" ? std::string(kind) + " " + word : word;
 }
 
@@ -376,7 +389,7 @@ void TraceDetails::put_choice(const Value& choice, const std::string& trunk) {
     names.append(names.empty() ? " calls " : ", ").append(call.text("name"));
     if (!call["refused"].is_object()) continue;
     refused = true;
-    names.append(" (refused: ").append(call["refused"].text("code")).append(")");
+    names.append(" (refused: ").append(call["refused"].text(field::code)).append(")");
   }
   if (!refused && turn >= kTracePartsShown) return;
   detail(trunk, refused ? Tint::warn : Tint::dim,
@@ -386,30 +399,30 @@ void TraceDetails::put_choice(const Value& choice, const std::string& trunk) {
 // The error message of a step's last try.
 std::string_view TraceDetails::last_error(const Value& node) {
   const auto tries = items_of(node["tries"]);
-  return tries.empty() ? std::string_view() : tries.back()["error"].text("message");
+  return tries.empty() ? std::string_view() : tries.back()[field::error].text("message");
 }
 
 void TraceDetails::wait(const Value& node, const Value& wait, const std::string& trunk) {
-  const std::string key(wait.text("correlation_key"));
-  const std::string type(wait.text("wait_type"));
+  const std::string key(wait.text(field::correlation_key));
+  const std::string type(wait.text(field::wait_type));
   const bool doubt = key.starts_with("resolve/");
   const bool open = !wait["completed_at"].is_string();
   const bool ended = trace_["ended_at"].is_string();
   if (!open) {
     if (doubt) return;  // its decision is printed
     std::string text = type == "timer" ? "timer" : type + " " + key;
-    text += ": " + std::string(wait.text("outcome"));
-    if (wait["by"].is_string()) text += " by " + std::string(wait.text("by"));
-    const auto from = instant_of(wait["opened_at"]);
+    text += ": " + std::string(wait.text(field::outcome));
+    if (wait[field::by].is_string()) text += " by " + std::string(wait.text(field::by));
+    const auto from = instant_of(wait[field::opened_at]);
     const auto to = instant_of(wait["completed_at"]);
     if (from && to) text += " after " + span_text(*to - *from);
-    if (!wait["payload"].is_null()) text += "  " + canonical(wait["payload"]);
+    if (!wait[field::payload].is_null()) text += "  " + canonical(wait[field::payload]);
     return detail(trunk, Tint::dim, text);
   }
   if (ended) return;
   const std::string id(trace_.text("id"));
   if (doubt) {
-    const std::string reason(wait.text("reason"));
+    const std::string reason(wait.text(field::reason));
     const bool undo = node.text("role") == "compensation";
     detail(
         trunk, Tint::warn,
@@ -421,17 +434,18 @@ void TraceDetails::wait(const Value& node, const Value& wait, const std::string&
     return command(trunk, "    or: ", resolve + " fail");
   }
   if (type == "timer") {
-    return detail(trunk, Tint::warn, "until " + short_time(wait.text("due_at")));
+    return detail(trunk, Tint::warn, "until " + short_time(wait.text(field::due_at)));
   }
-  const std::string approval(wait.text("approval")), channel(wait.text("channel"));
+  const std::string approval(wait.text("approval")), channel(wait.text(field::channel));
   std::string text = "waiting for ";
   if (key.starts_with("approval/")) {
     text += "approval of the call";
   } else {
     text += type + (channel.empty() ? " with key " + key : " on channel " + channel);
   }
-  text += " since " + short_time(wait.text("opened_at"));
-  if (wait["expires_at"].is_string()) text += ", until " + short_time(wait.text("expires_at"));
+  text += " since " + short_time(wait.text(field::opened_at));
+  if (wait[field::expires_at].is_string())
+    text += ", until " + short_time(wait.text(field::expires_at));
   detail(trunk, Tint::warn, text);
   if (!approval.empty()) {
     command(trunk, "answer: ", "aetheris approve " + approval);

@@ -15,10 +15,15 @@
 #include "cli/shared.h"
 #include "cli/trace_details.h"
 #include "cli/trace_fields.h"
+#include "inspect/step_tree.h"
 #include "json/json.h"
+#include "log/decisions.h"
+#include "log/field_names.h"
 
 namespace ae::cli {
 namespace {
+
+using engine::StepStatus;
 
 constexpr std::size_t kBar = 24;                   // columns
 constexpr std::size_t kNameMax = 28;               // columns of names with their tree
@@ -37,9 +42,10 @@ std::string right(const std::string& text, std::size_t columns) {
 std::optional<Instant> resolved_at(const Value& node) {
   std::optional<Instant> at;
   for (const Value& one : items_of(node["decisions"])) {
-    const std::string_view state = one.text("state");
-    if (one.text("kind") == "in_doubt" && (state == "happened" || state == "fail")) {
-      at = instant_of(one["at"]);
+    const std::string_view state = one.text(field::state);
+    if (one.text(field::kind) == OutcomeDecided::kKind &&
+        (state == "happened" || state == "fail")) {
+      at = instant_of(one[field::at]);
     }
   }
   return at;
@@ -52,7 +58,7 @@ std::optional<Instant> finished_at(const Value& node) {
 
 std::string took_text(const Value& node) {
   const auto from = instant_of(node["started_at"]), to = resolved_at(node);
-  return from && to ? span_text(*to - *from) : span_text(node["duration_us"]);
+  return from && to ? span_text(*to - *from) : span_text(node[field::duration_us]);
 }
 
 class Trace {
@@ -101,7 +107,7 @@ class Trace {
     latest(node["started_at"]);
     latest(node["finished_at"]);
     for (const Value& one : items_of(node["tries"])) latest(one["finished_at"]);
-    for (const Value& wait : items_of(node["waits"])) latest(wait["completed_at"]);
+    for (const Value& wait : items_of(node[field::waits])) latest(wait["completed_at"]);
     for (const Value& item : items_of(node["items"])) measure(item, indent + 3);
   }
 
@@ -111,7 +117,7 @@ class Trace {
       return "[" + std::to_string(node["turn_call"].as_int()) + "]";
     }
     if (node["turn"].is_integer()) return "turn " + std::to_string(node["turn"].as_int() + 1);
-    return std::string(node.text("node_id"));
+    return std::string(node.text(field::node_id));
   }
 
   // A turn of a loop, not one of its calls.
@@ -128,7 +134,7 @@ class Trace {
     const std::string status(trace_.text("status"));
     Line line;
     line.add(Tint::bold, job_head(trace_)).add(" · ").add(status_tint(status), status);
-    if (const std::string took = span_text(trace_["duration_us"]); !took.empty()) {
+    if (const std::string took = span_text(trace_[field::duration_us]); !took.empty()) {
       line.add(" · " + took);
     }
     put(line);
@@ -139,13 +145,13 @@ class Trace {
     if (const std::size_t refused = natural_of(totals["refused"]); refused > 0) {
       facts += ", " + std::to_string(refused) + " refused";
     }
-    if (const std::size_t tokens = natural_of(trace_["usage"]["total_tokens"]); tokens > 0) {
+    if (const std::size_t tokens = natural_of(trace_[field::usage]["total_tokens"]); tokens > 0) {
       facts += ", " + counted(tokens, "token");
     }
-    facts += TraceDetails::cost_of(trace_["usage"]);
+    facts += TraceDetails::cost_of(trace_[field::usage]);
     facts += ", " + counted(natural_of(trace_["seq"]), "event");
     const std::string plan =
-        ", plan " + std::string(trace_.text("plan_hash").substr(0, kTraceKeyShown));
+        ", plan " + std::string(trace_.text(field::plan_hash).substr(0, kTraceKeyShown));
     if (fits(width_of(facts + plan))) facts += plan;
     put(Line().add(Tint::dim, facts));
     if (const std::string_view id = trace_["trace"].text("trace_id"); !id.empty()) {
@@ -190,16 +196,16 @@ class Trace {
 
   // When a budget limit was used up, and what it was raised to.
   void budget() {
-    for (const Value& one : items_of(trace_["budget"])) {
-      const bool raised = one.text("state") == "raised";
-      const Value& payload = one["payload"];
-      const std::string by(one.text("by"));
+    for (const Value& one : items_of(trace_[field::budget])) {
+      const bool raised = one.text(field::state) == "raised";
+      const Value& payload = one[field::payload];
+      const std::string by(one.text(field::by));
       std::string what = raised
                              ? "raised to " + canonical(payload) + (by.empty() ? "" : " by " + by)
                              : "used up: " + std::string(payload.text("limit"));
-      if (payload["asked"].is_integer()) {
+      if (payload[field::asked].is_integer()) {
         what += ", " + canonical(payload["spent"]) + " of " + canonical(payload["most"]) +
-                " spent, the next call asks for " + canonical(payload["asked"]);
+                " spent, the next call asks for " + canonical(payload[field::asked]);
       }
       put(Line()
               .add(raised ? Tint::dim : Tint::warn, "  budget  ")
@@ -229,9 +235,9 @@ class Trace {
   }
 
   void foot() {
-    if (const Value& error = trace_["error"]; error.is_object()) {
+    if (const Value& error = trace_[field::error]; error.is_object()) {
       const std::string_view summary = error.text("summary");
-      details_.wrapped("", std::string(error.text("code")),
+      details_.wrapped("", std::string(error.text(field::code)),
                        summary.empty() ? error.text("message") : summary);
       if (trace_.text("status") != "failed") return;
       for (const NextCommand& next : next_commands(trace_, {.retry_chain = style_.retry_chain})) {
@@ -243,7 +249,7 @@ class Trace {
         }
       }
     } else if (trace_.text("status") == "completed") {
-      put(Line().add(Tint::dim, "result ").add(canonical(trace_["result"])));
+      put(Line().add(Tint::dim, "result ").add(canonical(trace_[field::result])));
     }
   }
 
@@ -274,7 +280,9 @@ class Trace {
     Line line;
     line.add(Tint::dim, branch).add(mark.tint, std::string(mark.sign) + " ");
     const std::size_t name_width = name_width_ > used ? name_width_ - used : 1;
-    line.add(status == "pending" || status == "not_run" ? Tint::dim : Tint::none,
+    line.add(status == to_text(StepStatus::pending) || status == to_text(StepStatus::not_run)
+                 ? Tint::dim
+                 : Tint::none,
              pad(cut(name_of(node), name_width), name_width));
     if (has_tools_) {
       const std::string tool = is_part(node) ? "" : tool_of(node);
@@ -325,23 +333,25 @@ class Trace {
                             ? safe(call.text("tool"))
                             : cut(call.text("tool"), std::min(kUnknownToolMax, style_.width / 3)),
                         tool_width_));
-    const Value& error = call["error"];
-    line.add(tint, "  " + (refused               ? std::string(error.text("code"))
-                           : status == "not_run" ? std::string("not run")
-                                                 : std::string()));
+    const Value& error = call[field::error];
+    line.add(tint, "  " + (refused ? std::string(error.text(field::code))
+                           : status == to_text(StepStatus::not_run) ? std::string("not run")
+                                                                    : std::string()));
     if (!error.text("message").empty()) line.add(": " + first_line(error.text("message")));
     put(line);
   }
 
   static std::string tool_of(const Value& node) {
     if (node["tool"].is_string()) return std::string(node.text("tool"));
-    const auto waits = items_of(node["waits"]);
-    return waits.empty() ? std::string(node.text("kind")) : std::string(waits[0].text("wait_type"));
+    const auto waits = items_of(node[field::waits]);
+    return waits.empty() ? std::string(node.text(field::kind))
+                         : std::string(waits[0].text(field::wait_type));
   }
 
   // It and all its parts succeeded, at the first try.
   static bool is_fine(const Value& part) {
-    if (is_unstarted_call(part) || part.text("status") != "done" || part["tries"].size() > 1)
+    if (is_unstarted_call(part) || part.text("status") != to_text(StepStatus::done) ||
+        part["tries"].size() > 1)
       return false;
     return std::ranges::all_of(parts_of(part), [](const Value* below) { return is_fine(*below); });
   }

@@ -44,7 +44,7 @@ Value object(const char* text) {
   return value ? *value : Value();
 }
 
-AE_TEST("cli/traces look as they did") {
+AE_TEST("cli/traces match their golden files") {
   for (const char* name : {"trace_completed", "trace_failed", "trace_map", "trace_waiting",
                            "trace_running", "trace_in_doubt"}) {
     expect_golden(trace_text(trace(name), {}), std::string(name) + ".txt");
@@ -98,7 +98,7 @@ AE_TEST("cli/a narrow trace has no hash of the plan and no worker, but the whole
       << narrow;
 }
 
-AE_TEST("cli/a trace is painted, and says the same") {
+AE_TEST("cli/a trace in colour has the same text") {
   const std::string painted =
       trace_text(trace("trace_in_doubt"), {.paint = Paint(true), .width = 100});
   expect_golden(painted, "trace_in_doubt_colour.txt");
@@ -119,26 +119,27 @@ AE_TEST("cli/commands in a trace name the store") {
   EXPECT_NE(text.find("'{}' --store sqlite:x.db\n"), std::string::npos);
 }
 
-AE_TEST("cli/a trace says where a tool or a model has drifted") {
-  const auto one = [](std::string_view tool, std::string_view what, Value from, Value to) {
+AE_TEST("cli/a trace shows where a tool has changed during the job") {
+  const auto change = [](std::string_view tool, std::string_view what, Value from, Value to) {
     return Value::object(
         {{"from", from}, {"seq", 12}, {"since", 3}, {"to", to}, {"tool", tool}, {"what", what}});
   };
   const std::string digest(64, 'a');
-  const Value drifted = trace("trace_completed")
-                            .with("drift", Value::array({one("pay", "tool_version", "v1", "v2"),
-                                                         one("pay", "result_schema", {}, digest)}));
+  const Value drifted =
+      trace("trace_completed")
+          .with("drift", Value::array({change("pay", "tool_version", "v1", "v2"),
+                                       change("pay", "result_schema", {}, digest)}));
   const std::string text = trace_text(drifted, {});
   EXPECT_NE(
       text.find("drift  tool \"pay\" changed during this job: tool version v1 → v2 (event 12)\n"),
       text.npos)
       << text;
   EXPECT_NE(text.find("changed during this job: result schema none → aaaa"), text.npos) << text;
-  EXPECT_EQ(text.find(digest), text.npos) << "as short as other hashes";
+  EXPECT_EQ(text.find(digest), text.npos) << "it is cut as other hashes are";
   EXPECT_EQ(trace_text(trace("trace_completed"), {}).find("drift"), std::string::npos);
 }
 
-AE_TEST("cli/a trace shows what a model asked for and was refused, in order") {
+AE_TEST("cli/a trace shows the refused calls of a model, in order") {
   const std::string turns = R"([
     {"node_id": "loop", "turn": 0, "status": "done", "items": [
        {"node_id": "loop", "turn": 0, "turn_call": 1, "tool": "look", "status": "done"}],
@@ -157,9 +158,9 @@ AE_TEST("cli/a trace shows what a model asked for and was refused, in order") {
     const std::string text = trace_text(trace, {.paint = Paint(false), .width = width});
     EXPECT_NE(text.find("1 refused"), text.npos) << text;
     EXPECT_EQ(text.find('\x1b'), text.npos);
-    const std::size_t refused = text.find("✗ [0]"), made = text.find("✓ [1]"),
+    const std::size_t refused = text.find("✗ [0]"), done = text.find("✓ [1]"),
                       rest = text.find("· [2]");
-    EXPECT_TRUE(refused < made && made < rest && rest != text.npos) << text;
+    EXPECT_TRUE(refused < done && done < rest && rest != text.npos) << text;
     EXPECT_NE(text.find("wipe"), text.npos) << text;
     EXPECT_NE(text.find("tool_not_granted"), text.npos) << text;
   }
@@ -171,7 +172,7 @@ AE_TEST("cli/a trace shows what a model asked for and was refused, in order") {
   EXPECT_NE(text.find("14 more turns done"), text.npos) << text;
 }
 
-AE_TEST("cli/a trace shows no more than 128 calls that one answer asked for in vain") {
+AE_TEST("cli/a trace shows at most 128 refused calls of one answer") {
   std::vector<Value> calls;
   calls.reserve(1'000);
   for (int i = 0; i < 1'000; ++i) {
@@ -186,7 +187,7 @@ AE_TEST("cli/a trace shows no more than 128 calls that one answer asked for in v
   EXPECT_NE(text.find("… 872 more calls not made\n"), text.npos) << text;
 }
 
-AE_TEST("cli/a trace shows what another plan let go") {
+AE_TEST("cli/a trace shows the nodes that another plan dropped") {
   const Value trace = object(R"({"status": "completed",
     "nodes": [{"node_id": "a", "tool": "put", "status": "done"}],
     "dropped": [{"node_id": "a", "tool": "put", "status": "done", "dropped_by": 1},
@@ -198,12 +199,12 @@ AE_TEST("cli/a trace shows what another plan let go") {
   EXPECT_NE(text.find("  failed, dropped by plan 2\n"), text.npos) << text;
 }
 
-AE_TEST("cli/a trace of nothing is no crash") {
+AE_TEST("cli/an empty trace is printed") {
   EXPECT_FALSE(trace_text(Value::object({}), {}).empty());
   EXPECT_FALSE(trace_text(Value(), {}).empty());
 }
 
-AE_TEST("cli/a trace says what a model chose, what was refused, and which answer was sent back") {
+AE_TEST("cli/a trace shows the choices of a model, refused calls and rejected answers") {
   const auto shown =
       parse_json(R"({"id":"j","agent":"a","status":"running","nodes":[{"node_id":"loop",
     "status":"running","decisions":[
@@ -221,7 +222,7 @@ AE_TEST("cli/a trace says what a model chose, what was refused, and which answer
   EXPECT_EQ(text.find("tool_choice"), text.npos) << text;
 }
 
-AE_TEST("cli/a call that a person resolved took until then, whenever the job went on") {
+AE_TEST("cli/a call that an operator resolved lasts until its resolution") {
   const auto shown = parse_json(
       R"({"id":"j","agent":"a","status":"completed","nodes":[{"node_id":"d","status":"done",
     "started_at":"2026-01-01T00:00:00Z","finished_at":"2026-01-03T00:00:00Z","duration_us":172800000000,
@@ -232,7 +233,7 @@ AE_TEST("cli/a call that a person resolved took until then, whenever the job wen
   EXPECT_EQ(text.find("2 d"), text.npos) << text;
 }
 
-AE_TEST("cli/a trace shows attempts and what was replayed only when one was lost") {
+AE_TEST("cli/a trace shows attempts and replayed steps only if an attempt was lost") {
   const auto of = [](const char* ended) {
     return object(R"({"id":"j","agent":"a","status":"completed","nodes":[
       {"node_id":"n","tool":"t","status":"done","replayed":true,"executed_by":"one","tries":[
@@ -275,6 +276,22 @@ AE_TEST("cli/a trace names the effect of each class in one form") {
   }
 }
 
+AE_TEST("cli/a trace counts the applied, unknown and compensated items of a map") {
+  std::vector<Value> items;
+  for (const char* world : {"changed", "changed", "unknown", "rolled back"}) {
+    items.push_back(Value::object({{"item", std::uint64_t{items.size()}},
+                                   {"status", "done"},
+                                   {"world", world},
+                                   {"effect", Value::object({{"effect_class", "at_most_once"}})}}));
+  }
+  const Value node = Value::object(
+      {{"node_id", "n"}, {"status", "done"}, {"items", Value::array(std::move(items))}});
+  const std::string text = trace_text(Value::object({{"nodes", Value::array({node})}}), {});
+  EXPECT_NE(text.find("effect: at_most_once · 2 items applied, 1 unknown, 1 compensated\n"),
+            text.npos)
+      << text;
+}
+
 AE_TEST("cli/a trace shows the lines of an error below each other, without control characters") {
   const Value shown = object(R"({"id":"j","status":"failed",
     "error":{"code":"exit_3","message":"first\n\u001b[2Jsecond\r\n\n\tthird\n"},
@@ -312,7 +329,7 @@ AE_TEST("cli/a trace hides call ids and keys unless it is verbose") {
   EXPECT_NE(all.find("     call fedcba987654 · invocation 0123456789abcdef\n"), all.npos) << all;
 }
 
-AE_TEST("cli/a trace says decisions with who made them") {
+AE_TEST("cli/a trace shows decisions with their authors") {
   const Value shown =
       object(R"({"id":"j","status":"running","nodes":[{"node_id":"n","status":"running",
     "decisions":[{"kind":"approval","state":"requested","seq":1},
@@ -324,7 +341,7 @@ AE_TEST("cli/a trace says decisions with who made them") {
   EXPECT_NE(text.find("resolved as not_happened by probe\n"), text.npos) << text;
 }
 
-AE_TEST("cli/a trace ends with where the job failed, once") {
+AE_TEST("cli/a trace ends with the place of the failure, once") {
   const Value shown = object(R"({"id":"j","status":"failed",
     "error":{"code":"expression_failed","message":"at /id: null","node_id":"n",
              "summary":"node n (tool t): args.id: .input.id is null"},

@@ -60,7 +60,7 @@ AE_TEST("cli/a transcript shows the lines of an error below each other") {
             std::string::npos);
 }
 
-AE_TEST("cli/a transcript shows that an outcome is unknown, of calls that change something") {
+AE_TEST("cli/a transcript shows unknown outcomes of calls that change something") {
   const char* call =
       "{'kind':'tool_call', 'step_id':'s', 'tool':'pay', 'arguments':{}, 'effect_class':'%', "
       "'try':1}";
@@ -70,13 +70,13 @@ AE_TEST("cli/a transcript shows that an outcome is unknown, of calls that change
   for (const auto& [effect, want] :
        {std::pair("at_most_once", "← pay ? outcome unknown: timeout: 30 s\n"),
         std::pair("read", "← pay ✗ timeout: 30 s\n")}) {
-    std::string begun(call);
-    begun.replace(begun.find('%'), 1, effect);
-    EXPECT_NE(lines({begun.c_str(), result}).find(want), std::string::npos) << effect;
+    std::string started(call);
+    started.replace(started.find('%'), 1, effect);
+    EXPECT_NE(lines({started.c_str(), result}).find(want), std::string::npos) << effect;
   }
 }
 
-AE_TEST("cli/a transcript names erased values, and cuts others only above its limit") {
+AE_TEST("cli/a transcript marks redacted values, and cuts others only above its limit") {
   EXPECT_EQ(lines({"{'kind':'input', 'input':null, 'redacted':['input']}"}),
             "[input] (redacted)\n");
   const char* input = "{'kind':'input', 'input':'0123456789'}";
@@ -85,7 +85,7 @@ AE_TEST("cli/a transcript names erased values, and cuts others only above its li
   EXPECT_EQ(lines({input}, {.value_max = 5}), "[input] 0123…\n");
 }
 
-AE_TEST("cli/a transcript shows no control characters of a job") {
+AE_TEST("cli/a transcript escapes the control characters of a job") {
   const std::string text =
       lines({"{'kind':'message', 'node_id':'a\\u001b[2J', 'from':'user\\u0007',"
              " 'content':'x\\u001b[2J\\u202ey'}",

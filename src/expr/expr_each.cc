@@ -29,21 +29,10 @@ bool Eval::each(const Node& n, const Value& in, Sink sink) {
       std::vector<std::string> texts(n.children.size());
       return each_text(n, in, n.children.size(), texts, sink);
     }
-    case Op::step_by: {
-      auto on_value = [&](const Value& name) {
-        Value v;
-        if (!name.is_string()) return fail(n, "a step is named by a string");
-        return spend(n, name.as_string().size() / 64) && step(n, name.as_string(), v) && sink(v);
-      };
-      return each(*n.children[0], in, on_value);
-    }
-    case Op::negate: {
-      auto on_value = [&](const Value& v) {
-        if (!v.is_number()) return fail(n, std::string("cannot negate ").append(kind_name(v)));
-        return sink(Value(-v.as_number()));
-      };
-      return each(*n.children[0], in, on_value);
-    }
+    case Op::step_by:
+      return each_step_by(n, in, sink);
+    case Op::negate:
+      return each_negated(n, in, sink);
     case Op::logical_and:
     case Op::logical_or:
       return each_logic(n, in, sink);
@@ -83,17 +72,38 @@ bool Eval::each(const Node& n, const Value& in, Sink sink) {
       return each_limit(n, in, sink);
     case Op::range:
       return each_range(n, in, sink);
-    default: {  // the binary operators: as in jq, the right side is the outer loop
-      auto on_right = [&](const Value& b) {
-        auto on_left = [&](const Value& a) {
-          Value v;
-          return apply_binary(n, a, b, v) && sink(v);
-        };
-        return each(*n.children[0], in, on_left);
-      };
-      return each(*n.children[1], in, on_right);
-    }
+    default:
+      return each_binary(n, in, sink);
   }
+}
+
+bool Eval::each_step_by(const Node& n, const Value& in, Sink sink) {
+  auto on_value = [&](const Value& name) {
+    Value v;
+    if (!name.is_string()) return fail(n, "a step is named by a string");
+    return spend(n, name.as_string().size() / 64) && step(n, name.as_string(), v) && sink(v);
+  };
+  return each(*n.children[0], in, on_value);
+}
+
+bool Eval::each_negated(const Node& n, const Value& in, Sink sink) {
+  auto on_value = [&](const Value& v) {
+    if (!v.is_number()) return fail(n, std::string("cannot negate ").append(kind_name(v)));
+    return sink(Value(-v.as_number()));
+  };
+  return each(*n.children[0], in, on_value);
+}
+
+// As in jq, the right side is the outer loop.
+bool Eval::each_binary(const Node& n, const Value& in, Sink sink) {
+  auto on_right = [&](const Value& b) {
+    auto on_left = [&](const Value& a) {
+      Value v;
+      return apply_binary(n, a, b, v) && sink(v);
+    };
+    return each(*n.children[0], in, on_left);
+  };
+  return each(*n.children[1], in, on_right);
 }
 
 bool Eval::each_stage(const Node& n, const Value& in, std::size_t stage, Sink sink) {

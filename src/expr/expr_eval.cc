@@ -141,6 +141,7 @@ bool Eval::exactly_one(const Node& n, const Value& in, Value& out) {
                             : "this gives more than one value; collect them: `[ … ]`");
 }
 
+// Long: one case for each operation.
 bool Eval::one(const Node& n, const Value& in, Value& out) {
   if (!spend(n, 1)) return false;
   switch (n.op) {
@@ -151,12 +152,8 @@ bool Eval::one(const Node& n, const Value& in, Value& out) {
       return root(n, out);
     case Op::step:
       return step(n, n.name, out);
-    case Op::step_by: {
-      Value name;
-      if (!one(*n.children[0], in, name)) return false;
-      if (!name.is_string()) return fail(n, "a step is named by a string");
-      return spend(n, name.as_string().size() / 64) && step(n, name.as_string(), out);
-    }
+    case Op::step_by:
+      return one_step_by(n, in, out);
     case Op::all_steps:
       out = scope_.steps();
       return spend(n, 4 * out.size()) && check_limits(n, out);
@@ -168,31 +165,16 @@ bool Eval::one(const Node& n, const Value& in, Value& out) {
       return true;
     case Op::path:
       return one_path(n, in, out);
-    case Op::pipe: {
-      Value piped = in;
-      for (const NodePtr& stage : n.children) {
-        Value next;
-        if (!one(*stage, piped, next)) return false;
-        piped = std::move(next);
-      }
-      out = std::move(piped);
-      return true;
-    }
+    case Op::pipe:
+      return one_pipe(n, in, out);
     case Op::collect:
       return collect(n, in, out);
     case Op::object:
       return one_object(n, in, out);
     case Op::text:
       return one_text(n, in, out);
-    case Op::negate: {
-      Value v;
-      if (!one(*n.children[0], in, v)) return false;
-      if (!v.is_number()) {
-        return fail(n, std::string("cannot negate ").append(kind_name(v)));
-      }
-      out = Value(-v.as_number());
-      return true;
-    }
+    case Op::negate:
+      return one_negated(n, in, out);
     case Op::add:
     case Op::subtract:
     case Op::multiply:
@@ -203,29 +185,13 @@ bool Eval::one(const Node& n, const Value& in, Value& out) {
     case Op::less:
     case Op::less_equal:
     case Op::greater:
-    case Op::greater_equal: {
-      Value a;
-      Value b;
-      const bool before = null_is_accepted_;
-      null_is_accepted_ = before || compares_with_null(n);
-      const bool good = one(*n.children[1], in, b) && one(*n.children[0], in, a);
-      null_is_accepted_ = before;
-      return good && apply_binary(n, a, b, out);
-    }
+    case Op::greater_equal:
+      return one_binary(n, in, out);
     case Op::logical_and:
-    case Op::logical_or: {
-      const bool ends = n.op == Op::logical_or;
-      Value v;
-      if (!one(*n.children[0], in, v)) return false;
-      if (truthy(v) != ends && !one(*n.children[1], in, v)) return false;
-      out = Value(truthy(v));
-      return true;
-    }
-    case Op::conditional: {
-      Value condition;
-      if (!one(*n.children[0], in, condition)) return false;
-      return one(*n.children[truthy(condition) ? 1 : 2], in, out);
-    }
+    case Op::logical_or:
+      return one_logic(n, in, out);
+    case Op::conditional:
+      return one_conditional(n, in, out);
     case Op::bind:
       return one(*n.children[0], in, slots_[n.slot]) && one(*n.children[1], in, out);
     case Op::reduce:
@@ -238,24 +204,14 @@ bool Eval::one(const Node& n, const Value& in, Value& out) {
       return search(n, in, false, out);
     case Op::is_in:
       return is_in(n, in, out);
-    case Op::is_empty: {
-      bool empty = true;
-      auto on_value = [&](const Value&) { return empty = false; };
-      if (!each(*n.children[0], in, on_value) && failed_) return false;
-      out = Value(empty);
-      return true;
-    }
+    case Op::is_empty:
+      return is_empty(n, in, out);
     case Op::map_values:
       return map_values(n, in, out);
     case Op::by_key:
       return by_key(n, in, out);
-    case Op::alternative: {
-      auto on_value = [&](const Value& v) {
-        out = v;
-        return true;
-      };
-      return each_alternative(n, in, on_value);
-    }
+    case Op::alternative:
+      return one_alternative(n, in, out);
     case Op::comma:
     case Op::attempt:
     case Op::select:
@@ -285,6 +241,67 @@ bool Eval::step(const Node& n, std::string_view name, Value& out) {
   }
   out = *found;
   return true;
+}
+
+bool Eval::one_step_by(const Node& n, const Value& in, Value& out) {
+  Value name;
+  if (!one(*n.children[0], in, name)) return false;
+  if (!name.is_string()) return fail(n, "a step is named by a string");
+  return spend(n, name.as_string().size() / 64) && step(n, name.as_string(), out);
+}
+
+bool Eval::one_pipe(const Node& n, const Value& in, Value& out) {
+  Value piped = in;
+  for (const NodePtr& stage : n.children) {
+    Value next;
+    if (!one(*stage, piped, next)) return false;
+    piped = std::move(next);
+  }
+  out = std::move(piped);
+  return true;
+}
+
+bool Eval::one_negated(const Node& n, const Value& in, Value& out) {
+  Value v;
+  if (!one(*n.children[0], in, v)) return false;
+  if (!v.is_number()) {
+    return fail(n, std::string("cannot negate ").append(kind_name(v)));
+  }
+  out = Value(-v.as_number());
+  return true;
+}
+
+bool Eval::one_binary(const Node& n, const Value& in, Value& out) {
+  Value a;
+  Value b;
+  const bool before = null_is_accepted_;
+  null_is_accepted_ = before || compares_with_null(n);
+  const bool good = one(*n.children[1], in, b) && one(*n.children[0], in, a);
+  null_is_accepted_ = before;
+  return good && apply_binary(n, a, b, out);
+}
+
+bool Eval::one_logic(const Node& n, const Value& in, Value& out) {
+  const bool ends = n.op == Op::logical_or;
+  Value v;
+  if (!one(*n.children[0], in, v)) return false;
+  if (truthy(v) != ends && !one(*n.children[1], in, v)) return false;
+  out = Value(truthy(v));
+  return true;
+}
+
+bool Eval::one_conditional(const Node& n, const Value& in, Value& out) {
+  Value condition;
+  if (!one(*n.children[0], in, condition)) return false;
+  return one(*n.children[truthy(condition) ? 1 : 2], in, out);
+}
+
+bool Eval::one_alternative(const Node& n, const Value& in, Value& out) {
+  auto on_value = [&](const Value& v) {
+    out = v;
+    return true;
+  };
+  return each_alternative(n, in, on_value);
 }
 
 bool Eval::collect(const Node& n, const Value& in, Value& out) {
@@ -425,6 +442,14 @@ bool Eval::is_in(const Node& n, const Value& in, Value& out) {
   };
   if (!each(*n.children[0], in, on_value) && failed_) return false;
   out = Value(found);
+  return true;
+}
+
+bool Eval::is_empty(const Node& n, const Value& in, Value& out) {
+  bool empty = true;
+  auto on_value = [&](const Value&) { return empty = false; };
+  if (!each(*n.children[0], in, on_value) && failed_) return false;
+  out = Value(empty);
   return true;
 }
 

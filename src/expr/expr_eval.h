@@ -75,6 +75,13 @@ class Eval {
   bool exactly_one(const Node& n, const Value& in, Value& out);
 
   bool one_path(const Node& n, const Value& in, Value& out);
+  bool one_step_by(const Node& n, const Value& in, Value& out);
+  bool one_pipe(const Node& n, const Value& in, Value& out);
+  bool one_negated(const Node& n, const Value& in, Value& out);
+  bool one_binary(const Node& n, const Value& in, Value& out);
+  bool one_logic(const Node& n, const Value& in, Value& out);
+  bool one_conditional(const Node& n, const Value& in, Value& out);
+  bool one_alternative(const Node& n, const Value& in, Value& out);
   bool one_object(const Node& n, const Value& in, Value& out);
   bool one_text(const Node& n, const Value& in, Value& out);
   bool one_reduce(const Node& n, const Value& in, Value& out);
@@ -82,6 +89,7 @@ class Eval {
   bool collect(const Node& n, const Value& in, Value& out);
   bool search(const Node& n, const Value& in, bool target, Value& out);
   bool is_in(const Node& n, const Value& in, Value& out);
+  bool is_empty(const Node& n, const Value& in, Value& out);
   bool map_values(const Node& n, const Value& in, Value& out);
   bool by_key(const Node& n, const Value& in, Value& out);
   // True if the values may be compared; otherwise it fails (ExprScope::fails_on_mixed_types).
@@ -92,6 +100,9 @@ class Eval {
   bool each_path(const Node& n, const Value& in, std::size_t suffixes, Sink sink);
   bool each_suffix(const Node& n, const Suffix& s, const Value& v, const Value* from,
                    const Value* to, Sink sink);
+  bool each_step_by(const Node& n, const Value& in, Sink sink);
+  bool each_negated(const Node& n, const Value& in, Sink sink);
+  bool each_binary(const Node& n, const Value& in, Sink sink);
   bool each_stage(const Node& n, const Value& in, std::size_t stage, Sink sink);
   bool each_member(const Node& n, const Value& in, std::vector<Value>& flat, Sink sink);
   bool each_text(const Node& n, const Value& in, std::size_t texts_left,

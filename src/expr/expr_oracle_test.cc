@@ -24,7 +24,7 @@
 namespace ae {
 namespace {
 
-struct Question {
+struct Query {
   std::string expression;
   std::string input;  // canonical JSON
 };
@@ -43,14 +43,14 @@ class InputScope final : public ExprScope {
 constexpr std::string_view kFailed = "fails";
 
 // All values as one array, or "fails", or the reason why the expression is rejected.
-std::string our_answer(const Question& q) {
+std::string evaluate(const Query& q) {
   const auto expr = Expr::parse(".input | [" + q.expression + "]");
-  if (!expr) return "refused: " + expr.error().message;
+  if (!expr) return "rejected: " + expr.error().message;
   const auto value = expr->eval(InputScope(*parse_json(q.input)));
   return value ? canonical(*value) : std::string(kFailed);
 }
 
-bool have_jq() { return std::system("command -v jq >/dev/null 2>&1") == 0; }
+bool is_jq_available() { return std::system("command -v jq >/dev/null 2>&1") == 0; }
 
 // Runs one program; returns the lines that it prints, or nullopt if it does not compile.
 std::optional<std::vector<std::string>> run_jq(const std::string& program) {
@@ -76,7 +76,7 @@ std::optional<std::vector<std::string>> run_jq(const std::string& program) {
   return lines;
 }
 
-std::string jq_term(const Question& q) {
+std::string jq_term(const Query& q) {
   // The input is passed as a JSON string, which is a valid jq string literal: `\(` does not occur
   // in JSON.
   std::string text;
@@ -84,46 +84,46 @@ std::string jq_term(const Question& q) {
   return "(" + text + " | fromjson | try [" + q.expression + "] catch {failed: true})\n";
 }
 
-// jq's result in our notation. Numbers that our values cannot represent count as "fails".
-std::string normalized_jq_answer(const std::string& line) {
+// jq's result as canonical JSON. Numbers that a Value cannot represent count as "fails".
+std::string normalized_jq_result(const std::string& line) {
   const auto value = parse_json(line, {.depth_max = 200});
   return value && value->is_array() ? canonical(*value) : std::string(kFailed);
 }
 
-std::vector<std::string> jq_answers(const std::vector<Question>& questions) {
+std::vector<std::string> jq_results(const std::vector<Query>& queries) {
   std::string program;
-  for (const Question& q : questions) program += (program.empty() ? "" : ",") + jq_term(q);
+  for (const Query& q : queries) program += (program.empty() ? "" : ",") + jq_term(q);
   const auto lines = run_jq(program);
-  std::vector<std::string> answers;
-  if (lines && lines->size() == questions.size()) {
-    for (const std::string& line : *lines) answers.push_back(normalized_jq_answer(line));
-    return answers;
+  std::vector<std::string> results;
+  if (lines && lines->size() == queries.size()) {
+    for (const std::string& line : *lines) results.push_back(normalized_jq_result(line));
+    return results;
   }
   // One of them does not compile or kills the process: run each separately.
-  for (const Question& q : questions) {
+  for (const Query& q : queries) {
     const auto line = run_jq(jq_term(q));
-    answers.push_back(line && line->size() == 1 ? normalized_jq_answer(line->front())
-                                                : "jq refuses it");
+    results.push_back(line && line->size() == 1 ? normalized_jq_result(line->front())
+                                                : "jq rejects it");
   }
-  return answers;
+  return results;
 }
 
 // Reports every difference.
-void check(const std::vector<Question>& questions, const std::string& repeat) {
+void check(const std::vector<Query>& queries, const std::string& repeat) {
   constexpr std::size_t kBatch = 40;
-  for (std::size_t at = 0; at < questions.size(); at += kBatch) {
-    const std::size_t end = std::min(at + kBatch, questions.size());
-    const std::vector<Question> batch(questions.begin() + static_cast<std::ptrdiff_t>(at),
-                                      questions.begin() + static_cast<std::ptrdiff_t>(end));
-    const auto answers = jq_answers(batch);
+  for (std::size_t at = 0; at < queries.size(); at += kBatch) {
+    const std::size_t end = std::min(at + kBatch, queries.size());
+    const std::vector<Query> batch(queries.begin() + static_cast<std::ptrdiff_t>(at),
+                                   queries.begin() + static_cast<std::ptrdiff_t>(end));
+    const auto results = jq_results(batch);
     for (std::size_t i = 0; i < batch.size(); ++i) {
-      const std::string our_result = our_answer(batch[i]);
+      const std::string our_result = evaluate(batch[i]);
       // jq evaluates constant parts at compile time, and rejects those that fail.
       const bool same =
-          our_result == answers[i] || (answers[i] == "jq refuses it" && our_result == kFailed);
+          our_result == results[i] || (results[i] == "jq rejects it" && our_result == kFailed);
       if (!same) {
         ADD_FAILURE() << batch[i].expression << "\n  of   " << batch[i].input << "\n  ours "
-                      << our_result << "\n  jq   " << answers[i] << "\n"
+                      << our_result << "\n  jq   " << results[i] << "\n"
                       << repeat;
       }
     }
@@ -410,7 +410,7 @@ class Generator {
  public:
   explicit Generator(std::uint64_t seed) : random_(seed) {}
 
-  Question question() { return {.expression = any(4), .input = canonical(input(3))}; }
+  Query query() { return {.expression = any(4), .input = canonical(input(3))}; }
 
  private:
   unsigned pick(unsigned n) { return static_cast<unsigned>(random_() % n); }
@@ -588,7 +588,7 @@ class Generator {
     }
   }
 
-  // Keys in order: jq keeps the order in which an object was built, our values do not.
+  // Keys in order: jq keeps the order in which an object was built, a Value does not.
   std::string object(unsigned d) {
     if (d == 0 || chance(15)) return one_of({"{}", "{a:1}", "{\"a\":null,\"d e\":2}"});
     switch (pick(4)) {
@@ -606,22 +606,22 @@ class Generator {
   std::mt19937_64 random_;
 };
 
-std::uint64_t number_from(const char* name, std::uint64_t otherwise) {
+std::uint64_t number_from(const char* name, std::uint64_t fallback) {
   const char* text = std::getenv(name);
-  return text == nullptr ? otherwise : std::strtoull(text, nullptr, 10);
+  return text == nullptr ? fallback : std::strtoull(text, nullptr, 10);
 }
 
 // Each expression with `count` inputs; across the expressions, all inputs are used.
-std::vector<Question> handwritten_questions(std::size_t count) {
-  std::vector<Question> questions;
+std::vector<Query> handwritten_queries(std::size_t count) {
+  std::vector<Query> queries;
   std::size_t next = 0;
   for (const std::string_view expression : kExpressions) {
     for (std::size_t i = 0; i < count; ++i) {
-      questions.push_back(
+      queries.push_back(
           {std::string(expression), std::string(kInputs[next++ % std::size(kInputs)])});
     }
   }
-  return questions;
+  return queries;
 }
 
 void check_generated(std::uint64_t cases) {
@@ -629,30 +629,30 @@ void check_generated(std::uint64_t cases) {
   cases = number_from("AETHERIS_CASES", cases);
   std::cout << "SEED " << seed << ", " << cases << " expressions\n";
   Generator generator(seed);
-  std::vector<Question> questions;
-  questions.reserve(cases);
-  for (std::uint64_t i = 0; i < cases; ++i) questions.push_back(generator.question());
-  check(questions, "repeat: AETHERIS_SEED=" + std::to_string(seed) + " AETHERIS_CASES=" +
-                       std::to_string(cases) + " ./dev test 'jq agrees on generated'");
+  std::vector<Query> queries;
+  queries.reserve(cases);
+  for (std::uint64_t i = 0; i < cases; ++i) queries.push_back(generator.query());
+  check(queries, "repeat: AETHERIS_SEED=" + std::to_string(seed) + " AETHERIS_CASES=" +
+                     std::to_string(cases) + " ./dev test 'jq agrees on generated'");
 }
 
-AE_TEST("expr/expr/jq agrees on every construct, written by hand") {
-  if (!have_jq()) GTEST_SKIP() << "jq is not installed";
-  check(handwritten_questions(2), "");
+AE_TEST("expr/expr/jq agrees on handwritten expressions") {
+  if (!is_jq_available()) GTEST_SKIP() << "jq is not installed";
+  check(handwritten_queries(2), "");
 }
 
-AE_TEST_SLOW("expr/expr/jq agrees on every construct of every input") {
-  if (!have_jq()) GTEST_SKIP() << "jq is not installed";
-  check(handwritten_questions(std::size(kInputs)), "");
+AE_TEST_SLOW("expr/expr/jq agrees on handwritten expressions with every input") {
+  if (!is_jq_available()) GTEST_SKIP() << "jq is not installed";
+  check(handwritten_queries(std::size(kInputs)), "");
 }
 
 AE_TEST("expr/expr/jq agrees on generated expressions") {
-  if (!have_jq()) GTEST_SKIP() << "jq is not installed";
+  if (!is_jq_available()) GTEST_SKIP() << "jq is not installed";
   check_generated(200);
 }
 
 AE_TEST_SLOW("expr/expr/jq agrees on many generated expressions") {
-  if (!have_jq()) GTEST_SKIP() << "jq is not installed";
+  if (!is_jq_available()) GTEST_SKIP() << "jq is not installed";
   check_generated(20'000);
 }
 

@@ -33,14 +33,14 @@ std::string filled(const Value& source, const ExprLimits& limits = {}) {
   return std::string(code_name(value.error().code)) + ": " + value.error().message;
 }
 
-AE_TEST("expr/template/a string that is one expression keeps the kind of its value") {
+AE_TEST("expr/template/a string that is one expression keeps the type of its value") {
   EXPECT_EQ(filled("${ .input.id }"), "7");
   EXPECT_EQ(filled("${.input.list}"), R"([1,{"a":1,"b":2}])");
   EXPECT_EQ(filled("${ .input.none }"), "null");
   EXPECT_EQ(filled("${ {a: {b: .input.id}} }"), R"({"a":{"b":7}})");
 }
 
-AE_TEST("expr/template/in a longer string strings go in as they are, other values as JSON") {
+AE_TEST("expr/template/interpolated strings are inserted as they are, other values as JSON") {
   EXPECT_EQ(filled("id=${ .input.id }"), R"("id=7")");
   EXPECT_EQ(filled("${ .input.name }!"), R"("Ann!")");
   EXPECT_EQ(filled(" ${ .input.id }"), R"(" 7")");
@@ -50,13 +50,13 @@ AE_TEST("expr/template/in a longer string strings go in as they are, other value
   EXPECT_EQ(filled("x ${ .input.id > 3 }"), R"("x true")");
 }
 
-AE_TEST("expr/template/null in a longer string is a failure") {
+AE_TEST("expr/template/an interpolated null fails") {
   const std::string got = filled("x ${ .input.none }");
   EXPECT_TRUE(got.starts_with("expression_failed: an expression inside a longer string is null"))
       << got;
 }
 
-AE_TEST("expr/template/a failure names the string and the expression in it") {
+AE_TEST("expr/template/failure() reports the path of the string and the expression") {
   const auto failed = [](const Value& source) {
     const auto compiled = Template::compile(source);
     EXPECT_TRUE(compiled);
@@ -75,14 +75,14 @@ AE_TEST("expr/template/a failure names the string and the expression in it") {
   EXPECT_FALSE(Template::compile("${ .input.id }")->failure(Scope()));
 }
 
-AE_TEST("expr/template/two dollars write the opening of an expression") {
+AE_TEST("expr/template/two dollar signs escape the opening of an expression") {
   EXPECT_EQ(filled("$${ .input.id }"), R"("${ .input.id }")");
   EXPECT_EQ(filled("a $${b} ${ .input.id } $$$ $"), R"("a ${b} 7 $$$ $")");
   EXPECT_EQ(filled("$$${ .input.id }"), R"("$${ .input.id }")");
   EXPECT_EQ(filled("$100 {} }"), R"("$100 {} }")");
 }
 
-AE_TEST("expr/template/the end of an expression is found behind braces, texts and comments") {
+AE_TEST("expr/template/the end of an expression is found after braces, strings and comments") {
   EXPECT_EQ(filled(R"(${ {a: "}"} })"), R"({"a":"}"})");
   EXPECT_EQ(filled(R"t(<${ "}{\("a}" + "\("}")")" }>)t"), R"("<}{a}}>")");
   EXPECT_EQ(filled("${ 1 # }\n + 1 }"), "2");
@@ -90,42 +90,42 @@ AE_TEST("expr/template/the end of an expression is found behind braces, texts an
   EXPECT_EQ(filled(R"(${ {a: {b: {}}} | .a }x)"), R"("{\"b\":{}}x")");
 }
 
-AE_TEST("expr/template/whole values are filled in, keys stay") {
+AE_TEST("expr/template/expressions in nested values are evaluated, keys are literal") {
   EXPECT_EQ(filled(json(R"({"a":["${ .input.id }",1,{"b":"n: ${ .input.name }"}],"c":null})")),
             R"({"a":[7,1,{"b":"n: Ann"}],"c":null})");
   EXPECT_EQ(filled(json(R"({"$${a}":1})")), R"({"${a}":1})");
 }
 
-AE_TEST("expr/template/all faults are told, each with its place") {
+AE_TEST("expr/template/all errors are reported with their positions") {
   Template out;
-  const auto faults = Template::compile(
+  const auto errors = Template::compile(
       json(R"({"a":["ok","x ${ 1 + } ${ .input.id } ${ ) }"],"b/c":{"d":"${ 1"},"e ${ 1 }":2})"),
       out);
-  ASSERT_EQ(faults.size(), 4u);
-  EXPECT_EQ(faults[0].pointer, "/a/1");
-  EXPECT_EQ(faults[0].offset, 2u);
-  EXPECT_EQ(faults[0].error.code, Code::plan_invalid);
-  EXPECT_EQ(faults[0].error.message, "line 1, column 6: expected a value but found the end");
-  EXPECT_EQ(faults[1].pointer, "/a/1");
-  EXPECT_EQ(faults[1].offset, 26u);
-  EXPECT_EQ(faults[2].pointer, "/b~1c/d");
-  EXPECT_NE(faults[2].error.message.find("not closed"), std::string::npos);
-  EXPECT_EQ(faults[3].pointer, "/e ${ 1 }");
-  EXPECT_NE(faults[3].error.message.find("a key must be literal"), std::string::npos);
+  ASSERT_EQ(errors.size(), 4u);
+  EXPECT_EQ(errors[0].pointer, "/a/1");
+  EXPECT_EQ(errors[0].offset, 2u);
+  EXPECT_EQ(errors[0].error.code, Code::plan_invalid);
+  EXPECT_EQ(errors[0].error.message, "line 1, column 6: expected a value but found the end");
+  EXPECT_EQ(errors[1].pointer, "/a/1");
+  EXPECT_EQ(errors[1].offset, 26u);
+  EXPECT_EQ(errors[2].pointer, "/b~1c/d");
+  EXPECT_NE(errors[2].error.message.find("not closed"), std::string::npos);
+  EXPECT_EQ(errors[3].pointer, "/e ${ 1 }");
+  EXPECT_NE(errors[3].error.message.find("a key must be literal"), std::string::npos);
 }
 
-AE_TEST("expr/template/an opened expression that never ends is a fault") {
+AE_TEST("expr/template/an unclosed expression is an error") {
   EXPECT_TRUE(filled("${").find("the `${` is not closed") != std::string::npos);
   EXPECT_TRUE(filled("a ${ \"}\" ").find("the `${` is not closed") != std::string::npos);
   EXPECT_TRUE(filled("${ ( }").find("expected") != std::string::npos);
 }
 
-AE_TEST("expr/template/a failure names the string") {
+AE_TEST("expr/template/an evaluation error reports the path of the string") {
   EXPECT_EQ(filled(json(R"({"a":[0,"${ .nope }"]})")),
             "expression_failed: at /a/1: line 1, column 2: there is no `.nope` here");
 }
 
-AE_TEST("expr/template/what it mentions is known, and whether it is constant") {
+AE_TEST("expr/template/roots() lists roots and steps, is_constant() reports constant templates") {
   const auto compiled =
       Template::compile(json(R"(["${ .input.a }","x${ .steps.a.x }${ .steps[\"b\"] }"])"));
   ASSERT_TRUE(compiled);
@@ -136,7 +136,7 @@ AE_TEST("expr/template/what it mentions is known, and whether it is constant") {
   EXPECT_FALSE(Template::compile(Value("${ 1 }"))->is_constant());
 }
 
-AE_TEST("expr/template/its expressions share one budget and its value one depth") {
+AE_TEST("expr/template/all expressions share one fuel budget, and depth counts the whole value") {
   EXPECT_NE(filled(json(R"(["${ [range(60)] }","${ [range(60)] }"])"), {.fuel = 100}).find("steps"),
             std::string::npos);
   EXPECT_EQ(filled(json(R"([[["${ [[1]] }"]]])"), {.depth_max = 5}), "[[[[[1]]]]]");
@@ -149,7 +149,7 @@ AE_TEST("expr/template/its expressions share one budget and its value one depth"
       std::string::npos);
 }
 
-AE_TEST("expr/template/the parts of one string can be had apart") {
+AE_TEST("expr/template/parts() splits a string into literals and expressions") {
   const auto parts = Template::parts("http://h/${ .input.id }?q=${ .input.name }");
   ASSERT_TRUE(parts);
   ASSERT_EQ(parts->size(), 4u);

@@ -11,6 +11,7 @@
 #include "base/hash.h"
 #include "engine/state/view_values.h"
 #include "json/json.h"
+#include "log/field_names.h"
 
 namespace ae::engine {
 namespace {
@@ -61,16 +62,16 @@ void Drift::note(const Event& event, std::string_view tool, std::string_view wha
 
 // Versions of the processes that ran the job. The job's own version is that of its first event.
 void Drift::execution(const Event& event, const VersionMismatched& versions) {
-  LastValue& last = last_values_[{"", "execution_version", ""}];
+  LastValue& last = last_values_[{"", field::execution_version, ""}];
   if (last.seq == 0) last = {versions.job_version, 1};
-  note(event, "", "execution_version", versions.worker_version);
+  note(event, "", field::execution_version, versions.worker_version);
 }
 
 void Drift::plan(const Event& event, const PlanGenerated& plan) {
   const Value& tools = plan.task_graph["tools"];
   if (!tools.is_object()) return;
   for (const auto& [name, tool] : tools.members()) {
-    note(event, name, "tool_version", tool.text("version"));
+    note(event, name, field::tool_version, tool.text(field::version));
     note(event, name, "args_schema", schema_digest(tool["args_schema"]));
     note(event, name, "result_schema", schema_digest(tool["result_schema"]));
     if (tool.find("provider")) note(event, name, "provider", tool.text("provider"));
@@ -82,7 +83,7 @@ void Drift::started(const Event& event, const ToolInvocationStarted& started) {
   static const Hash kNoSchema = sha256("null");
   Call& call = calls_[started.step_id];
   call = {started.tool_name, std::string(started.arguments.value.text("model"))};
-  note(event, call.tool, "tool_version", started.tool_version);
+  note(event, call.tool, field::tool_version, started.tool_version);
   if (const auto& schema = started.request_schema_hash) {
     note(event, call.tool, "args_schema", *schema == kNoSchema ? "" : to_hex(*schema));
   }

@@ -4,6 +4,9 @@
 #include "base/ids.h"
 #include "engine/heart/recorded_value.h"
 #include "engine/state/view_values.h"
+#include "log/decisions.h"
+#include "log/field_names.h"
+#include "log/outcome.h"
 
 namespace ae::engine {
 namespace {
@@ -15,10 +18,9 @@ bool has_decision(std::string_view key) {
 }
 
 bool is_human_decision(const DecisionRecorded& event) {
-  const std::string_view kind = event.kind, state = or_empty(event.state);
-  if (kind == "approval") return state == "approved" || state == "rejected" || state == "edited";
-  if (kind == "confirmation") return state == "accept" || state == "fail";
-  return kind == "in_doubt" && event.by != "probe" && state != "resend";
+  return is_decision<ApprovalAnswered>(event) || is_decision<ArgumentsEdited>(event) ||
+         is_decision<ConfirmationAnswered>(event) ||
+         (is_decision<OutcomeDecided>(event) && event.by != "probe");
 }
 
 bool is_human_answer(const WaitCompleted& event) {
@@ -45,7 +47,7 @@ std::string_view EffectKinds::kind_of(const Event& event) {
     return "";
   }
   if (const auto* finished = as<ToolInvocationFinished>(event)) {
-    if (finished->outcome == "unknown" && !finished->error)
+    if (finished->outcome == to_text(OutcomeKind::unknown) && !finished->error)
       return "";  // closed without observation
     return of_models_.contains(finished->invocation_id) ? "llm" : "tool";
   }
@@ -76,13 +78,13 @@ Value effect_entry(const Event& event, std::string_view kind) {
     if (const auto of = step_of_effect(id, records)) step = of->text;
   }
   const auto* finished = as<ToolInvocationFinished>(event);
-  return Value::object({{"at", to_text(event.created_at)},
-                        {"effect_id", or_null(id)},
-                        {"kind", kind},
-                        {"node_id", or_null(node_of(event))},
+  return Value::object({{field::at, to_text(event.created_at)},
+                        {field::effect_id, or_null(id)},
+                        {field::kind, kind},
+                        {field::node_id, or_null(node_of(event))},
                         {"seq", event.seq},
-                        {"step_id", or_null(step)},
-                        {"try", finished != nullptr ? Value(finished->try_no) : Value()},
+                        {field::step_id, or_null(step)},
+                        {field::try_, finished != nullptr ? Value(finished->try_no) : Value()},
                         {"type", event_name(event)}});
 }
 

@@ -22,25 +22,25 @@ std::vector<std::string> effects_of(const JobFixture& job) {
 
 Value drift_of(const JobFixture& job) { return trace_view(job.state, job.log)["drift"]; }
 
-using Words = std::vector<std::string>;
+using Names = std::vector<std::string>;
 
 constexpr std::string_view kModel =
     "{'tools':{'model:main':{'effect':'read','provider':'openai',"
     "'retry':{'max_attempts':3,'retry_on':['timeout']}}}}";
 
-std::string asks(std::string_view id, std::string_view model, std::string_view needs = "[]") {
+std::string model_call(std::string_view id, std::string_view model, std::string_view needs = "[]") {
   return "{'id':'" + std::string(id) +
          "','kind':'llm','tool':'model:main','needs':" + std::string(needs) + ",'args':{'model':'" +
          std::string(model) + "','messages':[{'role':'user','content':'x'}]}}";
 }
 
-AE_TEST("effects/calls, models, chance and timers are records of effects, each of its kind") {
-  JobFixture job("[{'id':'a','kind':'tool','tool':'put'}," + asks("n", "small", "['a']") +
+AE_TEST("effects/calls, models, random values and timers are effects, each with its kind") {
+  JobFixture job("[{'id':'a','kind':'tool','tool':'put'}," + model_call("n", "small", "['a']") +
                      ",{'id':'t','kind':'wait','wait':{'type':'timer','for':'1h'},'needs':['n']}]",
                  {.more = kModel});
   job.claim().fails("a", "connect").after(1min).ok("a").ok("n", "{'text':'hi'}").after(2h);
   ASSERT_EQ(job.status(), "completed");
-  EXPECT_EQ(effects_of(job), (Words{"tool tool_invocation_finished", "random random_recorded",
+  EXPECT_EQ(effects_of(job), (Names{"tool tool_invocation_finished", "random random_recorded",
                                     "tool tool_invocation_finished", "llm tool_invocation_finished",
                                     "time timer_fired"}));
   const Value first = trace_view(job.state, job.log)["effects"].items()[0];
@@ -50,60 +50,58 @@ AE_TEST("effects/calls, models, chance and timers are records of effects, each o
             EventType::tool_invocation_finished);
 }
 
-AE_TEST(
-    "effects/what people answer is recorded once: to a wait, of a call, of a doubt, of a change") {
+AE_TEST("effects/a human answer is one effect: to a wait, a call or an unknown outcome") {
   JobFixture wait(
       "[{'id':'w','kind':'wait','wait':{'type':'human','key':'k'}},"
       " {'id':'s','kind':'wait','wait':{'type':'signal','key':'s'}}]");
   wait.claim().approve("w").signal("s");
-  EXPECT_EQ(effects_of(wait), (Words{"human wait_completed"})) << "a signal is nobody's answer";
+  EXPECT_EQ(effects_of(wait), (Names{"human wait_completed"})) << "a signal is not a human answer";
   JobFixture call("[{'id':'a','kind':'tool','tool':'buy'}]",
                   {.more = "{'tools':{'buy':{'approval':'required'}}}"});
   call.claim();
-  EXPECT_EQ(effects_of(call), Words{}) << "nobody has answered";
+  EXPECT_EQ(effects_of(call), Names{}) << "the call is not answered yet";
   call.approve("a").ok("a");
-  EXPECT_EQ(effects_of(call), (Words{"human decision_recorded", "tool tool_invocation_finished"}));
+  EXPECT_EQ(effects_of(call), (Names{"human decision_recorded", "tool tool_invocation_finished"}));
   JobFixture doubt("[{'id':'a','kind':'tool','tool':'pay'}]");
   doubt.claim().unknown("a").resolve("a", "happened", "1");
-  EXPECT_EQ(effects_of(doubt), (Words{"tool tool_invocation_finished", "human decision_recorded"}));
+  EXPECT_EQ(effects_of(doubt), (Names{"tool tool_invocation_finished", "human decision_recorded"}));
   JobFixture late("[{'id':'w','kind':'wait','wait':{'type':'human','key':'k','expires':'1h'}}]");
   late.claim().after(2h);
-  EXPECT_EQ(effects_of(late), (Words{"time timer_fired"})) << "nobody answered";
+  EXPECT_EQ(effects_of(late), (Names{"time timer_fired"})) << "the wait expired";
 }
 
-AE_TEST(
-    "effects/a look at what was changed is answered by a person, an answer of a probe is none") {
-  JobFixture seen(
+AE_TEST("effects/an operator's confirmation is a human effect, the answer of a probe is not") {
+  JobFixture checked(
       "[{'id':'a','kind':'tool','tool':'make'},"
       " {'id':'b','kind':'tool','tool':'put','needs':['a']}]",
       {.more = "{'tools':{'make':{'changes':[{'type':'f','id':'x','op':'create',"
                "'version':'1'}],'verify':{'by':'file','mode':'human'}}}}"});
-  seen.external_checks["x"] = {
+  checked.external_checks["x"] = {
       .verdict = CheckVerdict::mismatch, .expected = "1", .observed = "2", .reason = {}};
-  seen.claim().ok("a").crash();
-  ASSERT_EQ(seen.status(), "parked") << seen.log_text();
-  EXPECT_EQ(effects_of(seen), (Words{"tool tool_invocation_finished"}));
-  seen.confirm("a", "accept");
-  ASSERT_EQ(seen.refused, std::nullopt);
-  EXPECT_EQ(effects_of(seen).back(), "human decision_recorded") << seen.log_text();
-  JobFixture asked(
+  checked.claim().ok("a").crash();
+  ASSERT_EQ(checked.status(), "parked") << checked.log_text();
+  EXPECT_EQ(effects_of(checked), (Names{"tool tool_invocation_finished"}));
+  checked.confirm("a", "accept");
+  ASSERT_EQ(checked.refused, std::nullopt);
+  EXPECT_EQ(effects_of(checked).back(), "human decision_recorded") << checked.log_text();
+  JobFixture probed(
       "[{'id':'a','kind':'tool','tool':'buy'}]",
       {.more = "{'tools':{'buy':{'effect':'at_most_once','on_in_doubt':'probe','probe':"
                "{'tool':'look','happened':'${ .result }'}}}}"});
-  asked.claim().times_out("a").after(71s).ok("a/probe", "7");
-  ASSERT_EQ(asked.status(), "completed");
-  EXPECT_EQ(effects_of(asked),
-            (Words{"tool tool_invocation_finished", "tool tool_invocation_finished"}));
+  probed.claim().times_out("a").after(71s).ok("a/probe", "7");
+  ASSERT_EQ(probed.status(), "completed");
+  EXPECT_EQ(effects_of(probed),
+            (Names{"tool tool_invocation_finished", "tool tool_invocation_finished"}));
 }
 
 // ---------------------------------------------------------------- drift
 
-AE_TEST("schema/a call names the schema that its arguments were held to, when there is one") {
+AE_TEST("schema/each try records the hash of the schema of its arguments, if there is one") {
   JobFixture job("[{'id':'a','kind':'tool','tool':'t'},{'id':'b','kind':'tool','tool':'put'}]",
                  {.more = "{'tools':{'t':{'retry':{'max_attempts':2,'retry_on':['connect']},"
                           "'args_schema':{'type':'object'}}}}"});
   job.claim().fails("a", "connect").after(1min).ok("a").ok("b");
-  std::size_t named = 0;
+  std::size_t with_schema = 0;
   for (const Event& event : job.log) {
     const auto* started = as<ToolInvocationStarted>(event);
     if (started == nullptr) continue;
@@ -111,10 +109,10 @@ AE_TEST("schema/a call names the schema that its arguments were held to, when th
       EXPECT_FALSE(started->request_schema_hash);
       continue;
     }
-    named++;
+    with_schema++;
     EXPECT_EQ(started->request_schema_hash, sha256(R"({"type":"object"})"));
   }
-  EXPECT_EQ(named, 2u) << "in each try";
+  EXPECT_EQ(with_schema, 2u) << "in each try";
   VerifyInput input;
   input.job = job.state.job;
   input.events = job.log;
@@ -126,8 +124,8 @@ AE_TEST("schema/a call names the schema that its arguments were held to, when th
   EXPECT_FALSE(verify(input, uncached_plan_source()).replay.ok);
 }
 
-AE_TEST("drift/a job that nothing changes under has none") {
-  JobFixture job("[{'id':'a','kind':'tool','tool':'put'}," + asks("n", "small") + "]",
+AE_TEST("drift/a job whose tools and models do not change has no drift") {
+  JobFixture job("[{'id':'a','kind':'tool','tool':'put'}," + model_call("n", "small") + "]",
                  {.more = kModel});
   job.claim().ok("a").ok("n", "{'text':'x','model':'small-1'}");
   EXPECT_EQ(drift_of(job), json("[]"));
@@ -156,7 +154,7 @@ AE_TEST("drift/a tool that has changed since the plan is shown once, at its firs
   EXPECT_EQ(trace["nodes"].items()[2]["tries"].items()[0]["tool_version"], "ffffffffffffffff");
 }
 
-AE_TEST("drift/another plan's schemas and versions are shown, and what becomes none") {
+AE_TEST("drift/schemas and versions that another plan changes or removes are shown") {
   const auto plan = [](std::string_view more, const char* node) {
     return compiled(
         graph("[{'id':'a','kind':'tool','tool':'t'},"
@@ -189,9 +187,9 @@ AE_TEST("drift/an approved call of a tool without a schema is no drift") {
   EXPECT_EQ(drift_of(job), json("[]"));
 }
 
-AE_TEST("drift/another model that is asked, or that answers, is shown") {
-  JobFixture job("[" + asks("one", "small") + "," + asks("two", "small", "['one']") + "," +
-                     asks("three", "large", "['two']") + "]",
+AE_TEST("drift/a change of the requested or the answering model is shown") {
+  JobFixture job("[" + model_call("one", "small") + "," + model_call("two", "small", "['one']") +
+                     "," + model_call("three", "large", "['two']") + "]",
                  {.more = kModel});
   job.claim()
       .ok("one", "{'text':'1','model':'small-1'}")
@@ -208,8 +206,8 @@ AE_TEST("drift/another model that is asked, or that answers, is shown") {
 }
 
 // The planner_version of each plan of the job; "" = not recorded.
-Words planners_of(const JobFixture& job) {
-  Words planners;
+Names planners_of(const JobFixture& job) {
+  Names planners;
   for (const Event& event : job.log) {
     const auto* plan = as<PlanGenerated>(event);
     if (plan != nullptr) planners.push_back(or_empty(plan->planner_version));
@@ -217,20 +215,20 @@ Words planners_of(const JobFixture& job) {
   return planners;
 }
 
-AE_TEST("plan/a plan says what wrote it, also one that replaces another or goes on in a fork") {
+AE_TEST("plan/a plan records its planner version, also after a replacement or a fork") {
   JobFixture job(
       "[{'id':'a','kind':'tool','tool':'put'},"
       " {'id':'w','kind':'wait','needs':['a'],'wait':{'type':'signal'}}]");
   job.claim().ok("a");
   job.replan(compiled(graph("[{'id':'a','kind':'tool','tool':'put'}]")));
   ASSERT_EQ(job.refused, std::nullopt);
-  EXPECT_EQ(planners_of(job), (Words{std::string(kPlannerVersion), std::string(kPlannerVersion)}));
+  EXPECT_EQ(planners_of(job), (Names{std::string(kPlannerVersion), std::string(kPlannerVersion)}));
   const JobFixture fork(*job.fork(job.log.size()), "other");
-  EXPECT_EQ(planners_of(fork), (Words{std::string(kPlannerVersion)}));
+  EXPECT_EQ(planners_of(fork), (Names{std::string(kPlannerVersion)}));
   // A fork of a log without planner_version does not invent one.
   std::get<PlanGenerated>(job.log[1].body).planner_version.reset();
   const JobFixture unknown(*job.fork(2), "third");
-  EXPECT_EQ(planners_of(unknown), (Words{""}));
+  EXPECT_EQ(planners_of(unknown), (Names{""}));
   EXPECT_FALSE(unknown.last<PlanGenerated>().planner_version);
 }
 

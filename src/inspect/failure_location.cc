@@ -8,6 +8,7 @@
 #include "engine/heart/evaluate.h"
 #include "engine/heart/request.h"
 #include "engine/state/view_values.h"
+#include "log/field_names.h"
 #include "log/redacted.h"
 
 namespace ae::engine {
@@ -143,8 +144,8 @@ Reads reads_of(const State& state, const FailureLocation& location) {
   const auto parsed = Expr::parse(expression);
   if (!parsed) return reads;
   const ExprRoots& roots = parsed->roots();
-  if (roots.roots.contains("input")) {
-    const auto members = roots.members.find("input");
+  if (roots.roots.contains(field::input)) {
+    const auto members = roots.members.find(field::input);
     std::vector<Value> names;
     if (members != roots.members.end())
       names.assign(members->second.begin(), members->second.end());
@@ -237,15 +238,15 @@ Value job_error_view(const State& state) {
     }
   }
   Reads reads = reads_of(state, location);
-  return Value::object({{"code", state.error->code},
+  return Value::object({{field::code, state.error->code},
                         {"committed", committed_nodes(state)},
                         {"expression", or_null(location.field ? location.field->expression : "")},
                         {"field", or_null(location.field ? location.field->field : "")},
-                        {"idempotency_key", refused_key},
+                        {field::idempotency_key, refused_key},
                         {"item", item},
                         {"message", state.error->message},
                         {"model", or_null(model)},
-                        {"node_id", node_id},
+                        {field::node_id, node_id},
                         {"reads_input", std::move(reads.input)},
                         {"reads_kept", Value::array(std::move(reads.imported))},
                         {"summary", summary_of(state, location, tool, model)},
@@ -257,7 +258,7 @@ Value job_error_view(const State& state) {
 Value step_error_view(const State& state, const Step& step, const Value& error, std::size_t& left) {
   if (!error.is_object()) return error;
   std::optional<FailedField> field;
-  const std::string_view code = error.text("code");
+  const std::string_view code = error.text(field::code);
   if (step.failure && step.role == Role::node && left > 0 && is_of_evaluation(code)) {
     left--;
     field = field_of(state, step, code);

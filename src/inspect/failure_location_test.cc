@@ -20,7 +20,7 @@ struct Case {
   const char* summary;
 };
 
-AE_TEST("failure/an expression that fails is named with its node, tool and field") {
+AE_TEST("failure/a failed expression is reported with its node, tool and field") {
   const Case cases[] = {
       {"[{'id':'a','kind':'tool','tool':'put','args':{'rows':['x',{'id':'n ${ .input.none }'}]}}]",
        "{}", "node a (tool put): args.rows[1].id: .input.none is null"},
@@ -85,7 +85,7 @@ AE_TEST("failure/an error names the members of the input that its expression rea
             "node a (tool put): http.url: .args.id is null (args.id is .input.none)");
 }
 
-AE_TEST("failure/an error lists the nodes that took effect, not reads and not what was undone") {
+AE_TEST("failure/an error lists the nodes that took effect, without reads") {
   JobFixture job(
       "[{'id':'r','kind':'tool','tool':'get'},{'id':'a','kind':'tool','tool':'put','needs':['r']},"
       "{'id':'b','kind':'tool','tool':'put','needs':['a']}]",
@@ -94,16 +94,16 @@ AE_TEST("failure/an error lists the nodes that took effect, not reads and not wh
   EXPECT_EQ(error_of(job)["committed"], json("['a']"));
 }
 
-AE_TEST("failure/an error names the kept results that its expression reads, and no others") {
+AE_TEST("failure/an error names the imported results that its expression reads, and no others") {
   JobFixture first(
       "[{'id':'a','kind':'tool','tool':'put'},{'id':'other','kind':'tool','tool':'put'},"
       "{'id':'b','kind':'tool','tool':'put','needs':['a','other'],'args':{'id':'${ .steps.a.n | "
       "floor }'}}]");
   first.claim().ok("a", "{'n':'text'}").ok("other", "{'n':1}");
-  EXPECT_EQ(error_of(first)["reads_kept"], json("[]")) << "its results are its own";
-  JobFixture again(*first.fork(first.seq_of(EventType::node_started, "b")), "job-2");
-  again.claim();
-  EXPECT_EQ(error_of(again)["reads_kept"], json("['a']"));
+  EXPECT_EQ(error_of(first)["reads_kept"], json("[]")) << "the results are not imported";
+  JobFixture fork(*first.fork(first.seq_of(EventType::node_started, "b")), "job-2");
+  fork.claim();
+  EXPECT_EQ(error_of(fork)["reads_kept"], json("['a']"));
 }
 
 AE_TEST("failure/the output of a job is a field without a node") {
@@ -116,7 +116,7 @@ AE_TEST("failure/the output of a job is a field without a node") {
   EXPECT_TRUE(error["node_id"].is_null() && error["tool"].is_null());
 }
 
-AE_TEST("failure/a call that fails is named with its node, item and tool") {
+AE_TEST("failure/a failed call is reported with its node, item and tool") {
   JobFixture job("[{'id':'m','kind':'map','over':[1,2],'max_parallel':1,'do':{'tool':'once'}}]");
   job.claim().ok("m/0").fails("m/1", "http_404");
   const Value error = error_of(job);
@@ -128,7 +128,7 @@ AE_TEST("failure/a call that fails is named with its node, item and tool") {
       << error.text("summary");
 }
 
-AE_TEST("failure/a job that ends by its deadline failed at no node") {
+AE_TEST("failure/a job that ends at its deadline has no failed node") {
   JobFixture job("[{'id':'w','kind':'wait','wait':{'type':'signal'}}]", {.deadline = 1h});
   job.claim().after(2h);
   const Value error = error_of(job);
@@ -156,15 +156,15 @@ AE_TEST("failure/the trace evaluates the first 16 failed steps again") {
   job.claim();
   EXPECT_EQ(job.status(), "completed") << job.log_text();
   const Value trace = trace_view(job.state, job.log);
-  std::size_t named = 0;
+  std::size_t located = 0;
   for (const Value& item : trace["nodes"].items()[0]["items"].items()) {
     EXPECT_EQ(item["error"].text("code"), "expression_failed");
-    named += item["error"].text("expression") == ".input.x";
+    located += item["error"].text("expression") == ".input.x";
   }
-  EXPECT_EQ(named, kStepsLocated);
+  EXPECT_EQ(located, kStepsLocated);
 }
 
-AE_TEST("failure/what is stored of it stays as it was") {
+AE_TEST("failure/the location of an error is not stored in the log") {
   JobFixture job("[{'id':'a','kind':'tool','tool':'put','args':{'id':'n ${ .input.x }'}}]");
   job.claim();
   const Event& last = job.log.back();

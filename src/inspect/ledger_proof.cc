@@ -181,40 +181,39 @@ const LedgerProof::Try* LedgerProof::find(const InvocationId& invocation,
 // Every field of the record is compared with the log. Only its checksum covers what the log does
 // not contain yet (created_at; an outcome that is not imported).
 std::string LedgerProof::check_effect(const VerifyInput::Effect& effect) const {
-  auto record =
+  const auto stored =
       read_side_record(effect_location(job_, effect.invocation, effect.try_no), effect.record);
-  if (!record) return "is not what was written";
+  if (!stored) return "is not what was written";
   const Try* logged = find(effect.invocation, effect.try_no);
   if (logged == nullptr) return "belongs to no call in the log";
   const Call& call = calls_.at(effect.invocation);
-  const Value& r = *record;
-  if (r.text("job_id") != job_.text || r.text(field::invocation_id) != effect.invocation.text ||
-      r[field::try_] != Value(std::uint64_t{effect.try_no}) ||
-      r.text(field::command_id) != call.command.text ||
-      r.text(field::idempotency_key) != call.key.text ||
-      r.text(field::input_ref) != call.arguments_hash ||
-      (!logged->attempt.empty() && r.text(field::attempt_id) != logged->attempt)) {
+  const auto record = record_from_json<EffectRecord>(*stored);
+  if (!record) return "cannot be read: " + record.error().message;
+  if (record->job_id != job_.text || record->invocation_id != effect.invocation ||
+      record->try_no != std::int64_t{effect.try_no} || record->command_id != call.command ||
+      record->idempotency_key != call.key || record->input_ref != call.arguments_hash ||
+      (!logged->attempt.empty() && record->attempt_id != logged->attempt)) {
     return "names another call than the log";
   }
-  if (is_erased_effect(r)) return check_outcome(*logged, r.text(field::outcome));
-  const auto expected = finished_payload(r);
+  if (record->erased == true) return check_outcome(*logged, record->outcome);
+  const auto expected = finished_payload(*record);
   if (!expected) return "has no outcome";
   for (const ToolInvocationFinished* late : logged->later) {
     if (is_same_record(*late, *expected)) return {};
   }
   if (logged->end == nullptr || is_same_record(*logged->end, *expected)) return {};
   // A try that was closed with an unknown outcome does not contradict an outcome observed later.
-  if (logged->outcome == field::unknown || logged->outcome == "timeout") return {};
-  return "has " + std::string(r.text(field::outcome)) + ", the log " + logged->outcome +
-         (r.text(field::outcome) == logged->outcome ? " with another content" : "");
+  if (logged->is_unknown()) return {};
+  const std::string outcome = record->outcome;
+  return "has " + outcome + ", the log " + logged->outcome +
+         (outcome == logged->outcome ? " with another content" : "");
 }
 
 // The content was erased, but the outcome can still be compared with the log.
 std::string LedgerProof::check_outcome(const Try& logged, std::string_view outcome) {
   const bool same =
       std::ranges::any_of(logged.later, [&](const auto* late) { return late->outcome == outcome; });
-  const bool open =
-      logged.end == nullptr || logged.outcome == field::unknown || logged.outcome == "timeout";
+  const bool open = logged.end == nullptr || logged.is_unknown();
   if (same || open || logged.outcome == outcome) return {};
   return "has " + std::string(outcome) + ", the log " + logged.outcome;
 }

@@ -15,6 +15,7 @@
 #include "inspect/verify.h"
 #include "json/value.h"
 #include "log/event.h"
+#include "log/outcome.h"
 #include "plan/plan.h"
 
 namespace ae::engine {
@@ -46,6 +47,10 @@ class LedgerProof {
     std::string attempt, deadline;
     const ToolInvocationFinished* end = nullptr;
     std::vector<const ToolInvocationFinished*> later;  // late results
+
+    bool is_unknown() const {
+      return outcome == to_text(OutcomeKind::unknown) || outcome == to_text(OutcomeKind::timeout);
+    }
   };
   struct Call {
     StepId command;

@@ -16,6 +16,8 @@
 #include "inspect/field_json.h"
 #include "inspect/ledger_proof.h"
 #include "json/json.h"
+#include "log/decisions.h"
+#include "log/field_names.h"
 #include "plan/model_calls.h"
 
 namespace ae::engine {
@@ -184,54 +186,52 @@ std::string ReplayProof::check_answer(const State& state, const CommandCommitted
   const auto other = [](std::string_view field) {
     return "has another " + std::string(field) + " than the call and its answer";
   };
-  if (event.llm_provider != expected.llm_provider) return other("llm_provider");
-  if (event.llm_model != expected.llm_model) return other("llm_model");
-  if (event.llm_temperature != expected.llm_temperature) return other("llm_temperature");
-  if (event.prompt_hash != expected.prompt_hash && !state.blind_erased) return other("prompt_hash");
-  return event.usage == expected.usage ? "" : other("usage");
+  if (event.llm_provider != expected.llm_provider) return other(field::llm_provider);
+  if (event.llm_model != expected.llm_model) return other(field::llm_model);
+  if (event.llm_temperature != expected.llm_temperature) return other(field::llm_temperature);
+  if (event.prompt_hash != expected.prompt_hash && !state.blind_erased)
+    return other(field::prompt_hash);
+  return event.usage == expected.usage ? "" : other(field::usage);
 }
 
-std::string ReplayProof::check_branch(const State& state, const DecisionRecorded& event) {
-  const Step* step = find(state, event.step_id);
-  if (!step) return {};
-  const Node& node = state.node_of(*step);
-  const Value& recorded = event.payload.value;
-  if (node.when && !step->branch) {
-    auto expected = when_of(state, node);
-    return expected && Value(*expected) == recorded ? "" : "is not what `when` gives";
-  }
+std::string ReplayProof::check_decision(const State& state, const Step& step,
+                                        const BranchTaken& branch) {
+  const Node& node = state.node_of(step);
+  if (!node.when || step.branch) return {};
+  auto expected = when_of(state, node);
+  return expected && *expected == branch.taken ? "" : "is not what `when` gives";
+}
+
+std::string ReplayProof::check_decision(const State& state, const Step& step,
+                                        const MapListed& map) {
+  const Node& node = state.node_of(step);
   if (node.kind != NodeKind::map) return {};
   auto expected = over_of(state, node);
-  return expected && *expected == recorded ? "" : "is not what `map` gives";
+  return expected && *expected == map.list ? "" : "is not what `map` gives";
 }
 
 namespace {
 
 // A choice without the texts sent to the model: the recorded texts are used in later requests, and
 // another version may word them differently.
-Value without_model_texts(const Value& choice) {
-  Value bare = choice;
-  if (choice["repair"].is_string()) bare = bare.with("repair", true);
-  if (!choice["calls"].is_array()) return bare;
-  std::vector<Value> calls;
-  for (const Value& call : choice["calls"].items()) {
-    const Value* refused = call.find("refused");
-    calls.push_back(refused != nullptr ? call.with("refused", (*refused)["code"]) : call);
+ToolChoice without_model_texts(ToolChoice choice) {
+  if (choice.repair) choice.repair->clear();
+  for (ChosenCall& call : choice.calls) {
+    if (call.refused) call.refused->message.reset();
   }
-  return bare.with("calls", Value::array(std::move(calls)));
+  return choice;
 }
 
 }  // namespace
 
 // A loop makes exactly the calls that the model's answer requests.
-std::string ReplayProof::check_choice(const State& state, const DecisionRecorded& event) {
-  const Step* step = find(state, event.step_id);
-  if (!step || !step->loop || step->loop->turns.empty()) return {};
-  auto expected = tool_choice_of(state, *step);
-  const Value& recorded = event.payload.value;
-  return expected && without_model_texts(*expected) == without_model_texts(recorded)
-             ? ""
-             : "is not what the model's answer asks for";
+std::string ReplayProof::check_decision(const State& state, const Step& step,
+                                        const ToolChosen& chosen) {
+  if (!step.loop || step.loop->turns.empty()) return {};
+  auto expected = tool_choice_of(state, step);
+  const bool same = expected && !chosen.erased &&
+                    without_model_texts(*std::move(expected)) == without_model_texts(chosen.choice);
+  return same ? "" : "is not what the model's answer asks for";
 }
 
 std::string ReplayProof::check_event(const State& state, const WaitOpened& event) {
@@ -252,25 +252,32 @@ std::string ReplayProof::check_event(const State& state, const WaitOpened& event
   return key == event.correlation_key ? "" : "has another key than the plan's";
 }
 
-// An approval request, or a denial, is about the call that the plan's expressions yield.
-std::string ReplayProof::check_request(const State& state, const DecisionRecorded& event) {
-  const Step* step = find(state, event.step_id);
-  const Value& request = event.payload.value;
-  if (!step || step->call || event.payload.erased) return {};
-  auto arguments = requested_arguments(state, *step);
+std::string ReplayProof::check_call(const State& state, const Step& step, const auto& call) {
+  if (step.call || call.erased) return {};
+  auto arguments = requested_arguments(state, step);
   if (!arguments) return "is about a call, but " + arguments.error().message;
-  const bool same_hash =
-      state.blind_erased || state.hash_of(*arguments) == request.text("arguments_hash");
-  if (same_hash && *arguments == request["arguments"]) return {};
+  const bool same_hash = state.blind_erased || state.hash_of(*arguments) == call.arguments_hash;
+  if (same_hash && *arguments == call.arguments) return {};
   return "is about other arguments than the plan's expressions give";
 }
 
+std::string ReplayProof::check_decision(const State& state, const Step& step,
+                                        const ApprovalRequested& request) {
+  return check_call(state, step, request);
+}
+
+std::string ReplayProof::check_decision(const State& state, const Step& step,
+                                        const CallDenied& denial) {
+  return check_call(state, step, denial);
+}
+
 std::string ReplayProof::check_event(const State& state, const DecisionRecorded& event) {
-  if (event.kind == "branch") return check_branch(state, event);
-  if (event.kind == "tool_choice") return check_choice(state, event);
-  if (event.kind == "in_doubt") return check_probe_outcome(state, event);
-  const bool is_request = event.state == "requested" || event.state == "denied";
-  return event.kind == "approval" && is_request ? check_request(state, event) : "";
+  if (event.kind == OutcomeDecided::kKind) return check_probe_outcome(state, event);
+  const Step* step = find(state, event.step_id);
+  const auto decision = decision_body(event);
+  if (!step || !decision) return {};
+  return std::visit([&](const auto& body) { return check_decision(state, *step, body); },
+                    *decision);
 }
 
 namespace {

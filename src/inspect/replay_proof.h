@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "engine/state/state.h"
+#include "log/decisions.h"
 #include "log/event.h"
 #include "plan/plan.h"
 
@@ -48,9 +49,16 @@ class ReplayProof {
   static std::string check_probe_outcome(const State& state, const DecisionRecorded& event);
   static std::string check_answer(const State& state, const CommandCommitted& event);
   static std::string check_all_changes(const State& state, const CommandCommitted& event);
-  static std::string check_branch(const State& state, const DecisionRecorded& event);
-  static std::string check_choice(const State& state, const DecisionRecorded& event);
-  static std::string check_request(const State& state, const DecisionRecorded& event);
+  static std::string check_decision(const State& state, const Step& step,
+                                    const BranchTaken& branch);
+  static std::string check_decision(const State& state, const Step& step, const MapListed& map);
+  static std::string check_decision(const State& state, const Step& step, const ToolChosen& chosen);
+  static std::string check_decision(const State& state, const Step& step,
+                                    const ApprovalRequested& request);
+  static std::string check_decision(const State& state, const Step& step, const CallDenied& denial);
+  static std::string check_decision(const State&, const Step&, const auto&) { return {}; }
+  // A call that is requested or denied is the one that the plan's expressions yield.
+  static std::string check_call(const State& state, const Step& step, const auto& call);
 
   std::size_t commands_ = 0;
 };

@@ -5,6 +5,7 @@
 
 #include "engine/state/action.h"
 #include "engine/state/view_values.h"
+#include "inspect/request_kind.h"
 #include "inspect/view.h"
 #include "log/field_names.h"
 
@@ -44,7 +45,8 @@ std::vector<Value> approval_actions(const Value& approval) {
   const Value& question = approval["question"];
   std::vector<Member> arguments{{"id", approval["id"]}};
   if (question.text("mode") == "form") arguments.emplace_back("schema", question["schema"]);
-  return {action("approve", std::move(arguments)), action("reject", {{"id", approval["id"]}})};
+  return {action(act::kApprove, std::move(arguments)),
+          action(act::kReject, {{"id", approval["id"]}})};
 }
 
 }  // namespace
@@ -68,7 +70,7 @@ std::vector<Value> requests_view(const State& state) {
         request_view(state,
                      {.id = state.job.text + "." +
                             std::string(call.text(field::idempotency_key).substr(0, kIdDigits)),
-                      .kind = "unknown_outcome",
+                      .kind = to_text(RequestKind::unknown_outcome),
                       .reason = call[field::reason],
                       .opened_at = call["since"],
                       .expires_at = {},
@@ -81,7 +83,7 @@ std::vector<Value> requests_view(const State& state) {
     requests.push_back(request_view(
         state,
         {.id = state.job.text + ".budget",
-         .kind = field::budget,
+         .kind = to_text(RequestKind::budget),
          .reason = state.parked_reason.empty() ? Value() : Value(state.parked_reason),
          .opened_at = state.parked_since ? Value(ae::to_text(*state.parked_since)) : Value(),
          .expires_at = {},

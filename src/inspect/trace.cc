@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <iterator>
-#include <map>
 #include <optional>
 #include <set>
 #include <string>
@@ -17,8 +16,10 @@
 #include "inspect/effects.h"
 #include "inspect/failure_location.h"
 #include "inspect/field_json.h"
+#include "inspect/step_tree.h"
 #include "inspect/trace_record.h"
 #include "inspect/view.h"
+#include "log/field_names.h"
 
 namespace ae::engine {
 namespace {
@@ -34,157 +35,73 @@ class Tracer {
   // plan.
   Tracer(const State& state, TraceRecord& record, std::optional<std::uint32_t> dropped_by = {});
   Value run(const std::vector<Event>& events);
+  // The step without its parts.
+  Value single_view(const Step& step, ExternalEffect world);
 
  private:
   std::vector<Value> dropped_views(const std::vector<Event>& events);
   std::vector<Value> dropped_nodes(const Value& carried);
   Value node_view(const Step& step);
+  Value node_view(const Step& step, std::vector<Value> items, ExternalEffect world);
   std::vector<Value> side_views(const Step& step, Role role);
-  std::string_view status_of(const Step& step) const;
-  std::string_view external_effect_of(const Step& step, const StepSpan& span,
-                                      const TrySpan& span_try) const;
-  std::string_view external_effect_of(const Step& step, const StepSpan& span) const;
-  std::string_view map_status(const Step& step) const;
-  std::vector<const Step*> child_steps(const Step& step) const;
+  ExternalEffect effect_of(const Step& step, const StepSpan& span) const;
   std::vector<Value> requested_call_views(const Step& turn);
   Value result_of(const Step& step, const StepSpan& span) const;
   Value span_id(const StepSpan& span, const TrySpan& one) const;
-  void count(const Step& step, const StepSpan& span, std::string_view status);
+  void count(const Step& step, const StepSpan& span, StepStatus status);
 
   const State& s_;
   TraceRecord& record_;
   const std::optional<std::uint32_t> dropped_by_;
-  std::map<std::uint32_t, std::vector<const Step*>> items_;  // by map, in item order
-  std::map<std::uint32_t, std::vector<const Step*>> turns_;  // by loop
-  // By loop and turn
-  std::map<std::pair<std::uint32_t, std::uint32_t>, std::vector<const Step*>> calls_;
-  // By the step that they probe or compensate
-  std::unordered_map<std::uint32_t, std::vector<const Step*>> side_steps_;
+  const StepTree tree_;
   std::size_t located_ = kStepsLocated;  // failed steps whose field may still be located
   std::uint64_t done_ = 0, failed_ = 0, skipped_ = 0, tries_ = 0, repeated_ = 0, in_doubt_ = 0,
                 refused_ = 0;
 };
 
 Tracer::Tracer(const State& state, TraceRecord& record, std::optional<std::uint32_t> dropped_by)
-    : s_(state), record_(record), dropped_by_(dropped_by) {
-  for (const Step& step : s_.steps) {
-    if (step.role != Role::node) {
-      side_steps_[step.of].push_back(&step);
-    } else if (step.item != kNoItem) {
-      items_[step.node].push_back(&step);
-    } else if (step.is_turn()) {
-      turns_[step.node].push_back(&step);
-    } else if (step.is_loop_call()) {
-      calls_[{step.node, step.turn}].push_back(&step);
-    }
+    : s_(state), record_(record), dropped_by_(dropped_by), tree_(state, dropped_by.has_value()) {}
+
+// ---------------------------------------------------------------- external effects
+
+std::vector<TryOutcome> outcomes_of(const StepSpan& span) {
+  std::vector<TryOutcome> outcomes;
+  outcomes.reserve(span.tries.size());
+  for (const TrySpan& one : span.tries) {
+    outcomes.push_back(
+        {.try_no = static_cast<std::uint32_t>(one.started->try_no),
+         .outcome = one.finished ? std::optional(outcome_from_text(one.outcome())) : std::nullopt,
+         .definite = one.definite(),
+         .resolution = resolution_from_text(one.resolution)});
   }
+  return outcomes;
 }
 
-// ---------------------------------------------------------------- status
-
-// The items of a map, the turns of a loop, or the calls of a turn.
-std::vector<const Step*> Tracer::child_steps(const Step& step) const {
-  if (step.role != Role::node || step.item != kNoItem || step.is_loop_call()) return {};
-  if (step.is_turn()) {
-    const auto calls = calls_.find({step.node, step.turn});
-    return calls == calls_.end() ? std::vector<const Step*>() : calls->second;
-  }
-  for (const auto* parts : {&items_, &turns_}) {
-    if (const auto found = parts->find(step.node); found != parts->end()) return found->second;
-  }
-  return {};
-}
-
-std::string_view Tracer::map_status(const Step& step) const {
-  const auto outcome_unknown = [&](const Step* part) {
-    return part->phase == StepPhase::in_doubt ||
-           std::ranges::any_of(child_steps(*part),
-                               [](const Step* call) { return call->phase == StepPhase::in_doubt; });
-  };
-  return std::ranges::any_of(child_steps(step), outcome_unknown) ? "in_doubt" : "running";
-}
-
-std::string_view Tracer::status_of(const Step& step) const {
-  if (step.role != Role::node && step.phase == StepPhase::done) {
-    return step.committed || !step.call ? "done" : "failed";
-  }
-  if (step.phase == StepPhase::done) {
-    if (step.skipped) return "skipped";
-    return step.failure ? "failed" : "done";
-  }
-  if (dropped_by_ && s_.kind_of(step) == NodeKind::wait) return "not_run";  // the wait was dropped
-  if (is_terminal(s_.status) || dropped_by_) {
-    if (s_.may_have_happened(step)) return "in_doubt";
-    return step.started ? "failed" : "not_run";
-  }
-  switch (step.phase) {
-    case StepPhase::blocked:
-    case StepPhase::ready:
-      return step.started ? "running" : "pending";
-    case StepPhase::backoff:
-      return "backoff";
-    case StepPhase::asking:
-    case StepPhase::questioned:
-    case StepPhase::waiting:
-      return "waiting";
-    case StepPhase::in_doubt:
-    case StepPhase::probing:
-      return "in_doubt";
-    case StepPhase::refused:
-      return step.role == Role::undo ? "failed" : "running";
-    case StepPhase::mapping:
-    case StepPhase::looping:
-      return map_status(step);
-    default:
-      return "running";
-  }
-}
-
-std::string_view Tracer::external_effect_of(const Step& step, const StepSpan& span,
-                                            const TrySpan& span_try) const {
-  if (s_.tool_of(step).effect == EffectClass::read) return "unchanged";
-  if (span_try.outcome() == "success" || span_try.resolution == "happened") return "changed";
-  if (span_try.outcome() == "failure" && span_try.definite()) return "unchanged";
-  if (span_try.outcome() == "input_required") return "unchanged";
-  if (span_try.resolution == "not_happened") return "unchanged";
-  // If a later try with the same external key succeeded, the effect of the earlier try is the same
-  // effect.
-  for (const TrySpan& other : span.tries) {
-    if (other.outcome() == "success" || other.resolution == "happened") return "changed";
-  }
-  return "unknown";
-}
-
-std::string_view Tracer::external_effect_of(const Step& step, const StepSpan& span) const {
-  if (step.result_type == ResultType::compensated) return "rolled back";
-  bool changed = false, unknown = false, rolled_back = false;
-  const auto add = [&](std::string_view world) {
-    changed |= world == "changed";
-    unknown |= world == "unknown";
-    rolled_back |= world == "rolled back";
-  };
-  for (const TrySpan& one : span.tries) add(external_effect_of(step, span, one));
-  for (const Step* part : child_steps(step)) {
+ExternalEffect Tracer::effect_of(const Step& step, const StepSpan& span) const {
+  if (step.result_type == ResultType::compensated) return ExternalEffect::rolled_back;
+  EffectSum sum;
+  if (!span.tries.empty()) sum.add(s_.tool_of(step).effect, outcomes_of(span));
+  for (const Step* part : tree_.parts_of(step)) {
     auto found = record_.steps.find(part->id.text);
-    if (found != record_.steps.end()) add(external_effect_of(*part, found->second));
+    if (found != record_.steps.end()) sum.add(effect_of(*part, found->second));
   }
-  return unknown ? "unknown" : changed ? "changed" : rolled_back ? "rolled back" : "unchanged";
+  return sum.total();
 }
 
-void Tracer::count(const Step& step, const StepSpan& span, std::string_view status) {
+void Tracer::count(const Step& step, const StepSpan& span, StepStatus status) {
   tries_ += span.tries.size();
   if (span.tries.size() > 1) repeated_ += span.tries.size() - 1;
   if (step.role != Role::node) {
-    if (status == "in_doubt") in_doubt_++;
+    if (status == StepStatus::in_doubt) in_doubt_++;
     return;
   }
   const Node& node = s_.node_of(step);
   const bool is_container = node.kind == NodeKind::map || node.loop;
-  if (status == "in_doubt" && (!is_container || step.is_part())) in_doubt_++;
+  if (status == StepStatus::in_doubt && (!is_container || step.is_part())) in_doubt_++;
   if (step.is_part()) return;
-  if (status == "done") done_++;
-  if (status == "failed") failed_++;
-  if (status == "skipped") skipped_++;
+  if (status == StepStatus::done) done_++;
+  if (status == StepStatus::failed) failed_++;
+  if (status == StepStatus::skipped) skipped_++;
 }
 
 // ---------------------------------------------------------------- views
@@ -192,15 +109,15 @@ void Tracer::count(const Step& step, const StepSpan& span, std::string_view stat
 Value effect_view(const StepSpan& span) {
   if (span.started == nullptr) return {};
   const ToolInvocationStarted& started = *span.started;
-  return Value::object({{"arguments", started.arguments.value},
-                        {"arguments_hash", field_json(started.arguments_hash)},
-                        {"effect_class", started.effect_class},
-                        {"external_id", field_json(span.external_id)},
-                        {"external_key", started.external_key.text},
-                        {"idempotency_key", started.idempotency_key.text},
-                        {"invocation_id", started.invocation_id.text},
+  return Value::object({{field::arguments, started.arguments.value},
+                        {field::arguments_hash, field_json(started.arguments_hash)},
+                        {field::effect_class, started.effect_class},
+                        {field::external_id, field_json(span.external_id)},
+                        {field::external_key, started.external_key.text},
+                        {field::idempotency_key, started.idempotency_key.text},
+                        {field::invocation_id, started.invocation_id.text},
                         {"tool", started.tool_name},
-                        {"tool_version", started.tool_version}});
+                        {field::tool_version, started.tool_version}});
 }
 
 // How the step ended; null: it has not ended.
@@ -230,52 +147,52 @@ Value model_view(const State& state, const Step& step, const StepSpan& span) {
   const Value& request = (span.started ? *span.started : no_call).arguments.value;
   const CommandCommitted& committed = span.committed ? *span.committed : none;
   return Value::object({{"answered", field_json(committed.llm_model)},
-                        {"asked", request["model"]},
-                        {"prompt_hash", field_json(committed.prompt_hash)},
+                        {field::asked, request["model"]},
+                        {field::prompt_hash, field_json(committed.prompt_hash)},
                         {"provider", state.tool_of(step).provider},
                         {"temperature", request["temperature"]},
-                        {"usage", committed.usage}});
+                        {field::usage, committed.usage}});
 }
 
-Value try_view(const TrySpan& one, std::string_view world, Value span_id) {
+Value try_view(const TrySpan& one, ExternalEffect world, Value span_id) {
   static const ToolInvocationFinished open;
   const ToolInvocationFinished& end = one.finished ? *one.finished : open;
   Value duration = field_json(end.duration_us);
   if (duration.is_null()) duration = duration_between(one.started_at, one.finished_at);
   return Value::object({{"attempt", or_null(one.attempt)},
-                        {"caught_up", end.caught_up == true},
-                        {"definite", one.definite()},
-                        {"duration_us", duration},
-                        {"error", field_json(end.error)},
+                        {field::caught_up, end.caught_up == true},
+                        {field::definite, one.definite()},
+                        {field::duration_us, duration},
+                        {field::error, field_json(end.error)},
                         {"finished_at", or_null(one.finished_at)},
-                        {"outcome", or_null(one.outcome())},
+                        {field::outcome, or_null(one.outcome())},
                         {"progress", one.progress},
-                        {"request_schema_hash", field_json(one.started->request_schema_hash)},
-                        {"resolution", or_null(one.resolution)},
-                        {"response_schema_hash", field_json(end.response_schema_hash)},
+                        {field::request_schema_hash, field_json(one.started->request_schema_hash)},
+                        {field::resolution, or_null(one.resolution)},
+                        {field::response_schema_hash, field_json(end.response_schema_hash)},
                         {"seq", number(one.seq)},
-                        {"source", field_json(end.source)},
+                        {field::source, field_json(end.source)},
                         {"span_id", std::move(span_id)},
                         {"started_at", to_text(one.started_at)},
-                        {"tool_version", one.started->tool_version},
-                        {"try", one.started->try_no},
-                        {"world", world}});
+                        {field::tool_version, one.started->tool_version},
+                        {field::try_, one.started->try_no},
+                        {"world", to_text(world)}});
 }
 
 Value wait_view(const WaitSpan& wait) {
   const WaitOpened& opened = *wait.opened;
   const WaitCompleted* end = wait.completed;
-  return Value::object({{"by", end ? field_json(end->by) : Value()},
-                        {"channel", field_json(opened.channel)},
+  return Value::object({{field::by, end ? field_json(end->by) : Value()},
+                        {field::channel, field_json(opened.channel)},
                         {"completed_at", or_null(wait.completed_at)},
-                        {"correlation_key", opened.correlation_key},
-                        {"due_at", field_json(opened.due_at)},
-                        {"expires_at", field_json(opened.expires_at)},
-                        {"opened_at", to_text(wait.opened_at)},
-                        {"outcome", end ? Value(end->outcome) : Value()},
-                        {"payload", end ? end->payload.value : Value()},
-                        {"reason", field_json(opened.reason)},
-                        {"wait_type", opened.wait_type}});
+                        {field::correlation_key, opened.correlation_key},
+                        {field::due_at, field_json(opened.due_at)},
+                        {field::expires_at, field_json(opened.expires_at)},
+                        {field::opened_at, to_text(wait.opened_at)},
+                        {field::outcome, end ? Value(end->outcome) : Value()},
+                        {field::payload, end ? end->payload.value : Value()},
+                        {field::reason, field_json(opened.reason)},
+                        {field::wait_type, opened.wait_type}});
 }
 
 // What a call changed, with the last verification; null = not verified.
@@ -291,23 +208,23 @@ Value changes_of(const StepSpan& span) {
       verdict = field_json(check->verdict);
       detail = check->detail;
     }
-    views.push_back(Value::object({{"detail", detail},
-                                   {"etag", field_json(change->etag)},
-                                   {"external_ref", field_json(change->external_ref)},
-                                   {"operation", change->operation},
-                                   {"resource_id", change->resource_id},
-                                   {"resource_type", change->resource_type},
-                                   {"verdict", verdict},
-                                   {"version", field_json(change->version)}}));
+    views.push_back(Value::object({{field::detail, detail},
+                                   {field::etag, field_json(change->etag)},
+                                   {field::external_ref, field_json(change->external_ref)},
+                                   {field::operation, change->operation},
+                                   {field::resource_id, change->resource_id},
+                                   {field::resource_type, change->resource_type},
+                                   {field::verdict, verdict},
+                                   {field::version, field_json(change->version)}}));
   }
   return Value::array(std::move(views));
 }
 
 Value attempt_view(const AttemptSpan& span, std::uint64_t last_seq) {
-  return Value::object({{"attempt_id", span.id},
+  return Value::object({{field::attempt_id, span.id},
                         {"ended", or_null(span.ended)},
                         {"ended_at", or_null(span.ended_at)},
-                        {"epoch", span.epoch},
+                        {field::epoch, span.epoch},
                         {"from_seq", number(span.from)},
                         {"lost", or_null(span.lost)},
                         {"started_at", to_text(span.started_at)},
@@ -320,7 +237,7 @@ Value error_of(const Step& step, const StepSpan& span) {
   if (!step.imported || !step.failure) {
     return span.finished != nullptr ? field_json(span.finished->error) : Value();
   }
-  return Value::object({{"code", step.failure->code}, {"message", step.failure->message}});
+  return Value::object({{field::code, step.failure->code}, {"message", step.failure->message}});
 }
 
 Value Tracer::result_of(const Step& step, const StepSpan& span) const {
@@ -334,27 +251,37 @@ Value Tracer::result_of(const Step& step, const StepSpan& span) const {
 
 std::vector<Value> Tracer::side_views(const Step& step, Role role) {
   std::vector<Value> views;
-  if (step.probe == kNoStep && step.undo == kNoStep) return views;
-  auto found = side_steps_.find(s_.by_id.at(step.id));
-  if (found == side_steps_.end()) return views;
-  for (const Step* side : found->second) {
+  for (const Step* side : tree_.sides_of(step)) {
     if (side->role == role) views.push_back(node_view(*side));
   }
   return views;
 }
 
 Value Tracer::node_view(const Step& step) {
+  std::vector<Value> items;
+  for (const Step* part : tree_.parts_of(step)) items.push_back(node_view(*part));
+  return node_view(step, std::move(items), effect_of(step, record_.steps[step.id.text]));
+}
+
+Value Tracer::single_view(const Step& step, ExternalEffect world) {
+  return node_view(step, {}, world);
+}
+
+Value Tracer::node_view(const Step& step, std::vector<Value> items, ExternalEffect world) {
   const StepSpan& span = record_.steps[step.id.text];
   const Node& node = s_.node_of(step);
   const bool side = step.role != Role::node;
   const bool is_item = step.is_part() || side;  // it is one call
-  const std::string_view status = status_of(step);
+  const StepStatus status = tree_.status_of(step);
   count(step, span, status);
-  std::vector<Value> tries, waits, items, needs;
+  std::vector<Value> tries, waits, needs;
+  const std::vector<TryOutcome> outcomes = outcomes_of(span);
   for (std::size_t i = 0; i < span.tries.size(); ++i) {
     const TrySpan& one = span.tries[i];
-    tries.push_back(try_view(one, external_effect_of(step, span, one), span_id(span, one))
-                        .with("result_type", try_result_type(span, i)));
+    const ExternalEffect effect =
+        external_effect_of(s_.tool_of(step).effect, outcomes, outcomes[i]);
+    tries.push_back(try_view(one, effect, span_id(span, one))
+                        .with(field::result_type, try_result_type(span, i)));
   }
   for (const WaitSpan& wait : span.waits) {
     const auto open = s_.waits.find(wait.opened->correlation_key);
@@ -362,7 +289,6 @@ Value Tracer::node_view(const Step& step) {
     if (!id.empty()) id.insert(0, s_.job.text + ".");
     waits.push_back(wait_view(wait).with("approval", id.empty() ? Value() : Value(id)));
   }
-  for (const Step* part : child_steps(step)) items.push_back(node_view(*part));
   if (!is_item) {
     for (std::uint32_t need : node.needs) needs.emplace_back(s_.plan->nodes[need].id);
   }
@@ -384,35 +310,35 @@ Value Tracer::node_view(const Step& step) {
                         {"compensation", undo.empty() ? Value() : undo.front()},
                         {"decisions", Value::array(span.decisions)},
                         {"dropped_by", dropped_by_ ? number(*dropped_by_) : Value()},
-                        {"duration_us", duration_between(span.started_at, finished_at)},
+                        {field::duration_us, duration_between(span.started_at, finished_at)},
                         {"effect", effect_view(span)},
-                        {"error", step_error_view(s_, step, error_of(step, span), located_)},
+                        {field::error, step_error_view(s_, step, error_of(step, span), located_)},
                         {"executed_by", or_null(span.finished_by)},
                         {"finished_at", or_null(finished_at)},
                         {"imported", step.imported != nullptr},
                         {"item", step.item != kNoItem ? number(step.item) : Value()},
                         {"items", Value::array(std::move(items))},
-                        {"kind", to_text(s_.kind_of(step))},
+                        {field::kind, to_text(s_.kind_of(step))},
                         {"model", model_view(s_, step, span)},
                         {"needs", Value::array(std::move(needs))},
-                        {"node_id", node.id},
+                        {field::node_id, node.id},
                         {"path", s_.path_of(step)},
                         {"phase", to_text(step.phase)},
                         {"probes", Value::array(std::move(probes))},
                         {"replayed", replayed},
-                        {"result", result_of(step, span)},
-                        {"result_type", result_type},
+                        {field::result, result_of(step, span)},
+                        {field::result_type, result_type},
                         {"role", to_text(step.role)},
                         {"started_at", or_null(span.started_at)},
-                        {"status", status},
-                        {"step_id", step.id.text},
+                        {"status", to_text(status)},
+                        {field::step_id, step.id.text},
                         {"tool", calls ? Value(s_.tool_of(step).name) : Value()},
                         {"tries", Value::array(std::move(tries))},
-                        {"try", number(span.tries.size())},
+                        {field::try_, number(span.tries.size())},
                         {"turn", step.turn != kNoTurn ? number(step.turn) : Value()},
                         {"turn_call", step.is_loop_call() ? number(step.nth) : Value()},
-                        {"waits", Value::array(std::move(waits))},
-                        {"world", external_effect_of(step, span)}});
+                        {field::waits, Value::array(std::move(waits))},
+                        {"world", to_text(world)}});
 }
 
 // The span id under which the call was sent (base/trace_context.h).
@@ -428,9 +354,10 @@ Value effects_view(const std::vector<Event>& events, const TraceRecord& record) 
     const std::string_view kind = kinds.kind_of(event);
     if (kind.empty()) continue;
     Value entry = effect_entry(event, kind);
-    const auto of = record.steps.find(std::string(entry.text("step_id")));
-    if (entry["node_id"].is_null() && of != record.steps.end() && !of->second.node_id.empty()) {
-      entry = entry.with("node_id", of->second.node_id);
+    const auto of = record.steps.find(std::string(entry.text(field::step_id)));
+    if (entry[field::node_id].is_null() && of != record.steps.end() &&
+        !of->second.node_id.empty()) {
+      entry = entry.with(field::node_id, of->second.node_id);
     }
     effects.push_back(std::move(entry));
   }
@@ -446,24 +373,23 @@ std::vector<Value> Tracer::requested_call_views(const Step& turn) {
   const std::string began = span.started != nullptr ? span.started->invocation_id.text : "";
   const auto choice =
       record_.choices.find(turn.imported ? turn.imported->invocation.text.string() : began);
-  if (choice == record_.choices.end() || !choice->second["calls"].is_array()) return views;
+  if (choice == record_.choices.end()) return views;
   const bool ended =
       dropped_by_ || is_terminal(s_.status) || s_.steps[turn.node].phase == StepPhase::done;
-  const std::vector<const Step*> started_calls = child_steps(turn);
-  for (const Value& call : choice->second["calls"].items()) {
+  const StepTree::Steps& started_calls = tree_.parts_of(turn);
+  for (const ChosenCall& call : choice->second.calls) {
     const auto nth = static_cast<std::uint32_t>(views.size());
-    const Value& refused = call["refused"];
     const auto step =
         std::ranges::find(started_calls, nth, [](const Step* one) { return one->nth; });
-    const std::string_view status = !refused.is_null()            ? "refused"
-                                    : step != started_calls.end() ? status_of(**step)
-                                    : ended                       ? "not_run"
-                                                                  : "pending";
-    if (!refused.is_null()) refused_++;
-    views.push_back(Value::object({{"call_id", call["id"]},
-                                   {"error", refused},
+    const std::string_view status = call.refused                  ? "refused"
+                                    : step != started_calls.end() ? to_text(tree_.status_of(**step))
+                                    : ended                       ? to_text(StepStatus::not_run)
+                                                                  : to_text(StepStatus::pending);
+    if (call.refused) refused_++;
+    views.push_back(Value::object({{"call_id", field_json(call.id)},
+                                   {field::error, field_json(call.refused)},
                                    {"status", status},
-                                   {"tool", call["name"]},
+                                   {"tool", field_json(call.name)},
                                    {"turn_call", number(nth)}}));
   }
   return views;
@@ -471,15 +397,15 @@ std::vector<Value> Tracer::requested_call_views(const Step& turn) {
 
 // The nodes of a plan, in its order, that had begun and that the next plan does not carry over.
 std::vector<Value> Tracer::dropped_nodes(const Value& carried) {
-  std::set<std::string_view> carried_steps;
-  if (carried.is_array()) {
-    for (const Value& one : carried.items()) carried_steps.insert(one.text("step_id"));
+  std::set<StepId> carried_steps;
+  if (const auto list = record_list_from_json<CarriedNode>(carried)) {
+    for (const CarriedNode& one : *list) carried_steps.insert(one.step_id);
   }
   std::vector<Value> views;
   for (const Node& node : s_.plan->nodes) {
     const Step& step = s_.steps[node.index];
     const bool has_begun = step.started || step.skipped || step.map || step.loop || step.imported;
-    if (has_begun && !carried_steps.contains(step.id.text)) {
+    if (has_begun && !carried_steps.contains(step.id)) {
       views.push_back(node_view(step));
     }
   }
@@ -519,36 +445,36 @@ Value Tracer::run(const std::vector<Event>& events) {
   const Value job = job_view(s_);
   const TraceContext context = trace_of(s_.job, s_.traceparent, s_.tracestate);
   return Value::object(
-      {{"agent", s_.agent},
+      {{field::agent, s_.agent},
        {"attempts", Value::array(std::move(attempts))},
-       {"budget", Value::array(std::move(record_.budget))},
+       {field::budget, Value::array(std::move(record_.budget))},
        {"created_at", or_null(created_at)},
        {"drift", drift_view(events)},
        {"dropped", Value::array(std::move(dropped))},
-       {"duration_us", duration_between(created_at, ended_at)},
+       {field::duration_us, duration_between(created_at, ended_at)},
        {"effects", effects_view(events, record_)},
        {"ended_at", or_null(ended_at)},
-       {"error", job["error"]},
-       {"forked_from", s_.forked_from},
+       {field::error, job[field::error]},
+       {field::forked_from, s_.forked_from},
        {"id", s_.job.text},
        {"nodes", Value::array(std::move(nodes))},
-       {"plan_hash", job["plan_hash"]},
-       {"result", s_.result},
+       {field::plan_hash, job[field::plan_hash]},
+       {field::result, s_.result},
        {"seq", number(s_.seq)},
        {"status", to_text(s_.status)},
        {"totals", Value::object({{"done", number(done_)},
                                  {"failed", number(failed_)},
-                                 {"in_doubt", number(in_doubt_)},
+                                 {field::in_doubt, number(in_doubt_)},
                                  {"nodes", number(s_.plan ? s_.plan->nodes.size() : 0)},
                                  {"refused", number(refused_)},
                                  {"repeated", number(repeated_)},
-                                 {"skipped", number(skipped_)},
+                                 {field::skipped, number(skipped_)},
                                  {"tries", number(tries_)}})},
        {"trace", Value::object({{"parent_id", or_null(context.parent_id)},
                                 {"span_id", span_id_of(s_.job)},
                                 {"trace_id", context.trace_id},
-                                {"tracestate", or_null(context.state)}})},
-       {"usage", job["usage"]}});
+                                {field::tracestate, or_null(context.state)}})},
+       {field::usage, job[field::usage]}});
 }
 
 }  // namespace
@@ -557,6 +483,11 @@ Value trace_view(const State& state, const std::vector<Event>& events) {
   TraceRecord record;
   for (const Event& event : events) record.add(event);
   return Tracer(state, record).run(events);
+}
+
+Value step_trace_view(const State& state, TraceRecord& record, const Step& step,
+                      ExternalEffect world) {
+  return Tracer(state, record).single_view(step, world);
 }
 
 }  // namespace ae::engine

@@ -50,9 +50,11 @@
 // Threads: pure functions.
 #pragma once
 
+#include <string_view>
 #include <vector>
 
 #include "engine/state/state.h"
+#include "inspect/step_tree.h"
 #include "json/value.h"
 #include "log/event.h"
 
@@ -60,5 +62,11 @@ namespace ae::engine {
 
 // REQUIRES: `state` is the fold of `events`, which begin at seq 1.
 Value trace_view(const State& state, const std::vector<Event>& events);
+
+// One step, as a node of `nodes`, with `items` empty. `record` has the events of seqs_of, and
+// `world` is that of world_of (inspect/step_list.h).
+class TraceRecord;
+Value step_trace_view(const State& state, TraceRecord& record, const Step& step,
+                      ExternalEffect world);
 
 }  // namespace ae::engine

@@ -5,6 +5,7 @@
 
 #include "engine/heart/recorded_value.h"
 #include "inspect/field_json.h"
+#include "log/decisions.h"
 #include "log/field_names.h"
 
 namespace ae::engine {
@@ -15,7 +16,7 @@ Value note_view(const Event& event, const OutcomeNoted& note) {
   return Value::object(
       {{field::at, to_text(note.at)},
        {field::by, field_json(note.by)},
-       {field::kind, field::in_doubt},
+       {field::kind, OutcomeDecided::kKind},
        {field::not_before, Value()},
        {field::payload, Value::object({{field::idempotency_key, note.idempotency_key.text},
                                        {field::resolution, note.resolution}})},
@@ -116,11 +117,11 @@ void TraceRecord::add_finished(const Event& event, const ToolInvocationFinished&
 
 void TraceRecord::add_decision(const Event& event, const DecisionRecorded& decision,
                                StepSpan& span) {
-  if (decision.kind == "tool_choice") {
-    choices[std::string(decision.payload.value.text(field::of))] = decision.payload.value;
+  if (auto chosen = decision_as<ToolChosen>(decision); chosen && !chosen->erased) {
+    choices[chosen->choice.of.text] = std::move(chosen->choice);
   }
   span.decisions.push_back(decision_view(event, decision));
-  if (decision.kind == field::in_doubt && decision.state != "resend" && !span.tries.empty()) {
+  if (is_decision<OutcomeDecided>(decision) && !span.tries.empty()) {
     span.tries.back().resolution = or_empty(decision.state);
   }
 }
@@ -136,10 +137,10 @@ void TraceRecord::add_completed(const Event& event, const WaitCompleted& complet
 
 // The choices of models in turns that were imported from another job.
 void TraceRecord::add_imported(const ForkImported& fork) {
-  if (!fork.commands.is_array()) return;
-  for (const Value& one : fork.commands.items()) {
-    const Value* choice = one.find("choice");
-    if (choice != nullptr) choices[std::string(choice->text(field::of))] = *choice;
+  auto entries = record_list_from_json<ForkEntry>(fork.commands);
+  if (!entries) return;
+  for (ForkEntry& entry : *entries) {
+    if (entry.choice) choices[entry.choice->of.text] = *std::move(entry.choice);
   }
 }
 
@@ -174,7 +175,7 @@ void TraceRecord::add(const Event& event) {
   add_attempt(event);
   add_value(event);
   const auto* decision = as<DecisionRecorded>(event);
-  if (decision != nullptr && decision->kind == field::budget) {
+  if (decision != nullptr && decision->kind == BudgetRaised::kKind) {
     budget.push_back(decision_view(event, *decision));
   }
   if (const auto* fork = as<ForkImported>(event)) add_imported(*fork);

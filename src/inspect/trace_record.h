@@ -14,6 +14,7 @@
 
 #include "base/time.h"
 #include "json/value.h"
+#include "log/decisions.h"
 #include "log/event.h"
 
 namespace ae::engine {
@@ -78,8 +79,8 @@ class TraceRecord {
   std::vector<AttemptSpan> attempts;
   std::vector<Value> budget;                        // when it was exceeded or raised
   std::unordered_map<std::string, StepSpan> steps;  // by step id
-  // Payloads of tool_choice, by the invocation of the answer
-  std::unordered_map<std::string, Value> choices;
+  // By the invocation of the answer.
+  std::unordered_map<std::string, ToolChoice> choices;
 
  private:
   void add_attempt(const Event& event);

@@ -1,153 +1,20 @@
-// Transcript: applies each event to the state, then adds the event's entries.
+// Transcript: the page and its entries, the job and its plans, and the dispatch of events.
 #include "inspect/transcript.h"
 
 #include <algorithm>
-#include <map>
-#include <optional>
 #include <string>
 #include <string_view>
-#include <unordered_map>
-#include <unordered_set>
 #include <utility>
 #include <variant>
 
-#include "engine/heart/recorded_value.h"
-#include "engine/loop/loop.h"
 #include "engine/state/view_values.h"
 #include "inspect/field_json.h"
+#include "inspect/transcript_internal.h"
 #include "inspect/view.h"
 #include "json/json.h"
-#include "plan/model_calls.h"
+#include "log/field_names.h"
 
 namespace ae::engine {
-
-class Transcript {
- public:
-  Transcript(const JobId& job, const TranscriptPage& page, PlanSource plans)
-      : page_(page), plans_(std::move(plans)) {
-    s_.job = job;
-  }
-  Status add(const Event& event);
-  Value take();
-
- private:
-  using Members = std::vector<Member>;
-
-  void add_event(const Event& event);
-  void add(std::string_view kind, std::string_view step_id, Members members);
-  // The value; null if it was erased, and then `as` is listed in the entry's `redacted`.
-  Value value(const Erasable& field, std::string_view as);
-  Value error(const std::optional<RecordedError>& error);
-  const Step* step(std::string_view id) const;
-  Value call_id_of(const Step* step);
-
-  // Each overload adds the entries of an event of its type.
-  void add_entries(const JobCreated& event);
-  void add_entries(const PlanGenerated& event);
-  void add_entries(const ForkImported& event);
-  void add_entries(const ToolInvocationStarted& event);
-  void add_entries(const ToolInvocationFinished& event);
-  void add_entries(const CommandCommitted& event);
-  void add_entries(const DecisionRecorded& event);
-  void add_entries(const NodeFinished& event);
-  void add_entries(const WaitOpened& event);
-  void add_entries(const WaitCompleted& event);
-  void add_entries(const AgentMessage& event);
-  void add_entries(const TimeRecorded& event) {
-    add_recorded_value(RecordedKind::time, event.effect_id, event.value);
-  }
-  void add_entries(const RandomRecorded& event) {
-    add_recorded_value(RecordedKind::random, event.effect_id, event.value);
-  }
-  void add_entries(const UuidRecorded& event) {
-    add_recorded_value(RecordedKind::uuid, event.effect_id, event.value);
-  }
-  void add_entries(const OutcomeNoted& event);
-  void add_entries(const JobCompleted& event);
-  void add_entries(const JobFailed& event);
-  void add_entries(const JobCancelled& event);
-  void add_entries(const auto&) {}
-
-  void add_imported_turn(const ForkImported& fork, const Value& entry);
-  void add_imported_call(const ForkImported& fork, const Value& entry);
-  void add_imported_arguments(const ForkImported& fork, const Value& entry);
-  void add_messages(std::string_view step_id, const Value& arguments);
-  void add_request(std::string_view step_id, const Value* arguments, bool first);
-  struct AnswerInfo {
-    std::string_view model;
-    const Value& answer;
-    std::string_view outcome = "success";
-    bool late = false;
-  };
-  void add_answer(std::string_view step_id, const AnswerInfo& info, Members more = {});
-  void add_tool_choice(std::string_view step_id, const Value& choice);
-  void add_approval(const DecisionRecorded& event);
-  void add_approval_end(const WaitCompleted& event, std::string_view state);
-  void add_recorded_value(RecordedKind records, std::string_view effect_id, const Erasable& value);
-  void note_error(std::string_view step_id, const std::string& node_id, std::string_view code);
-  void add_end(std::string_view status, Members members);
-
-  // A call; the key in `calls_` is its invocation.
-  struct Call {
-    std::string step_id, node_id, tool;
-  };
-  // A success or a resolution whose command_committed has not been read yet.
-  struct Uncommitted {
-    std::size_t entry;  // its index on the page, or kNotOnPage
-    Value usage;        // of an answer: as the answer reports it
-  };
-  static constexpr std::size_t kNotOnPage = SIZE_MAX;
-  void update(std::size_t entry, Members members);
-  void count(const Value& usage);
-
-  const TranscriptPage page_;
-  const PlanSource plans_;
-  State s_;                       // after the current event
-  const Event* event_ = nullptr;  // the current event
-  std::vector<Value> redacted_;   // of the current entry
-  bool imported_ = false;         // the current event imports from another job
-  std::vector<Value> entries_;
-  std::size_t added_ = kNotOnPage;  // the last entry
-  std::size_t bytes_ = 0;           // of all entries
-  std::size_t of_event_ = 0;        // entries of the current event on the page
-  bool full_ = false, more_ = false;
-  std::unordered_map<std::string, Call> calls_;
-  std::unordered_map<std::string, Uncommitted> answered_, resolved_;  // by step
-  // Answer of a turn, by its step, until the tool choice
-  std::unordered_map<std::string, Value> answers_;
-  // Ids of a turn's calls, by its step
-  std::unordered_map<std::string, std::vector<Value>> call_ids_;
-  std::map<std::pair<std::string, std::int64_t>, std::string> turns_;  // step, by node and turn
-  // Last error code that an entry has, by step and by "/node"
-  std::unordered_map<std::string, std::string> errors_;
-  std::unordered_set<std::string> called_;  // steps whose tool was called
-  std::uint64_t answers_count_ = 0, tool_calls_ = 0, repeated_ = 0, input_ = 0, output_ = 0,
-                total_ = 0;
-  std::optional<std::uint64_t> cost_;
-};
-
-namespace {
-
-bool is_model(std::string_view tool) { return tool.starts_with(kModelToolPrefix); }
-std::string_view model_of(std::string_view tool) { return tool.substr(kModelToolPrefix.size()); }
-
-std::uint64_t positive_or_zero(const Value& value) {
-  return value.is_integer() && value.as_int() > 0 ? static_cast<std::uint64_t>(value.as_int()) : 0;
-}
-
-std::string node_name(const Value& node_id) {
-  return node_id.is_string() ? node_id.as_string() : std::string();
-}
-
-// The results that a fork imports; null: erased.
-const Value& available_results(const ForkImported& fork) {
-  static const Value none{};
-  return fork.results.erased ? none : fork.results.value;
-}
-
-}  // namespace
-
-// ---------------------------------------------------------------- entries
 
 const Step* Transcript::step(std::string_view id) const {
   const auto found = s_.by_id.find(StepId{std::string(id)});
@@ -168,16 +35,16 @@ void Transcript::add(std::string_view kind, std::string_view step_id, Members me
   const auto place = [&](std::uint32_t Step::* member, std::uint32_t none) {
     return of != nullptr && of->*member != none ? number(of->*member) : Value();
   };
-  members.emplace_back("at", to_text(event_->created_at));
+  members.emplace_back(field::at, to_text(event_->created_at));
   members.emplace_back("imported", imported_);
   members.emplace_back("item", place(&Step::item, kNoItem));
-  members.emplace_back("kind", kind);
-  members.emplace_back("node_id", std::move(node_id));
+  members.emplace_back(field::kind, kind);
+  members.emplace_back(field::node_id, std::move(node_id));
   members.emplace_back("path", of != nullptr ? Value(s_.path_of(*of)) : Value());
   members.emplace_back("redacted", Value::array(std::move(redacted)));
   members.emplace_back("role", of != nullptr ? Value(to_text(of->role)) : Value());
   members.emplace_back("seq", number(event_->seq));
-  members.emplace_back("step_id", or_null(step_id));
+  members.emplace_back(field::step_id, or_null(step_id));
   members.emplace_back("turn", place(&Step::turn, kNoTurn));
   members.emplace_back("turn_call", place(&Step::nth, kNoTurn));
   Value entry = Value::object(std::move(members));
@@ -215,10 +82,10 @@ Value Transcript::error(const std::optional<RecordedError>& error) {
   return field_json(error).with("message", Value());
 }
 
-// ---------------------------------------------------------------- job, plans, origin
+// ---------------------------------------------------------------- job and plans
 
 void Transcript::add_entries(const JobCreated& event) {
-  add("input", {}, {{"input", value(event.input, "input")}});
+  add(field::input, {}, {{field::input, value(event.input, field::input)}});
 }
 
 void Transcript::add_entries(const PlanGenerated& event) {
@@ -231,424 +98,12 @@ void Transcript::add_entries(const PlanGenerated& event) {
   add("plan", {},
       {{"nodes", Value::array(std::move(nodes))},
        {"plan_number", number(s_.plan_number)},
-       {"planned_by", field_json(event.planned_by)}});
-}
-
-void Transcript::add_entries(const ForkImported& event) {
-  const Value& commands = event.commands;
-  imported_ = true;
-  for (std::size_t i = 0; commands.is_array() && i < commands.size(); ++i) {
-    const Value& entry = commands.items()[i];
-    if (entry["turn"].is_integer() && entry["turn_call"].is_null()) {
-      add_imported_turn(event, entry);
-    } else {
-      add_imported_call(event, entry);
-    }
-  }
-  imported_ = false;
-  answers_.clear();
-}
-
-void Transcript::add_imported_turn(const ForkImported& fork, const Value& entry) {
-  const std::string id(entry.text("step_id"));
-  const Value none{};
-  const bool erased = fork.results.erased;
-  const Value& results = available_results(fork);
-  const Value& arguments = results[id + "/arguments"];
-  const Value* answer = erased ? &none : results.find(id);
-  if (answer == nullptr || (!erased && !arguments.is_object())) return;
-  const std::int64_t turn = entry["turn"].as_int();
-  turns_[{node_name(entry["node_id"]), turn}] = id;
-  add_request(id, erased ? nullptr : &arguments, turn == 0);
-  if (erased) redacted_.emplace_back("text");
-  add_answer(id, {.model = entry.text("tool"), .answer = *answer});
-  add_tool_choice(id, entry["choice"]);
-}
-
-void Transcript::add_imported_call(const ForkImported& fork, const Value& entry) {
-  const std::string id(entry.text("step_id"));
-  const Value none{};
-  const bool erased = fork.results.erased && entry["tool"].is_string();
-  const Value* result = erased ? &none : available_results(fork).find(id);
-  if (entry["skipped"] == Value(true) || result == nullptr || entry["over"] == Value(true)) return;
-  const std::string_view tool = entry.text("tool");
-  const Value& failure = (*result)["error"];
-  const bool failed = result->is_object() && result->size() == 1 && failure.is_object() &&
-                      entry.text("result_type").ends_with("failure");
-  if (is_model(tool) && !failed) {
-    if (erased) redacted_.emplace_back("text");
-    return add_answer(id, {.model = tool, .answer = *result});
-  }
-  if (entry["turn_call"].is_integer()) add_imported_arguments(fork, entry);
-  if (erased) redacted_.emplace_back("result");
-  add("result", id,
-      {{"definite", Value()},
-       {"duration_us", Value()},
-       {"error", failed ? failure : Value()},
-       {"late", false},
-       {"outcome", failed ? "failure" : "success"},
-       {"result", failed ? Value() : *result},
-       {"tool", or_null(tool)},
-       {"try", Value()}});
-}
-
-// The arguments of a loop's call: from the answer of its turn, or as edited by an approval.
-void Transcript::add_imported_arguments(const ForkImported& fork, const Value& entry) {
-  const std::string id(entry.text("step_id"));
-  const auto turn = turns_.find({node_name(entry["node_id"]), entry["turn"].as_int()});
-  const Value none{};
-  const Value& calls = turn == turns_.end() ? none : answers_[turn->second]["tool_calls"];
-  const auto nth = static_cast<std::size_t>(entry["turn_call"].as_int());
-  const Value call = calls.is_array() && nth < calls.size() ? calls.items()[nth] : Value();
-  const Value* edited = available_results(fork).find(id + "/edited");
-  if (fork.results.erased) {
-    for (const char* name : {"arguments", "call_id"}) redacted_.emplace_back(name);
-  }
-  add("tool_call", id,
-      {{"arguments", edited != nullptr ? *edited : call["arguments"]},
-       {"call_id", call["id"]},
-       {"effect_class", Value()},
-       {"refused", Value()},
-       {"tool", or_null(entry.text("tool"))},
-       {"try", Value()}});
-}
-
-// ---------------------------------------------------------------- calls
-
-// The messages of a model call that no earlier entry has: the prompt and the budget notice.
-void Transcript::add_messages(std::string_view step_id, const Value& arguments) {
-  const auto add_message = [&](const Value& message, std::string_view origin) {
-    add("message", step_id,
-        {{"content", message["content"]}, {"from", message["role"]}, {"origin", origin}});
-  };
-  const Value& prompt = arguments["messages"];
-  for (std::size_t i = 0; prompt.is_array() && i < prompt.size(); ++i) {
-    add_message(prompt.items()[i], "prompt");
-  }
-  if (arguments["notice"].is_object()) add_message(notice_message(arguments["notice"]), "budget");
-}
-
-// The arguments of a model call; nullptr: erased. `first`: they contain the prompt; those of a
-// later turn contain at most a notice.
-void Transcript::add_request(std::string_view step_id, const Value* arguments, bool first) {
-  if (arguments != nullptr) return add_messages(step_id, *arguments);
-  if (!first) return;
-  redacted_.emplace_back("content");
-  add("message", step_id, {{"content", Value()}, {"from", "user"}, {"origin", "prompt"}});
-}
-
-void Transcript::add_entries(const ToolInvocationStarted& event) {
-  const std::string& id = event.step_id.text;
-  const std::string& tool = event.tool_name;
-  calls_.try_emplace(event.invocation_id.text, Call{id, event.node_id, tool});
-  if (!is_model(tool)) {
-    tool_calls_++;
-    if (!called_.insert(id).second) repeated_++;
-    const Value arguments = value(event.arguments, "arguments");
-    return add("tool_call", id,
-               {{"arguments", arguments},
-                {"call_id", call_id_of(step(id))},
-                {"effect_class", event.effect_class},
-                {"refused", Value()},
-                {"tool", tool},
-                {"try", event.try_no}});
-  }
-  const Step* of = step(id);
-  const bool turn = of != nullptr && of->is_turn();
-  if (turn) turns_[{event.node_id, of->turn}] = id;
-  const Value* const arguments = event.arguments.erased ? nullptr : &event.arguments.value;
-  if (event.try_no == 1) add_request(id, arguments, !turn || of->turn == 0);
-  add("model_call", id, {{"model", model_of(tool)}, {"try", event.try_no}});
-}
-
-// The id that the model gave a call in its answer.
-Value Transcript::call_id_of(const Step* of) {
-  if (of == nullptr || !of->is_loop_call()) return {};
-  const auto turn = turns_.find({s_.node_of(*of).id, of->turn});
-  const auto choice = turn == turns_.end() ? call_ids_.end() : call_ids_.find(turn->second);
-  if (choice == call_ids_.end() || of->nth >= choice->second.size()) return {};
-  const Value& id = choice->second[of->nth];
-  if (id.is_null()) redacted_.emplace_back("call_id");  // the choice was erased
-  return id;
-}
-
-void Transcript::count(const Value& usage) {
-  const std::uint64_t in = positive_or_zero(usage["input_tokens"]);
-  const std::uint64_t out = positive_or_zero(usage["output_tokens"]);
-  const std::uint64_t both = positive_or_zero(usage["total_tokens"]);
-  answers_count_++;
-  input_ += in;
-  output_ += out;
-  total_ += both != 0 ? both : in + out;
-  if (usage["cost_micros"].is_integer()) {
-    cost_ = cost_.value_or(0) + positive_or_zero(usage["cost_micros"]);
-  }
-}
-
-void Transcript::add_answer(std::string_view step_id, const AnswerInfo& info, Members more) {
-  const Value& answer = info.answer;
-  const bool ok = info.outcome == "success";
-  const Step* const of = step(step_id);
-  Value usage = ok ? answer["usage"] : Value();
-  if (ok && info.late) {  // it is not committed
-    if (of != nullptr) usage = with_cost(s_.tool_of(*of), std::move(usage));
-    count(usage);
-  }
-  if (ok && !info.late && of != nullptr && of->is_turn()) answers_[std::string(step_id)] = answer;
-  if (imported_) {
-    for (const char* name : {"definite", "duration_us", "error", "try"}) {
-      more.emplace_back(name, Value());
-    }
-    more.emplace_back("late", false);
-  }
-  more.emplace_back("answered_by", ok && info.late ? answer["model"] : Value());
-  more.emplace_back("cost_micros", usage["cost_micros"]);
-  more.emplace_back("finish_reason", answer["finish_reason"]);
-  more.emplace_back("model", is_model(info.model) ? Value(model_of(info.model)) : Value());
-  more.emplace_back("outcome", info.outcome);
-  more.emplace_back("refusal", answer["refusal"]);
-  more.emplace_back("text", answer["text"]);
-  more.emplace_back("tool_calls", answer["tool_calls"]);
-  more.emplace_back("usage", usage);
-  add("answer", step_id, std::move(more));
-  if (ok && !info.late && !imported_) answered_[std::string(step_id)] = {added_, std::move(usage)};
-}
-
-// Adds model and usage of an answer, and the result of a call that an operator or a probe resolved.
-void Transcript::add_entries(const CommandCommitted& event) {
-  const std::string& id = event.step_id.text;
-  if (auto answer = answered_.extract(id)) {
-    const Value& usage = event.usage.is_object() ? event.usage : answer.mapped().usage;
-    count(usage);
-    update(answer.mapped().entry, {{"answered_by", field_json(event.llm_model)},
-                                   {"cost_micros", usage["cost_micros"]},
-                                   {"usage", usage}});
-  }
-  if (auto resolution = resolved_.extract(id)) {
-    const bool erased = event.result.erased;
-    update(
-        resolution.mapped().entry,
-        {{"redacted", Value::array(erased ? std::vector<Value>{"result"} : std::vector<Value>())},
-         {"result", erased ? Value() : event.result.value}});
-  }
-}
-
-void Transcript::add_entries(const ToolInvocationFinished& event) {
-  const std::string& id = event.step_id.text;
-  const std::string& outcome = event.outcome;
-  const auto known = calls_.find(event.invocation_id.text);
-  const Call call = known == calls_.end() ? Call() : known->second;
-  const std::string_view tool = call.tool;
-  const bool late = event.late == true;
-  Members members{{"definite", event.definite == true},
-                  {"duration_us", field_json(event.duration_us)},
-                  {"late", late},
-                  {"try", event.try_no}};
-  if (event.error) note_error(id, call.node_id, event.error->code);
-  if (is_model(tool)) {
-    const Value answer = value(event.result, "text");
-    members.emplace_back("error", error(event.error));
-    const AnswerInfo info{.model = tool, .answer = answer, .outcome = outcome, .late = late};
-    return add_answer(id, info, std::move(members));
-  }
-  const Value result = value(event.result, "result");
-  members.emplace_back("error", error(event.error));
-  members.emplace_back("outcome", outcome);
-  members.emplace_back("result", outcome == "input_required" ? Value() : result);
-  members.emplace_back("tool", tool);
-  add("result", id, std::move(members));
-  const Value& requests = result["requests"];
-  if (outcome != "input_required" || !requests.is_object()) return;
-  for (const auto& [key, request] : requests.members()) {
-    add("question", id,
-        {{"message", request["message"]},
-         {"mode", request["mode"]},
-         {"schema", request["schema"]},
-         {"tool", tool},
-         {"url", request["url"]}});
-  }
-}
-
-// The refused calls of an answer, and the repair message for an unusable answer.
-void Transcript::add_tool_choice(std::string_view step_id, const Value& choice) {
-  if (!choice.is_object()) return;
-  const std::string id(step_id);
-  const Value& calls = choice["calls"];
-  const auto found = answers_.find(id);
-  const Value answer = found == answers_.end() ? Value() : found->second;
-  if (!imported_) answers_.erase(id);
-  const Value& requested = answer["tool_calls"];
-  std::vector<Value>& ids = call_ids_[id];
-  ids.clear();
-  for (std::size_t nth = 0; calls.is_array() && nth < calls.size(); ++nth) {
-    const Value& call = calls.items()[nth];
-    ids.push_back(call["id"]);
-    if (call["refused"].is_null()) continue;
-    const bool known = requested.is_array() && nth < requested.size();
-    const Value request = known ? requested.items()[nth] : Value();
-    if (answer.is_null()) redacted_.emplace_back("arguments");
-    if (call["id"].is_null()) {  // the choice was erased
-      for (const char* name : {"call_id", "refused.message", "tool"}) redacted_.emplace_back(name);
-    }
-    add("tool_call", step_id,
-        {{"arguments",
-          request.find("malformed") != nullptr ? request["malformed"] : request["arguments"]},
-         {"call_id", call["id"]},
-         {"effect_class", Value()},
-         {"refused", call["refused"]},
-         {"tool", call["name"]},
-         {"try", Value()}});
-  }
-  if (choice["repair"].is_string()) {
-    const std::string& why = choice["repair"].as_string();  // "": erased
-    const Value message = repair_message(why);
-    if (why.empty()) redacted_.emplace_back("content");
-    add("message", step_id,
-        {{"content", why.empty() ? Value() : message["content"]},
-         {"from", message["role"]},
-         {"origin", "repair"}});
-  }
-}
-
-void Transcript::add_recorded_value(RecordedKind records, std::string_view effect_id,
-                                    const Erasable& recorded) {
-  const auto of = step_of_effect(effect_id, records);
-  if (!of) return;
-  const Step* recorded_step = step(of->text);
-  const Value result = value(recorded, "result");
-  add("result", of->text,
-      {{"definite", Value()},
-       {"duration_us", Value()},
-       {"error", Value()},
-       {"late", false},
-       {"outcome", "success"},
-       {"result", result},
-       {"tool", recorded_step != nullptr ? Value(s_.tool_of(*recorded_step).name)
-                                         : Value(to_text(records))},
-       {"try", Value()}});
-}
-
-// ---------------------------------------------------------------- decisions and waits
-
-void Transcript::add_approval(const DecisionRecorded& event) {
-  if (event.payload.erased) redacted_.emplace_back("arguments");
-  const Value& payload = event.payload.value_or_retained();
-  add("approval", step_of(*event_),
-      {{"arguments", event.payload.erased ? Value() : payload["arguments"]},
-       {"by", field_json(event.by)},
-       {"expires_at", payload["expires_at"]},
-       {"note", field_json(event.reason)},
-       {"state", or_empty(event.state)},
-       {"tool", payload["tool"]}});
-}
-
-void Transcript::add_approval_end(const WaitCompleted& event, std::string_view state) {
-  add("approval", event.step_id.text,
-      {{"arguments", Value()},
-       {"by", field_json(event.by)},
-       {"expires_at", Value()},
-       {"note", Value()},
-       {"state", state},
-       {"tool", Value()}});
-}
-
-void Transcript::add_entries(const DecisionRecorded& event) {
-  const std::string id(step_of(*event_));
-  if (event.kind == "tool_choice") {  // the loop's decision about the answer of a turn
-    const Value& choice = event.payload.value_or_retained();
-    const auto call = calls_.find(std::string(choice.text("of")));
-    return call == calls_.end() ? void() : add_tool_choice(call->second.step_id, choice);
-  }
-  if (event.kind == "approval") return add_approval(event);
-  if (event.kind == "budget") {
-    const Value payload = value(event.payload, "payload");
-    return add("budget", id,
-               {{"by", field_json(event.by)},
-                {"note", field_json(event.reason)},
-                {"payload", payload},
-                {"state", field_json(event.state)}});
-  }
-  if (event.kind != "in_doubt") return;
-  add("resolution", id,
-      {{"by", field_json(event.by)},
-       {"note", field_json(event.reason)},
-       {"resolution", field_json(event.state)},
-       {"result", Value()}});
-  if (event.state == "happened") resolved_[id] = {added_, {}};
-}
-
-void Transcript::add_entries(const OutcomeNoted& event) {
-  const Value result = value(event.result, "result");
-  const Value note = value(event.note, "note");
-  add("resolution", event.step_id.text,
-      {{"result", result},
-       {"by", field_json(event.by)},
-       {"note", note},
-       {"resolution", event.resolution}});
-}
-
-void Transcript::note_error(std::string_view step_id, const std::string& node_id,
-                            std::string_view code) {
-  errors_[std::string(step_id)] = code;
-  errors_["/" + node_id] = code;
-}
-
-void Transcript::add_entries(const NodeFinished& event) {
-  const std::string& id = event.step_id.text;
-  if (event.skipped == true) return add("skipped", id, {});
-  if (!event.error) return;
-  // Maps and loops fail with the error of a part.
-  const Step* of = step(id);
-  const bool part = of != nullptr && of->is_part();
-  const std::string known = errors_[part ? id : "/" + event.node_id];
-  note_error(id, event.node_id, event.error->code);
-  if (known == event.error->code) return;
-  const Value failure = error(event.error);
-  add("failed", id, {{"error", failure}});
-}
-
-void Transcript::add_entries(const WaitOpened& event) {
-  const std::string& key = event.correlation_key;
-  for (const char* ours : {"approval/", "resolve/", "input/"}) {
-    if (key.starts_with(ours)) return;  // covered by other entries
-  }
-  add("wait", event.step_id.text,
-      {{"channel", field_json(event.channel)},
-       {"correlation_key", key},
-       {"due_at", field_json(event.due_at)},
-       {"expires_at", field_json(event.expires_at)},
-       {"wait_type", event.wait_type}});
-}
-
-void Transcript::add_entries(const WaitCompleted& event) {
-  const std::string& key = event.correlation_key;
-  if (key.starts_with("resolve/")) return;
-  if (key.starts_with("approval/")) {
-    if (event.outcome == "timed_out") return add_approval_end(event, "expired");
-    if (event.outcome == "cancelled") return add_approval_end(event, "withdrawn");
-    return;
-  }
-  const Value payload = value(event.payload, "payload");
-  add("reply", event.step_id.text,
-      {{"by", field_json(event.by)},
-       {"correlation_key", key},
-       {"outcome", event.outcome},
-       {"payload", payload},
-       {"wait_type", event.wait_type}});
-}
-
-void Transcript::add_entries(const AgentMessage& event) {
-  const Value payload = value(event.payload, "payload");
-  add("received", {},
-      {{"payload", payload},
-       {"by", field_json(event.by)},
-       {"channel", or_null(event.channel)},
-       {"correlation_key", field_json(event.correlation_key)}});
+       {field::planned_by, field_json(event.planned_by)}});
 }
 
 // `members`: the present ones of by, error, reason and result.
 void Transcript::add_end(std::string_view status, Members members) {
-  for (const char* name : {"by", "error", "reason", "result"}) {
+  for (const char* name : {field::by, field::error, field::reason, field::result}) {
     if (std::ranges::find(members, name, &Member::first) == members.end()) {
       members.emplace_back(name, Value());
     }
@@ -658,16 +113,18 @@ void Transcript::add_end(std::string_view status, Members members) {
 }
 
 void Transcript::add_entries(const JobCompleted& event) {
-  add_end("completed", {{"result", value(event.result, "result")}});
+  add_end("completed", {{field::result, value(event.result, field::result)}});
 }
 
 void Transcript::add_entries(const JobFailed& event) {
   const Value message = value(event.error, "error.message");
-  add_end("failed", {{"error", Value::object({{"code", event.code}, {"message", message}})}});
+  add_end("failed",
+          {{field::error, Value::object({{field::code, event.code}, {"message", message}})}});
 }
 
 void Transcript::add_entries(const JobCancelled& event) {
-  add_end("cancelled", {{"by", field_json(event.by)}, {"reason", field_json(event.reason)}});
+  add_end("cancelled",
+          {{field::by, field_json(event.by)}, {field::reason, field_json(event.reason)}});
 }
 
 // ---------------------------------------------------------------- dispatch
@@ -689,11 +146,11 @@ Value Transcript::take() {
   for (const auto& [step_id, answer] : std::exchange(answered_, {})) count(answer.usage);
   const Value job = job_view(s_);
   const Value next = more_ ? entries_.back()["seq"] : Value();
-  return Value::object({{"agent", s_.agent},
+  return Value::object({{field::agent, s_.agent},
                         {"ended", is_terminal(s_.status)},
                         {"entries", Value::array(std::move(entries_))},
-                        {"error", job["error"]},
-                        {"forked_from", s_.forked_from},
+                        {field::error, job[field::error]},
+                        {field::forked_from, s_.forked_from},
                         {"id", s_.job.text},
                         {"next", next},
                         {"seq", number(s_.seq)},

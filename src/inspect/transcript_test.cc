@@ -11,19 +11,19 @@ namespace {
 
 Value transcript_of(const JobId& job, const std::vector<Event>& log,
                     const TranscriptPage& page = {}) {
-  TranscriptBuilder transcribing(job, page, uncached_plan_source());
+  TranscriptBuilder builder(job, page, uncached_plan_source());
   for (const Event& event : log) {
-    const Status added = transcribing.add(event);
+    const Status added = builder.add(event);
     EXPECT_TRUE(added) << added.error().message;
   }
-  return std::move(transcribing).take();
+  return std::move(builder).take();
 }
 Value transcript_of(const JobFixture& job, const TranscriptPage& page = {}) {
   return transcript_of(job.state.job, job.log, page);
 }
 
 // "kind@node" of each entry, with its most important member.
-std::string word(const Value& entry) {
+std::string entry_text(const Value& entry) {
   const std::string_view kind = entry.text("kind");
   std::string text(kind);
   const auto more = [&](const char* name) {
@@ -60,12 +60,12 @@ std::string word(const Value& entry) {
   }
   return text;
 }
-std::vector<std::string> words(const Value& transcript) {
+std::vector<std::string> entry_texts(const Value& transcript) {
   std::vector<std::string> all;
-  for (const Value& entry : transcript["entries"].items()) all.push_back(word(entry));
+  for (const Value& entry : transcript["entries"].items()) all.push_back(entry_text(entry));
   return all;
 }
-using Words = std::vector<std::string>;
+using Texts = std::vector<std::string>;
 
 // The n-th entry of this kind.
 Value entry(const Value& transcript, std::string_view kind, std::size_t nth = 0) {
@@ -75,17 +75,18 @@ Value entry(const Value& transcript, std::string_view kind, std::size_t nth = 0)
   return {};
 }
 
-AE_TEST("transcript/a loop: prompts, answers, calls with results, in order") {
+AE_TEST("transcript/a loop has its prompts, answers and calls with results, in order") {
   JobFixture job = loop_job();
   job.claim().ok("chat/0",
                  tool_calls_answer({{"a", "look", "{'q': 1}"}, {"b", "nope", "{'z': 1}"}}));
   job.ok("chat/0/0", "'found'").ok("chat/1", text_answer("Done"));
   const Value all = transcript_of(job);
-  EXPECT_EQ(words(all), (Words{R"(input)", R"(message "prompt" "system" "Be kind")",
-                               R"(message "prompt" "user" "Hello")", R"(model_call "main")",
-                               R"(answer "")", R"(tool_call "nope" {"z":1})",
-                               R"(tool_call "look" {"q":1})", R"(result "success" "found")",
-                               R"(model_call "main")", R"(answer "Done")", R"(end "completed")"}));
+  EXPECT_EQ(entry_texts(all),
+            (Texts{R"(input)", R"(message "prompt" "system" "Be kind")",
+                   R"(message "prompt" "user" "Hello")", R"(model_call "main")", R"(answer "")",
+                   R"(tool_call "nope" {"z":1})", R"(tool_call "look" {"q":1})",
+                   R"(result "success" "found")", R"(model_call "main")", R"(answer "Done")",
+                   R"(end "completed")"}));
   const Value refused = entry(all, "tool_call");
   EXPECT_EQ(refused["refused"].text("code"), "tool_not_granted");
   EXPECT_EQ(refused["call_id"], Value("b"));
@@ -131,23 +132,21 @@ AE_TEST("transcript/a map of model calls names the item of each") {
   EXPECT_EQ(all["totals"]["answers"], Value(2));
 }
 
-AE_TEST("transcript/a plan without a model shows its calls, and what was not run") {
+AE_TEST("transcript/a plan without a model has its calls and skipped nodes") {
   JobFixture job(
       "[{'id':'a', 'kind':'tool', 'tool':'look', 'args':{'q':1}},"
       " {'id':'b', 'kind':'tool', 'tool':'put', 'needs':['a'], 'when':'${ false }'},"
       " {'id':'w', 'kind':'wait', 'needs':['a'], 'wait':{'type':'signal', 'key':'go'}},"
       " {'id':'c', 'kind':'tool', 'tool':'once', 'needs':['w']}]");
   job.claim().ok("a", "2").signal("go", "'yes'").fails("c", "http_400");
-  EXPECT_EQ(words(transcript_of(job)),
-            (Words{R"(input)", R"(tool_call "look" {"q":1})", R"(result "success" 2)", "skipped",
+  EXPECT_EQ(entry_texts(transcript_of(job)),
+            (Texts{R"(input)", R"(tool_call "look" {"q":1})", R"(result "success" 2)", "skipped",
                    "wait", R"(reply "signalled" "yes")", R"(tool_call "once" {})",
                    R"(result "failure")", R"(end "failed")"}));
   EXPECT_EQ(entry(transcript_of(job), "end")["error"].text("code"), "http_400");
 }
 
-AE_TEST(
-    "transcript/totals count the tries of tools, and which of them repeat a call, as a trace "
-    "does") {
+AE_TEST("transcript/totals count tries and repeated tries of tools as a trace does") {
   JobFixture job(
       "[{'id':'a', 'kind':'tool', 'tool':'put'}, {'id':'b', 'kind':'tool', 'tool':'put'}]");
   job.claim().fails("a", "connect").after(20s).fails("a", "connect").after(20s).ok("a").ok("b");
@@ -160,7 +159,7 @@ AE_TEST(
   EXPECT_EQ(traced["repeated"], totals["repeated"]);
 }
 
-AE_TEST("transcript/an unknown outcome and who resolved it are entries") {
+AE_TEST("transcript/an unknown outcome and its resolution are entries") {
   JobFixture job("[{'id':'a', 'kind':'tool', 'tool':'pay', 'args':{'n':1}}]");
   job.claim().unknown("a");
   const Value before = transcript_of(job);
@@ -180,16 +179,16 @@ AE_TEST("transcript/an approval has its request and its answer") {
   EXPECT_EQ(entry(all, "approval")["state"], Value("requested"));
   EXPECT_EQ(entry(all, "approval")["tool"], Value("refund"));
   EXPECT_EQ(entry(all, "approval")["arguments"], json("{'n':5}"));
-  Words states;
+  Texts states;
   for (const Value& one : all["entries"].items()) {
     if (one.text("kind") == "approval") states.emplace_back(one.text("state"));
   }
-  EXPECT_EQ(states, (Words{"requested", "requested", "approved", "rejected"}));
+  EXPECT_EQ(states, (Texts{"requested", "requested", "approved", "rejected"}));
   EXPECT_EQ(entry(all, "approval", 2)["by"], Value("ann"));
   EXPECT_EQ(entry(all, "failed")["error"].text("code"), "rejected");
 }
 
-AE_TEST("transcript/a question of a tool and its answer are entries") {
+AE_TEST("transcript/a question of a tool is an entry") {
   JobFixture job("[{'id':'a', 'kind':'tool', 'tool':'pay'}]");
   job.claim().answer("a", {.kind = OutcomeKind::input_required,
                            .definite = true,
@@ -199,7 +198,7 @@ AE_TEST("transcript/a question of a tool and its answer are entries") {
   EXPECT_EQ(entry(transcript_of(job), "question")["tool"], Value("pay"));
 }
 
-AE_TEST("transcript/a planner: its prompt, its answer, its plan and the calls of that") {
+AE_TEST("transcript/a planner has its prompt, its answer, its plan and the calls of the plan") {
   const Value graph_of = json(
       "{'id':'planner', 'kind':'planner', 'planner':{'tool':'model:main', 'model':'small',"
       " 'told':'Plan it', 'prompt':'Go', 'tools':['look'], 'max_nodes':3, 'repair':1}}");
@@ -229,10 +228,11 @@ AE_TEST("transcript/a fork has the turns of its origin, marked as imported") {
   JobFixture job(*fork, "job-2");
   job.claim().ok("chat/1", text_answer("Done"));
   const Value all = transcript_of(job);
-  EXPECT_EQ(words(all), (Words{R"(input)", R"(message "prompt" "system" "Be kind")",
-                               R"(message "prompt" "user" "Hello")", R"(answer "")",
-                               R"(tool_call "put" {"v":1})", R"(result "success" "one")",
-                               R"(model_call "main")", R"(answer "Done")", R"(end "completed")"}));
+  EXPECT_EQ(entry_texts(all),
+            (Texts{R"(input)", R"(message "prompt" "system" "Be kind")",
+                   R"(message "prompt" "user" "Hello")", R"(answer "")",
+                   R"(tool_call "put" {"v":1})", R"(result "success" "one")",
+                   R"(model_call "main")", R"(answer "Done")", R"(end "completed")"}));
   EXPECT_EQ(entry(all, "answer")["imported"], Value(true));
   EXPECT_EQ(entry(all, "tool_call")["call_id"], Value("a"));
   EXPECT_EQ(entry(all, "answer", 1)["imported"], Value(false));
@@ -240,7 +240,7 @@ AE_TEST("transcript/a fork has the turns of its origin, marked as imported") {
   EXPECT_EQ(all["totals"]["tool_calls"], Value(0));
 }
 
-AE_TEST("transcript/a fork whose imported values were erased has the same entries, without them") {
+AE_TEST("transcript/a fork with erased imported values has the same entries without the values") {
   JobFixture origin = loop_job();
   origin.claim().ok("chat/0", tool_calls_answer({{"a", "put", "{'v': 'secret'}"}}));
   origin.ok("chat/0/0", "'one'").fails("chat/1", "connect");
@@ -255,16 +255,16 @@ AE_TEST("transcript/a fork whose imported values were erased has the same entrie
   const auto log = stored.opened(job.state.job).events;
   const Value all = transcript_of(job.state.job, log);
   EXPECT_EQ(canonical(all).find("secret"), std::string::npos);
-  EXPECT_EQ(words(all), (Words{R"(input)", R"(message "prompt" "user")", R"(answer)",
-                               R"(tool_call "put")", R"(result "success")", R"(model_call "main")",
-                               R"(answer "Done")", R"(end "completed")"}));
+  EXPECT_EQ(entry_texts(all),
+            (Texts{R"(input)", R"(message "prompt" "user")", R"(answer)", R"(tool_call "put")",
+                   R"(result "success")", R"(model_call "main")", R"(answer "Done")",
+                   R"(end "completed")"}));
   EXPECT_EQ(entry(all, "answer")["redacted"], json("['text']"));
   EXPECT_EQ(entry(all, "tool_call")["redacted"], json("['arguments', 'call_id']"));
   EXPECT_EQ(entry(all, "result")["redacted"], json("['result']"));
 }
 
-AE_TEST(
-    "transcript/erased values are null and named, and a value that only looks erased is shown") {
+AE_TEST("transcript/erased values are null and listed; a value of the same form is shown") {
   JobFixture job = loop_job();
   job.claim().ok("chat/0",
                  tool_calls_answer({{"a", "look", "{'q': 'secret'}"}, {"b", "secret", "{}"}}));
@@ -272,9 +272,9 @@ AE_TEST(
          "{'$redacted': 'aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa'}");
   job.ok("chat/1", text_answer("Done"));
   StoredJob stored(job);
-  const std::string put = job.step("chat/0/0").id.text;
+  const std::string look = job.step("chat/0/0").id.text;
   stored.redact(job.state.job, [&](const Event& event, std::string_view field) {
-    if (step_of(event) == put) return field == "arguments";
+    if (step_of(event) == look) return field == "arguments";
     return field == "input" || field == "arguments" || field == "payload" ||
            (field == "result" && event.type == EventType::tool_invocation_finished);
   });
@@ -325,7 +325,7 @@ AE_TEST("transcript/totals count a late answer of a model once, with its own tok
   EXPECT_EQ(late["answered_by"], Value("small-2"));
   EXPECT_EQ(late["usage"]["input_tokens"], Value(300));
   EXPECT_EQ(late["cost_micros"], Value(340));
-  EXPECT_EQ(entry(all, "answer", 1)["usage"], Value()) << "the other try's";
+  EXPECT_EQ(entry(all, "answer", 1)["usage"], Value()) << "the usage belongs to the other try";
   EXPECT_EQ(all["totals"], json("{'answers':3, 'cost_micros':349, 'input_tokens':305,"
                                 " 'output_tokens':22, 'repeated':0, 'tool_calls':1,"
                                 " 'total_tokens':327}"));
@@ -386,7 +386,7 @@ JobFixture planned() {
   return job;
 }
 
-AE_TEST("transcript/entries of one event a page are those of the whole, whatever the job is") {
+AE_TEST("transcript/pages of one event join to the whole transcript, for each kind of job") {
   for (const JobFixture& job : {planned(), mapped(), answered_late(), forked()}) {
     ASSERT_TRUE(is_terminal(job.state.status)) << job.log_text();
     const Value all = transcript_of(job);
@@ -426,11 +426,11 @@ AE_TEST("transcript/a page ends before its bytes exceed the limit, and one large
   EXPECT_EQ(std::ranges::count_if(sizes, [](std::size_t n) { return n > 2000; }), 1);
 }
 
-AE_TEST("transcript/an event that cannot follow is an error") {
+AE_TEST("transcript/an event that is invalid after the previous one is an error") {
   const JobFixture job = mapped();
-  TranscriptBuilder transcribing(job.state.job, {}, uncached_plan_source());
-  ASSERT_TRUE(transcribing.add(job.log[0]));
-  const Status added = transcribing.add(job.log.back());
+  TranscriptBuilder builder(job.state.job, {}, uncached_plan_source());
+  ASSERT_TRUE(builder.add(job.log[0]));
+  const Status added = builder.add(job.log.back());
   ASSERT_FALSE(added);
   EXPECT_EQ(added.error().code, Code::log_corrupt);
 }

@@ -15,6 +15,8 @@
 #include "inspect/replay_proof.h"
 #include "inspect/view.h"
 #include "json/json.h"
+#include "log/field_names.h"
+#include "log/records.h"
 #include "log/redacted.h"
 
 namespace ae::engine {
@@ -285,15 +287,17 @@ void Verifier::conclude_replay() {
 void Verifier::add_step_ends(const Event& event) {
   const auto add = [&](const StepId& id, std::string_view result_type) {
     const auto step = state_.by_id.find(id);
-    if (step == state_.by_id.end() || result_type.empty()) return;
+    if (step == state_.by_id.end()) return;
     ends_.push_back({id, state_.path_of(state_.steps[step->second]), std::string(result_type)});
   };
   if (const auto* plan = as<PlanGenerated>(event)) plan_hashes_.push_back(to_hex(plan->plan_hash));
   if (const auto* end = as<NodeFinished>(event)) add(end->step_id, end->result_type);
   const auto* fork = as<ForkImported>(event);
   if (fork == nullptr) return;
-  for (const Value& entry : fork->commands.items()) {
-    add(StepId(std::string(entry.text("step_id"))), entry.text("result_type"));
+  const auto entries = record_list_from_json<ForkEntry>(fork->commands);
+  if (!entries) return;
+  for (const ForkEntry& entry : *entries) {
+    if (entry.result_type) add(entry.step_id, *entry.result_type);
   }
 }
 
@@ -303,8 +307,9 @@ void Verifier::execution_hash() {
     const auto step = state_.by_id.find(end.step);
     const bool compensated = step != state_.by_id.end() &&
                              state_.steps[step->second].result_type == ResultType::compensated;
-    steps.emplace_back(std::move(end.path),
-                       compensated ? "compensated" : std::move(end.result_type));
+    steps.emplace_back(std::move(end.path), compensated
+                                                ? std::string(to_text(ResultType::compensated))
+                                                : std::move(end.result_type));
   }
   if (!state_.plan) {
     out_.execution_hash = failed_proof("the log holds no plan");
@@ -346,8 +351,8 @@ void Verifier::check_row() {
   const auto* created = as<JobCreated>(in_.events.front());
   const JobCreated job_created = created != nullptr ? *created : JobCreated();
   differs("status", in_.row->status, to_text(state_.status));
-  differs("agent", in_.row->agent, job_created.agent);
-  differs("idempotency_key", in_.row->idempotency_key, or_empty(job_created.idempotency_key));
+  differs(field::agent, in_.row->agent, job_created.agent);
+  differs(field::idempotency_key, in_.row->idempotency_key, or_empty(job_created.idempotency_key));
   std::vector<Member> labels;
   for (const auto& [name, value] : in_.row->labels) labels.emplace_back(name, value);
   const Value logged = job_created.labels.is_object() ? job_created.labels : Value::object({});
@@ -363,7 +368,7 @@ void Verifier::check_row() {
   if (in_.row->commits && !in_.open_error) {
     differs("commits", std::to_string(*in_.row->commits), std::to_string(in_.row->commits_read));
   }
-  differs("labels", canonical(Value::object(std::move(labels))), canonical(logged));
+  differs(field::labels, canonical(Value::object(std::move(labels))), canonical(logged));
 }
 
 Verifier::Verifier(const VerifyInput& input, const PlanSource& plans) : in_(input), plans_(plans) {
@@ -400,7 +405,7 @@ Verification Verifier::take() {
 namespace {
 
 Value proof_json(const Proof& proof) {
-  return Value::object({{"detail", proof.detail}, {"ok", proof.ok}});
+  return Value::object({{field::detail, proof.detail}, {"ok", proof.ok}});
 }
 
 }  // namespace

@@ -39,7 +39,7 @@ JobFixture rich_job() {
 
 // ---------------------------------------------------------------- valid logs
 
-AE_TEST("verify/an honest log is proved in every respect") {
+AE_TEST("verify/an unmodified log passes every proof") {
   const JobFixture job = rich_job();
   ASSERT_EQ(job.status(), "completed") << job.log_text();
   const Verification all = verified(job);
@@ -49,7 +49,7 @@ AE_TEST("verify/an honest log is proved in every respect") {
   EXPECT_EQ(all.replay.detail, "5 calls match the plan");
 }
 
-AE_TEST("verify/its answer has the shape that the API promises") {
+AE_TEST("verify/the result has the form that the API documents") {
   const Value json = verified(rich_job()).to_json();
   EXPECT_EQ(json["ok"], Value(true));
   EXPECT_EQ(json["head"], "unsigned");
@@ -59,7 +59,7 @@ AE_TEST("verify/its answer has the shape that the API promises") {
   }
 }
 
-AE_TEST("verify/a job under way is proved too, and its pending calls are listed") {
+AE_TEST("verify/the log of a running job passes, and its pending calls are listed") {
   JobFixture job("[{'id':'a', 'kind':'tool', 'tool':'pay'}]");
   EXPECT_TRUE(verified(job).ok);
   const Verification all = verified(job.claim());
@@ -68,7 +68,7 @@ AE_TEST("verify/a job under way is proved too, and its pending calls are listed"
   EXPECT_NE(all.ledger.detail.find("pending: " + job.sent[0].key), std::string::npos);
 }
 
-AE_TEST("verify/every prefix of an honest log at a commit is proved") {
+AE_TEST("verify/every prefix of an unmodified log at a commit passes") {
   const JobFixture job = rich_job();
   for (const std::size_t events : job.commits) {
     VerifyInput input = input_of(job);
@@ -78,7 +78,7 @@ AE_TEST("verify/every prefix of an honest log at a commit is proved") {
   }
 }
 
-AE_TEST("verify/jobs that failed or were cancelled are proved") {
+AE_TEST("verify/the logs of failed and cancelled jobs pass") {
   JobFixture failed(
       "[{'id':'a', 'kind':'tool', 'tool':'risk'}, {'id':'b', 'kind':'tool', 'tool':'put'}]");
   failed.claim().unknown("a").times_out("b");
@@ -88,7 +88,7 @@ AE_TEST("verify/jobs that failed or were cancelled are proved") {
   EXPECT_TRUE(verified(cancelled).ok) << canonical(verified(cancelled).to_json());
 }
 
-AE_TEST("verify/the execution hash is made of the plan and the ends of its steps") {
+AE_TEST("verify/the execution hash covers the plan and the result types of its steps") {
   JobFixture job(
       "[{'id':'a', 'kind':'tool', 'tool':'put'}, {'id':'b', 'kind':'tool', 'tool':'put',"
       " 'when':false}]");
@@ -98,7 +98,7 @@ AE_TEST("verify/the execution hash is made of the plan and the ends of its steps
                           "\n0/0 side_effect_committed\n0/1 pure\n")));
 }
 
-AE_TEST("verify/jobs that went the same way share it, whatever came back and in what order") {
+AE_TEST("verify/jobs with the same steps share an execution hash, whatever the results and order") {
   const std::string_view plan =
       "[{'id':'m', 'kind':'map', 'over':'${ .input }', 'max_parallel':2, 'do':{'tool':'put'}}]";
   JobFixture one(plan, {.input = "[1,2]"});
@@ -113,7 +113,7 @@ AE_TEST("verify/jobs that went the same way share it, whatever came back and in 
 
 // ---------------------------------------------------------------- chain
 
-AE_TEST("verify/the stored form is opened and proved") {
+AE_TEST("verify/the stored form is opened and passes") {
   const JobFixture job = rich_job();
   const StoredJob stored(job);
   VerifyInput input = stored.opened(job.state.job);
@@ -124,7 +124,7 @@ AE_TEST("verify/the stored form is opened and proved") {
   EXPECT_EQ(all.root_hash_hex, to_hex(stored.head));
 }
 
-AE_TEST("verify/a changed byte anywhere is altered, and says behind which event") {
+AE_TEST("verify/a changed byte in any commit is reported as altered") {
   const JobFixture job = rich_job();
   const StoredJob stored(job);
   for (std::size_t commit = 0; commit < stored.commits.size(); ++commit) {
@@ -142,7 +142,7 @@ AE_TEST("verify/a changed byte anywhere is altered, and says behind which event"
   }
 }
 
-AE_TEST("verify/a missing tail is truncated, a missing middle is altered") {
+AE_TEST("verify/a missing tail is reported as truncated, a missing middle as altered") {
   const JobFixture job = rich_job();
   StoredJob tail(job), middle(job);
   tail.commits.pop_back();
@@ -153,7 +153,7 @@ AE_TEST("verify/a missing tail is truncated, a missing middle is altered") {
   EXPECT_EQ(verified(middle.opened(job.state.job)).head, "altered");
 }
 
-AE_TEST("verify/a head that is not the recorded one is altered") {
+AE_TEST("verify/a head that differs from the recorded one is reported as altered") {
   const JobFixture job = rich_job();
   VerifyInput input = input_of(job);
   input.last_seq = job.log.size();
@@ -164,14 +164,14 @@ AE_TEST("verify/a head that is not the recorded one is altered") {
   EXPECT_EQ(verified(input).head, "altered");
 }
 
-AE_TEST("verify/no events prove nothing") {
+AE_TEST("verify/an empty log passes no proof") {
   const Verification all = verify({.job = JobId("j")}, uncached_plan_source());
   EXPECT_FALSE(all.ok);
   EXPECT_FALSE(all.event_chain.ok);
   EXPECT_FALSE(all.execution_hash.ok);
 }
 
-AE_TEST("verify/a log of a newer program is not called altered") {
+AE_TEST("verify/the log of a newer program is not reported as altered") {
   JobFixture job("[{'id':'a', 'kind':'tool', 'tool':'put'}]");
   VerifyInput input = input_of(job);
   input.open_error = Error{Code::needs_version, "event 3 is newer"};
@@ -183,7 +183,8 @@ AE_TEST("verify/a log of a newer program is not called altered") {
 
 // Changes the first event of a type, after skipping `skip` of them.
 template <class T>
-VerifyInput with(const JobFixture& job, const std::function<void(T&)>& change, int skip = 0) {
+VerifyInput with_change(const JobFixture& job, const std::function<void(T&)>& change,
+                        int skip = 0) {
   VerifyInput input = input_of(job);
   for (Event& event : input.events) {
     T* const body = std::get_if<T>(&event.body);
@@ -196,14 +197,14 @@ VerifyInput with(const JobFixture& job, const std::function<void(T&)>& change, i
 }
 using Started = ToolInvocationStarted;
 
-AE_TEST("verify/a row that contradicts the log in its beginning, request or commits is found") {
+AE_TEST("verify/a row that contradicts the log in time, request or commits is detected") {
   const JobFixture job = rich_job();
   VerifyInput input = input_of(job);
-  const auto& born = std::get<JobCreated>(job.log.front().body);
+  const auto& created = std::get<JobCreated>(job.log.front().body);
   const Hash request = sha256("the request");
   const VerifyInput::Row row{.status = std::string(job.status()),
-                             .agent = born.agent,
-                             .idempotency_key = or_empty(born.idempotency_key),
+                             .agent = created.agent,
+                             .idempotency_key = or_empty(created.idempotency_key),
                              .labels = {},
                              .created_at = job.log.front().created_at,
                              .request_hash = request,
@@ -213,7 +214,7 @@ AE_TEST("verify/a row that contradicts the log in its beginning, request or comm
   input.row = row;
   EXPECT_TRUE(verified(input).ok) << canonical(verified(input).to_json());
   input.row->created_at = Instant{row.created_at->us + 1};
-  EXPECT_TRUE(verified(input).ok) << "as earlier builds wrote it";
+  EXPECT_TRUE(verified(input).ok) << "earlier builds wrote this";
   for (const std::int64_t damaged : {std::int64_t{0}, INT64_MAX, INT64_MIN}) {
     input.row->created_at = Instant{damaged};
     EXPECT_FALSE(verified(input).ok) << damaged;
@@ -229,7 +230,7 @@ AE_TEST("verify/a row that contradicts the log in its beginning, request or comm
   EXPECT_NE(verified(input).state_machine.detail.find("commits"), std::string::npos);
 }
 
-AE_TEST("verify/an event where none may stand breaks the state machine") {
+AE_TEST("verify/an event that the state does not permit fails the state machine proof") {
   VerifyInput input = input_of(rich_job());
   input.events.erase(input.events.begin() + 2);  // job_running
   for (std::size_t i = 0; i < input.events.size(); ++i) input.events[i].seq = i + 1;
@@ -238,15 +239,15 @@ AE_TEST("verify/an event where none may stand breaks the state machine") {
   EXPECT_FALSE(all.ok);
 }
 
-AE_TEST("verify/other arguments break ledger and replay") {
-  const Verification all =
-      verified(with<Started>(rich_job(), [](auto& call) { call.arguments = json("{'n':2}"); }));
+AE_TEST("verify/changed arguments fail the ledger proof") {
+  const Verification all = verified(
+      with_change<Started>(rich_job(), [](auto& call) { call.arguments = json("{'n':2}"); }));
   EXPECT_FALSE(all.ledger.ok);
   EXPECT_NE(all.ledger.detail.find("arguments_hash"), std::string::npos);
 }
 
 // Arguments with consistent hashes and keys: only the plan shows that they are wrong.
-AE_TEST("verify/consistent arguments that the plan does not give break the replay") {
+AE_TEST("verify/consistent arguments that differ from the plan fail the replay proof") {
   const JobFixture job("[{'id':'a', 'kind':'tool', 'tool':'pay', 'args':{'n':'${ .input.n }'}}]",
                        {.input = "{'n':1}"});
   JobFixture forged("[{'id':'a', 'kind':'tool', 'tool':'pay', 'args':{'n':'${ .input.n }'}}]",
@@ -261,7 +262,7 @@ AE_TEST("verify/consistent arguments that the plan does not give break the repla
   EXPECT_NE(all.replay.detail.find("event 6 (tool_invocation_started)"), std::string::npos);
 }
 
-AE_TEST("verify/a branch that its expression does not give breaks the replay") {
+AE_TEST("verify/a branch that differs from its expression fails the replay proof") {
   JobFixture job("[{'id':'a', 'kind':'tool', 'tool':'pay', 'when':'${ .input.n > 5 }'}]",
                  {.input = "{'n':1}"});
   job.claim();
@@ -270,14 +271,14 @@ AE_TEST("verify/a branch that its expression does not give breaks the replay") {
   EXPECT_FALSE(verified(input).replay.ok);
 }
 
-AE_TEST("verify/a result that the output does not give breaks the replay") {
-  const Verification all =
-      verified(with<JobCompleted>(rich_job(), [](auto& end) { end.result = json("'more'"); }));
+AE_TEST("verify/a result that differs from the output expression fails the replay proof") {
+  const Verification all = verified(
+      with_change<JobCompleted>(rich_job(), [](auto& end) { end.result = json("'more'"); }));
   EXPECT_FALSE(all.replay.ok);
   EXPECT_TRUE(all.ledger.ok);
 }
 
-AE_TEST("verify/a second success breaks the ledger") {
+AE_TEST("verify/a second success fails the ledger proof") {
   JobFixture job(
       "[{'id':'a', 'kind':'tool', 'tool':'put'}, {'id':'b', 'kind':'tool', 'tool':'put'}]");
   job.claim().ok("a");
@@ -302,7 +303,7 @@ AE_TEST("verify/a second success breaks the ledger") {
   EXPECT_NE(all.ledger.detail.find("is a second success"), std::string::npos) << all.ledger.detail;
 }
 
-AE_TEST("verify/a try that ends twice breaks the ledger") {
+AE_TEST("verify/a try that ends twice fails the ledger proof") {
   JobFixture job("[{'id':'a', 'kind':'tool', 'tool':'put'}]");
   job.claim().fails("a", "connect");
   VerifyInput input = input_of(job);
@@ -314,33 +315,33 @@ AE_TEST("verify/a try that ends twice breaks the ledger") {
   EXPECT_NE(all.ledger.detail.find("has ended"), std::string::npos) << all.ledger.detail;
 }
 
-AE_TEST("verify/keys that are not made of their parts break the ledger") {
+AE_TEST("verify/keys that differ from their parts fail the ledger proof") {
   const std::string other(64, 'a');
-  EXPECT_FALSE(verified(with<Started>(rich_job(), [&](auto& call) {
+  EXPECT_FALSE(verified(with_change<Started>(rich_job(), [&](auto& call) {
                  call.idempotency_key = IdempotencyKey(other);
                })).ledger.ok);
-  EXPECT_FALSE(verified(with<Started>(rich_job(), [&](auto& call) {
+  EXPECT_FALSE(verified(with_change<Started>(rich_job(), [&](auto& call) {
                  call.arguments_hash = *hash_from_hex(other);
                })).ledger.ok);
   EXPECT_FALSE(
       verified(
-          with<Started>(
+          with_change<Started>(
               rich_job(), [](auto& call) { call.external_key = ExternalKey("aetheris:other"); }, 1))
           .ledger.ok);
 }
 
 AE_TEST("verify/a terminal event lists exactly the calls whose outcome the log leaves unknown") {
-  const auto job_that = [](bool goes_on) {
+  const auto failed_call_job = [](bool continues) {
     JobFixture job("[{'id':'a', 'kind':'tool', 'tool':'pay'" +
-                   std::string(goes_on ? ", 'on_error':'continue'" : "") + "}]");
+                   std::string(continues ? ", 'on_error':'continue'" : "") + "}]");
     job.claim().crash().resolve("a", "fail");
     return job;
   };
-  for (const bool goes_on : {true, false}) {
-    const JobFixture job = job_that(goes_on);
+  for (const bool continues : {true, false}) {
+    const JobFixture job = failed_call_job(continues);
     const auto lists = [&](const Value& calls) {
       const auto list = [&](auto& end) { end.in_doubt = calls; };
-      return goes_on ? with<JobCompleted>(job, list) : with<JobFailed>(job, list);
+      return continues ? with_change<JobCompleted>(job, list) : with_change<JobFailed>(job, list);
     };
     EXPECT_TRUE(verified(input_of(job)).ledger.ok);
     const std::string key = job.step("a").call->key.text, other(64, 'a');
@@ -353,19 +354,20 @@ AE_TEST("verify/a terminal event lists exactly the calls whose outcome the log l
           << all.ledger.detail;
     }
   }
-  // A version that knew only schema 1 listed none.
-  VerifyInput older = with<JobCompleted>(job_that(true), [](auto& end) { end.in_doubt = {}; });
+  // A version with only schema 1 listed none.
+  VerifyInput older =
+      with_change<JobCompleted>(failed_call_job(true), [](auto& end) { end.in_doubt = {}; });
   older.events.back().schema = 1;
   EXPECT_TRUE(verified(older).ledger.ok);
 }
 
-AE_TEST("verify/another tool than the plan's breaks the replay") {
-  EXPECT_FALSE(verified(with<Started>(rich_job(), [](auto& call) {
+AE_TEST("verify/a call with another effect class than the plan's fails the replay proof") {
+  EXPECT_FALSE(verified(with_change<Started>(rich_job(), [](auto& call) {
                  call.effect_class = "read";
                })).replay.ok);
 }
 
-AE_TEST("verify/effects agree with the log, or are late") {
+AE_TEST("verify/stored effects must agree with the log, or be late") {
   JobFixture job("[{'id':'a', 'kind':'tool', 'tool':'put'}]");
   job.claim();
   const auto record = [&](std::uint32_t try_no, Outcome outcome) {
@@ -412,18 +414,18 @@ AE_TEST("verify/effects agree with the log, or are late") {
   EXPECT_FALSE(verified(input).ledger.ok);
 }
 
-AE_TEST("verify/what is redacted cannot be compared, and is not called wrong") {
+AE_TEST("verify/redacted values are not compared and fail no proof") {
   const JobFixture job = rich_job();
   Erasable erased = Value::object({{"$redacted", std::string(64, 'a')}});
   erased.erased = true;
-  VerifyInput input = with<JobCreated>(job, [&](auto& created) { created.input = erased; });
+  VerifyInput input = with_change<JobCreated>(job, [&](auto& created) { created.input = erased; });
   const Verification all = verified(input);
   EXPECT_TRUE(all.ok) << canonical(all.to_json());
   EXPECT_NE(all.replay.detail.find("redacted"), std::string::npos);
-  EXPECT_TRUE(verified(with<Started>(job, [&](auto& call) { call.arguments = erased; })).ok);
+  EXPECT_TRUE(verified(with_change<Started>(job, [&](auto& call) { call.arguments = erased; })).ok);
 }
 
-AE_TEST("verify/a job whose call happened and gave nothing is read from its store as it was") {
+AE_TEST("verify/a job whose call happened without a result passes and has the same state") {
   JobFixture job("[{'id':'a', 'kind':'tool', 'tool':'pay'}]");
   job.claim().crash().resolve("a", "happened");
   ASSERT_EQ(job.status(), "completed");

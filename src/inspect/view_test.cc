@@ -24,7 +24,7 @@ Value node(const Value& trace, std::string_view id) {
 
 // ---------------------------------------------------------------- job_view
 
-AE_TEST("job_view/every member is always there") {
+AE_TEST("job_view/every member is present in every status") {
   JobFixture job("[{'id':'a', 'kind':'tool', 'tool':'pay'}]");
   const auto queued = members_of(job_view(job.state));
   EXPECT_EQ(members_of(job_view(job.claim().state)), queued);
@@ -32,7 +32,7 @@ AE_TEST("job_view/every member is always there") {
   EXPECT_EQ(members_of(job_view(job.resolve("a", "happened").state)), queued);
 }
 
-AE_TEST("job_view/a queued job") {
+AE_TEST("job_view/a queued job has its input and no result, wait or attempt") {
   JobFixture job("[{'id':'a', 'kind':'tool', 'tool':'pay'}]", {.input = "{'x':1}"});
   const Value view = job_view(job.state);
   EXPECT_EQ(view["id"], "job-1");
@@ -47,7 +47,7 @@ AE_TEST("job_view/a queued job") {
   }
 }
 
-AE_TEST("job_view/a waiting job names its wait and what answers it") {
+AE_TEST("job_view/a waiting job has its wait and the action that answers it") {
   JobFixture job("[{'id':'w', 'kind':'wait', 'wait':{'type':'signal','key':'k','expires':'1h'}}]");
   const Value view = job_view(job.claim().state);
   EXPECT_EQ(view["waiting"]["wait_type"], "signal");
@@ -61,7 +61,7 @@ AE_TEST("job_view/a waiting job names its wait and what answers it") {
   EXPECT_EQ(view["in_doubt"].size(), 0u);
 }
 
-AE_TEST("job_view/a parked job names the call, when it can be answered, and how") {
+AE_TEST("job_view/a parked job has the call, the time of the earliest answer, and its action") {
   JobFixture job("[{'id':'a', 'kind':'tool', 'tool':'pay', 'args':{'n':1}}]");
   const Value view = job_view(job.claim().crash().state);
   ASSERT_EQ(view["in_doubt"].size(), 1u);
@@ -83,18 +83,18 @@ AE_TEST("job_view/a parked job names the call, when it can be answered, and how"
   EXPECT_EQ(resolve["choices"], json("['happened','not_happened','fail']"));
 }
 
-AE_TEST("job_view/a park that nothing of this version lifts names no action") {
+AE_TEST("job_view/a park that this version cannot end has no action") {
   JobFixture job("[{'id':'a', 'kind':'tool', 'tool':'pay'}]");
   job.claim();
   job.state.status = JobStatus::parked;
   job.state.parked_reason = "execution_version_mismatch";
-  job.state.parked_until = "another_day";
+  job.state.parked_until = "other";
   EXPECT_TRUE(job_view(job.state)["parked"]["action"].is_null());
   job.state.parked_until = "version";
   EXPECT_EQ(job_view(job.state)["parked"]["action"]["act"], "run");
 }
 
-AE_TEST("job_view/a paused job says how it goes on, and what is asked is answered by its id") {
+AE_TEST("job_view/a paused job has the action resume, and its waits are answered by id") {
   JobFixture job(
       "[{'id':'w','kind':'wait','wait':{'type':'human','key':'k'}},"
       " {'id':'m','kind':'wait','wait':{'type':'message','channel':'c'}}]");
@@ -112,7 +112,7 @@ AE_TEST("job_view/a paused job says how it goes on, and what is asked is answere
   EXPECT_EQ(approvals_view(job.state)[0]["kind"], "wait");
 }
 
-AE_TEST("job_view/a failed job has its error, and what stayed unknown") {
+AE_TEST("job_view/a failed job has its error and its unknown outcomes") {
   JobFixture job("[{'id':'a', 'kind':'tool', 'tool':'risk'}]");
   const Value view = job_view(job.claim().unknown("a").state);
   EXPECT_EQ(view["error"]["code"], "invocation_in_doubt");
@@ -124,7 +124,7 @@ AE_TEST("job_view/a failed job has its error, and what stayed unknown") {
   EXPECT_EQ(view["in_doubt"].items()[0]["noted"], Value());
 }
 
-AE_TEST("job_view/a job that is being cancelled says so") {
+AE_TEST("job_view/a job that is being cancelled has the ending cancelled") {
   JobFixture job("[{'id':'a', 'kind':'tool', 'tool':'pay'}]");
   const Value view = job_view(job.claim().cancel("enough").state);
   EXPECT_EQ(view["status"], "running");
@@ -140,7 +140,7 @@ AE_TEST("job_view/a job that is being cancelled says so") {
            "'tool':null,'tries':null,'turn':null}"));
 }
 
-AE_TEST("job_view/before its plan, a job has a page too") {
+AE_TEST("job_view/a job without a plan has views") {
   State state;
   state.job = JobId("j");
   EXPECT_EQ(job_view(state)["status"], "none");
@@ -150,7 +150,7 @@ AE_TEST("job_view/before its plan, a job has a page too") {
 
 // ---------------------------------------------------------------- state_view
 
-AE_TEST("state_view/tells results, steps, waits and what is next") {
+AE_TEST("state_view/a state has its results, steps, waits and running calls") {
   JobFixture job(R"([{'id':'a', 'kind':'tool', 'tool':'put'},
                    {'id':'m', 'kind':'map', 'over':[1,2], 'max_parallel':2, 'do':{'tool':'put'}},
                    {'id':'w', 'kind':'wait', 'wait':{'type':'signal', 'key':'k'}}])");
@@ -163,7 +163,7 @@ AE_TEST("state_view/tells results, steps, waits and what is next") {
   EXPECT_EQ(view["waits"].items()[0]["correlation_key"], "k");
 }
 
-AE_TEST("state_view/is the same for the same log") {
+AE_TEST("state_view/the same log gives the same state") {
   JobFixture job(
       "[{'id':'a', 'kind':'tool', 'tool':'pay'}, {'id':'b', 'kind':'tool', 'tool':'put'}]");
   job.claim().times_out("a").fails("b", "connect");
@@ -172,7 +172,7 @@ AE_TEST("state_view/is the same for the same log") {
 
 // ---------------------------------------------------------------- trace_view
 
-AE_TEST("trace/a tool node has its effect, its tries and what it did to the world") {
+AE_TEST("trace/a tool node has its effect, its tries and its change of the world") {
   JobFixture job("[{'id':'a', 'kind':'tool', 'tool':'put', 'args':{'n':1}}]");
   job.claim().now = job.now + 1s;
   job.times_out("a").after(10s);
@@ -196,7 +196,7 @@ AE_TEST("trace/a tool node has its effect, its tries and what it did to the worl
                                   "'repeated':1,'skipped':0,'tries':2}"));
 }
 
-AE_TEST("trace/what happened to the world is unchanged, changed or unknown") {
+AE_TEST("trace/the world of a node is unchanged, changed or unknown") {
   JobFixture job(R"([{'id':'r', 'kind':'tool', 'tool':'look'},
                    {'id':'d', 'kind':'tool', 'tool':'pay', 'on_error':'continue'},
                    {'id':'u', 'kind':'tool', 'tool':'pay'}, {'id':'n', 'kind':'tool', 'tool':'pay',
@@ -215,7 +215,7 @@ AE_TEST("trace/what happened to the world is unchanged, changed or unknown") {
   EXPECT_EQ(node(later, "u")["decisions"].items()[0]["by"], "someone");
 }
 
-AE_TEST("trace/items stand below their map") {
+AE_TEST("trace/items are listed below their map") {
   JobFixture job("[{'id':'m', 'kind':'map', 'over':[1,2], 'max_parallel':1, 'do':{'tool':'put'}}]");
   job.claim().ok("m/0", "'x'");
   const Value m = node(trace_view(job.state, job.log), "m");
@@ -227,7 +227,7 @@ AE_TEST("trace/items stand below their map") {
   EXPECT_EQ(m["world"], "unknown");
 }
 
-AE_TEST("trace/waits and branches are told") {
+AE_TEST("trace/waits and branches are shown") {
   JobFixture job(R"([{'id':'s', 'kind':'tool', 'tool':'pay', 'when':false},
                    {'id':'w', 'kind':'wait', 'wait':{'type':'signal', 'key':'k'}}])");
   job.claim().signal("k", "5");
@@ -239,7 +239,7 @@ AE_TEST("trace/waits and branches are told") {
   EXPECT_EQ(wait["payload"], Value(5));
 }
 
-AE_TEST("trace/attempts say how they ended, steps who executed them and who only replayed") {
+AE_TEST("trace/attempts have their end; steps have the attempt that executed them") {
   JobFixture job(R"([{'id':'a', 'kind':'tool', 'tool':'put'},
                    {'id':'b', 'kind':'tool', 'tool':'put', 'needs':['a']},
                    {'id':'w', 'kind':'wait', 'needs':['b'], 'wait':{'type':'signal', 'key':'k'}}])");
@@ -258,7 +258,7 @@ AE_TEST("trace/attempts say how they ended, steps who executed them and who only
   EXPECT_EQ(node(trace, "w")["replayed"], Value(false));
 }
 
-AE_TEST("trace/an attempt on a shared store is lost when its lease expired") {
+AE_TEST("trace/an attempt on a shared store is lost when its lease has expired") {
   JobFixture job(R"([{'id':'a', 'kind':'tool', 'tool':'put'},
                    {'id':'b', 'kind':'tool', 'tool':'put', 'needs':['a']}])");
   job.owned = false;

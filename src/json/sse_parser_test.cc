@@ -16,7 +16,7 @@ std::vector<SseEvent> read(std::string_view text, std::size_t step, SseParser& s
   return events;
 }
 
-AE_TEST("event stream/events are the same wherever the bytes are cut") {
+AE_TEST("event stream/events do not depend on how the bytes are split") {
   constexpr std::string_view kText =
       ": hello\r\nid: 7\r\nevent: message\r\ndata: one\r\ndata:two\r\n\r\nretry: 250\rdata\r\rid: "
       "8\ndata: {\"a\":1}\n\nid: 9\ndata: never ended";
@@ -34,7 +34,7 @@ AE_TEST("event stream/events are the same wherever the bytes are cut") {
   }
 }
 
-AE_TEST("event stream/an event that is too long ends it") {
+AE_TEST("event stream/an event over the size limit ends the stream") {
   SseParser stream({.line_max = 10, .event_max = 10});
   std::vector<SseEvent> events;
   EXPECT_TRUE(stream.feed("data: 12", events));
@@ -43,8 +43,7 @@ AE_TEST("event stream/an event that is too long ends it") {
   EXPECT_TRUE(events.empty());
 }
 
-AE_TEST(
-    "event stream/where it goes on is the id of the last whole event, and when what it said last") {
+AE_TEST("event stream/the id of the last complete event and the last valid retry delay are kept") {
   SseParser stream;
   std::vector<SseEvent> events;
   const auto at = [&](std::string_view bytes) {
@@ -55,7 +54,7 @@ AE_TEST(
   EXPECT_EQ(at("\n"), "1") << "an event without data counts";
   EXPECT_EQ(at("id: 2\ndata: x\n\ndata: y\n\n"), "2");
   EXPECT_EQ(at(std::string_view("id: 3\0\n\n", 8)), "2");
-  EXPECT_EQ(at("id\n\n"), "") << "it takes the id back";
+  EXPECT_EQ(at("id\n\n"), "") << "an empty id resets it";
   EXPECT_FALSE(stream.retry());
   for (const char* none : {"-1", "x", "1x", "", "86400000", "99999999999999999999"}) {
     at("retry: " + std::string(none) + "\n");

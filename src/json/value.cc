@@ -117,19 +117,19 @@ void Value::drop() noexcept {
     Node* arrays = nullptr;
     Node* objects = nullptr;
   } dead;
-  const auto bury = [](Node*& list, Node* node) {
+  const auto push_dead = [](Node*& list, Node* node) {
     node->next_dead = list;
     list = node;
   };
   const auto drop_child = [&](Value& child) {
     if (last_owner(child)) {
       if (child.kind_ == Kind::string) delete static_cast<StringNode*>(child.bits_.node);
-      if (child.kind_ == Kind::array) bury(dead.arrays, child.bits_.node);
-      if (child.kind_ == Kind::object) bury(dead.objects, child.bits_.node);
+      if (child.kind_ == Kind::array) push_dead(dead.arrays, child.bits_.node);
+      if (child.kind_ == Kind::object) push_dead(dead.objects, child.bits_.node);
     }
     child.kind_ = Kind::null;
   };
-  bury(kind_ == Kind::array ? dead.arrays : dead.objects, bits_.node);
+  push_dead(kind_ == Kind::array ? dead.arrays : dead.objects, bits_.node);
   while (dead.arrays != nullptr || dead.objects != nullptr) {
     if (dead.arrays != nullptr) {
       auto* node = static_cast<ArrayNode*>(std::exchange(dead.arrays, dead.arrays->next_dead));

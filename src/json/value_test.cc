@@ -9,7 +9,7 @@
 namespace ae {
 namespace {
 
-AE_TEST("json/value/knows its kind and gives it back") {
+AE_TEST("json/value/a value returns its type and content") {
   EXPECT_TRUE(Value().is_null());
   EXPECT_TRUE(Value(nullptr).is_null());
   EXPECT_TRUE(Value(true).as_bool());
@@ -29,22 +29,24 @@ AE_TEST("json/value/an integer is a whole number within 2^53-1") {
   EXPECT_FALSE(Value("1").is_integer());
 }
 
-AE_TEST("json/value/there is one zero") { EXPECT_FALSE(std::signbit(Value(-0.0).as_number())); }
+AE_TEST("json/value/negative zero becomes zero") {
+  EXPECT_FALSE(std::signbit(Value(-0.0).as_number()));
+}
 
-AE_TEST("json/value/a number that is not finite is a bug of the caller") {
+AE_TEST("json/value/a non-finite number aborts") {
   const double not_a_number = std::numeric_limits<double>::quiet_NaN();
   const double infinite = std::numeric_limits<double>::infinity();
   EXPECT_DEATH(Value{not_a_number}, "isfinite");
   EXPECT_DEATH(Value{infinite}, "isfinite");
 }
 
-AE_TEST("json/value/the wrong kind is a bug of the caller") {
+AE_TEST("json/value/access as the wrong type aborts") {
   EXPECT_DEATH((void)Value(1).as_string(), "is_string");
   EXPECT_DEATH((void)Value("a").as_int(), "is_integer");
   EXPECT_DEATH((void)Value(1).items(), "is_array");
 }
 
-AE_TEST("json/value/objects stand in the order of UTF-16, whatever order they came in") {
+AE_TEST("json/value/members are sorted by UTF-16 code units, regardless of insertion order") {
   // U+FB33 sorts after U+1F600, whose UTF-16 form starts with a surrogate.
   const Value v = Value::object({{"\uFB33", 1},
                                  {"\U0001F600", 2},
@@ -60,7 +62,7 @@ AE_TEST("json/value/objects stand in the order of UTF-16, whatever order they ca
                                             "\uFB33"}));
 }
 
-AE_TEST("json/value/key order agrees with the order of UTF-16 code units, pair by pair") {
+AE_TEST("json/value/key_less compares by UTF-16 code units for every pair of code points") {
   const std::vector<std::uint32_t> points = {0x0,    0x41,   0x7F,   0x80,    0x7FF,   0x800,
                                              0xD7FF, 0xE000, 0xFFFF, 0x10000, 0x1F600, 0x10FFFF};
   const auto utf8 = [](std::uint32_t c) {
@@ -91,7 +93,7 @@ AE_TEST("json/value/key order agrees with the order of UTF-16 code units, pair b
   }
 }
 
-AE_TEST("json/value/a key that stands twice is a bug of the caller") {
+AE_TEST("json/value/a duplicate key aborts") {
   EXPECT_DEATH((void)Value::object({{"a", 1}, {"b", 2}, {"a", 3}}), "a");
 }
 
@@ -107,7 +109,7 @@ AE_TEST("json/value/members are found in small and in large objects") {
   }
 }
 
-AE_TEST("json/value/find tells absent from null, and operators need no object") {
+AE_TEST("json/value/find distinguishes absent from null, and operator[] accepts any value") {
   const Value v = Value::object({{"nothing", nullptr}, {"text", "t"}});
   EXPECT_NE(v.find("nothing"), nullptr);
   EXPECT_EQ(v.find("absent"), nullptr);
@@ -117,7 +119,7 @@ AE_TEST("json/value/find tells absent from null, and operators need no object") 
   EXPECT_EQ(Value("x").size(), 0u);
 }
 
-AE_TEST("json/value/with sets and replaces, and leaves the original as it was") {
+AE_TEST("json/value/with() sets or replaces a member in a copy") {
   const Value v = Value::object({{"b", 1}});
   EXPECT_EQ(canonical(v.with("a", 2)), R"({"a":2,"b":1})");
   EXPECT_EQ(canonical(v.with("b", 2)), R"({"b":2})");
@@ -155,7 +157,7 @@ AE_TEST("json/value/a moved-from value is null") {
   EXPECT_EQ(b.as_string(), "text");
 }
 
-AE_TEST("json/value/a very deep value goes away without using the stack") {
+AE_TEST("json/value/a deeply nested value is destroyed without recursion") {
   Value v = "bottom";
   for (int i = 0; i < 100'000; ++i) {
     v = i % 2 == 0 ? Value::array({std::move(v)}) : Value::object({{"k", std::move(v)}});
@@ -164,7 +166,7 @@ AE_TEST("json/value/a very deep value goes away without using the stack") {
   EXPECT_TRUE(v.is_null());
 }
 
-AE_TEST("json/value/a shared part outlives the whole") {
+AE_TEST("json/value/a shared part outlives its container") {
   Value part;
   {
     const Value value = Value::array({Value::array({"kept"}), "gone"});

@@ -9,6 +9,7 @@
 #include "json/json.h"
 #include "llm/conversation.h"
 #include "llm/usage.h"
+#include "llm/wire_names.h"
 #include "schema/closed_schema.h"
 
 namespace ae::llm {
@@ -47,7 +48,7 @@ Value assistant_of(const Request& request, const Message& message) {
           Value::object({{"id", call.id},
                          {"type", "function"},
                          {"function", Value::object({{"name", request.wire_name_of(call.name)},
-                                                     {"arguments", arguments}})}}));
+                                                     {wire::kArguments, arguments}})}}));
     }
     members.emplace_back("tool_calls", Value::array(std::move(calls)));
   }
@@ -120,7 +121,8 @@ Status add_calls(const Request& request, const Value& message, Answer& answer) {
   if (!calls.is_array()) return invalid_answer("the answer's `tool_calls` is not a list");
   for (const Value& call : calls.items()) {
     const Value& function = call["function"];
-    AE_TRY(answer.add_call(request, call.text("id"), function.text("name"), function["arguments"]));
+    AE_TRY(answer.add_call(request, call.text("id"), function.text("name"),
+                           function[wire::kArguments]));
   }
   return {};
 }
@@ -166,7 +168,7 @@ Result<Value> chat_answer(const Value& recorded_request, const Value& body) {
   AE_ASSIGN(const Request request, read_request(recorded_request));
   const Value& choices = body["choices"];
   if (!choices.is_array() || choices.size() == 0) {
-    const std::string_view error_text = body["error"].text("message");
+    const std::string_view error_text = body[wire::kError].text("message");
     return invalid_answer(error_text.empty()
                               ? "the answer has no choices"
                               : "the answer has no choices; its error: " + std::string(error_text));
@@ -185,7 +187,7 @@ Result<Value> chat_answer(const Value& recorded_request, const Value& body) {
   answer.finish_reason = reason_of(choice.text("finish_reason"), !answer.calls.empty());
   answer.model = body.text("model");
   answer.refusal = message.text("refusal");
-  answer.usage = chat_usage(body["usage"]);
+  answer.usage = chat_usage(body[wire::kUsage]);
   return answer_value(answer);
 }
 

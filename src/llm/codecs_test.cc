@@ -16,7 +16,7 @@ Value json(std::string_view text) {
   return value ? *value : Value();
 }
 
-constexpr std::string_view kTalk = R"({"model":"m","max_tokens":50,"temperature":0.5,
+constexpr std::string_view kConversation = R"({"model":"m","max_tokens":50,"temperature":0.5,
  "tools":[{"name":"files.read","description":"reads a file","parameters":{"type":"object","properties":{"p":{"type":"string"}}}},
           {"name":"look"}],
  "messages":[
@@ -44,16 +44,16 @@ Value messages(std::string_view request) {
   return body ? *body : Value();
 }
 
-const Value kQuestion = json(R"({"model":"m","messages":[{"role":"user","content":"x"}],
+const Value kRequest = json(R"({"model":"m","messages":[{"role":"user","content":"x"}],
                                  "tools":[{"name":"files.read"}]})");
 
 std::string decode(Result<Value> (*answer)(const Value&, const Value&), std::string_view body) {
-  const auto value = answer(kQuestion, json(body));
+  const auto value = answer(kRequest, json(body));
   return value ? canonical(*value) : "fails: " + value.error().message;
 }
 
-AE_TEST("chat/a conversation with tools, results and images is said in its words") {
-  const Value body = chat(kTalk);
+AE_TEST("chat/a conversation with tools, results and images is encoded") {
+  const Value body = chat(kConversation);
   EXPECT_EQ(canonical(body["tools"]), canonical(json(R"([
     {"type":"function","function":{"name":"files__read","description":"reads a file",
       "parameters":{"type":"object","properties":{"p":{"type":"string"}}}}},
@@ -76,10 +76,8 @@ AE_TEST("chat/a conversation with tools, results and images is said in its words
   EXPECT_EQ(body["temperature"], Value(0.5));
 }
 
-AE_TEST(
-    "messages/the same in the other's: the system apart, results of the user, neighbours one "
-    "turn") {
-  const Value body = messages(kTalk);
+AE_TEST("messages/system is separate, results are user content, adjacent turns are merged") {
+  const Value body = messages(kConversation);
   EXPECT_EQ(canonical(body["system"]),
             R"([{"text":"Be brief.","type":"text"},{"text":"And kind.","type":"text"}])");
   EXPECT_EQ(canonical(body["tools"]), canonical(json(R"([
@@ -102,9 +100,7 @@ AE_TEST(
   EXPECT_EQ(body["temperature"], Value(0.5));
 }
 
-AE_TEST(
-    "messages/a request without a limit gets one; one without a user is refused, and so is an open "
-    "schema") {
+AE_TEST("messages/max_tokens has a default, a missing user or an open schema is rejected") {
   EXPECT_EQ(messages(R"({"model":"m","messages":[{"role":"user","content":"x"}]})")["max_tokens"],
             Value(4096));
   for (const char* invalid_request :
@@ -117,9 +113,7 @@ AE_TEST(
   }
 }
 
-AE_TEST(
-    "dialects/a schema is asked for in each one's way, and promised only where it leaves nothing "
-    "open") {
+AE_TEST("codecs/each format requests the schema, strict only if it is closed") {
   const auto with_schema = [](const char* schema) {
     return R"({"model":"m","messages":[{"role":"user","content":"x"}],"schema":)" +
            std::string(schema) + "}";
@@ -135,7 +129,7 @@ AE_TEST(
             R"({"format":{"schema":)" + std::string(kClosed) + R"(,"type":"json_schema"}})");
 }
 
-AE_TEST("chat/calls of tools are heard, also as servers say them that are not the provider's") {
+AE_TEST("chat/tool calls are decoded, also in the variants of compatible servers") {
   const auto calls = [](std::string_view list, std::string_view reason) {
     return decode(chat_answer, R"({"choices":[{"message":{"content":null,"tool_calls":)" +
                                    std::string(list) + R"(},"finish_reason":")" +
@@ -163,7 +157,7 @@ AE_TEST("chat/calls of tools are heard, also as servers say them that are not th
             "fails: the answer calls a tool without a name");
 }
 
-AE_TEST("chat/what is reasoned aloud is kept beside the answer, and a refusal is one") {
+AE_TEST("chat/reasoning is kept as a block, and a refusal as a refusal") {
   EXPECT_EQ(decode(chat_answer,
                    R"({"choices":[{"message":{"content":"Yes","reasoning_content":"hm"}}]})"),
             R"({"blocks":[{"reasoning_content":"hm","type":"reasoning_content"}],"text":"Yes"})");
@@ -176,7 +170,7 @@ AE_TEST("chat/what is reasoned aloud is kept beside the answer, and a refusal is
             "fails: the answer has no choices; its error: No credit");
 }
 
-AE_TEST("messages/blocks become words, thoughts and calls; the reason is said in our words") {
+AE_TEST("messages/blocks are decoded to text, thinking and calls, the stop reason is mapped") {
   EXPECT_EQ(
       decode(messages_answer, R"({"model":"m-1","stop_reason":"tool_use","content":[
         {"type":"thinking","thinking":"hm","signature":"s"},{"type":"redacted_thinking","data":"d"},
@@ -205,7 +199,7 @@ AE_TEST("messages/blocks become words, thoughts and calls; the reason is said in
       R"({"finish_reason":"refusal","refusal":"No.","text":""})");
 }
 
-AE_TEST("messages/a call that the limit of tokens ended is not made, whatever arguments it has") {
+AE_TEST("messages/the last call before max_tokens is malformed, even with valid arguments") {
   EXPECT_EQ(
       decode(messages_answer, R"({"stop_reason":"max_tokens","content":[
       {"type":"tool_use","id":"a","name":"look","input":{"p":1}},{"type":"tool_use","id":"b","name":"look","input":{}}]})"),
@@ -216,13 +210,13 @@ AE_TEST("messages/a call that the limit of tokens ended is not made, whatever ar
             R"({"finish_reason":"length","text":"Hel"})");
 }
 
-std::string counted(Result<Value> (*answer)(const Value&, const Value&), std::string_view body,
-                    std::string_view usage) {
-  const auto decode = answer(json(kTalk), json(body).with("usage", json(usage)));
+std::string usage_of(Result<Value> (*answer)(const Value&, const Value&), std::string_view body,
+                     std::string_view usage) {
+  const auto decode = answer(json(kConversation), json(body).with("usage", json(usage)));
   return decode ? canonical((*decode)["usage"]) : decode.error().message;
 }
 
-AE_TEST("chat/a total is no less than what was read and written, and what is not said is not 0") {
+AE_TEST("chat/total tokens are at least input plus output, and missing counts are not 0") {
   const struct {
     const char* wire;
     const char* expected;
@@ -252,13 +246,13 @@ AE_TEST("chat/a total is no less than what was read and written, and what is not
       {"7", "null"},
   };
   for (const auto& one : cases) {
-    EXPECT_EQ(counted(chat_answer, R"({"choices":[{"message":{"content":"x"}}]})", one.wire),
+    EXPECT_EQ(usage_of(chat_answer, R"({"choices":[{"message":{"content":"x"}}]})", one.wire),
               one.expected)
         << one.wire;
   }
 }
 
-AE_TEST("messages/a total is all that was read and written, and what is not said is not 0") {
+AE_TEST("messages/total tokens are input plus output, and missing counts are not 0") {
   const struct {
     const char* wire;
     const char* expected;
@@ -279,11 +273,11 @@ AE_TEST("messages/a total is all that was read and written, and what is not said
       {R"({"input_tokens":-1,"output_tokens":"2"})", "null"},
   };
   for (const auto& one : cases) {
-    EXPECT_EQ(counted(messages_answer, R"({"content":[]})", one.wire), one.expected) << one.wire;
+    EXPECT_EQ(usage_of(messages_answer, R"({"content":[]})", one.wire), one.expected) << one.wire;
   }
 }
 
-AE_TEST("messages/what is no answer is none, and numbers of tokens that are none are nothing") {
+AE_TEST("messages/an invalid response is an error, and invalid token counts are ignored") {
   EXPECT_EQ(decode(messages_answer, "{}"), "fails: the answer has no content");
   EXPECT_EQ(decode(messages_answer, R"({"type":"error","error":{"message":"Overloaded"}})"),
             "fails: the answer has no content; its error: Overloaded");

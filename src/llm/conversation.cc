@@ -6,6 +6,7 @@
 
 #include "base/hash.h"
 #include "json/json.h"
+#include "log/field_names.h"
 #include "schema/answer_json.h"
 
 namespace ae::llm {
@@ -82,16 +83,16 @@ Status read_content(const Value& content, const std::string& where, Message& mes
 }
 
 Result<ToolCall> read_call(const Value& value, const std::string& where) {
-  AE_TRY(check_members(value, {"id", "name", "arguments", "malformed", "invalid"}, where));
+  AE_TRY(check_members(value, {"id", "name", field::arguments, "malformed", "invalid"}, where));
   ToolCall call;
   AE_ASSIGN(call.id, read_name(value, "id", where));
   AE_ASSIGN(call.name, read_name(value, "name", where));
-  const bool whole = value["arguments"].is_object();
+  const bool whole = value[field::arguments].is_object();
   if (whole == value["malformed"].is_string()) {
     return invalid_request(where, "has neither `arguments` nor `malformed`, or both");
   }
   if (whole) {
-    call.arguments = value["arguments"];
+    call.arguments = value[field::arguments];
   } else {
     call.malformed = value["malformed"].as_string();
   }
@@ -137,11 +138,11 @@ Result<Message> read_message(const Value& value, const std::string& where) {
   if (message.role == Role::assistant) {
     AE_TRY(read_assistant(value, where, message));
   } else if (message.role == Role::tool) {
-    AE_TRY(check_members(value, {"role", "call_id", "content", "error"}, where));
+    AE_TRY(check_members(value, {"role", "call_id", "content", field::error}, where));
     AE_ASSIGN(message.call_id, read_name(value, "call_id", where));
     if (!value["content"].is_string()) return invalid_request(where, "has no `content`: a text");
     message.text = value["content"].as_string();
-    message.error = value["error"] == Value(true);
+    message.error = value[field::error] == Value(true);
   } else {
     AE_TRY(check_members(value, {"role", "content"}, where));
     AE_TRY(read_content(value["content"], where, message));
@@ -298,7 +299,7 @@ Value call_value(const ToolCall& call) {
     if (!call.invalid.empty()) members.emplace_back("invalid", call.invalid);
     members.emplace_back("malformed", *call.malformed);
   } else {
-    members.emplace_back("arguments", call.arguments);
+    members.emplace_back(field::arguments, call.arguments);
   }
   return Value::object(std::move(members));
 }
@@ -319,7 +320,7 @@ Value answer_value(const Answer& answer) {
   for (const auto& [name, text] : texts) {
     if (!text.empty()) members.emplace_back(name, text);
   }
-  if (!answer.usage.is_null()) members.emplace_back("usage", answer.usage);
+  if (!answer.usage.is_null()) members.emplace_back(field::usage, answer.usage);
   return Value::object(std::move(members));
 }
 

@@ -35,8 +35,7 @@ constexpr std::string_view kConversation = R"([
   {"role":"tool","call_id":"c1","content":"a cat"},
   {"role":"tool","call_id":"c2","content":"no JSON","error":true}])";
 
-AE_TEST(
-    "conversation/a request is read whole: roles, parts, calls, results, blocks, tools, settings") {
+AE_TEST("conversation/a request is parsed with all its messages, tools and settings") {
   const Request read = request(
       kConversation,
       R"(,"tools":[{"name":"files.read","description":"reads","parameters":{"type":"object"}},
@@ -60,7 +59,7 @@ AE_TEST(
   EXPECT_EQ(read.calls(), 2u);
 }
 
-AE_TEST("conversation/what is no request of ours is refused, and says where") {
+AE_TEST("conversation/an invalid request is rejected with its position") {
   const struct {
     Value request;
     const char* where;
@@ -108,7 +107,7 @@ AE_TEST("conversation/what is no request of ours is refused, and says where") {
   }
 }
 
-AE_TEST("conversation/lists beyond their limits are refused") {
+AE_TEST("conversation/lists over their limits are rejected") {
   const auto many = [](std::size_t count, std::string_view item) {
     std::string list = "[";
     for (std::size_t i = 0; i < count; ++i) list += (i > 0 ? "," : "") + std::string(item);
@@ -129,8 +128,7 @@ AE_TEST("conversation/lists beyond their limits are refused") {
   EXPECT_FALSE(answer.add_call(plain, "", "t", {}));
 }
 
-AE_TEST(
-    "conversation/names of tools go over the wire in letters that providers take, and come back") {
+AE_TEST("conversation/tool names are encoded in characters that providers accept, and decoded") {
   EXPECT_EQ(wire_name("files.read_file"), "files__read_file");
   EXPECT_EQ(wire_name("get-order"), "get-order");
   EXPECT_EQ(wire_name("größe"), "gr____e");
@@ -149,7 +147,7 @@ AE_TEST(
   EXPECT_EQ(read.wire_name_of("gone.now"), "gone__now");  // offered in an earlier turn only
 }
 
-AE_TEST("conversation/a call keeps its id, or gets one that no other call of the answer has") {
+AE_TEST("conversation/a call keeps its id, or gets a unique one") {
   const Request read = request(kConversation);  // it contains two calls
   Answer answer;
   for (const char* id : {"given", "", "given", "call_5", "", ""}) {
@@ -163,8 +161,7 @@ AE_TEST("conversation/a call keeps its id, or gets one that no other call of the
 }
 
 AE_TEST(
-    "conversation/arguments are an object, nothing is none, and what is no object is kept as it "
-    "was said") {
+    "conversation/arguments are an object, empty means none, malformed ones are kept verbatim") {
   const Request read = request(kUser);
   const auto read_arguments = [&](const Value& arguments) {
     Answer answer;
@@ -189,7 +186,7 @@ AE_TEST(
   EXPECT_EQ(read_arguments(Value(7)), R"({"id":"c","malformed":"7","name":"t"})");
 }
 
-AE_TEST("conversation/what was recorded of an answer can be said again as a message") {
+AE_TEST("conversation/a recorded answer can be sent again as a message") {
   Answer answer;
   const Request read = request(kUser);
   answer.text = "Let me look.";
@@ -206,11 +203,13 @@ AE_TEST("conversation/what was recorded of an answer can be said again as a mess
   EXPECT_EQ(again.messages[0].blocks[0], answer.blocks[0]);
 }
 
-AE_TEST("conversation/an answer is held to its schema, unless it calls tools") {
+AE_TEST("conversation/an answer is validated against its schema, unless it calls tools") {
   const Value schema = json(R"({"type":"object","required":["n"]})");
-  const auto held = [&](const char* answer) { return with_parsed_json(schema, json(answer)); };
-  EXPECT_EQ(canonical(*held(R"({"text":"{\"n\":1}"})")), R"({"json":{"n":1},"text":"{\"n\":1}"})");
-  EXPECT_EQ(canonical(*held(R"({"text":"","tool_calls":[]})")), R"({"text":"","tool_calls":[]})");
+  const auto validated = [&](const char* answer) { return with_parsed_json(schema, json(answer)); };
+  EXPECT_EQ(canonical(*validated(R"({"text":"{\"n\":1}"})")),
+            R"({"json":{"n":1},"text":"{\"n\":1}"})");
+  EXPECT_EQ(canonical(*validated(R"({"text":"","tool_calls":[]})")),
+            R"({"text":"","tool_calls":[]})");
   EXPECT_EQ(canonical(*with_parsed_json(Value(), json(R"({"text":"Hi"})"))), R"({"text":"Hi"})");
   const struct {
     const char* answer;
@@ -222,7 +221,7 @@ AE_TEST("conversation/an answer is held to its schema, unless it calls tools") {
       {R"({"text":"{}"})", "breaks the schema"},
   };
   for (const auto& c : cases) {
-    const auto result = held(c.answer);
+    const auto result = validated(c.answer);
     ASSERT_FALSE(result) << c.answer;
     EXPECT_EQ(result.error().code, Code::tool_output_invalid);
     EXPECT_NE(result.error().message.find(c.why), std::string::npos) << result.error().message;

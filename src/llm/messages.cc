@@ -8,6 +8,7 @@
 #include "json/json.h"
 #include "llm/conversation.h"
 #include "llm/usage.h"
+#include "llm/wire_names.h"
 #include "schema/closed_schema.h"
 
 namespace ae::llm {
@@ -65,12 +66,12 @@ void add_assistant(const Request& request, const Message& message, std::vector<V
   }
   if (has_text(message.text)) blocks.push_back(text_block(message.text));
   for (const ToolCall& call : message.calls) {
-    blocks.push_back(
-        Value::object({{"type", "tool_use"},
-                       {"id", call.id},
-                       {"name", request.wire_name_of(call.name)},
-                       {"input", call.malformed ? Value::object({{"malformed", *call.malformed}})
-                                                : call.arguments}}));
+    blocks.push_back(Value::object(
+        {{"type", "tool_use"},
+         {"id", call.id},
+         {"name", request.wire_name_of(call.name)},
+         {wire::kInput,
+          call.malformed ? Value::object({{"malformed", *call.malformed}}) : call.arguments}}));
   }
 }
 
@@ -150,7 +151,7 @@ Status add_block(const Request& request, const Value& block, Answer& answer) {
   if (type == "text") {
     answer.text += block.text("text");
   } else if (type == "tool_use") {
-    return answer.add_call(request, block.text("id"), block.text("name"), block["input"]);
+    return answer.add_call(request, block.text("id"), block.text("name"), block[wire::kInput]);
   } else if (is_thinking(block)) {
     answer.blocks.push_back(block);
   }
@@ -214,7 +215,7 @@ Result<Value> messages_answer(const Value& recorded_request, const Value& body) 
   AE_ASSIGN(const Request request, read_request(recorded_request));
   const Value& content = body["content"];
   if (!content.is_array()) {
-    const std::string_view error_text = body["error"].text("message");
+    const std::string_view error_text = body[wire::kError].text("message");
     return invalid_answer(error_text.empty()
                               ? "the answer has no content"
                               : "the answer has no content; its error: " + std::string(error_text));
@@ -225,7 +226,7 @@ Result<Value> messages_answer(const Value& recorded_request, const Value& body) 
   if (answer.finish_reason == "length" && content.size() > 0) mark_truncated_call(content, answer);
   answer.model = body.text("model");
   answer.refusal = body["stop_details"].text("explanation");
-  answer.usage = messages_usage(body["usage"]);
+  answer.usage = messages_usage(body[wire::kUsage]);
   return answer_value(answer);
 }
 

@@ -5,6 +5,7 @@
 
 #include "json/json.h"
 #include "llm/conversation.h"
+#include "log/field_names.h"
 #include "tools/output.h"
 
 namespace ae::llm {
@@ -20,7 +21,7 @@ Value parse_body(Value result) {
 // The record of an invalid answer, with its `model` and `usage`.
 Value invalid_output_record(const Error& error, std::string_view text, const Value& answer) {
   Value record = tools::invalid_output(error.message, text, text.size());
-  for (const std::string_view name : {"model", "usage"}) {
+  for (const std::string_view name : {"model", field::usage}) {
     if (const Value* known = answer.find(name)) record = record.with(name, *known);
   }
   return record;

@@ -6,6 +6,7 @@
 
 #include "json/json.h"
 #include "llm/conversation.h"
+#include "llm/wire_names.h"
 #include "tools/tool.h"
 
 namespace ae::llm {
@@ -63,7 +64,7 @@ Status AnswerAssembler::event(const SseEvent& event, std::string& text_out) {
   if (!value || !value->is_object()) {
     return invalid_answer("an event of the streamed answer is not a JSON object");
   }
-  if ((*value)["error"].is_object()) return fail_stream((*value)["error"]);
+  if ((*value)[wire::kError].is_object()) return fail_stream((*value)[wire::kError]);
   return wire_ == WireFormat::chat_completions ? chat_chunk(*value, text_out)
                                                : messages_event(*value, text_out);
 }
@@ -80,7 +81,7 @@ Status AnswerAssembler::fail_stream(const Value& error) {
 
 Status AnswerAssembler::chat_chunk(const Value& chunk, std::string& text_out) {
   head_ = merged(head_, Value::object({{"id", chunk["id"]}, {"model", chunk["model"]}}));
-  if (chunk["usage"].is_object()) usage_ = chunk["usage"];
+  if (chunk[wire::kUsage].is_object()) usage_ = chunk[wire::kUsage];
   const Value& choices = chunk["choices"];
   if (!choices.is_array() || choices.size() == 0) return {};
   started_ = true;
@@ -112,11 +113,11 @@ Status AnswerAssembler::chat_call(const Value& delta, std::size_t position) {
   const Value& function = delta["function"];
   call.initial =
       merged(call.initial, Value::object({{"id", delta["id"]}, {"name", function["name"]}}));
-  const Value& arguments = function["arguments"];
+  const Value& arguments = function[wire::kArguments];
   if (arguments.is_string()) {
-    call.texts["arguments"] += arguments.as_string();
+    call.texts[wire::kArguments] += arguments.as_string();
   } else if (!arguments.is_null()) {
-    call.texts["arguments"] += canonical(arguments);  // not streamed, as some servers send it
+    call.texts[wire::kArguments] += canonical(arguments);  // not streamed, as some servers send it
   }
   return {};
 }
@@ -127,20 +128,20 @@ Value AnswerAssembler::chat_body() const {
   std::vector<Value> calls;
   calls.reserve(items_.size());
   for (const auto& [index, call] : items_) {
-    const auto arguments = call.texts.find("arguments");
+    const auto arguments = call.texts.find(wire::kArguments);
     calls.push_back(Value::object(
         {{"id", call.initial["id"]},
          {"type", "function"},
          {"function", Value::object({{"name", call.initial["name"]},
-                                     {"arguments",
+                                     {wire::kArguments,
                                       arguments == call.texts.end() ? "" : arguments->second}})}}));
   }
   if (!calls.empty()) message.emplace_back("tool_calls", Value::array(std::move(calls)));
   Value choice = Value::object({{"finish_reason", finish_fields_},
                                 {"index", 0},
                                 {"message", Value::object(std::move(message))}});
-  return merged(head_,
-                Value::object({{"choices", Value::array({std::move(choice)})}, {"usage", usage_}}));
+  return merged(head_, Value::object({{"choices", Value::array({std::move(choice)})},
+                                      {wire::kUsage, usage_}}));
 }
 
 // ---- Messages: blocks that start, grow and end
@@ -150,7 +151,7 @@ Status AnswerAssembler::messages_event(const Value& event, std::string& text_out
   if (type == "message_start") {
     started_ = true;
     head_ = event["message"];
-    usage_ = head_["usage"];
+    usage_ = head_[wire::kUsage];
   } else if (type == "content_block_start") {
     const auto index = index_of(event["index"]);
     if (!index || !event["content_block"].is_object()) {
@@ -168,7 +169,7 @@ Status AnswerAssembler::messages_event(const Value& event, std::string& text_out
     return block_delta(event, text_out);
   } else if (type == "message_delta") {
     finish_fields_ = merged(finish_fields_, event["delta"]);
-    usage_ = merged(usage_, event["usage"]);
+    usage_ = merged(usage_, event[wire::kUsage]);
   } else if (type == "message_stop") {
     if (!started_) return invalid_answer("the streamed answer ends before it begins");
     complete_ = true;
@@ -205,14 +206,14 @@ Value AnswerAssembler::messages_body() const {
       } else if (!text.empty()) {
         // Text that is not JSON stays a string and becomes a call with malformed arguments.
         auto input = parse_json(text, {.big_integers_as_strings = true});
-        whole = whole.with("input", input ? *std::move(input) : Value(text));
+        whole = whole.with(wire::kInput, input ? *std::move(input) : Value(text));
       }
     }
     content.push_back(std::move(whole));
   }
   Value body = merged(head_, finish_fields_);
   body = body.with("content", Value::array(std::move(content)));
-  return usage_.is_null() ? body : body.with("usage", usage_);
+  return usage_.is_null() ? body : body.with(wire::kUsage, usage_);
 }
 
 Value AnswerAssembler::body() const {

@@ -1,4 +1,4 @@
-// AnswerAssembler fuzzer: a streamed answer is read or refused the same way for any split, within
+// AnswerAssembler fuzzer: a streamed answer is accepted or rejected the same way for any split, within
 // its limits, and the result is an answer or an error.
 #include <algorithm>
 #include <cstddef>
@@ -25,13 +25,13 @@ std::string read(WireFormat wire, std::string_view bytes, std::size_t step) {
   while (!bytes.empty()) {
     const ae::Status fed = stream.feed(bytes.substr(0, step), text);
     bytes.remove_prefix(std::min(step, bytes.size()));
-    if (!fed) return text + "\nrefused: " + std::string(ae::code_name(fed.error().code));
+    if (!fed) return text + "\nrejected: " + std::string(ae::code_name(fed.error().code));
   }
   if (!stream.is_complete()) return text + "\ncut off";
   return text + "\n" + ae::canonical(stream.body());
 }
 
-Value question() {
+Value request() {
   return Value::object(
       {{"model", "m"},
        {"messages", Value::array({Value::object({{"role", "user"}, {"content", "x"}})})}});
@@ -52,8 +52,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   std::string text;
   if (!stream.feed(bytes, text) || !stream.is_complete()) return 0;
   const auto answer = wire == WireFormat::messages
-                          ? ae::llm::messages_answer(question(), stream.body())
-                          : ae::llm::chat_answer(question(), stream.body());
+                          ? ae::llm::messages_answer(request(), stream.body())
+                          : ae::llm::chat_answer(request(), stream.body());
   if (answer) AE_CHECK((*answer)["text"].is_string());
   return 0;
 }

@@ -20,7 +20,7 @@ Value json(std::string_view text) {
   return value ? *value : Value();
 }
 
-const Value kQuestion = json(R"({"model":"m","messages":[{"role":"user","content":"x"}]})");
+const Value kRequest = json(R"({"model":"m","messages":[{"role":"user","content":"x"}]})");
 
 // ---- events
 
@@ -31,13 +31,13 @@ std::string events_of(std::string_view bytes, std::size_t step, SseLimits limits
   while (!bytes.empty()) {
     const Status fed = stream.feed(bytes.substr(0, step), events);
     bytes.remove_prefix(std::min(step, bytes.size()));
-    if (!fed) seen = "refused ";
+    if (!fed) seen = "failed ";
   }
   for (const SseEvent& event : events) seen += event.name + "=" + event.data + ";";
   return seen;
 }
 
-AE_TEST("event stream/lines end with CR, LF or both, and a blank one ends an event") {
+AE_TEST("event stream/lines end with CR, LF or both, and a blank line ends an event") {
   constexpr std::string_view kStream =
       "\xEF\xBB\xBF: hello\nevent: a\ndata: 1\n\ndata: x\r\ndata:y\r\n\r\nevent:b\rdata:  2\rid: "
       "7\r\r"
@@ -48,14 +48,14 @@ AE_TEST("event stream/lines end with CR, LF or both, and a blank one ends an eve
   }
 }
 
-AE_TEST("event stream/a line or an event beyond its limit refuses all that follows") {
+AE_TEST("event stream/a line or an event over its limit fails the stream") {
   const SseLimits limits{.line_max = 10, .event_max = 12};
   for (const std::size_t step : {1u, 3u, 100u}) {
     EXPECT_EQ(events_of("data: 4567\n\n", step, limits), "=4567;");
-    EXPECT_EQ(events_of("data: 45678\n\ndata: 1\n\n", step, limits), "refused ");
+    EXPECT_EQ(events_of("data: 45678\n\ndata: 1\n\n", step, limits), "failed ");
     EXPECT_EQ(
         events_of("data: 1\n\ndata: 4567\ndata: 4567\ndata: 4567\n\ndata: 2\n\n", step, limits),
-        "refused =1;");
+        "failed =1;");
   }
 }
 
@@ -256,21 +256,19 @@ EncodedAnswer short_answer(WireFormat wire) {
   }
 }
 
-AE_TEST(
-    "stream/cut anywhere, its answer is the one that would have come whole, and its pieces are its "
-    "words") {
+AE_TEST("stream/for any split, the answer equals the unstreamed one and the deltas are its text") {
   for (std::uint64_t seed = 0; seed < 16; ++seed) {
     for (const WireFormat wire : {WireFormat::chat_completions, WireFormat::messages}) {
       AnswerEncoder encoder(seed);
       const EncodedAnswer encoded =
           wire == WireFormat::messages ? encoder.messages() : encoder.chat();
       const auto read = wire == WireFormat::messages ? messages_answer : chat_answer;
-      const auto wanted = read(kQuestion, encoded.whole);
+      const auto wanted = read(kRequest, encoded.whole);
       ASSERT_TRUE(wanted) << canonical(encoded.whole);
       for (const std::size_t step : {std::size_t{1}, std::size_t{7}, encoded.stream.size()}) {
         const AssembledAnswer assembled = assemble(wire, encoded.stream, step);
         ASSERT_TRUE(assembled.complete) << seed << "\n" << encoded.stream;
-        const auto answer = read(kQuestion, assembled.body);
+        const auto answer = read(kRequest, assembled.body);
         ASSERT_TRUE(answer) << seed << "\n" << encoded.stream;
         EXPECT_EQ(canonical(*answer), canonical(*wanted)) << seed << "\n" << encoded.stream;
         EXPECT_EQ(assembled.words, answer->text("text")) << seed;
@@ -279,7 +277,7 @@ AE_TEST(
   }
 }
 
-AE_TEST("stream/two pieces, cut at every byte, say the same") {
+AE_TEST("stream/two pieces split at any byte give the same answer") {
   for (const WireFormat wire : {WireFormat::chat_completions, WireFormat::messages}) {
     const EncodedAnswer encoded = short_answer(wire);
     const std::string wanted =
@@ -295,7 +293,7 @@ AE_TEST("stream/two pieces, cut at every byte, say the same") {
   }
 }
 
-AE_TEST("stream/one that ends early is no answer, wherever it was cut off") {
+AE_TEST("stream/a stream cut off at any byte is incomplete") {
   for (const WireFormat wire : {WireFormat::chat_completions, WireFormat::messages}) {
     const EncodedAnswer encoded = short_answer(wire);
     // The last event ends with two line ends, of one or two bytes each.
@@ -308,7 +306,7 @@ AE_TEST("stream/one that ends early is no answer, wherever it was cut off") {
   }
 }
 
-AE_TEST("stream/what cannot be read refuses it; what the provider says of itself is told apart") {
+AE_TEST("stream/an invalid event fails the stream, a provider error is distinguished") {
   const struct {
     WireFormat wire;
     const char* bytes;
@@ -355,12 +353,12 @@ AE_TEST("stream/what cannot be read refuses it; what the provider says of itself
     AnswerAssembler stream(c.wire);
     std::string words;
     EXPECT_FALSE(stream.feed(c.bytes, words));
-    EXPECT_FALSE(stream.feed("data: [DONE]\n\n", words)) << "a refused stream stays refused";
+    EXPECT_FALSE(stream.feed("data: [DONE]\n\n", words)) << "a failed stream stays failed";
     EXPECT_FALSE(stream.is_complete());
   }
 }
 
-AE_TEST("stream/one beyond 16 MiB is refused, and what comes behind its end is nobody's") {
+AE_TEST("stream/a stream over 16 MiB fails, and data after the end is ignored") {
   AnswerAssembler stream(WireFormat::chat_completions);
   const std::string comment = ":" + std::string((1u << 20) - 2, 'x') + "\n";
   std::string words;
@@ -377,7 +375,7 @@ AE_TEST("stream/one beyond 16 MiB is refused, and what comes behind its end is n
   EXPECT_TRUE(done.is_complete());
 }
 
-AE_TEST("stream/servers that number no calls are understood") {
+AE_TEST("stream/calls without an index are decoded") {
   const AssembledAnswer assembled = assemble(
       WireFormat::chat_completions,
       R"(data: {"choices":[{"delta":{"tool_calls":[{"id":"a","function":{"name":"x","arguments":"{\"n\":"}}]}}]})"
@@ -388,7 +386,7 @@ AE_TEST("stream/servers that number no calls are understood") {
       "\n\ndata: [DONE]\n\n",
       5);
   ASSERT_TRUE(assembled.complete);
-  const auto answer = chat_answer(kQuestion, assembled.body);
+  const auto answer = chat_answer(kRequest, assembled.body);
   ASSERT_TRUE(answer);
   EXPECT_EQ(
       canonical((*answer)["tool_calls"]),

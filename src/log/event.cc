@@ -3,6 +3,7 @@
 
 #include <array>
 
+#include "log/field_names.h"
 #include "log/redacted.h"
 
 namespace ae {
@@ -38,7 +39,7 @@ bool is_instant(const Value& value) {
 
 bool is_error(const Value& value) {
   const Value& message = value["message"];
-  return value.is_object() && value.size() == 2 && value["code"].is_string() &&
+  return value.is_object() && value.size() == 2 && value[field::code].is_string() &&
          (message.is_string() || is_redacted(message));
 }
 
@@ -96,9 +97,9 @@ std::string_view expected_json(FieldKind kind) {
   return {};
 }
 
-std::unexpected<Error> field_error(const EventKind& kind, std::string_view field,
+std::unexpected<Error> field_error(std::string_view of, std::string_view field,
                                    std::string_view what) {
-  std::string message(kind.name);
+  std::string message(of);
   message.append(".").append(field).append(" ").append(what);
   return fail(Code::log_corrupt, std::move(message));
 }
@@ -155,36 +156,42 @@ std::string_view event_name(const Event& event) noexcept {
 }
 
 // Members and fields have the same order, so one pass finds missing fields and unknown members.
-Status check_payload(const EventKind& kind, const Value& payload) {
-  if (!payload.is_object()) return field_error(kind, "payload", "is not an object");
-  const auto members = payload.members();
+Status check_fields(const FieldCheck& check, const Value& json) {
+  if (!json.is_object())
+    return fail(Code::log_corrupt, std::string(check.of) + " is not an object");
+  const auto members = json.members();
   auto member = members.begin();
-  for (const Field& field : kind.fields) {
+  for (const Field& field : check.fields) {
     const bool present = member != members.end() && member->first == field.name;
-    if (present && !(member->second.is_null() && !accepts_null(field)) &&
-        !has_kind(field.kind, member->second)) {
-      return field_error(kind, field.name,
+    const bool absent = !present || (member->second.is_null() && !accepts_null(field));
+    if (!absent && !has_kind(field.kind, member->second)) {
+      return field_error(check.of, field.name,
                          std::string("is not ").append(expected_json(field.kind)));
     }
-    if (field.required && (!present || (member->second.is_null() && !accepts_null(field)))) {
-      return field_error(kind, field.name, "is missing");
+    if (absent && field.required && !check.partial) {
+      return field_error(check.of, field.name, "is missing");
     }
     if (present) ++member;
   }
-  if (member != members.end())
-    return field_error(kind, member->first, "is not a field of this event");
+  if (member != members.end()) {
+    return field_error(check.of, member->first, std::string("is not a field of ").append(check.of));
+  }
   return {};
+}
+
+Status check_payload(const EventKind& kind, const Value& payload) {
+  return check_fields({.of = kind.name, .fields = kind.fields}, payload);
 }
 
 Value envelope(const JobId& job, const Event& event) {
   std::vector<Member> members;
   members.reserve(11);
-  if (event.attempt_id) members.emplace_back("attempt_id", event.attempt_id->text);
+  if (event.attempt_id) members.emplace_back(field::attempt_id, event.attempt_id->text);
   members.emplace_back("created_at", to_text(event.created_at));
   members.emplace_back("hash", to_hex(event.hash));
   members.emplace_back("id", to_text(event.id));
   members.emplace_back("job_id", job.text);
-  members.emplace_back("payload", payload_json(event.body));
+  members.emplace_back(field::payload, payload_json(event.body));
   members.emplace_back("prev_hash", to_hex(event.prev_hash));
   if (event.salts.size() != 0) members.emplace_back("salts", event.salts);
   members.emplace_back("schema", static_cast<int>(event.schema));

@@ -39,7 +39,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   if (size < 2) return 0;
   const auto kinds = ae::event_kinds();
   const ae::EventKind& kind = kinds[data[0] % kinds.size()];
-  const bool apart = data[0] >= 128;
+  const bool uses_blobs = data[0] >= 128;
   const auto payload = ae::parse_json({reinterpret_cast<const char*>(data) + 1, size - 1});
   if (!payload || !ae::check_payload(kind, *payload) || looks_redacted(kind, *payload)) return 0;
 
@@ -53,7 +53,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
                             .salt_seed_a = 11,
                             .salt_seed_b = 7};
   const ae::SealLimits limits =
-      apart ? ae::SealLimits{.value_inline_max = 0, .json_inline_max = 0} : ae::SealLimits{};
+      uses_blobs ? ae::SealLimits{.value_inline_max = 0, .json_inline_max = 0} : ae::SealLimits{};
   const std::vector<ae::EventBody> drafts(2, ae::event_of(kind.type, *payload));
   const auto sealed = ae::seal(input, drafts, limits);
   AE_CHECK(sealed.has_value(), ae::canonical(*payload));

@@ -19,7 +19,7 @@ std::string field_problem(EventType type, std::string_view payload) {
   return status.error().message;
 }
 
-AE_TEST("log/event/kinds are found by number and by name") {
+AE_TEST("log/event/event kinds are found by number and by name") {
   for (const EventKind& kind : event_kinds()) {
     EXPECT_EQ(event_kind(kind.type), &kind);
     EXPECT_EQ(event_kind(kind.name), &kind);
@@ -31,7 +31,7 @@ AE_TEST("log/event/kinds are found by number and by name") {
   EXPECT_EQ(event_name(static_cast<EventType>(255)), "");
 }
 
-AE_TEST("log/event/the table keeps the rules that the stored form needs") {
+AE_TEST("log/event/the event table follows the rules of the stored form") {
   std::set<std::string_view> names;
   for (const EventKind& kind : event_kinds()) {
     EXPECT_TRUE(names.insert(kind.name).second) << kind.name;
@@ -53,7 +53,7 @@ AE_TEST("log/event/the table keeps the rules that the stored form needs") {
   }
 }
 
-AE_TEST("log/event/a payload holds the fields of its kind and no others") {
+AE_TEST("log/event/a payload has exactly the fields of its kind") {
   using enum EventType;
   EXPECT_EQ(field_problem(node_started, R"({"node_id":"a","step_id":"0123456789abcdef","try":1})"),
             "fine");
@@ -64,14 +64,14 @@ AE_TEST("log/event/a payload holds the fields of its kind and no others") {
       "node_started.try is missing");
   EXPECT_EQ(
       field_problem(node_started, R"({"node_id":"a","step_id":"0123456789abcdef","try":1,"z":1})"),
-      "node_started.z is not a field of this event");
+      "node_started.z is not a field of node_started");
   EXPECT_EQ(
       field_problem(node_started, R"({"a":1,"node_id":"a","step_id":"0123456789abcdef","try":1})"),
       "node_started.node_id is missing");
-  EXPECT_EQ(field_problem(node_started, "[]"), "node_started.payload is not an object");
+  EXPECT_EQ(field_problem(node_started, "[]"), "node_started is not an object");
 }
 
-AE_TEST("log/event/each field has the form of its kind") {
+AE_TEST("log/event/a field whose value does not match its type is rejected") {
   using enum EventType;
   EXPECT_EQ(field_problem(node_started, R"({"node_id":1,"step_id":"0123456789abcdef","try":1})"),
             "node_started.node_id is not a text");
@@ -101,14 +101,14 @@ AE_TEST("log/event/each field has the form of its kind") {
             "node_finished.error is not {code, message}, both texts");
 }
 
-AE_TEST("log/event/null is absent, but where a value must stand it is a value") {
+AE_TEST("log/event/null means absent, except where a value is required") {
   using enum EventType;
   EXPECT_EQ(field_problem(job_cancelled, R"({"by":null,"in_doubt":null})"), "fine");
   EXPECT_EQ(field_problem(job_completed, R"({"result":null})"), "fine");
   EXPECT_EQ(field_problem(job_completed, "{}"), "job_completed.result is missing");
 }
 
-AE_TEST("log/event/an envelope shows everything that is hashed") {
+AE_TEST("log/event/an envelope shows every hashed field") {
   Event event;
   event.seq = 7;
   event.id = uuid_v7(1, 2, 3);

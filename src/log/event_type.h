@@ -40,7 +40,7 @@ enum class FieldKind : std::uint8_t {
 
 struct Field {
   std::string_view name;
-  std::uint8_t number;  // permanent, 1–31
+  std::uint8_t number;  // permanent, 1–31; 0: not of an event
   FieldKind kind;
   bool required;
 };
@@ -49,6 +49,15 @@ struct Field {
 constexpr bool accepts_null(const Field& field) {
   return field.required && (field.kind == FieldKind::json || field.kind == FieldKind::value);
 }
+
+// Are these the fields of the JSON object? Fails with log_corrupt: an unknown field, a missing
+// required field, a wrong type.
+struct FieldCheck {
+  std::string_view of;            // the name of the object, for the message
+  std::span<const Field> fields;  // in canonical order of names
+  bool partial = false;           // required fields may be absent
+};
+Status check_fields(const FieldCheck& check, const Value& json);
 
 struct EventKind {
   EventType type;

@@ -3,7 +3,9 @@
 
 #include <algorithm>
 
+#include "log/decisions.h"
 #include "log/event_type.h"
+#include "log/park_until.h"
 
 namespace ae {
 namespace {
@@ -42,8 +44,10 @@ std::uint8_t schema_for(const ForkImported& event) {
 // 3 adds `resend` of an unknown outcome, once the tool is offered unchanged again: a reader of 2
 // leaves the call to an operator. 2 adds approvals that were denied or edited.
 std::uint8_t schema_for(const DecisionRecorded& event) {
-  if (event.kind == "in_doubt" && event.state == "resend") return 3;
-  return event.kind == "approval" && (event.state == "denied" || event.state == "edited") ? 2 : 1;
+#define AE_DECISION(Struct, kind, states, schema, ...) \
+  if (is_decision<Struct>(event)) return schema;
+#include "log/define_records.h"
+  return 1;
 }
 
 std::uint8_t schema_for(const ToolInvocationStarted&) { return 2; }
@@ -61,7 +65,9 @@ std::uint8_t schema_for(const ToolInvocationFinished& event) {
 std::uint8_t schema_for(const JobRunning& event) { return event.opened_at ? 2 : 1; }
 
 // 2 adds `version`: a reader of 1 takes the event that ends such a park for corruption.
-std::uint8_t schema_for(const JobParked& event) { return event.until == "version" ? 2 : 1; }
+std::uint8_t schema_for(const JobParked& event) {
+  return event.until == park_until::kVersion ? 2 : 1;
+}
 
 // 2 adds `in_doubt`: calls whose outcome remained unknown.
 std::uint8_t schema_for(const JobCompleted& event) { return event.in_doubt.is_null() ? 1 : 2; }

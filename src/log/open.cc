@@ -13,6 +13,7 @@
 #include "log/chain.h"
 #include "log/events.h"
 #include "log/field_codec.h"
+#include "log/field_names.h"
 #include "log/redacted.h"
 #include "log/seal.h"
 #include "log/sealed_form.h"
@@ -253,9 +254,9 @@ class BodyReader {
     const std::uint8_t form = external_key_form(event.schema, typed.external_key.text, job_, step,
                                                 idempotency_key, event.attempt_id);
     if (form == part->form) return {};
-    return field_error("external_key", part->form == kKeyAsText
-                                           ? " spells out a key that follows from the event"
-                                           : " has another form than the writer's");
+    return field_error(field::external_key, part->form == kKeyAsText
+                                                ? " spells out a key that follows from the event"
+                                                : " has another form than the writer's");
   }
 
   // Types are valid by decoding. Checks that required fields are present and that absent members
@@ -583,6 +584,11 @@ Result<OpenedBatch> read_batch(const JobId& job, std::string_view bytes, const H
 Result<OpenedBatch> open(const JobId& job, std::string_view bytes, const Hash& prev_hash,
                          const BlobSource& blobs, const ValueLookup& lookup) {
   return read_batch(job, bytes, prev_hash, blobs, lookup, nullptr);
+}
+
+Result<Hash> head_of(std::string_view bytes) {
+  if (bytes.size() < kHashSize) return corrupt("the batch ends too early");
+  return hash_of(bytes.substr(bytes.size() - kHashSize));
 }
 
 Result<std::string> redact(const JobId& job, std::string_view bytes, const Hash& prev_hash,

@@ -22,7 +22,7 @@ constexpr std::string_view to_text(OutcomeKind kind) {
     case OutcomeKind::success: return "success";
     case OutcomeKind::failure: return "failure";
     case OutcomeKind::timeout: return "timeout";
-    case OutcomeKind::unknown: return "unknown";
+    case OutcomeKind::unknown: break;
     case OutcomeKind::input_required: return "input_required";
   }
   return "unknown";

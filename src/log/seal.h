@@ -96,6 +96,10 @@ struct OpenedBatch {
 Result<OpenedBatch> open(const JobId& job, std::string_view bytes, const Hash& prev_hash,
                          const BlobSource& blobs, const ValueLookup& lookup = {});
 
+// The hash of the last event of a batch, from its trailer, without verifying the batch. Fails with
+// log_corrupt: the bytes are too short.
+Result<Hash> head_of(std::string_view bytes);
+
 // The same batch without the values that `drop` selects: content and salt are removed, commitments
 // remain, so the chain stays valid. Fields are named as in `Event::salts`; `drop` is called once
 // per value that is not erased yet. An erased value reads as {"$redacted": commitment}; the caller

@@ -1,8 +1,8 @@
-// Sealed batch fuzzer: any bytes are read or rejected; what is read has a unique encoding and
-// hashes to its head; a commit of ours with any changed byte is rejected.
+// Sealed batch fuzzer: any bytes are accepted or rejected; accepted bytes are the unique encoding and
+// hash to their head; the sample commit with any changed byte is rejected.
 //
 // The first byte selects the mode: 0 = the rest is a batch; 1 = the events of a batch, which gets a
-// valid head, so that code after the chain check is reached; else edits of a commit of ours.
+// valid head, so that code after the chain check is reached; else edits of the sample commit.
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -12,6 +12,7 @@
 #include "json/canonical_buffer.h"
 #include "json/json.h"
 #include "log/chain.h"
+#include "log/field_names.h"
 #include "log/seal.h"
 #include "log/sealed_form.h"
 
@@ -56,7 +57,7 @@ ae::Value chained_payload(const ae::Event& event) {
     }
     if (error) {
       members.emplace_back(
-          name, ae::Value::object({{"code", shown["code"]},
+          name, ae::Value::object({{ae::field::code, shown[ae::field::code]},
                                    {"message", committed(shown["message"], message_salt)}}));
     } else {
       members.emplace_back(name, value ? committed(shown, salt) : shown);
@@ -116,7 +117,7 @@ std::string with_head(std::string_view begin) {
   }
   std::string last;
   ae::put_text("progress", last);
-  ae::put_text("detail", last);
+  ae::put_text(ae::field::detail, last);
   ae::put_byte(ae::kNamedValue, last);
   last += std::string(ae::kSaltSize, 's');
   ae::put_text("1", last);
@@ -134,20 +135,20 @@ std::string with_head(std::string_view begin) {
   ae::put_varint(1, bytes);
   bytes += events;
   ae::Hash head;
-  const auto look = [&](const ae::Event& event, std::string_view) {
+  const auto read_head = [&](const ae::Event& event, std::string_view) {
     head = event.hash;
     return false;
   };
   const std::string headless = bytes + std::string(ae::kHashSize, '\0');
-  static_cast<void>(ae::redact(kJob, headless, ae::Hash{}, any_blob, look));
+  static_cast<void>(ae::redact(kJob, headless, ae::Hash{}, any_blob, read_head));
   bytes += raw(head);
   return bytes;
 }
 
-// Inline values, blobs, an error, words, keys, a narrative event.
+// A commit with inline values, blobs, an error, words, keys and a narrative event.
 struct SampleCommit {
   ae::SealedBatch sealed;
-  std::map<ae::Hash, std::string> apart;
+  std::map<ae::Hash, std::string> blobs;
 
   SampleCommit() {
     const auto json = [](std::string_view text) { return ae::parse_json(text).value(); };
@@ -179,12 +180,12 @@ struct SampleCommit {
                   ae::JobCompleted{.result = json(R"({"total":12.5})")}},
                  {.value_inline_max = 15, .json_inline_max = 4})
             .value();
-    for (const ae::Blob& blob : sealed.blobs) apart[blob.hash] = blob.bytes;
+    for (const ae::Blob& blob : sealed.blobs) blobs[blob.hash] = blob.bytes;
   }
 
   ae::Result<std::string> blob(const ae::Hash& hash) const {
-    const auto found = apart.find(hash);
-    if (found == apart.end()) return ae::fail(ae::Code::log_corrupt, "no such blob");
+    const auto found = blobs.find(hash);
+    if (found == blobs.end()) return ae::fail(ae::Code::log_corrupt, "no such blob");
     return found->second;
   }
 };

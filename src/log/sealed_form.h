@@ -10,6 +10,7 @@
 
 #include "base/ids.h"
 #include "log/events.h"
+#include "log/field_names.h"
 
 namespace ae {
 
@@ -42,12 +43,12 @@ constexpr bool holds_value(const Field& field) {
 }
 
 // Only the arguments of a model call can be stored message by message.
-constexpr bool may_be_by_message(EventType type, std::string_view field) {
-  return type == EventType::tool_invocation_started && field == "arguments";
+constexpr bool may_be_by_message(EventType type, std::string_view name) {
+  return type == EventType::tool_invocation_started && name == field::arguments;
 }
 // Only decisions can have a retained part (engine/state/retained_value.h).
-constexpr bool may_retain_value(EventType type, std::string_view field) {
-  return type == EventType::decision_recorded && field == "payload";
+constexpr bool may_retain_value(EventType type, std::string_view name) {
+  return type == EventType::decision_recorded && name == field::payload;
 }
 inline bool calls_model(const ToolInvocationStarted& event) {
   return event.tool_name.starts_with(kModelToolPrefix);

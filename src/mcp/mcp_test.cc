@@ -24,7 +24,7 @@ int code_of(std::string_view text) {
   return message ? 0 : message.error().code;
 }
 
-AE_TEST("revision/each is written as it is read, the newest first") {
+AE_TEST("revision/revisions round-trip through text and are listed newest first") {
   const Value all = all_revisions();
   ASSERT_EQ(all.size(), 5u);
   EXPECT_EQ(all.items().front(), Value("2026-07-28"));
@@ -39,7 +39,7 @@ AE_TEST("revision/each is written as it is read, the newest first") {
   }
 }
 
-AE_TEST("message/a request, a notification, a response and an error") {
+AE_TEST("message/requests, notifications, responses and errors are parsed") {
   const auto request = read(R"({"jsonrpc":"2.0","id":7,"method":"a/b","params":{"x":1}})");
   ASSERT_TRUE(request);
   EXPECT_EQ(request->kind, Message::Kind::request);
@@ -58,7 +58,7 @@ AE_TEST("message/a request, a notification, a response and an error") {
   EXPECT_EQ(error->error["code"], Value(-32700));
 }
 
-AE_TEST("message/what is none of these is refused, each with its code") {
+AE_TEST("message/an invalid message is rejected with its error code") {
   for (const char* text :
        {"", "{", "nul", "{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"a\"} x", "\xEF\xBB\xBF{}",
         R"({"jsonrpc":"2.0","id":1,"id":1,"method":"a"})", "{\"jsonrpc\":\"\xC3\x28\"}",
@@ -82,17 +82,17 @@ AE_TEST("message/what is none of these is refused, each with its code") {
   EXPECT_EQ(code_of(R"({"jsonrpc":"2.0","id":1,"method":"a","params":null})"), kInvalidParams);
 }
 
-AE_TEST("message/an error says which request it answers, where that could be read") {
-  const auto refused = read(R"({"jsonrpc":"2.0","id":"k","method":5})");
-  ASSERT_FALSE(refused);
-  EXPECT_EQ(refused.error().id, Value("k"));
-  EXPECT_EQ(error_response(refused.error())["id"], Value("k"));
+AE_TEST("message/an error response has the request id if it could be read") {
+  const auto invalid = read(R"({"jsonrpc":"2.0","id":"k","method":5})");
+  ASSERT_FALSE(invalid);
+  EXPECT_EQ(invalid.error().id, Value("k"));
+  EXPECT_EQ(error_response(invalid.error())["id"], Value("k"));
   const Value unknown = error_response({.code = kParseError, .message = "no"});
   EXPECT_EQ(unknown.find("id"), nullptr);
   EXPECT_EQ(unknown["error"].find("data"), nullptr);
 }
 
-AE_TEST("message/what is written is read as what it was") {
+AE_TEST("message/messages round-trip") {
   const Value params = Value::object({{"x", Value::array({Value(1), Value("two")})}});
   const auto again = read_message(request("id", "m", params));
   ASSERT_TRUE(again);
@@ -101,14 +101,14 @@ AE_TEST("message/what is written is read as what it was") {
   EXPECT_EQ(read_message(response(3, params))->result, params);
 }
 
-AE_TEST("message/what is shown of a text is whole characters, whatever the text is") {
+AE_TEST("message/clip_text never splits a character") {
   EXPECT_EQ(clip_text("short"), "short");
   EXPECT_EQ(clip_text(std::string(79, 'x') + "é"), std::string(79, 'x'));
   EXPECT_EQ(clip_text(std::string(78, 'x') + "é"), std::string(78, 'x') + "é");
   EXPECT_EQ(clip_text("a\xFF\xC3"), "a??");
 }
 
-AE_TEST("header/a value that is not plain is carried as base64, and back") {
+AE_TEST("header/a value that is not plain round-trips as base64") {
   const std::pair<std::string, std::string> kCases[] = {
       {"us-west1", "us-west1"},
       {"Hello, 世界", "=?base64?SGVsbG8sIOS4lueVjA==?="},
@@ -136,34 +136,34 @@ Message tool_call(std::string_view name) {
                      {"_meta", Value::object({{std::string(kProtocolVersion), "2026-07-28"}})}})));
 }
 
-AE_TEST("header/a request is what its headers say, or it is refused") {
-  const Headers sound{.version = "2026-07-28", .method = "tools/call", .name = "a.b"};
-  EXPECT_TRUE(check_headers(sound, tool_call("a.b")));
-  const auto wrong = [&](auto change) {
-    Headers headers = sound;
+AE_TEST("header/a request that does not match its headers is rejected") {
+  const Headers valid{.version = "2026-07-28", .method = "tools/call", .name = "a.b"};
+  EXPECT_TRUE(check_headers(valid, tool_call("a.b")));
+  const auto code_with = [&](auto change) {
+    Headers headers = valid;
     change(headers);
     const auto checked = check_headers(headers, tool_call("a.b"));
     return checked ? 0 : checked.error().code;
   };
-  EXPECT_EQ(wrong([](Headers& h) { h.version.reset(); }), kHeaderMismatch);
-  EXPECT_EQ(wrong([](Headers& h) { h.version = "2025-11-25"; }), kHeaderMismatch);
-  EXPECT_EQ(wrong([](Headers& h) { h.method.reset(); }), kHeaderMismatch);
-  EXPECT_EQ(wrong([](Headers& h) { h.method = "tools/list"; }), kHeaderMismatch);
-  EXPECT_EQ(wrong([](Headers& h) { h.method = "Tools/call"; }), kHeaderMismatch);
-  EXPECT_EQ(wrong([](Headers& h) { h.name.reset(); }), kHeaderMismatch);
-  EXPECT_EQ(wrong([](Headers& h) { h.name = "a.c"; }), kHeaderMismatch);
-  EXPECT_EQ(wrong([](Headers& h) { h.name = "=?base64?###?="; }), kHeaderMismatch);
-  EXPECT_EQ(wrong([](Headers& h) { h.is_duplicated = true; }), kHeaderMismatch);
-  EXPECT_EQ(wrong([](Headers& h) { h.name = "=?base64?YS5i?="; }), 0);
-  Headers bytes = sound;
+  EXPECT_EQ(code_with([](Headers& h) { h.version.reset(); }), kHeaderMismatch);
+  EXPECT_EQ(code_with([](Headers& h) { h.version = "2025-11-25"; }), kHeaderMismatch);
+  EXPECT_EQ(code_with([](Headers& h) { h.method.reset(); }), kHeaderMismatch);
+  EXPECT_EQ(code_with([](Headers& h) { h.method = "tools/list"; }), kHeaderMismatch);
+  EXPECT_EQ(code_with([](Headers& h) { h.method = "Tools/call"; }), kHeaderMismatch);
+  EXPECT_EQ(code_with([](Headers& h) { h.name.reset(); }), kHeaderMismatch);
+  EXPECT_EQ(code_with([](Headers& h) { h.name = "a.c"; }), kHeaderMismatch);
+  EXPECT_EQ(code_with([](Headers& h) { h.name = "=?base64?###?="; }), kHeaderMismatch);
+  EXPECT_EQ(code_with([](Headers& h) { h.is_duplicated = true; }), kHeaderMismatch);
+  EXPECT_EQ(code_with([](Headers& h) { h.name = "=?base64?YS5i?="; }), 0);
+  Headers bytes = valid;
   bytes.name = "\xFF\xFE";
   EXPECT_TRUE(is_utf8(check_headers(bytes, tool_call("a.b")).error().message));
-  Headers other = sound;
+  Headers other = valid;
   other.name = encode_header_value("größe");
   EXPECT_TRUE(check_headers(other, tool_call("größe")));
 }
 
-AE_TEST("lines/bytes come as they like, and lines go out whole") {
+AE_TEST("line_reader/lines are complete regardless of how bytes are split") {
   LineReader lines;
   std::vector<std::string> seen;
   const std::string text = "{\"a\":1}\r\n\n  \n{\"b\":2}\n{\"c\":3}";
@@ -175,7 +175,7 @@ AE_TEST("lines/bytes come as they like, and lines go out whole") {
   EXPECT_TRUE(lines.end().empty());
 }
 
-AE_TEST("lines/one that is too long is told once, and the next one is read") {
+AE_TEST("line_reader/a too long line is reported once, and the next line is read") {
   LineReader lines;
   const std::string much(1u << 20, 'x');
   std::size_t reported = 0;
@@ -187,7 +187,7 @@ AE_TEST("lines/one that is too long is told once, and the next one is read") {
   EXPECT_TRUE(after[0].text.empty());
   EXPECT_EQ(after[1].text, "{}");
   const std::string most(kMessageMax, ' ');
-  EXPECT_FALSE(lines.feed("x" + most.substr(1) + "\n").front().too_long) << "the most there may be";
+  EXPECT_FALSE(lines.feed("x" + most.substr(1) + "\n").front().too_long) << "exactly the limit";
   EXPECT_TRUE(lines.feed("xyz" + most.substr(1) + "\n").front().too_long);
 }
 

@@ -11,6 +11,9 @@ namespace ae::mcp {
 namespace {
 
 constexpr std::string_view kJsonRpc = "2.0";
+constexpr char kResult[] = "result";
+constexpr char kError[] = "error";
+constexpr char kCode[] = "code";
 
 bool is_id(const Value& id) { return id.is_string() || id.is_integer(); }
 
@@ -35,11 +38,11 @@ std::expected<Message, RpcError> read_message(const Value& value) {
   }
   Message message;
   const Value* const method = value.find("method");
-  const Value* const result = value.find("result");
-  const Value* const error = value.find("error");
+  const Value* const result = value.find(kResult);
+  const Value* const error = value.find(kError);
   if (method == nullptr) {
     const bool is_valid = (result == nullptr) != (error == nullptr) &&
-                          (result != nullptr ? is_id(id) : (*error)["code"].is_integer());
+                          (result != nullptr ? is_id(id) : (*error)[kCode].is_integer());
     if (!is_valid) {
       return reject_message(kInvalidRequest,
                             "a message has a \"method\", or is a response with an id and either a "
@@ -98,13 +101,13 @@ Value notification(std::string_view method, const Value& params) {
 }
 
 Value response(const Value& id, const Value& result) {
-  return Value::object({{"id", id}, {"jsonrpc", kJsonRpc}, {"result", result}});
+  return Value::object({{"id", id}, {"jsonrpc", kJsonRpc}, {kResult, result}});
 }
 
 Value error_response(const RpcError& error) {
-  Value body = Value::object({{"code", error.code}, {"message", error.message}});
+  Value body = Value::object({{kCode, error.code}, {"message", error.message}});
   if (!error.data.is_null()) body = body.with("data", error.data);
-  const Value whole = Value::object({{"error", std::move(body)}, {"jsonrpc", kJsonRpc}});
+  const Value whole = Value::object({{kError, std::move(body)}, {"jsonrpc", kJsonRpc}});
   return error.id.is_null() ? whole : whole.with("id", error.id);
 }
 

@@ -23,7 +23,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-AE_TEST("boot_clock/it is the clock of the kernel that counts suspend") {
+AE_TEST("boot_clock/since_start() returns CLOCK_BOOTTIME") {
   const auto kernel = [] {
     timespec t{};
     EXPECT_EQ(clock_gettime(CLOCK_BOOTTIME, &t), 0);
@@ -35,7 +35,7 @@ AE_TEST("boot_clock/it is the clock of the kernel that counts suspend") {
   EXPECT_LE(shows, after);
 }
 
-AE_TEST("loop/tasks of one thread run in their order, those of a task after it") {
+AE_TEST("loop/tasks posted by one thread run in order, nested ones after the current task") {
   AsioLoop loop;
   std::vector<int> seen;
   loop.post([&] {
@@ -51,7 +51,7 @@ AE_TEST("loop/tasks of one thread run in their order, those of a task after it")
   EXPECT_EQ(seen, (std::vector{1, 2, 3}));
 }
 
-AE_TEST("loop/posts from many threads all run, each thread's in order") {
+AE_TEST("loop/tasks posted by many threads all run, in order per thread") {
   AsioLoop loop;
   constexpr int kThreads = 4, kEach = 5000;
   std::vector<int> next(kThreads, 0);
@@ -72,7 +72,7 @@ AE_TEST("loop/posts from many threads all run, each thread's in order") {
   EXPECT_EQ(left, 0);
 }
 
-AE_TEST("loop/timers fire in the order of their times, equal ones in the order they were made") {
+AE_TEST("loop/timers fire in order of expiry, then of creation") {
   AsioLoop loop;
   std::vector<int> seen;
   loop.after(4ms, [&] { seen.push_back(3); });
@@ -85,7 +85,7 @@ AE_TEST("loop/timers fire in the order of their times, equal ones in the order t
   EXPECT_GE(BootClock().since_start() - begin, 6ms);
 }
 
-AE_TEST("loop/a timer without delay fires, never inside after, and cannot starve the others") {
+AE_TEST("loop/a timer without delay fires later and does not starve other tasks") {
   AsioLoop loop;
   int rounds = 0;
   std::move_only_function<void()> again = [&] {
@@ -99,7 +99,7 @@ AE_TEST("loop/a timer without delay fires, never inside after, and cannot starve
   EXPECT_GT(rounds, 1);
 }
 
-AE_TEST("loop/a forgotten timer never fires, also when forgotten by one that fires with it") {
+AE_TEST("loop/a cancelled timer never fires, also if cancelled by a timer of the same expiry") {
   AsioLoop loop;
   bool fired = false;
   async::TimerId second = 0;
@@ -114,7 +114,7 @@ AE_TEST("loop/a forgotten timer never fires, also when forgotten by one that fir
   EXPECT_FALSE(fired);
 }
 
-AE_TEST("loop/a stop ends the run after the current task, the rest runs in the next run") {
+AE_TEST("loop/stop() ends run() after the current task, the other tasks run in the next run()") {
   AsioLoop loop;
   std::vector<int> seen;
   loop.post([&] {
@@ -132,13 +132,13 @@ AE_TEST("loop/a stop ends the run after the current task, the rest runs in the n
   EXPECT_EQ(seen, (std::vector{1, 2, 3}));
 }
 
-AE_TEST("loop/a stop before the run makes it return at once") {
+AE_TEST("loop/stop() before run() makes run() return immediately") {
   AsioLoop loop;
   loop.stop();
   loop.run();
 }
 
-AE_TEST("loop/what never ran is dropped with the loop") {
+AE_TEST("loop/pending tasks and timers are destroyed with the loop") {
   auto token = std::make_shared<int>(0);
   {
     AsioLoop loop;
@@ -148,7 +148,7 @@ AE_TEST("loop/what never ran is dropped with the loop") {
   EXPECT_EQ(token.use_count(), 1);
 }
 
-AE_TEST("loop/SIGTERM and SIGINT are heard on the loop, again and again") {
+AE_TEST("loop/SIGTERM and SIGINT are delivered on the loop each time") {
   AsioLoop loop;
   std::vector<int> seen;
   loop.on_signals([&](int signal) {
@@ -161,7 +161,7 @@ AE_TEST("loop/SIGTERM and SIGINT are heard on the loop, again and again") {
   EXPECT_EQ(seen, (std::vector{SIGTERM, SIGINT}));
 }
 
-AE_TEST("system/a test sets the clock of a running process, and no timer minds") {
+AE_TEST("system/the clock offset file changes the clock of a running process, but no timers") {
   std::string folder = std::filesystem::temp_directory_path() / "aetheris-clock-XXXXXX";
   ASSERT_NE(mkdtemp(folder.data()), nullptr);
   const std::string path = folder + "/offset";
@@ -170,7 +170,7 @@ AE_TEST("system/a test sets the clock of a running process, and no timer minds")
   ASSERT_EQ(unsetenv(kClockOffsetFile), 0);
   SystemClock machine;
   const auto ahead = [&] { return clock.now() - machine.now(); };
-  EXPECT_LT(std::chrono::abs(ahead()), 60s) << "there is no such file";
+  EXPECT_LT(std::chrono::abs(ahead()), 60s) << "the file does not exist";
   for (const std::int64_t days : {1, -1, 30'000, -30'000}) {
     std::ofstream(path) << days * 24 * 3600 * 1'000'000;
     EXPECT_LT(std::chrono::abs(ahead() - std::chrono::hours(24 * days)), 60s) << days;
@@ -179,12 +179,12 @@ AE_TEST("system/a test sets the clock of a running process, and no timer minds")
     loop.run();
   }
   std::ofstream(path) << "soon";
-  EXPECT_LT(std::chrono::abs(ahead()), 60s) << "it is no number";
+  EXPECT_LT(std::chrono::abs(ahead()), 60s) << "not a number";
   std::filesystem::remove_all(folder);
 }
 
 // In a child process: it ends by a signal, or with 0 if the loop stops.
-int ended_by(const std::vector<int>& while_busy, const std::vector<int>& after) {
+int exit_code(const std::vector<int>& while_busy, const std::vector<int>& after) {
   const pid_t child = fork();
   if (child == 0) {
     AsioLoop loop;
@@ -202,21 +202,22 @@ int ended_by(const std::vector<int>& while_busy, const std::vector<int>& after) 
   return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
 }
 
-AE_TEST("loop/one signal leaves the end to the program") { EXPECT_EQ(ended_by({SIGTERM}, {}), 0); }
-
-AE_TEST("loop/a second signal that a busy loop cannot take ends the process at once") {
-  EXPECT_EQ(ended_by({SIGTERM, SIGINT}, {}), 128 + SIGINT);
-  EXPECT_EQ(ended_by({SIGINT, SIGTERM}, {}), 128 + SIGTERM);
-  EXPECT_EQ(ended_by({SIGTERM, SIGTERM}, {}), 128 + SIGTERM);
+AE_TEST("loop/the first signal does not end the process") {
+  EXPECT_EQ(exit_code({SIGTERM}, {}), 0);
 }
 
-AE_TEST_SLOW(
-    "loop/a second signal ends a process whose loop is busy with the first within a second") {
-  EXPECT_EQ(ended_by({SIGTERM}, {SIGINT}), 128 + SIGINT);
-  EXPECT_EQ(ended_by({SIGTERM}, {SIGINT, SIGTERM}), 128 + SIGTERM);
+AE_TEST("loop/a second signal ends the process at once if the first is not handled yet") {
+  EXPECT_EQ(exit_code({SIGTERM, SIGINT}, {}), 128 + SIGINT);
+  EXPECT_EQ(exit_code({SIGINT, SIGTERM}, {}), 128 + SIGTERM);
+  EXPECT_EQ(exit_code({SIGTERM, SIGTERM}, {}), 128 + SIGTERM);
 }
 
-AE_TEST("system/clocks go on and chance does not repeat") {
+AE_TEST_SLOW("loop/a second signal ends a process whose loop is busy with the first") {
+  EXPECT_EQ(exit_code({SIGTERM}, {SIGINT}), 128 + SIGINT);
+  EXPECT_EQ(exit_code({SIGTERM}, {SIGINT, SIGTERM}), 128 + SIGTERM);
+}
+
+AE_TEST("system/clocks advance and random values do not repeat") {
   SystemClock clock;
   EXPECT_GT(clock.now().us, 1'700'000'000'000'000);
   BootClock boot;

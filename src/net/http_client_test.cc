@@ -2,6 +2,7 @@
 #include "net/http_client.h"
 
 #include <sys/resource.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
 #include <unistd.h>
@@ -57,7 +58,7 @@ HttpCall get_from(const RawHttpServer& server) {
   return call;
 }
 
-AE_TEST("client/a whole answer comes with status, headers in order, body and time") {
+AE_TEST("client/a complete response has status, ordered headers, body and elapsed time") {
   RawHttpServer server(RawHttpServer::always(
       "HTTP/1.1 201 Created\r\nX-One: 1\r\nx-two:  b c \r\nContent-Length: 4\r\n\r\nab\xff\n"));
   SyncClient sync_client;
@@ -74,7 +75,7 @@ AE_TEST("client/a whole answer comes with status, headers in order, body and tim
   EXPECT_EQ(server.requests()[0].body, "the body");
 }
 
-AE_TEST("client/what is sent is what was asked, nothing more") {
+AE_TEST("client/the request is sent exactly as given") {
   RawHttpServer server(RawHttpServer::always(raw_response(200)));
   SyncClient sync_client;
   HttpCall call = post_to(server, std::string("a\0b", 3));
@@ -91,7 +92,7 @@ AE_TEST("client/what is sent is what was asked, nothing more") {
   EXPECT_EQ(request.body, std::string("a\0b", 3));
 }
 
-AE_TEST("client/methods: HEAD has no body, an empty POST says so, a large body asks no leave") {
+AE_TEST("client/HEAD has no body, an empty POST sends its length, a large body sends no Expect") {
   RawHttpServer server([](Conversation& c) {
     while (auto request = c.read_request()) {
       const bool head = request->head.starts_with("HEAD");
@@ -118,7 +119,7 @@ AE_TEST("client/methods: HEAD has no body, an empty POST says so, a large body a
   EXPECT_EQ(requests[3].body.size(), 3u << 20);
 }
 
-AE_TEST("client/impossible requests are invalid and reach nobody") {
+AE_TEST("client/an invalid request opens no connection") {
   RawHttpServer server(RawHttpServer::always(raw_response(200)));
   SyncClient sync_client;
   const auto expect_invalid = [&](auto change) {
@@ -147,7 +148,7 @@ AE_TEST("client/impossible requests are invalid and reach nobody") {
   EXPECT_EQ(server.connections(), 0);
 }
 
-AE_TEST("client/nobody there: no name, refused") {
+AE_TEST("client/an unknown host or a refused connection fails without sending") {
   SyncClient sync_client;
   HttpCall call;
   call.url = "http://nobody.invalid/";
@@ -176,7 +177,7 @@ struct NoDescriptors {
   ~NoDescriptors() { setrlimit(RLIMIT_NOFILE, &before); }
 };
 
-AE_TEST("client/without descriptors a call was not sent: it can be made later") {
+AE_TEST("client/without file descriptors a call is not sent and can be retried") {
   RawHttpServer server(RawHttpServer::always(raw_response(200, "{}")));
   SyncClient sync_client;
   HttpCall named = post_to(server);
@@ -199,7 +200,7 @@ AE_TEST("client/without descriptors a call was not sent: it can be made later") 
   EXPECT_EQ(sync_client.send(post_to(server)).phase, HttpPhase::complete);
 }
 
-AE_TEST("client/TLS with somebody who does not speak it fails before the request") {
+AE_TEST("client/a TLS handshake with a plaintext server fails before the request") {
   RawHttpServer server([](Conversation& c) {
     c.send("220 hello\r\n");
     c.hang();
@@ -211,7 +212,7 @@ AE_TEST("client/TLS with somebody who does not speak it fails before the request
   EXPECT_EQ(a.phase, HttpPhase::tls_failed) << a.error;
 }
 
-AE_TEST("client/TLS with somebody who says nothing ends by the connect timeout") {
+AE_TEST("client/a TLS handshake with a silent server ends by the connect timeout") {
   RawHttpServer server([](Conversation& c) { c.hang(); });
   SyncClient sync_client;
   HttpCall call = post_to(server);
@@ -222,7 +223,7 @@ AE_TEST("client/TLS with somebody who says nothing ends by the connect timeout")
   EXPECT_TRUE(a.timed_out);
 }
 
-AE_TEST("client/a server that closes at once or resets: sent, nothing came back") {
+AE_TEST("client/a close or reset after the request is sent without a response") {
   for (const bool new_connection : {true, false}) {
     for (const bool rst : {false, true}) {
       RawHttpServer server([rst](Conversation& c) {
@@ -240,7 +241,7 @@ AE_TEST("client/a server that closes at once or resets: sent, nothing came back"
   }
 }
 
-AE_TEST("client/a connection closed after accept leaves it unknown whether the request arrived") {
+AE_TEST("client/a connection closed after accept gives no_response") {
   RawHttpServer server([](Conversation&) {});
   SyncClient sync_client;
   const HttpResult a = sync_client.send(post_to(server));
@@ -249,7 +250,7 @@ AE_TEST("client/a connection closed after accept leaves it unknown whether the r
 
 // A classic pooling bug: the server reads the second request on a reused
 // connection, applies it and closes.
-AE_TEST("client/a server that acts and closes a warm connection is never sent the request again") {
+AE_TEST("client/a request on a reused connection that closes is never resent") {
   for (const bool new_connection : {true, false}) {
     RawHttpServer server([](Conversation& c) {
       if (c.read_request()) c.send(raw_response(200, "{}"));
@@ -265,7 +266,7 @@ AE_TEST("client/a server that acts and closes a warm connection is never sent th
   }
 }
 
-AE_TEST("client/an idle connection that was closed is noticed before it is used") {
+AE_TEST("client/a closed idle connection is not reused") {
   RawHttpServer server([](Conversation& c) {
     if (c.read_request()) c.send(raw_response(200, "{}"));
   });
@@ -279,7 +280,7 @@ AE_TEST("client/an idle connection that was closed is noticed before it is used"
   EXPECT_EQ(server.arrivals(), 3);
 }
 
-AE_TEST("client/reads share a connection, fresh calls never do") {
+AE_TEST("client/calls reuse a connection unless new_connection is set") {
   RawHttpServer server(RawHttpServer::always(raw_response(200, "{}")));
   SyncClient sync_client;
   for (int i = 0; i < 3; ++i)
@@ -291,7 +292,7 @@ AE_TEST("client/reads share a connection, fresh calls never do") {
   EXPECT_EQ(server.arrivals(), 6);
 }
 
-AE_TEST("client/answers that stop in the middle are cut off, with the status if it was seen") {
+AE_TEST("client/an incomplete response is cut off, with the status if it was received") {
   const struct {
     const char* bytes;
     int status;
@@ -326,8 +327,7 @@ AE_TEST("client/answers that stop in the middle are cut off, with the status if 
   }
 }
 
-AE_TEST(
-    "client/an answer longer than it says ends where it said, one without length where it closes") {
+AE_TEST("client/a response ends at its length, or without one at the close") {
   RawHttpServer longer(RawHttpServer::always(
       "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nabHTTP/1.1 500 X\r\n\r\n"));
   SyncClient sync_client;
@@ -344,7 +344,7 @@ AE_TEST(
   EXPECT_EQ(a.body, "abc");
 }
 
-AE_TEST("client/redirects are answers, never followed") {
+AE_TEST("client/redirects are returned, never followed") {
   RawHttpServer target(RawHttpServer::always(raw_response(200)));
   RawHttpServer server(RawHttpServer::always(
       raw_response(307, "", "text/plain", "Location: " + target.url() + "\r\n")));
@@ -356,7 +356,7 @@ AE_TEST("client/redirects are answers, never followed") {
   EXPECT_EQ(server.arrivals(), 1);
 }
 
-AE_TEST("client/a server that hangs or trickles ends by the total timeout, counted from the send") {
+AE_TEST("client/a hanging or trickling server ends by the total timeout") {
   for (const bool trickle : {false, true}) {
     RawHttpServer server([trickle](Conversation& c) {
       c.read_request();
@@ -377,7 +377,7 @@ AE_TEST("client/a server that hangs or trickles ends by the total timeout, count
   }
 }
 
-AE_TEST("client/informational answers are passed over, a flood of them is cut off") {
+AE_TEST("client/informational responses are skipped, a flood of them is cut off") {
   RawHttpServer some([](Conversation& c) {
     c.read_request();
     c.send("HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early\r\nX: early\r\n\r\n" +
@@ -407,7 +407,7 @@ AE_TEST("client/informational answers are passed over, a flood of them is cut of
   EXPECT_EQ(a.phase, HttpPhase::cut_off) << a.error;
 }
 
-AE_TEST("client/a header that is too large is an error with the limit, however large it is") {
+AE_TEST("client/a too large header of any size fails with the limit in the message") {
   for (const std::size_t size : {70'000U, 200'000U, 5'000'000U}) {
     RawHttpServer server([size](Conversation& c) {
       c.read_request();
@@ -420,7 +420,8 @@ AE_TEST("client/a header that is too large is an error with the limit, however l
   }
 }
 
-AE_TEST("client/a gibibyte of answer is read up to the limit and one byte, in bounded memory") {
+AE_TEST(
+    "client/a response over the limit is read up to the limit plus one byte, in bounded memory") {
   RawHttpServer server([](Conversation& c) {
     c.read_request();
     const std::string piece(1 << 16, 'x');
@@ -456,7 +457,7 @@ std::pair<HttpResult, std::string> read_event_stream(const RawHttpServer& server
   return {std::move(answer), std::move(received)};
 }
 
-AE_TEST("client/a stream of events is heard, and kept only when the call wants it") {
+AE_TEST("client/an event stream is passed to the callback, and kept only with keep_event_body") {
   const std::string events = "data: 1\n\ndata: 2\n\n";
   RawHttpServer stream(RawHttpServer::always(
       raw_response(200, events, "text/event-stream", "Connection: close\r\n")));
@@ -466,16 +467,16 @@ AE_TEST("client/a stream of events is heard, and kept only when the call wants i
     EXPECT_EQ(whole.body, keeps ? events : "");
     EXPECT_EQ(received, events);
     const auto [cut, begun] = read_event_stream(stream, keeps, 10);
-    EXPECT_TRUE(cut.too_large) << "also what is not kept has its limit";
+    EXPECT_TRUE(cut.too_large) << "the limit applies also to a discarded body";
     EXPECT_EQ(begun, events.substr(0, 11));
   }
   RawHttpServer other(RawHttpServer::always(raw_response(500, "no", "text/event-stream")));
   const auto [failed, nothing] = read_event_stream(other, false, 100);
-  EXPECT_EQ(failed.body, "no") << "that is no stream";
+  EXPECT_EQ(failed.body, "no") << "not a stream";
   EXPECT_EQ(nothing, "");
 }
 
-AE_TEST("client/an answer of exactly the limit is whole") {
+AE_TEST("client/a response of exactly the limit is complete") {
   RawHttpServer server(RawHttpServer::always(raw_response(200, std::string(1000, 'x'))));
   SyncClient sync_client;
   HttpCall call = post_to(server);
@@ -485,7 +486,7 @@ AE_TEST("client/an answer of exactly the limit is whole") {
   EXPECT_TRUE(sync_client.send(call).too_large);
 }
 
-AE_TEST("client/what is compressed stays compressed, cookies are forgotten") {
+AE_TEST("client/compressed bodies are not decoded and cookies are not stored") {
   RawHttpServer server(RawHttpServer::always(
       raw_response(200, "\x1f\x8b???", "x/y", "Content-Encoding: gzip\r\nSet-Cookie: a=b\r\n")));
   SyncClient sync_client;
@@ -497,7 +498,7 @@ AE_TEST("client/what is compressed stays compressed, cookies are forgotten") {
   }
 }
 
-AE_TEST("client/the environment's proxy is ignored, a configured one is used") {
+AE_TEST("client/the proxy of the environment is ignored, a configured proxy is used") {
   RawHttpServer proxy(RawHttpServer::always(raw_response(200, "proxy")));
   RawHttpServer server(RawHttpServer::always(raw_response(200, "server")));
   setenv("http_proxy", proxy.url("").c_str(), 1);
@@ -519,7 +520,7 @@ AE_TEST("client/the environment's proxy is ignored, a configured one is used") {
   EXPECT_EQ(body, "proxy");
 }
 
-AE_TEST("client/Retry-After is understood in seconds and as a date") {
+AE_TEST("client/Retry-After is parsed as seconds or as a date") {
   SyncClient sync_client;
   RawHttpServer seconds(RawHttpServer::always(raw_response(429, "", "x/y", "Retry-After: 7\r\n")));
   EXPECT_EQ(sync_client.send(get_from(seconds)).retry_after, Duration(7s));
@@ -532,7 +533,7 @@ AE_TEST("client/Retry-After is understood in seconds and as a date") {
   EXPECT_FALSE(sync_client.send(get_from(nonsense)).retry_after);
 }
 
-AE_TEST("client/a call that could not be sent in time is not sent") {
+AE_TEST("client/a call that cannot be sent within send_within is not sent") {
   RawHttpServer server([](Conversation& c) { c.hang(); });
   SyncClient sync_client;
   HttpCall call = post_to(server);
@@ -548,7 +549,7 @@ AE_TEST("client/a call that could not be sent in time is not sent") {
   EXPECT_FALSE(a.timed_out);
 }
 
-AE_TEST("client/cancelled before the send it was not sent, after it was, each answered once") {
+AE_TEST("client/a cancelled call reports whether it was sent, and completes once") {
   RawHttpServer server([](Conversation& c) {
     c.read_request();
     c.hang();
@@ -590,7 +591,7 @@ AE_TEST("client/cancelled before the send it was not sent, after it was, each an
   EXPECT_EQ(answers, 2);
 }
 
-AE_TEST("client/the end of the client answers what is in flight") {
+AE_TEST("client/destroying the client completes calls in flight as cancelled") {
   RawHttpServer server([](Conversation& c) { c.hang(); });
   AsioLoop loop;
   int answers = 0;
@@ -607,7 +608,7 @@ AE_TEST("client/the end of the client answers what is in flight") {
   EXPECT_EQ(answers, 3);
 }
 
-AE_TEST("client/more calls than the limit are not sent, more than the connections wait") {
+AE_TEST("client/calls over calls_max are not sent, calls over connections_max wait") {
   RawHttpServer server(RawHttpServer::always(raw_response(200, "{}")));
   AsioLoop loop;
   HttpClient client(loop, {.calls_max = 20, .connections_max = 2});
@@ -624,7 +625,7 @@ AE_TEST("client/more calls than the limit are not sent, more than the connection
   EXPECT_EQ(server.arrivals(), complete);
 }
 
-AE_TEST("client/many at once are each answered once, and each arrives once") {
+AE_TEST("client/concurrent calls each arrive once and complete once") {
   RawHttpServer server([](Conversation& c) {
     while (auto request = c.read_request()) c.send(raw_response(200, request->body));
   });
@@ -643,7 +644,7 @@ AE_TEST("client/many at once are each answered once, and each arrives once") {
   EXPECT_EQ(server.arrivals(), 200);
 }
 
-AE_TEST("client/a unix socket is reached, also by a path too long for the kernel") {
+AE_TEST("client/a Unix socket is reached, also by a path longer than sun_path") {
   for (const std::size_t depth : {1u, 30u}) {
     std::string folder = ::testing::TempDir() + "ae_client_test." + std::to_string(getpid());
     std::vector<std::string> folders;

@@ -26,15 +26,15 @@ namespace {
 using namespace std::chrono_literals;
 
 template <auto kFree>
-struct Freed {
+struct Deleter {
   template <class T>
   void operator()(T* t) const {
     kFree(t);
   }
 };
-using Key = std::unique_ptr<EVP_PKEY, Freed<EVP_PKEY_free>>;
-using Certificate = std::unique_ptr<X509, Freed<X509_free>>;
-using Context = std::unique_ptr<SSL_CTX, Freed<SSL_CTX_free>>;
+using Key = std::unique_ptr<EVP_PKEY, Deleter<EVP_PKEY_free>>;
+using Certificate = std::unique_ptr<X509, Deleter<X509_free>>;
+using Context = std::unique_ptr<SSL_CTX, Deleter<SSL_CTX_free>>;
 
 // A self-signed certificate for `name` (an IP address), written to a CA file.
 struct Identity {
@@ -145,7 +145,7 @@ HttpResult get(const TlsServer& server, std::string ca_file) {
   return seen;
 }
 
-AE_TEST("client/TLS with a server we trust carries the call") {
+AE_TEST("client/a call over TLS to a trusted server completes") {
   const Identity identity("127.0.0.1");
   const TlsServer server(identity, "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok", true);
   const HttpResult a = get(server, identity.file);
@@ -154,7 +154,7 @@ AE_TEST("client/TLS with a server we trust carries the call") {
   EXPECT_EQ(server.arrivals, 1);
 }
 
-AE_TEST("client/TLS with a stranger, or with a friend under another name, sends nothing") {
+AE_TEST("client/an untrusted certificate or a wrong host name fails before the request") {
   const Identity identity("127.0.0.1"), other("127.0.0.2");
   const TlsServer stranger(identity, "", true);
   HttpResult a = get(stranger, "");
@@ -166,7 +166,7 @@ AE_TEST("client/TLS with a stranger, or with a friend under another name, sends 
   EXPECT_EQ(misnamed.arrivals, 0);
 }
 
-AE_TEST("client/TLS that ends without a goodbye is no end of an answer without length") {
+AE_TEST("client/a TLS response without length is cut off unless close_notify ends it") {
   const Identity identity("127.0.0.1");
   const std::string answer = "HTTP/1.1 200 OK\r\nConnection: close\r\n\r\nhalf of";
   const TlsServer cut(identity, answer, false), whole(identity, answer, true);

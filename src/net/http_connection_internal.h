@@ -1,4 +1,4 @@
-// HttpConnection: one client of HttpServer; and HttpServer::Impl. Only for this module's .cc files.
+// HttpConnection: one client of HttpServer. Only for this module's .cc files.
 //
 //   handshake (TLS)
 //      │
@@ -7,22 +7,27 @@
 //                           └────begin────▶ streaming ──end─────▶  "
 //
 // While a handler runs, the connection keeps reading into its buffer, to detect a disconnect;
-// pipelined requests wait there.
+// pipelined requests wait there. http_connection_input.cc reads, http_connection_output.cc writes,
+// http_connection.cc opens and closes.
 // Threads: the loop's.
 #pragma once
 
 #include <array>
 #include <boost/asio/generic/stream_protocol.hpp>
-#include <boost/asio/posix/stream_descriptor.hpp>
 #include <boost/asio/ssl.hpp>
 #include <cstdint>
 #include <deque>
+#include <memory>
 #include <optional>
-#include <unordered_set>
+#include <string>
+#include <string_view>
+#include <utility>
 
 #include "net/asio_loop.h"
+#include "net/http_parser.h"
+#include "net/http_request.h"
 #include "net/http_server.h"
-#include "net/tls_identity.h"
+#include "net/system.h"
 
 namespace ae::net {
 
@@ -30,9 +35,7 @@ using Socket = boost::asio::generic::stream_protocol::socket;
 using TlsStream = boost::asio::ssl::stream<Socket&>;
 constexpr std::int64_t kNever = INT64_MAX;
 
-struct TlsIdentity::Impl {
-  boost::asio::ssl::context context{boost::asio::ssl::context::tls_server};
-};
+inline std::int64_t now_us() { return BootClock().since_start().count(); }
 
 // The bytes of one body that count toward bodies_max. Copies of a request share it.
 class BodyQuota {
@@ -167,44 +170,6 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   std::size_t in_write_ = 0;        // strings used by the write in progress
   bool writing_ = false;
   std::int64_t write_deadline_ = kNever;
-};
-
-struct HttpServer::Impl {
-  Impl(AsioLoop& loop, Handler handler, Options options);
-  ~Impl();
-
-  struct Listener;
-  void listen_on(int fd, bool tcp, std::string path);
-  void wait_for_clients(const std::shared_ptr<Listener>& listener);
-  void accept_clients(const std::shared_ptr<Listener>& listener);
-  void add_client(int fd, bool tcp);
-  bool evict_idle();
-  // `of`: the connection that sends the bytes and may already have unsent ones; nullptr = none.
-  bool has_capacity(std::size_t size, const HttpConnection* of = nullptr);
-  void warn_full(int error);
-  void close_listeners();
-  void schedule_sweep();
-  void trim_memory();
-  void on_freed(std::size_t size);
-  void remove(const std::shared_ptr<HttpConnection>& connection);
-  void finish_stop();
-  void stop(Duration grace, async::Task done);
-
-  AsioLoop& loop;
-  const Handler handler;
-  const Options options;
-  const std::size_t connections_max;
-  std::vector<std::shared_ptr<Listener>> listeners;                 // shared with their async waits
-  std::unordered_set<std::shared_ptr<HttpConnection>> connections;  // shared with the handlers
-  std::optional<async::TimerId> sweep, grace_end;
-  const std::shared_ptr<std::size_t> body_bytes = std::make_shared<std::size_t>(0);  // BodyQuota
-  // Since memory was last returned to the system.
-  std::size_t body_bytes_peak = 0, bytes_freed = 0, connections_peak = 0, out_peak = 0;
-  std::size_t out_bytes = 0;              // HttpConnection::buffered_bytes() of all
-  std::size_t evicted = 0, rejected = 0;  // since the last warning
-  std::int64_t next_warning_at = 0;
-  bool stopping = false;
-  async::Task stopped;
 };
 
 }  // namespace ae::net

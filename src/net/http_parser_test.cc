@@ -1,4 +1,4 @@
-// HttpParser: what is accepted, and what is refused with which status.
+// HttpParser: what is accepted, and what is rejected with which status.
 #include "net/http_parser.h"
 
 #include <string>
@@ -59,7 +59,7 @@ std::string post(std::string_view headers, std::string_view body = {}) {
 
 std::string chunked(std::string_view body) { return post("Transfer-Encoding: chunked\r\n", body); }
 
-AE_TEST("http parser/a request is taken apart and decoded") {
+AE_TEST("http parser/a request is parsed and decoded") {
   const Parsed p = parse(
       "PUT /api/jobs/a%2Fb%20%C3%A4/?x=1&y=a%26b+c&x=2&z&=q HTTP/1.1\r\nHost: localhost:7070\r\n"
       "Content-LENGTH: 3\r\nX-Empty:\r\nX-Pad: \t a b\t \r\n\r\nabcNEXT");
@@ -78,7 +78,7 @@ AE_TEST("http parser/a request is taken apart and decoded") {
   EXPECT_TRUE(p.keep_alive);
 }
 
-AE_TEST("http parser/the root, one slash more, and nothing between slashes") {
+AE_TEST("http parser/paths keep empty segments and decode once") {
   EXPECT_TRUE(parse(get("/")).request.path.empty());
   EXPECT_EQ(parse(get("/a")).request.path.size(), 1u);
   EXPECT_EQ(parse(get("//")).request.path, (std::vector<std::string>{"", ""}));
@@ -86,7 +86,7 @@ AE_TEST("http parser/the root, one slash more, and nothing between slashes") {
   EXPECT_EQ(parse(get("/%252e")).request.path[0], "%2e");
 }
 
-AE_TEST("http parser/chunks are joined, their extensions and trailers forgotten") {
+AE_TEST("http parser/chunks are joined, their extensions and trailers are ignored") {
   const Parsed p =
       parse(chunked("3\r\nabc\r\n00A;x=\"y\"\r\n0123456789\r\n0\r\nX-Sum: 1\r\n\r\nNEXT"));
   ASSERT_EQ(p.state, State::request) << p.status;
@@ -96,14 +96,14 @@ AE_TEST("http parser/chunks are joined, their extensions and trailers forgotten"
   EXPECT_EQ(parse(chunked("0\r\n\r\n")).state, State::request);
 }
 
-AE_TEST("http parser/HTTP/1.0 and Connection: close end the connection") {
+AE_TEST("http parser/HTTP/1.0 and Connection: close disable keep-alive") {
   EXPECT_FALSE(parse("GET / HTTP/1.0\r\n\r\n").keep_alive);
   EXPECT_EQ(parse("GET / HTTP/1.0\r\n\r\n").state, State::request);
   EXPECT_FALSE(parse(post("Connection: x, Close\r\n")).keep_alive);
   EXPECT_TRUE(parse(post("Connection: keep-alive\r\n")).keep_alive);
 }
 
-AE_TEST("http parser/what is not finished is neither a request nor refused") {
+AE_TEST("http parser/an incomplete request is neither complete nor rejected") {
   for (const std::string& whole :
        {post("Content-Length: 3\r\n", "abc"), chunked("3\r\nabc\r\n0\r\nX: y\r\n\r\n")}) {
     for (std::size_t size = 0; size < whole.size(); ++size) {
@@ -112,7 +112,7 @@ AE_TEST("http parser/what is not finished is neither a request nor refused") {
   }
 }
 
-AE_TEST("http parser/framing that could be read in two ways is refused") {
+AE_TEST("http parser/malformed and ambiguous framing is rejected with its status") {
   const std::pair<int, std::string> cases[] = {
       {400, "GET / HTTP/1.1\nHost: a\n\n"},
       {400, "GET / HTTP/1.1\r\nHost: a\n\r\n"},
@@ -192,7 +192,7 @@ AE_TEST("http parser/framing that could be read in two ways is refused") {
   }
 }
 
-AE_TEST("http parser/targets that no route should have to think about are refused") {
+AE_TEST("http parser/unsafe and malformed targets are rejected") {
   for (const char* target :
        {"/%00", "/a%0d%0ab", "/../x", "/a/..", "/%2e%2e/x", "/a/%2E/", "/%c0%ae", "/%", "/%4",
         "/%zz", "/\xc3\xa4", "/%ff", "/a#b", "/?x=%00", "/?%ff", "x", "*", "/%ed%a0%80"}) {
@@ -200,35 +200,35 @@ AE_TEST("http parser/targets that no route should have to think about are refuse
   }
 }
 
-AE_TEST("http parser/limits hold while reading") {
-  const auto refused = [](const std::string& bytes, const HttpLimits& limits = {}) {
+AE_TEST("http parser/limits are enforced while reading") {
+  const auto status_of = [](const std::string& bytes, const HttpLimits& limits = {}) {
     return parse(bytes, 1000, limits).status;
   };
-  EXPECT_EQ(refused("GET /" + std::string(9000, 'x')), 414);
-  EXPECT_EQ(refused(get("/" + std::string(8192 - 14, 'x'))), 0);
-  EXPECT_EQ(refused(post("X: " + std::string(17 << 10, 'x'))), 431);
+  EXPECT_EQ(status_of("GET /" + std::string(9000, 'x')), 414);
+  EXPECT_EQ(status_of(get("/" + std::string(8192 - 14, 'x'))), 0);
+  EXPECT_EQ(status_of(post("X: " + std::string(17 << 10, 'x'))), 431);
   std::string many;
   for (int i = 0; i < 99; ++i) many += "X: y\r\n";
-  EXPECT_EQ(refused(post(many)), 0);
-  EXPECT_EQ(refused(post(many + "X: y\r\n")), 431);
+  EXPECT_EQ(status_of(post(many)), 0);
+  EXPECT_EQ(status_of(post(many + "X: y\r\n")), 431);
   std::string heavy;
   for (int i = 0; i < 30; ++i) heavy += "X: " + std::string(600, 'y') + "\r\n";
-  EXPECT_EQ(refused(post(heavy)), 431);
-  EXPECT_EQ(refused(chunked("0\r\n" + heavy)), 431);
+  EXPECT_EQ(status_of(post(heavy)), 431);
+  EXPECT_EQ(status_of(chunked("0\r\n" + heavy)), 431);
   const HttpLimits small{.body_max = 10, .chunks_max = 3};
   const auto size = [&](std::size_t bytes) {
-    return refused(
+    return status_of(
         post("Content-Length: " + std::to_string(bytes) + "\r\n", std::string(bytes, 'x')), small);
   };
   EXPECT_EQ(size(10), 0);
   EXPECT_EQ(size(11), 413);
-  EXPECT_EQ(refused(chunked("a\r\n0123456789\r\n0\r\n\r\n"), small), 0);
-  EXPECT_EQ(refused(chunked("b\r\n"), small), 413);
-  EXPECT_EQ(refused(chunked("6\r\n012345\r\n5\r\n"), small), 413);
-  EXPECT_EQ(refused(chunked("1\r\na\r\n1\r\na\r\n1\r\na\r\n1\r\na\r\n"), small), 400);
+  EXPECT_EQ(status_of(chunked("a\r\n0123456789\r\n0\r\n\r\n"), small), 0);
+  EXPECT_EQ(status_of(chunked("b\r\n"), small), 413);
+  EXPECT_EQ(status_of(chunked("6\r\n012345\r\n5\r\n"), small), 413);
+  EXPECT_EQ(status_of(chunked("1\r\na\r\n1\r\na\r\n1\r\na\r\n1\r\na\r\n"), small), 400);
 }
 
-AE_TEST("http parser/who waits for leave to send a body is known, once") {
+AE_TEST("http parser/Expect: 100-continue is reported once, and only before the body") {
   HttpParser parser({});
   parser.feed(post("Expect: 100-Continue\r\nContent-Length: 3\r\n"));
   EXPECT_TRUE(parser.take_expects_continue());
@@ -240,7 +240,7 @@ AE_TEST("http parser/who waits for leave to send a body is known, once") {
   EXPECT_FALSE(parser.take_expects_continue());
 }
 
-AE_TEST("http parser/one empty line before a request is skipped, and begins none") {
+AE_TEST("http parser/one empty line before a request is skipped") {
   HttpParser parser{HttpLimits()};
   EXPECT_EQ(parser.feed("\r\n"), 2u);
   EXPECT_FALSE(parser.has_begun());
@@ -249,7 +249,7 @@ AE_TEST("http parser/one empty line before a request is skipped, and begins none
   EXPECT_EQ(parsed.request.path, std::vector<std::string>{"x"});
 }
 
-AE_TEST("http parser/the host of an absolute target counts instead of the header") {
+AE_TEST("http parser/the host of an absolute target replaces the Host header") {
   for (const auto& [target, path, query] :
        std::vector<std::tuple<std::string, std::size_t, std::size_t>>{
            {"http://b.example:7070/api/health", 2, 0},
@@ -263,7 +263,7 @@ AE_TEST("http parser/the host of an absolute target counts instead of the header
   }
 }
 
-AE_TEST("http parser/it stops before a body, and goes on when it is to") {
+AE_TEST("http parser/before_body_too stops after the headers until read_body()") {
   const std::string body(200'000, 'x');
   const std::string bytes =
       post("Content-Length: 200000\r\nExpect: 100-continue\r\n", body) + get("/next");
@@ -282,7 +282,7 @@ AE_TEST("http parser/it stops before a body, and goes on when it is to") {
   EXPECT_EQ(parser.body_size(), body.size());
   EXPECT_EQ(parser.take().body, body);
   EXPECT_EQ(parser.feed(bytes.substr(at)), bytes.size() - at);
-  EXPECT_EQ(parser.state(), State::request) << "a request without a body is no stop";
+  EXPECT_EQ(parser.state(), State::request) << "no stop for a request without a body";
 }
 
 }  // namespace

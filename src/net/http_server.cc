@@ -17,6 +17,7 @@
 
 #include "net/asio_loop_internal.h"
 #include "net/http_connection_internal.h"
+#include "net/http_server_internal.h"
 #include "net/system.h"
 #include "net/unix_path.h"
 

@@ -24,17 +24,17 @@ namespace {
 using namespace std::chrono_literals;
 
 template <auto kFree>
-struct Freed {
+struct Deleter {
   template <class T>
   void operator()(T* t) const {
     kFree(t);
   }
 };
-using Key = std::unique_ptr<EVP_PKEY, Freed<EVP_PKEY_free>>;
-using Certificate = std::unique_ptr<X509, Freed<X509_free>>;
-using Context = std::unique_ptr<SSL_CTX, Freed<SSL_CTX_free>>;
-using Ssl = std::unique_ptr<SSL, Freed<SSL_free>>;
-using Memory = std::unique_ptr<BIO, Freed<BIO_free_all>>;
+using Key = std::unique_ptr<EVP_PKEY, Deleter<EVP_PKEY_free>>;
+using Certificate = std::unique_ptr<X509, Deleter<X509_free>>;
+using Context = std::unique_ptr<SSL_CTX, Deleter<SSL_CTX_free>>;
+using Ssl = std::unique_ptr<SSL, Deleter<SSL_free>>;
+using Memory = std::unique_ptr<BIO, Deleter<BIO_free_all>>;
 
 std::string text_of(BIO* memory) {
   char* bytes = nullptr;
@@ -174,7 +174,7 @@ HttpServer::Handler echo() {
   };
 }
 
-AE_TEST("tls/requests are answered, one after the other, and the end is said") {
+AE_TEST("tls/requests on one connection are answered, and close_notify ends it") {
   ServerFixture fixture(echo());
   Client client(fixture.port);
   ASSERT_TRUE(client.handshake());
@@ -184,10 +184,10 @@ AE_TEST("tls/requests are answered, one after the other, and the end is said") {
   ASSERT_TRUE(client.send("GET /two HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"));
   bool whole = false;
   EXPECT_TRUE(client.read_rest(&whole).ends_with("two"));
-  EXPECT_TRUE(whole) << "close_notify came";
+  EXPECT_TRUE(whole) << "close_notify was received";
 }
 
-AE_TEST("tls/large bodies go both ways") {
+AE_TEST("tls/large bodies are received and sent") {
   ServerFixture fixture(echo(), {.limits = {.body_max = 4u << 20}});
   Client client(fixture.port);
   ASSERT_TRUE(client.handshake());
@@ -201,7 +201,7 @@ AE_TEST("tls/large bodies go both ways") {
   EXPECT_TRUE(client.read_rest().ends_with(body));
 }
 
-AE_TEST("tls/a stream comes piece by piece") {
+AE_TEST("tls/a stream is delivered incrementally") {
   HttpStream stream;
   std::promise<void> begun;
   ServerFixture fixture([&](HttpRequest, Responder responder) {
@@ -223,7 +223,7 @@ AE_TEST("tls/a stream comes piece by piece") {
   EXPECT_TRUE(whole);
 }
 
-AE_TEST("tls/who leaves with a word or without one costs nothing") {
+AE_TEST("tls/clients that disconnect with or without close_notify are released") {
   std::promise<void> left;
   std::optional<Responder> kept;
   ServerFixture fixture([&](HttpRequest, Responder responder) {
@@ -252,14 +252,14 @@ AE_TEST("tls/who leaves with a word or without one costs nothing") {
   EXPECT_TRUE(good.handshake());
 }
 
-AE_TEST("tls/a handshake that does not end is ended") {
+AE_TEST("tls/an incomplete handshake times out") {
   ServerFixture fixture(echo(), {.head_timeout = 50ms});
   Client client(fixture.port);
   char byte = 0;
-  EXPECT_EQ(::recv(client.fd(), &byte, 1, 0), 0) << "the server hung up";
+  EXPECT_EQ(::recv(client.fd(), &byte, 1, 0), 0) << "the server closed the connection";
 }
 
-AE_TEST("tls/what is older than 1.2 is not spoken") {
+AE_TEST("tls/TLS versions before 1.2 are rejected") {
   ServerFixture fixture(echo());
   Client old(fixture.port, TLS1_1_VERSION);
   EXPECT_FALSE(old.handshake());
@@ -267,7 +267,7 @@ AE_TEST("tls/what is older than 1.2 is not spoken") {
   EXPECT_TRUE(fine.handshake());
 }
 
-AE_TEST("tls/a request that is refused in its middle is still told why") {
+AE_TEST("tls/a request rejected during its body receives the response") {
   ServerFixture fixture(echo(), {.limits = {.body_max = 1000}});
   Client client(fixture.port);
   ASSERT_TRUE(client.handshake());
@@ -276,7 +276,7 @@ AE_TEST("tls/a request that is refused in its middle is still told why") {
   EXPECT_TRUE(client.read_rest().starts_with("HTTP/1.1 413"));
 }
 
-AE_TEST("tls/a stop lets answers out and says the end") {
+AE_TEST("tls/stop() finishes responses and sends close_notify") {
   std::optional<Responder> kept;
   std::promise<void> came;
   ServerFixture fixture([&](HttpRequest, Responder responder) {
@@ -301,7 +301,7 @@ AE_TEST("tls/a stop lets answers out and says the end") {
   EXPECT_EQ(stopped.get_future().wait_for(30s), std::future_status::ready);
 }
 
-AE_TEST("tls/a renewed certificate is shown to those who come then") {
+AE_TEST("tls/a replaced certificate is used for new connections") {
   ServerFixture fixture(echo());
   Client before(fixture.port);
   ASSERT_TRUE(before.handshake());
@@ -316,22 +316,22 @@ AE_TEST("tls/a renewed certificate is shown to those who come then") {
   EXPECT_TRUE(before.read_until("still").ends_with("still"));
 }
 
-AE_TEST("tls/what is no certificate, no key or not its key is refused, and no byte of a key told") {
+AE_TEST("tls/an invalid certificate or key is rejected, and errors contain no key bytes") {
   const Pem a("a"), b("b");
-  const auto refused = [](const std::string& certificate, const std::string& key) {
+  const auto rejection = [](const std::string& certificate, const std::string& key) {
     const auto made = TlsIdentity::make(certificate, key);
     EXPECT_FALSE(made);
     return made ? std::string() : made.error().message;
   };
-  EXPECT_NE(refused("", a.key).find("certificate"), std::string::npos);
-  EXPECT_NE(refused(a.key, a.key).find("certificate"), std::string::npos);
-  EXPECT_TRUE(refused(a.certificate, "").starts_with("the key"));
-  EXPECT_TRUE(refused(a.certificate, a.certificate).starts_with("the key"));
-  EXPECT_TRUE(refused(a.certificate, a.locked_key).starts_with("the key"));
-  EXPECT_EQ(refused(a.certificate, b.key).find("the key does not match the certificate"), 0u);
+  EXPECT_NE(rejection("", a.key).find("certificate"), std::string::npos);
+  EXPECT_NE(rejection(a.key, a.key).find("certificate"), std::string::npos);
+  EXPECT_TRUE(rejection(a.certificate, "").starts_with("the key"));
+  EXPECT_TRUE(rejection(a.certificate, a.certificate).starts_with("the key"));
+  EXPECT_TRUE(rejection(a.certificate, a.locked_key).starts_with("the key"));
+  EXPECT_EQ(rejection(a.certificate, b.key).find("the key does not match the certificate"), 0u);
   std::string cut = a.key;
   cut.resize(cut.size() / 2);
-  const std::string message = refused(a.certificate, cut);
+  const std::string message = rejection(a.certificate, cut);
   EXPECT_EQ(message.find(a.key.substr(40, 20)), std::string::npos);
 }
 

@@ -32,9 +32,7 @@ bool is_public(const std::string& text) {
   return net::is_public(reinterpret_cast<const sockaddr&>(storage));
 }
 
-AE_TEST(
-    "outbound/addresses of this machine and its networks are not public, in whatever they are "
-    "wrapped") {
+AE_TEST("outbound/loopback, private and reserved addresses are not public, also embedded in IPv6") {
   for (const char* text : {"127.0.0.1",
                            "127.255.0.9",
                            "0.0.0.0",
@@ -81,7 +79,7 @@ AE_TEST(
   }
 }
 
-AE_TEST("outbound/a host is allowed by its name, and by its port when one is given") {
+AE_TEST("outbound/a host is matched by name, and by port if the rule has one") {
   const std::vector<std::string> allowed{"things.example", "127.0.0.1:8080", "[::1]:80"};
   for (const char* url : {"http://things.example/x", "https://THINGS.example:99?x",
                           "http://127.0.0.1:8080/", "http://[::1]/", "http://[::1]:80/x"}) {

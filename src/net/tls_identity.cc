@@ -6,7 +6,7 @@
 
 #include <utility>
 
-#include "net/http_connection_internal.h"
+#include "net/tls_identity_internal.h"
 
 namespace ae::net {
 namespace {

@@ -23,7 +23,7 @@ class TlsIdentity {
   // New connections use the new identity; existing ones continue.
   void replace(TlsIdentity&& other);
 
-  struct Impl;  // http_connection_internal.h, for the sockets of this module
+  struct Impl;  // tls_identity_internal.h, for the sockets of this module
   Impl& impl() { return *impl_; }
 
  private:

@@ -7,7 +7,7 @@
 namespace ae::engine::testing {
 namespace {
 
-AE_TEST("budget/a cost is exact, as people write it") {
+AE_TEST("budget/costs convert exactly between decimal text and micros") {
   EXPECT_EQ(cost_from_text("2.50").value_or(0), 2'500'000u);
   EXPECT_EQ(cost_from_text("0.000001").value_or(0), 1u);
   EXPECT_EQ(cost_from_text("999999999").value_or(0), 999'999'999'000'000u);
@@ -19,7 +19,7 @@ AE_TEST("budget/a cost is exact, as people write it") {
   EXPECT_EQ(cost_text(1), "0.000001");
 }
 
-AE_TEST("budget/what is stored is read as it was") {
+AE_TEST("budget/stored limits read back unchanged, invalid ones are rejected") {
   const Value limits =
       json("{'cost_micros': 5, 'model_calls': 3, 'soft': 80, 'tokens': 100, 'wall': '1h'}");
   const auto read = limits_of(limits);
@@ -32,7 +32,7 @@ AE_TEST("budget/what is stored is read as it was") {
   }
 }
 
-AE_TEST("budget/a request says it in people's words, and may only lower its agent's") {
+AE_TEST("budget/the limits of a request may only lower those of its agent") {
   const auto requested = parse_limits(json("{'cost': '1.5', 'tokens': 50, 'wall': '10m'}"));
   ASSERT_TRUE(requested);
   EXPECT_EQ(to_json(*requested), json("{'cost_micros': 1500000, 'tokens': 50, 'wall': '10m'}"));
@@ -52,7 +52,7 @@ AE_TEST("budget/a request says it in people's words, and may only lower its agen
   EXPECT_TRUE(lower_limits(agent, *parse_limits(json("{'tokens': 100}"))));
 }
 
-AE_TEST("budget/a request is taken for a third of its bytes, and an image for its own number") {
+AE_TEST("budget/input tokens are estimated at a third of the bytes, images at a constant") {
   const Value message = json("{'content': 'Hello', 'role': 'user'}");  // 33 bytes
   EXPECT_EQ(estimate_tokens(message), 11u);
   const Value picture =
@@ -74,7 +74,7 @@ AE_TEST("budget/a request is taken for a third of its bytes, and an image for it
   EXPECT_EQ(all.tokens, 64 * 2 * kReservedMax);
 }
 
-AE_TEST("budget/every limit that a call does not fit is named, in one order") {
+AE_TEST("budget/all exceeded limits are listed in a fixed order") {
   Budget budget;
   budget.limits.tokens = 10;
   budget.limits.model_calls = 1;

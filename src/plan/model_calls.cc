@@ -7,6 +7,7 @@
 
 #include "base/hash.h"
 #include "json/json.h"
+#include "log/field_names.h"
 #include "plan/price.h"
 #include "schema/schema.h"
 
@@ -105,13 +106,13 @@ std::uint64_t tokens(const Value& usage, std::string_view name) {
 std::vector<Member> members_of(std::string_view blind, std::string_view provider,
                                const Value& arguments, const Value& result) {
   if (provider.empty()) return {};
-  std::vector<Member> members = {{"llm_provider", provider},
-                                 {"llm_model", result.text("model", arguments.text("model"))},
-                                 {"prompt_hash", prompt_hash_of(blind, arguments)}};
+  std::vector<Member> members = {{field::llm_provider, provider},
+                                 {field::llm_model, result.text("model", arguments.text("model"))},
+                                 {field::prompt_hash, prompt_hash_of(blind, arguments)}};
   if (const Value* temperature = arguments.find("temperature")) {
-    members.emplace_back("llm_temperature", *temperature);
+    members.emplace_back(field::llm_temperature, *temperature);
   }
-  if (const Value* usage = result.find("usage")) members.emplace_back("usage", *usage);
+  if (const Value* usage = result.find(field::usage)) members.emplace_back(field::usage, *usage);
   return members;
 }
 
@@ -175,11 +176,11 @@ CommandCommitted committed_answer(std::string_view blind, const ToolPolicy& tool
                                   const Value& arguments, const Value& result) {
   const Value members = Value::object(members_of(blind, tool.provider, arguments, result));
   const auto text = [&members](std::string_view name) { return none_if_empty(members.text(name)); };
-  CommandCommitted event{.llm_model = text("llm_model"),
-                         .llm_provider = text("llm_provider"),
-                         .llm_temperature = members["llm_temperature"],
-                         .prompt_hash = hash_from_hex(members.text("prompt_hash"))};
-  if (const Value* usage = members.find("usage")) event.usage = with_cost(tool, *usage);
+  CommandCommitted event{.llm_model = text(field::llm_model),
+                         .llm_provider = text(field::llm_provider),
+                         .llm_temperature = members[field::llm_temperature],
+                         .prompt_hash = hash_from_hex(members.text(field::prompt_hash))};
+  if (const Value* usage = members.find(field::usage)) event.usage = with_cost(tool, *usage);
   return event;
 }
 

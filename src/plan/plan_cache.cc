@@ -19,6 +19,12 @@ void PlanCache::insert(std::shared_ptr<const Plan> plan) {
   plans_.emplace(plan->hash, std::move(plan));
 }
 
+std::unique_ptr<PlanCache> PlanCache::copy() const {
+  auto other = std::make_unique<PlanCache>(plans_max_);
+  other->plans_ = plans_;
+  return other;
+}
+
 Result<std::shared_ptr<const Plan>> PlanCache::compiled(const Value& task_graph,
                                                         std::string_view hash) {
   if (const auto wanted = hash_from_hex(hash)) {

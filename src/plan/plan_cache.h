@@ -3,7 +3,7 @@
 //
 // A cached plan is returned only if the task graph equals its own, not merely for an equal hash;
 // any other graph is compiled.
-// Threads: one loop's; a returned plan may be used in any thread.
+// Threads: one thread's; a returned plan may be used in any thread.
 #pragma once
 
 #include <cstddef>
@@ -24,6 +24,8 @@ class PlanCache {
   PlanCache& operator=(const PlanCache&) = delete;
 
   void insert(std::shared_ptr<const Plan> plan);
+  // Another cache with the same plans, for another thread.
+  std::unique_ptr<PlanCache> copy() const;
   // Fails as Plan::compile does.
   const PlanSource& source() const { return source_; }
   // Task graphs of the cached plans.

@@ -18,7 +18,7 @@ Value graph_of(std::string_view node) {
 
 std::string hash_of(const Value& graph) { return to_hex(plan_hash(graph)); }
 
-AE_TEST("plan_cache/a task graph is compiled once, and known by its hash from then on") {
+AE_TEST("plan_cache/a task graph is compiled once and then found by its hash") {
   PlanCache cache;
   const Value graph = graph_of("a");
   EXPECT_EQ(cache.lookup()(plan_hash(graph)), nullptr);
@@ -32,7 +32,7 @@ AE_TEST("plan_cache/a task graph is compiled once, and known by its hash from th
   EXPECT_EQ(*known, graph);
 }
 
-AE_TEST("plan_cache/another task graph under a known hash is compiled, and says its own") {
+AE_TEST("plan_cache/a different task graph under a cached hash gets its own hash") {
   PlanCache cache;
   const Value graph = graph_of("a"), other = graph_of("b");
   ASSERT_TRUE(cache.source()(graph, hash_of(graph)));
@@ -45,7 +45,7 @@ AE_TEST("plan_cache/another task graph under a known hash is compiled, and says 
   EXPECT_EQ((*unreadable)->hash, plan_hash(graph));
 }
 
-AE_TEST("plan_cache/what does not compile is refused each time") {
+AE_TEST("plan_cache/a graph that does not compile is rejected each time and never cached") {
   PlanCache cache;
   const Value graph = Value::object({{"schema", 1}});
   for (int i = 0; i < 2; ++i) {
@@ -56,7 +56,7 @@ AE_TEST("plan_cache/what does not compile is refused each time") {
   EXPECT_EQ(cache.lookup()(plan_hash(graph)), nullptr);
 }
 
-AE_TEST("plan_cache/it is bounded, and plans in use outlive it") {
+AE_TEST("plan_cache/the cache is bounded, and evicted plans stay valid while in use") {
   std::shared_ptr<const Plan> held;
   {
     PlanCache cache(2);

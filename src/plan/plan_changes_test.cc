@@ -15,7 +15,7 @@ AE_TEST("plan_changes/equal plans have no changes") {
   EXPECT_EQ(plan_changes(json(kBefore), json(kBefore)), json("[]"));
 }
 
-AE_TEST("plan_changes/names nodes, tools and parts, and the fields that differ") {
+AE_TEST("plan_changes/changes list nodes, tools and parts with the fields that differ") {
   const Value after = json(
       "{'nodes':[{'id':'a','kind':'tool','tool':'get','args':{'n':2},'when':'${ true }'},"
       "{'id':'c','kind':'tool','tool':'get'}],"

@@ -24,8 +24,7 @@ Value tool_definition(const ToolPolicy& tool, const Value& policy) {
   return Value::object(std::move(members));
 }
 
-Status read_tools(const Value& names, const Plan& plan,
-                  const std::unordered_map<std::string, std::uint32_t>& tool_by_name,
+Status read_tools(const Value& names, const Plan& plan, const ToolsByName& tool_by_name,
                   LoopSpec& loop) {
   if (!names.is_array()) return fail(Code::plan_invalid, "`tools` must be a list");
   if (names.size() > kLoopToolsMax) {
@@ -86,9 +85,8 @@ Status read_repair(const Value& value, LoopSpec& loop) {
 
 }  // namespace
 
-Result<std::shared_ptr<const LoopSpec>> read_loop(
-    const Value& value, const Plan& plan,
-    const std::unordered_map<std::string, std::uint32_t>& tool_by_name) {
+Result<std::shared_ptr<const LoopSpec>> read_loop(const Value& value, const Plan& plan,
+                                                  const ToolsByName& tool_by_name) {
   AE_TRY(
       only_keys(value, {"tool", "model", "system", "prompt", "tools", "max_turns", "parallel_tools",
                         "temperature", "max_tokens", "schema", "repair", "on_reject"}));
@@ -107,9 +105,8 @@ Result<std::shared_ptr<const LoopSpec>> read_loop(
   return std::shared_ptr<const LoopSpec>(std::move(loop));
 }
 
-Result<std::shared_ptr<const LoopSpec>> read_planner(
-    const Value& value, const Plan& plan,
-    const std::unordered_map<std::string, std::uint32_t>& tool_by_name) {
+Result<std::shared_ptr<const LoopSpec>> read_planner(const Value& value, const Plan& plan,
+                                                     const ToolsByName& tool_by_name) {
   AE_TRY(only_keys(value, {"tool", "model", "told", "system", "prompt", "tools", "max_nodes",
                            "temperature", "max_tokens", "schema", "repair"}));
   auto loop = std::make_shared<LoopSpec>();

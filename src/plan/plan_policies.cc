@@ -1,6 +1,7 @@
 // Reads the policy rules and capabilities of a tool.
 #include <algorithm>
 
+#include "log/field_names.h"
 #include "plan/plan_read.h"
 
 namespace ae::engine {
@@ -21,7 +22,7 @@ Status read_label(const std::string& label, PolicyRule& rule) {
 }
 
 Result<PolicyRule> read_rule(const Value& value) {
-  AE_TRY(only_keys(value, {"action", "when", "label", "reason", "expires"}));
+  AE_TRY(only_keys(value, {"action", "when", "label", field::reason, "expires"}));
   PolicyRule rule;
   AE_ASSIGN(const std::size_t action,
             required_word_at(value, "action", {"allow", "require_approval", "deny"}));
@@ -42,8 +43,8 @@ Result<PolicyRule> read_rule(const Value& value) {
     AE_ASSIGN(const std::string label, text_at(value, "label"));
     AE_TRY(read_label(label, rule));
   }
-  if (value.find("reason") != nullptr) {
-    AE_ASSIGN(rule.reason, text_at(value, "reason"));
+  if (value.find(field::reason) != nullptr) {
+    AE_ASSIGN(rule.reason, text_at(value, field::reason));
     if (rule.reason.size() > kPolicyReasonMax) {
       return fail(Code::plan_invalid, "`reason` has at most 1024 bytes");
     }

@@ -4,10 +4,13 @@
 #pragma once
 
 #include <algorithm>
+#include <cstdint>
 #include <initializer_list>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -97,20 +100,42 @@ inline bool is_one_expression(const Value& value) {
   return parts && parts->size() == 1 && std::holds_alternative<Expr>(parts->front());
 }
 
+// The index of each tool in Plan::tools.
+using ToolsByName = std::unordered_map<std::string, std::uint32_t>;
+
+// The index of the tool that `value` names (`tool`).
+inline Result<std::uint32_t> find_tool(const Value& value, const ToolsByName& tool_by_name) {
+  AE_ASSIGN(const std::string tool, text_at(value, "tool"));
+  const auto found = tool_by_name.find(tool);
+  if (found == tool_by_name.end()) {
+    return fail(Code::plan_invalid, "there is no tool " + quoted(tool));
+  }
+  return found->second;
+}
+
+// Reads `tools`: adds each to Plan::tools and to `tool_by_name`.
+Status read_plan_tools(const Value& tools, Plan& plan, ToolsByName& tool_by_name);
+// Reads the probe and the compensation of a tool. REQUIRES: all tools are in `plan`.
+Status read_side_calls(const Value& value, const Plan& plan, const ToolsByName& tool_by_name,
+                       ToolPolicy& tool);
+// Reads `nodes`, without the references between them.
+Status read_nodes(const Value& nodes, const ToolsByName& tool_by_name, const PlanLimits& limits,
+                  Plan& plan);
+// Reads `needs`, and checks that each expression reads only steps that its node needs.
+// REQUIRES: read_nodes.
+Status link_nodes(const Value& nodes, Plan& plan);
+
 // Reads the policy rules of a tool (`rules`) and its `capabilities`.
 Status read_policies(const Value& value, ToolPolicy& tool);
 // A list of capabilities, sorted; absent = none.
 Result<std::vector<std::string>> capabilities_at(const Value& object, std::string_view key);
 
-// Reads the members of a loop node. `tool_by_name`: the tools of the plan. The caller looks up the
-// model.
-Result<std::shared_ptr<const LoopSpec>> read_loop(
-    const Value& value, const Plan& plan,
-    const std::unordered_map<std::string, std::uint32_t>& tool_by_name);
+// Reads the members of a loop node. The caller finds the model.
+Result<std::shared_ptr<const LoopSpec>> read_loop(const Value& value, const Plan& plan,
+                                                  const ToolsByName& tool_by_name);
 // As read_loop, for a planner.
-Result<std::shared_ptr<const LoopSpec>> read_planner(
-    const Value& value, const Plan& plan,
-    const std::unordered_map<std::string, std::uint32_t>& tool_by_name);
+Result<std::shared_ptr<const LoopSpec>> read_planner(const Value& value, const Plan& plan,
+                                                     const ToolsByName& tool_by_name);
 // As read_loop, for a node of kind llm with `repair`: its request is sent once, and at most once
 // more.
 Result<std::shared_ptr<const LoopSpec>> read_repair_loop(const Value& node);

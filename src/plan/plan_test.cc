@@ -28,12 +28,12 @@ Result<std::shared_ptr<const Plan>> compile(const std::string& nodes,
 
 std::string refusal(const std::string& nodes, const std::string& rest = {}) {
   const auto plan = compile(nodes, rest);
-  if (plan) return "taken";
+  if (plan) return "accepted";
   EXPECT_EQ(plan.error().code, Code::plan_invalid);
   return plan.error().message;
 }
 
-AE_TEST("plan/a task graph is compiled with its edges both ways") {
+AE_TEST("plan/a task graph compiles to nodes with edges in both directions") {
   const auto compiled = compile(
       R"({"id":"a","kind":"tool","tool":"pay","args":{"x":"${ .input.x }"}},
          {"id":"b","kind":"wait","wait":{"type":"timer","for":"30s"},"needs":["a"]},
@@ -67,21 +67,21 @@ AE_TEST("plan/a task graph is compiled with its edges both ways") {
   EXPECT_EQ(plan.decision, decision_id(plan.hash));
 }
 
-AE_TEST("plan/a hash is that of the canonical task graph, a decision id its first 16 digits") {
+AE_TEST("plan/the hash is that of the canonical graph, the decision id its first 16 digits") {
   const Value graph = *parse_json(R"({"nodes": [{"tool": "t", "id": "a"}]})");
   const Hash hash = plan_hash(graph);
   EXPECT_EQ(to_hex(hash), "f6ff765f4cb0680d8ffb2f494032639e3389202d29e3dbe6410a4394d00cdf0c");
   EXPECT_EQ(decision_id(hash).text, "f6ff765f4cb0680d");
 }
 
-AE_TEST("plan/paths count plans, nodes and items from nought") {
+AE_TEST("plan/paths count plans, nodes and items from zero") {
   EXPECT_EQ(Plan::path(0, 3), "0/3");
   EXPECT_EQ(Plan::path(1, 0, 99'999), "1/0/99999");
 }
 
-AE_TEST("plan/what it does not know or misses is refused") {
+AE_TEST("plan/unknown, missing and invalid members are rejected") {
   const std::string good = R"({"id":"a","kind":"tool","tool":"pay"})";
-  EXPECT_EQ(refusal(good), "taken");
+  EXPECT_EQ(refusal(good), "accepted");
   EXPECT_EQ(refusal(""), "a plan must have at least one node");
   EXPECT_EQ(refusal(good, R"(,"surprise":1)"), "unknown member `surprise`");
   EXPECT_EQ(refusal(R"({"id":"a","kind":"tool","tool":"pay","approval":"required"})"),
@@ -115,12 +115,12 @@ AE_TEST("plan/what it does not know or misses is refused") {
             "`deadline` must be a duration of at least 1ms, not `0s`");
 }
 
-AE_TEST("plan/an expression reads only what it needs") {
+AE_TEST("plan/an expression may read only the nodes that its node needs") {
   const auto two = [](const std::string& b) {
     return R"({"id":"a","kind":"tool","tool":"pay"},{"id":"b","kind":"tool","tool":"pay",)" + b +
            "}";
   };
-  EXPECT_EQ(refusal(two(R"("args":{"x":"${ .steps.a }"},"needs":["a"])")), "taken");
+  EXPECT_EQ(refusal(two(R"("args":{"x":"${ .steps.a }"},"needs":["a"])")), "accepted");
   EXPECT_EQ(refusal(two(R"("args":{"x":"${ .steps.a }"})")),
             "node `b` reads `.steps.a` without needing `a`");
   EXPECT_EQ(refusal(two(R"("args":{"x":"${ .steps.zz }"})")),
@@ -135,7 +135,7 @@ AE_TEST("plan/an expression reads only what it needs") {
             "`output` reads `.steps.c`: no such node");
 }
 
-AE_TEST("plan/a policy that is not whole is refused") {
+AE_TEST("plan/an incomplete or unsafe tool policy is rejected") {
   auto graph = parse_json(R"({"schema":1,"nodes":[{"id":"a","kind":"tool","tool":"pay"}],)" +
                           std::string(kTools) + "}");
   ASSERT_TRUE(graph);
@@ -156,7 +156,7 @@ AE_TEST("plan/a policy that is not whole is refused") {
   EXPECT_FALSE(Plan::compile(Value()));
 }
 
-AE_TEST("plan/limits hold") {
+AE_TEST("plan/a plan above the node limit is rejected") {
   const auto plan_of = [](std::size_t nodes) {
     std::vector<Value> list;
     for (std::size_t i = 0; i < nodes; ++i) {
@@ -174,22 +174,22 @@ AE_TEST("plan/limits hold") {
   EXPECT_FALSE(Plan::compile(plan_of(5), {.nodes_max = 4}));
 }
 
-AE_TEST("plan/a map has a bounded list, and no map inside of it") {
+AE_TEST("plan/a map list is bounded, and maps do not nest") {
   const auto refusal_of = [](std::string_view over, std::string_view each) {
     const auto graph = parse_json(
         R"({"schema":1,"nodes":[{"id":"m","kind":"map","max_parallel":1,"over":)" +
         std::string(over) + R"(,"do":)" + std::string(each) + "}]," + std::string(kTools) + "}");
     EXPECT_TRUE(graph);
     const auto plan = Plan::compile(graph ? *graph : Value(), {.map_items_max = 2});
-    return plan ? std::string("taken") : plan.error().message;
+    return plan ? std::string("accepted") : plan.error().message;
   };
   constexpr std::string_view kCall = R"({"tool":"pay","args":{}})";
-  EXPECT_EQ(refusal_of("[1,2]", kCall), "taken");
+  EXPECT_EQ(refusal_of("[1,2]", kCall), "accepted");
   EXPECT_NE(refusal_of("[1,2,3]", kCall).find("at most 2 items"), std::string::npos);
-  EXPECT_NE(refusal_of("[1]", R"({"map":[1],"do":{"tool":"pay","args":{}}})"), "taken");
+  EXPECT_NE(refusal_of("[1]", R"({"map":[1],"do":{"tool":"pay","args":{}}})"), "accepted");
 }
 
-AE_TEST("retry/an error code matches its entry, its status or its class") {
+AE_TEST("retry/an error code matches a retry_on entry, its status or its status class") {
   RetryPolicy retry;
   EXPECT_TRUE(retry.covers("connect"));
   EXPECT_FALSE(retry.covers("timeout"));
@@ -204,7 +204,7 @@ AE_TEST("retry/an error code matches its entry, its status or its class") {
   }
 }
 
-AE_TEST("retry/the wait grows to its limit, between half and all of it") {
+AE_TEST("retry/the backoff grows to its limit, with jitter between half and all of it") {
   const RetryPolicy retry;
   constexpr std::uint64_t kMost = ~std::uint64_t{0};
   EXPECT_EQ(retry.backoff(2, 0, {}), milliseconds(100));
@@ -215,14 +215,14 @@ AE_TEST("retry/the wait grows to its limit, between half and all of it") {
   EXPECT_EQ(retry.backoff(4'000'000'000u, kMost, {}), seconds(10));
 }
 
-AE_TEST("retry/what the downstream asks for raises the wait up to its limit") {
+AE_TEST("retry/a delay requested by the downstream raises the backoff up to its limit") {
   const RetryPolicy retry;
   EXPECT_EQ(retry.backoff(2, 0, seconds(3)), seconds(3));
   EXPECT_EQ(retry.backoff(2, 0, seconds(3'000)), seconds(10));
   EXPECT_EQ(retry.backoff(9, 0, milliseconds(1)), seconds(5));
 }
 
-AE_TEST("retry/no policy overflows the wait") {
+AE_TEST("retry/no policy overflows the backoff") {
   RetryPolicy retry;
   retry.multiplier = 1'000;
   retry.max_backoff = std::chrono::hours(24) * 36'500;
@@ -234,7 +234,7 @@ AE_TEST("retry/no policy overflows the wait") {
   EXPECT_EQ(retry.backoff(2, 0, seconds(1)), Duration(0));
 }
 
-AE_TEST("plan/order and reach agree with a slow walk") {
+AE_TEST("plan/topological order and reachability match a naive graph walk") {
   // 0 ← 1 ← 2 ← 3, 0 ← 4; 5 is separate
   const Needs needs = {{}, {0}, {1}, {2, 0}, {0}, {}};
   const TopologicalOrder order = topological_order(needs);

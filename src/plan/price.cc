@@ -1,6 +1,7 @@
 // Parses decimals; computes costs in 128 bits.
 #include "plan/price.h"
 
+#include "log/field_names.h"
 #include "plan/decimal.h"
 
 #include <algorithm>
@@ -58,12 +59,12 @@ Result<std::uint64_t> price_from_text(std::string_view decimal) {
 Result<Price> price_of(const Value& value) {
   if (!value.is_object()) return fail(Code::plan_invalid, "`price` is not an object");
   for (const auto& [key, amount] : value.members()) {
-    if (key != "input" && key != "output" && key != "cached") {
+    if (key != field::input && key != "output" && key != "cached") {
       return fail(Code::plan_invalid, "`price` has the unknown member `" + key + "`");
     }
   }
   Price price;
-  AE_ASSIGN(price.input, amount_at(value, "input"));
+  AE_ASSIGN(price.input, amount_at(value, field::input));
   AE_ASSIGN(price.output, amount_at(value, "output"));
   if (value.find("cached") != nullptr) {
     AE_ASSIGN(price.cached, amount_at(value, "cached"));
@@ -72,7 +73,7 @@ Result<Price> price_of(const Value& value) {
 }
 
 Value to_json(const Price& price) {
-  std::vector<Member> members = {{"input", price.input}, {"output", price.output}};
+  std::vector<Member> members = {{field::input, price.input}, {"output", price.output}};
   if (price.cached) members.emplace_back("cached", *price.cached);
   return Value::object(std::move(members));
 }

@@ -15,7 +15,7 @@ Value usage(const std::string& text) {
   return value ? *value : Value();
 }
 
-AE_TEST("price/a decimal per million tokens is a whole number of millionths") {
+AE_TEST("price/a decimal price per million tokens parses to whole micros") {
   const struct {
     const char* text;
     std::uint64_t micros;
@@ -41,7 +41,7 @@ AE_TEST("price/a decimal per million tokens is a whole number of millionths") {
   }
 }
 
-AE_TEST("price/an answer costs its tokens: what the cache held at its own price") {
+AE_TEST("price/the cost of an answer prices cached tokens separately") {
   const Price price{.input = 2'500'000, .output = 10'000'000, .cached = 250'000};
   const auto cost = [&](const char* text) { return cost_micros(price, usage(text)); };
   EXPECT_EQ(cost(R"({"input_tokens":1000,"output_tokens":100})"), 3'500u);
@@ -55,7 +55,7 @@ AE_TEST("price/an answer costs its tokens: what the cache held at its own price"
       2'500u);
 }
 
-AE_TEST("price/a cost is rounded once, to the nearest millionth, a half up") {
+AE_TEST("price/a cost is rounded once, half up, to the nearest micro") {
   const auto cost = [](std::uint64_t price, int tokens) {
     return cost_micros({.input = price, .output = 0, .cached = {}},
                        Value::object({{"input_tokens", tokens}, {"output_tokens", 0}}));
@@ -70,7 +70,7 @@ AE_TEST("price/a cost is rounded once, to the nearest millionth, a half up") {
             1u);
 }
 
-AE_TEST("price/absurd numbers of tokens cost what a number holds, no less") {
+AE_TEST("price/the cost of extreme token counts saturates at 2^53 - 1") {
   const Price most{.input = kPriceMax, .output = kPriceMax, .cached = {}};
   EXPECT_EQ(
       cost_micros(most,
@@ -78,7 +78,7 @@ AE_TEST("price/absurd numbers of tokens cost what a number holds, no less") {
       9007199254740991u);
 }
 
-AE_TEST("price/an answer that does not count its tokens has no known cost") {
+AE_TEST("price/an answer without token counts has no known cost") {
   const Price price{.input = 1, .output = 1, .cached = {}};
   for (const char* text :
        {"null", "{}", R"({"input_tokens":1})", R"({"output_tokens":1})", R"({"total_tokens":7})",
@@ -87,7 +87,7 @@ AE_TEST("price/an answer that does not count its tokens has no known cost") {
   }
 }
 
-AE_TEST("price/a plan's price is whole numbers, and is read back as it was") {
+AE_TEST("price/a stored price reads back unchanged, invalid prices are rejected") {
   const Price price{.input = 1, .output = kPriceMax, .cached = 0};
   const auto again = price_of(to_json(price));
   ASSERT_TRUE(again);

@@ -120,7 +120,7 @@ class Process final : public RuntimeObserver {
     env_.loop.run_ready();
   }
   void finish_check(CheckVerdict verdict, std::string observed = {}) {
-    AE_CHECK(!checks.empty(), "nobody looks");
+    AE_CHECK(!checks.empty(), "no check is pending");
     async::Done<CheckResult> done = std::move(checks.front());
     checks.pop_front();
     done({.verdict = verdict, .expected = "1", .observed = std::move(observed), .reason = "r"});
@@ -180,14 +180,14 @@ struct TakeoverFixture {
   std::optional<Process> first, second;
 };
 
-AE_TEST("confirmer/who takes a job over calls nothing before it has looked at what was changed") {
+AE_TEST("confirmer/a new lease holder verifies recorded changes before its first call") {
   for (const Durability durability : {Durability::fused, Durability::split}) {
-    TakeoverFixture jobs("strict", durability);
-    Process& next = *jobs.second;
+    TakeoverFixture takeover("strict", durability);
+    Process& next = *takeover.second;
     EXPECT_EQ(next.checks.size(), 1u);
     EXPECT_EQ(next.calls.size(), 0u);
-    jobs.env.loop.advance(5s);
-    EXPECT_EQ(next.checks.size(), 1u) << "it is asked once";
+    takeover.env.loop.advance(5s);
+    EXPECT_EQ(next.checks.size(), 1u) << "it is called once";
     next.finish_check(CheckVerdict::match);
     ASSERT_EQ(next.calls.size(), 1u);
     next.succeed(0, "used");
@@ -195,91 +195,88 @@ AE_TEST("confirmer/who takes a job over calls nothing before it has looked at wh
   }
 }
 
-AE_TEST("confirmer/a process that dies between the look and what follows leaves nothing behind") {
-  TakeoverFixture jobs("strict");
-  const std::uint64_t seq = jobs.second->state().seq;
-  jobs.take_over();
-  EXPECT_EQ(jobs.second->checks.size(), 1u);
-  EXPECT_EQ(jobs.second->state().seq, seq + 3)
+AE_TEST("confirmer/a process that dies during verification records no verdict") {
+  TakeoverFixture takeover("strict");
+  const std::uint64_t seq = takeover.second->state().seq;
+  takeover.take_over();
+  EXPECT_EQ(takeover.second->checks.size(), 1u);
+  EXPECT_EQ(takeover.second->state().seq, seq + 3)
       << "another job_running and the two notes of its recovery, nothing else";
-  jobs.second->finish_check(CheckVerdict::mismatch, "2");
-  EXPECT_EQ(jobs.second->status(), "failed");
-  EXPECT_EQ(jobs.second->state().error->code, "confirmation_failed");
-  EXPECT_EQ(jobs.second->calls.size(), 0u);
+  takeover.second->finish_check(CheckVerdict::mismatch, "2");
+  EXPECT_EQ(takeover.second->status(), "failed");
+  EXPECT_EQ(takeover.second->state().error->code, "confirmation_failed");
+  EXPECT_EQ(takeover.second->calls.size(), 0u);
 }
 
-AE_TEST("confirmer/warn: the job goes on; it is counted once, and said") {
-  TakeoverFixture jobs("warn");
-  Process& next = *jobs.second;
+AE_TEST("confirmer/warn mode: the job continues, the mismatch is logged and counted once") {
+  TakeoverFixture takeover("warn");
+  Process& next = *takeover.second;
   next.finish_check(CheckVerdict::mismatch, "2");
   EXPECT_EQ(next.calls.size(), 1u);
   EXPECT_EQ(next.runtime->counters().aetheris_confirmation_replay_warn_total, 1u);
   EXPECT_TRUE(next.warned("thing \"t1\" is not as the job left it"));
 }
 
-AE_TEST("confirmer/human: it parks and gives the job back; an answer sets it going") {
-  TakeoverFixture jobs("human");
-  Process& next = *jobs.second;
+AE_TEST("confirmer/human mode: a mismatch parks the job until an operator accepts it") {
+  TakeoverFixture takeover("human");
+  Process& next = *takeover.second;
   next.finish_check(CheckVerdict::mismatch, "2");
   EXPECT_EQ(next.status(), "parked");
   EXPECT_FALSE(next.runtime->is_leased(kJob));
-  const auto answer = next.submit({.kind = engine::ControlRequest::Kind::resolve,
-                                   .id = "x",
-                                   .by = "ann",
-                                   .resolution = "accept",
-                                   .step_id = next.state().steps[0].id.text});
+  const auto answer =
+      next.submit({.id = "x",
+                   .by = "ann",
+                   .body = engine::ResolveRequest{.step_id = next.state().steps[0].id.text,
+                                                  .resolution = "accept"}});
   ASSERT_TRUE(answer) << answer.error().message;
   EXPECT_EQ(answer->text("resolution"), "accept");
-  ASSERT_EQ(next.checks.size(), 1u) << "it is a recovery again: it looks";
+  ASSERT_EQ(next.checks.size(), 1u) << "a new recovery verifies again";
   next.finish_check(CheckVerdict::mismatch, "2");
   ASSERT_EQ(next.calls.size(), 1u);
   next.succeed(0, "used");
   EXPECT_EQ(next.status(), "completed");
 }
 
-AE_TEST(
-    "confirmer/what cannot be reached is tried four times; then the job parks until somebody "
-    "acts") {
-  TakeoverFixture jobs("warn");
-  Process& next = *jobs.second;
+AE_TEST("confirmer/an unreachable verifier is tried four times, then the job parks until resumed") {
+  TakeoverFixture takeover("warn");
+  Process& next = *takeover.second;
   for (int i = 0; i < 3; ++i) {
     next.finish_check(CheckVerdict::unreachable);
     EXPECT_EQ(next.status(), "running");
-    jobs.env.loop.advance(6s);
+    takeover.env.loop.advance(6s);
     ASSERT_EQ(next.checks.size(), 1u) << i;
   }
   next.finish_check(CheckVerdict::unreachable);
   EXPECT_EQ(next.status(), "parked");
   EXPECT_EQ(next.state().parked_reason, "verifier_unreachable");
-  ASSERT_TRUE(next.submit({.kind = engine::ControlRequest::Kind::resume, .id = "y", .by = "ann"}));
+  ASSERT_TRUE(next.submit({.id = "y", .by = "ann", .body = engine::ResumeRequest{}}));
   ASSERT_EQ(next.checks.size(), 1u);
   next.finish_check(CheckVerdict::unreachable);
-  jobs.env.loop.advance(1s);
-  ASSERT_EQ(next.checks.size(), 1u) << "it may be there the second time";
+  takeover.env.loop.advance(1s);
+  ASSERT_EQ(next.checks.size(), 1u) << "it may be reachable the second time";
   next.finish_check(CheckVerdict::match);
   EXPECT_EQ(next.calls.size(), 1u);
 }
 
-AE_TEST("confirmer/a verifier that never answers is one that cannot be reached") {
-  TakeoverFixture jobs("strict");
-  jobs.env.loop.advance(10min);
-  EXPECT_EQ(jobs.second->checks.size(), 4u);
-  EXPECT_EQ(jobs.second->status(), "parked");
-  EXPECT_EQ(jobs.second->state().parked_reason, "verifier_unreachable");
-  jobs.second->finish_check(CheckVerdict::match);  // too late
-  EXPECT_EQ(jobs.second->status(), "parked");
+AE_TEST("confirmer/a verifier that never responds counts as unreachable") {
+  TakeoverFixture takeover("strict");
+  takeover.env.loop.advance(10min);
+  EXPECT_EQ(takeover.second->checks.size(), 4u);
+  EXPECT_EQ(takeover.second->status(), "parked");
+  EXPECT_EQ(takeover.second->state().parked_reason, "verifier_unreachable");
+  takeover.second->finish_check(CheckVerdict::match);  // too late
+  EXPECT_EQ(takeover.second->status(), "parked");
 }
 
-AE_TEST(
-    "confirmer/an answer that comes when the job is cancelled, paused or gone changes nothing") {
+AE_TEST("confirmer/a verdict after a cancel, pause or shutdown changes nothing") {
   TakeoverFixture cancelled("strict");
-  ASSERT_TRUE(cancelled.second->submit({.kind = engine::ControlRequest::Kind::cancel, .id = "c"}));
+  ASSERT_TRUE(cancelled.second->submit({.id = "c", .body = engine::CancelRequest{}}));
   EXPECT_EQ(cancelled.second->status(), "cancelled");
   cancelled.second->finish_check(CheckVerdict::mismatch, "2");
   EXPECT_EQ(cancelled.second->status(), "cancelled");
 
   TakeoverFixture paused("strict");
-  ASSERT_TRUE(paused.second->submit({.kind = engine::ControlRequest::Kind::pause, .id = "p"}));
+  ASSERT_TRUE(paused.second->submit({.id = "p", .body = engine::PauseRequest{}}));
   EXPECT_EQ(paused.second->status(), "parked");
   paused.second->finish_check(CheckVerdict::mismatch, "2");
   EXPECT_EQ(paused.second->status(), "parked");
@@ -295,7 +292,7 @@ AE_TEST(
   EXPECT_EQ(stopped.second->status(), "queued");
 }
 
-AE_TEST("confirmer/a job's changes are checked by its version of the tool, not by the newest") {
+AE_TEST("confirmer/changes are verified with the job's version of the tool, not the newest") {
   TestEnvironment env;
   {
     Process first(env, 1);
@@ -319,16 +316,16 @@ AE_TEST("confirmer/a process without the verifier leaves the job to one that has
     first.succeed(0, "t1");
   }
   {
-    Process blind(env, 1'000'001, false);
+    Process without_verifier(env, 1'000'001, false);
     env.loop.advance(2s);
-    EXPECT_FALSE(blind.runtime->is_leased(kJob));
-    ASSERT_NE(blind.runtime->refusal_of(kJob), nullptr);
-    EXPECT_EQ(blind.runtime->refusal_of(kJob)->code, Code::needs_version);
-    EXPECT_EQ(blind.calls.size(), 0u);
+    EXPECT_FALSE(without_verifier.runtime->is_leased(kJob));
+    ASSERT_NE(without_verifier.runtime->refusal_of(kJob), nullptr);
+    EXPECT_EQ(without_verifier.runtime->refusal_of(kJob)->code, Code::needs_version);
+    EXPECT_EQ(without_verifier.calls.size(), 0u);
   }
-  Process sees(env, 2'000'001);
+  Process with_verifier(env, 2'000'001);
   env.loop.advance(2s);
-  EXPECT_EQ(sees.checks.size(), 1u);
+  EXPECT_EQ(with_verifier.checks.size(), 1u);
 }
 
 }  // namespace

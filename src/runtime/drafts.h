@@ -13,11 +13,19 @@
 #include <vector>
 
 #include "base/ids.h"
+#include "inspect/summary.h"
 #include "log/event.h"
 #include "runtime/runtime_options.h"
 #include "store/store.h"
 
 namespace ae::runtime {
+
+// Split: what the commit that ends with an event writes beside its events.
+struct DraftedRow {
+  store::RowState row;
+  engine::SummaryKey summary_key;
+  store::Summary summary;
+};
 
 struct DraftedEvent {
   EventBody event;
@@ -27,7 +35,7 @@ struct DraftedEvent {
   std::optional<store::EffectRow> effect;  // split: committed before this event
   // split: with a declaration, or after a recorded outcome
   std::optional<store::LedgerRow> ledger;
-  std::optional<store::RowState> row;  // split: the row as of this event
+  std::optional<DraftedRow> row;  // split: the row as of this event
 };
 
 // An entry of the inbox that was applied or rejected, and the reply to its sender; "" = none.
@@ -44,7 +52,7 @@ struct PendingCommit {
   std::vector<std::pair<InvocationId, std::uint32_t>> effects_absent, ledger_erase;
   std::vector<AppliedEntry> inbox_applied;
   std::vector<std::string_view> failpoints;
-  std::optional<store::RowState> row;  // nullopt: computed from the state
+  std::optional<DraftedRow> row;  // nullopt: computed from the state
   bool release = false;
 };
 

@@ -3,12 +3,13 @@
 #include <chrono>
 #include <memory>
 
+#include "runtime/lost_lease_fixture_test.h"
 #include "runtime/worker_fixture_test.h"
 
 namespace ae::runtime::testing {
 namespace {
 
-AE_TEST("plan/a job whose log holds no plan fails with plan_missing, and none is made up") {
+AE_TEST("plan/a job without a plan in its log fails with plan_missing") {
   TestEnvironment env;
   WorkerFixture worker(env, "w", {.owned = true});
   const auto of = plan("idempotent", kOneCall);
@@ -45,8 +46,7 @@ AE_TEST("plan/a job whose log holds no plan fails with plan_missing, and none is
 }
 
 AE_TEST(
-    "probe/a call of this process is asked about after its deadline and grace, though the job is "
-    "claimed before") {
+    "probe/a call is probed only after its deadline and grace period, even in its own process") {
   TestEnvironment env;
   WorkerFixture worker(env, "only", {.owned = true});
   worker.runtime->start();
@@ -68,7 +68,7 @@ AE_TEST(
   EXPECT_EQ(worker.status(), "completed");
 }
 
-AE_TEST("undo/a waiting job that is cancelled is claimed and undone, also in split durability") {
+AE_TEST("undo/a waiting job that is cancelled is claimed and compensated") {
   for (const Durability durability : {Durability::fused, Durability::split}) {
     TestEnvironment env;
     WorkerFixture worker(env, "only", {.owned = true, .durability = durability});
@@ -78,7 +78,7 @@ AE_TEST("undo/a waiting job that is cancelled is claimed and undone, also in spl
         "{'id':'w', 'kind':'wait', 'wait':{'type':'signal', 'key':'k'}, 'needs':['a']}]"));
     worker.answer(0, {.kind = OutcomeKind::success, .result = json("5")});
     EXPECT_EQ(worker.status(), "waiting");
-    ASSERT_TRUE(worker.submit({.kind = engine::ControlRequest::Kind::cancel}));
+    ASSERT_TRUE(worker.submit({.body = engine::CancelRequest{}}));
     ASSERT_EQ(worker.calls.size(), 2u);
     EXPECT_EQ(worker.calls[1].call.tool, "undo");
     EXPECT_EQ(worker.calls[1].call.args, json("{'what':5}"));
@@ -88,7 +88,7 @@ AE_TEST("undo/a waiting job that is cancelled is claimed and undone, also in spl
   }
 }
 
-AE_TEST("undo/a cancel without compensation reaches a job that is held, also while it undoes") {
+AE_TEST("undo/a cancel without compensation stops a compensation in progress") {
   TestEnvironment env;
   WorkerFixture worker(env, "only", {.owned = true});
   worker.runtime->start();
@@ -98,9 +98,9 @@ AE_TEST("undo/a cancel without compensation reaches a job that is held, also whi
       "{'id':'w', 'kind':'wait', 'wait':{'type':'signal', 'key':'k'}, 'needs':['b']}]"));
   worker.answer(0, {.kind = OutcomeKind::success, .result = json("1")});
   worker.answer(1, {.kind = OutcomeKind::success, .result = json("2")});
-  ASSERT_TRUE(worker.submit({.kind = engine::ControlRequest::Kind::cancel}));
+  ASSERT_TRUE(worker.submit({.body = engine::CancelRequest{}}));
   ASSERT_EQ(worker.calls.size(), 3u);
-  ASSERT_TRUE(worker.submit({.kind = engine::ControlRequest::Kind::cancel, .compensate = false}));
+  ASSERT_TRUE(worker.submit({.body = engine::CancelRequest{.compensate = false}}));
   worker.answer(2, {.kind = OutcomeKind::success});
   EXPECT_EQ(worker.status(), "cancelled");
   EXPECT_EQ(worker.calls.size(), 3u);
@@ -109,7 +109,7 @@ AE_TEST("undo/a cancel without compensation reaches a job that is held, also whi
   EXPECT_EQ(state.undoable.size(), 1u);
 }
 
-AE_TEST("undo/a wait that expires fails the job, which is undone") {
+AE_TEST("undo/a job that fails on an expired wait is compensated") {
   TestEnvironment env;
   WorkerFixture worker(env, "only", {.owned = true});
   worker.runtime->start();
@@ -125,7 +125,7 @@ AE_TEST("undo/a wait that expires fails the job, which is undone") {
   EXPECT_EQ(worker.read().state.undone.size(), 1u);
 }
 
-AE_TEST("undo/a worker that loses the job while it undoes leaves the rest to the next one") {
+AE_TEST("undo/a lease lost during compensation leaves the rest to the next lease holder") {
   TestEnvironment env;
   WorkerFixture first(env, "first", {.seed = 1}), second(env, "second", {.seed = 1'000'001});
   first.runtime->start();
@@ -158,7 +158,7 @@ Result<ForkResult> fork(TestEnvironment& env, WorkerFixture& worker, ForkRequest
   worker.runtime->fork(std::move(request),
                        [&](Result<ForkResult> made) { forked = std::move(made); });
   env.loop.advance(500ms);  // a commit with an unknown outcome is retried
-  AE_CHECK(forked.has_value(), "nobody answers");
+  AE_CHECK(forked.has_value(), "no result");
   return *std::move(forked);
 }
 
@@ -169,7 +169,7 @@ Runtime::JobSnapshot read_of(TestEnvironment& env, WorkerFixture& worker, const 
   return *std::move(read);
 }
 
-AE_TEST("fork/of a running job: it goes on undisturbed, and the fork runs beside it") {
+AE_TEST("fork/a running job is forked without being changed, and both complete") {
   TestEnvironment env;
   WorkerFixture worker(env, "w", {});
   worker.runtime->start();
@@ -200,7 +200,7 @@ AE_TEST("fork/of a running job: it goes on undisturbed, and the fork runs beside
   EXPECT_EQ(read_of(env, worker, "job-2").state.result, json("{'b':9}"));
 }
 
-AE_TEST("fork/a creation whose answer is lost makes one job; the same id again is a conflict") {
+AE_TEST("fork/a fork with a lost commit result creates one job, and its id cannot be reused") {
   TestEnvironment env;
   WorkerFixture worker(env, "w", {});
   worker.create(plan("idempotent", kOneCall));
@@ -228,11 +228,10 @@ AE_TEST("fork/a creation whose answer is lost makes one job; the same id again i
 }
 
 engine::ControlRequest plan_request(std::string_view effect, std::string_view nodes) {
-  return {.kind = engine::ControlRequest::Kind::plan,
-          .payload = Value::object({{"task_graph", plan(effect, nodes)->task_graph}})};
+  return {.body = engine::PlanRequest{.task_graph = plan(effect, nodes)->task_graph}};
 }
 
-AE_TEST("replan/a job that waits gets another plan at once, and is claimed under it") {
+AE_TEST("replan/a waiting job gets a new plan at once and is claimed under it") {
   for (const Durability durability : {Durability::fused, Durability::split}) {
     TestEnvironment env;
     WorkerFixture worker(env, "w", {.durability = durability});
@@ -254,7 +253,7 @@ AE_TEST("replan/a job that waits gets another plan at once, and is claimed under
   }
 }
 
-AE_TEST("replan/whoever holds the job takes the plan in, and gives the job to who has its tools") {
+AE_TEST("replan/the lease holder applies a new plan and continues under it") {
   for (const Durability durability : {Durability::fused, Durability::split}) {
     TestEnvironment env;
     WorkerFixture worker(env, "w", {.durability = durability});
@@ -289,7 +288,7 @@ AE_TEST("replan/whoever holds the job takes the plan in, and gives the job to wh
   }
 }
 
-AE_TEST("replan/a plan is not said to be accepted when a call began before the holder looked") {
+AE_TEST("replan/a plan is refused if a call began before the lease holder read it") {
   for (const Durability durability : {Durability::fused, Durability::split}) {
     TestEnvironment env;
     WorkerFixture worker(env, "w", {.durability = durability, .delay = 2s});
@@ -316,7 +315,7 @@ AE_TEST("replan/a plan is not said to be accepted when a call began before the h
   }
 }
 
-AE_TEST("replan/a plan that nobody has taken in yet is neither accepted nor refused") {
+AE_TEST("replan/a plan that the lease holder cannot commit returns unknown_outcome") {
   TestEnvironment env;
   WorkerFixture worker(env, "w", {});
   worker.runtime->start();
@@ -331,7 +330,7 @@ AE_TEST("replan/a plan that nobody has taken in yet is neither accepted nor refu
   EXPECT_EQ(result.error().code, Code::unknown_outcome);
 }
 
-AE_TEST("replan/what was accepted before a plan is taken in comes before it") {
+AE_TEST("replan/a signal accepted while a plan is pending is applied") {
   for (const Durability durability : {Durability::fused, Durability::split}) {
     TestEnvironment env;
     WorkerFixture worker(env, "w", {.durability = durability});
@@ -341,12 +340,10 @@ AE_TEST("replan/what was accepted before a plan is taken in comes before it") {
     std::vector<Result<Value>> results;
     const auto keep = [&](Result<Value> answer) { results.push_back(std::move(answer)); };
     worker.runtime->submit_request(kJob, plan_request("at_most_once", kOneCall), keep);
-    worker.runtime->submit_request(kJob,
-                                   {.kind = engine::ControlRequest::Kind::signal,
-                                    .id = "s1",
-                                    .correlation_key = "k",
-                                    .payload = json("1")},
-                                   keep);
+    worker.runtime->submit_request(
+        kJob,
+        {.id = "s1", .body = engine::SignalRequest{.correlation_key = "k", .payload = json("1")}},
+        keep);
     env.loop.advance(2s);
     ASSERT_EQ(results.size(), 2u);
     for (const auto& answer : results) {
@@ -359,11 +356,11 @@ AE_TEST("replan/what was accepted before a plan is taken in comes before it") {
   }
 }
 
-constexpr std::string_view kTwoCallsMended =
+constexpr std::string_view kTwoCallsFixed =
     "[{'id':'a', 'kind':'tool', 'tool':'do', 'args':{'n':1}},"
     " {'id':'b', 'kind':'tool', 'tool':'do', 'args':{'n':'${ .steps.a + 1 }'}, 'needs':['a']}]";
 
-AE_TEST("fork/a retry under a changed plan keeps what was committed and runs what was changed") {
+AE_TEST("fork/a retry with a changed plan keeps committed steps and runs the changed ones") {
   for (const Durability durability : {Durability::fused, Durability::split}) {
     TestEnvironment env;
     WorkerFixture worker(env, "w", {.durability = durability});
@@ -373,7 +370,7 @@ AE_TEST("fork/a retry under a changed plan keeps what was committed and runs wha
     worker.answer(1, {.kind = OutcomeKind::failure, .definite = true, .error_code = "http_400"});
     ASSERT_EQ(worker.status(), "failed");
     ForkRequest request{.job = JobId("job-2"), .by = "ann"};
-    request.task_graph = plan("at_most_once", kTwoCallsMended)->task_graph;
+    request.task_graph = plan("at_most_once", kTwoCallsFixed)->task_graph;
     const auto made = fork(env, worker, request);
     ASSERT_TRUE(made) << made.error().message;
     EXPECT_EQ(made->changes, json("[{'change':'changed','fields':['args'],'path':'nodes.b'}]"));
@@ -388,7 +385,7 @@ AE_TEST("fork/a retry under a changed plan keeps what was committed and runs wha
   }
 }
 
-AE_TEST("fork/a changed plan that loses a committed effect is refused until the node is dropped") {
+AE_TEST("fork/a changed plan that loses a committed effect is refused without --drop") {
   TestEnvironment env;
   WorkerFixture worker(env, "w", {});
   worker.runtime->start();
@@ -408,8 +405,7 @@ AE_TEST("fork/a changed plan that loses a committed effect is refused until the 
   EXPECT_EQ(worker.calls[2].call.args, json("{'n':2}"));
 }
 
-AE_TEST(
-    "offers/a plan needs its tools in their versions, and all of them where no other process is") {
+AE_TEST("offers/a plan needs its tool versions, and on an owned store every tool") {
   const auto mine = plan("at_most_once", kOneCall);
   Value graph = mine->task_graph;
   const Value tool = graph["tools"]["do"];
@@ -433,7 +429,7 @@ AE_TEST(
   }
 }
 
-AE_TEST("replan/a plan whose tool is not here leaves the job to another process") {
+AE_TEST("replan/a plan with a tool that this process lacks leaves the job to another one") {
   TestEnvironment env;
   WorkerFixture worker(env, "w", {});
   worker.runtime->start();
@@ -442,14 +438,13 @@ AE_TEST("replan/a plan whose tool is not here leaves the job to another process"
   Value graph = plan("at_most_once", kOneCall)->task_graph;
   graph = graph.with("nodes", json("[{'id':'a','kind':'tool','tool':'elsewhere'}]"))
               .with("tools", Value::object({{"elsewhere", graph["tools"]["do"]}}));
-  ASSERT_TRUE(worker.submit({.kind = engine::ControlRequest::Kind::plan,
-                             .payload = Value::object({{"task_graph", graph}})}));
+  ASSERT_TRUE(worker.submit({.body = engine::PlanRequest{.task_graph = graph}}));
   env.loop.advance(5s);
   EXPECT_EQ(worker.status(), "queued");
   EXPECT_TRUE(worker.warned("cannot run the job"));
 }
 
-AE_TEST("replan/a checkpoint under the new plan is gone on from") {
+AE_TEST("replan/a job continues from a checkpoint made under the new plan") {
   TestEnvironment env;
   WorkerFixture worker(env, "w", {.checkpoint_every = 1});
   worker.runtime->start();

@@ -6,6 +6,7 @@
 
 #include "engine/heart/ingest.h"
 #include "engine/heart/side_record.h"
+#include "log/field_names.h"
 
 namespace ae::runtime {
 
@@ -22,7 +23,7 @@ Status check_row(const engine::State& state, const store::JobRow& row) {
   const std::pair<std::string_view, std::optional<Instant>> times[] = {
       {"created_at", row.created_at},
       {"updated_at", row.updated_at},
-      {"not_before", row.not_before},
+      {field::not_before, row.not_before},
       {"wake_at", row.wake_at}};
   for (const auto& [name, time] : times) {
     if (!time || is_representable(*time)) continue;

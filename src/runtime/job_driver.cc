@@ -162,7 +162,9 @@ void JobDriver::add(EventBody draft) {
       (closed != nullptr && (closed->outcome == "timed_out" || closed->outcome == "cancelled"));
   DraftedEvent& drafted = drafts_.events.emplace_back();
   drafted.event = std::move(draft);
-  if (host_.durability() == Durability::split) drafted.row = row_of(state_);
+  if (host_.durability() == Durability::split) {
+    drafted.row = {row_of(state_), engine::summary_key(state_), summary_of(state_)};
+  }
 }
 
 // Adds an event that follows from the log. It may depend on a call having left no result.
@@ -227,12 +229,12 @@ void JobDriver::apply_inbox() {
   }
   // A plan request closes waits: requests accepted for those waits are applied first.
   std::ranges::stable_partition(received, [](const Received& one) {
-    return !one.request || one.request->kind != engine::ControlRequest::Kind::plan;
+    return !one.request || !one.request->is<engine::PlanRequest>();
   });
   for (const Received& one : received) {
     const Result<Value> answer = apply_received(one.request);
     // A hint has no sender.
-    if (one.request && one.request->kind == engine::ControlRequest::Kind::timers) continue;
+    if (one.request && one.request->is<engine::TimersRequest>()) continue;
     drafts_.inbox_applied[one.entry].reply = reply_text(answer);
   }
 }
@@ -245,7 +247,7 @@ Result<Value> JobDriver::apply_received(const Result<engine::ControlRequest>& re
   }
   // Only a hint that a late result or a due timer exists: both are checked in any case, after the
   // accepted requests.
-  if (request->kind == engine::ControlRequest::Kind::timers) return Value();
+  if (request->is<engine::TimersRequest>()) return Value();
   auto applied = engine::apply_accepted(state_, *request, context());
   for (EventBody& draft : applied.events) {
     // With the new plan the job goes to a worker that has its tools.
@@ -288,8 +290,8 @@ void JobDriver::collect_events() {
   }
   const engine::DecisionContext decision_context = context();
   if (auto due = state_.next_due(); due && *due <= decision_context.now) {
-    auto applied = engine::apply_request(state_, {.kind = engine::ControlRequest::Kind::timers},
-                                         decision_context);
+    auto applied =
+        engine::apply_request(state_, {.body = engine::TimersRequest{}}, decision_context);
     AE_CHECK(applied.has_value(), job_.text);
     for (EventBody& draft : applied->events) add(std::move(draft));
   }
@@ -427,7 +429,12 @@ void JobDriver::commit_next() {
   if (!pending_commit.events.empty()) {
     LogWriter writer(world_, job_, durable_end_, batch_time_, lease_.fence.attempt);
     if (checkpoints) add_checkpoint_event(pending_commit, writer);
-    store::RowState row = pending_commit.row ? *std::move(pending_commit.row) : row_of(state_);
+    auto& drafted = pending_commit.row;
+    store::RowState row = drafted ? std::move(drafted->row) : row_of(state_);
+    const auto key = drafted ? drafted->summary_key : engine::summary_key(state_);
+    if (std::exchange(summary_key_, key) != key) {
+      batch.summary = drafted ? std::move(drafted->summary) : summary_of(state_);
+    }
     if (!pending_commits_.empty()) {  // the last commit sets the status
       row.status = "running";
       row.not_before.reset();

@@ -58,10 +58,7 @@ class JobDriver : public std::enable_shared_from_this<JobDriver> {
   bool is_store_unavailable() const { return store_unavailable_; }
   // A heartbeat was sent; on_heartbeat_answered: its reply arrived, whatever it is.
   void on_heartbeat_sent(Instant at) { pending_heartbeats_.insert(at); }
-  void on_heartbeat_answered(Instant at) {
-    if (const auto it = pending_heartbeats_.find(at); it != pending_heartbeats_.end())
-      pending_heartbeats_.erase(it);
-  }
+  void on_heartbeat_answered(Instant at) { pending_heartbeats_.extract(at); }
   // The lease is lost: stops at once and writes nothing more except late results.
   void on_lease_lost();
   // Nothing more can be written: calls answered since the last commit have an unknown outcome.
@@ -118,6 +115,7 @@ class JobDriver : public std::enable_shared_from_this<JobDriver> {
   void abandon_open_questions();
   void cancel_model_calls();
   void perform(const StepId& step);
+  tools::Call call_of(const engine::Step& step, Value arguments);
   void on_outcome(const engine::SentTry& sent, Outcome outcome);
   void on_progress(const StepId& step, std::uint32_t try_no, Value value);
   void add_progress_reports();
@@ -140,9 +138,10 @@ class JobDriver : public std::enable_shared_from_this<JobDriver> {
   const std::string slice_name_;  // name of this job's slice in the running slot
   Ledger ledger_;
 
-  engine::State state_;        // includes all drafts; equals the log once all commits are durable
-  LogEnd durable_end_;         // of the durable log
-  std::size_t log_bytes_ = 0;  // size of the log, as in CachedJob::bytes
+  engine::State state_;  // includes all drafts; equals the log once all commits are durable
+  LogEnd durable_end_;   // of the durable log
+  engine::SummaryKey summary_key_;  // after the last commit that was sent
+  std::size_t log_bytes_ = 0;       // size of the log, as in CachedJob::bytes
   // The execution version that this process offered for the job's agent when the attempt began.
   std::optional<std::string> version_;
   std::vector<std::string> tool_versions_;

@@ -7,10 +7,56 @@
 #include "base/trace_context.h"
 #include "engine/loop/loop.h"
 #include "engine/questions/questions.h"
+#include "log/field_names.h"
 #include "runtime/job_driver.h"
 #include "runtime/output_hub.h"
 
 namespace ae::runtime {
+
+// The call of this step's declared try, except its deadline and the receiver of its late outcome.
+tools::Call JobDriver::call_of(const engine::Step& step, Value arguments) {
+  const engine::Invocation& call = *step.call;
+  const std::uint32_t try_no = call.try_no;
+  const StepId& step_id = step.id;
+  const engine::ToolPolicy& policy = state_.tool_of(step);
+  tools::Call request;
+  request.job = job_;
+  request.tool = call.tool;
+  request.args = std::move(arguments);
+  request.inputs = engine::inputs_of(call);
+  request.key = call.key;
+  request.external_key = call.external_key;
+  request.invocation = call.id;
+  request.try_no = try_no;
+  request.last_sent_try = try_no - 1 - call.unsent_tries;
+  if (step.role == engine::Role::node && host_.is_resident()) {
+    request.answer_timeout = policy.ask_expires;
+  }
+  request.timeout = policy.timeout;
+  const TraceContext trace = trace_of(job_, state_.traceparent, state_.tracestate);
+  request.traceparent = traceparent(trace.trace_id, span_id_of(job_, call.id, try_no), trace.flags);
+  request.tracestate = trace.state;
+  request.note_in_flight = [weak = weak_from_this(), id = call.id, try_no](
+                               Value note, async::Done<Status> on_written) {
+    auto self = weak.lock();
+    if (!self || self->ended_) {
+      return on_written(fail(Code::stale_attempt, "this worker no longer holds the job"));
+    }
+    self->notes_.push_back({id, try_no, std::move(note), std::move(on_written)});
+    self->pump();
+  };
+  request.progress = [weak = weak_from_this(), step_id, try_no](Value value) {
+    if (auto self = weak.lock()) self->on_progress(step_id, try_no, std::move(value));
+  };
+  if (world_.output_hub != nullptr && !policy.provider.empty()) {
+    request.on_text_delta = world_.output_hub->begin(job_, {.step = step_id,
+                                                            .node = state_.node_of(step).id,
+                                                            .invocation = call.id,
+                                                            .try_no = try_no,
+                                                            .text = {}});
+  }
+  return request;
+}
 
 // The only path that performs an effect. Its permit comes from the ledger, after the declaration is
 // durable.
@@ -59,43 +105,7 @@ void JobDriver::perform(const StepId& step_id) {
     });
     return;
   }
-  tools::Call request;
-  request.job = job_;
-  request.tool = call.tool;
-  request.args = *std::move(sendable);
-  request.inputs = engine::inputs_of(call);
-  request.key = call.key;
-  request.external_key = call.external_key;
-  request.invocation = call.id;
-  request.try_no = try_no;
-  request.last_sent_try = try_no - 1 - call.unsent_tries;
-  if (step.role == engine::Role::node && host_.is_resident()) {
-    request.answer_timeout = state_.tool_of(step).ask_expires;
-  }
-  request.timeout = state_.tool_of(step).timeout;
-  const TraceContext trace = trace_of(job_, state_.traceparent, state_.tracestate);
-  request.traceparent = traceparent(trace.trace_id, span_id_of(job_, call.id, try_no), trace.flags);
-  request.tracestate = trace.state;
-  request.note_in_flight = [weak = weak_from_this(), id = call.id, try_no](
-                               Value note, async::Done<Status> on_written) {
-    auto self = weak.lock();
-    if (!self || self->ended_) {
-      return on_written(fail(Code::stale_attempt, "this worker no longer holds the job"));
-    }
-    self->notes_.push_back({id, try_no, std::move(note), std::move(on_written)});
-    self->pump();
-  };
-  request.progress = [weak = weak_from_this(), step_id, try_no](Value value) {
-    if (auto self = weak.lock()) self->on_progress(step_id, try_no, std::move(value));
-  };
-  const engine::ToolPolicy& policy = state_.tool_of(step);
-  if (world_.output_hub != nullptr && !policy.provider.empty()) {
-    request.on_text_delta = world_.output_hub->begin(job_, {.step = step_id,
-                                                            .node = state_.node_of(step).id,
-                                                            .invocation = call.id,
-                                                            .try_no = try_no,
-                                                            .text = {}});
-  }
+  tools::Call request = call_of(step, *std::move(sendable));
   request.on_late_outcome = [host = host_.handle(), job = job_, sent](Outcome outcome) {
     if (auto locked_host = host.lock()) (*locked_host)->on_late_result(job, *sent, outcome);
   };
@@ -125,8 +135,8 @@ void JobDriver::add_progress_reports() {
        progress_reports_.take_due(world_.store.now(), is_finished)) {
     const auto step = state_.by_id.find(report.step);
     if (step == state_.by_id.end()) continue;
-    add(Progress{.detail = Value::object(
-                     {{"report", std::move(report.value)}, {"try", std::uint64_t{report.try_no}}}),
+    add(Progress{.detail = Value::object({{"report", std::move(report.value)},
+                                          {field::try_, std::uint64_t{report.try_no}}}),
                  .node_id = state_.node_of(state_.steps[step->second]).id,
                  .step_id = report.step});
   }

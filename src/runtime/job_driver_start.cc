@@ -7,6 +7,7 @@
 #include "engine/heart/recovery.h"
 #include "engine/heart/side_record.h"
 #include "json/json.h"
+#include "log/field_names.h"
 #include "runtime/job_checks.h"
 #include "runtime/job_driver.h"
 #include "runtime/ledger_row.h"
@@ -38,6 +39,7 @@ void JobDriver::on_loaded(Result<LoadedState> loaded_state) {
   durable_end_ = {loaded->row.last_seq, loaded->row.head};
   if (!loaded_state->state) return release_claim(loaded_state->state.error());
   state_ = std::move(*loaded_state->state);
+  summary_key_ = engine::summary_key(state_);
   unfinished_.reset();
   log_bytes_ = loaded_state->bytes;
   checkpoint_seq_ = loaded_state->checkpoint_seq;
@@ -191,7 +193,7 @@ Status JobDriver::end_leftover_calls(const store::LoadedJob& loaded) {
   for (const store::LedgerRow& row : loaded.ledger) {
     auto record = read_ledger(job_, row);
     if (!record) return std::unexpected(record.error());
-    const Value& note = (*record)["note"];
+    const Value& note = (*record)[field::note];
     const bool is_in_flight = std::ranges::any_of(
         in_flight_, [&](const auto& call) { return call.second.invocation == row.invocation; });
     if (note.is_null() || is_in_flight) continue;
@@ -242,6 +244,7 @@ void JobDriver::repair_ledger(const store::LoadedJob& loaded) {
 
 void JobDriver::adopt(engine::State state, const Hash& head, std::size_t bytes) {
   state_ = std::move(state);
+  summary_key_ = engine::summary_key(state_);
   durable_end_ = {state_.seq, head};
   log_bytes_ = bytes;
   version_ = host_.version_of(state_.agent);

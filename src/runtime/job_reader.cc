@@ -3,58 +3,74 @@
 #include <memory>
 #include <utility>
 
-#include "async/time_slices.h"
 #include "runtime/log.h"
 #include "runtime/log_opener.h"
 
 namespace ae::runtime {
+namespace {
 
-// One read of a whole log: opens its commits, then folds its events.
-struct JobReader::LogReading {
-  LogReading(const JobId& job, store::LoadedJob&& all, const engine::PlanCache& cache,
-             async::Done<Result<JobSnapshot>> answer)
-      : loaded(std::move(all)),
-        plans(cache),
-        opener(job, loaded, plans.lookup()),
-        done(std::move(answer)) {}
-
-  bool next() {
-    if (folding) return folding->next();
-    if (opener.next()) return true;
-    opened = opener.take();
-    if (opened) folding.emplace(loaded.row.id, *opened, plans.source());
-    return opened.has_value();
+// Opens and folds the log. On a reader thread.
+Result<JobSnapshot> open_and_fold(const JobId& job, store::LoadedJob loaded,
+                                  const engine::PlanCache& plans,
+                                  const async::Interrupt& interrupt) {
+  JobSnapshot snapshot;
+  {
+    LogOpener opener(job, loaded, plans.lookup());
+    AE_ASSIGN(snapshot.events, open_all(opener, interrupt));
   }
-  Result<JobSnapshot> take() {
-    if (!opened) return std::unexpected(opened.error());
-    AE_ASSIGN(engine::State state, std::move(*folding).take());
-    return JobSnapshot{std::move(loaded.row), std::move(*opened), std::move(state),
-                       std::move(loaded.effects), std::move(loaded.inbox)};
+  // Freed before the fold, which needs memory of its own.
+  loaded.commits = {};
+  loaded.blobs = {};
+  engine::IncrementalFold folding(loaded.row.id, snapshot.events, plans.source());
+  while (folding.next()) {
+    if (interrupt.requested()) return std::unexpected(read_interrupted_error());
   }
+  AE_ASSIGN(snapshot.state, std::move(folding).take());
+  snapshot.row = std::move(loaded.row);
+  snapshot.effects = std::move(loaded.effects);
+  snapshot.inbox = std::move(loaded.inbox);
+  return snapshot;
+}
 
-  store::LoadedJob loaded;
-  const engine::PlanCache& plans;
-  LogOpener opener;
-  Result<std::vector<Event>> opened;
-  std::optional<engine::IncrementalFold> folding;
-  async::Done<Result<JobSnapshot>> done;
-};
+}  // namespace
 
-void JobReader::read(const JobId& job, async::Done<Result<JobSnapshot>> done) {
-  world_.store.load(job, 1,
-                    [this, alive = alive_.watch(), job,
-                     done = std::move(done)](Result<store::LoadedJob> loaded) mutable {
-                      if (!loaded) return done(std::unexpected(loaded.error()));
-                      if (!alive) return;
-                      const auto log_reading = std::make_shared<LogReading>(
-                          job, std::move(*loaded), plans_, std::move(done));
-                      async::run_in_slices(
-                          world_.loop, world_.steady,
-                          [log_reading, alive] { return alive && log_reading->next(); },
-                          [log_reading, alive] {
-                            if (alive) log_reading->done(log_reading->take());
-                          });
-                    });
+void JobReader::load_job(const JobId& job, std::uint64_t from_seq, std::stop_token abandoned,
+                         LoadedTask work, async::Done<Status> then) {
+  world_.store.load(
+      job, from_seq,
+      [this, alive = alive_.watch(), abandoned = std::move(abandoned), work = std::move(work),
+       then = std::move(then)](Result<store::LoadedJob> loaded) mutable {
+        if (!loaded) return then(std::unexpected(std::move(loaded).error()));
+        if (!alive) return;
+        if (abandoned.stop_requested()) return then(std::unexpected(read_interrupted_error()));
+        executor().run(
+            [work = std::move(work), loaded = *std::move(loaded),
+             abandoned = std::move(abandoned)](const std::stop_token& stopping) mutable {
+              work(std::move(loaded), {.stopping = stopping, .abandoned = abandoned});
+            },
+            [alive, then = std::move(then)]() mutable {
+              if (alive) then({});
+            });
+      });
+}
+
+void JobReader::read_snapshot(const JobId& job, std::stop_token abandoned,
+                              std::move_only_function<void(Result<JobSnapshot>)> work,
+                              async::Done<Status> then) {
+  // The plan of the job; written by the work, read after it.
+  auto plan = std::make_shared<std::shared_ptr<const engine::Plan>>();
+  load_job(
+      job, 1, std::move(abandoned),
+      [job, plan, plans = plans_.copy(), work = std::move(work)](
+          store::LoadedJob&& loaded, const async::Interrupt& interrupt) mutable {
+        auto snapshot = open_and_fold(job, std::move(loaded), *plans, interrupt);
+        if (snapshot) *plan = snapshot->state.plan;
+        work(std::move(snapshot));
+      },
+      [this, plan, then = std::move(then)](Status loaded) mutable {
+        if (*plan) plans_.insert(*plan);
+        then(std::move(loaded));
+      });
 }
 
 void JobReader::read_state(const JobId& job, async::Done<Result<JobSnapshot>> done) {

@@ -3,17 +3,17 @@
 #include <chrono>
 #include <memory>
 
+#include "runtime/lost_lease_fixture_test.h"
 #include "runtime/redact.h"
 #include "runtime/worker_fixture_test.h"
 
 namespace ae::runtime::testing {
 namespace {
 
-AE_TEST(
-    "lease/a worker that lost its lease writes nothing more but what it then hears for certain") {
+AE_TEST("lease/a worker that lost its lease writes only the definite late result of its call") {
   for (const Durability durability : {Durability::fused, Durability::split}) {
     TwoWorkersFixture two("at_most_once", durability);
-    EXPECT_TRUE(two.first.calls[0].abandoned) << "what can be cancelled is cancelled";
+    EXPECT_TRUE(two.first.calls[0].abandoned) << "its call is abandoned";
     two.first.answer(0, {.kind = OutcomeKind::success, .result = json("7")});
     EXPECT_TRUE(two.first.warned("late result is stored"));
     const auto read = two.second.read();
@@ -23,7 +23,7 @@ AE_TEST(
   }
 }
 
-AE_TEST("late/what was seen and refused with a lost lease is kept for whoever holds the job") {
+AE_TEST("late_result/an outcome refused because of a lost lease is stored for the lease holder") {
   for (const Durability durability : {Durability::fused, Durability::split}) {
     TestEnvironment env;
     WorkerFixture first(env, "first", {.durability = durability, .seed = 1, .delay = 10min});
@@ -39,11 +39,11 @@ AE_TEST("late/what was seen and refused with a lost lease is kept for whoever ho
     second.runtime->start();
     env.loop.advance(22s);
     ASSERT_EQ(second.read().state.epoch, 2u);
-    ASSERT_TRUE(first.runtime->is_leased(kJob)) << "it does not know better";
+    ASSERT_TRUE(first.runtime->is_leased(kJob)) << "it has not learned that it lost the lease";
     first.answer(0, {.kind = OutcomeKind::success, .result = json("7")});
     EXPECT_FALSE(first.runtime->is_leased(kJob));
     const auto read = second.read();
-    ASSERT_EQ(read.effects.size(), 1u) << "what it saw is lost";
+    ASSERT_EQ(read.effects.size(), 1u) << "the outcome is lost";
     EXPECT_NE(read.effects[0].record.find(R"("output":7)"), std::string::npos);
     env.loop.advance(60s);
     EXPECT_EQ(second.calls.size(), 0u);
@@ -61,7 +61,7 @@ NewJobRequest one_call(bool start_here) {
 }
 
 // The call in flight is answered, and the job continues under the newer lease.
-void expect_goes_on(TestEnvironment& env, WorkerFixture& worker) {
+void expect_continues(TestEnvironment& env, WorkerFixture& worker) {
   EXPECT_EQ(worker.read().state.epoch, 2u);
   worker.answer(0, {.kind = OutcomeKind::success, .result = json("7")});
   env.loop.advance(2s);
@@ -71,7 +71,7 @@ void expect_goes_on(TestEnvironment& env, WorkerFixture& worker) {
   EXPECT_EQ(read.state.steps[0].result, json("7"));
 }
 
-AE_TEST("lease/a newer lease of a job that is held here ends the older holder first") {
+AE_TEST("lease/a newer lease in the same process ends the older one first") {
   for (const bool by_name : {false, true}) {
     TestEnvironment env;
     WorkerFixture worker(env, "w", {.delay = 40s});
@@ -90,13 +90,13 @@ AE_TEST("lease/a newer lease of a job that is held here ends the older holder fi
     EXPECT_FALSE(worker.calls[0].abandoned);
     worker.script = [](const store::Call&) { return Fault::none; };
     env.loop.advance(2s);
-    EXPECT_TRUE(worker.calls[0].abandoned) << "the older holder was never told";
+    EXPECT_TRUE(worker.calls[0].abandoned) << "the older lease holder was not ended";
     EXPECT_TRUE(worker.warned("lease lost"));
-    expect_goes_on(env, worker);
+    expect_continues(env, worker);
   }
 }
 
-AE_TEST("lease/the answer of a create or a claim that a newer lease overtook is not taken on") {
+AE_TEST("lease/a create or claim result that is older than the current lease is ignored") {
   for (const Method late : {Method::commit, Method::claim_job}) {
     TestEnvironment env;
     WorkerFixture worker(env, "w", {.delay = 40s});
@@ -119,14 +119,13 @@ AE_TEST("lease/the answer of a create or a claim that a newer lease overtook is 
     ASSERT_EQ(worker.calls.size(), 1u) << "its own lease ran out, and it claimed the job again";
     EXPECT_EQ(answers, 0);
     env.loop.advance(2s);
-    EXPECT_EQ(answers, 1) << "whoever asked is answered";
+    EXPECT_EQ(answers, 1) << "the caller gets a result";
     EXPECT_FALSE(worker.calls[0].abandoned);
-    expect_goes_on(env, worker);
+    expect_continues(env, worker);
   }
 }
 
-AE_TEST(
-    "late/a result that comes while the next holder waits is taken in, and nothing is sent again") {
+AE_TEST("late_result/a result before the next lease holder decides is used without a retry") {
   for (const std::string_view effect : {"at_most_once", "idempotent"}) {
     for (const Durability durability : {Durability::fused, Durability::split}) {
       TwoWorkersFixture two(effect, durability);
@@ -140,7 +139,7 @@ AE_TEST(
   }
 }
 
-AE_TEST("late/a result that comes after the job parked frees it without a person") {
+AE_TEST("late_result/a result that arrives after the job parked resumes it") {
   TwoWorkersFixture two("at_most_once");
   two.env.loop.advance(120s);
   ASSERT_EQ(two.second.status(), "parked");
@@ -150,7 +149,7 @@ AE_TEST("late/a result that comes after the job parked frees it without a person
   EXPECT_EQ(two.second.calls.size(), 0u);
 }
 
-AE_TEST("late/a definite failure counts too; a timeout says nothing and is not kept") {
+AE_TEST("late_result/a definite failure counts, a timeout is not stored") {
   TwoWorkersFixture failed("at_most_once");
   failed.first.answer(0,
                       {.kind = OutcomeKind::failure, .definite = true, .error_code = "http_402"});
@@ -163,7 +162,7 @@ AE_TEST("late/a definite failure counts too; a timeout says nothing and is not k
   EXPECT_EQ(silent.second.status(), "parked");
 }
 
-AE_TEST("late/after the call was sent again an old result is kept and shown, the new one counts") {
+AE_TEST("late_result/after a retry an old result is stored, and the new one counts") {
   TwoWorkersFixture two("idempotent");
   two.env.loop.advance(60s);
   ASSERT_EQ(two.second.calls.size(), 1u);
@@ -176,7 +175,7 @@ AE_TEST("late/after the call was sent again an old result is kept and shown, the
   EXPECT_EQ(read.effects.size(), 1u);
 }
 
-AE_TEST("late/a person's decision and a late result do not both count") {
+AE_TEST("late_result/a resolution is refused if a late result is stored first") {
   TwoWorkersFixture two("at_most_once");
   two.env.loop.advance(700s);
   ASSERT_EQ(two.second.status(), "parked");
@@ -224,8 +223,7 @@ struct EndedJobFixture : TwoWorkersFixture {
   }
 };
 
-AE_TEST(
-    "late/of a result that comes after its job was redacted the outcome is kept, not the value") {
+AE_TEST("late_result/a result after a redaction is stored without its value") {
   EndedJobFixture job;
   job.redact();
   job.deliver_late_result();
@@ -233,14 +231,14 @@ AE_TEST(
   job.expect_outcome_alone();
 }
 
-AE_TEST("late/a result that came before its job is redacted is erased, its outcome is kept") {
+AE_TEST("late_result/a redaction erases an earlier late result and keeps its outcome") {
   EndedJobFixture job;
   job.deliver_late_result();
   job.redact();
   job.expect_outcome_alone();
 }
 
-AE_TEST("late/what came into a redacted job with its value is erased by the next redaction") {
+AE_TEST("late_result/a value stored after a redaction is erased by the next redaction") {
   EndedJobFixture job;
   job.redact();
   const auto read = job.second.read();
@@ -253,12 +251,11 @@ AE_TEST("late/what came into a redacted job with its value is erased by the next
            job.second.faulty->now(), engine::Arrival::late))});
   ASSERT_TRUE(job.env.loop.await<Result<store::CommitResult>>(
       [&](auto done) { job.second.faulty->commit(std::move(late), std::move(done)); }));
-  EXPECT_TRUE(job.redact().erased.empty()) << "of the log nothing is left to drop";
+  EXPECT_TRUE(job.redact().erased.empty()) << "no value is left in the log";
   job.expect_outcome_alone();
 }
 
-AE_TEST(
-    "late/a redaction between the reading of the job and the writing of the result is noticed") {
+AE_TEST("late_result/a redaction between the read of the job and the write is detected") {
   EndedJobFixture job;
   bool slow = true;
   job.first.script = [&](const store::Call& call) {
@@ -266,14 +263,14 @@ AE_TEST(
   };
   job.first.answer(0, {.kind = OutcomeKind::success, .result = json("'ada@x.org'")});
   job.env.loop.advance(1ms);
-  ASSERT_FALSE(slow) << "it is on its way";
+  ASSERT_FALSE(slow) << "it is in flight";
   job.redact();
   EXPECT_EQ(job.second.read().effects.size(), 0u);
   job.env.loop.advance(20min);
   job.expect_outcome_alone();
 }
 
-AE_TEST("late/a job does not rest on a question that has been answered") {
+AE_TEST("late_result/a job does not park on an outcome that a late result has resolved") {
   TestEnvironment env;
   WorkerFixture first(env, "first", {.seed = 1});
   WorkerFixture second(env, "second", {.seed = 1'000'001});
@@ -293,7 +290,7 @@ AE_TEST("late/a job does not rest on a question that has been answered") {
   EXPECT_EQ(second.status(), "completed");
 }
 
-AE_TEST("late/a result that the store would not take at first is offered again") {
+AE_TEST("late_result/a result that cannot be stored at first is retried") {
   TwoWorkersFixture two("at_most_once");
   int refused = 0;
   two.first.script = [&](const store::Call& call) {
@@ -304,9 +301,7 @@ AE_TEST("late/a result that the store would not take at first is offered again")
   EXPECT_EQ(two.second.status(), "completed");
 }
 
-AE_TEST(
-    "recovery/an attempt that takes a job over tells what it found, in the commit it makes "
-    "anyway") {
+AE_TEST("recovery/a takeover records its findings in its first commit") {
   for (const Durability durability : {Durability::fused, Durability::split}) {
     TwoWorkersFixture two("at_most_once", durability);
     const auto read = two.second.read();
@@ -324,11 +319,11 @@ AE_TEST(
               json("{'caught_up':0, 'in_doubt':1, 'injected':0, 'pending':1, 'resent':0}"));
     EXPECT_EQ(started[0]->seq, attempts[1]->seq + 1);
     EXPECT_EQ(completed[0]->seq, attempts[1]->seq + 2);
-    EXPECT_EQ(started[0]->created_at, attempts[1]->created_at) << "they stand in one commit";
+    EXPECT_EQ(started[0]->created_at, attempts[1]->created_at) << "they are in one commit";
   }
 }
 
-AE_TEST("recovery/what was done is injected, what stands beside the log is caught up") {
+AE_TEST("recovery/recorded results are replayed and side records are added to the log") {
   TestEnvironment env;
   WorkerFixture first(env, "first", {.durability = Durability::split, .seed = 1});
   first.runtime->start();
@@ -356,7 +351,7 @@ AE_TEST("recovery/what was done is injected, what stands beside the log is caugh
             json("{'caught_up':1, 'in_doubt':0, 'injected':2, 'pending':2, 'resent':1}"));
 }
 
-AE_TEST("claims/an outage of the store is no lost claim of a process that outlives it") {
+AE_TEST("claims/a store outage that the process survives is not a lost claim") {
   for (const Durability durability : {Durability::fused, Durability::split}) {
     TestEnvironment env;
     WorkerFixture worker(env, "w", {.durability = durability});
@@ -377,7 +372,7 @@ AE_TEST("claims/an outage of the store is no lost claim of a process that outliv
 
 // The request was sent in time; its reply arrives after the lease expired. Either a heartbeat or a
 // commit comes first.
-AE_TEST("claims/a store that stalls for longer than a lease, and then answers, is no lost claim") {
+AE_TEST("claims/a store that stalls for longer than a lease causes no lost claim") {
   for (const Durability durability : {Durability::fused, Durability::split}) {
     for (const bool writes : {false, true}) {
       TestEnvironment env;
@@ -391,7 +386,7 @@ AE_TEST("claims/a store that stalls for longer than a lease, and then answers, i
         if (writes) answer_not_sent(worker, worker.calls.size() - 1);
         env.loop.advance(48s);
         EXPECT_FALSE(worker.runtime->is_leased(kJob));
-        EXPECT_EQ(worker.outages, "") << "every question was answered";
+        EXPECT_EQ(worker.outages, "") << "every request was answered";
         worker.script = [](const store::Call&) { return Fault::none; };
         env.loop.advance(75s);  // late claims, and the grace period of the call
         ASSERT_TRUE(worker.runtime->is_leased(kJob));
@@ -405,10 +400,9 @@ AE_TEST("claims/a store that stalls for longer than a lease, and then answers, i
   }
 }
 
-AE_TEST(
-    "claims/a process that another outlived, or that lost its lease otherwise, has lost a claim") {
+AE_TEST("claims/a lease lost to another worker or to a missed heartbeat is a lost claim") {
   TwoWorkersFixture two("idempotent");
-  EXPECT_EQ(two.second.read().state.lost_claims, 1u) << "nobody can know how the first one is";
+  EXPECT_EQ(two.second.read().state.lost_claims, 1u) << "the state of the first one is unknown";
 
   TestEnvironment env;
   WorkerFixture worker(env, "w", {});
@@ -421,8 +415,7 @@ AE_TEST(
   EXPECT_GE(worker.read().state.lost_claims, 1u);
 }
 
-AE_TEST(
-    "late/what a function says after its call was cut off is kept and shown, and its doubt stays") {
+AE_TEST("late_result/a result after a timeout is stored, and the outcome stays unknown") {
   TestEnvironment env;
   WorkerFixture worker(env, "w", {.owned = true});
   worker.runtime->start();
@@ -452,7 +445,7 @@ void fail_job_of_unknown_call(TestEnvironment& env, WorkerFixture& worker) {
   AE_CHECK(worker.status() == "failed", worker.status());
 }
 
-const Outcome kSeven{.kind = OutcomeKind::success, .result = json("7")};
+const Outcome kSuccess{.kind = OutcomeKind::success, .result = json("7")};
 
 void expect_noted_once(WorkerFixture& worker) {
   const auto read = worker.read();
@@ -465,33 +458,33 @@ void expect_noted_once(WorkerFixture& worker) {
   EXPECT_EQ(read.effects.size(), 1u);
 }
 
-AE_TEST("late/a certain result that comes after the end of its job is noted in the log") {
+AE_TEST("late_result/a definite result after the end of its job is noted in the log") {
   for (const bool owned : {true, false}) {
     TestEnvironment env;
     WorkerFixture worker(env, "w", {.owned = owned});
     fail_job_of_unknown_call(env, worker);
-    worker.calls[0].call.on_late_outcome(kSeven);
+    worker.calls[0].call.on_late_outcome(kSuccess);
     env.loop.advance(5s);
     expect_noted_once(worker);
-    worker.calls[0].call.on_late_outcome(kSeven);  // it arrives twice
+    worker.calls[0].call.on_late_outcome(kSuccess);  // it arrives twice
     env.loop.advance(5s);
     expect_noted_once(worker);
   }
 }
 
-AE_TEST("late/a worker that lost a job notes its late result after another worker ended the job") {
+AE_TEST("late_result/a worker that lost a job notes its result after another one ended the job") {
   TwoWorkersFixture two("at_most_once");
   two.env.loop.advance(700s);
   ASSERT_EQ(two.second.status(), "parked");
   ASSERT_TRUE(two.second.resolve("fail"));
   two.env.loop.run_ready();
   ASSERT_EQ(two.second.status(), "failed");
-  two.first.answer(0, kSeven);
+  two.first.answer(0, kSuccess);
   two.env.loop.advance(5s);
   expect_noted_once(two.second);
 }
 
-AE_TEST("late/a note that the store would not take at first is written later") {
+AE_TEST("late_result/a note that cannot be stored at first is retried") {
   for (const Fault fault : {Fault::fail_before, Fault::fail_after}) {
     TestEnvironment env;
     WorkerFixture worker(env, "w", {.owned = true});
@@ -501,14 +494,14 @@ AE_TEST("late/a note that the store would not take at first is written later") {
       const bool note = call.method == Method::commit && ++commits == 2;
       return note ? fault : Fault::none;
     };
-    worker.calls[0].call.on_late_outcome(kSeven);
+    worker.calls[0].call.on_late_outcome(kSuccess);
     env.loop.advance(5s);
     EXPECT_GE(commits, 2);
     expect_noted_once(worker);
   }
 }
 
-AE_TEST("late/a process that dies before its note leaves it to the next act on the job") {
+AE_TEST("late_result/a note missed by a crash is written with the next request to the job") {
   TestEnvironment env;
   {
     WorkerFixture worker(env, "w", {.owned = true, .seed = 1});
@@ -517,7 +510,7 @@ AE_TEST("late/a process that dies before its note leaves it to the next act on t
     worker.script = [&](const store::Call& call) {
       return call.method == Method::commit && ++commits > 1 ? Fault::fail_before : Fault::none;
     };
-    worker.calls[0].call.on_late_outcome(kSeven);
+    worker.calls[0].call.on_late_outcome(kSuccess);
     env.loop.run_ready();
     ASSERT_EQ(worker.read().effects.size(), 1u);
     ASSERT_TRUE(all_of(worker.read().events, EventType::outcome_noted).empty());

@@ -2,6 +2,7 @@
 
 #include "engine/heart/side_record.h"
 #include "json/json.h"
+#include "log/field_names.h"
 
 namespace ae::runtime {
 
@@ -20,13 +21,13 @@ std::string_view ledger_state(const Outcome& outcome) {
 
 store::LedgerRow ledger_row(const JobId& job, const engine::Invocation& call,
                             std::string_view state, const Value& note) {
-  Value record = Value::object({{"arguments_hash", call.arguments_hash},
-                                {"attempt_id", call.attempt.text},
-                                {"deadline", to_text(call.deadline)},
-                                {"external_key", call.external_key.text},
-                                {"idempotency_key", call.key.text},
+  Value record = Value::object({{field::arguments_hash, call.arguments_hash},
+                                {field::attempt_id, call.attempt.text},
+                                {field::deadline, to_text(call.deadline)},
+                                {field::external_key, call.external_key.text},
+                                {field::idempotency_key, call.key.text},
                                 {"tool", call.tool}});
-  if (!note.is_null()) record = record.with("note", note);
+  if (!note.is_null()) record = record.with(field::note, note);
   const std::string place = engine::ledger_location(job, call.id, call.try_no, state);
   return {call.id, call.try_no, std::string(state),
           canonical(engine::with_checksum(place, record))};

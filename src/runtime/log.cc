@@ -55,6 +55,18 @@ Result<std::vector<Event>> LogOpener::take() {
   return take_opened();
 }
 
+Error read_interrupted_error() {
+  return {Code::unavailable,
+          "the read ended early: the client disconnected, or this process is shutting down"};
+}
+
+Result<std::vector<Event>> open_all(LogOpener& opener, const async::Interrupt& interrupt) {
+  while (opener.next()) {
+    if (interrupt.requested()) return std::unexpected(read_interrupted_error());
+  }
+  return opener.take();
+}
+
 namespace {
 
 // REQUIRES: `loaded` outlives the result.

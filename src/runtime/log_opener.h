@@ -1,5 +1,5 @@
-// LogOpener: opens the commits of a loaded log one at a time, because decoding a long log takes
-// long.
+// LogOpener: opens the commits of a loaded log one at a time: decoding a long log takes long and can
+// be interrupted.
 //
 // Threads: a value.
 #pragma once
@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "async/executor.h"
 #include "base/error.h"
 #include "base/hash.h"
 #include "base/ids.h"
@@ -28,6 +29,9 @@ class LogOpener {
   LogOpener& operator=(const LogOpener&) = delete;
 
   bool next();  // false: no commit is left, or one failed to open
+  // The last event that was opened, and its hash.
+  std::uint64_t seq() const { return seq_; }
+  const Hash& head() const { return head_; }
   // The events opened since the last call.
   std::vector<Event> take_opened();
   // Fails with log_corrupt, needs_version. REQUIRES: `next` returned false.
@@ -48,5 +52,11 @@ class LogOpener {
   Status status_;
   std::vector<Event> events_;
 };
+
+// The error of a read that was interrupted.
+Error read_interrupted_error();
+// The events of all commits that are left. Fails as LogOpener::take, and with unavailable if it was
+// interrupted.
+Result<std::vector<Event>> open_all(LogOpener& opener, const async::Interrupt& interrupt);
 
 }  // namespace ae::runtime

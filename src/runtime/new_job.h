@@ -68,6 +68,7 @@ struct ForkRequest {
   // or node ids.
   bool repeat_all = false;
   std::vector<std::string> repeat;
+  bool dry_run = false;  // create nothing; only `preview`
 };
 
 struct CreateResult {
@@ -83,6 +84,7 @@ struct ForkResult {
   // (engine::Fork::effects)
   std::vector<Value> repeated;
   Value changes;  // engine::plan_changes of the replacement plan
+  Value preview;  // of a dry run: engine::fork_preview; else null
 };
 
 }  // namespace ae::runtime

@@ -29,7 +29,7 @@ std::string all_of(const OutputHub& hub, const JobId& job = kJob) {
   return all;
 }
 
-AE_TEST("sayings/what a call says is kept and told, until its end is durable") {
+AE_TEST("output_hub/partial output is buffered and sent to subscribers until the try ends") {
   OutputHub hub;
   std::string output;
   const auto subscription = hub.subscribe(kJob, [&] { output += all_of(hub); });
@@ -51,7 +51,7 @@ AE_TEST("sayings/what a call says is kept and told, until its end is durable") {
   EXPECT_EQ(all_of(hub, JobId("other")), "c/1 not ours; ");
 }
 
-AE_TEST("sayings/a later try of a call begins anew") {
+AE_TEST("output_hub/a later try starts with an empty buffer") {
   OutputHub hub;
   auto first = hub.begin(kJob, output_of("a"));
   first({.offset = 0, .text = "Half an"});
@@ -61,17 +61,17 @@ AE_TEST("sayings/a later try of a call begins anew") {
   EXPECT_EQ(all_of(hub), "a/2 All; ");
 }
 
-AE_TEST("sayings/who comes later has it from the beginning, also when it has ended meanwhile") {
+AE_TEST("output_hub/a reader gets the output from its start and keeps it after the try ends") {
   OutputHub hub;
-  auto say = hub.begin(kJob, output_of("a"));
-  say({.offset = 0, .text = "so far"});
+  auto write = hub.begin(kJob, output_of("a"));
+  write({.offset = 0, .text = "so far"});
   const auto outputs = hub.outputs_of(kJob);
   hub.end(kJob, InvocationId("a"), 1);
   ASSERT_EQ(outputs.size(), 1u);
   EXPECT_EQ(outputs[0]->text, "so far");
 }
 
-AE_TEST("sayings/beyond its limit a text stops to grow, and what ends makes room for others") {
+AE_TEST("output_hub/a text stops growing at its limit, and an ended try frees its space") {
   OutputHub hub({.text_max = 4, .total_max = 6, .subscribers_max = 2, .outputs_max = 3});
   auto a = hub.begin(kJob, output_of("a")), b = hub.begin(kJob, output_of("b"));
   a({.offset = 0, .text = "1234"});
@@ -82,13 +82,13 @@ AE_TEST("sayings/beyond its limit a text stops to grow, and what ends makes room
   hub.end(kJob, InvocationId("a"), 1);
   auto c = hub.begin(kJob, output_of("c"));
   c({.offset = 0, .text = "1234"});
-  EXPECT_EQ(all_of(hub), "b/1  full; c/1 1234; ") << "a hole is never told";
+  EXPECT_EQ(all_of(hub), "b/1  full; c/1 1234; ") << "output with a gap is never sent";
   auto d = hub.begin(kJob, output_of("d"));
   EXPECT_TRUE(d);
-  EXPECT_FALSE(hub.begin(kJob, output_of("e"))) << "more are not kept";
+  EXPECT_FALSE(hub.begin(kJob, output_of("e"))) << "the number of outputs is limited";
 }
 
-AE_TEST("sayings/so many may listen, and who goes makes room, also while it is told") {
+AE_TEST("output_hub/subscribers are limited, and one can unsubscribe during a notification") {
   OutputHub hub({.text_max = 100, .total_max = 100, .subscribers_max = 2, .outputs_max = 10});
   int calls = 0;
   std::shared_ptr<void> one, two;
@@ -98,21 +98,21 @@ AE_TEST("sayings/so many may listen, and who goes makes room, also while it is t
   });
   two = hub.subscribe(kJob, [&] { ++calls; });
   EXPECT_EQ(hub.subscribe(kJob, [] {}), nullptr);
-  auto say = hub.begin(kJob, output_of("a"));
-  say({.offset = 0, .text = "x"});
+  auto write = hub.begin(kJob, output_of("a"));
+  write({.offset = 0, .text = "x"});
   EXPECT_EQ(calls, 1);
   EXPECT_NE(hub.subscribe(kJob, [] {}), nullptr);
 }
 
-AE_TEST("sayings/who speaks and who listens may outlive it") {
-  std::move_only_function<void(tools::TextDelta)> say;
+AE_TEST("output_hub/writers and subscriptions may outlive the hub") {
+  std::move_only_function<void(tools::TextDelta)> write;
   std::shared_ptr<void> subscription;
   {
     OutputHub hub;
-    say = hub.begin(kJob, output_of("a"));
-    subscription = hub.subscribe(kJob, [] { FAIL() << "nobody is told"; });
+    write = hub.begin(kJob, output_of("a"));
+    subscription = hub.subscribe(kJob, [] { FAIL() << "a subscriber was notified"; });
   }
-  say({.offset = 0, .text = "x"});
+  write({.offset = 0, .text = "x"});
   subscription.reset();
 }
 

@@ -78,6 +78,7 @@ void record(const std::shared_ptr<CrashRecording>& recording, LoadedState loaded
   std::vector<EventBody> events = death_events(interrupted, row, state);
   if (events.empty()) return recording->nothing_to_record();
   const Instant now = world.store.now();
+  const engine::SummaryKey summary_key = engine::summary_key(state);
   for (std::size_t i = 0; i < events.size(); ++i) {
     const Status applied = engine::apply(state, events[i], now, recording->plans.source());
     if (!applied) return recording->done(std::unexpected(applied.error()));
@@ -95,6 +96,7 @@ void record(const std::shared_ptr<CrashRecording>& recording, LoadedState loaded
   if (!sealed_events) return recording->done(std::unexpected(sealed_events.error()));
   recording->events = *std::move(sealed_events);
   batch.authority = store::Batch::Leased{interrupted.fence};
+  batch.summary = changed_summary(state, summary_key);
   // If the inbox has entries, the claim ends with its lease; a job that parks keeps the entries
   // until a claim applies them.
   const bool parks = state.status == engine::JobStatus::parked;

@@ -17,7 +17,7 @@ namespace {
 
 struct alignas(8) Page : std::array<std::byte, RunningSlot::kBytes> {};
 
-std::string named(const Page& page) {
+std::string interrupted_in(const Page& page) {
   Page copy = page;
   const RunningSlot slot(copy);
   return slot.interrupted()
@@ -26,26 +26,26 @@ std::string named(const Page& page) {
              : "";
 }
 
-AE_TEST("slot/names the job of the slice that runs, and none between two") {
+AE_TEST("running_slot/the slot names the job of the running slice, and none between slices") {
   Page page{};
   RunningSlot slot(page);
   const std::string one = RunningSlot::name_of(JobId("one"), {AttemptId("a"), 1});
   const std::string two = RunningSlot::name_of(JobId("two"), {AttemptId("b"), 22});
-  EXPECT_EQ(named(page), "");
+  EXPECT_EQ(interrupted_in(page), "");
   {
     const RunningSlot::Slice outer(&slot, one);
-    EXPECT_EQ(named(page), "one a 1");
+    EXPECT_EQ(interrupted_in(page), "one a 1");
     {
       const RunningSlot::Slice inner(&slot, two);
-      EXPECT_EQ(named(page), "two b 22");
+      EXPECT_EQ(interrupted_in(page), "two b 22");
     }
-    EXPECT_EQ(named(page), "one a 1");
+    EXPECT_EQ(interrupted_in(page), "one a 1");
   }
-  EXPECT_EQ(named(page), "");
+  EXPECT_EQ(interrupted_in(page), "");
   const RunningSlot::Slice nowhere(nullptr, one);
 }
 
-AE_TEST("slot/what an earlier process left stands until its death is recorded") {
+AE_TEST("running_slot/a name left by an earlier process is kept until its death is recorded") {
   Page page{};
   {
     RunningSlot slot(page);
@@ -56,32 +56,32 @@ AE_TEST("slot/what an earlier process left stands until its death is recorded") 
     const std::string two = RunningSlot::name_of(JobId("two"), {AttemptId("b"), 2});
     {
       const RunningSlot::Slice other(&next, two);
-      EXPECT_EQ(named(left), "one a 1");
+      EXPECT_EQ(interrupted_in(left), "one a 1");
     }
-    EXPECT_EQ(named(left), "one a 1");
+    EXPECT_EQ(interrupted_in(left), "one a 1");
     next.clear_interrupted();
-    EXPECT_EQ(named(left), "");
+    EXPECT_EQ(interrupted_in(left), "");
     const RunningSlot::Slice other(&next, two);
-    EXPECT_EQ(named(left), "two b 2");
+    EXPECT_EQ(interrupted_in(left), "two b 2");
   }
 }
 
-AE_TEST("slot/a page that was never written, or is damaged, names nothing") {
+AE_TEST("running_slot/a page that is empty or damaged names no job") {
   Page page{};
   RunningSlot slot(page);
   const std::string name = RunningSlot::name_of(JobId("one"), {AttemptId("a"), 1});
   const RunningSlot::Slice slice(&slot, name);
-  ASSERT_EQ(named(page), "one a 1");
+  ASSERT_EQ(interrupted_in(page), "one a 1");
   for (const std::size_t at : {0U, 7U, 14U, 15U}) {
     Page damaged = page;
     damaged[at] ^= std::byte{0x55};
-    EXPECT_EQ(named(damaged), "") << at;
+    EXPECT_EQ(interrupted_in(damaged), "") << at;
   }
   Page damaged = page;
   damaged[16 + name.size() - 1] = std::byte{'x'};
-  EXPECT_EQ(named(damaged), "") << "an epoch that is no number";
+  EXPECT_EQ(interrupted_in(damaged), "") << "an epoch that is not a number";
   damaged.fill(std::byte{0xff});
-  EXPECT_EQ(named(damaged), "");
+  EXPECT_EQ(interrupted_in(damaged), "");
 }
 
 // The contents of the page when a decision declares a call.
@@ -127,7 +127,7 @@ void create_queued(WorkerFixture& worker) {
                          [](const Result<CreateResult>& made) { AE_CHECK(made.has_value()); });
 }
 
-AE_TEST("death/the second one in a row parks the job, though no attempt wrote anything") {
+AE_TEST("process_death/the second one in a row parks the job even if no attempt wrote an event") {
   for (const bool owned : {true, false}) {
     TestEnvironment env;
     const Page once = run_until_death(env, "first", owned, Page{}, create_queued);
@@ -143,9 +143,8 @@ AE_TEST("death/the second one in a row parks the job, though no attempt wrote an
     EXPECT_EQ(all_of(read.events, EventType::job_requeued).size(), 2U);
     EXPECT_EQ(third.calls.size(), 0U);
     EXPECT_TRUE(third.warned("a process died while it ran the job"));
-    EXPECT_EQ(named(page), "");
-    ASSERT_TRUE(
-        third.submit({.kind = engine::ControlRequest::Kind::resume, .id = "r", .by = "ann"}));
+    EXPECT_EQ(interrupted_in(page), "");
+    ASSERT_TRUE(third.submit({.id = "r", .by = "ann", .body = engine::ResumeRequest{}}));
     env.loop.advance(2s);
     ASSERT_EQ(third.calls.size(), 1U);
     third.answer(0, {.kind = OutcomeKind::success, .result = json("7")});
@@ -153,7 +152,7 @@ AE_TEST("death/the second one in a row parks the job, though no attempt wrote an
   }
 }
 
-AE_TEST("death/the last one that a job may have parks it before it is claimed, with its inbox") {
+AE_TEST("process_death/the last permitted one parks the job with its inbox before a claim") {
   for (const bool owned : {true, false}) {
     TestEnvironment env;
     const Page once = run_until_death(env, "first", owned, Page{}, create_queued);
@@ -162,29 +161,27 @@ AE_TEST("death/the last one that a job may have parks it before it is claimed, w
       RunningSlot slot(page);
       WorkerFixture third(env, "third",
                           {.owned = owned, .seed = 78, .may_claim = false, .slot = &slot});
-      ASSERT_TRUE(
-          third.submit({.kind = engine::ControlRequest::Kind::pause, .id = "p", .by = "ann"}));
+      ASSERT_TRUE(third.submit({.id = "p", .by = "ann", .body = engine::PauseRequest{}}));
       third.runtime->start();
       env.loop.advance(2s);
       const auto read = third.read();
       EXPECT_EQ(read.state.parked_reason, "worn_out");
       EXPECT_FALSE(read.row.claim);
       EXPECT_EQ(read.row.status, "parked");
-      EXPECT_EQ(read.inbox.size(), 1U) << "nothing of it is taken in";
+      EXPECT_EQ(read.inbox.size(), 1U) << "no entry is applied";
       EXPECT_EQ(all_of(read.events, EventType::job_requeued).size(), 2U);
     }
     WorkerFixture last(env, "last", {.owned = owned, .seed = 79});
     last.runtime->start();
     env.loop.advance(40s);
     EXPECT_EQ(last.read().state.parked_reason, "worn_out");
-    ASSERT_TRUE(
-        last.submit({.kind = engine::ControlRequest::Kind::resume, .id = "r", .by = "ann"}));
+    ASSERT_TRUE(last.submit({.id = "r", .by = "ann", .body = engine::ResumeRequest{}}));
     env.loop.advance(2s);
     EXPECT_EQ(last.status(), "parked");
-    EXPECT_EQ(last.read().state.parked_reason, "paused") << "the one more try takes its inbox in";
+    EXPECT_EQ(last.read().state.parked_reason, "paused")
+        << "the attempt after the resume applies the inbox";
     EXPECT_TRUE(last.read().inbox.empty());
-    ASSERT_TRUE(
-        last.submit({.kind = engine::ControlRequest::Kind::resume, .id = "s", .by = "ann"}));
+    ASSERT_TRUE(last.submit({.id = "s", .by = "ann", .body = engine::ResumeRequest{}}));
     env.loop.advance(2s);
     ASSERT_EQ(last.calls.size(), 1U);
     last.answer(0, {.kind = OutcomeKind::success, .result = json("7")});
@@ -192,7 +189,7 @@ AE_TEST("death/the last one that a job may have parks it before it is claimed, w
   }
 }
 
-AE_TEST("death/messages come in order also to a job that was parked with its inbox") {
+AE_TEST("process_death/messages to a job parked with its inbox are applied in order") {
   TestEnvironment env;
   Page page = run_until_death(env, "second", true,
                               run_until_death(env, "first", true, Page{}, create_queued));
@@ -201,12 +198,12 @@ AE_TEST("death/messages come in order also to a job that was parked with its inb
                        {.owned = true, .seed = 78, .may_claim = false, .slot = &slot});
   const auto send = [&](const char* id, const char* channel) {
     return worker.submit(
-        {.kind = engine::ControlRequest::Kind::message, .id = id, .by = "ann", .channel = channel});
+        {.id = id, .by = "ann", .body = engine::MessageRequest{.channel = channel}});
   };
   ASSERT_TRUE(send("one", "c"));
   ASSERT_TRUE(send("elsewhere", "d"));
   ASSERT_TRUE(send("two", "c"));
-  ASSERT_TRUE(worker.submit({.kind = engine::ControlRequest::Kind::pause, .id = "p", .by = "ann"}));
+  ASSERT_TRUE(worker.submit({.id = "p", .by = "ann", .body = engine::PauseRequest{}}));
   worker.runtime->start();
   env.loop.advance(2s);
   ASSERT_EQ(worker.read().state.parked_reason, "worn_out");
@@ -226,7 +223,7 @@ AE_TEST("death/messages come in order also to a job that was parked with its inb
   EXPECT_EQ(worker.read().inbox.size(), 2U) << "the pause and the other channel are left";
 }
 
-AE_TEST("death/answers count in order also to a job that was parked with its inbox") {
+AE_TEST("process_death/answers to a job parked with its inbox count in order") {
   constexpr std::string_view kWaits =
       "[{'id':'a', 'kind':'tool', 'tool':'do'},"
       " {'id':'w', 'kind':'wait', 'needs':['a'], 'wait':{'type':'signal', 'key':'go'}},"
@@ -247,12 +244,10 @@ AE_TEST("death/answers count in order also to a job that was parked with its inb
   WorkerFixture worker(env, "third",
                        {.owned = true, .seed = 78, .may_claim = false, .slot = &slot});
   const auto signal = [&](const char* id, const char* key, int payload) {
-    return worker.submit({.kind = engine::ControlRequest::Kind::signal,
-                          .id = id,
+    return worker.submit({.id = id,
                           .by = "ann",
-                          .correlation_key = key,
-                          .buffer = true,
-                          .payload = payload});
+                          .body = engine::SignalRequest{
+                              .correlation_key = key, .buffer = true, .payload = payload}});
   };
   ASSERT_TRUE(signal("elsewhere", "on", 7));
   ASSERT_TRUE(signal("one", "go", 1));
@@ -264,10 +259,10 @@ AE_TEST("death/answers count in order also to a job that was parked with its inb
   ASSERT_TRUE(later);
   EXPECT_EQ((*later)["applied"], Value(false)) << canonical(*later);
   EXPECT_EQ((*later)["payload"], Value(1)) << "the one that was accepted before it";
-  EXPECT_EQ(worker.read().inbox.size(), 1U) << "what is about another wait is left";
+  EXPECT_EQ(worker.read().inbox.size(), 1U) << "the entry for another wait is left";
   WorkerFixture last(env, "last", {.owned = true, .seed = 79});
   last.runtime->start();
-  ASSERT_TRUE(last.submit({.kind = engine::ControlRequest::Kind::resume, .id = "r", .by = "ann"}));
+  ASSERT_TRUE(last.submit({.id = "r", .by = "ann", .body = engine::ResumeRequest{}}));
   env.loop.advance(2s);
   ASSERT_EQ(last.calls.size(), 1U);
   last.answer(0, {.kind = OutcomeKind::success, .result = json("7")});
@@ -291,19 +286,18 @@ Page die_in_slice(TestEnvironment& env, std::uint64_t seed, Page left) {
   return at_death;
 }
 
-AE_TEST("death/a cancelled job that was parked with its inbox loses no message") {
+AE_TEST("process_death/a cancelled job that was parked with its inbox loses no message") {
   TestEnvironment env;
   Page page = die_in_slice(env, 2, die_in_slice(env, 1, Page{}));
   RunningSlot slot(page);
   WorkerFixture worker(env, "third", {.owned = true, .seed = 3, .may_claim = false, .slot = &slot});
-  ASSERT_TRUE(worker.submit(
-      {.kind = engine::ControlRequest::Kind::message, .id = "one", .by = "ann", .channel = "c"}));
+  ASSERT_TRUE(
+      worker.submit({.id = "one", .by = "ann", .body = engine::MessageRequest{.channel = "c"}}));
   worker.runtime->start();
   env.loop.advance(2s);
   ASSERT_EQ(worker.read().state.parked_reason, "worn_out");
   ASSERT_EQ(worker.read().inbox.size(), 1U);
-  ASSERT_TRUE(
-      worker.submit({.kind = engine::ControlRequest::Kind::cancel, .id = "c", .by = "ann"}));
+  ASSERT_TRUE(worker.submit({.id = "c", .by = "ann", .body = engine::CancelRequest{}}));
   // From here on any commit may end the job, also one of a process that claims nothing.
   const auto read = worker.read();
   const auto kept = all_of<AgentMessage>(read.events);
@@ -312,7 +306,8 @@ AE_TEST("death/a cancelled job that was parked with its inbox loses no message")
   EXPECT_TRUE(read.inbox.empty());
 }
 
-AE_TEST("death/what came late for a worn-out job is left to the attempt of its resume") {
+AE_TEST(
+    "process_death/a late result for a worn-out job is applied by the attempt after its resume") {
   TestEnvironment env;
   Page page = die_in_slice(env, 2, die_in_slice(env, 1, Page{}));
   {
@@ -333,21 +328,21 @@ AE_TEST("death/what came late for a worn-out job is left to the attempt of its r
          canonical(engine::effect_record(kJob, sent, seven, worker.faulty->now()))});
     ASSERT_TRUE(env.loop.await<Result<store::CommitResult>>(
         [&](auto done) { worker.faulty->commit(std::move(late), std::move(done)); }));
-    for (const auto kind :
-         {engine::ControlRequest::Kind::version, engine::ControlRequest::Kind::timers}) {
-      ASSERT_TRUE(worker.submit({.kind = kind, .by = "looks"}));
+    for (const engine::RequestBody& body : {engine::RequestBody(engine::VersionRequest{}),
+                                            engine::RequestBody(engine::TimersRequest{})}) {
+      ASSERT_TRUE(worker.submit({.by = "looks", .body = body}));
     }
-    EXPECT_EQ(worker.read().row.last_seq, read.row.last_seq) << "no look takes it in";
+    EXPECT_EQ(worker.read().row.last_seq, read.row.last_seq) << "no check applies it";
   }
   WorkerFixture last(env, "last", {.owned = true, .seed = 4});
   last.runtime->start();
-  ASSERT_TRUE(last.submit({.kind = engine::ControlRequest::Kind::resume, .id = "r", .by = "ann"}));
+  ASSERT_TRUE(last.submit({.id = "r", .by = "ann", .body = engine::ResumeRequest{}}));
   env.loop.advance(2s);
   EXPECT_EQ(last.status(), "completed");
   EXPECT_EQ(last.calls.size(), 0U);
 }
 
-AE_TEST("death/what came late for a worn-out job that is cancelled is not lost") {
+AE_TEST("process_death/a late result for a cancelled worn-out job is recorded") {
   TestEnvironment env;
   Page page = die_in_slice(env, 2, die_in_slice(env, 1, Page{}));
   {
@@ -368,8 +363,7 @@ AE_TEST("death/what came late for a worn-out job that is cancelled is not lost")
                                                             engine::Arrival::late))});
     ASSERT_TRUE(env.loop.await<Result<store::CommitResult>>(
         [&](auto done) { worker.faulty->commit(std::move(late), std::move(done)); }));
-    ASSERT_TRUE(
-        worker.submit({.kind = engine::ControlRequest::Kind::cancel, .id = "c", .by = "ann"}));
+    ASSERT_TRUE(worker.submit({.id = "c", .by = "ann", .body = engine::CancelRequest{}}));
   }
   WorkerFixture last(env, "last", {.owned = true, .seed = 4});
   last.runtime->start();
@@ -379,7 +373,7 @@ AE_TEST("death/what came late for a worn-out job that is cancelled is not lost")
   EXPECT_EQ(last.read().state.unknown_call_keys().size(), 0U) << "its result is in the log";
 }
 
-AE_TEST("death/is recorded once, whenever the process that records it dies") {
+AE_TEST("process_death/a death is recorded once, even if the recording process dies") {
   TestEnvironment env;
   const Page left = run_until_death(env, "first", true, Page{}, create_queued);
   for (int i = 0; i < 3; ++i) {  // none of these cleared the page
@@ -394,7 +388,7 @@ AE_TEST("death/is recorded once, whenever the process that records it dies") {
   }
 }
 
-AE_TEST("death/is recorded also of a job whose inbox is not empty") {
+AE_TEST("process_death/a death is recorded also for a job with inbox entries") {
   TestEnvironment env;
   const Page left = run_until_death(env, "first", true, Page{}, create_queued);
   for (int i = 0; i < 2; ++i) {
@@ -403,8 +397,7 @@ AE_TEST("death/is recorded also of a job whose inbox is not empty") {
     WorkerFixture worker(
         env, "again",
         {.owned = true, .seed = std::uint64_t(60 + i), .may_claim = false, .slot = &slot});
-    ASSERT_TRUE(
-        worker.submit({.kind = engine::ControlRequest::Kind::pause, .id = "p", .by = "ann"}));
+    ASSERT_TRUE(worker.submit({.id = "p", .by = "ann", .body = engine::PauseRequest{}}));
     worker.runtime->start();
     env.loop.advance(2s);
     EXPECT_EQ(worker.read().state.process_deaths, 1U) << i;
@@ -412,11 +405,11 @@ AE_TEST("death/is recorded also of a job whose inbox is not empty") {
   WorkerFixture worker(env, "last", {.owned = true, .seed = 71});
   worker.runtime->start();
   env.loop.advance(2s);
-  EXPECT_EQ(worker.status(), "parked") << "the pause is taken in";
+  EXPECT_EQ(worker.status(), "parked") << "the pause is applied";
   EXPECT_EQ(worker.read().state.parked_reason, "paused");
 }
 
-AE_TEST("death/one whose job another worker has claimed since is not recorded") {
+AE_TEST("process_death/a death is not recorded if another worker has claimed the job since") {
   TestEnvironment env;
   const Page left = run_until_death(env, "first", false, Page{}, create_queued);
   WorkerFixture other(env, "other", {.seed = 80});
@@ -428,13 +421,13 @@ AE_TEST("death/one whose job another worker has claimed since is not recorded") 
   WorkerFixture worker(env, "again", {.seed = 81, .slot = &slot});
   worker.runtime->start();
   env.loop.advance(2s);
-  EXPECT_EQ(named(page), "");
+  EXPECT_EQ(interrupted_in(page), "");
   EXPECT_EQ(other.read().state.process_deaths, 0U);
   other.answer(0, {.kind = OutcomeKind::success, .result = json("7")});
   EXPECT_EQ(other.status(), "completed");
 }
 
-AE_TEST("death/nothing is claimed before it is recorded, however long the store is out") {
+AE_TEST("process_death/no job is claimed before the death is recorded") {
   TestEnvironment env;
   const Page left = run_until_death(env, "first", true, Page{}, create_queued);
   Page page = left;
@@ -449,14 +442,14 @@ AE_TEST("death/nothing is claimed before it is recorded, however long the store 
   env.loop.advance(5s);
   EXPECT_FALSE(held);
   EXPECT_FALSE(worker.runtime->is_leased(kJob));
-  EXPECT_NE(named(page), "") << "it is still to be recorded";
+  EXPECT_NE(interrupted_in(page), "") << "it is not recorded yet";
   worker.script = [](const store::Call&) { return Fault::none; };
   env.loop.advance(2s);
   EXPECT_TRUE(held);
   EXPECT_EQ(worker.read().state.process_deaths, 1U);
 }
 
-AE_TEST("death/a runtime that goes while the store is out records nothing more") {
+AE_TEST("process_death/a runtime destroyed during an outage records nothing more") {
   TestEnvironment env;
   const Page left = run_until_death(env, "first", true, Page{}, create_queued);
   Page page = left;
@@ -468,10 +461,10 @@ AE_TEST("death/a runtime that goes while the store is out records nothing more")
     env.loop.advance(5s);
   }
   env.loop.advance(5s);
-  EXPECT_NE(named(page), "");
+  EXPECT_NE(interrupted_in(page), "");
 }
 
-AE_TEST("death/a page that names a job that is not there, or has ended, keeps nothing back") {
+AE_TEST("process_death/a page that names an unknown job delays nothing") {
   TestEnvironment env;
   Page page{};
   {
@@ -485,7 +478,7 @@ AE_TEST("death/a page that names a job that is not there, or has ended, keeps no
     env.loop.advance(1s);
     worker.create(plan("idempotent", kOneCall));
     EXPECT_EQ(worker.calls.size(), 1U);
-    EXPECT_EQ(named(left), "");
+    EXPECT_EQ(interrupted_in(left), "");
   }
 }
 

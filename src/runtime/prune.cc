@@ -9,6 +9,7 @@
 #include "base/hash.h"
 #include "json/json.h"
 #include "log/event.h"
+#include "log/field_names.h"
 #include "runtime/runtime.h"
 #include "store/batch_failpoints.h"
 #include "store/rules.h"
@@ -199,7 +200,7 @@ class Pruner : public std::enable_shared_from_this<Pruner> {
                                 {"hash", to_hex(hash_of(batch_))},
                                 {"jobs", std::uint64_t{batch_.size()}},
                                 {"numbers", ranges_of(numbers)}};
-    if (!request_.agent.empty()) members.emplace_back("agent", request_.agent);
+    if (!request_.agent.empty()) members.emplace_back(field::agent, request_.agent);
     if (!request_.statuses.empty()) {
       members.emplace_back("statuses", Value::array(std::vector<Value>(request_.statuses.begin(),
                                                                        request_.statuses.end())));
@@ -208,7 +209,7 @@ class Pruner : public std::enable_shared_from_this<Pruner> {
       std::vector<Member> labels;
       labels.reserve(request_.labels.size());
       for (const auto& [key, value] : request_.labels) labels.emplace_back(key, value);
-      members.emplace_back("labels", Value::object(std::move(labels)));
+      members.emplace_back(field::labels, Value::object(std::move(labels)));
     }
     return Value::object(std::move(members));
   }

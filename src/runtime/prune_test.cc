@@ -80,7 +80,7 @@ struct PruneFixture {
   }
 };
 
-AE_TEST("prune/jobs are deleted by age, each after its log is in the archive") {
+AE_TEST("prune/jobs are deleted by age, each after its log is archived") {
   PruneFixture fixture;
   for (int i = 0; i < 150; ++i)
     fixture.job("j" + std::to_string(i), i % 50 == 0 ? "waiting" : "failed");
@@ -107,7 +107,7 @@ AE_TEST("prune/jobs are deleted by age, each after its log is in the archive") {
   EXPECT_EQ((*file)["events"].items()[0]["payload"].text("input"), "j7");
 }
 
-AE_TEST("prune/what an archive does not take is not deleted") {
+AE_TEST("prune/a job that cannot be archived is not deleted") {
   PruneFixture fixture;
   fixture.job("a");
   fixture.job("b");
@@ -123,8 +123,7 @@ AE_TEST("prune/what an archive does not take is not deleted") {
   EXPECT_EQ(fixture.prune(fixture.memory, request)->jobs, 2u);
 }
 
-AE_TEST_SLOW(
-    "prune/whichever call fails or is lost, asked again it does the rest, and archives all") {
+AE_TEST_SLOW("prune/after any failed or lost call a second run deletes and archives the rest") {
   for (const store::Fault fault : {store::Fault::fail_before, store::Fault::fail_after}) {
     bool failed = true;
     for (std::uint64_t n = 1; failed; ++n) {
@@ -150,7 +149,7 @@ AE_TEST_SLOW(
   }
 }
 
-AE_TEST("prune/two that prune at once delete each job once, and both come to an end") {
+AE_TEST("prune/two concurrent runs delete each job once, and both finish") {
   PruneFixture fixture;
   for (int i = 0; i < 300; ++i) fixture.job("j" + std::to_string(i));
   fixture.loop.advance(std::chrono::hours(2));
@@ -166,7 +165,7 @@ AE_TEST("prune/two that prune at once delete each job once, and both come to an 
   EXPECT_EQ(fixture.remaining(), "");
 }
 
-AE_TEST("prune/a job whose log cannot be read stays and is named, when it was to be archived") {
+AE_TEST("prune/a job with an unreadable log is skipped and listed if it is to be archived") {
   PruneFixture fixture;
   fixture.job("good");
   store::Batch broken{.job = JobId("broken"), .authority = store::Batch::Create{{.agent = "a"}}};
@@ -185,8 +184,7 @@ AE_TEST("prune/a job whose log cannot be read stays and is named, when it was to
   ASSERT_EQ(done->skipped.size(), 1u);
   EXPECT_EQ(done->skipped[0].first.text, "broken");
   request.archive = nullptr;
-  EXPECT_EQ(fixture.prune(fixture.memory, request)->jobs, 1u)
-      << "nobody needs to read it to delete it";
+  EXPECT_EQ(fixture.prune(fixture.memory, request)->jobs, 1u) << "deletion does not read the log";
 }
 
 }  // namespace

@@ -11,13 +11,12 @@ const Outcome kInputRequired{.kind = OutcomeKind::input_required,
 
 void accept_question(WorkerFixture& worker, std::string id) {
   const std::string key = worker.read().state.waits.begin()->first;
-  ASSERT_TRUE(worker.submit({.kind = engine::ControlRequest::Kind::signal,
-                             .id = std::move(id),
-                             .correlation_key = key,
-                             .payload = json("{'action':'accept'}")}));
+  ASSERT_TRUE(worker.submit({.id = std::move(id),
+                             .body = engine::SignalRequest{
+                                 .correlation_key = key, .payload = json("{'action':'accept'}")}}));
 }
 
-AE_TEST("asking/a try is told which earlier one may have been sent, and how long a person has") {
+AE_TEST("questions/a try receives the last sent try and the time limit for an answer") {
   TestEnvironment env;
   WorkerFixture worker(env, "a", {.owned = true});
   worker.runtime->start();
@@ -50,7 +49,7 @@ AE_TEST("asking/a try is told which earlier one may have been sent, and how long
   EXPECT_EQ(worker.calls[3].call.last_sent_try, 3u);
 }
 
-AE_TEST("asking/a process that ends when its jobs rest lets no call wait for a person") {
+AE_TEST("questions/a process that exits when its jobs are idle grants no time for an answer") {
   TestEnvironment env;
   WorkerFixture worker(env, "a", {.owned = true, .is_resident = false});
   worker.create(plan("idempotent", kOneCall));
@@ -58,33 +57,33 @@ AE_TEST("asking/a process that ends when its jobs rest lets no call wait for a p
   EXPECT_EQ(worker.calls[0].call.answer_timeout, Duration(0));
 }
 
-AE_TEST("asking/a job that is cancelled while a person thinks lets go of the call") {
+AE_TEST("questions/cancelling a job abandons a call that waits for an answer") {
   TestEnvironment env;
   WorkerFixture worker(env, "a", {.owned = true});
   worker.create(plan("idempotent", kOneCall));
   worker.answer(0, kInputRequired);
   EXPECT_EQ(worker.status(), "waiting");
   EXPECT_FALSE(worker.calls[0].abandoned);
-  ASSERT_TRUE(worker.submit({.kind = engine::ControlRequest::Kind::cancel, .id = "c"}));
+  ASSERT_TRUE(worker.submit({.id = "c", .body = engine::CancelRequest{}}));
   env.loop.advance(1s);
   EXPECT_EQ(worker.status(), "cancelled");
   EXPECT_TRUE(worker.calls[0].abandoned);
 }
 
-AE_TEST("asking/a call of a tool that has a newer version since is let go of, too") {
+AE_TEST("questions/a call of a replaced tool version is abandoned too") {
   TestEnvironment env;
   WorkerFixture worker(env, "a", {.owned = true});
   worker.create(plan("idempotent", kOneCall));
   worker.answer(0, kInputRequired);
   std::deque<PendingCall> newer;
   worker.tool_registry.renew("do", {std::make_unique<ManualTool>(newer), "ffffffffffffffff"});
-  ASSERT_TRUE(worker.submit({.kind = engine::ControlRequest::Kind::cancel, .id = "c"}));
+  ASSERT_TRUE(worker.submit({.id = "c", .body = engine::CancelRequest{}}));
   env.loop.advance(1s);
   EXPECT_EQ(worker.status(), "cancelled");
   EXPECT_TRUE(worker.calls[0].abandoned);
 }
 
-AE_TEST("asking/a job that fails while a person thinks lets go of the call") {
+AE_TEST("questions/a failing job abandons a call that waits for an answer") {
   TestEnvironment env;
   WorkerFixture worker(env, "a", {.owned = true});
   worker.create(
@@ -99,21 +98,20 @@ AE_TEST("asking/a job that fails while a person thinks lets go of the call") {
   EXPECT_TRUE(worker.calls[0].abandoned);
 }
 
-AE_TEST("asking/a call that asks when its job is ending already is let go of") {
+AE_TEST("questions/a call that asks while its job is ending is abandoned") {
   TestEnvironment env;
   WorkerFixture worker(env, "a", {.owned = true});
   worker.create(plan("idempotent", kOneCall));
-  ASSERT_TRUE(worker.submit({.kind = engine::ControlRequest::Kind::cancel, .id = "c"}));
+  ASSERT_TRUE(worker.submit({.id = "c", .body = engine::CancelRequest{}}));
   env.loop.advance(1s);
-  EXPECT_FALSE(worker.calls[0].abandoned) << "it is awaited";
+  EXPECT_FALSE(worker.calls[0].abandoned) << "the call is awaited";
   worker.answer(0, kInputRequired);
   env.loop.advance(1s);
   EXPECT_EQ(worker.status(), "cancelled");
   EXPECT_TRUE(worker.calls[0].abandoned);
 }
 
-AE_TEST(
-    "asking/an item that nobody waits for lets go of its call, whether its job ends or goes on") {
+AE_TEST("questions/a map item that is no longer needed abandons its call") {
   for (const char* more : {"", ", 'on_error':'continue'"}) {
     TestEnvironment env;
     WorkerFixture worker(env, "a", {.owned = true});

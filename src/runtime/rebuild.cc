@@ -66,6 +66,10 @@ class Projector {
       out_.updated_at = event.created_at;
       match_known_ends(event);
     }
+    if (auto summary = changed_summary(state_, summary_key_)) {
+      out_.summary = *std::move(summary);
+    }
+    summary_key_ = engine::summary_key(state_);
     if (out_.last_seq == 0) job_created_ = std::move(opened.events.front());
     commit.first_seq = opened.first_seq;
     commit.last_seq = out_.last_seq = opened.last_seq;
@@ -115,6 +119,7 @@ class Projector {
     out_.agent = created.agent;
     out_.idempotency_key = or_empty(created.idempotency_key);
     out_.labels = labels_of(created.labels);
+    if (created.forked_from.is_object()) out_.forked_from = created.forked_from.text("job_id");
     if (created.priority) out_.priority = *created.priority;
     if (!or_empty(created.queue).empty()) out_.queue = *created.queue;
     std::vector<std::string> required;
@@ -148,6 +153,7 @@ class Projector {
   const std::optional<engine::Head> signed_head_ = read_signed_head(log_);
   bool end_found_ = false, signed_head_found_ = false;
   engine::State state_;
+  engine::SummaryKey summary_key_;  // after the commit before
   Event job_created_;
   // Of the plan that the job was created with
   engine::VersionPolicy versions_ = engine::VersionPolicy::warn;

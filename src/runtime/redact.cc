@@ -15,6 +15,7 @@
 #include "engine/heart/side_record.h"
 #include "engine/state/retained_value.h"
 #include "json/json.h"
+#include "log/field_names.h"
 #include "log/redacted.h"
 #include "log/seal.h"
 #include "runtime/retained_values.h"
@@ -25,7 +26,7 @@ namespace {
 
 constexpr int kRedactTries = 8;
 // The field name of a job's blind.
-constexpr std::string_view kBlind = "blind";
+constexpr std::string_view kBlind = field::blind;
 
 std::string join_names(const std::vector<std::string>& names) {
   std::string text;
@@ -74,7 +75,8 @@ class RedactionBuilder {
     AE_ASSIGN(const std::size_t erased, erase_effects(redaction));
     if (result.erased.empty() && erased == 0) return std::nullopt;
     AE_TRY(rewrite(redaction));
-    std::vector<Member> detail{{"reason", request_.reason}, {"values", names_json(result.erased)}};
+    std::vector<Member> detail{{field::reason, request_.reason},
+                               {"values", names_json(result.erased)}};
     if (erased > 0) detail.emplace_back("effects", std::uint64_t{erased});
     redaction.audit = {.by = request_.by,
                        .act = "redact",
@@ -179,7 +181,7 @@ class RedactionBuilder {
 
   // An event of a newer version may name a call with the same fields.
   void add_unknown(const UnknownEvent& event) {
-    for (const char* name : {"invocation_id", "result_of"}) {
+    for (const char* name : {field::invocation_id, field::result_of}) {
       const std::string invocation(event.payload.text(name));
       if (!invocation.empty()) invocations_.insert(invocation);
     }
@@ -339,7 +341,7 @@ class FamilyRedaction : public std::enable_shared_from_this<FamilyRedaction> {
   void add_audit_row(const store::AuditRow& row) {
     const auto entry = parse_json(row.body);
     if (!entry || entry->text("act") != "fork") return;
-    const std::string fork((*entry)["detail"].text("fork"));
+    const std::string fork((*entry)[field::detail].text("fork"));
     if (fork.empty()) return;
     forks_of_[std::string(entry->text("job"))].push_back(JobId(fork));
     origins_.insert_or_assign(fork, JobId(std::string(entry->text("job"))));
@@ -498,7 +500,7 @@ class FamilyRedaction : public std::enable_shared_from_this<FamilyRedaction> {
       if (!blinded_ || !may_have_blind(relative)) continue;
       const bool known = blind_ && !relative.is_unreadable;
       result.retained.push_back(
-          {"blind", where,
+          {field::blind, where,
            std::string(known ? "it has" : "it may have") +
                " the blind of this job: with it a guess of an erased value can be "
                "confirmed; redact that job too"});

@@ -74,7 +74,7 @@ struct RedactFixture {
   std::size_t answered = 0;
 };
 
-AE_TEST("redact/with its tree, no fork is written before the job itself is known to have ended") {
+AE_TEST("redact/with --tree no fork is redacted before the job itself has ended") {
   RedactFixture e;
   e.fork(kJob, kFork);
   e.settle();
@@ -99,7 +99,7 @@ AE_TEST("redact/with its tree, no fork is written before the job itself is known
   EXPECT_GT(e.erased(kJob), 0u);
 }
 
-AE_TEST("redact/with its tree, the forks of a job that was deleted keep their values") {
+AE_TEST("redact/with --tree the forks of a pruned job keep their values") {
   RedactFixture e;
   e.end_all();
   e.env.loop.advance(2h);
@@ -125,7 +125,7 @@ bool lists(const RedactResult& redacted, std::string_view what, const JobId& job
 
 const JobId kThird("job-3");
 
-AE_TEST("redact/the answer names each job that keeps the blind, the origin and other forks too") {
+AE_TEST("redact/the result lists every job that keeps the blind, also the origin and other forks") {
   RedactFixture e;
   e.end_all();
   e.fork(kJob, kFork);
@@ -164,7 +164,7 @@ AE_TEST("redact/a single value with --keep-forks lists the forks' copies and the
   EXPECT_TRUE(lists(*done, "blind", kFork));
 }
 
-AE_TEST("redact/a fork of which only the blind is left goes with the tree, unless it is kept") {
+AE_TEST("redact/a fork with only its blind left is redacted with the tree") {
   RedactFixture e;
   e.end_all();
   e.fork(kJob, kFork);
@@ -184,7 +184,7 @@ AE_TEST("redact/a fork of which only the blind is left goes with the tree, unles
   EXPECT_TRUE(e.job_created(kFork).blind.erased);
 }
 
-AE_TEST("redact/with --keep-blind a fork of which only the blind is left is no holder of values") {
+AE_TEST("redact/with --keep-blind a fork with only its blind left is not listed for values") {
   RedactFixture e;
   e.end_all();
   e.fork(kJob, kFork);
@@ -197,7 +197,7 @@ AE_TEST("redact/with --keep-blind a fork of which only the blind is left is no h
   EXPECT_FALSE(lists(*done, "copies of values", kFork));
 }
 
-AE_TEST("redact/a fork that is made between the look at the audit log and the write is listed") {
+AE_TEST("redact/a fork made between the read of the audit log and the write is listed") {
   RedactFixture e;
   e.end_all();
   e.worker.script = [](const store::Call& call) {
@@ -209,7 +209,7 @@ AE_TEST("redact/a fork that is made between the look at the audit log and the wr
   runtime::redact(*e.worker.faulty, request,
                   [&](Result<RedactResult> redacted) { answer = std::move(redacted); });
   e.env.loop.run_ready();
-  ASSERT_FALSE(answer) << "its write is on the way";
+  ASSERT_FALSE(answer) << "its write is in flight";
   e.fork(kJob, kFork);
   e.settle();
   ASSERT_TRUE(answer && answer->has_value()) << (answer ? (*answer).error().message : "");
@@ -218,16 +218,16 @@ AE_TEST("redact/a fork that is made between the look at the audit log and the wr
   EXPECT_TRUE(lists(**answer, "copies of values", kFork));
 }
 
-AE_TEST("redact/an audit log that cannot be read after the write is no failure of the redaction") {
+AE_TEST("redact/an unreadable audit log after the write does not fail the redaction") {
   RedactFixture e;
   e.end_all();
-  std::size_t asked = 0;
+  std::size_t reads = 0;
   e.worker.script = [&](const store::Call& call) {
-    return call.method == Method::read_audit_log && ++asked == 2 ? Fault::fail_before : Fault::none;
+    return call.method == Method::read_audit_log && ++reads == 2 ? Fault::fail_before : Fault::none;
   };
   const auto done = e.redact({.job = kJob, .all = true});
   ASSERT_TRUE(done) << done.error().message;
-  EXPECT_EQ(asked, 2u);
+  EXPECT_EQ(reads, 2u);
   EXPECT_TRUE(std::ranges::any_of(done->retained, [](const RetainedValue& one) {
     return one.where == "forks made during the redaction";
   }));

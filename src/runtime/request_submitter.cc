@@ -25,34 +25,24 @@ constexpr Duration kPollMax = std::chrono::milliseconds(500);
 // A request that loses this many races in a row fails with unavailable
 constexpr int kRequestTries = 64;
 
-// A request has one inbox entry, however often it is sent; requests about different subjects may
-// use the same id.
-std::string inbox_id(const engine::ControlRequest& request) {
-  return to_hex(
-      sha256(canonical(Value::object({{"about", request.correlation_key + request.approval},
-                                      {"channel", request.channel},
-                                      {"id", request.id},
-                                      {"kind", static_cast<int>(request.kind)}}))));
+// The correlation key of the answered wait. "" = the request names an approval or a call.
+std::string_view key_of(const engine::ControlRequest& request) {
+  const auto* const signal = request.as<engine::SignalRequest>();
+  return signal == nullptr ? std::string_view() : signal->correlation_key;
 }
 
-// May these two requests concern the same wait or the same call? A request names its wait by its
-// correlation key or by its approval id.
-bool concern_same_wait(const engine::ControlRequest& before,
-                       const engine::ControlRequest& request) {
-  using Kind = engine::ControlRequest::Kind;
-  const auto answers = [](const engine::ControlRequest& a) {
-    return a.kind == Kind::signal || a.kind == Kind::resolve;
+// Must `before`, which was accepted first, be applied first? Messages of one channel, and requests
+// that may answer the same wait or the same call.
+bool applies_before(const engine::ControlRequest& before, const engine::ControlRequest& request) {
+  const auto* const earlier = before.as<engine::MessageRequest>();
+  const auto* const message = request.as<engine::MessageRequest>();
+  if (earlier != nullptr && message != nullptr) return earlier->channel == message->channel;
+  const auto answers = [](const engine::ControlRequest& one) {
+    return one.is<engine::SignalRequest, engine::ResolveRequest>();
   };
   if (!answers(before) || !answers(request)) return false;
-  const bool keys = !before.correlation_key.empty() && !request.correlation_key.empty();
-  return !keys || before.correlation_key == request.correlation_key;
-}
-
-// Must `before`, which was accepted first, be applied first?
-bool applies_before(const engine::ControlRequest& before, const engine::ControlRequest& request) {
-  const bool same_channel = before.kind == engine::ControlRequest::Kind::message &&
-                            request.kind == before.kind && request.channel == before.channel;
-  return same_channel || concern_same_wait(before, request);
+  const std::string_view first = key_of(before), key = key_of(request);
+  return first.empty() || key.empty() || first == key;
 }
 
 Result<engine::ControlRequest> read_entry(const JobId& job, const store::InboxEntry& entry) {
@@ -69,7 +59,7 @@ Result<std::vector<AppliedEntry>> collect_earlier_requests(
     const engine::ControlRequest& new_request, const engine::DecisionContext& context,
     const engine::PlanSource& plans, std::vector<EventBody>& events) {
   std::vector<AppliedEntry> entries;
-  const std::string own_id = inbox_id(new_request);
+  const std::string own_id = engine::inbox_id(new_request);
   for (const store::InboxEntry& entry : inbox) {
     const auto request = read_entry(state.job, entry);
     if (!request || !applies_before(*request, new_request)) continue;
@@ -97,7 +87,7 @@ Status apply_remaining_requests(const engine::State& state,
     if (std::ranges::find(entries, entry.number, &AppliedEntry::number) != entries.end()) continue;
     AE_ASSIGN(const engine::ControlRequest request, read_entry(state.job, entry));
     entries.push_back({.number = entry.number, .id = entry.id, .reply = {}});
-    if (request.kind == engine::ControlRequest::Kind::timers) continue;
+    if (request.is<engine::TimersRequest>()) continue;
     auto applied = engine::apply_accepted(state, request, context);
     entries.back().reply = reply_text(applied.answer);
     for (EventBody& draft : applied.events) AE_TRY(follow(std::move(draft)));
@@ -109,33 +99,47 @@ Status apply_remaining_requests(const engine::State& state,
 // again later, and may close the wait of this request before the wait expires.
 Status check_in_time(const JobSnapshot& read, const engine::ControlRequest& request, Instant now) {
   for (const store::InboxEntry& entry : read.inbox) {
-    if (entry.id == inbox_id(request)) return {};
+    if (entry.id == engine::inbox_id(request)) return {};
     const auto before = read_entry(read.state.job, entry);
     if (before && applies_before(*before, request)) return {};
   }
   return engine::check_not_expired(read.state, request, now);
 }
 
-bool is_counted(const engine::ControlRequest& request) {
-  return request.kind == engine::ControlRequest::Kind::signal ||
-         request.kind == engine::ControlRequest::Kind::message;
-}
-
 // Importing a late result may be what kills the process: for a worn-out job, its next attempt does
 // that. These requests do not depend on the outcome of a call.
 bool skips_late_results(const engine::State& state, const engine::ControlRequest& request) {
-  using Kind = engine::ControlRequest::Kind;
-  switch (request.kind) {
-    case Kind::pause:
-    case Kind::resume:
-    case Kind::cancel:
-    case Kind::timers:
-    case Kind::version:
-      // After the job ended, a late result is only noted.
-      return state.is_worn_out() && !engine::is_terminal(state.status);
-    default:
-      return false;
+  const bool needs_no_outcome =
+      request.is<engine::PauseRequest, engine::ResumeRequest, engine::CancelRequest,
+                 engine::TimersRequest, engine::VersionRequest>();
+  // After the job ended, a late result is only noted.
+  return needs_no_outcome && state.is_worn_out() && !engine::is_terminal(state.status);
+}
+
+// Applies the late results of the job; `events` receives their events.
+Status import_late_results(JobSnapshot& read, Instant now, const engine::PlanSource& plans,
+                           std::vector<EventBody>& events) {
+  AE_ASSIGN(events, engine::import_stored_effects(read.state, stored_effects(read.effects)));
+  for (const EventBody& draft : events) AE_TRY(engine::apply(read.state, draft, now, plans));
+  return {};
+}
+
+// Of a job that is ending: applies the rest of its inbox; if nothing is in flight, the job ends in
+// this commit. `entries`, `follow`: as for apply_remaining_requests.
+Status finish_ending_job(const engine::State& state, const std::vector<store::InboxEntry>& inbox,
+                         const engine::DecisionContext& context, std::vector<AppliedEntry>& entries,
+                         const std::function<Status(EventBody)>& follow) {
+  if (!state.ending) return {};
+  AE_TRY(apply_remaining_requests(state, inbox, context, entries, follow));
+  while (!engine::is_terminal(state.status)) {
+    engine::Decision decision = engine::decide(state, context);
+    if (decision.events.empty()) break;
+    for (EventBody& draft : decision.events) {
+      const Status followed = follow(std::move(draft));
+      AE_CHECK(followed, followed.error().message);
+    }
   }
+  return {};
 }
 
 }  // namespace
@@ -155,8 +159,7 @@ struct RequestSubmitter::ActiveRequest {
 
 void RequestSubmitter::submit(JobId job, engine::ControlRequest request,
                               async::Done<Result<Value>> done) {
-  if (canonical_exceeds(request.payload, kValueMax) ||
-      (request.result && canonical_exceeds(*request.result, kValueMax))) {
+  if (engine::is_too_large(request)) {
     return world_.loop.post([done = std::move(done)]() mutable {
       done(fail(Code::payload_too_large,
                 "a payload may have " + std::to_string(kValueMax >> 20) +
@@ -172,11 +175,11 @@ void RequestSubmitter::submit(JobId job, engine::ControlRequest request,
 }
 
 void RequestSubmitter::submit_late_result(JobId job, async::Done<Result<Value>> done) {
-  try_request(std::make_shared<ActiveRequest>(ActiveRequest{
-      .job = std::move(job),
-      .request = {.kind = engine::ControlRequest::Kind::timers, .id = new_uuid(world_)},
-      .done = std::move(done),
-      .must_notify = true}));
+  try_request(std::make_shared<ActiveRequest>(
+      ActiveRequest{.job = std::move(job),
+                    .request = {.id = new_uuid(world_), .body = engine::TimersRequest{}},
+                    .done = std::move(done),
+                    .must_notify = true}));
 }
 
 void RequestSubmitter::try_request(std::shared_ptr<ActiveRequest> active) {
@@ -195,15 +198,12 @@ void RequestSubmitter::apply_or_enqueue(std::shared_ptr<ActiveRequest> active, J
   if (read.row.claim) return enqueue(std::move(active), std::move(read));
   const engine::DecisionContext context = request_context();
   const Instant now = context.now;
-  // Late results are applied first: they are facts, whatever the request says.
+  const engine::SummaryKey summary_key = engine::summary_key(read.state);
+  // Late results are applied first: they are facts, and no request can change them.
   std::vector<EventBody> events;
   if (!skips_late_results(read.state, active->request)) {
-    auto imported = engine::import_stored_effects(read.state, stored_effects(read.effects));
-    if (!imported) return active->done(std::unexpected(imported.error()));
-    events = std::move(*imported);
-    for (const EventBody& draft : events) {
-      Status applied = engine::apply(read.state, draft, now, plans_.source());
-      if (!applied) return active->done(std::unexpected(applied.error()));
+    if (auto imported = import_late_results(read, now, plans_.source(), events); !imported) {
+      return active->done(std::unexpected(imported.error()));
     }
   }
   auto entries = collect_earlier_requests(read.state, read.inbox, active->request, context,
@@ -227,7 +227,7 @@ void RequestSubmitter::apply_or_enqueue(std::shared_ptr<ActiveRequest> active, J
     return active->done(answer);
   }
   const std::uint64_t accepted = read.state.signals + read.inbox.size() - entries->size();
-  if (is_counted(active->request) && accepted >= engine::kSignalsMax)
+  if (engine::is_counted(active->request) && accepted >= engine::kSignalsMax)
     return active->done(std::unexpected(engine::signals_limit_error()));
   std::vector<std::pair<InvocationId, std::uint32_t>> decided;
   const auto follow = [&](EventBody draft) -> Status {
@@ -244,26 +244,16 @@ void RequestSubmitter::apply_or_enqueue(std::shared_ptr<ActiveRequest> active, J
       }
     }
   }
-  if (read.state.ending) {
-    if (auto followed = apply_remaining_requests(read.state, read.inbox, context, *entries, follow);
-        !followed) {
-      return active->done(std::unexpected(followed.error()));
-    }
-  }
-  // If nothing is in flight, a job that is ending ends in this commit.
-  while (read.state.ending && !engine::is_terminal(read.state.status)) {
-    engine::Decision decision = engine::decide(read.state, context);
-    if (decision.events.empty()) break;
-    for (EventBody& draft : decision.events) {
-      const Status followed = follow(std::move(draft));
-      AE_CHECK(followed, followed.error().message);
-    }
+  if (auto finished = finish_ending_job(read.state, read.inbox, context, *entries, follow);
+      !finished) {
+    return active->done(std::unexpected(finished.error()));
   }
   LogWriter writer(world_, active->job, {read.row.last_seq, read.row.head}, now, std::nullopt);
   store::Batch batch;
   auto sealed_events = writer.append(std::move(events), row_of(read.state), batch);
   if (!sealed_events) return active->done(std::unexpected(sealed_events.error()));
   batch.authority = store::Batch::Unleased{};
+  batch.summary = changed_summary(read.state, summary_key);
   batch.effects_absent = std::move(decided);
   consume(*std::move(entries), batch);
   sign_head(world_, writer.end(), now, batch);
@@ -272,33 +262,37 @@ void RequestSubmitter::apply_or_enqueue(std::shared_ptr<ActiveRequest> active, J
   commit_until_known(world_, alive_.watch(), std::make_shared<store::Batch>(std::move(batch)),
                      [this, active, sealed_events = *std::move(sealed_events), answer,
                       read = std::move(read)](Result<store::CommitResult> result) mutable {
-                       if (!result) {
-                         const Code code = result.error().code;
-                         if (code == Code::held || code == Code::sequence_conflict)
-                           return try_request(active);
-                         return active->done(std::unexpected(result.error()));
-                       }
-                       host_.on_committed_events(active->job, sealed_events);
-                       if (read.state.ending) {
-                         for (const OpenQuestion& question : open_questions_of(read.state)) {
-                           abandon_question(world_.tool_registry, question);
-                         }
-                       }
-                       const bool may_claim =
-                           host_.may_claim(read.row.agent, read.row.capabilities);
-                       reader_.cache_state(active->job, std::move(read));
-                       active->done(answer);
-                       if (may_claim) host_.on_claimable();
+                       if (result)
+                         return on_applied(active, std::move(read), sealed_events, answer);
+                       const Code code = result.error().code;
+                       if (code == Code::held || code == Code::sequence_conflict)
+                         return try_request(active);
+                       active->done(std::unexpected(result.error()));
                      });
+}
+
+// The events of the request are durable. `read`: the job after them.
+void RequestSubmitter::on_applied(const std::shared_ptr<ActiveRequest>& active, JobSnapshot&& read,
+                                  const std::vector<Event>& events, const Result<Value>& answer) {
+  host_.on_committed_events(active->job, events);
+  if (read.state.ending) {
+    for (const OpenQuestion& question : open_questions_of(read.state)) {
+      abandon_question(world_.tool_registry, question);
+    }
+  }
+  const bool may_claim = host_.may_claim(read.row.agent, read.row.capabilities);
+  reader_.cache_state(active->job, std::move(read));
+  active->done(answer);
+  if (may_claim) host_.on_claimable();
 }
 
 // A worker holds the job: writes the request to its inbox.
 void RequestSubmitter::enqueue(std::shared_ptr<ActiveRequest> active, JobSnapshot&& read) {
   engine::ControlRequest& request = active->request;
   // The lease holder fires its timers, after the entries of the inbox.
-  if (request.kind == engine::ControlRequest::Kind::timers && !active->must_notify)
+  if (request.is<engine::TimersRequest>() && !active->must_notify)
     return active->done(Value::object({{"fired", 0}}));
-  if (is_counted(request) && read.state.signals + read.inbox.size() >= engine::kSignalsMax)
+  if (engine::is_counted(request) && read.state.signals + read.inbox.size() >= engine::kSignalsMax)
     return active->done(std::unexpected(engine::signals_limit_error()));
   const engine::DecisionContext context = request_context();
   const auto applied = engine::apply_request(read.state, request, context);
@@ -308,29 +302,30 @@ void RequestSubmitter::enqueue(std::shared_ptr<ActiveRequest> active, JobSnapsho
   }
   // An entry that is applied first may change whether this request applies; a message is recorded
   // in any case.
-  using Kind = engine::ControlRequest::Kind;
-  const bool first = read.inbox.empty() && request.kind != Kind::timers;
+  const bool first = read.inbox.empty() && !request.is<engine::TimersRequest>();
   if (first && applied && applied->events.empty()) return active->done(applied->answer);
-  active->applies = applied && (first || request.kind == Kind::message);
+  active->applies = applied && (first || request.is<engine::MessageRequest>());
   // It is applied later: this binds it to the try whose outcome its author has seen as unknown.
-  if (applied && request.kind == engine::ControlRequest::Kind::resolve)
-    request.try_no = applied->try_no;
+  auto* const resolve = std::get_if<engine::ResolveRequest>(&request.body);
+  if (applied && resolve != nullptr) resolve->try_no = applied->try_no;
   reader_.cache_state(active->job, std::move(read));
-  store::InboxEntry entry{.number = 0, .id = inbox_id(request), .request = {}};
+  store::InboxEntry entry{.number = 0, .id = engine::inbox_id(request), .request = {}};
   active->entry = entry.id;
   entry.request = canonical(
       engine::with_checksum(engine::inbox_location(active->job, entry.id), request.to_json()));
-  world_.store.put_inbox(
-      active->job, std::move(entry), [this, alive = alive_.watch(), active](Result<void> put) {
-        if (!alive) return;
-        if (!put && put.error().code == Code::not_held) return try_request(active);
-        if (!put) return active->done(std::unexpected(put.error()));
-        const bool has_reply = active->request.kind != engine::ControlRequest::Kind::timers;
-        if (has_reply) waiting_.emplace(std::pair(active->job, active->entry), active);
-        host_.on_inbox_written(active->job);
-        if (!has_reply) return active->done(Value::object({{"accepted", true}}));
-        poll_later(active);
-      });
+  world_.store.put_inbox(active->job, std::move(entry),
+                         [this, alive = alive_.watch(), active](Result<void> put) {
+                           if (!alive) return;
+                           if (!put && put.error().code == Code::not_held)
+                             return try_request(active);
+                           if (!put) return active->done(std::unexpected(put.error()));
+                           const bool has_reply = !active->request.is<engine::TimersRequest>();
+                           if (has_reply)
+                             waiting_.emplace(std::pair(active->job, active->entry), active);
+                           host_.on_inbox_written(active->job);
+                           if (!has_reply) return active->done(Value::object({{"accepted", true}}));
+                           poll_later(active);
+                         });
 }
 
 // The reply of a lease holder in this process arrives by on_reply, that of another one is read.
@@ -360,7 +355,7 @@ void RequestSubmitter::on_polled(const std::shared_ptr<ActiveRequest>& active,
   if (state->pending && active->waited < kReplyWait) return poll_later(active);
   // No process runs the job now, or one of an earlier version: the request is applied later, or was
   // applied without a reply.
-  if (active->request.kind == engine::ControlRequest::Kind::plan) {
+  if (active->request.is<engine::PlanRequest>()) {
     return finish(active, fail(Code::unknown_outcome,
                                "the plan is in the job's inbox, and the lease holder has not "
                                "checked it yet; the hash of the job's plan shows whether it was "

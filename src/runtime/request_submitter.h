@@ -60,6 +60,8 @@ class RequestSubmitter {
   struct ActiveRequest;
   void try_request(std::shared_ptr<ActiveRequest> active);
   void apply_or_enqueue(std::shared_ptr<ActiveRequest> active, JobSnapshot&& read);
+  void on_applied(const std::shared_ptr<ActiveRequest>& active, JobSnapshot&& read,
+                  const std::vector<Event>& events, const Result<Value>& answer);
   void enqueue(std::shared_ptr<ActiveRequest> active, JobSnapshot&& read);
   void poll_later(const std::shared_ptr<ActiveRequest>& active);
   void on_polled(const std::shared_ptr<ActiveRequest>& active,

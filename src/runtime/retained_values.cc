@@ -10,6 +10,8 @@
 #include <variant>
 
 #include "engine/state/retained_value.h"
+#include "log/decisions.h"
+#include "log/field_names.h"
 #include "log/redacted.h"
 #include "runtime/row.h"
 
@@ -21,9 +23,10 @@ constexpr std::string_view kNoValue =
 
 // Set by the runtime, or names of parts of the plan: one entry covers all of them.
 constexpr auto kNames = std::to_array<std::string_view>(
-    {"agent", "approval_id", "attempt_id", "command_id", "effect_id", "execution_version",
-     "external_key", "input_ref", "llm_model", "llm_provider", "node_id", "planned_by",
-     "planner_version", "tool_name", "worker_id"});
+    {field::agent, field::approval_id, field::attempt_id, field::command_id, field::effect_id,
+     field::execution_version, field::external_key, field::input_ref, field::llm_model,
+     field::llm_provider, field::node_id, field::planned_by, field::planner_version,
+     field::tool_name, field::worker_id});
 
 bool is_text(FieldKind kind, std::string_view name) {
   const bool text = kind == FieldKind::text || kind == FieldKind::json || kind == FieldKind::error;
@@ -42,9 +45,9 @@ std::string events_text(const std::vector<std::uint64_t>& seqs) {
 std::string retained_part_name(const Event& event) {
   const auto* decision = as<DecisionRecorded>(event);
   const std::string_view kind = decision != nullptr ? decision->kind.view() : std::string_view();
-  if (kind == "branch") return "the number of items of a map";
-  if (kind == "tool_choice") return "which tools a model chose";
-  if (kind == "end") return "the code with which the job ends";
+  if (kind == MapListed::kKind) return "the number of items of a map";
+  if (kind == ToolChosen::kKind) return "which tools a model chose";
+  if (kind == EndDecided::kKind) return "the code with which the job ends";
   return "the names and hashes of an approval";
 }
 
@@ -116,8 +119,8 @@ void add_side_records(const std::vector<Event>& events, const store::LoadedJob& 
                       "the course of the job, without its contents"});
   const JobCreated& created = job_created_of(events.front());
   const std::pair<const char*, bool> found_by[] = {
-      {"idempotency_key", created.idempotency_key.has_value()},
-      {"labels", !created.labels.is_null()}};
+      {field::idempotency_key, created.idempotency_key.has_value()},
+      {field::labels, !created.labels.is_null()}};
   for (const auto& [name, present] : found_by) {
     if (present) retained.push_back({name, "the job's row", "jobs are found by it"});
   }
@@ -154,7 +157,7 @@ std::vector<RetainedValue> retained_values(const JobId& job, const std::vector<E
          "the job has no blind: a guess of a value can be confirmed with them"});
   } else if (request.keep_blind && blind_of(created)) {
     retained.push_back(
-        {"blind", "event 1",
+        {field::blind, "event 1",
          "--keep-blind: a guess of an erased value can be confirmed with arguments_hash, "
          "idempotency_key, prompt_hash, plan_input_hash and request_hash"});
   }

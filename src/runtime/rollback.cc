@@ -47,7 +47,7 @@ class RollbackParker : public std::enable_shared_from_this<RollbackParker> {
 
   void load_page() {
     if (statuses_.empty()) return done_(result_);
-    filter_.status = statuses_.back();
+    filter_.statuses = {statuses_.back()};
     filter_.limit = kRollbackPage;
     store_.query(filter_, [self = shared_from_this()](Result<std::vector<store::JobRow>> rows) {
       if (!rows) return self->done_(std::unexpected(rows.error()));
@@ -72,10 +72,10 @@ class RollbackParker : public std::enable_shared_from_this<RollbackParker> {
   }
 
   void park_one(const JobId& job) {
-    engine::ControlRequest request{.kind = engine::ControlRequest::Kind::pause,
-                                   .id = "rolled-back-" + token_,
-                                   .by = by_,
-                                   .reason = std::string(code_name(Code::store_rolled_back))};
+    engine::ControlRequest request{
+        .id = "rolled-back-" + token_,
+        .by = by_,
+        .body = engine::PauseRequest{.reason = std::string(code_name(Code::store_rolled_back))}};
     runtime_.submit_request(
         job, std::move(request), [self = shared_from_this(), job](Result<Value> answer) {
           if (!answer && answer.error().code == Code::job_terminal) {
@@ -83,7 +83,8 @@ class RollbackParker : public std::enable_shared_from_this<RollbackParker> {
           } else if (!answer) {
             return self->done_(
                 std::unexpected(std::move(answer).error().with_context("job " + job.text)));
-          } else if (answer->find("paused") != nullptr || self->filter_.status == "parked") {
+          } else if (answer->find("paused") != nullptr ||
+                     self->filter_.statuses.front() == "parked") {
             self->result_.parked++;
           } else {
             self->result_.pausing++;

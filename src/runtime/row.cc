@@ -1,6 +1,7 @@
 #include "runtime/row.h"
 
 #include "json/json.h"
+#include "log/field_names.h"
 
 namespace ae::runtime {
 
@@ -35,6 +36,17 @@ store::RowState row_of(const engine::State& state) {
   return row;
 }
 
+store::Summary summary_of(const engine::State& state) {
+  return {.error = state.error ? state.error->code : std::string(),
+          .body = canonical(engine::summary_view(state))};
+}
+
+std::optional<store::Summary> changed_summary(const engine::State& state,
+                                              const engine::SummaryKey& before) {
+  if (engine::summary_key(state) == before) return std::nullopt;
+  return summary_of(state);
+}
+
 Value labels_value(const Labels& labels) {
   std::vector<Member> members;
   members.reserve(labels.size());
@@ -52,11 +64,13 @@ Labels labels_of(const Value& object) {
 }
 
 Hash request_hash(std::string_view blind, const JobRequest& request) {
-  Value identity = Value::object(
-      {{"agent", request.agent}, {"input", request.input}, {"labels", request.labels}});
-  if (!request.forked_from.is_null()) identity = identity.with("forked_from", request.forked_from);
+  Value identity = Value::object({{field::agent, request.agent},
+                                  {field::input, request.input},
+                                  {field::labels, request.labels}});
+  if (!request.forked_from.is_null())
+    identity = identity.with(field::forked_from, request.forked_from);
   if (!request.explicit_options.is_null())
-    identity = identity.with("asked", request.explicit_options);
+    identity = identity.with(field::asked, request.explicit_options);
   return *hash_from_hex(blinded_hash(blind, canonical(identity)));
 }
 

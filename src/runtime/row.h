@@ -13,6 +13,7 @@
 
 #include "base/hash.h"
 #include "engine/state/state.h"
+#include "inspect/summary.h"
 #include "json/value.h"
 #include "log/event.h"
 #include "plan/plan.h"
@@ -21,6 +22,10 @@
 namespace ae::runtime {
 
 store::RowState row_of(const engine::State& state);
+store::Summary summary_of(const engine::State& state);
+// The summary, if its key differs from `before`, the key after the commit before; then it is written.
+std::optional<store::Summary> changed_summary(const engine::State& state,
+                                              const engine::SummaryKey& before);
 
 using Labels = std::vector<std::pair<std::string, std::string>>;
 Value labels_value(const Labels& labels);

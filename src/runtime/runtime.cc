@@ -8,6 +8,7 @@
 #include "async/failpoint.h"
 #include "engine/heart/ingest.h"
 #include "json/json.h"
+#include "log/field_names.h"
 #include "runtime/output_hub.h"
 #include "runtime/process_death.h"
 
@@ -70,7 +71,7 @@ void Runtime::sweep_versions() {
 
 // Submits the versions that this process offers to a job.
 void Runtime::offer_versions(const JobId& job, async::Done<Result<bool>> resumed) {
-  submit_request(job, {.kind = engine::ControlRequest::Kind::version, .by = options_.worker},
+  submit_request(job, {.by = options_.worker, .body = engine::VersionRequest{}},
                  [resumed = std::move(resumed)](Result<Value> answer) mutable {
                    if (!answer) return resumed(std::unexpected(answer.error()));
                    resumed((*answer)["resumed"] == Value(true));
@@ -261,7 +262,7 @@ void Runtime::announce(Duration ttl) {
                                                  {"capabilities", texts(options_.capabilities)},
                                                  {"jobs_max", std::uint64_t{options_.leased_max}},
                                                  {"offers", texts(offered_)},
-                                                 {"version", options_.execution_version}})),
+                                                 {field::version, options_.execution_version}})),
                         ttl);
 }
 
@@ -372,7 +373,7 @@ void Runtime::fire_due_timers() {
     };
     auto page = std::make_shared<Page>(Page{.left = due->size(), .full = due->size() == kDuePage});
     for (const JobId& job : *due) {
-      submit_request(job, {.kind = engine::ControlRequest::Kind::timers},
+      submit_request(job, {.body = engine::TimersRequest{}},
                      [this, alive = alive_.watch(), page](const Result<Value>& answer) {
                        page->fired = page->fired || (answer && (*answer)["fired"] != Value(0));
                        if (--page->left > 0 || !page->full || !page->fired || !alive) return;

@@ -55,10 +55,14 @@ class Runtime : private JobDriverHost, private RequestHost {
   // Claims this job for this process if it can be claimed now; false: it cannot.
   void claim_job(JobId job, async::Done<Result<bool>> done);
   using JobSnapshot = runtime::JobSnapshot;
-  // As JobReader::read and read_state.
+  JobReader& reader() { return job_reader_; }
+  // The whole snapshot, of a short log: it is destroyed on the loop.
   void read(JobId job, async::Done<Result<JobSnapshot>> done) {
-    job_reader_.read(job, std::move(done));
+    job_reader_.read<JobSnapshot>(
+        job, {}, [](JobSnapshot& read) -> Result<JobSnapshot> { return std::move(read); },
+        std::move(done));
   }
+  // As JobReader::read_state.
   void read_state(JobId job, async::Done<Result<JobSnapshot>> done) {
     job_reader_.read_state(job, std::move(done));
   }
@@ -149,6 +153,9 @@ class Runtime : private JobDriverHost, private RequestHost {
   void schedule_next_due();
   void heartbeat();
   void announce(Duration ttl);
+  struct CreatedJob;
+  bool can_start(const store::NewJob& row) const;
+  void on_created(CreatedJob created, Result<store::CommitResult> result);
   void compare_with_existing(JobId job, Hash known, JobRequest job_request,
                              async::Done<Result<CreateResult>> done);
   JobDriverHost& host() { return *this; }

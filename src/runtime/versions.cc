@@ -106,7 +106,7 @@ void VersionSweeper::sweep(std::vector<std::string> agents) {
   offer_changed_ = false;
   auto sweep_run = std::make_shared<Sweep>();
   sweep_run->agents = std::move(agents);
-  sweep_run->filter.status = "parked";
+  sweep_run->filter.statuses = {"parked"};
   sweep_run->filter.limit = kVersionsPage;
   next_page(std::move(sweep_run));
 }

@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "async/executor.h"
 #include "async/loop.h"
 #include "base/ids.h"
 #include "base/sign.h"
@@ -79,6 +80,8 @@ struct World {
   OutputHub* output_hub = nullptr;     // buffers partial model output; null: it is discarded
   // Names the job whose slice is running; null: process deaths are not counted
   RunningSlot* slot = nullptr;
+  // Runs reads of whole logs; null: they run on the loop.
+  async::Executor* readers = nullptr;
 };
 
 // A UUIDv7 with the time of the store.

@@ -13,8 +13,7 @@ Value json(const char* text) {
   return value ? *value : Value();
 }
 
-AE_TEST(
-    "schema/closed schema/every object of it refuses what it does not name, at whatever depth") {
+AE_TEST("schema/closed schema/a schema is closed if every object in it rejects unnamed members") {
   for (const char* closed :
        {R"({"type":"string"})", R"({"type":"object","additionalProperties":false})",
         R"({"type":"array","items":{"type":"object","additionalProperties":false}})",
@@ -31,7 +30,7 @@ AE_TEST(
   }
 }
 
-AE_TEST("schema/closed schema/a complete one is closed, and requires all that it names") {
+AE_TEST("schema/closed schema/a complete schema is closed and requires every member it names") {
   EXPECT_TRUE(is_complete(json(
       R"({"type":"object","additionalProperties":false,"properties":{"a":{"type":"string"}},"required":["a"]})")));
   EXPECT_TRUE(is_complete(json(R"({"type":"object","additionalProperties":false})")));

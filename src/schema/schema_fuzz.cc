@@ -16,7 +16,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const auto schema = ae::Schema::compile(*schema_value);
   const auto value = ae::parse_json(bytes.substr(std::min(source.size() + 1, bytes.size())));
   if (!schema || !value) return 0;
-  const auto faults = schema->validate(*value);
-  AE_CHECK(faults.size() <= 17 && faults.empty() == schema->check(*value).has_value());
+  const auto violations = schema->validate(*value);
+  AE_CHECK(violations.size() <= 17 && violations.empty() == schema->check(*value).has_value());
   return 0;
 }

@@ -10,7 +10,9 @@
 namespace ae {
 namespace {
 
-AE_TEST("format/the four that MCP asks people for are told from what only looks like them") {
+AE_TEST(
+    "schema/text_format/email, uri, date and date-time accept valid texts and reject similar "
+    "ones") {
   const std::map<std::string, std::vector<std::string>> valid = {
       {"email", {"ada@example.org", "a.b+c@x-y.example", "root@localhost", "o'hara@ex.org"}},
       {"uri",
@@ -46,7 +48,7 @@ AE_TEST("format/the four that MCP asks people for are told from what only looks 
   }
 }
 
-AE_TEST("format/to another nothing is held") {
+AE_TEST("schema/text_format/an unknown format accepts every text") {
   EXPECT_TRUE(matches_format("ipv4", "anything"));
   EXPECT_TRUE(describe_format("ipv4").empty());
 }

@@ -1,5 +1,6 @@
 // The rules about budgets: each declared call has room for its reservation, its usage is counted,
 // and only users raise limits. Counts the log independently of the engine.
+#include "log/decisions.h"
 #include "plan/budget.h"
 
 #include <map>
@@ -45,8 +46,8 @@ class UsageCounter {
     } else if (const auto* command = as<CommandCommitted>(event)) {
       committed(*command);
     } else if (const auto* timer = as<TimerFired>(event)) {
-      wall_passed_ = wall_passed_ || timer->effect_id == "budget";
-    } else if (const auto* decision = decision_of(event, "budget")) {
+      wall_passed_ = wall_passed_ || timer->effect_id == engine::kWallTimer;
+    } else if (const auto* decision = decision_of(event, BudgetExceeded::kKind)) {
       decided(event, *decision);
     }
   }
@@ -85,7 +86,7 @@ class UsageCounter {
     charge.use = Usage{.tool_calls = 1};
     if (charge.model) {
       const auto reserved = engine::reservation_of(call.reserved);
-      if (!reserved) return checker_.fail(at(event) + "a question that reserves nothing");
+      if (!reserved) return checker_.fail(at(event) + "a model call without a reservation");
       charge.use = Usage{.tokens = reserved->input_tokens + reserved->output_tokens,
                          .cost_micros = reserved->cost_micros,
                          .model_calls = 1};
@@ -97,7 +98,7 @@ class UsageCounter {
       const std::uint64_t use = amount_of(charge.use, limit);
       checker_.fail_if(
           most && use > 0 && amount_of(spent_, limit) + amount_of(deferred_, limit) + use > *most,
-          at(event) + "there is no room in its " + std::string(to_text(limit)));
+          at(event) + "the budget is exceeded in " + std::string(to_text(limit)));
     }
     add(deferred_, charge.use);
     charge.reserved = true;
@@ -141,22 +142,23 @@ class UsageCounter {
   }
 
   void decided(const Event& event, const DecisionRecorded& decision) {
-    if (decision.state == "raised") return check_raise(event, decision);
+    if (is_decision<BudgetRaised>(decision)) return check_raise(event, decision);
+    const auto exceeded = decision_as<BudgetExceeded>(decision);
+    if (!exceeded) return checker_.fail(at(event) + "no decision about a budget");
     checker_.mark("budget.exceeded");
     for (const auto& [id, charge] : charges_) {
       const bool is_own_attempt = event.attempt_id && charge.attempt == event.attempt_id->text;
-      checker_.fail_if(charge.open && is_own_attempt, at(event) + "it parks with a call under way");
+      checker_.fail_if(charge.open && is_own_attempt, at(event) + "it parks with a call in flight");
     }
-    const Value& value = decision.payload.value;
-    if (value.text("limit") == "wall") {
+    if (exceeded->limit == "wall") {
       return checker_.fail_if(!wall_passed_, at(event) + "no time has passed");
     }
     for (const Limit limit : kCountedLimits) {
-      if (to_text(limit) != value.text("limit")) continue;
+      if (to_text(limit) != exceeded->limit) continue;
       const std::uint64_t used = amount_of(spent_, limit) + amount_of(deferred_, limit);
-      const bool fits = used + static_cast<std::uint64_t>(value["asked"].as_int()) <=
+      const bool fits = used + static_cast<std::uint64_t>(exceeded->asked.value_or(0)) <=
                         limits_.max_of(limit).value_or(0);
-      checker_.fail_if(fits, at(event) + "there was room");
+      checker_.fail_if(fits, at(event) + "the budget was not exceeded");
     }
   }
 
@@ -165,14 +167,15 @@ class UsageCounter {
     const engine::Limits more = read(decision.payload.value);
     if (requested_ != nullptr) {
       const auto request = requested_->find(or_empty(decision.by));
-      if (request == requested_->end()) return checker_.fail(at(event) + "nobody raised it");
-      const engine::Limits requested = read(request->second.request.payload);
+      if (request == requested_->end()) return checker_.fail(at(event) + "no user raised it");
+      const auto* const raise = request->second.request.as<engine::BudgetRequest>();
+      const engine::Limits requested = raise ? raise->limits : engine::Limits();
       for (const Limit limit : kCountedLimits) {
         checker_.fail_if(more.max_of(limit) && more.max_of(limit) != requested.max_of(limit),
-                         at(event) + "nobody let it use so much");
+                         at(event) + "no user requested this limit");
       }
       checker_.fail_if(more.wall && more.wall != requested.wall,
-                       at(event) + "nobody gave it so much time");
+                       at(event) + "no user requested this wall time");
     }
     for (const Limit limit : kCountedLimits) {
       if (more.max_of(limit)) limits_.max_of(limit) = more.max_of(limit);
@@ -191,7 +194,7 @@ class UsageCounter {
   std::map<std::string, Charge> charges_;  // by invocation
 };
 
-void nothing_begins_without_room(const JobEvidence& e, Checker& checker) {
+void calls_stay_within_budget(const JobEvidence& e, Checker& checker) {
   UsageCounter count(e.events, &e.requested, checker);
   for (const Event& event : e.events) count.apply(event);
   count.end(e.state.budget);
@@ -201,9 +204,9 @@ void fork_keeps_budget(const JobEvidence& e, Checker& checker) {
   const Value& from = e.state.forked_from;
   if (from.is_null()) return;
   const auto origin = e.logs.find(JobId(std::string(from.text("job_id"))));
-  if (origin == e.logs.end()) return checker.fail("its origin is nowhere");
+  if (origin == e.logs.end()) return checker.fail("its origin does not exist");
   Report unread;
-  Checker muted(unread, e.job, "the origin is judged for itself");
+  Checker muted(unread, e.job, "the origin is checked separately");
   UsageCounter then(origin->second, nullptr, muted);
   for (const Event& event : origin->second) {
     then.apply(event);
@@ -214,37 +217,34 @@ void fork_keeps_budget(const JobEvidence& e, Checker& checker) {
   for (const Limit limit : kCountedLimits) {
     const std::string name(to_text(limit));
     checker.fail_if(now.limits().max_of(limit) != then.limits().max_of(limit),
-                    "it may use another amount of " + name + " than its origin might");
+                    "its limit differs in " + name + " from that of its origin");
     if (!then.limits().any()) continue;
     checker.fail_if(amount_of(now.spent(), limit) != amount_of(then.spent(), limit),
                     "it begins with " + std::to_string(amount_of(now.spent(), limit)) + " of " +
                         name + " spent, its origin had spent " +
                         std::to_string(amount_of(then.spent(), limit)));
-    if (amount_of(now.spent(), limit) > 0) checker.mark("fork.has_spent");
+    if (amount_of(now.spent(), limit) > 0) checker.mark("fork.usage_inherited");
   }
-  checker.fail_if(now.limits().wall != then.limits().wall, "it has another time than its origin");
+  checker.fail_if(now.limits().wall != then.limits().wall,
+                  "its wall limit differs from that of its origin");
 }
 
 void raises_are_kept(const JobEvidence& e, Checker& checker) {
   for (const Ack* ack : e.acks) {
-    if (ack->request.kind != engine::ControlRequest::Kind::budget ||
-        ack->answer["raised"] != Value(true)) {
-      continue;
-    }
+    if (!ack->request.is<engine::BudgetRequest>() || ack->answer["raised"] != Value(true)) continue;
     bool found = false;
     for (const Event& event : e.events) {
-      const auto* raise = decision_of(event, "budget");
+      const auto* raise = decision_of(event, BudgetRaised::kKind);
       found = found || (raise && or_empty(raise->by) == ack->request.by);
     }
-    checker.fail_if(!found, ack->request.id + " was accepted and is nowhere");
+    checker.fail_if(!found, ack->request.id + " was accepted and is not in the log");
   }
 }
 
 constexpr Rule kBudgetRules[] = {
-    {"B1 no call begins that its budget has no room for, and what was used is counted",
-     nothing_begins_without_room},
-    {"B2 an accepted raise is never lost", raises_are_kept},
-    {"K5 a fork has spent what its origin had spent by then", fork_keeps_budget},
+    {"B1 no call exceeds the budget, and all usage is counted", calls_stay_within_budget},
+    {"B2 an accepted budget raise is never lost", raises_are_kept},
+    {"K5 a fork starts with the usage that its origin had at that event", fork_keeps_budget},
 };
 
 }  // namespace

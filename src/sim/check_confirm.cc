@@ -5,8 +5,12 @@
 #include <optional>
 #include <set>
 
+#include "inspect/request_kind.h"
 #include "inspect/view.h"
 #include "json/json.h"
+#include "log/decisions.h"
+#include "log/field_names.h"
+#include "log/park_until.h"
 #include "sim/checker.h"
 
 namespace ae::sim {
@@ -75,7 +79,7 @@ class ConfirmationWalker {
     } else if (const auto* checked = as<ConfirmationChecked>(event)) {
       const auto resource = resources.find(or_empty(checked->resource_id));
       if (resource != resources.end()) resource->second.was_verified = true;
-    } else if (const auto* decision = decision_of(event, "confirmation")) {
+    } else if (const auto* decision = decision_of(event, ConfirmationRequested::kKind)) {
       decided(*decision, step);
     } else if (const auto* plan = as<PlanGenerated>(event)) {
       if (plan->carried.is_array()) remove_carried(plan->carried);
@@ -83,12 +87,13 @@ class ConfirmationWalker {
   }
 
   void decided(const DecisionRecorded& decision, const std::string& step) {
-    if (decision.state == "requested") {
-      for (const Value& one : decision.payload.value["resources"].items()) {
-        const auto resource = resources.find(one.text("resource_id"));
+    if (const auto request = decision_as<ConfirmationRequested>(decision)) {
+      for (const DeviatingResource& one : request->resources) {
+        const auto resource = resources.find(one.resource_id);
         if (resource == resources.end()) continue;
+        const bool known = one.observed.is_string();
         resource->second.open_mismatch =
-            Mismatch{std::string(one.text("verdict")), std::string(one.text("observed"))};
+            Mismatch{one.verdict, known ? one.observed.as_string() : std::string()};
       }
     }
     for (auto& [name, resource] : resources) {
@@ -99,7 +104,7 @@ class ConfirmationWalker {
 
   void remove_carried(const Value& carried) {
     std::set<std::string, std::less<>> nodes;
-    for (const Value& entry : carried.items()) nodes.emplace(entry.text("node_id"));
+    for (const Value& entry : carried.items()) nodes.emplace(entry.text(field::node_id));
     std::erase_if(resources,
                   [&](const auto& resource) { return !nodes.contains(nodes_[resource.first]); });
   }
@@ -131,15 +136,16 @@ class VerifierCheckWalker final : public ConfirmationWalker {
     if (again || side_.contains(call->step_id.text)) return;
     for (const auto& [name, resource] : resources) {
       checker_.fail_if(resource.attempt != attempt && !resource.was_verified,
-                       at_ + "a call begins, and nobody has looked at " + name);
+                       at_ + "a call begins before the verification of " + name);
     }
   }
 
   // True if no new work begins after this event. Calls with an unknown outcome that can be undone
   // may be retried.
   bool begins_end(const Event& event) const {
-    if (const auto* timer = as<TimerFired>(event)) return timer->effect_id == "deadline";
-    if (const auto* decision = decision_of(event, "confirmation")) {
+    if (const auto* timer = as<TimerFired>(event))
+      return timer->effect_id == engine::kDeadlineTimer;
+    if (const auto* decision = decision_of(event, ConfirmationRequested::kKind)) {
       // "fail" is an operator's answer, "failed" the end after a strict mismatch.
       return or_empty(decision->state).starts_with("fail");
     }
@@ -153,9 +159,9 @@ class VerifierCheckWalker final : public ConfirmationWalker {
     if (resource == resources.end())
       return checker_.fail(at_ + name + " was not changed by the job");
     checker_.fail_if(resource->second.was_verified,
-                     at_ + name + " is looked at twice by one attempt");
+                     at_ + name + " is verified twice by one attempt");
     checker_.fail_if(resource->second.attempt == attempt,
-                     at_ + name + " is looked at by the attempt that changed it");
+                     at_ + name + " is verified by the attempt that changed it");
   }
 
   PartSteps parts_;
@@ -175,7 +181,7 @@ void verifies_after_recovery(const JobEvidence& e, Checker& checker) {
   }
   for (const auto& [what, times] : verifier_checks) {
     checker.fail_if(times.first > e.state.epoch || times.second > 4 * e.state.epoch,
-                    what.first + " was looked at " + std::to_string(times.second) + " times in " +
+                    what.first + " was verified " + std::to_string(times.second) + " times in " +
                         std::to_string(e.state.epoch) + " attempts");
   }
 }
@@ -206,7 +212,8 @@ class ObservedStateWalker final : public ConfirmationWalker {
           return verifier_check->resource == name && verifier_check->expected == resource.version &&
                  to_text(verifier_check->actual_verdict()) == verdict && same;
         });
-    checker_.fail_if(!seen, at_ + name + " is said to be " + verdict + ", and nobody saw that");
+    checker_.fail_if(
+        !seen, at_ + name + " is recorded as " + verdict + ", which no verifier check returned");
   }
 };
 
@@ -216,6 +223,15 @@ void observed_state_is_true(const JobEvidence& e, Checker& checker) {
 
 // ---------------------------------------------------------------- consequences
 
+// True if the request decides about the changes of this step, as `accepts`.
+bool decides(const engine::SignalRequest& signal, std::string_view step, bool accepts) {
+  return signal.approval == step && accepts == (signal.payload.text("decision") == "approve");
+}
+bool decides(const engine::ResolveRequest& resolve, std::string_view step, bool accepts) {
+  return resolve.step_id == step && accepts == (resolve.resolution == "accept");
+}
+bool decides(const auto&, std::string_view, bool) { return false; }
+
 class ConsequenceWalker final : public ConfirmationWalker {
  public:
   using ConfirmationWalker::ConfirmationWalker;
@@ -224,7 +240,7 @@ class ConsequenceWalker final : public ConfirmationWalker {
  private:
   void check_event(const Event& event) override {
     if (const auto* check = as<ConfirmationChecked>(event)) return checked(*check);
-    const auto* decision = decision_of(event, "confirmation");
+    const auto* decision = decision_of(event, ConfirmationRequested::kKind);
     if (!decision) return;
     const std::string_view state = or_empty(decision->state);
     if (state == "checked") return consequence();
@@ -256,7 +272,7 @@ class ConsequenceWalker final : public ConfirmationWalker {
     std::size_t next = index_ + 1;
     const auto state_at = [&](std::size_t i) {
       const auto* decision =
-          i < e_.events.size() ? decision_of(e_.events[i], "confirmation") : nullptr;
+          i < e_.events.size() ? decision_of(e_.events[i], ConfirmationRequested::kKind) : nullptr;
       return decision ? std::string_view(or_empty(decision->state)) : std::string_view();
     };
     while (state_at(next) == "requested") {
@@ -268,7 +284,7 @@ class ConsequenceWalker final : public ConfirmationWalker {
     if (strict_) checker_.mark("confirm.failed");
     const bool raises = !raises_.empty() && !strict_;
     checker_.fail_if(requested != (raises ? raises_ : std::set<std::string>()),
-                     at_ + "what is raised is not what was seen and not accepted");
+                     at_ + "the raised mismatches are not the observed ones without acceptance");
     if (raises) parks(next);
     raises_.clear();
     raises_mismatch_ = false;
@@ -277,9 +293,10 @@ class ConsequenceWalker final : public ConfirmationWalker {
 
   void parks(std::size_t next) {
     const auto* park = next < e_.events.size() ? as<JobParked>(e_.events[next]) : nullptr;
-    const bool parked = park && park->until == (raises_mismatch_ ? "confirmation" : "resume");
-    checker_.fail_if(!parked, at_ + "somebody is asked, and the job does not rest");
-    checker_.mark("confirm.asked");
+    const bool parked =
+        park && park->until == (raises_mismatch_ ? park_until::kConfirmation : park_until::kResume);
+    checker_.fail_if(!parked, at_ + "a decision is requested, and the job is not parked");
+    checker_.mark("confirm.requested");
     if (!parked) return;
     const std::vector<Event> events_so_far(
         e_.events.begin(), e_.events.begin() + static_cast<std::ptrdiff_t>(next + 1));
@@ -287,28 +304,22 @@ class ConsequenceWalker final : public ConfirmationWalker {
     if (!state) return checker_.fail(at_ + state.error().message);
     std::set<std::string> listed;
     for (const Value& one : engine::approvals_view(*state)) {
-      if (one.text("kind") == "confirmation") listed.emplace(one.text("step_id"));
+      if (one.text(field::kind) == to_text(engine::RequestKind::confirmation))
+        listed.emplace(one.text(field::step_id));
     }
     checker_.fail_if(listed != raises_,
-                     at_ + "the approvals list other steps than are asked about");
+                     at_ + "the approvals list other steps than the requested ones");
   }
 
   // The answer was requested by a user.
   void check_answer(const Event& event, const DecisionRecorded& decision) {
     const auto requested = e_.requested.find(or_empty(decision.by));
     const bool accepts = decision.state == "accept";
-    bool is_requested = requested != e_.requested.end();
-    if (is_requested) {
-      const engine::ControlRequest& request = requested->second.request;
-      const std::string_view step = request.kind == engine::ControlRequest::Kind::resolve
-                                        ? request.step_id
-                                        : request.approval;
-      const bool yes = request.kind == engine::ControlRequest::Kind::resolve
-                           ? request.resolution == "accept"
-                           : request.payload.text("decision") == "approve";
-      is_requested = step == step_of(event) && yes == accepts;
-    }
-    checker_.fail_if(!is_requested, at_ + "nobody said that");
+    const bool is_requested =
+        requested != e_.requested.end() &&
+        std::visit([&](const auto& body) { return decides(body, step_of(event), accepts); },
+                   requested->second.request.body);
+    checker_.fail_if(!is_requested, at_ + "no user requested this");
     checker_.mark(accepts ? "confirm.accepted" : "confirm.not_accepted");
   }
 
@@ -323,30 +334,29 @@ void mismatches_have_consequences(const JobEvidence& e, Checker& checker) {
   if (e.state.status != engine::JobStatus::failed) return;
   const bool is_confirmation_failure =
       e.state.error && e.state.error->code == "confirmation_failed";
-  checker.fail_if(is_confirmation_failure && !following.failed(),
-                  "it failed, and nothing was found otherwise");
+  checker.fail_if(is_confirmation_failure && !following.failed(), "it failed without a mismatch");
   checker.fail_if(!is_confirmation_failure && following.failed(),
-                  "it failed for another reason than what was found");
+                  "it failed for another reason than the mismatch");
 }
 
 void answers_are_kept(const JobEvidence& e, Checker& checker) {
   for (const Ack* ack : e.acks) {
     if (!answers_confirmation(e, ack->request)) continue;
     const bool found = std::ranges::any_of(e.events, [&](const Event& event) {
-      const auto* answer = decision_of(event, "confirmation");
+      const auto* answer = decision_of(event, ConfirmationRequested::kKind);
       return answer && or_empty(answer->by) == ack->request.by;
     });
-    checker.fail_if(!found, ack->request.id + " was accepted and is nowhere");
+    checker.fail_if(!found, ack->request.id + " was accepted and is not in the log");
   }
 }
 
 constexpr Rule kConfirmRules[] = {
-    {"V1 what was changed is looked at after a recovery, once, before a new call begins",
+    {"V1 each change is verified once after a recovery, before a new call",
      verifies_after_recovery},
-    {"V2 what is said of a change is what was there", observed_state_is_true},
-    {"V3 a mismatch ends the job, is counted, or asks; what was accepted is not raised again",
+    {"V2 a recorded verdict matches the resource", observed_state_is_true},
+    {"V3 a mismatch has its mode's consequence, and an accepted one is not raised again",
      mismatches_have_consequences},
-    {"N1 an accepted answer about a change is never lost", answers_are_kept},
+    {"N1 an accepted decision about a change is never lost", answers_are_kept},
 };
 
 }  // namespace

@@ -3,6 +3,7 @@
 // answer.)
 #include <set>
 
+#include "log/field_names.h"
 #include "sim/checker.h"
 
 namespace ae::sim {
@@ -28,13 +29,13 @@ void answers_are_injected(const JobEvidence& e, Checker& checker) {
       }
       checker.fail_if(!is_model_answer,
                       call.tool + " try " + std::to_string(number) +
-                          ": what is recorded is not what that question was answered");
+                          ": the recorded answer is not the one that was returned");
       checker.mark("model.answered");
     }
   }
 }
 
-void asked_once_for_each_try(const JobEvidence& e, Checker& checker) {
+void one_request_per_try(const JobEvidence& e, Checker& checker) {
   for (const KeyRecord* record : e.touched) {
     if (!record->tool.starts_with(kModelToolPrefix)) continue;
     std::set<std::uint32_t> tries;
@@ -45,7 +46,7 @@ void asked_once_for_each_try(const JobEvidence& e, Checker& checker) {
   }
 }
 
-void bill_is_kept(const JobEvidence& e, Checker& checker) {
+void usage_is_counted(const JobEvidence& e, Checker& checker) {
   std::uint64_t tries = 0, withdrawn = 0, tokens = 0;
   for (const auto& [invocation, call] : calls_of(e.events)) {
     if (!is_model(call)) continue;
@@ -54,13 +55,13 @@ void bill_is_kept(const JobEvidence& e, Checker& checker) {
     for (const auto& [number, t] : call.tries) {
       withdrawn += t.is_first_outcome_definite && t.error == "not_sent";
       if (!t.is_answered() || std::exchange(paid, true)) continue;
-      const Value& total = t.result["usage"]["total_tokens"];
+      const Value& total = t.result[field::usage]["total_tokens"];
       if (total.is_integer()) tokens += static_cast<std::uint64_t>(total.as_int());
     }
   }
   const engine::ModelUsage& bill = e.state.models;
   checker.fail_if(bill.tries != tries || bill.withdrawn != withdrawn,
-                  "the state counts " + std::to_string(bill.tries) + " questions, " +
+                  "the state counts " + std::to_string(bill.tries) + " tries, " +
                       std::to_string(bill.withdrawn) + " withdrawn; the log has " +
                       std::to_string(tries) + ", " + std::to_string(withdrawn));
   checker.fail_if(bill.total_tokens != tokens, "the state counts " +
@@ -75,15 +76,15 @@ void models_need_no_approval(const JobEvidence& e, Checker& checker) {
   }
   for (const Event& event : e.events) {
     checker.fail_if(event.type == EventType::wait_opened && steps.contains(step_of(event)),
-                    "event " + std::to_string(event.seq) + " waits for a person");
+                    "event " + std::to_string(event.seq) + " waits for a user");
   }
 }
 
 constexpr Rule kModelRules[] = {
-    {"M1 a model's answer is injected, never asked for again", answers_are_injected},
-    {"M2 a model is asked once for each try", asked_once_for_each_try},
-    {"M3 what models cost is counted", bill_is_kept},
-    {"M4 nobody is asked what became of a question to a model", models_need_no_approval},
+    {"M1 a recorded model answer is replayed, never requested again", answers_are_injected},
+    {"M2 a model receives one request per try", one_request_per_try},
+    {"M3 model usage is counted", usage_is_counted},
+    {"M4 an unknown model call needs no decision by a user", models_need_no_approval},
 };
 
 }  // namespace

@@ -77,11 +77,11 @@ class WorkItemWalker {
     tools_[step] = call.tool_name;
     const auto work_item = work_items_.find(call.node_id);
     checker_.fail_if(of_loop(event) && work_item != work_items_.end() && work_item->second.imported,
-                     "event " + std::to_string(event.seq) + ": a loop goes on that was brought in");
+                     "event " + std::to_string(event.seq) + ": an imported loop is continued");
     WorkItem& place = work_items_[name_of(call.node_id, item_of(event, call))];
     checker_.fail_if(place.done && place.imported == imported_,
                      "event " + std::to_string(event.seq) + ": " + call.node_id +
-                         " is called, which " + (imported_ ? "was brought in" : "was done before"));
+                         " is called, which " + (imported_ ? "was imported" : "was done before"));
     if (place.step != step) place = {.step = step};
   }
 
@@ -98,8 +98,8 @@ class WorkItemWalker {
         continue;
       }
       checker_.fail_if(place.effect && !dropped.contains(node),
-                       "event " + std::to_string(event.seq) + " lets go what " + name +
-                           " did, and nobody named it");
+                       "event " + std::to_string(event.seq) + " drops the effect of " + name +
+                           ", which no request named");
       if (place.effect) checker_.mark("plan.effect_dropped");
     }
     std::erase_if(work_items_, [&](const auto& entry) {
@@ -125,12 +125,12 @@ void imports_are_not_done_again(const JobEvidence& e, Checker& checker) {
     if (const auto* fork = as<ForkImported>(event)) {
       for (const Value& entry : fork->commands.items()) {
         if (!is_unfinished(entry)) imported.emplace(entry.text(field::step_id));
-        checker.mark("fork.brought_in");
-        if (entry["under_way"] == Value(true)) checker.mark("fork.loop_goes_on");
+        checker.mark("fork.imported");
+        if (entry["under_way"] == Value(true)) checker.mark("fork.loop_continued");
       }
     }
     checker.fail_if(event.type == EventType::command_emitted && imported.contains(step_of(event)),
-                    "event " + std::to_string(event.seq) + " is a command of what was brought in");
+                    "event " + std::to_string(event.seq) + " is a command of an imported step");
   }
 }
 
@@ -172,12 +172,12 @@ std::uint64_t effect_declared(const CallHistory& call, const KeyRecord& record) 
   return 0;
 }
 
-void repeats_are_agreed_to(const JobEvidence& e, Checker& checker) {
+void repeats_have_consent(const JobEvidence& e, Checker& checker) {
   const RequestedFork* requested_fork = requested_fork_of(e);
   if (e.state.forked_from.is_null() || !requested_fork || requested_fork->request.repeat_all)
     return;
   const auto origin = e.logs.find(requested_fork->request.origin);
-  if (origin == e.logs.end()) return checker.fail("its origin is nowhere");
+  if (origin == e.logs.end()) return checker.fail("its origin does not exist");
   const auto imported = imported_steps(e), dropped = dropped_nodes(origin->second);
   const auto side = side_commands(origin->second);
   const std::vector<std::string>& agreed = requested_fork->request.repeat;
@@ -195,17 +195,17 @@ void repeats_are_agreed_to(const JobEvidence& e, Checker& checker) {
     const std::uint64_t seq = record->effects > 0 ? effect_declared(call, *record) : 0;
     checker.fail_if(seq > 0 && seq <= requested_fork->origin_events,
                     "the origin's " + call.tool + " (" + call.step +
-                        ") had happened when the fork was asked for, and nobody agreed to "
-                        "another one");
+                        ") had happened when the fork was requested, and no user agreed to "
+                        "repeat it");
   }
-  if (!agreed.empty()) checker.mark("fork.agreed_by_name");
+  if (!agreed.empty()) checker.mark("fork.consent_by_name");
 }
 
 void fork_shares_no_key(const JobEvidence& e, Checker& checker) {
   if (e.state.forked_from.is_null()) return;
   const Value& from = e.state.forked_from;
   const auto origin = e.logs.find(JobId(std::string(from.text("job_id"))));
-  if (origin == e.logs.end()) return checker.fail("its origin is nowhere");
+  if (origin == e.logs.end()) return checker.fail("its origin does not exist");
   const auto seq = static_cast<std::size_t>(from["seq"].as_int());
   const std::vector<Event>& log = origin->second;
   checker.fail_if(seq == 0 || seq > log.size() || to_hex(log[seq - 1].hash) != from.text("hash"),
@@ -230,16 +230,16 @@ void fork_shares_no_key(const JobEvidence& e, Checker& checker) {
       const auto had = results.find(step);
       const bool other =
           had != results.end() && result.find(field::error) == nullptr && had->second != result;
-      checker.fail_if(other, "what was brought in of " + step + " is not what the origin had");
+      checker.fail_if(other, "the imported result of " + step + " is not that of the origin");
     }
   }
 }
 
-void fork_is_what_was_asked(const JobEvidence& e, Checker& checker) {
+void fork_matches_request(const JobEvidence& e, Checker& checker) {
   const RequestedFork* requested_fork = requested_fork_of(e);
   const Value& from = e.state.forked_from;
   checker.fail_if(from.is_null() != (requested_fork == nullptr),
-                  "a fork that nobody asked for, or none");
+                  "a fork without a request, or a request without a fork");
   if (!requested_fork || from.is_null()) return;
   checker.fail_if(from.text("job_id") != requested_fork->request.origin.text,
                   "it is a fork of another job");
@@ -247,7 +247,7 @@ void fork_is_what_was_asked(const JobEvidence& e, Checker& checker) {
       requested_fork->request.at > 0 && from["seq"] != Value(requested_fork->request.at),
       "it begins at another event");
   checker.fail_if(requested_fork->request.input && e.state.input != *requested_fork->request.input,
-                  "its input is not the one that it was given");
+                  "its input is not the requested one");
 }
 
 // ---------------------------------------------------------------- re-plans
@@ -326,24 +326,25 @@ std::set<std::string> imported_before(const JobEvidence& e, std::size_t end) {
   return nodes;
 }
 
-void plans_are_those_asked_for(const JobEvidence& e, Checker& checker) {
+void plans_match_requests(const JobEvidence& e, Checker& checker) {
   for (std::size_t i = 0; i + 1 < e.events.size(); ++i) {
     const auto* decision = decision_of(e.events[i], "re_plan");
     if (!decision) continue;
     const std::string at = "event " + std::to_string(i + 1) + ": ";
     const auto request = e.requested.find(or_empty(decision->by));
-    if (request == e.requested.end()) {
-      checker.fail(at + "nobody gave it another plan");
+    const auto* const requested =
+        request == e.requested.end() ? nullptr : request->second.request.as<engine::PlanRequest>();
+    if (requested == nullptr) {
+      checker.fail(at + "no user requested a re-plan");
       continue;
     }
-    const Value& requested = request->second.request.payload;
     const auto* generated = as<PlanGenerated>(e.events[i + 1]);
-    checker.fail_if(!generated || generated->task_graph != requested[field::task_graph],
-                    at + "the plan is another one");
+    checker.fail_if(!generated || generated->task_graph != requested->task_graph,
+                    at + "the plan is not the requested one");
     std::set<std::string> requested_drops, actual_drops;
-    const bool same_plan = requested[field::task_graph] == task_graph_before(e, i);
+    const bool same_plan = requested->task_graph == task_graph_before(e, i);
     const std::set<std::string> imported = imported_before(e, i);
-    for (const Value& node : requested[field::drop].items()) {
+    for (const Value& node : requested->drop.items()) {
       // An unchanged plan drops only results that the fork imported: the others run anyway.
       if (!same_plan || imported.contains(node.as_string())) {
         requested_drops.insert(node.as_string());
@@ -352,31 +353,29 @@ void plans_are_those_asked_for(const JobEvidence& e, Checker& checker) {
     if (generated && generated->drop.is_array()) {
       for (const Value& node : generated->drop.items()) actual_drops.insert(node.as_string());
     }
-    checker.fail_if(requested_drops != actual_drops,
-                    at + "other nodes are let go than somebody said");
+    checker.fail_if(requested_drops != actual_drops, at + "other nodes are dropped than requested");
   }
   for (const Ack* ack : e.acks) {
-    if (ack->request.kind != engine::ControlRequest::Kind::plan ||
-        ack->answer["unchanged"].is_bool())
-      continue;
+    const auto* const requested = ack->request.as<engine::PlanRequest>();
+    if (requested == nullptr || ack->answer["unchanged"].is_bool()) continue;
     const bool found = std::ranges::any_of(e.events, [&](const Event& event) {
       const auto* plan = as<PlanGenerated>(event);
-      return plan && plan->task_graph == ack->request.payload[field::task_graph];
+      return plan && plan->task_graph == requested->task_graph;
     });
-    checker.fail_if(!found,
-                    ack->request.id + " was accepted and is nowhere: " + canonical(ack->answer));
+    checker.fail_if(
+        !found, ack->request.id + " was accepted and is not in the log: " + canonical(ack->answer));
   }
 }
 
 constexpr Rule kPlanRules[] = {
-    {"K1 a fork does not do what it brought in", imports_are_not_done_again},
-    {"K2 a fork repeats what somebody agreed to, and nothing else", repeats_are_agreed_to},
-    {"K3 a fork stands on what its origin has, and shares no key with it", fork_shares_no_key},
-    {"K4 a fork is what somebody asked for", fork_is_what_was_asked},
-    {"R1 a plan is replaced while nothing is pending or in doubt", replaced_only_when_idle},
-    {"R2 what is carried is never done again, what is not was named", carried_is_not_done_again},
-    {"R3 a plan is what somebody asked for, and what was accepted is kept",
-     plans_are_those_asked_for},
+    {"K1 a fork does not repeat imported steps", imports_are_not_done_again},
+    {"K2 a fork repeats only calls with consent", repeats_have_consent},
+    {"K3 a fork starts at an event of its origin and shares no key with it", fork_shares_no_key},
+    {"K4 a fork matches its request", fork_matches_request},
+    {"R1 a plan is replaced only while no call is pending or unknown", replaced_only_when_idle},
+    {"R2 a carried step is never repeated, and a dropped effect was named",
+     carried_is_not_done_again},
+    {"R3 a plan matches its request, and an accepted plan is never lost", plans_match_requests},
 };
 
 }  // namespace

@@ -5,6 +5,8 @@
 #include <set>
 
 #include "json/json.h"
+#include "log/decisions.h"
+#include "log/field_names.h"
 #include "sim/checker.h"
 
 namespace ae::sim {
@@ -55,7 +57,7 @@ class CommandWalker {
       command.opening = opening_;
     } else if (const auto* finish = as<ToolInvocationFinished>(event)) {
       if (!finish->late) finished(command, *finish);
-    } else if (const auto* decision = decision_of(event, "in_doubt")) {
+    } else if (const auto* decision = decision_of(event, OutcomeDecided::kKind)) {
       decided(command, or_empty(decision->state));
     } else if (event.type == EventType::command_committed) {
       command.committed = true;
@@ -119,10 +121,10 @@ void probe_begins(const JobEvidence& e, CommandWalker& walker, const Event& even
   const std::string at = "event " + std::to_string(event.seq) + ": " + requested->tool;
   checker.fail_if(
       tool_kind(requested->tool)->probe.empty() || (!requested->open && !requested->in_doubt),
-      at + " is asked about, and is not in doubt");
+      at + " is probed, and its outcome is not unknown");
   const bool settled = !requested->open && !requested->unsettled;
   checker.fail_if(!e.clock_jumped && !settled && event.created_at < requested->settled_at,
-                  at + " is asked about while it may still arrive");
+                  at + " is probed while it may still arrive");
   requested->probing = true;
 }
 
@@ -130,17 +132,18 @@ void probe_answered(const JobEvidence& e, CommandWalker& walker, std::size_t ind
                     Checker& checker) {
   const auto& decision = std::get<DecisionRecorded>(e.events[index].body);
   const std::string at = "event " + std::to_string(index + 1) + ": ";
-  const std::string invocation(decision.payload.value.text("probe"));
+  const auto decided = decision_as<OutcomeDecided>(decision);
+  const std::string invocation = decided && decided->probe ? decided->probe->text.string() : "";
   const Value* answer = nullptr;
   for (const auto& [step, command] : walker.commands) {
     if (const auto it = command.answers.find(invocation); it != command.answers.end()) {
       answer = &it->second;
     }
   }
-  if (!answer) return checker.fail(at + "no probe said so");
+  if (!answer) return checker.fail(at + "no probe returned this");
   const Value& found = (*answer)["found"];
   const bool happened = decision.state == "happened";
-  checker.fail_if(happened == found.is_null(), at + "the probe said otherwise");
+  checker.fail_if(happened == found.is_null(), at + "the probe returned something else");
   checker.mark(happened ? "probe.happened" : "probe.not_happened");
   if (!happened) return;
   const auto* next =
@@ -150,7 +153,7 @@ void probe_answered(const JobEvidence& e, CommandWalker& walker, std::size_t ind
       at + "what the probe found is not what is committed");
 }
 
-void probes_are_believed(const JobEvidence& e, Checker& checker) {
+void probe_results_are_applied(const JobEvidence& e, Checker& checker) {
   CommandWalker walker(e);
   for (std::size_t i = 0; i < e.events.size(); ++i) {
     const Event& event = e.events[i];
@@ -159,8 +162,8 @@ void probes_are_believed(const JobEvidence& e, Checker& checker) {
     if (decision && decision->by == "probe") probe_answered(e, walker, i, checker);
     if (const auto* call = as<ToolInvocationStarted>(event)) {
       const Command& command = walker.commands[call->step_id.text];
-      checker.fail_if(command.probing, "event " + std::to_string(event.seq) +
-                                           ": a try begins while its probe is asking");
+      checker.fail_if(command.probing,
+                      "event " + std::to_string(event.seq) + ": a try begins during its probe");
       checker.fail_if(command.committed, "event " + std::to_string(event.seq) +
                                              ": a try begins after the call was committed");
     }
@@ -203,7 +206,7 @@ class CompensationWalker {
         break;
       case EventType::tool_invocation_started:
         checker_.fail_if(!undoing_.empty() && walk_.is_node(step),
-                         at_ + "a call starts while something is undone");
+                         at_ + "a call starts during a compensation");
         break;
       case EventType::decision_recorded:
         decided(std::get<DecisionRecorded>(event.body), step);
@@ -230,7 +233,7 @@ class CompensationWalker {
   void abandon(const Value& carried) {
     if (!carried.is_array()) return;
     std::set<std::string, std::less<>> nodes;
-    for (const Value& entry : carried.items()) nodes.emplace(entry.text("node_id"));
+    for (const Value& entry : carried.items()) nodes.emplace(entry.text(field::node_id));
     std::erase_if(undoable_,
                   [&](const std::string& step) { return !nodes.contains(nodes_[step]); });
     std::erase_if(walk_.commands, [&](const auto& entry) {
@@ -243,42 +246,47 @@ class CompensationWalker {
                   [&](const std::string& node) { return !nodes.contains(node); });
   }
 
+  template <class Record>
+  std::vector<Record> list_of(const Value& json) {
+    auto records = record_list_from_json<Record>(json);
+    checker_.fail_if(!records, at_ + "an import that cannot be read");
+    return records ? *std::move(records) : std::vector<Record>();
+  }
+
   // The job does not compensate imported calls; those with unknown outcomes are listed if it fails.
   void apply_import(const ForkImported& fork) {
-    if (fork.unknown.is_array()) {
-      for (const Value& call : fork.unknown.items()) {
-        earlier_unknown_.emplace(call.text("idempotency_key"));
-        checker_.mark("fork.unknown");
-      }
+    for (const UnknownImport& call :
+         list_of<UnknownImport>(fork.unknown.is_null() ? Value::array({}) : fork.unknown)) {
+      earlier_unknown_.emplace(call.idempotency_key.text);
+      checker_.mark("fork.unknown");
     }
-    for (const Value& entry : fork.commands.items()) {
-      const ToolKind* kind = tool_kind(entry.text("tool"));
-      const bool done =
-          entry.text("result_type") == "side_effect_committed" || entry["committed"] == Value(true);
-      if (kind && !kind->undo.empty() && done)
-        imported_undoable_.emplace_back(entry.text("node_id"));
+    for (const ForkEntry& entry : list_of<ForkEntry>(fork.commands)) {
+      const ToolKind* kind = tool_kind(or_empty(entry.tool));
+      const bool done = entry.result_type == "side_effect_committed" || entry.committed == true;
+      if (kind && !kind->undo.empty() && done) imported_undoable_.emplace_back(entry.node_id);
     }
   }
 
   void begins(const CommandEmitted& undo) {
     const std::string of = undo.of.value_or(StepId()).text;
     checker_.fail_if(undoable_.empty() || undoable_.back() != of,
-                     at_ + "what is undone is not what was committed last");
-    checker_.fail_if(!undoing_.empty(), at_ + "two are undone at once");
+                     at_ + "the compensated step is not the last committed one");
+    checker_.fail_if(!undoing_.empty(), at_ + "two steps are compensated at once");
     for (const auto& [step, command] : walk_.commands) {
       checker_.fail_if(command.open, at_ + command.tool + " is in flight");
-      checker_.fail_if(command.node && command.in_doubt, at_ + command.tool + " is in doubt");
+      checker_.fail_if(command.node && command.in_doubt,
+                       at_ + command.tool + " has an unknown outcome");
     }
     undoing_ = of;
     undo_ = undo.step_id.text;
   }
 
   void decided(const DecisionRecorded& decision, const std::string& step) {
-    if (decision.kind != "in_doubt" || step != undo_) return;
+    if (!is_decision<OutcomeDecided>(decision) || step != undo_) return;
     const bool called = walk_.commands.contains(step) && !walk_.commands[step].key.empty();
     if (decision.state == "happened" && !called) undone_by_hand_.insert(undoing_);
     if (decision.state != "fail") return;
-    checker_.mark("undo.given_up");
+    checker_.mark("undo.abandoned");
     abandoned_.insert(undoing_);
     over();
   }
@@ -286,10 +294,10 @@ class CompensationWalker {
   void compensated(const StepCompensated& undone) {
     const std::string& step = undone.step_id.text;
     checker_.mark("undo.done");
-    checker_.fail_if(undoing_ != step, at_ + "nothing undoes it");
+    checker_.fail_if(undoing_ != step, at_ + "no compensation of it is in progress");
     checker_.fail_if(!undone_by_hand_.contains(step) && !walk_.commands[undo_].committed,
                      at_ + "its compensation is not committed");
-    checker_.fail_if(undone.compensation_invocation_id.empty(), at_ + "by no call");
+    checker_.fail_if(undone.compensation_invocation_id.empty(), at_ + "it names no call");
     undone_.push_back(step);
     over();
   }
@@ -305,7 +313,7 @@ class CompensationWalker {
     const bool completed = end.type == EventType::job_completed;
     lists_unknown(end, completed);
     checker_.fail_if(completed && !(undone_.empty() && abandoned_.empty() && undoing_.empty()),
-                     at_ + "a completed job undid something");
+                     at_ + "a completed job has compensated steps");
     if (completed) return;
     checker_.fail_if(!undoable_.empty() && !effects_stay_,
                      at_ + std::to_string(undoable_.size()) + " steps are not compensated");
@@ -314,7 +322,7 @@ class CompensationWalker {
         compensated != undone_.size() ||
             uncompensated != abandoned_.size() + undoable_.size() + imported_undoable_.size(),
         at_ + "it lists other steps");
-    if (!undoable_.empty()) checker_.mark("undo.left");
+    if (!undoable_.empty()) checker_.mark("undo.uncompensated");
   }
 
   // The number of compensated and uncompensated steps that a terminal event lists.
@@ -346,16 +354,17 @@ class CompensationWalker {
       unknown.insert(command.key);
       const ToolKind& kind = *tool_kind(command.tool);
       const bool undoable = command.node && !kind.undo.empty() && kind.in_doubt != "fail";
-      checker_.fail_if(!completed && !effects_stay_ && undoable && !command.is_abandoned,
-                       at_ + command.tool + " is in doubt and could have been undone");
-      checker_.mark(completed ? "end.completed_in_doubt" : "end.in_doubt");
+      checker_.fail_if(
+          !completed && !effects_stay_ && undoable && !command.is_abandoned,
+          at_ + command.tool + " has an unknown outcome and could have been compensated");
+      checker_.mark(completed ? "end.completed_with_unknown_outcome" : "end.unknown_outcome");
     }
     if (const Value list = in_doubt_by(end); list.is_array()) {
       for (const Value& key : list.items()) listed.emplace(key.as_string());
     }
     checker_.fail_if(listed != unknown, at_ + "it lists " + std::to_string(listed.size()) +
-                                            " calls in doubt, " + std::to_string(unknown.size()) +
-                                            " are");
+                                            " calls with an unknown outcome, " +
+                                            std::to_string(unknown.size()) + " have one");
   }
 
   // Each effect of a compensation belongs to one call that took effect, and each step that is
@@ -373,20 +382,20 @@ class CompensationWalker {
       const std::uint64_t times = undone.contains(command.key) ? undone[command.key] : 0;
       const bool done = std::ranges::count(undone_, step) > 0;
       checker_.fail_if(done && !undone_by_hand_.contains(step) && times != 1,
-                       command.tool + " is undone, says the log; that took effect " +
+                       command.tool + " is compensated in the log; the compensation took effect " +
                            std::to_string(times) + " times");
-      checker_.fail_if(times > 1, command.tool + " was undone twice");
+      checker_.fail_if(times > 1, command.tool + " was compensated twice");
       const bool is_allowed = done || abandoned_.contains(step) || undoing_ == step;
       checker_.fail_if(times > 0 && !is_allowed,
-                       command.tool + " was undone, and the log does not say so");
+                       command.tool + " was compensated, and the log does not record it");
       if (command.key.empty()) continue;
       steps.insert(command.key);
       const KeyRecord* record = record_of(e_, command.key);
       checker_.fail_if(times > 0 && (!record || record->effects != 1),
-                       command.tool + " was undone and had not happened");
+                       command.tool + " was compensated and had not happened");
     }
     for (const auto& [key, times] : undone) {
-      checker_.fail_if(!steps.contains(key), "something was undone that the log does not know");
+      checker_.fail_if(!steps.contains(key), "a call that is not in the log was compensated");
     }
   }
 
@@ -403,13 +412,15 @@ class CompensationWalker {
   bool effects_stay_ = false;   // a user decided that effects stay
 };
 
-void what_was_done_is_undone(const JobEvidence& e, Checker& checker) {
+void committed_steps_are_compensated(const JobEvidence& e, Checker& checker) {
   CompensationWalker(e, checker).run();
 }
 
 constexpr Rule kSideRules[] = {
-    {"A8 a probe is asked in time, and believed", probes_are_believed},
-    {"C1 what was done is undone once, newest first, and nothing else", what_was_done_is_undone},
+    {"A8 a probe starts only for a settled call, and its result is applied",
+     probe_results_are_applied},
+    {"C1 committed steps are compensated once, newest first, and nothing else is",
+     committed_steps_are_compensated},
 };
 
 }  // namespace

@@ -5,6 +5,9 @@
 #include <set>
 
 #include "json/json.h"
+#include "log/decisions.h"
+#include "log/field_names.h"
+#include "log/park_until.h"
 #include "sim/checker.h"
 
 namespace ae::sim {
@@ -24,7 +27,7 @@ class Approvals {
   explicit Approvals(Checker& checker) : checker_(checker) {}
 
   void apply(const Event& event) {
-    if (const auto* decision = decision_of(event, "approval"))
+    if (const auto* decision = decision_of(event, ApprovalRequested::kKind))
       return apply_decision(event, *decision);
     if (const auto* completed = as<WaitCompleted>(event)) return apply_completion(*completed);
     if (const auto* call = as<ToolInvocationStarted>(event)) apply_call(event, *call);
@@ -32,19 +35,21 @@ class Approvals {
 
  private:
   void apply_decision(const Event& event, const DecisionRecorded& decision) {
-    const Value& requested = decision.payload.value;
-    if (decision.state == "requested") {
+    if (const auto requested = decision_as<ApprovalRequested>(decision)) {
       Request& request = requests_[decision.decision_id.text];
       request.command = step_of(event);
-      request.tool = requested.text("tool");
-      request.arguments_hash = requested.text("arguments_hash");
-      request.schema = requested.text("schema_digest");
-      if (!requested.text("expires_at").empty()) request.expires = instant(requested["expires_at"]);
+      request.tool = requested->tool;
+      request.arguments_hash = requested->arguments_hash;
+      request.schema = requested->schema_digest;
+      if (requested->expires_at) request.expires = *requested->expires_at;
       newest_[request.command] = decision.decision_id.text;
       return;
     }
-    const auto request = requests_.find(requested.text("approval_id"));
-    if (request == requests_.end()) return checker_.fail("an answer to what nobody asked");
+    DecisionId approval;
+    if (const auto answer = decision_as<ApprovalAnswered>(decision)) approval = answer->approval_id;
+    if (const auto edit = decision_as<ArgumentsEdited>(decision)) approval = edit->approval_id;
+    const auto request = requests_.find(approval.text);
+    if (request == requests_.end()) return checker_.fail("an answer without a request");
     checker_.fail_if(!request->second.decided.empty(), "a second answer to one request");
     request->second.decided = or_empty(decision.state);
   }
@@ -54,9 +59,8 @@ class Approvals {
     Request& request = requests_[newest_[wait.step_id.text]];
     request.outcome = wait.outcome;
     const bool has_answer = request.outcome == "approved" || request.outcome == "rejected";
-    checker_.fail_if(
-        request.decided != (has_answer ? request.outcome : ""),
-        "the wait ended " + request.outcome + ", the decision says " + request.decided);
+    checker_.fail_if(request.decided != (has_answer ? request.outcome : ""),
+                     "the wait ended " + request.outcome + ", the decision is " + request.decided);
     checker_.mark("approval." + request.outcome);
     if (request.outcome != "approved") refused_.insert(request.command);
   }
@@ -64,7 +68,7 @@ class Approvals {
   void apply_call(const Event& event, const ToolInvocationStarted& call) {
     const std::string &command = call.step_id.text, &tool = call.tool_name;
     const std::string what = "the call of " + tool + " at event " + std::to_string(event.seq) + " ";
-    checker_.fail_if(refused_.contains(command), what + "was made though nobody approved it");
+    checker_.fail_if(refused_.contains(command), what + "was made without an approval");
     const ToolKind* kind = tool_kind(tool);
     const auto request = requests_.find(or_empty(call.approval_id));
     if (request == requests_.end()) {
@@ -77,7 +81,7 @@ class Approvals {
                       approval_request.schema ==
                           (call.request_schema_hash ? to_hex(*call.request_schema_hash) : "");
     checker_.fail_if(approval_request.outcome != "approved" || !same,
-                     what + "has the approval of another");
+                     what + "has the approval of another call");
     const bool first = approval_request.invocations.empty();
     checker_.fail_if(
         first && approval_request.expires && event.created_at >= *approval_request.expires,
@@ -101,12 +105,12 @@ void approvals_bind(const JobEvidence& e, Checker& checker) {
 // ---------------------------------------------------------------- requests of users
 
 // A tool's question: an approval fills in the form, or takes its defaults.
-bool matches_answer(const engine::ControlRequest& request, const WaitCompleted& wait) {
-  const bool yes = request.payload.text("decision") == "approve";
-  if (request.correlation_key != wait.correlation_key) return false;
+bool matches_answer(const engine::SignalRequest& signal, const WaitCompleted& wait) {
+  const bool yes = signal.payload.text("decision") == "approve";
+  if (signal.correlation_key != wait.correlation_key) return false;
   if (wait.outcome == "cancelled") return true;
   const Value default_value = question()["schema"]["properties"]["n"]["default"];
-  const Value content = request.arguments.value_or(Value::object({{"n", default_value}}));
+  const Value content = signal.arguments.value_or(Value::object({{"n", default_value}}));
   const Value answer = yes ? Value::object({{"action", "accept"}, {"content", content}})
                            : Value::object({{"action", "decline"}});
   return wait.outcome == (yes ? "approved" : "rejected") && wait.payload.value == answer;
@@ -118,22 +122,34 @@ bool matches_request(const JobEvidence& e, const engine::ControlRequest& request
   const auto& wait = std::get<WaitCompleted>(event.body);
   const std::string_view key = wait.correlation_key, outcome = wait.outcome;
   if (key.starts_with("resolve/")) {
-    return request.kind == engine::ControlRequest::Kind::resolve &&
-           key.substr(8).starts_with(request.idempotency_key) &&
-           (outcome == "rejected") == (request.resolution == "fail");
+    const auto* const resolve = request.as<engine::ResolveRequest>();
+    return resolve != nullptr && key.substr(8).starts_with(resolve->idempotency_key) &&
+           (outcome == "rejected") == (resolve->resolution == "fail");
   }
-  if (wait.wait_type == "message") return request.kind == engine::ControlRequest::Kind::message;
-  if (request.kind != engine::ControlRequest::Kind::signal) return false;
-  if (key.starts_with("input/")) return matches_answer(request, wait);
-  if (!wait.payload.is_null() && wait.payload.value != request.payload) return false;
-  if (wait_of(e, request) != key) return false;
+  if (wait.wait_type == "message") return request.is<engine::MessageRequest>();
+  const auto* const signal = request.as<engine::SignalRequest>();
+  if (signal == nullptr) return false;
+  if (key.starts_with("input/")) return matches_answer(*signal, wait);
+  if (!wait.payload.is_null() && wait.payload.value != signal->payload) return false;
+  if (wait_of(e, *signal) != key) return false;
   if (wait.wait_type != "human" || outcome == "cancelled") return true;
-  const std::string_view decision = request.payload.text("decision");
+  const std::string_view decision = signal->payload.text("decision");
   const engine::Node& node = node_of(e, event);
   if (outcome == "rejected") return decision == "reject";
   return outcome == "approved" &&
          (decision == "approve" || (node.accepts_data && decision != "reject"));
 }
+
+// True if the logged message is the user's message or signal.
+bool matches_message(const engine::MessageRequest& request, const AgentMessage& message) {
+  return request.payload == message.payload.value && request.channel == message.channel &&
+         or_empty(message.correlation_key).empty();
+}
+bool matches_message(const engine::SignalRequest& request, const AgentMessage& message) {
+  return request.payload == message.payload.value && message.channel.empty() &&
+         request.correlation_key == or_empty(message.correlation_key);
+}
+bool matches_message(const auto&, const AgentMessage&) { return false; }
 
 void requests_were_made_by_users(const JobEvidence& e, Checker& checker) {
   for (const Event& event : e.events) {
@@ -148,17 +164,17 @@ void requests_were_made_by_users(const JobEvidence& e, Checker& checker) {
     const auto requested = e.requested.find(id);
     const std::string what = "event " + std::to_string(event.seq) + " (" + id + ")";
     if (requested == e.requested.end()) {
-      checker.fail(what + ": nobody said that");
+      checker.fail(what + ": no user requested this");
       continue;
     }
     const engine::ControlRequest& request = requested->second.request;
     if (message) {
-      checker.fail_if(request.payload != message->payload.value ||
-                          request.channel != message->channel ||
-                          request.correlation_key != or_empty(message->correlation_key),
-                      what + " is not what was said");
+      const bool matches = std::visit(
+          [&](const auto& body) { return matches_message(body, *message); }, request.body);
+      checker.fail_if(!matches, what + " is not what the user requested");
     } else {
-      checker.fail_if(!matches_request(e, request, event), what + " is not what was said");
+      checker.fail_if(!matches_request(e, request, event),
+                      what + " is not what the user requested");
     }
   }
 }
@@ -181,14 +197,16 @@ void questions_are_answered(const JobEvidence& e, Checker& checker) {
     for (const Arrival& arrival : record->arrivals) {
       if (arrival.inputs.is_null()) continue;
       const Value& carried_answer = arrival.inputs["answers"][kQuestion];
-      checker.fail_if(std::ranges::find(answers, carried_answer) == answers.end(),
-                      call.tool + " was told what nobody said: " + canonical(carried_answer));
-      checker.fail_if(arrival.inputs.text("state") != call.key.substr(0, 8),
-                      call.tool + " did not get back what it wanted to have back");
+      checker.fail_if(
+          std::ranges::find(answers, carried_answer) == answers.end(),
+          call.tool + " received an answer that no user gave: " + canonical(carried_answer));
+      checker.fail_if(arrival.inputs.text(field::state) != call.key.substr(0, 8),
+                      call.tool + " did not get its state back");
     }
     const bool yes = std::ranges::any_of(
         answers, [](const Value& answer) { return answer.text("action") == "accept"; });
-    checker.fail_if(record->effects > 0 && !yes, call.tool + " took effect, and nobody said yes");
+    checker.fail_if(record->effects > 0 && !yes,
+                    call.tool + " took effect without an accepted answer");
   }
 }
 
@@ -214,7 +232,7 @@ void early_signals_answer(const JobEvidence& e, Checker& checker) {
       const bool is_consumed =
           next && next->correlation_key == key && or_empty(next->signal_id) == message->message_id;
       checker.fail_if(!is_consumed, key + " was opened and " + message->message_id +
-                                        ", which came before, did not answer it");
+                                        ", which arrived earlier, did not answer it");
       checker.mark("early.delivered");
       break;
     }
@@ -251,7 +269,7 @@ void messages_keep_order(const JobEvidence& e, Checker& checker) {
         message && or_empty(message->correlation_key).empty()) {
       channels[message->channel].unreceived.push_back(message->message_id);
       const std::string payload = canonical(message->payload.value);
-      checker.fail_if(!payloads.insert(payload).second, payload + " stands in the log twice");
+      checker.fail_if(!payloads.insert(payload).second, payload + " is in the log twice");
     } else if (wait && wait->wait_type == "message") {
       const std::string& channel = or_empty(wait->channel);
       channel_of[wait->correlation_key] = channel;
@@ -264,10 +282,10 @@ void messages_keep_order(const JobEvidence& e, Checker& checker) {
         const bool first = !channel.unreceived.empty() && channel.unreceived.front() == id;
         std::string got = key;
         got += " got " + id;
-        checker.fail_if(!first, got + ", which is not the oldest that was left");
+        checker.fail_if(!first, got + ", which is not the oldest undelivered one");
         const std::string* const receiver = channel.receiver(event.created_at);
         checker.fail_if(!receiver || *receiver != key,
-                        key + " got what somebody had waited for longer");
+                        key + " got a message for which another wait was older");
         if (first) channel.unreceived.pop_front();
         checker.mark("message.delivered");
       }
@@ -281,7 +299,7 @@ void messages_keep_order(const JobEvidence& e, Checker& checker) {
                       id + " was neither delivered nor listed");
     }
     if (channel.unreceived.empty() || channel.waiting.empty() || e.state.ending) continue;
-    checker.fail(channel.waiting.front().key + " waits beside a message for it");
+    checker.fail(channel.waiting.front().key + " waits although a message for it exists");
   }
 }
 
@@ -296,7 +314,7 @@ void messages_come_in_order(const JobEvidence& e, Checker& checker) {
     for (const auto& [channel, before] : logged) {
       checker.fail_if(channel == message->channel && requested->second.acked &&
                           *requested->second.acked < before->first,
-                      before->request.id + " stands before " + requested->first +
+                      before->request.id + " comes before " + requested->first +
                           ", which had been accepted before it was written");
     }
     logged.emplace_back(message->channel, &requested->second);
@@ -305,7 +323,7 @@ void messages_come_in_order(const JobEvidence& e, Checker& checker) {
 
 void messages_are_kept(const JobEvidence& e, Checker& checker) {
   for (const Ack* ack : e.acks) {
-    const bool is_kept = ack->request.kind == engine::ControlRequest::Kind::message ||
+    const bool is_kept = ack->request.is<engine::MessageRequest>() ||
                          (ack->answer["buffered"].is_bool() && ack->answer["duplicate"].is_null());
     if (!is_kept) continue;
     std::size_t times = 0;
@@ -315,12 +333,10 @@ void messages_are_kept(const JobEvidence& e, Checker& checker) {
     }
     // An early signal may have come to its wait when that was already open.
     const bool has_answer = completion_of(e, ack->request.id) != nullptr;
-    if (ack->request.kind == engine::ControlRequest::Kind::signal && times == 0 && has_answer)
-      continue;
-    checker.fail_if(times != 1 && end_of(e), ack->request.id +
-                                                 " was accepted and stands in the log " +
+    if (ack->request.is<engine::SignalRequest>() && times == 0 && has_answer) continue;
+    checker.fail_if(times != 1 && end_of(e), ack->request.id + " was accepted and is in the log " +
                                                  std::to_string(times) + " times");
-    if (ack->request.kind == engine::ControlRequest::Kind::message) continue;
+    if (ack->request.is<engine::MessageRequest>()) continue;
     const bool delivered = has_answer || is_expired_request(e, ack->request.id) || !end_of(e);
     checker.fail_if(!delivered, ack->request.id + " was neither delivered nor listed");
   }
@@ -330,26 +346,22 @@ void messages_are_kept(const JobEvidence& e, Checker& checker) {
 
 // True if the log has the effect of this pause or resume; each event names its author.
 bool left_trace(const JobEvidence& e, const engine::ControlRequest& request) {
-  for (const Event& event : e.events) {
-    if (const auto* pause_request = as<JobPauseRequested>(event)) {
-      const auto kind = pause_request->withdrawn ? engine::ControlRequest::Kind::resume
-                                                 : engine::ControlRequest::Kind::pause;
-      if (request.kind == kind && or_empty(pause_request->by) == request.by) return true;
+  const bool pauses = request.is<engine::PauseRequest>();
+  const bool resumes = request.is<engine::ResumeRequest>();
+  return std::ranges::any_of(e.events, [&](const Event& event) {
+    if (const auto* requested = as<JobPauseRequested>(event)) {
+      return (requested->withdrawn ? resumes : pauses) && or_empty(requested->by) == request.by;
     }
     const auto* resumed = as<JobResumed>(event);
-    if (request.kind == engine::ControlRequest::Kind::resume && resumed &&
-        resumed->by == request.by)
-      return true;
-  }
-  return false;
+    return resumes && resumed && resumed->by == request.by;
+  });
 }
 
 void pauses_are_kept(const JobEvidence& e, Checker& checker) {
   if (!end_of(e)) return;
   for (const Ack* ack : e.acks) {
-    const bool pause = ack->request.kind == engine::ControlRequest::Kind::pause;
-    if ((!pause && ack->request.kind != engine::ControlRequest::Kind::resume) ||
-        left_trace(e, ack->request))
+    const bool pause = ack->request.is<engine::PauseRequest>();
+    if ((!pause && !ack->request.is<engine::ResumeRequest>()) || left_trace(e, ack->request))
       continue;
     if (was_ended_early(e)) continue;  // it may have expired; a job that completes has applied it
     // Another request for the same came first. A pause has no effect on a job that is already
@@ -357,13 +369,13 @@ void pauses_are_kept(const JobEvidence& e, Checker& checker) {
     bool other = pause && ack->answer["paused"] == Value(true) &&
                  std::ranges::any_of(e.events, [](const Event& event) {
                    const auto* park = as<JobParked>(event);
-                   return park && park->until == "resume" && park->reason != "paused";
+                   return park && park->until == park_until::kResume && park->reason != "paused";
                  });
     for (const auto& [id, requested] : e.requested) {
-      other = other || (requested.request.kind == ack->request.kind && id != ack->request.id &&
-                        left_trace(e, requested.request));
+      other = other || (requested.request.body.index() == ack->request.body.index() &&
+                        id != ack->request.id && left_trace(e, requested.request));
     }
-    checker.fail_if(!other, ack->request.id + " was accepted and is nowhere");
+    checker.fail_if(!other, ack->request.id + " was accepted and is not in the log");
   }
 }
 
@@ -378,7 +390,7 @@ void idle_job_stays_idle(const JobEvidence& e, Checker& checker) {
         pause_requested = !std::get<JobPauseRequested>(event.body).withdrawn.has_value();
         break;
       case EventType::job_parked:
-        parked = std::get<JobParked>(event.body).until == "resume";
+        parked = std::get<JobParked>(event.body).until == park_until::kResume;
         if (parked) checker.mark("paused");
         break;
       case EventType::job_resumed:
@@ -389,13 +401,13 @@ void idle_job_stays_idle(const JobEvidence& e, Checker& checker) {
       case EventType::tool_invocation_started:
       case EventType::command_emitted:
         checker.fail_if(pause_requested || parked,
-                        at + ": something starts while the job is to rest");
+                        at + ": a step starts while a pause is requested or in effect");
         break;
       case EventType::timer_fired:
-        if (std::get<TimerFired>(event.body).effect_id == "deadline") {
+        if (std::get<TimerFired>(event.body).effect_id == engine::kDeadlineTimer) {
           pause_requested = parked = false;
         } else {
-          checker.fail_if(parked, at + ": a timer fires while the job rests");
+          checker.fail_if(parked, at + ": a timer fires while the job is paused");
         }
         break;
       case EventType::node_finished:
@@ -403,8 +415,9 @@ void idle_job_stays_idle(const JobEvidence& e, Checker& checker) {
         break;
       case EventType::decision_recorded: {
         const auto& decision = std::get<DecisionRecorded>(event.body);
-        if (decision.kind == "end") pause_requested = parked = false;
-        if (decision.kind == "confirmation" && or_empty(decision.state).starts_with("fail")) {
+        if (decision.kind == EndDecided::kKind) pause_requested = parked = false;
+        if (decision.kind == ConfirmationFailed::kKind &&
+            or_empty(decision.state).starts_with("fail")) {
           pause_requested = parked = false;
         }
         break;
@@ -416,15 +429,15 @@ void idle_job_stays_idle(const JobEvidence& e, Checker& checker) {
 }
 
 constexpr Rule kUserRules[] = {
-    {"P1 a call is made under its own approval, or not at all", approvals_bind},
-    {"P2 what the log says of people, they said", requests_were_made_by_users},
+    {"P1 a call that needs approval is made only under its own approval", approvals_bind},
+    {"P2 every user action in the log was requested by a user", requests_were_made_by_users},
     {"N1 an accepted message is never lost", messages_are_kept},
     {"N1 an accepted pause or resume is never lost", pauses_are_kept},
-    {"N3 messages are delivered once, in order, or listed", messages_keep_order},
-    {"N3 who writes after an answer comes after it", messages_come_in_order},
-    {"N3 a signal that came early answers its wait", early_signals_answer},
-    {"P3 nothing starts while a job is to rest", idle_job_stays_idle},
-    {"P4 a tool that asks hears what a person said", questions_are_answered},
+    {"N3 messages are delivered once, in order, or listed as undelivered", messages_keep_order},
+    {"N3 a message sent after an acknowledgement comes later in the log", messages_come_in_order},
+    {"N3 an early signal answers its wait", early_signals_answer},
+    {"P3 nothing starts while a pause is requested or in effect", idle_job_stays_idle},
+    {"P4 a tool with questions receives the user's answer", questions_are_answered},
 };
 
 }  // namespace

@@ -9,6 +9,7 @@
 #include <string>
 #include <string_view>
 
+#include "engine/heart/decide.h"
 #include "sim/check.h"
 
 namespace ae::sim {
@@ -34,6 +35,9 @@ struct Rule {
   std::string_view name;
   void (*check)(const JobEvidence&, Checker&);
 };
+std::span<const Rule> log_rules();
+std::span<const Rule> effect_rules();
+std::span<const Rule> request_rules();
 std::span<const Rule> user_rules();
 std::span<const Rule> side_rules();
 std::span<const Rule> model_rules();
@@ -77,7 +81,7 @@ bool is_expired_request(const JobEvidence& e, std::string_view request);
 // The completion of the wait that this request answered; nullptr = none.
 const Event* completion_of(const JobEvidence& e, std::string_view id);
 // The wait of a signal, also if the signal names the approval; "" = it was never opened.
-std::string wait_of(const JobEvidence& e, const engine::ControlRequest& request);
+std::string wait_of(const JobEvidence& e, const engine::SignalRequest& signal);
 // True if the job began to end before its work was done.
 bool was_ended_early(const JobEvidence& e);
 

@@ -7,84 +7,11 @@
 
 #include "base/hash.h"
 #include "json/json.h"
+#include "log/field_names.h"
 
 namespace ae::sim {
 
 using namespace std::chrono_literals;
-
-const ToolKind* tool_kind(std::string_view name) {
-  for (const ToolKind& kind : kTools) {
-    if (kind.name == name) return &kind;
-  }
-  return nullptr;
-}
-
-bool needs_approval(const ToolKind& kind, const Value& args) {
-  return kind.approval == "required" || (!kind.approval.empty() && args["i"] != Value(0));
-}
-
-Value question() {
-  const Value number =
-      Value::object({{"default", 3}, {"maximum", 9}, {"minimum", 1}, {"type", "integer"}});
-  return Value::object({{"message", "How many?"},
-                        {"mode", "form"},
-                        {"schema", Value::object({{"properties", Value::object({{"n", number}})},
-                                                  {"required", Value::array({"n"})},
-                                                  {"type", "object"}})}});
-}
-
-Value tool_policy(const ToolKind& kind) {
-  static constexpr std::string_view kEffects[] = {"read", "idempotent", "at_most_once"};
-  std::vector<Value> retry_on{"connect"};
-  if (kind.effect_class != EffectClass::at_most_once) {
-    retry_on.emplace_back("timeout");
-    retry_on.emplace_back("5xx");
-  }
-  if (!kind.provider.empty()) retry_on.emplace_back("429");
-  std::vector<Member> policy{
-      {"dedupe_window", kind.dedupe_window},
-      {"effect", kEffects[static_cast<int>(kind.effect_class)]},
-      {"grace", to_text(kToolGrace)},
-      {"on_in_doubt", kind.in_doubt},
-      {"retry", Value::object({{"initial_backoff", "200ms"},
-                               {"max_attempts", 3},
-                               {"max_backoff", "8s"},
-                               {"multiplier", 6},
-                               {"retry_on", Value::array(std::move(retry_on))}})},
-      {"timeout", to_text(kToolTimeout)},
-      {"version", kToolVersion}};
-  if (!kind.probe.empty()) {
-    policy.emplace_back("probe",
-                        Value::object({{"args", Value::object({{"key", "${ .call.key }"}})},
-                                       {"happened", "${ .result.found }"},
-                                       {"tool", kind.probe}}));
-  }
-  if (!kind.undo.empty()) {
-    // A result that broke a rule has no `tool`: then a user undoes it.
-    policy.emplace_back(
-        "compensate",
-        Value::object({{"args", Value::object({{"fate", "${ .args.undo_fate }"},
-                                               {"of", "${ .call.key }"},
-                                               {"was", "${ .result.tool | ascii_upcase }"}})},
-                       {"tool", kind.undo}}));
-  }
-  if (!kind.provider.empty()) policy.emplace_back("provider", kind.provider);
-  if (!kind.changes.empty()) {
-    policy.emplace_back("changes",
-                        Value::array({Value::object({{"id", "${ .args.thing }"},
-                                                     {"op", "update"},
-                                                     {"type", "thing"},
-                                                     {"version", "${ .result.version }"}})}));
-  }
-  if (kind.verified()) {
-    policy.emplace_back("verify", Value::object({{"by", "file"}, {"mode", kind.changes}}));
-  }
-  if (!kind.approval.empty()) policy.emplace_back("approval", kind.approval);
-  if (!kind.approval_expires.empty()) {
-    policy.emplace_back("approval_expires", kind.approval_expires);
-  }
-  return Value::object(std::move(policy));
-}
 
 struct ExternalWorld::PendingCall {
   const ToolKind* kind = nullptr;
@@ -163,7 +90,7 @@ class SimVerifier final : public tools::Verifier {
   void check(Value change, async::Done<CheckResult> done) override {
     const Duration before = external_world_.host_.random.between(1ms, 20ms);
     process_->after(before, [this, change = std::move(change), done = std::move(done)]() mutable {
-      if (!external_world_.host_.at_boundary(*process_, "verifier.looks")) return;
+      if (!external_world_.host_.at_boundary(*process_, "verifier.check")) return;
       CheckResult result = external_world_.check_resource(change);
       process_->after(external_world_.host_.random.between(1ms, 20ms),
                       [this, result = std::move(result), done = std::move(done)]() mutable {
@@ -187,10 +114,10 @@ std::unique_ptr<tools::Verifier> ExternalWorld::verifier(const ToolKind& kind,
 
 CheckResult ExternalWorld::check_resource(const Value& change) {
   const std::string id(change.text("id"));
-  const std::string expected(change.text("version"));
+  const std::string expected(change.text(field::version));
   const JobId job(id.substr(0, id.find('/')));
   Resource& resource = resources_[id];
-  if (has_touching_verifiers_) resource.version++;
+  if (has_mutating_verifiers_) resource.version++;
   VerifierCheck check{.job = job,
                       .resource = id,
                       .expected = expected,
@@ -202,7 +129,7 @@ CheckResult ExternalWorld::check_resource(const Value& change) {
                            : has_always_matching_verifiers_ || expected == check.actual_version
                                ? CheckVerdict::match
                                : CheckVerdict::mismatch;
-  host_.report.mark("looked." + std::string(to_text(check.reported_verdict)));
+  host_.report.mark("verifier." + std::string(to_text(check.reported_verdict)));
   verifier_checks_.push_back(check);
   const auto change_made =
       std::ranges::find_if(resource.applied_changes, [&](const Resource::AppliedChange& one) {
@@ -213,19 +140,19 @@ CheckResult ExternalWorld::check_resource(const Value& change) {
           ? nullptr
           : host_.observer.declared_call(change_made->invocation, change_made->try_no);
   if (!declared_call) {
-    host_.report.violate("V1 a verifier is asked about what the job has changed, after a recovery",
-                         job, id + " " + expected + " is of no call of the job");
+    host_.report.violate("V1 a verifier is called only for changes of the job, after a recovery",
+                         job, id + " " + expected + " was not made by a call of the job");
   } else if (const auto observed = host_.observer.jobs().find(job);
              observed == host_.observer.jobs().end() ||
              observed->second.epoch <= declared_call->epoch) {
-    host_.report.violate("V1 a verifier is asked about what the job has changed, after a recovery",
-                         job, id + " is looked at by the attempt that changed it");
+    host_.report.violate("V1 a verifier is called only for changes of the job, after a recovery",
+                         job, id + " is verified by the attempt that changed it");
   }
   if (check.reported_verdict == CheckVerdict::unreachable) {
     return {.verdict = check.reported_verdict,
             .expected = {},
             .observed = {},
-            .reason = "nobody opens"};
+            .reason = "connection refused"};
   }
   return {
       .verdict = check.reported_verdict,
@@ -243,7 +170,7 @@ bool ExternalWorld::mutate(std::string_view name) {
   if (it == resources_.end()) return false;
   it->second.version++;
   it->second.foreign_changes++;
-  host_.report.mark("thing.meddled_with");
+  host_.report.mark("resource.changed_externally");
   return true;
 }
 
@@ -267,7 +194,7 @@ ExternalWorld::DeliveryOutcome ExternalWorld::draw_outcome(const PendingCall& ca
       {"down_after", DeliveryOutcome::down_after},
       {"lost", DeliveryOutcome::lost},
       {"silent", DeliveryOutcome::silent},
-      {"late", DeliveryOutcome::late},
+      {field::late, DeliveryOutcome::late},
       {"slow", DeliveryOutcome::slow},
       {"fault", DeliveryOutcome::fault},
       {"broken", DeliveryOutcome::broken},
@@ -324,7 +251,7 @@ Value notice_in(const Value& messages) {
         one.substr(name + 1, one.size() - name - 1 - std::string_view(" left").size()));
     std::ranges::replace(limit, ' ', '_');
     limits.emplace_back(limit, Value::object({{"left", one.substr(0, of)},
-                                              {"of", one.substr(of + 4, name - of - 4)}}));
+                                              {field::of, one.substr(of + 4, name - of - 4)}}));
   }
   return Value::object(std::move(limits));
 }
@@ -374,25 +301,25 @@ void ExternalWorld::check_send(const PendingCall& call_in_flight) {
   const tools::Call& call = call_in_flight.call;
   const DeclaredCall* declared_call = host_.observer.declared_call(call.invocation, call.try_no);
   if (!declared_call) {
-    host_.report.violate("A6 nothing is sent before its declaration is durable", call.job,
+    host_.report.violate("A6 no request is sent before its declaration is durable", call.job,
                          call.tool + " " + call.invocation.text);
     return;
   }
   if (!is_declared(call.args, *declared_call) ||
       declared_call->external_key != call.external_key.text ||
       declared_call->idempotency_key != call.key.text) {
-    host_.report.violate("A6 what is sent is what was declared", call.job,
+    host_.report.violate("A6 a sent request equals the declared one", call.job,
                          call.tool + " " + call.invocation.text);
   }
   // Skipped after a jump of the clock: send_by is by the store's clock.
   if (!host_.clock.jumped() && host_.loop.now() > declared_call->send_by) {
-    host_.report.violate("F3 nothing is sent after send_by", call.job,
-                         call.tool + " left at " + to_text(host_.loop.now()) + ", send_by is " +
+    host_.report.violate("F3 no request is sent after send_by", call.job,
+                         call.tool + " was sent at " + to_text(host_.loop.now()) + ", send_by is " +
                              to_text(declared_call->send_by));
   }
   if (!call_in_flight.kind->provider.empty()) check_model_request(call_in_flight, *declared_call);
   if (host_.has_lost_job(declared_call->attempt)) {
-    host_.report.violate("F4 who was told that the job is lost sends nothing more", call.job,
+    host_.report.violate("F4 a worker that was notified of a lost lease sends nothing", call.job,
                          call.tool + " by " + declared_call->attempt.text);
   }
 }
@@ -400,17 +327,19 @@ void ExternalWorld::check_send(const PendingCall& call_in_flight) {
 // A model is called again only if its answer was lost.
 void ExternalWorld::check_model_request(const PendingCall& call_in_flight,
                                         const DeclaredCall& declared_call) {
-  constexpr std::string_view kRule = "M1 a model's answer is injected, never asked for again";
+  constexpr std::string_view kRule =
+      "M1 a recorded model answer is replayed, never requested again";
   const tools::Call& call = call_in_flight.call;
   const std::string what = call.invocation.text + " try " + std::to_string(call.try_no);
   if (host_.observer.was_answered_before(declared_call, call.invocation)) {
-    host_.report.violate(kRule, call.job, what + " is asked though an answer was recorded");
+    host_.report.violate(kRule, call.job, what + " is requested though an answer was recorded");
   }
   const auto receiver = answer_receivers_.find(call.invocation.text);
   if (receiver != answer_receivers_.end() && receiver->second == declared_call.attempt) {
-    host_.report.violate(kRule, call.job, what + " is asked by the attempt that heard an answer");
+    host_.report.violate(kRule, call.job,
+                         what + " is requested by the attempt that received an answer");
   }
-  if (call.try_no > 1) host_.report.mark("model.asked_again");
+  if (call.try_no > 1) host_.report.mark("model.retried");
 }
 
 void ExternalWorld::send(std::shared_ptr<PendingCall> call_in_flight) {
@@ -423,7 +352,7 @@ void ExternalWorld::send(std::shared_ptr<PendingCall> call_in_flight) {
                                    .error_code = "not_sent",
                                    .error_message = "its time had passed"});
   }
-  if (!host_.at_boundary(*call_in_flight->process, "tool.leaves")) return;
+  if (!host_.at_boundary(*call_in_flight->process, "tool.send")) return;
   check_send(*call_in_flight);
   call_in_flight->sent = true;
   KeyRecord& record = journal_[call.key.text];
@@ -484,15 +413,15 @@ void ExternalWorld::ask_or_decline(const std::shared_ptr<PendingCall>& call_in_f
     return respond(call_in_flight, {.kind = OutcomeKind::failure,
                                     .definite = true,
                                     .error_code = "declined",
-                                    .error_message = "nobody wants it"});
+                                    .error_message = "declined by the user"});
   }
-  host_.report.mark("question.asked");
+  host_.report.mark("question.opened");
   respond(
       call_in_flight,
       {.kind = OutcomeKind::input_required,
        .definite = true,
        .result = Value::object({{"requests", Value::object({{std::string(kQuestion), question()}})},
-                                {"state", call_in_flight->call.key.text.substr(0, 8)}}),
+                                {field::state, call_in_flight->call.key.text.substr(0, 8)}}),
        .elapsed = 1ms});
 }
 
@@ -593,7 +522,7 @@ Value ExternalWorld::take_effect(const PendingCall& call_in_flight) {
     Resource& resource = resources_[std::string(call.args.text("thing"))];
     resource.applied_changes.push_back(
         {++resource.version, call.job, call.invocation, call.try_no});
-    result.emplace_back("version", resource.version);
+    result.emplace_back(field::version, resource.version);
   }
   return Value::object(std::move(result));
 }
@@ -610,7 +539,7 @@ Value ExternalWorld::answer_of_model(const Value& request) {
       messages, [](const Value& m) { return m.text("role") == "assistant"; }));
   if (const Value said = script ? (*script)["says"] : Value(); said.size() > 0) {
     text = said.items()[std::min(turn, said.size() - 1)].as_string();
-    if (turn > 0) host_.report.mark("model.asked_to_mend");
+    if (turn > 0) host_.report.mark("model.repair_requested");
   }
   if (script && script->is_array() && request.find("tools") != nullptr) {
     if (turn < script->size()) {
@@ -626,9 +555,10 @@ Value ExternalWorld::answer_of_model(const Value& request) {
       {"model", "echo-1"},
       {"number", ++answers_},
       {"text", text},
-      {"usage", Value::object({{"input_tokens", 2}, {"output_tokens", 3}, {"total_tokens", 5}})}};
+      {field::usage,
+       Value::object({{"input_tokens", 2}, {"output_tokens", 3}, {"total_tokens", 5}})}};
   if (!calls.empty()) {
-    host_.report.mark("loop.asked_for_tools");
+    host_.report.mark("loop.requested_tools");
     answer.emplace_back("tool_calls", Value::array(std::move(calls)));
   }
   return Value::object(std::move(answer));
@@ -636,7 +566,7 @@ Value ExternalWorld::answer_of_model(const Value& request) {
 
 // The answer of a probe about the call that it names.
 Value ExternalWorld::probe_answer(const Value& args) const {
-  const KeyRecord* requested = has_lying_probes_ ? nullptr : find(std::string(args.text("key")));
+  const KeyRecord* requested = has_false_probes_ ? nullptr : find(std::string(args.text("key")));
   return Value::object(
       {{"found", requested && requested->effects > 0 ? requested->result : Value()},
        {"tool", "seek"}});
@@ -665,11 +595,11 @@ void ExternalWorld::stream_deltas(const std::shared_ptr<PendingCall>& call_in_fl
                        if (call_in_flight->process->dead || call_in_flight->is_answered ||
                            !call_in_flight->call.on_text_delta)
                          return;
-                       if (!host_.at_boundary(*call_in_flight->process, "model.says"))
-                         return host_.report.mark("model.dies_saying");
+                       if (!host_.at_boundary(*call_in_flight->process, "model.delta"))
+                         return host_.report.mark("death.while_streaming");
                        call_in_flight->process->post([this, call_in_flight, at, delta] {
                          if (call_in_flight->is_answered) return;
-                         host_.report.mark("model.said");
+                         host_.report.mark("model.streamed");
                          call_in_flight->call.on_text_delta({.offset = at, .text = delta});
                        });
                      });

@@ -19,122 +19,21 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <set>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
+#include "sim/journal.h"
 #include "sim/observer.h"
 #include "sim/report.h"
 #include "sim/sim_loop.h"
+#include "sim/sim_random.h"
+#include "sim/tool_kinds.h"
 #include "tools/tool.h"
 #include "tools/verifier.h"
 
 namespace ae::sim {
-
-// How the downstream treats a repeated key.
-enum class EffectClass : std::uint8_t { read, idempotent, at_most_once };
-
-// The tools of the simulated world, by their names in plans. To add one, add a line.
-struct ToolKind {
-  std::string_view name;
-  EffectClass effect_class;
-  std::string_view in_doubt;  // on_in_doubt
-  std::string_view dedupe_window = "24h";
-  std::string_view probe = {};     // the tool that queries the outcome of a call
-  std::string_view undo = {};      // the tool that undoes a call
-  std::string_view approval = {};  // "required", or a condition: see `needs_approval`
-  std::string_view approval_expires = {};
-  bool side = false;  // only for calls about another call: not a node of a random plan
-  // A call changes the resource that its arguments name. "strict", "warn" or "human": the
-  // consequence of a mismatch; "unconfirmed": the change is not verified.
-  std::string_view changes = {};
-  std::string_view provider = {};  // of a model
-  bool questions = false;          // asks the user before it takes effect: see `question`
-  bool verified() const { return !changes.empty() && changes != "unconfirmed"; }
-};
-constexpr ToolKind kTools[] = {
-    {"look", EffectClass::read, "resend"},
-    {"put", EffectClass::idempotent, "resend"},
-    {"stow", EffectClass::idempotent, "resend", "20s"},  // may be resent for a short time only
-    {"mail", EffectClass::idempotent, "park"},
-    {"once", EffectClass::at_most_once, "park"},
-    {"pay", EffectClass::at_most_once, "fail"},
-    {.name = "wire",
-     .effect_class = EffectClass::at_most_once,
-     .in_doubt = "probe",
-     .probe = "seek"},
-    {.name = "bill", .effect_class = EffectClass::idempotent, .in_doubt = "probe", .probe = "seek"},
-    {.name = "book",
-     .effect_class = EffectClass::idempotent,
-     .in_doubt = "resend",
-     .undo = "unbook"},
-    {.name = "grab", .effect_class = EffectClass::at_most_once, .in_doubt = "park", .undo = "drop"},
-    {.name = "hire",
-     .effect_class = EffectClass::at_most_once,
-     .in_doubt = "probe",
-     .probe = "seek",
-     .undo = "fire"},
-    {.name = "gift",
-     .effect_class = EffectClass::idempotent,
-     .in_doubt = "resend",
-     .undo = "unbook",
-     .approval = "required"},
-    {.name = "vote",
-     .effect_class = EffectClass::at_most_once,
-     .in_doubt = "park",
-     .approval = "${ .args.i != 0 }",
-     .approval_expires = "40s"},
-    {.name = "alter",
-     .effect_class = EffectClass::idempotent,
-     .in_doubt = "resend",
-     .changes = "strict"},
-    {.name = "amend",
-     .effect_class = EffectClass::at_most_once,
-     .in_doubt = "park",
-     .changes = "warn"},
-    {.name = "edit",
-     .effect_class = EffectClass::idempotent,
-     .in_doubt = "resend",
-     .changes = "human"},
-    {.name = "touch",
-     .effect_class = EffectClass::idempotent,
-     .in_doubt = "resend",
-     .changes = "unconfirmed"},
-    {.name = "quiz",
-     .effect_class = EffectClass::at_most_once,
-     .in_doubt = "park",
-     .questions = true},
-    {.name = "poll",
-     .effect_class = EffectClass::idempotent,
-     .in_doubt = "resend",
-     .questions = true},
-    {.name = "model:echo",
-     .effect_class = EffectClass::read,
-     .in_doubt = "resend",
-     .provider = "openai"},
-    {.name = "seek", .effect_class = EffectClass::read, .in_doubt = "resend", .side = true},
-    {.name = "unbook", .effect_class = EffectClass::idempotent, .in_doubt = "resend", .side = true},
-    {.name = "drop", .effect_class = EffectClass::at_most_once, .in_doubt = "park", .side = true},
-    {.name = "fire",
-     .effect_class = EffectClass::at_most_once,
-     .in_doubt = "probe",
-     .probe = "seek",
-     .side = true},
-};
-const ToolKind* tool_kind(std::string_view name);
-constexpr Duration kToolTimeout = std::chrono::seconds(4);
-constexpr Duration kToolGrace = std::chrono::seconds(6);
-constexpr Duration kSlowMax = std::chrono::milliseconds(1200);
-constexpr std::string_view kToolVersion = "0123456789abcdef";
-// True if a call with these arguments needs an approval. Independent of the engine, for the
-// checkers.
-bool needs_approval(const ToolKind& kind, const Value& args);
-// The question of a tool, and its key: a number, which has a default.
-constexpr std::string_view kQuestion = "how";
-Value question();
-// Its policy as in a task graph.
-Value tool_policy(const ToolKind& kind);
 
 // One in n; 0 = never.
 struct Odds {
@@ -150,54 +49,6 @@ struct Odds {
   std::uint64_t broken = 0;       // takes effect, its answer breaks a rule
   std::uint64_t busy = 0;         // a model returns 429 and a retry delay
   std::uint64_t unreachable = 0;  // a verifier cannot check
-};
-
-struct Arrival {
-  JobId job;
-  InvocationId invocation;
-  std::uint32_t try_no = 1;
-  std::string arguments_hash;
-  bool effect = false;   // it took effect
-  bool refused = false;  // it was answered that it had no effect
-  Value answer;          // the answer to a probe or of a model
-  Value inputs;          // the users' answers that it carried; null = none
-};
-
-struct KeyRecord {  // of an idempotency key
-  JobId job;
-  EffectClass effect_class{};
-  std::string tool;
-  std::uint64_t sends = 0, in_transit = 0, effects = 0;
-  std::set<std::string> external_keys;
-  std::vector<Arrival> arrivals;
-  Value result;         // of its first effect
-  bool broken = false;  // the result was unusable for the caller
-  // The key of the call that this one undoes; "" = none.
-  std::string_view undoes() const { return result["args"].text("of"); }
-};
-
-// A resource that calls and others change: an increasing version number.
-struct Resource {
-  struct AppliedChange {  // by a call
-    std::uint64_t version = 0;
-    JobId job;
-    InvocationId invocation;
-    std::uint32_t try_no = 0;
-  };
-  std::uint64_t version = 0, foreign_changes = 0;  // changes not made by a call
-  std::vector<AppliedChange> applied_changes;
-};
-
-struct VerifierCheck {  // of a verifier
-  JobId job;
-  std::string resource, expected;  // as recorded
-  std::string actual_version;      // the actual version
-  CheckVerdict reported_verdict{};
-  CheckVerdict actual_verdict() const {
-    return reported_verdict == CheckVerdict::unreachable ? reported_verdict
-           : expected == actual_version                  ? CheckVerdict::match
-                                                         : CheckVerdict::mismatch;
-  }
 };
 
 class ExternalWorld {
@@ -232,13 +83,13 @@ class ExternalWorld {
   // Canary: a request of an at_most_once tool arrives twice.
   void set_duplicate_requests(bool is_enabled) { duplicate_ = is_enabled; }
   // Canary: probes report that the call never arrived.
-  void set_lying_probes(bool is_enabled) { has_lying_probes_ = is_enabled; }
+  void set_false_probes(bool is_enabled) { has_false_probes_ = is_enabled; }
   // Canaries: verifiers always report a match; verifiers change what they check; requests to models
   // arrive twice.
   void set_always_matching_verifiers(bool is_enabled) {
     has_always_matching_verifiers_ = is_enabled;
   }
-  void set_touching_verifiers(bool is_enabled) { has_touching_verifiers_ = is_enabled; }
+  void set_mutating_verifiers(bool is_enabled) { has_mutating_verifiers_ = is_enabled; }
   void set_duplicate_model_requests(bool is_enabled) { duplicates_model_requests_ = is_enabled; }
   void set_grace_binds(bool is_enabled) { host_.grace_binds = is_enabled; }
 
@@ -282,8 +133,8 @@ class ExternalWorld {
 
   Host host_;
   Odds odds_;
-  bool duplicate_ = false, has_lying_probes_ = false, has_always_matching_verifiers_ = false,
-       has_touching_verifiers_ = false, duplicates_model_requests_ = false;
+  bool duplicate_ = false, has_false_probes_ = false, has_always_matching_verifiers_ = false,
+       has_mutating_verifiers_ = false, duplicates_model_requests_ = false;
   bool are_verifiers_unreachable_ = false;
   std::map<std::string, KeyRecord> journal_;  // by idempotency key
   std::map<std::string, Resource, std::less<>> resources_;

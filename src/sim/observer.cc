@@ -7,6 +7,7 @@
 #include "engine/heart/ingest.h"
 #include "engine/heart/side_record.h"
 #include "json/json.h"
+#include "log/park_until.h"
 
 namespace ae::sim {
 namespace {
@@ -63,26 +64,26 @@ void Observer::committed(const PendingCommit& written, const store::CommitResult
   for (const std::string& invocation : written.answered) answered_.emplace(invocation, order_);
   if (const auto* held = std::get_if<store::Batch::Leased>(&written.authority)) {
     if (observed.claim != held->fence) {
-      report_.violate("F6 a write is fenced by the claim that stands", written.job,
+      report_.violate("F6 every write is fenced by the current claim", written.job,
                       "a commit of epoch " + std::to_string(held->fence.epoch) +
-                          " was accepted, the job is held by epoch " +
+                          " was accepted, the job is claimed by epoch " +
                           std::to_string(observed.claim ? observed.claim->epoch : 0));
     }
   } else if (std::holds_alternative<store::Batch::Unleased>(written.authority) && observed.claim) {
-    report_.violate("F6 a write is fenced by the claim that stands", written.job,
-                    "a commit for a free job was accepted, but the job is held");
+    report_.violate("F6 every write is fenced by the current claim", written.job,
+                    "an unleased commit was accepted, but the job is claimed");
   }
   if (!written.bytes.empty()) {
     const BlobSource blobs = [&](const Hash& hash) -> Result<std::string> {
       for (const Blob& blob : written.blobs) {
         if (blob.hash == hash) return blob.bytes;
       }
-      return fail(Code::log_corrupt, "a value that stands apart is missing");
+      return fail(Code::log_corrupt, "a blob is missing");
     };
     auto opened = open(written.job, written.bytes, observed.head, blobs,
                        plans_ != nullptr ? plans_->lookup() : ValueLookup());
     if (!opened) {
-      return report_.violate("L6 what is written goes on from what stands", written.job,
+      return report_.violate("L6 a commit continues the stored log", written.job,
                              opened.error().message);
     }
     for (Event& event : opened->events) {
@@ -121,8 +122,7 @@ void Observer::check_capabilities(const JobId& job, const ObservedJob& observed,
     if (offered == capabilities_.end() || std::ranges::count(offered->second, needed) == 0) {
       std::string what = worker;
       what.append(" does not offer ").append(needed);
-      report_.violate("F7 a job runs only where its capabilities are offered", job,
-                      std::move(what));
+      report_.violate("F7 a job runs only on a worker with its capabilities", job, std::move(what));
     }
   }
 }
@@ -154,14 +154,13 @@ void Observer::apply_call(const ObservedJob& observed, const Event& event) {
 
 void Observer::apply_decision(ObservedJob& observed, const Event& event) {
   const auto& decision = std::get<DecisionRecorded>(event.body);
-  const std::string step(step_of(event)), state = or_empty(decision.state);
-  if (decision.kind == "approval" && state == "requested") {
+  const std::string step(step_of(event));
+  if (is_decision<ApprovalRequested>(decision)) {
     observed.requests[step] = decision.decision_id.text;
   }
-  if (decision.kind != "confirmation") return;
   // A verification mismatch was opened or answered.
-  if (state == "requested") observed.open_mismatches.insert(step);
-  if (state == "accept" || state == "fail") observed.open_mismatches.erase(step);
+  if (is_decision<ConfirmationRequested>(decision)) observed.open_mismatches.insert(step);
+  if (is_decision<ConfirmationAnswered>(decision)) observed.open_mismatches.erase(step);
 }
 
 void Observer::apply_event(const JobId& job, ObservedJob& observed, const Event& event) {
@@ -189,7 +188,7 @@ void Observer::apply_event(const JobId& job, ObservedJob& observed, const Event&
       return apply_decision(observed, event);
     case EventType::job_parked: {
       const auto& park = std::get<JobParked>(event.body);
-      observed.paused = park.until == "resume";
+      observed.paused = park.until == park_until::kResume;
       observed.parked = park.reason;
       return;
     }
@@ -209,24 +208,29 @@ void Observer::apply_event(const JobId& job, ObservedJob& observed, const Event&
   }
 }
 
-void Observer::put_inbox(JobId job, store::InboxEntry entry, async::Done<Result<void>> done) {
-  if (loses_inbox_entries_ && jobs_[job].claim) entry.request = R"({"kind":"timers"})";
-  auto json =
-      approves_falsely_ || doubles_messages_ ? parse_json(entry.request) : Result<Value>(Value());
-  auto request = json && json->is_object()
-                     ? engine::ControlRequest::from_json(*json)
-                     : Result<engine::ControlRequest>(engine::ControlRequest());
-  if (approves_falsely_ && request && request->payload.text("decision") == "reject") {
-    request->payload = request->payload.with("decision", "approve");
+// Approves what the entry rejects, or adds a second message, for a canary.
+void Observer::falsify(const JobId& job, store::InboxEntry& entry) {
+  const auto json = parse_json(entry.request);
+  if (!json || !json->is_object()) return;
+  auto request = engine::ControlRequest::from_json(*json);
+  if (!request) return;
+  auto* const signal = std::get_if<engine::SignalRequest>(&request->body);
+  if (approves_falsely_ && signal != nullptr && signal->payload.text("decision") == "reject") {
+    signal->payload = signal->payload.with("decision", "approve");
     replace_request(job, entry, *request);
   }
-  if (doubles_messages_ && request && request->kind == engine::ControlRequest::Kind::message) {
+  if (doubles_messages_ && request->is<engine::MessageRequest>()) {
     store::InboxEntry again = entry;
     again.id += "2";
     request->id += "-again";
     replace_request(job, again, *request);
     inner().put_inbox(job, std::move(again), [](Result<void>) {});
   }
+}
+
+void Observer::put_inbox(JobId job, store::InboxEntry entry, async::Done<Result<void>> done) {
+  if (loses_inbox_entries_ && jobs_[job].claim) entry.request = R"({"kind":"timers"})";
+  if (approves_falsely_ || doubles_messages_) falsify(job, entry);
   writes_++;
   inner().put_inbox(std::move(job), std::move(entry), std::move(done));
 }
@@ -240,7 +244,7 @@ void Observer::check_queue_limit(const JobId& job, const ObservedJob& observed, 
   });
   if (static_cast<std::size_t>(live) <= limit->limit) return;
   report_.violate("F8 no queue has more live claims than its limit", job,
-                  std::to_string(live) + " jobs of " + observed.queue + " are held, " +
+                  std::to_string(live) + " jobs of " + observed.queue + " are claimed, " +
                       std::to_string(limit->limit) + " may be");
 }
 
@@ -248,11 +252,11 @@ void Observer::on_claimed(const store::Lease& lease, Instant at) {
   ObservedJob& observed = jobs_[lease.job];
   if (lease.fence.epoch != observed.epoch + 1) {
     report_.violate("F1 epochs of a job are 1, 2, 3, …", lease.job,
-                    "epoch " + std::to_string(lease.fence.epoch) + " was given after " +
+                    "epoch " + std::to_string(lease.fence.epoch) + " was granted after " +
                         std::to_string(observed.epoch));
   }
   if (observed.claim && observed.lease_until > at) {
-    report_.violate("F1 a lease is given when the one before has run out", lease.job,
+    report_.violate("F1 a lease is granted only after the previous one has expired", lease.job,
                     "at " + to_text(at) + ", the lease of epoch " +
                         std::to_string(observed.claim->epoch) + " runs until " +
                         to_text(observed.lease_until));
@@ -304,7 +308,7 @@ void Observer::heartbeat(std::vector<std::pair<JobId, store::Fence>> held, Durat
           if (!(*until)[i]) continue;
           ObservedJob& observed = jobs_[requested[i].first];
           if (observed.claim != requested[i].second || observed.lease_until <= at) {
-            report_.violate("F5 a heartbeat never revives a lease that is over", requested[i].first,
+            report_.violate("F5 a heartbeat never revives an expired lease", requested[i].first,
                             "epoch " + std::to_string(requested[i].second.epoch));
           }
           observed.lease_until = *(*until)[i];

@@ -1,5 +1,5 @@
-// Observer: sits directly above the disk and records what really happened there, whatever the
-// workers are told.
+// Observer: sits directly above the disk and records what really happened there, whatever the workers
+// receive.
 //
 // It keeps the data that the checkers and the simulated users need (lease holders, declared calls,
 // open waits), and checks the fencing rules at the moment of a violation. Answers pass through
@@ -143,6 +143,7 @@ class Observer final : public store::ForwardingStore<Observer> {
   void apply_event(const JobId& job, ObservedJob& observed, const Event& event);
   void apply_creation(ObservedJob& observed, const JobCreated& event);
   void apply_call(const ObservedJob& observed, const Event& event);
+  void falsify(const JobId& job, store::InboxEntry& entry);
   void apply_decision(ObservedJob& observed, const Event& event);
   void wait_opened(ObservedJob& observed, const WaitOpened& wait);
   void check_capabilities(const JobId& job, const ObservedJob& observed, const std::string& worker);

@@ -122,24 +122,17 @@ void make_history(std::uint64_t seed, PlanBook& plans, const std::string& to) {
     request.start_here = !random.one_in(3);
     for (const auto& [type, key] : plan.waits) {
       if (random.one_in(3)) continue;
-      engine::ControlRequest signal{
-          .kind = engine::ControlRequest::Kind::signal,
-          .id = "first-" + key,
-          .by = "someone",
-          .correlation_key = key,
-          .payload = Value::object({{"decision", "approve"}, {"from", "first"}})};
-      if (type == "message") {
-        signal.kind = engine::ControlRequest::Kind::message;
-        signal.channel = std::exchange(signal.correlation_key, {});
-      }
+      const Value payload = Value::object({{"decision", "approve"}, {"from", "first"}});
+      engine::RequestBody body = engine::SignalRequest{.correlation_key = key, .payload = payload};
+      if (type == "message") body = engine::MessageRequest{.channel = key, .payload = payload};
+      const engine::ControlRequest sent{
+          .id = "first-" + key, .by = "someone", .body = std::move(body)};
       world.loop().after(random.between(5s, 20s),
-                         [&users, job = request.job, signal] { users.submit(job, signal, 5); });
+                         [&users, job = request.job, sent] { users.submit(job, sent, 5); });
     }
     if (random.one_in(6)) {
       world.loop().after(random.between(5s, 20s), [&users, job = request.job] {
-        users.submit(
-            job, {.kind = engine::ControlRequest::Kind::cancel, .id = "cancel", .by = "someone"},
-            5);
+        users.submit(job, {.id = "cancel", .by = "someone", .body = engine::CancelRequest{}}, 5);
       });
     }
     world.loop().after(random.between(0s, 15s), [&users, request = std::move(request)]() mutable {
@@ -183,11 +176,14 @@ const std::vector<std::string> kDamage = {
     "UPDATE jobs SET ready = 9 WHERE ripe_at IS NULL",
     "UPDATE jobs SET request_hash = x'00', priority = 77 - priority, capabilities = 'no' || id, "
     "queue = 'q' || id, turn = 't' || id, "
-    "created_at = id, not_before = 5, wake_at = 6 - ifnull(wake_at, 1), ripe_at = 7, "
+    "created_at = id, forked_from = 'x' || id, not_before = 5, wake_at = 6 - ifnull(wake_at, 1), "
+    "ripe_at = 7, "
     "status = CASE status WHEN 'completed' THEN 'running' WHEN 'waiting' THEN 'queued' "
     "ELSE 'completed' END",
     "DELETE FROM heads",
     "DELETE FROM labels",
+    "UPDATE summaries SET error = 'x', body = x'00'",
+    "INSERT INTO summaries VALUES(9999, '', x'00')",
     "INSERT INTO labels VALUES(1, 0, 'not', 'so'), (9999, 0, 'of', 'nobody')",
     "INSERT INTO heads VALUES(9999, 1, 1, 1, 1, x'00')",
     "UPDATE commits SET first_seq = 0, last_seq = 'x', prev = id, jump = 12, blobs = x'aabb'",
@@ -206,7 +202,7 @@ void expect_rebuilt(std::uint64_t seed, PlanBook& plans, std::set<std::string>& 
     }
   }
   const runtime::RebuildResult unchanged = rebuild(path, true);
-  EXPECT_EQ(text_of(unchanged), "") << "what the runtime wrote is what follows";
+  EXPECT_EQ(text_of(unchanged), "") << "the rows that the runtime wrote follow from the logs";
   EXPECT_GT(unchanged.jobs, 0U);
 
   run_sql(path, kDamage);
@@ -214,17 +210,17 @@ void expect_rebuilt(std::uint64_t seed, PlanBook& plans, std::set<std::string>& 
   EXPECT_NE(damaged, before);
   const runtime::RebuildResult compared = rebuild(path, true);
   EXPECT_EQ(compared.differing_jobs, unchanged.jobs);
-  EXPECT_EQ(dump(path), damaged) << "who compares writes nothing";
+  EXPECT_EQ(dump(path), damaged) << "a comparison writes nothing";
 
   const runtime::RebuildResult rebuilt = rebuild(path);
   EXPECT_EQ(rebuilt.differing_jobs, unchanged.jobs);
   EXPECT_EQ(rebuilt.refused_jobs, 0U) << text_of(rebuilt);
   const Dump after = dump(path);
   for (const auto& [table, rows] : before) EXPECT_EQ(after.at(table), rows) << table;
-  EXPECT_EQ(text_of(rebuild(path)), "") << "and once more changes nothing";
+  EXPECT_EQ(text_of(rebuild(path)), "") << "a second rebuild changes nothing";
 }
 
-AE_TEST("rebuild/the rows of random jobs are made anew from their logs, byte by byte") {
+AE_TEST("rebuild/the rows of random jobs are rebuilt from their logs, byte for byte") {
   PlanBook plans;
   std::set<std::string> statuses;
   for (std::uint64_t seed = 1; seed <= 8; ++seed) expect_rebuilt(seed, plans, statuses);
@@ -233,14 +229,14 @@ AE_TEST("rebuild/the rows of random jobs are made anew from their logs, byte by 
   }
 }
 
-AE_TEST_SLOW("rebuild/so it is for many worlds") {
+AE_TEST_SLOW("rebuild/the rows of many random worlds are rebuilt from their logs") {
   PlanBook plans;
   std::set<std::string> statuses;
   for (std::uint64_t seed = 9; seed <= 200; ++seed) expect_rebuilt(seed, plans, statuses);
   EXPECT_EQ(statuses.size(), 7U);
 }
 
-AE_TEST("rebuild/one job alone, and what was not kept is as it was") {
+AE_TEST("rebuild/one job can be rebuilt alone, and an uncommitted rebuild changes nothing") {
   PlanBook plans;
   const Folder folder;
   const std::string path = folder / "a.db";
@@ -282,7 +278,7 @@ AE_TEST("rebuild/one job alone, and what was not kept is as it was") {
 }
 
 // A log without its end must not get a row that hides the loss.
-AE_TEST("rebuild/a log that has lost its end, or a commit, keeps the rows that tell of it") {
+AE_TEST("rebuild/a log without its end or a commit is refused and keeps its rows") {
   PlanBook plans;
   const Folder folder;
   const std::string path = folder / "a.db";
@@ -298,7 +294,7 @@ AE_TEST("rebuild/a log that has lost its end, or a commit, keeps the rows that t
   EXPECT_EQ(dump(path), cut);
 }
 
-AE_TEST("rebuild/nobody else may own the store, and to compare nobody need") {
+AE_TEST("rebuild/a rebuild needs to own the store, a comparison does not") {
   PlanBook plans;
   const Folder folder;
   const std::string path = folder / "a.db";

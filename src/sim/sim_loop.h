@@ -1,41 +1,19 @@
-// SimLoop: the simulated loop, clocks and random source: one thread, one seed; time advances only
-// when no task is due.
+// SimLoop: the simulated loop and clocks: one thread; time advances only when no task is due.
 //
 // Tasks belong to the world or to a TaskOwner (a process). An owner's tasks are deferred while it
 // is paused and dropped when it dies; the world's tasks continue. Threads: one.
 #pragma once
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <utility>
 #include <vector>
 
 #include "async/loop.h"
+#include "base/time.h"
 
 namespace ae::sim {
-
-// splitmix64; equal last numbers show that two runs were the same.
-class SimRandom : public async::RandomSource {
- public:
-  explicit SimRandom(std::uint64_t seed) : state_(seed) {}
-  std::uint64_t next() override {
-    state_ += 0x9e3779b97f4a7c15ULL;
-    std::uint64_t x = state_;
-    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ULL;
-    x = (x ^ (x >> 27)) * 0x94d049bb133111ebULL;
-    return x ^ (x >> 31);
-  }
-  std::uint64_t below(std::uint64_t n) { return next() % n; }      // REQUIRES: n > 0
-  bool one_in(std::uint64_t n) { return n > 0 && below(n) == 0; }  // 0 = never; draws nothing
-  // A duration from `low` up to, but excluding, `high`.
-  Duration between(Duration low, Duration high) {
-    const auto span = static_cast<std::uint64_t>(std::max<std::int64_t>(1, (high - low).count()));
-    return low + Duration(static_cast<std::int64_t>(below(span)));
-  }
-
- private:
-  std::uint64_t state_;
-};
 
 // An owner of tasks.
 struct TaskOwner {

@@ -34,8 +34,8 @@ class SimStore final : public store::ForwardingStore<SimStore> {
     const auto* held = std::get_if<store::Batch::Leased>(&batch.authority);
     const AttemptId attempt = held ? held->fence.attempt : AttemptId();
     if (held && host_.stale_attempts->contains(attempt) && !process_->dead) {
-      host_.report->violate("F4 who was told that the job is lost writes nothing more", batch.job,
-                            attempt.text);
+      host_.report->violate("F4 a worker that was notified of a lost lease writes nothing",
+                            batch.job, attempt.text);
     }
     ForwardingStore::commit(std::move(batch), [this, attempt, done = std::move(done)](
                                                   Result<store::CommitResult> answer) mutable {

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "json/json.h"
+#include "log/field_names.h"
 #include "sim/check.h"
 #include "sim/users.h"
 
@@ -236,17 +237,16 @@ void Storm::schedule_user_requests(const JobId& job, const SimPlan& plan) {
     world_.loop().after(random_.between(0s, faults_.horizon),
                         [this, job, request] { users_.submit(job, request, 5); });
   };
-  using Kind = engine::ControlRequest::Kind;
   std::uint64_t written = 0;
   for (const auto& [type, key] : plan.waits) {
     if (type == "message") {
       for (std::uint64_t left = random_.below(4); left > 0; --left) {
         const std::string id = "mail-" + key + "-" + std::to_string(++written);
-        const engine::ControlRequest message{.kind = Kind::message,
-                                             .id = id,
-                                             .by = "someone",
-                                             .payload = Value::object({{"message", id}}),
-                                             .channel = key};
+        const engine::ControlRequest message{
+            .id = id,
+            .by = "someone",
+            .body = engine::MessageRequest{.channel = key,
+                                           .payload = Value::object({{"message", id}})}};
         later(message);
         if (random_.one_in(3)) later(message);  // a duplicate
       }
@@ -254,19 +254,16 @@ void Storm::schedule_user_requests(const JobId& job, const SimPlan& plan) {
     }
     const bool human = type == "human";
     const auto answer = [&](std::string_view who) {
-      engine::ControlRequest request{.kind = Kind::signal,
-                                     .id = std::string(who) + "-" + key,
-                                     .by = "someone",
-                                     .correlation_key = key,
-                                     .buffer = random_.one_in(3),
-                                     .payload = Value::object({{"from", who}})};
+      engine::SignalRequest signal{.correlation_key = key,
+                                   .buffer = random_.one_in(3),
+                                   .payload = Value::object({{"from", who}})};
       // Otherwise it is no valid answer, unless any is; an early invalid one cannot be reported
       // (docs/status.md).
-      if (human && (request.buffer || !random_.one_in(8))) {
-        request.payload =
-            request.payload.with("decision", random_.one_in(3) ? "reject" : "approve");
+      if (human && (signal.buffer || !random_.one_in(8))) {
+        signal.payload = signal.payload.with("decision", random_.one_in(3) ? "reject" : "approve");
       }
-      return request;
+      return engine::ControlRequest{
+          .id = std::string(who) + "-" + key, .by = "someone", .body = std::move(signal)};
     };
     const engine::ControlRequest first = answer("first");
     if (random_.one_in(3)) later(first);  // a duplicate
@@ -275,21 +272,21 @@ void Storm::schedule_user_requests(const JobId& job, const SimPlan& plan) {
     if (!has_second_answer || random_.one_in(2)) later(first);
   }
   if (random_.one_in(4)) {  // without a receiver
-    later({.kind = Kind::message,
-           .id = "junk",
+    later({.id = "junk",
            .by = "someone",
-           .payload = Value::object({{"message", "junk"}}),
-           .channel = "junk"});
+           .body = engine::MessageRequest{.channel = "junk",
+                                          .payload = Value::object({{"message", "junk"}})}});
   }
   if (random_.one_in(5)) {
-    later({.kind = Kind::cancel,
-           .id = "cancel",
+    later({.id = "cancel",
            .by = "someone",
-           .reason = "a storm",
-           .compensate =
-               pick(random_, {std::optional<bool>(), std::optional(true), std::optional(false)})});
+           .body = engine::CancelRequest{
+               .reason = "a storm",
+               .compensate = pick(
+                   random_, {std::optional<bool>(), std::optional(true), std::optional(false)})}});
     if (random_.one_in(4)) {
-      later({.kind = Kind::cancel, .id = "leave-it", .by = "someone", .compensate = false});
+      later(
+          {.id = "leave-it", .by = "someone", .body = engine::CancelRequest{.compensate = false}});
     }
   }
   if (random_.one_in(4)) pause_and_resume(job, 1 + random_.below(3));
@@ -305,17 +302,14 @@ void Storm::pause_and_resume(const JobId& job, std::uint64_t times) {
       const Duration pause_time =
           random_.one_in(2) ? random_.between(0s, 100ms) : random_.between(0s, 9s);
       world_.loop().after(pause_time, [this, job, times, resume] {
-        world_.report().mark("people.resume");
-        users_.submit(job,
-                      {.kind = engine::ControlRequest::Kind::resume, .id = resume, .by = resume}, 5,
+        world_.report().mark("user.resume");
+        users_.submit(job, {.id = resume, .by = resume, .body = engine::ResumeRequest{}}, 5,
                       [this, job, times] { pause_and_resume(job, times - 1); });
       });
     };
-    world_.report().mark("people.pause");
-    users_.submit(
-        job,
-        {.kind = engine::ControlRequest::Kind::pause, .id = pause, .by = pause, .reason = pause}, 5,
-        then);
+    world_.report().mark("user.pause");
+    users_.submit(job, {.id = pause, .by = pause, .body = engine::PauseRequest{.reason = pause}}, 5,
+                  then);
   });
 }
 
@@ -329,7 +323,7 @@ void Storm::schedule_forks(const JobId& origin, const SimPlan& plan, int depth) 
     if (random_.one_in(4)) request.input = random_input(random_);
     if (random_.one_in(2)) request.idempotency_key = "fork-" + request.job.text;
     request.repeat_all = random_.one_in(4);
-    if (request.repeat_all) world_.report().mark("fork.agreed_to_all");
+    if (request.repeat_all) world_.report().mark("fork.consent_to_all");
     fork(request, plan, depth);
   });
 }
@@ -352,8 +346,8 @@ void Storm::fork(const runtime::ForkRequest& request, const SimPlan& plan, int d
     again.idempotency_key.clear();
     again.repeat_all = random_.one_in(3);
     for (const Value& effect : repeated) {
-      const bool by_key = effect["idempotency_key"].is_string() && random_.one_in(2);
-      again.repeat.emplace_back(effect.text(by_key ? "idempotency_key" : "step_id"));
+      const bool by_key = effect[field::idempotency_key].is_string() && random_.one_in(2);
+      again.repeat.emplace_back(effect.text(by_key ? field::idempotency_key : field::step_id));
     }
     fork(again, plan, depth);
   });
@@ -366,12 +360,11 @@ void Storm::schedule_plans(const JobId& job, Value task_graph, std::uint64_t tim
     Variation other = vary(task_graph, random_);
     const std::string id = "plan-" + std::to_string(times);
     const engine::ControlRequest request{
-        .kind = engine::ControlRequest::Kind::plan,
         .id = id,
         .by = id,
-        .payload = Value::object(
-            {{"drop", Value::array(std::move(other.drop))}, {"task_graph", other.task_graph}})};
-    world_.report().mark("people.plan");
+        .body = engine::PlanRequest{.task_graph = other.task_graph,
+                                    .drop = Value::array(std::move(other.drop))}};
+    world_.report().mark("user.plan");
     users_.submit(job, request, 4, [this, job, graph = other.task_graph, times] {
       schedule_plans(job, graph, times - 1);
     });
@@ -388,7 +381,7 @@ void Storm::schedule_external_faults() {
     const Duration span = random_.between(500ms, 12s);
     world_.loop().after(sometime(), [this, span] {
       if (healed_) return;
-      world_.report().mark("verifiers.blind");
+      world_.report().mark("verifier.outage");
       world_.external_world().set_verifiers_unreachable(true);
       world_.loop().after(span,
                           [this] { world_.external_world().set_verifiers_unreachable(false); });
@@ -403,7 +396,7 @@ void Storm::schedule_worker_faults() {
     const Duration span = random_.between(1s, 3 * world_.options().lease);
     world_.loop().after(sometime(), [this, worker, span] {
       if (healed_ || !world_.is_alive(worker) || world_.paused(worker)) return;
-      world_.report().mark(span > world_.options().lease ? "pause.past_the_lease" : "pause");
+      world_.report().mark(span > world_.options().lease ? "pause.longer_than_lease" : "pause");
       world_.pause(worker);
       world_.loop().after(span, [this, worker] { world_.resume(worker); });
     });
@@ -423,7 +416,7 @@ void Storm::schedule_worker_faults() {
     const std::string without(drops_tool ? kTools[random_.below(std::size(kTools))].name : "");
     world_.loop().after(sometime(), [this, worker, without] {
       if (healed_) return;
-      world_.report().mark("swap");
+      world_.report().mark("tools.swapped");
       world_.swap_tools(worker, without.empty() ? "fedcba9876543210" : std::string(kToolVersion),
                         without);
       world_.kill(worker);
@@ -472,18 +465,18 @@ StormResult Storm::run() {
   const bool over =
       loop.run([this] { return all_ended(); }, loop.now() + 20min + 2 * faults_.jump_max);
   if (loop.is_livelocked()) {
-    world_.report().violate("PR5 nobody works without getting anywhere", {},
-                            "the world was stopped", ViolationKind::liveness);
+    world_.report().violate("PR5 no worker runs without progress", {}, "the world was stopped",
+                            ViolationKind::liveness);
   } else if (!over) {
     if (users_.created().size() < users_.requested_jobs() || users_.busy() > 0) {
-      world_.report().violate("PR1 people are answered once the world is healed", {},
-                              std::to_string(users_.busy()) + " still ask",
+      world_.report().violate("PR1 users get answers after the faults stop", {},
+                              std::to_string(users_.busy()) + " requests are pending",
                               ViolationKind::liveness);
     }
     world_.freeze();
     check_visible(world_, plans_.source());
-    world_.report().violate("PR1 all jobs end once the world is healed and people answer", {},
-                            "not within 20 minutes (and twice what the clock was set)",
+    world_.report().violate("PR1 all jobs end after the faults stop and users answer", {},
+                            "not within 20 minutes plus twice the clock offset",
                             ViolationKind::liveness);
   }
   // Gives the last committing process time to get its answer.

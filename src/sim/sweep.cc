@@ -121,7 +121,7 @@ void compare(const SweepCase& c, const std::vector<std::uint64_t>& crashes,
                                                          : ViolationKind::correctness);
   }
   if (c.job->races) return;
-  constexpr std::string_view kRule = "SW a crash changes nothing of the end";
+  constexpr std::string_view kRule = "SW a crash does not change the end of a job";
   const bool other = end.status != undisturbed_run.status;
   if (other &&
       std::ranges::find(c.job->may_end, std::string_view(end.status)) == c.job->may_end.end()) {
@@ -216,12 +216,12 @@ SmallResult run_small_job(const SweepCase& c, const std::vector<std::uint64_t>& 
   world.report().jobs = 1;
   const bool ended = world.loop().run(over, world.loop().now() + 1h);
   if (world.loop().is_livelocked()) {
-    world.report().violate("PR5 nobody works without getting anywhere", kJob,
-                           "the world was stopped", ViolationKind::liveness);
+    world.report().violate("PR5 no worker runs without progress", kJob, "the world was stopped",
+                           ViolationKind::liveness);
   } else if (!ended) {
     world.freeze();
     check_visible(world, plans.source());
-    world.report().violate("PR1 all jobs end once the world is healed and people answer", kJob,
+    world.report().violate("PR1 all jobs end after the faults stop and users answer", kJob,
                            "not within an hour", ViolationKind::liveness);
   }
   world.freeze();

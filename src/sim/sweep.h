@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "sim/report.h"
+#include "sim/small_jobs.h"
 #include "sim/workload.h"
 #include "sim/world.h"
 

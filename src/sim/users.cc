@@ -2,6 +2,7 @@
 #include "sim/users.h"
 
 #include "json/json.h"
+#include "log/field_names.h"
 
 namespace ae::sim {
 
@@ -58,8 +59,8 @@ void Users::send_create(const std::shared_ptr<PendingCreate>& pending) {
           const bool exists = created || created.error().code == Code::already_exists;
           if (!exists) return;  // retried below
           if (created && created->job != pending->request.job) {
-            world_.report().violate("D3 one idempotency key makes one job", pending->request.job,
-                                    "it was answered with " + created->job.text);
+            world_.report().violate("D3 one idempotency key creates one job", pending->request.job,
+                                    "the answer was job " + created->job.text);
           }
           pending->finished = true;
           busy_--;
@@ -113,10 +114,10 @@ void Users::on_fork_answered(const std::shared_ptr<PendingFork>& pending,
     forked_.push_back(pending->request.job);
     const std::string& origin = world_.observer().jobs().at(pending->request.origin).status;
     const bool finished = origin == "completed" || origin == "failed" || origin == "cancelled";
-    world_.report().mark(finished ? "fork.origin_ended" : "fork.origin_goes_on");
+    world_.report().mark(finished ? "fork.origin_ended" : "fork.origin_running");
   }
   world_.log_line("  fork " + pending->request.job.text + (made ? ": made" : ": refused"));
-  world_.report().mark(made ? "fork.made" : never ? "fork.impossible" : "fork.not_agreed");
+  world_.report().mark(made ? "fork.made" : never ? "fork.impossible" : "fork.without_consent");
   if (!never && pending->then) {
     pending->then(answer ? std::move(answer->repeated) : std::vector<Value>());
   }
@@ -165,9 +166,9 @@ void Users::on_answered(const std::shared_ptr<PendingRequest>& pending, Result<V
     acks_.push_back({pending->job, pending->request, *answer});
     SentRequest& requested = requested_[pending->job].at(pending->request.id);
     if (!requested.acked) requested.acked = world_.loop().now();
-    world_.report().mark("people.acknowledged");
-    if ((*answer)["duplicate"].is_bool()) world_.report().mark("people.duplicate");
-    if ((*answer)["accepted"].is_bool()) world_.report().mark("people.accepted_in_inbox");
+    world_.report().mark("user.acknowledged");
+    if ((*answer)["duplicate"].is_bool()) world_.report().mark("user.duplicate");
+    if ((*answer)["accepted"].is_bool()) world_.report().mark("user.accepted_in_inbox");
     return finish_request(pending);
   }
   switch (answer.error().code) {
@@ -183,11 +184,11 @@ void Users::on_answered(const std::shared_ptr<PendingRequest>& pending, Result<V
       world_.report().mark("plan.too_early");
       return;  // retried
     case Code::not_settled:
-      world_.report().mark("people.not_settled");
+      world_.report().mark("user.not_settled");
       return finish_request(pending);  // a later review tries again
     case Code::wait_mismatch:
     case Code::not_found:  // no such approval yet, or the job does not exist yet
-      world_.report().mark("people.too_early");
+      world_.report().mark("user.too_early");
       return;  // too early: retried
     default:
       return;
@@ -196,19 +197,28 @@ void Users::on_answered(const std::shared_ptr<PendingRequest>& pending, Result<V
 
 // There is no declared call: the request of the compensation could not be computed. The user
 // resolves it manually, as done or as failed; "not_happened" (try again) changes nothing.
-void Users::resolve_undeclared(const JobId& job, engine::ControlRequest request) {
+void Users::resolve_undeclared(const JobId& job, std::string id, engine::ResolveRequest resolve) {
   const std::uint64_t draw = user_model_.resolves_by_hand ? world_.random().below(3) : 0;
-  request.resolution = draw == 0 ? "fail" : draw == 1 ? "happened" : "not_happened";
-  world_.report().mark("people.undo_by_hand_" + request.resolution);
-  submit(job, std::move(request), 1);
+  resolve.resolution = draw == 0 ? "fail" : draw == 1 ? "happened" : "not_happened";
+  world_.report().mark("user.manual_undo_" + resolve.resolution);
+  submit_resolution(job, std::move(id), std::move(resolve));
+}
+
+// Decides from what the user knows now.
+void Users::submit_resolution(const JobId& job, std::string id, engine::ResolveRequest resolve) {
+  submit(job,
+         {.id = std::move(id),
+          .by = "someone",
+          .checked_at = world_.clock().now(),
+          .body = std::move(resolve)},
+         1);
 }
 
 void Users::resolve(const JobId& job, const std::string& key) {
-  engine::ControlRequest request{
-      .kind = engine::ControlRequest::Kind::resolve, .by = "someone", .idempotency_key = key};
-  request.checked_at = world_.clock().now();
-  request.id = "resolve-" + key.substr(0, 12) + "-" + std::to_string(++last_id_);
-  if (!world_.observer().was_declared(key)) return resolve_undeclared(job, std::move(request));
+  engine::ResolveRequest request{.idempotency_key = key};
+  std::string id = "resolve-" + key.substr(0, 12) + "-" + std::to_string(++last_id_);
+  if (!world_.observer().was_declared(key))
+    return resolve_undeclared(job, std::move(id), std::move(request));
   const KeyRecord* record = world_.external_world().find(key);
   if (world_.random().one_in(user_model_.resolve_fail_one_in)) {
     request.resolution = "fail";
@@ -220,8 +230,8 @@ void Users::resolve(const JobId& job, const std::string& key) {
   } else {
     request.resolution = "not_happened";
   }
-  world_.report().mark("people.resolve_" + request.resolution);
-  submit(job, std::move(request), 1);
+  world_.report().mark("user.resolve_" + request.resolution);
+  submit_resolution(job, std::move(id), std::move(request));
 }
 
 // Approves or rejects, by the approval's id or by the wait's key, and sometimes sends it twice.
@@ -230,54 +240,48 @@ void Users::answer(const JobId& job, const std::string& key, const OpenWait& wai
   if (!world_.random().one_in(options.answer_one_in)) return;
   std::string decision(options.decision);
   if (decision.empty()) decision = world_.random().one_in(3) ? "reject" : "approve";
-  engine::ControlRequest request{.kind = engine::ControlRequest::Kind::signal,
-                                 .id = decision + "-" + key,
-                                 .by = "somebody",
-                                 .payload = Value::object({{"decision", decision}, {"note", key}})};
+  engine::SignalRequest signal{.payload =
+                                   Value::object({{"decision", decision}, {field::note, key}})};
   // Half of the forms are accepted with their defaults, always the same ones, so that a retry sends
   // the same.
   const auto digit = static_cast<unsigned char>(key.back()) + static_cast<unsigned char>(key[6]);
   if (wait.question && decision == "approve" && options.decision.empty() && digit % 2 == 0) {
-    request.arguments = Value::object({{"n", 1 + digit % 9}});
+    signal.arguments = Value::object({{"n", 1 + digit % 9}});
   }
   if (!wait.question && world_.random().one_in(2)) {
-    request.approval = wait.approval;
+    signal.approval = wait.approval;
   } else {
-    request.correlation_key = key;
+    signal.correlation_key = key;
   }
-  request.id += request.approval.empty() ? "-by-key" : "-by-id";
-  world_.report().mark("people." + decision);
-  submit(job, std::move(request), 2);
+  const std::string id = decision + "-" + key + (signal.approval.empty() ? "-by-key" : "-by-id");
+  world_.report().mark("user." + decision);
+  submit(job, {.id = id, .by = "somebody", .body = std::move(signal)}, 2);
 }
 
 // Answers a verification mismatch, or resumes the job to repeat an unreachable check.
 void Users::confirm(const JobId& job, const ObservedJob& observed, const ReviewOptions& options) {
-  using Kind = engine::ControlRequest::Kind;
   const std::string nth = std::to_string(++last_id_);
   if (observed.parked == "verifier_unreachable" && options.confirm.empty() &&
       world_.random().one_in(2)) {
-    world_.report().mark("people.look_again");
-    return submit(job, {.kind = Kind::resume, .id = "look-again-" + nth, .by = "look-again-" + nth},
-                  2);
+    world_.report().mark("user.verify_again");
+    return submit(
+        job,
+        {.id = "look-again-" + nth, .by = "look-again-" + nth, .body = engine::ResumeRequest{}}, 2);
   }
   for (const std::string& step : observed.open_mismatches) {
     if (!world_.random().one_in(options.confirm_one_in)) continue;
     std::string decision(options.confirm);
     if (decision.empty()) decision = world_.random().one_in(4) ? "fail" : "accept";
-    world_.report().mark("people.change_" + decision);
-    engine::ControlRequest request;
-    request.id.append(decision).append("-").append(step).append("-").append(nth);
-    request.by = request.id;
+    world_.report().mark("user.change_" + decision);
+    std::string id = decision;
+    id.append("-").append(step).append("-").append(nth);
+    engine::RequestBody body = engine::ResolveRequest{.step_id = step, .resolution = decision};
     if (world_.random().one_in(3)) {
-      request.kind = Kind::signal;
-      request.approval = step;
-      request.payload = Value::object({{"decision", decision == "accept" ? "approve" : "reject"}});
-    } else {
-      request.kind = Kind::resolve;
-      request.step_id = step;
-      request.resolution = decision;
+      const std::string_view answer = decision == "accept" ? "approve" : "reject";
+      body =
+          engine::SignalRequest{.approval = step, .payload = Value::object({{"decision", answer}})};
     }
-    submit(job, std::move(request), 2);
+    submit(job, {.id = id, .by = id, .body = std::move(body)}, 2);
   }
 }
 
@@ -295,14 +299,11 @@ void Users::raise(const JobId& job, const ObservedJob& observed, const ReviewOpt
       limits.emplace_back(name, options.waits ? 1'000'000'000 : some);
     }
   }
+  const auto raised = engine::limits_of(Value::object(std::move(limits)));
+  AE_CHECK(raised.has_value(), job.text);
   const std::string id = "raise-" + std::to_string(++last_id_);
-  world_.report().mark("people.raise");
-  submit(job,
-         {.kind = engine::ControlRequest::Kind::budget,
-          .id = id,
-          .by = id,
-          .payload = Value::object(std::move(limits))},
-         2);
+  world_.report().mark("user.raise");
+  submit(job, {.id = id, .by = id, .body = engine::BudgetRequest{.limits = *raised}}, 2);
 }
 
 void Users::review_open_requests(const ReviewOptions& options) {
@@ -310,19 +311,16 @@ void Users::review_open_requests(const ReviewOptions& options) {
     if (observed.parked == "budget_exceeded") raise(job, observed, options);
     if (observed.parked == "worn_out") {  // its process died: resume it once more
       const std::string id = "one-more-try-" + std::to_string(++last_id_);
-      submit(job, {.kind = engine::ControlRequest::Kind::resume, .id = id, .by = id}, 1);
+      submit(job, {.id = id, .by = id, .body = engine::ResumeRequest{}}, 1);
     } else if (options.waits && observed.paused) {
-      submit(
-          job,
-          {.kind = engine::ControlRequest::Kind::resume, .id = "late-resume", .by = "late-resume"},
-          1);
+      submit(job, {.id = "late-resume", .by = "late-resume", .body = engine::ResumeRequest{}}, 1);
     }
     if (!observed.open_mismatches.empty()) {
       confirm(job, observed, options);
     } else if (observed.parked ==
                "verifier_unreachable") {  // all mismatches are answered: the job must check again
       const std::string id = "look-again-" + std::to_string(++last_id_);
-      submit(job, {.kind = engine::ControlRequest::Kind::resume, .id = id, .by = id}, 2);
+      submit(job, {.id = id, .by = id, .body = engine::ResumeRequest{}}, 2);
     }
     for (const auto& [key, wait] : observed.open_waits) {
       if (key.starts_with("resolve/")) {
@@ -332,19 +330,17 @@ void Users::review_open_requests(const ReviewOptions& options) {
       } else if (options.waits && wait.type == "message") {
         const std::string id = "late-" + key;
         submit(job,
-               {.kind = engine::ControlRequest::Kind::message,
-                .id = id,
+               {.id = id,
                 .by = "someone",
-                .payload = Value::object({{"message", id}}),
-                .channel = wait.channel},
+                .body = engine::MessageRequest{.channel = wait.channel,
+                                               .payload = Value::object({{"message", id}})}},
                2);
       } else if (options.waits && (wait.type == "signal" || wait.type == "webhook")) {
         submit(job,
-               {.kind = engine::ControlRequest::Kind::signal,
-                .id = "late-" + key,
+               {.id = "late-" + key,
                 .by = "someone",
-                .correlation_key = key,
-                .payload = Value::object({{"late", true}})},
+                .body = engine::SignalRequest{.correlation_key = key,
+                                              .payload = Value::object({{field::late, true}})}},
                2);
       }
     }

@@ -99,7 +99,8 @@ class Users {
   void confirm(const JobId& job, const ObservedJob& observed, const ReviewOptions& options);
   void raise(const JobId& job, const ObservedJob& observed, const ReviewOptions& options);
   void resolve(const JobId& job, const std::string& idempotency_key);
-  void resolve_undeclared(const JobId& job, engine::ControlRequest request);
+  void resolve_undeclared(const JobId& job, std::string id, engine::ResolveRequest resolve);
+  void submit_resolution(const JobId& job, std::string id, engine::ResolveRequest resolve);
   void answer(const JobId& job, const std::string& key, const OpenWait& wait,
               const ReviewOptions& options);
 

@@ -27,13 +27,12 @@ Value nodes_of(const Value& task_graph) {
   return Value::array(std::move(ids));
 }
 
-// Increments every integer limit.
-Value more_than(const Value& limits) {
-  Value more = limits;
-  for (const auto& [name, most] : limits.members()) {
-    if (most.is_integer()) more = more.with(name, Value(most.as_int() + 1));
+// Increments every limit that is a number.
+engine::Limits more_than(engine::Limits limits) {
+  for (const engine::Limit limit : engine::kCountedLimits) {
+    if (auto& most = limits.max_of(limit)) ++*most;
   }
-  return more;
+  return limits;
 }
 
 }  // namespace
@@ -58,14 +57,15 @@ SimWorld::SimWorld(const WorldOptions& options)
   external_world_.set_duplicate_requests(options_.canary == Canary::duplicate_request);
   observer_.set_losing_inbox_entries(options_.canary == Canary::lost_signal);
   observer_.set_false_approvals(options_.canary == Canary::false_approval);
-  observer_.set_ignoring_limits(options_.canary == Canary::open_queue);
+  observer_.set_ignoring_limits(options_.canary == Canary::unlimited_queue);
   observer_.set_double_messages(options_.canary == Canary::double_message);
-  external_world_.set_lying_probes(options_.canary == Canary::lying_probe);
-  external_world_.set_duplicate_model_requests(options_.canary == Canary::double_question);
-  external_world_.set_always_matching_verifiers(options_.canary == Canary::praising_verifier);
-  external_world_.set_touching_verifiers(options_.canary == Canary::touching_verifier);
+  external_world_.set_false_probes(options_.canary == Canary::false_probe);
+  external_world_.set_duplicate_model_requests(options_.canary == Canary::double_model_request);
+  external_world_.set_always_matching_verifiers(options_.canary ==
+                                                Canary::always_matching_verifier);
+  external_world_.set_mutating_verifiers(options_.canary == Canary::mutating_verifier);
   for (std::size_t i : options_.capable) workers_[i].capable = true;
-  if (options_.canary == Canary::forgotten_job) observer_.set_withheld_job(JobId("job-0"));
+  if (options_.canary == Canary::unclaimed_job) observer_.set_withheld_job(JobId("job-0"));
   if (options_.sqlite) {
     const auto root = std::filesystem::exists("/dev/shm") ? std::filesystem::path("/dev/shm")
                                                           : std::filesystem::temp_directory_path();
@@ -207,7 +207,7 @@ void SimWorld::pause(std::size_t index) {
 
 void SimWorld::resume(std::size_t index) {
   if (!paused(index)) return;
-  log_line("worker " + std::to_string(index) + " goes on");
+  log_line("worker " + std::to_string(index) + " resumes");
   loop_.resume(*workers_[index].process);
 }
 
@@ -242,14 +242,10 @@ void SimWorld::create(std::size_t index, runtime::NewJobRequest request,
 void SimWorld::submit(std::size_t index, JobId job, engine::ControlRequest request,
                       async::Done<Result<Value>> done) {
   if (!is_alive(index)) return;
-  if (options_.canary == Canary::greedy_plan &&
-      request.kind == engine::ControlRequest::Kind::plan) {
-    request.payload = request.payload.with("drop", nodes_of(request.payload["task_graph"]));
-  }
-  if (options_.canary == Canary::generous_raise &&
-      request.kind == engine::ControlRequest::Kind::budget) {
-    request.payload = more_than(request.payload);
-  }
+  auto* const plan = std::get_if<engine::PlanRequest>(&request.body);
+  if (options_.canary == Canary::oversized_drop && plan) plan->drop = nodes_of(plan->task_graph);
+  auto* const raise = std::get_if<engine::BudgetRequest>(&request.body);
+  if (options_.canary == Canary::oversized_raise && raise) raise->limits = more_than(raise->limits);
   Worker& worker = workers_[index];
   worker.process->post([runtime = worker.runtime.get(), job = std::move(job),
                         request = std::move(request), done = std::move(done)]() mutable {
@@ -260,7 +256,7 @@ void SimWorld::submit(std::size_t index, JobId job, engine::ControlRequest reque
 void SimWorld::fork(std::size_t index, runtime::ForkRequest request,
                     async::Done<Result<runtime::ForkResult>> done) {
   if (!is_alive(index)) return;
-  if (options_.canary == Canary::rash_fork) request.repeat_all = true;
+  if (options_.canary == Canary::fork_without_consent) request.repeat_all = true;
   Worker& worker = workers_[index];
   worker.process->post(
       [runtime = worker.runtime.get(), request = std::move(request),
@@ -319,7 +315,7 @@ async::FailpointAction SimWorld::hit(std::string_view name) {
 }
 
 namespace {
-constexpr std::string_view kSilence = "M5 what was said of a call is gone when its end is durable";
+constexpr std::string_view kSilence = "M5 partial output is dropped when the outcome is durable";
 }
 
 void SimWorld::on_events(const JobId& job, const std::vector<Event>& events) {
@@ -340,7 +336,7 @@ void SimWorld::on_released(const JobId& job, const std::optional<Error>&) {
   const auto* process = static_cast<SimProcess*>(loop_.running());
   if (process == nullptr || process->dead) return;
   if (!workers_[process->worker].output_hub->outputs_of(job).empty()) {
-    report_.violate(kSilence, job, "it is no longer held, and still says something");
+    report_.violate(kSilence, job, "it was released and still has partial output");
   }
 }
 

@@ -38,19 +38,19 @@ namespace ae::sim {
 // Injected bugs that the checkers must find.
 enum class Canary : std::uint8_t {
   none,
-  duplicate_request,  // the network delivers requests twice
-  lost_signal,        // the store acknowledges an inbox entry and does not keep it
-  forgotten_job,      // the store never returns the first job from a claim
-  false_approval,     // a user's rejection reaches the job as an approval
-  double_message,     // the store keeps a message twice
-  lying_probe,        // probes report that the call never arrived
-  open_queue,         // the store allows more claims of a queue than its limit
-  double_question,    // the network delivers requests to models twice
-  praising_verifier,  // verifiers always report a match
-  touching_verifier,  // verifiers change what they check
-  rash_fork,          // a fork is made as if its repeated effects were agreed to
-  greedy_plan,        // a re-plan abandons more than was requested
-  generous_raise,     // a budget is raised above the requested value
+  duplicate_request,         // the network delivers requests twice
+  lost_signal,               // the store acknowledges an inbox entry and does not keep it
+  unclaimed_job,             // the store never returns the first job from a claim
+  false_approval,            // a user's rejection reaches the job as an approval
+  double_message,            // the store keeps a message twice
+  false_probe,               // probes report that the call never arrived
+  unlimited_queue,           // the store allows more claims of a queue than its limit
+  double_model_request,      // the network delivers requests to models twice
+  always_matching_verifier,  // verifiers always report a match
+  mutating_verifier,         // verifiers change what they check
+  fork_without_consent,      // a fork is made as if its repeated effects were agreed to
+  oversized_drop,            // a re-plan abandons more than was requested
+  oversized_raise,           // a budget is raised above the requested value
 };
 
 // The failpoint of a node named `poison`, in the slice that decides to call it.

@@ -4,6 +4,7 @@
 
 #include "base/counted.h"
 #include "json/json.h"
+#include "log/field_names.h"
 
 namespace ae::store {
 namespace {
@@ -20,9 +21,9 @@ Hash hash_of(const Hash& prev, std::string_view body) {
 AuditRow chain_entry(const AuditHead& head, const AuditEntry& entry) {
   AuditRow row{.seq = head.seq + 1};
   row.body = canonical(Value::object({{"act", entry.act},
-                                      {"at", to_text(entry.at)},
-                                      {"by", entry.by},
-                                      {"detail", entry.detail},
+                                      {field::at, to_text(entry.at)},
+                                      {field::by, entry.by},
+                                      {field::detail, entry.detail},
                                       {"job", entry.job.text},
                                       {"seq", row.seq}}));
   row.hash = hash_of(head.hash, row.body);

@@ -21,7 +21,7 @@ AuditLog log_of(int entries) {
   return log;
 }
 
-AE_TEST("audit/the bytes and the hash of an entry never change") {
+AE_TEST("audit/the bytes and the hash of an entry are fixed") {
   const AuditLog log = log_of(2);
   EXPECT_EQ(
       log.rows[0].body,
@@ -32,7 +32,7 @@ AE_TEST("audit/the bytes and the hash of an entry never change") {
   EXPECT_EQ(log.rows[1].hash, sha256("aetheris.audit.v1" + prev + log.rows[1].body));
 }
 
-AE_TEST("audit/each changed byte of the log is found") {
+AE_TEST("audit/every changed byte of the log is detected") {
   const AuditLog whole = log_of(3);
   ASSERT_TRUE(verify_audit_log(whole).ok) << verify_audit_log(whole).detail;
   EXPECT_EQ(verify_audit_log(whole).entries, 3u);
@@ -43,7 +43,7 @@ AE_TEST("audit/each changed byte of the log is found") {
       const AuditVerification proof = verify_audit_log(log);
       EXPECT_FALSE(proof.ok);
       EXPECT_EQ(proof.head, "altered");
-      EXPECT_EQ(proof.entries, row) << "what is proved ends before it";
+      EXPECT_EQ(proof.entries, row) << "the entries before it are verified";
     }
     for (std::size_t at = 0; at < sizeof(Hash); ++at) {
       AuditLog log = whole;
@@ -66,7 +66,7 @@ AE_TEST("audit/each changed byte of the log is found") {
   log = whole;
   log.rows.push_back(
       chain_entry(log.head, {.at = {}, .by = {}, .act = "more", .job = {}, .detail = {}}));
-  EXPECT_EQ(verify_audit_log(log).head, "altered") << "an entry that its end does not know";
+  EXPECT_EQ(verify_audit_log(log).head, "altered") << "an entry beyond the recorded head";
 }
 
 }  // namespace

@@ -11,25 +11,21 @@
 #pragma once
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <expected>
-#include <limits>
 #include <map>
 #include <optional>
 #include <string>
-#include <tuple>
 #include <utility>
 #include <vector>
 
+#include "base/error.h"
+#include "base/ids.h"
+#include "store/claim_cursor.h"
 #include "store/rules.h"
 
 namespace ae::store {
-
-struct ReadyJob {
-  JobId job;
-  std::int64_t number = 0;  // order of creation
-  bool matches = true;      // this worker may take it
-};
 
 // Source: the ready jobs of a driver, ordered by group (queue, agent, capabilities), descending
 // priority, fairness key (the value of the label, "" without it) and number. It provides
@@ -58,8 +54,7 @@ class ClaimOrder {
     while (chosen.size() < request_.limit) {
       AE_ASSIGN(Cursor * best, next());
       if (best == nullptr) break;
-      chosen.push_back(best->candidate->job.job);
-      choose(*best);
+      chosen.push_back(choose(*best));
     }
     return chosen;
   }
@@ -67,20 +62,7 @@ class ClaimOrder {
   const std::map<std::int64_t, std::string>& served_keys() const { return newly_served_; }
 
  private:
-  struct Candidate {
-    bool is_in_next_round = false;  // its key is served in the next round
-    std::string fairness_key;
-    ReadyJob job;
-    auto order() const { return std::tie(is_in_next_round, fairness_key, job.number); }
-  };
-  struct Cursor {
-    typename Source::Group group;
-    std::int64_t priority = 0;                       // of its best jobs not visited yet
-    std::map<std::string, std::int64_t> scanned_to;  // last visited number, by fairness key
-    std::optional<Candidate> candidate;
-    bool empty = false;  // no jobs are left at this priority
-  };
-  static constexpr std::int64_t kAll = std::numeric_limits<std::int64_t>::max();
+  using Cursor = ClaimCursor<Source>;
 
   Expected<void> open_cursors() {
     if (request_.limit == 0) return {};
@@ -95,9 +77,7 @@ class ClaimOrder {
         free_slots_[group.queue] = free_slots;
       }
       if (free_slots_[group.queue] == 0) continue;
-      const std::int64_t priority = group.priority;
-      cursors_.push_back(
-          {.group = std::move(group), .priority = priority, .scanned_to = {}, .candidate = {}});
+      cursors_.emplace_back(std::move(group));
     }
     return {};
   }
@@ -106,18 +86,18 @@ class ClaimOrder {
   Expected<Cursor*> next() {
     while (!cursors_.empty()) {
       const std::int64_t priority =
-          std::ranges::max_element(cursors_, {}, &Cursor::priority)->priority;
+          std::ranges::max_element(cursors_, {}, &Cursor::priority)->priority();
       AE_ASSIGN(const auto last, last_served_key(priority));
       Cursor* best = nullptr;
+      const typename Cursor::Candidate* best_candidate = nullptr;
       for (Cursor& cursor : cursors_) {
-        if (cursor.priority != priority) continue;
-        if (!cursor.candidate && !cursor.empty) {
-          AE_ASSIGN(cursor.candidate, next_candidate(cursor, last));
-          cursor.empty = !cursor.candidate;
+        if (cursor.priority() != priority) continue;
+        AE_ASSIGN(const auto* candidate, cursor.find_candidate(source_, last));
+        if (candidate == nullptr) continue;
+        if (best == nullptr || candidate->order() < best_candidate->order()) {
+          best = &cursor;
+          best_candidate = candidate;
         }
-        if (!cursor.candidate) continue;
-        const bool better = best == nullptr || cursor.candidate->order() < best->candidate->order();
-        if (better) best = &cursor;
       }
       if (best != nullptr) return best;
       AE_TRY(lower_priority(priority));
@@ -128,16 +108,12 @@ class ClaimOrder {
   // Moves the cursors of this priority, which has no jobs left, to their next lower one.
   Expected<void> lower_priority(std::int64_t priority) {
     for (std::size_t i = 0; i < cursors_.size();) {
-      Cursor& cursor = cursors_[i];
-      if (cursor.priority == priority) {
-        AE_ASSIGN(const auto lower, source_.priority_below(cursor.group, priority));
-        if (!lower) {
+      if (cursors_[i].priority() == priority) {
+        AE_ASSIGN(const bool has_more, cursors_[i].lower_priority(source_));
+        if (!has_more) {
           cursors_.erase(cursors_.begin() + static_cast<std::ptrdiff_t>(i));
           continue;
         }
-        cursor.priority = *lower;
-        cursor.scanned_to.clear();
-        cursor.empty = false;
       }
       ++i;
     }
@@ -151,56 +127,20 @@ class ClaimOrder {
     return last_.emplace(priority, std::move(last)).first->second;
   }
 
-  // The fairness keys after the last served one; then, in the next round, those up to it.
-  Expected<std::optional<Candidate>> next_candidate(Cursor& cursor,
-                                                    const std::optional<std::string>& last) {
-    for (const bool next_round : {false, true}) {
-      if (next_round && !last) break;
-      std::optional<std::string> fairness_key = next_round ? std::nullopt : last;
-      for (;;) {
-        AE_ASSIGN(fairness_key,
-                  source_.fairness_key_after(cursor.group, cursor.priority, fairness_key));
-        if (!fairness_key || (next_round && *fairness_key > *last)) break;
-        AE_ASSIGN(auto job, job_of(cursor, *fairness_key));
-        if (job) return Candidate{next_round, *std::move(fairness_key), *std::move(job)};
-      }
-    }
-    return std::nullopt;
-  }
-
-  Expected<std::optional<ReadyJob>> job_of(Cursor& cursor, const std::string& fairness_key) {
-    std::int64_t& scanned_to = cursor.scanned_to[fairness_key];
-    while (scanned_to != kAll) {
-      AE_ASSIGN(auto job,
-                source_.job_after(cursor.group, cursor.priority, fairness_key, scanned_to));
-      if (job && job->matches) return job;
-      scanned_to = job ? job->number : kAll;
-    }
-    return std::nullopt;
-  }
-
-  void choose(Cursor& cursor) {
-    const Candidate chosen = *std::exchange(cursor.candidate, std::nullopt);
-    const std::int64_t priority = cursor.priority;
-    cursor.scanned_to[chosen.fairness_key] = chosen.job.number;
+  // Takes the cursor's candidate, and closes the cursors of a queue that is now at its limit.
+  JobId choose(Cursor& cursor) {
+    const std::int64_t priority = cursor.priority();
+    const std::string queue = cursor.queue();
+    const typename Cursor::Candidate chosen = cursor.take_candidate();
     if (source_.is_fair()) {
       newly_served_[priority] = chosen.fairness_key;
       last_[priority] = chosen.fairness_key;
-      for (Cursor& other : cursors_) skip_served_key(other, chosen.fairness_key);
+      for (Cursor& other : cursors_) other.skip_served_key(chosen.fairness_key);
     }
-    const std::string queue = cursor.group.queue;
     if (--free_slots_[queue] == 0) {
-      std::erase_if(cursors_, [&](const Cursor& other) { return other.group.queue == queue; });
+      std::erase_if(cursors_, [&](const Cursor& other) { return other.queue() == queue; });
     }
-  }
-
-  // Updates the candidate of another cursor after this key was served. It remains the first key
-  // after the last served one, in this round or the next. A candidate with the served key itself
-  // must wait for all other keys.
-  void skip_served_key(Cursor& cursor, const std::string& fairness_key) {
-    if (!cursor.candidate) return;
-    if (cursor.candidate->fairness_key == fairness_key) return cursor.candidate.reset();
-    cursor.candidate->is_in_next_round = cursor.candidate->fairness_key < fairness_key;
+    return chosen.job.job;
   }
 
   Source& source_;

@@ -9,11 +9,25 @@
 
 #include <string>
 
+#include "store/conformance_call_failures_test.h"
+#include "store/conformance_checkpoint_test.h"
+#include "store/conformance_claim_order_test.h"
 #include "store/conformance_claim_test.h"
 #include "store/conformance_commit_test.h"
+#include "store/conformance_create_test.h"
+#include "store/conformance_ended_test.h"
+#include "store/conformance_failpoint_test.h"
+#include "store/conformance_fixture_test.h"
+#include "store/conformance_inbox_test.h"
+#include "store/conformance_lease_test.h"
 #include "store/conformance_prune_test.h"
+#include "store/conformance_query_test.h"
+#include "store/conformance_queue_test.h"
 #include "store/conformance_random_test.h"
-#include "store/conformance_rig_test.h"
+#include "store/conformance_redact_test.h"
+#include "store/conformance_side_rows_test.h"
+#include "store/conformance_timer_test.h"
+#include "store/conformance_window_test.h"
 
 namespace ae::store::conformance {
 
@@ -37,19 +51,33 @@ inline bool register_conformance(const std::string& suite, Factory factory) {
       body(fixture, factory);
     });
   };
+  add_all(create_cases());
   add_all(commit_cases());
+  add_all(inbox_cases());
+  add_all(side_row_cases());
+  add_all(failpoint_cases());
+  add_all(redact_cases());
+  add_all(checkpoint_cases());
+  add_all(lease_cases());
   add_all(claim_cases());
+  add_all(claim_order_cases());
+  add_all(queue_cases());
+  add_all(timer_cases());
+  add_all(query_cases());
   add_all(prune_cases());
+  add_all(ended_cases());
+  add_all(window_cases());
   add(
-      "a thousand jobs are deleted between those that wait",
+      "pruning a thousand jobs keeps the waiting jobs between them",
       [factory] {
         ConformanceFixture fixture(factory);
         prunes_many(fixture);
       },
       testing::TestSpeed::slow);
-  add_many("a random history gives the answers and logs of the memory store", random_histories);
-  add_many("a life in which each call fails once ends like any other", every_call_fails_once);
-  add_many("after a crash at any call, what was sent can be sent again", every_call_is_the_last);
+  add_many("a random history gives the same results and logs as the memory store",
+           random_histories);
+  add_many("a job in which each call fails once ends as if none had failed", every_call_fails_once);
+  add_many("after a crash at any call every commit can be sent again", every_call_is_the_last);
   return true;
 }
 

@@ -31,6 +31,7 @@ enum class Method : std::uint8_t {
   list_due,
   next_due,
   load,
+  load_window,
   read_inbox_entry,
   query,
   list_ended,
@@ -45,7 +46,7 @@ std::string_view to_text(Method method);
 
 struct MethodCall {
   Method method{};
-  std::uint64_t from_seq = 0;  // of a load
+  std::uint64_t from_seq = 0;  // of a load; WindowRequest::seq
 };
 
 // Derived has `Store& inner()`, and may replace `call`. If these are private, Derived declares this
@@ -80,6 +81,10 @@ class ForwardingStore : public Store {
   }
   void load(JobId job, std::uint64_t from_seq, async::Done<Result<LoadedJob>> done) override {
     forward({Method::load, from_seq}, &Store::load, std::move(done), std::move(job), from_seq);
+  }
+  void load_window(JobId job, WindowRequest window, async::Done<Result<LogWindow>> done) override {
+    forward({Method::load_window, window.seq}, &Store::load_window, std::move(done), std::move(job),
+            window);
   }
   void read_inbox_entry(JobId job, std::string id,
                         async::Done<Result<InboxEntryState>> done) override {

@@ -50,8 +50,10 @@ struct Projection {
   std::int64_t priority = 0;
   std::vector<std::string> capabilities;
   std::string queue = std::string(kDefaultQueue);
+  std::string forked_from;  // "" = not a fork
   Instant created_at, updated_at;
   RowState row;
+  Summary summary;
   std::uint64_t epoch = 0;  // of the last attempt in the log; the stored epoch must not be lower
   std::uint64_t last_seq = 0;
   Hash head;

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "log/field_names.h"
+
 namespace ae::store {
 namespace {
 
@@ -161,7 +163,20 @@ std::optional<Difference> compare_labels(std::vector<std::pair<std::string, std:
   std::ranges::sort(derived);
   if (stored == derived) return std::nullopt;
   return Difference{
-      .table = "labels", .column = {}, .stored = shown(stored), .derived = shown(derived)};
+      .table = field::labels, .column = {}, .stored = shown(stored), .derived = shown(derived)};
+}
+
+ExpectedRow summary_row(std::int64_t job, const Projection& expected) {
+  return {.table = "summaries",
+          .key = {integer_column("job", job)},
+          .columns = {text_column(field::error, expected.summary.error),
+                      bytes_column("body", expected.summary.body)}};
+}
+
+void add_summary_differences(std::vector<Difference> found, std::vector<Difference>& differences) {
+  for (Difference& difference : found) {
+    if (!difference.column.empty()) differences.push_back(std::move(difference));
+  }
 }
 
 void add_checkpoint_differences(std::vector<Difference> found, const Checkpoint& expected,

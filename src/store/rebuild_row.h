@@ -88,6 +88,9 @@ SqlStatement rewrite_of(const ExpectedRow& row, const RowComparison& found,
 // A difference of the labels; nullopt: they are the same, in any order.
 std::optional<Difference> compare_labels(std::vector<std::pair<std::string, std::string>> stored,
                                          std::vector<std::pair<std::string, std::string>> derived);
+// The row of a job's summary. A missing one is no difference: earlier layouts have none.
+ExpectedRow summary_row(std::int64_t job, const Projection& expected);
+void add_summary_differences(std::vector<Difference> found, std::vector<Difference>& differences);
 // Adds the differences of a checkpoint's row, without its bytes. A missing checkpoint is one only if
 // it was written.
 void add_checkpoint_differences(std::vector<Difference> found, const Checkpoint& expected,

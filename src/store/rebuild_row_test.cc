@@ -23,7 +23,7 @@ ExpectedRow row_of_job() {
           .columns = {text_column("agent", "a"), time_column("wake_at", std::nullopt)}};
 }
 
-AE_TEST("rebuild row/a comparison reads for each column whether it is the same, and both values") {
+AE_TEST("rebuild row/a comparison reads the equality and both values of each column") {
   const ExpectedRow row = row_of_job();
   const SqlStatement statement = comparison_of(row, TestDialect());
   EXPECT_EQ(statement.sql,

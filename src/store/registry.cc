@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "json/json.h"
+#include "log/field_names.h"
 
 namespace ae::store {
 namespace {
@@ -45,16 +46,16 @@ std::optional<std::string> Registry::apply_operation(std::string_view operation,
 }
 
 std::optional<std::string> Registry::key_created(const Value& entry) {
-  const Value& detail = entry["detail"];
+  const Value& detail = entry[field::detail];
   ApiKey key{.id = std::string(detail.text("id")),
              .role = std::string(detail.text("role")),
              .name = std::string(detail.text("name")),
-             .created_by = std::string(entry.text("by")),
+             .created_by = std::string(entry.text(field::by)),
              .revoked_by = {}};
   const auto hash = hash_from_hex(detail.text("hash"));
-  const auto at = instant_in(entry, "at");
-  const Value* const expires = detail.find("expires_at");
-  key.expires_at = instant_in(detail, "expires_at");
+  const auto at = instant_in(entry, field::at);
+  const Value* const expires = detail.find(field::expires_at);
+  key.expires_at = instant_in(detail, field::expires_at);
   if (!is_short(key.id) || !is_short(key.role) || !hash || !at) return "it is not a key";
   if (expires != nullptr && !expires->is_null() && !key.expires_at) {
     return "the expiry of this key is invalid";
@@ -67,24 +68,24 @@ std::optional<std::string> Registry::key_created(const Value& entry) {
 }
 
 std::optional<std::string> Registry::key_revoked(const Value& entry) {
-  const auto found = keys_.find(entry["detail"].text("id"));
+  const auto found = keys_.find(entry[field::detail].text("id"));
   if (found == keys_.end()) return "there is no key with this id";
   ApiKey& key = found->second;
   if (key.revoked_at) return std::nullopt;
   // Revoked regardless of the time in the entry.
-  key.revoked_at = instant_in(entry, "at").value_or(key.created_at);
-  key.revoked_by = entry.text("by");
+  key.revoked_at = instant_in(entry, field::at).value_or(key.created_at);
+  key.revoked_by = entry.text(field::by);
   return std::nullopt;
 }
 
 std::optional<std::string> Registry::agent_registered(const Value& entry) {
-  const Value& detail = entry["detail"];
+  const Value& detail = entry[field::detail];
   AgentVersion version{.name = std::string(detail.text("name")),
-                       .plan_hash = std::string(detail.text("plan_hash")),
+                       .plan_hash = std::string(detail.text(field::plan_hash)),
                        .definition = detail["definition"],
                        .registered_at = {},
-                       .by = std::string(entry.text("by"))};
-  const auto at = instant_in(entry, "at");
+                       .by = std::string(entry.text(field::by))};
+  const auto at = instant_in(entry, field::at);
   if (!is_short(version.name) || !hash_from_hex(version.plan_hash) || !at ||
       !version.definition.is_object()) {
     return "it is not an agent";
@@ -123,7 +124,7 @@ const AgentVersion* Registry::find_version_with_plan(std::string_view name,
 AuditEntry key_created(const ApiKey& key) {
   std::vector<Member> detail{
       {"hash", to_hex(key.secret_hash)}, {"id", key.id}, {"name", key.name}, {"role", key.role}};
-  if (key.expires_at) detail.emplace_back("expires_at", to_text(*key.expires_at));
+  if (key.expires_at) detail.emplace_back(field::expires_at, to_text(*key.expires_at));
   return {.at = key.created_at,
           .by = key.created_by,
           .act = "key_created",
@@ -146,7 +147,7 @@ AuditEntry agent_registered(const AgentVersion& version) {
           .job = {},
           .detail = Value::object({{"definition", version.definition},
                                    {"name", version.name},
-                                   {"plan_hash", version.plan_hash}})};
+                                   {field::plan_hash, version.plan_hash}})};
 }
 
 }  // namespace ae::store

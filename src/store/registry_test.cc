@@ -51,7 +51,7 @@ AgentVersion agent(const std::string& name, int n) {
           .by = "serve"};
 }
 
-AE_TEST("registry/a key is what was written of it, and nothing of its secret") {
+AE_TEST("registry/a key is restored from its entry, which does not contain the secret") {
   Log log;
   ApiKey made = key("k1");
   made.expires_at = kDay + kHour;
@@ -69,7 +69,7 @@ AE_TEST("registry/a key is what was written of it, and nothing of its secret") {
   EXPECT_TRUE(registry.key("k2") == nullptr);
 }
 
-AE_TEST("registry/a key lives until it expires or is revoked, and never again") {
+AE_TEST("registry/a key is valid until it expires or is revoked, and not again after that") {
   Log log;
   ApiKey short_one = key("k1");
   short_one.expires_at = kDay + kHour;
@@ -88,8 +88,7 @@ AE_TEST("registry/a key lives until it expires or is revoked, and never again") 
   EXPECT_EQ(registry.key("k2")->revoked_at, kDay + kHour);
 }
 
-AE_TEST(
-    "registry/a version of an agent is a definition or a plan that differs from the one before") {
+AE_TEST("registry/a new agent version requires a definition or plan that differs from the last") {
   Log log;
   log.add(agent_registered(agent("a", 1)));
   log.add(agent_registered(agent("a", 1)));
@@ -110,7 +109,7 @@ AE_TEST(
   EXPECT_TRUE(registry.find_version_with_plan("b", agent("a", 2).plan_hash) == nullptr);
 }
 
-AE_TEST("registry/the same entries again, and entries about other things, change nothing") {
+AE_TEST("registry/repeated and unrelated entries change nothing") {
   Log log;
   log.add(key_created(key("k1")));
   log.add(
@@ -122,7 +121,7 @@ AE_TEST("registry/the same entries again, and entries about other things, change
   EXPECT_EQ(registry.seq(), 2u);
 }
 
-AE_TEST("registry/an entry that cannot be read gives nobody a right, and is warned of") {
+AE_TEST("registry/an invalid entry grants nothing and returns a warning") {
   const std::string hash = to_hex(sha256("x"));
   const auto entry = [](const std::string& act, const std::string& detail) {
     return R"({"act":")" + act + R"(","at":"2026-01-01T00:00:00Z","by":"x","detail":)" + detail +
@@ -162,7 +161,7 @@ AE_TEST("registry/an entry that cannot be read gives nobody a right, and is warn
   }
 }
 
-AE_TEST("registry/what is only like an entry of ours is none") {
+AE_TEST("registry/an entry of another operation is ignored, whatever its fields contain") {
   Log log;
   log.add({.at = kDay,
            .by = "key_created",

@@ -10,7 +10,7 @@ namespace {
 bool has_only_effects(const Batch& b) {
   return !b.sealed && b.effects_absent.empty() && b.ledger_put.empty() && b.ledger_erase.empty() &&
          b.inbox_consumed.empty() && b.inbox_replies.empty() && !b.release && !b.signed_head &&
-         !b.audit;
+         !b.summary && !b.audit;
 }
 
 Error lease_lost(const Batch& batch, const Fence& fence) {
@@ -45,6 +45,7 @@ void check_batch(const Batch& batch) {
   }
   if (batch.release) AE_CHECK(held, batch.job.text);
   if (batch.checkpoint) AE_CHECK(held, batch.job.text);
+  if (batch.summary) AE_CHECK(batch.sealed.has_value(), batch.job.text);
   if (!batch.sealed) return;
   AE_CHECK(batch.sealed->first_seq == batch.expected_seq + 1, batch.job.text);
   AE_CHECK(batch.sealed->last_seq >= batch.sealed->first_seq, batch.job.text);
@@ -162,6 +163,25 @@ EndedPage make_ended_page(std::vector<JobRow> scanned, const EndedFilter& filter
   return page;
 }
 
+bool matches(const Filter& filter, const JobRow& row) {
+  const auto is_any_or = [](const std::string& wanted, const std::string& found) {
+    return wanted.empty() || wanted == found;
+  };
+  const bool has_status = filter.statuses.empty() ||
+                          std::ranges::find(filter.statuses, row.status) != filter.statuses.end();
+  return has_status && is_any_or(filter.agent, row.agent) && is_any_or(filter.queue, row.queue) &&
+         is_any_or(filter.error, row.summary ? row.summary->error : std::string()) &&
+         is_any_or(filter.forked_from, row.forked_from.value_or("")) &&
+         (!filter.created_from || row.created_at >= *filter.created_from) &&
+         (!filter.created_before || row.created_at < *filter.created_before) &&
+         (!filter.updated_from || row.updated_at >= *filter.updated_from) &&
+         (!filter.updated_before || row.updated_at < *filter.updated_before) &&
+         (filter.pending == 0 || (row.pending & filter.pending) != 0) &&
+         std::ranges::all_of(filter.labels, [&](const auto& label) {
+           return std::ranges::find(row.labels, label) != row.labels.end();
+         });
+}
+
 Hash content_hash_of(const std::vector<Hash>& commits,
                      const std::optional<std::string>& signed_head) {
   std::string text;
@@ -196,6 +216,12 @@ Error job_not_found(const JobId& job) {
   return {Code::not_found, "no job " + job.text + " in this store"};
 }
 
+Error commit_missing(const JobId& job) {
+  return {Code::log_corrupt, "a commit of job " + job.text +
+                                 " is missing in the store: `aetheris verify " + job.text +
+                                 "` shows which, `aetheris rebuild` finds the other commits; "
+                                 "restore the missing ones from a backup"};
+}
 Error job_exists(const JobId& job) {
   return {Code::already_exists, "job " + job.text + " exists already: use another id, or read it"};
 }

@@ -50,6 +50,9 @@ bool has_ended(std::string_view status);
 // order of creation.
 EndedPage make_ended_page(std::vector<JobRow> scanned, const EndedFilter& filter);
 
+// Is the row in the answer of `query`? Without the cursor.
+bool matches(const Filter& filter, const JobRow& row);
+
 // Hash of a job's contents for a pruning: the SHA-256 of its commits, in order, and its signed
 // head.
 Hash content_hash_of(const std::vector<Hash>& commits,
@@ -103,6 +106,7 @@ std::string fairness_key_of(const std::vector<std::pair<std::string, std::string
                             std::string_view fair_by);
 
 Error job_not_found(const JobId& job);
+Error commit_missing(const JobId& job);
 Error job_exists(const JobId& job);
 Error job_not_leased(const JobId& job);
 Error inbox_not_empty(const JobId& job);

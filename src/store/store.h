@@ -14,338 +14,34 @@
 // these limits before it calls.
 // Threads: call from the loop's thread. See docs/architecture.md and
 // docs/decisions/0005-one-verb-store.md.
+//
+// The value types are in headers by concept, which this one includes: claims.h, rows.h, batch.h,
+// loads.h, lists.h, maintenance.h, hint.h, audit.h.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
-#include <map>
 #include <optional>
 #include <string>
-#include <string_view>
 #include <utility>
-#include <variant>
 #include <vector>
 
 #include "async/loop.h"
 #include "base/error.h"
-#include "base/hash.h"
 #include "base/ids.h"
 #include "base/time.h"
-#include "log/seal.h"
 #include "store/audit.h"
+#include "store/batch.h"
+#include "store/claims.h"
+#include "store/hint.h"
+#include "store/lists.h"
+#include "store/loads.h"
+#include "store/maintenance.h"
 #include "store/pending.h"
+#include "store/rows.h"
 
 namespace ae::store {
-
-// Who may write: the attempt that holds the job's lease. Epochs strictly increase per job.
-struct Fence {
-  AttemptId attempt;
-  std::uint64_t epoch = 0;
-  friend bool operator==(const Fence&, const Fence&) = default;
-};
-
-// The answer to a claim. The store's clock measures the lease: `lease_until` is read back from the
-// statement that set it.
-struct Lease {
-  JobId job;
-  Fence fence;
-  Instant lease_until;
-};
-
-struct InitialClaimParams {  // for a job that is created with a lease
-  std::string worker;
-  AttemptId attempt;  // its epoch is 1
-  Duration lease;
-};
-
-// The queue of a job that names none.
-inline constexpr std::string_view kDefaultQueue = "default";
-
-// The job's row at creation: a copy of fields of the log, for queries.
-struct NewJob {
-  std::string agent;
-  std::string idempotency_key;  // "" = none; unique per agent
-  Hash request_hash;  // of the creating request: the same key with another hash is a conflict
-  std::vector<std::pair<std::string, std::string>> labels;
-  std::int64_t priority = 0;
-  std::vector<std::string> capabilities;  // what a worker must offer to claim it
-  std::string queue = std::string(kDefaultQueue);
-  // Create with a lease. This ignores the limit of the queue; a job that must respect it is created
-  // without a lease and claimed later.
-  std::optional<InitialClaimParams> claim;
-};
-
-// The job's row after the commit, as the runtime derives it from the log.
-struct RowState {
-  std::string status = "queued";      // queued running waiting parked completed failed cancelled
-  std::optional<Instant> not_before;  // not claimed earlier
-  // Earliest timer, expiry or deadline: `list_due` returns the job from then on, unless it is
-  // leased.
-  std::optional<Instant> wake_at;
-  PendingKinds pending = 0;  // what an operator is asked for
-};
-
-// A recorded effect (first commit of a split step; late results). Key: (job, invocation, try);
-// written once.
-struct EffectRow {
-  InvocationId invocation;
-  std::uint32_t try_no = 1;
-  std::string record;  // canonical JSON
-};
-
-// A try in flight. Key: (job, invocation, try); a put replaces.
-struct LedgerRow {
-  InvocationId invocation;
-  std::uint32_t try_no = 1;
-  std::string state;   // INFLIGHT COMMITTED UNKNOWN FAILED
-  std::string record;  // canonical JSON: attempt, deadline, process group, …
-};
-
-struct InboxEntry {
-  std::uint64_t number = 0;  // assigned by the store in order of arrival
-  std::string id;            // the writer's id: the same id again changes nothing
-  std::string request;       // control request: canonical JSON
-};
-
-// The reply to a consumed entry, for whoever sent the request: canonical JSON. The store keeps the
-// newest kInboxRepliesMax replies of all jobs.
-struct InboxReply {
-  std::uint64_t number = 0;  // of the entry
-  std::string reply;
-};
-inline constexpr std::uint64_t kInboxRepliesMax = 100'000;
-
-// What became of an entry. Neither pending nor replied to: its reply is gone, or there was none.
-struct InboxEntryState {
-  bool pending = false;
-  std::optional<std::string> reply;
-};
-
-struct Batch {
-  // The job is new. REQUIRES: events, expected_seq 0.
-  struct Create {
-    NewJob job;
-  };
-  // The job's claim row has this fence. The lease may have expired: until another worker claims the
-  // job, the fence stays valid.
-  struct Leased {
-    Fence fence;
-  };
-  // No worker holds the job: there is no claim row, live or expired.
-  struct Unleased {};
-  // Any state of the lease: a result that arrived after its attempt had lost the job. REQUIRES:
-  // effects only.
-  struct LateResult {
-    // SHA-256 of the job's first commit, as it was read. If it has changed since (values of the job
-    // were redacted), the batch is refused with `sequence_conflict`. nullopt = any.
-    std::optional<Hash> first_commit = {};
-  };
-  using Authority = std::variant<Create, Leased, Unleased, LateResult>;
-
-  JobId job;
-  Authority authority;
-  // Last seq of the log before this commit (not checked for LateResult).
-  std::uint64_t expected_seq = 0;
-  // nullopt: no events, only the rows below change. REQUIRES: first_seq == expected_seq + 1
-  std::optional<SealedBatch> sealed;
-  // Written when `sealed` is set. REQUIRES: a commit that leaves a job neither queued nor running
-  // also releases it (or is made without a lease): a blocked job with a lease could never wake up.
-  RowState row;
-  std::vector<EffectRow> effects;
-  // Refused with `sequence_conflict` if one of these is recorded: a commit that decides an unknown
-  // outcome lists its try here, so the decision and the result exclude each other. Load the job
-  // again and decide again.
-  std::vector<std::pair<InvocationId, std::uint32_t>> effects_absent;
-  std::vector<LedgerRow> ledger_put;
-  std::vector<std::pair<InvocationId, std::uint32_t>> ledger_erase;
-  // Numbers of the entries that this commit consumes, ascending. A number that is gone is ignored.
-  std::vector<std::uint64_t> inbox_consumed;
-  // Replies to some of them, ascending.
-  std::vector<InboxReply> inbox_replies;
-  // Releases the lease (Leased). Refused with `inbox_pending` while other entries are left.
-  bool release = false;
-  // The release leaves the entries for the next lease holder: the job is parked before they are
-  // applied.
-  bool keeps_inbox = false;
-  // Number of the last entry that was read. If a later one exists, the batch is refused with
-  // `inbox_pending`: some decisions (opening a wait, an expiry) must not overtake an accepted
-  // entry.
-  std::optional<std::uint64_t> inbox_read_through;
-  // Replaces the job's signed head, a side record that contains its own seq. The store does not
-  // interpret it.
-  std::optional<std::string> signed_head;
-  // Replaces the job's checkpoint: its state after this commit, stored under the last seq.
-  // REQUIRES: Leased.
-  std::optional<std::string> checkpoint;
-  // Written to the store's audit log with this commit; not written if the batch is refused or
-  // `is_duplicate`.
-  std::optional<AuditEntry> audit;
-  // Failpoints to hit once the rows are written: before the COMMIT if there are events, else after
-  // it. The names have static storage ("effect.after_put", "ledger.after_commit").
-  std::vector<std::string_view> failpoints;
-};
-
-// Redaction of values of a job: its commits without them, and the new contents of its side records.
-struct Redaction {
-  JobId job;
-  struct Commit {
-    std::uint64_t first_seq = 0;
-    Hash expected_hash;       // SHA-256 of the stored bytes
-    std::string bytes;        // the same events, sealed, without the values
-    std::vector<Hash> blobs;  // blobs that these bytes reference, each once
-  };
-  std::vector<Commit> commits;
-  std::vector<EffectRow> effects;  // all effects of the job, with their new records
-  AuditEntry audit;
-};
-
-// A place in the store's files that may still contain redacted values.
-struct ResidualCopy {
-  std::string what, where;
-  std::string why;  // why it may, and how to remove them
-};
-
-// Jobs to delete, with everything that belongs to them.
-struct Pruning {
-  struct Job {
-    JobId job;
-    std::uint64_t last_seq = 0;  // as it was read
-    Hash head;
-    // Contents of the job as they were archived (content_hash_of in store/rules.h); nullopt = not
-    // compared.
-    std::optional<Hash> content_hash;
-  };
-  std::vector<Job> jobs;  // REQUIRES: at least one, each once, at most kPruneJobsMax
-  AuditEntry audit;
-};
-inline constexpr std::size_t kPruneJobsMax = 64;
-
-struct CommitResult {
-  std::uint64_t last_seq = 0;  // of the log after this commit (without events: its current end)
-  bool is_duplicate = false;   // the same bytes were already stored: nothing was written
-  // Create only: the job that was created with this idempotency key, and its request hash; nothing
-  // was written.
-  std::optional<JobId> existing;
-  std::optional<Hash> existing_request;
-  // Create with a claim (is_duplicate: only if that claim still holds).
-  std::optional<Lease> lease;
-};
-
-// A job's current row.
-struct JobRow {
-  JobId id;
-  std::uint64_t number = 0;  // order of creation; never reused in this store
-  std::string agent;
-  std::string status;
-  std::string idempotency_key;
-  std::vector<std::pair<std::string, std::string>> labels;
-  std::int64_t priority = 0;
-  std::vector<std::string> capabilities;
-  std::string queue = std::string(kDefaultQueue);
-  Instant created_at, updated_at;  // of the first and the last event
-  std::uint64_t last_seq = 0;
-  Hash head;  // hash of the last event
-  std::optional<Instant> not_before, wake_at;
-  PendingKinds pending = 0;
-  std::optional<Fence> claim;  // live or expired
-  std::string claim_worker;
-  std::optional<Instant> lease_until;
-};
-
-struct Checkpoint {
-  std::uint64_t seq = 0;  // the last event that it covers: always the last of a commit
-  std::string bytes;
-};
-
-struct LoadedJob {
-  JobRow row;
-  // Sealed bytes in order, starting with the commit that contains `from_seq`.
-  std::vector<std::string> commits;
-  std::vector<Blob> blobs;         // every blob that these commits reference, each once
-  std::vector<EffectRow> effects;  // by invocation and try
-  std::vector<LedgerRow> ledger;   // by invocation and try
-  std::vector<InboxEntry> inbox;   // not consumed yet, in order
-  std::optional<std::string> signed_head;
-  std::optional<Checkpoint> checkpoint;  // of loads from 1 or from the checkpoint
-  // Of loads from 1, from the job's row; nullopt: the store has no such column.
-  std::optional<Hash> request_hash;
-  std::optional<std::uint64_t> commit_count;
-};
-
-// A `from_seq`: the checkpoint and the commits after it; without a checkpoint the same as 1.
-inline constexpr std::uint64_t kFromCheckpoint = 0;
-// A `from_seq`: the row, and the first commit with its blobs. The cost does not depend on the
-// length of the log.
-inline constexpr std::uint64_t kFirstCommit = UINT64_MAX;
-
-struct Filter {
-  std::string status, agent;  // "" = any
-  std::vector<std::pair<std::string, std::string>> labels;
-  std::string after;  // page cursor: a job id of an earlier answer ("" = from the newest)
-  // Number of the job `after`: also valid when that job has been deleted.
-  std::optional<std::uint64_t> after_number;
-  std::optional<Instant> updated_before;  // last write was before this
-  PendingKinds pending = 0;               // jobs that may have one of these open; 0 = any job
-  std::size_t limit = 100;
-};
-
-// Jobs that have ended, that no worker holds, and whose last event is older than `before`.
-struct EndedFilter {
-  Instant before;
-  std::vector<std::string> statuses;  // of completed failed cancelled; empty = all three
-  std::string agent;                  // "" = any
-  std::vector<std::pair<std::string, std::string>> labels;
-  std::uint64_t after = 0;  // only jobs with a higher number
-  std::size_t limit = 100;
-};
-// A page scans at most this many rows. The scan ends at a page whose rows were all created at or
-// after `before`, so one job with a wrong clock does not hide others.
-inline constexpr std::size_t kEndedScanMax = 1024;
-struct EndedPage {
-  std::vector<JobRow> rows;           // oldest first
-  std::optional<std::uint64_t> next;  // `after` of the next page; nullopt = last page
-};
-
-struct QueueLimit {
-  std::string queue;
-  std::size_t limit = 1;  // maximum of live claims of its jobs, of all workers
-};
-
-struct ClaimRequest {
-  std::string worker;
-  std::size_t limit = 1;
-  Duration lease;
-  std::vector<std::string> agents;        // only jobs of these; empty = any
-  std::vector<std::string> capabilities;  // what the worker offers: only jobs that require no more
-  // Fresh attempt ids, at most one is used per job. REQUIRES: size() >= limit
-  std::vector<AttemptId> attempts;
-  std::vector<JobId> excluded_jobs;  // jobs that this worker cannot run (needs_version)
-  std::vector<QueueLimit> queues;  // checked in the claim's transaction; other queues have no limit
-};
-
-// Job counts at one moment. They are read from indexes and stop at kJobCountMax.
-inline constexpr std::uint64_t kJobCountMax = 100'000;
-struct JobStats {
-  std::map<std::string, std::uint64_t> statuses;  // of queued, running, waiting, parked
-  std::map<std::string, std::uint64_t> ready;     // claimable now, by queue
-  struct Worker {
-    std::uint64_t live = 0, expired = 0;  // jobs that it holds: lease valid; lease expired
-    std::string announcement;             // its announcement; "" = none, or expired
-  };
-  std::map<std::string, Worker> workers;  // workers that hold a job or have an announcement
-};
-
-// A notification from another process. Hints are best effort: they can be lost and guarantee
-// nothing.
-struct Hint {
-  std::vector<JobId> idle;        // jobs that ended or wait; empty = another kind of hint
-  std::optional<JobId> inbox_of;  // job with a new inbox entry; nullopt = a job may be claimable
-  struct Needs {
-    std::string agent;
-    std::vector<std::string> capabilities;
-  };
-  std::optional<Needs> needs;  // what the claimable job requires; nullopt = unknown
-};
 
 class Store {
  public:
@@ -385,6 +81,10 @@ class Store {
   virtual void next_due(async::Done<Result<std::optional<Instant>>> done) = 0;
 
   virtual void load(JobId job, std::uint64_t from_seq, async::Done<Result<LoadedJob>> done) = 0;
+  // The cost depends on the window, not on the length of the log. Fails with not_found · log_corrupt
+  // (a commit is missing) · unavailable.
+  virtual void load_window(JobId job, WindowRequest window,
+                           async::Done<Result<LogWindow>> done) = 0;
   // The entry with this id. Fails with not_found · unavailable.
   virtual void read_inbox_entry(JobId job, std::string id,
                                 async::Done<Result<InboxEntryState>> done) = 0;

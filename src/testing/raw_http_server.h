@@ -6,15 +6,9 @@
 // Threads: everything from any thread; the destructor ends all connections and waits for them.
 #pragma once
 
-#include <arpa/inet.h>
-#include <netinet/in.h>
-#include <poll.h>
-#include <sys/socket.h>
-#include <unistd.h>
-
 #include <atomic>
 #include <chrono>
-#include <cstdlib>
+#include <cstddef>
 #include <functional>
 #include <list>
 #include <mutex>
@@ -57,62 +51,20 @@ class RawHttpServer {
   class Conversation {
    public:
     // The next request, counted as arrived; nullopt if the client has disconnected.
-    std::optional<RawRequest> read_request() {
-      RawRequest request;
-      std::size_t end;
-      while ((end = unread_.find("\r\n\r\n")) == std::string::npos) {
-        if (!read_more()) return std::nullopt;
-      }
-      request.head = unread_.substr(0, end + 4);
-      unread_.erase(0, end + 4);
-      const std::string length = request.header("Content-Length");
-      const std::size_t size =
-          length.empty() ? 0 : static_cast<std::size_t>(std::strtoull(length.c_str(), nullptr, 10));
-      while (unread_.size() < size) {
-        if (!read_more()) return std::nullopt;
-      }
-      request.body = unread_.substr(0, size);
-      unread_.erase(0, size);
-      server_.note(request);
-      return request;
-    }
-
+    std::optional<RawRequest> read_request();
     // False if the client has disconnected.
-    bool send(std::string_view bytes) {
-      while (!bytes.empty()) {
-        const ssize_t n = ::send(fd_, bytes.data(), bytes.size(), MSG_NOSIGNAL);
-        if (n <= 0) return false;
-        bytes.remove_prefix(static_cast<std::size_t>(n));
-      }
-      return true;
-    }
-
+    bool send(std::string_view bytes);
     // Makes the connection end with RST.
-    void reset() {
-      const linger now{1, 0};
-      setsockopt(fd_, SOL_SOCKET, SO_LINGER, &now, sizeof now);
-    }
-
+    void reset();
     // Sends nothing more until the client disconnects or the server ends.
-    void hang() {
-      while (read_more()) unread_.clear();
-    }
-
+    void hang();
     // A pause between bytes; false if the connection ends.
-    bool wait(std::chrono::milliseconds time) {
-      pollfd disconnected{fd_, POLLRDHUP, 0};
-      return poll(&disconnected, 1, static_cast<int>(time.count())) == 0;
-    }
+    bool wait(std::chrono::milliseconds time);
 
    private:
     friend class RawHttpServer;
     Conversation(RawHttpServer& server, int fd) : server_(server), fd_(fd) {}
-    bool read_more() {
-      char bytes[4096];
-      const ssize_t n = ::recv(fd_, bytes, sizeof bytes, 0);
-      if (n > 0) unread_.append(bytes, static_cast<std::size_t>(n));
-      return n > 0;
-    }
+    bool read_more();
 
     RawHttpServer& server_;
     int fd_;
@@ -121,42 +73,13 @@ class RawHttpServer {
 
   using Script = std::function<void(Conversation&)>;
 
-  explicit RawHttpServer(Script script) : script_(std::move(script)) {
-    listener_ = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    sockaddr_in address{};
-    address.sin_family = AF_INET;
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    socklen_t size = sizeof address;
-    auto* generic = reinterpret_cast<sockaddr*>(&address);
-    if (listener_ < 0 || bind(listener_, generic, size) != 0 || listen(listener_, 64) != 0 ||
-        getsockname(listener_, generic, &size) != 0) {
-      std::abort();
-    }
-    port_ = ntohs(address.sin_port);
-    acceptor_ = std::thread([this] { accept_all(); });
-  }
-
-  ~RawHttpServer() {
-    ending_ = true;
-    shutdown(listener_, SHUT_RDWR);
-    acceptor_.join();
-    close(listener_);
-    {
-      const std::lock_guard lock(mutex_);
-      for (const int fd : open_) shutdown(fd, SHUT_RDWR);
-    }
-    for (std::thread& thread : threads_) thread.join();
-  }
+  explicit RawHttpServer(Script script);
+  ~RawHttpServer();
   RawHttpServer(const RawHttpServer&) = delete;
   RawHttpServer& operator=(const RawHttpServer&) = delete;
 
   // Sends the same response to each request of every connection.
-  static Script always(std::string bytes) {
-    return [bytes = std::move(bytes)](Conversation& c) {
-      while (c.read_request() && c.send(bytes)) {
-      }
-    };
-  }
+  static Script always(std::string bytes);
 
   int port() const { return port_; }
   std::string url(std::string_view path = "/") const {
@@ -170,30 +93,8 @@ class RawHttpServer {
   }
 
  private:
-  void accept_all() {
-    for (;;) {
-      const int fd = accept4(listener_, nullptr, nullptr, SOCK_CLOEXEC);
-      if (fd < 0) {
-        if (ending_) return;
-        continue;
-      }
-      ++connections_;
-      const std::lock_guard lock(mutex_);
-      open_.push_back(fd);
-      threads_.emplace_back([this, fd] {
-        Conversation conversation(*this, fd);
-        script_(conversation);
-        const std::lock_guard at_end(mutex_);
-        open_.remove(fd);
-        close(fd);
-      });
-    }
-  }
-
-  void note(const RawRequest& request) {
-    const std::lock_guard lock(mutex_);
-    requests_.push_back(request);
-  }
+  void accept_all();
+  void note(const RawRequest& request);
 
   Script script_;
   int listener_ = -1;

@@ -7,6 +7,6 @@ AE_TEST("testing/a test is named by its suite and a sentence") {
   EXPECT_STREQ(info->name(), "a test is named by its suite and a sentence");
 }
 
-AE_TEST_SLOW("testing/a slow test runs only when asked for") {
+AE_TEST_SLOW("testing/a slow test runs only if slow tests are enabled") {
   EXPECT_TRUE(ae::testing::are_slow_tests_enabled());
 }

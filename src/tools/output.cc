@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "base/utf8.h"
+#include "log/field_names.h"
 
 namespace ae::tools {
 namespace {
@@ -75,7 +76,7 @@ Value invalid_output(std::string_view reason, std::string_view head, const Hash&
                      std::size_t total) {
   if (head.size() > kHeadMax) head = trim_partial_character(head.substr(0, kHeadMax));
   return Value::object({{"invalid", true},
-                        {"reason", printable(reason, LineBreaks::escape)},
+                        {field::reason, printable(reason, LineBreaks::escape)},
                         {"sha256", to_hex(sha256)},
                         {"size", static_cast<std::uint64_t>(total)},
                         {"head", printable(head, LineBreaks::escape)}});

@@ -6,7 +6,7 @@
 namespace ae::tools {
 namespace {
 
-AE_TEST("tools/a refused output is recorded by reason, hash, size and its first bytes") {
+AE_TEST("tools/an invalid output is recorded by reason, hash, size and first bytes") {
   const Value v = invalid_output("not JSON", "abc", 3);
   EXPECT_EQ(
       canonical(v),
@@ -14,12 +14,12 @@ AE_TEST("tools/a refused output is recorded by reason, hash, size and its first 
       R"("sha256":"ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad","size":3})");
 }
 
-AE_TEST("tools/the head of a refused output ends before a character that was cut in two") {
+AE_TEST("tools/the head of an invalid output does not split a character") {
   const std::string bytes = std::string(255, 'a') + "é and more";
   EXPECT_EQ(invalid_output("r", bytes, bytes.size()).text("head"), std::string(255, 'a'));
 }
 
-AE_TEST("tools/what a terminal would obey is escaped, and so is what is no character") {
+AE_TEST("tools/control characters and invalid UTF-8 are escaped") {
   EXPECT_EQ(printable("a\x1b[31m\xff\n\xc2\x9b\x7f é", LineBreaks::escape),
             "a\\x1b[31m\\xff\\n\\xc2\\x9b\\x7f é");
   EXPECT_EQ(printable("one\ntwo\t\r", LineBreaks::keep), "one\ntwo\t\\r");
@@ -27,7 +27,7 @@ AE_TEST("tools/what a terminal would obey is escaped, and so is what is no chara
             "\\xed\\xa0\\x80\\xf4\\x90\\x80\\x80\\xc3");
 }
 
-AE_TEST("tools/any 256 bytes make a head that JSON can hold") {
+AE_TEST("tools/any bytes give a head that is valid JSON") {
   std::string bytes;
   for (int i = 0; i < 1024; ++i) bytes += static_cast<char>(i * 37 + i / 256);
   for (std::size_t at = 0; at + 300 < bytes.size(); ++at) {

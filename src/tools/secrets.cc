@@ -6,32 +6,26 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <bit>
-#include <bitset>
+#include <array>
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
-#include <deque>
+#include <iterator>
 #include <map>
-#include <numeric>
 #include <optional>
 #include <tuple>
 
 #include "base/hash.h"
 #include "base/utf8.h"
-#include "json/json.h"
-#include "tools/unescaped_views.h"
 
 namespace ae::tools {
 namespace {
 
 constexpr std::size_t kSecretMax = 64u << 10;      // bytes of one secret
 constexpr std::size_t kSecretsFileMax = 1u << 20;  // bytes of the secrets file
-constexpr std::size_t kPendingMax = 1u << 10;      // bytes that a stream holds back, in addition to
-constexpr std::size_t kPendingShapesMax = 48;  // this many shapes; `\u005cu0041` is one character
-constexpr std::size_t kBase64TailMax =
-    4u << 10;  // longer values are hidden in base64 without their last character
-constexpr std::size_t kBucketsMin = 256, kBucketsMax = 1u << 16;  // of a ScrubTable
+// A stream holds back this much at most: so many bytes, and so many for each byte of the longest
+// form; `\\\\u0041` is one.
+constexpr std::size_t kPendingMax = 1u << 10, kBytesPerByteMax = 48;
 constexpr std::size_t kValuesPerSecretMax = 8;  // kept per name when a secret changes
 constexpr std::string_view kMarker = "secret:";
 
@@ -80,32 +74,29 @@ std::unexpected<Error> missing(std::string_view name, const std::string& file) {
                   " (mode 0600)");
 }
 
-// ---- the encodings in which a value may occur
+// ---- the forms in which a value is found
 
-std::string upper_hex(std::string hex) {
-  for (char& h : hex) h = h >= 'a' ? static_cast<char>(h - 'a' + 'A') : h;
-  return hex;
+constexpr std::string_view kUpperHex = "0123456789ABCDEF", kLowerHex = "0123456789abcdef";
+
+std::string hex_encoded(std::string_view value, std::string_view digits) {
+  std::string out;
+  for (const char c : value) {
+    const auto byte = static_cast<unsigned char>(c);
+    out += digits[byte >> 4];
+    out += digits[byte & 0xF];
+  }
+  return out;
 }
 
-std::string percent_encoded(std::string_view value, bool upper) {
+std::string percent_encoded(std::string_view value, std::string_view digits) {
   std::string out;
   for (const char c : value) {
     if (is_word(c) || c == '-' || c == '.' || c == '~') {
       out += c;
       continue;
     }
-    const std::string hex = to_hex(std::string_view(&c, 1));
-    out += "%" + (upper ? upper_hex(hex) : hex);
-  }
-  return out;
-}
-
-// "%41%42": for encoders that escape every character.
-std::string percent_encoded_wholly(std::string_view value, bool upper) {
-  std::string out;
-  for (const char c : value) {
-    const std::string hex = to_hex(std::string_view(&c, 1));
-    out += "%" + (upper ? upper_hex(hex) : hex);
+    out += '%';
+    out += hex_encoded({&c, 1}, digits);
   }
   return out;
 }
@@ -115,23 +106,8 @@ constexpr std::string_view kBase64 =
 constexpr std::string_view kBase64Url =
     "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
 
-// `core` with each possible last character: it encodes the last bits of `value` and the first bits
-// of what follows, or zeros.
-std::vector<std::string> base64_with_tails(const std::string& core, std::string_view value,
-                                           std::size_t before, bool url) {
-  std::vector<std::string> all;
-  const std::size_t bits = (before * 8 + value.size() * 8) % 6;
-  if (bits == 0 || value.size() > kBase64TailMax) return all;
-  const unsigned last = static_cast<unsigned char>(value.back()) & ((1u << bits) - 1);
-  for (unsigned behind = 0; behind < (1u << (6 - bits)); ++behind) {
-    all.push_back(core + (url ? kBase64Url : kBase64)[last << (6 - bits) | behind]);
-  }
-  return all;
-}
-
 // The base64 characters that depend only on `value` when `before` bytes (mod 3) precede it.
-std::string base64_core(std::string_view value, std::size_t before, bool url) {
-  const std::string_view alphabet = url ? kBase64Url : kBase64;
+std::string base64_core(std::string_view value, std::size_t before, std::string_view alphabet) {
   const std::size_t begin = before * 8, end = begin + value.size() * 8;
   std::string out;
   for (std::size_t bit = (begin + 5) / 6 * 6; bit + 6 <= end; bit += 6) {
@@ -144,258 +120,246 @@ std::string base64_core(std::string_view value, std::size_t before, bool url) {
   return out;
 }
 
-std::string json_string(std::string_view value) {
-  std::string quoted;
-  write_canonical_string(value, quoted);
-  return quoted.substr(1, quoted.size() - 2);
-}
+enum class TextEnd : std::uint8_t { known, unknown };  // unknown: more text may follow
 
-struct Shape {
-  std::string_view text, name;
-  bool has_variable_tail = false;  // the last character is one of the base64_with_tails
+// A text without JSON escapes, at whatever depth of JSON within JSON they are: `\uXXXX` after any
+// number of backslashes is its character, other backslashes are left out, and a line break is the
+// letter of its escape. So all spellings of a value have one text. Borrows nothing.
+class Unescaped {
+ public:
+  Unescaped(std::string_view source, TextEnd source_end);
+
+  const std::string& text() const { return text_; }
+  // The position in the source at which the spelling of this byte begins. Of the size of the text:
+  // the end of what could be read, which is before an escape that more text may complete.
+  std::size_t source_at(std::size_t at) const {
+    const auto next = std::ranges::upper_bound(jumps_, at, {}, &Jump::at);
+    if (next == jumps_.begin()) return at;
+    return std::prev(next)->source + (at - std::prev(next)->at);
+  }
+
+ private:
+  struct Jump {
+    std::size_t at, source;
+  };
+  // The number of a `uXXXX`.
+  struct Unit {
+    std::uint32_t number = 0;
+    std::size_t bytes = 0;       // 0: something else
+    bool is_incomplete = false;  // the text ends within it
+  };
+  static Unit unit_at(std::string_view text);
+  // Also of a surrogate pair.
+  static Unit character_at(std::string_view text);
+  void add(std::size_t begin, std::string_view spelled, std::size_t end) {
+    jumps_.push_back({text_.size(), begin});
+    text_ += spelled;
+    jumps_.push_back({text_.size(), end});
+  }
+
+  std::string text_;
+  std::vector<Jump> jumps_;
 };
 
-// Longest first, so that a shape is not split by a shorter one that it contains. Borrows the names
-// from `secrets` and the texts from `kept`.
-std::vector<Shape> make_shapes(const std::vector<UsedSecret>& secrets, std::deque<Secret>& kept) {
-  std::vector<Shape> shapes;
-  for (const UsedSecret& secret : secrets) {
-    const std::string_view value = secret.value.reveal();
-    std::vector<std::string> texts, has_variable_tail;
-    texts.emplace_back(value);
-    texts.push_back(percent_encoded(value, true));
-    texts.push_back(percent_encoded(value, false));
-    texts.push_back(percent_encoded_wholly(value, true));
-    texts.push_back(percent_encoded_wholly(value, false));
-    texts.push_back(to_hex(value));
-    texts.push_back(upper_hex(to_hex(value)));
-    if (is_utf8(value)) {
-      texts.push_back(json_string(value));
-      texts.push_back(json_string(texts.back()));  // JSON inside a JSON string
-    }
-    for (const bool url : {false, true}) {
-      for (std::size_t before = 0; before < 3; ++before) {
-        texts.push_back(base64_core(value, before, url));
-        if (texts.back().size() < kSecretHiddenMin) continue;
-        for (std::string& text : base64_with_tails(texts.back(), value, before, url)) {
-          has_variable_tail.push_back(std::move(text));
-        }
-      }
-    }
-    for (auto* list : {&texts, &has_variable_tail}) {
-      std::ranges::sort(*list);
-      const auto twins = std::ranges::unique(*list);
-      list->erase(twins.begin(), twins.end());
-      for (std::string& text : *list) {
-        if (text.size() >= kSecretHiddenMin) {
-          shapes.push_back(
-              {kept.emplace_back(text).reveal(), secret.name, list == &has_variable_tail});
-        }
-        ::explicit_bzero(text.data(), text.size());
-      }
+Unescaped::Unit Unescaped::unit_at(std::string_view text) {
+  constexpr std::size_t kSize = 5;
+  Unit unit;
+  for (std::size_t i = 0; i < kSize; ++i) {
+    if (i == text.size()) return {.is_incomplete = true};
+    const char lower = static_cast<char>(text[i] | 0x20);
+    if (i == 0 && text[i] == 'u') continue;
+    if (i == 0) return {};
+    if (text[i] >= '0' && text[i] <= '9') {
+      unit.number = unit.number << 4 | static_cast<std::uint32_t>(text[i] - '0');
+    } else if (lower >= 'a' && lower <= 'f') {
+      unit.number = unit.number << 4 | static_cast<std::uint32_t>(lower - 'a' + 10);
+    } else {
+      return {};
     }
   }
-  std::ranges::sort(shapes, [](const Shape& a, const Shape& b) {
-    if (a.text.size() != b.text.size()) return a.text.size() > b.text.size();
-    return std::tie(a.text, a.has_variable_tail, a.name) <
-           std::tie(b.text, b.has_variable_tail, b.name);
-  });
-  // A text that two secrets share is kept once.
-  const auto twins = std::ranges::unique(shapes, {}, &Shape::text);
-  shapes.erase(twins.begin(), twins.end());
-  return shapes;
+  unit.bytes = kSize;
+  return unit;
 }
 
-// The secrets long enough to hide, deduplicated and sorted.
-std::vector<const UsedSecret*> secrets_to_hide(const std::vector<UsedSecret>& used) {
-  std::vector<const UsedSecret*> hidden;
-  for (const UsedSecret& one : used) {
-    if (one.value.reveal().size() >= kSecretHiddenMin) hidden.push_back(&one);
+Unescaped::Unit Unescaped::character_at(std::string_view text) {
+  const Unit first = unit_at(text);
+  if (first.bytes == 0 || first.number < 0xD800 || first.number > 0xDFFF) return first;
+  if (first.number > 0xDBFF) return {};  // a low surrogate without a high one
+  const std::string_view rest = text.substr(first.bytes);
+  const std::size_t slashes = std::min(rest.find_first_not_of('\\'), rest.size());
+  if (slashes == rest.size()) return {.is_incomplete = true};
+  const Unit second = slashes == 0 ? Unit() : unit_at(rest.substr(slashes));
+  if (second.is_incomplete) return second;
+  if (second.bytes == 0 || second.number < 0xDC00 || second.number > 0xDFFF) return {};
+  return {.number = 0x10000 + ((first.number - 0xD800) << 10) + (second.number - 0xDC00),
+          .bytes = first.bytes + slashes + second.bytes};
+}
+
+char letter_of_escape(char c) {
+  constexpr std::string_view kEscaped = "\b\f\n\r\t", kLetters = "bfnrt";
+  const std::size_t at = kEscaped.find(c);
+  return at == kEscaped.npos ? c : kLetters[at];
+}
+
+Unescaped::Unescaped(std::string_view source, TextEnd source_end) {
+  text_.reserve(source.size());
+  for (std::size_t at = 0; at < source.size();) {
+    if (source[at] != '\\') {
+      text_ += letter_of_escape(source[at++]);
+      continue;
+    }
+    const std::size_t begin = at;
+    at = std::min(source.find_first_not_of('\\', begin), source.size());
+    const Unit unit =
+        at == source.size() ? Unit{.is_incomplete = true} : character_at(source.substr(at));
+    if (unit.is_incomplete && source_end == TextEnd::unknown) return;
+    if (unit.bytes > 0) {
+      std::string character;
+      append_utf8(unit.number, character);
+      if (character.size() == 1) character[0] = letter_of_escape(character[0]);
+      at += unit.bytes;
+      // A backslash that is itself an escape is left out, too.
+      add(begin, character == "\\" ? "" : character, at);
+    } else if (at == source.size()) {
+      add(begin, "\\", at);
+    } else {
+      const char c = letter_of_escape(source[at]);
+      add(begin, std::string_view(&c, 1), ++at);
+    }
   }
-  const auto parts = [](const UsedSecret* s) {
-    return std::pair(std::string_view(s->name), s->value.reveal());
-  };
-  std::ranges::sort(hidden, {}, parts);
-  const auto twins = std::ranges::unique(hidden, {}, parts);
-  hidden.erase(twins.begin(), twins.end());
-  return hidden;
 }
 
-std::vector<UsedSecret> copy_secrets(const std::vector<const UsedSecret*>& secrets) {
-  std::vector<UsedSecret> copies;
-  copies.reserve(secrets.size());
-  for (const UsedSecret* one : secrets) copies.push_back(*one);
-  return copies;
-}
+struct Form {
+  Secret text;  // unescaped
+  std::string name;
+};
 
 }  // namespace
 
-// An index of the shapes of a set of secrets, for fast search. Immutable; threads: any.
-class ScrubTable {
+// The forms of a set of secrets, for searching them. Immutable; threads: any.
+class SecretForms {
  public:
-  explicit ScrubTable(const std::vector<UsedSecret>& used);
-  ScrubTable(const ScrubTable&) = delete;
-  ScrubTable& operator=(const ScrubTable&) = delete;
+  explicit SecretForms(const std::vector<UsedSecret>& used);
 
-  // Is this the table of these secrets?
-  bool is_table_of(const std::vector<UsedSecret>& used) const;
-  // Longest first.
-  const std::vector<Shape>& shapes() const { return shapes_; }
-  // The shapes that occur in a text, in the order of shapes(); one pass over the text.
-  std::vector<const Shape*> find_in(std::string_view text) const;
-  // Is this text a proper prefix of a shape? REQUIRES: text is not empty.
-  bool may_continue(std::string_view text) const;
+  bool empty() const { return longest_ == nullptr; }
+  // REQUIRES: not empty.
+  const Form& longest() const { return *longest_; }
+  // Replaces the values in `text`, and gives the part of it that was read: all of it if its end is
+  // known, otherwise the part before what may be the beginning of a value.
+  struct Clean {
+    std::string text;
+    std::size_t bytes_read = 0;
+  };
+  Clean scrub(std::string_view text, TextEnd text_end) const;
+  Value scrub(const Value& value) const;
+  // The size of the longest end of a form, not a whole one, with which this unescaped text begins.
+  std::size_t end_of_form_at_begin(std::string_view text) const;
 
  private:
-  // By the first four bytes, which every shape has.
-  static_assert(kSecretHiddenMin >= sizeof(std::uint32_t));
-  // REQUIRES: text has four bytes.
-  std::size_t bucket(std::string_view text) const {
-    std::uint32_t word = 0;
-    std::memcpy(&word, text.data(), sizeof word);
-    return (word * 2'654'435'761u) >> bucket_shift_;
+  const std::vector<Form>& beginning_with(char c) const {
+    return forms_[static_cast<unsigned char>(c)];
   }
-  std::string_view text(std::uint32_t shape) const { return shapes_[shape].text; }
-
-  const std::vector<UsedSecret> secrets_;
-  std::deque<Secret> texts_;  // of the shapes
-  const std::vector<Shape> shapes_;
-  std::vector<std::uint32_t> sorted_;  // indexes of the shapes, sorted by text
-  std::bitset<256> first_bytes_;       // of all shapes
-  // Bucket i holds by_bucket_[bucket_ends_[i]] to by_bucket_[bucket_ends_[i + 1] - 1].
-  unsigned bucket_shift_;
-  std::vector<std::uint32_t> bucket_ends_, by_bucket_;
+  // By their first byte, longest first.
+  std::array<std::vector<Form>, 256> forms_;
+  const Form* longest_ = nullptr;
 };
 
-ScrubTable::ScrubTable(const std::vector<UsedSecret>& used)
-    : secrets_(copy_secrets(secrets_to_hide(used))), shapes_(make_shapes(secrets_, texts_)) {
-  // Sparse buckets: most positions of a text need no comparison with a shape.
-  const std::size_t wanted = std::clamp(shapes_.size() * 16, kBucketsMin, kBucketsMax);
-  const unsigned bits = static_cast<unsigned>(std::bit_width(std::bit_ceil(wanted))) - 1;
-  bucket_shift_ = 32 - bits;
-  bucket_ends_.resize((std::size_t{1} << bits) + 1);
-  for (std::uint32_t i = 0; i < shapes_.size(); ++i) {
-    sorted_.push_back(i);
-    first_bytes_.set(static_cast<unsigned char>(text(i).front()));
-    ++bucket_ends_[bucket(text(i))];
-  }
-  std::ranges::sort(sorted_, {}, [this](std::uint32_t i) { return text(i); });
-  std::partial_sum(bucket_ends_.begin(), bucket_ends_.end(), bucket_ends_.begin());
-  by_bucket_.resize(shapes_.size());
-  for (std::uint32_t i = 0; i < shapes_.size(); ++i) {
-    by_bucket_[--bucket_ends_[bucket(text(i))]] = i;
-  }
-}
-
-bool ScrubTable::is_table_of(const std::vector<UsedSecret>& used) const {
-  return std::ranges::equal(secrets_, secrets_to_hide(used),
-                            [](const UsedSecret& a, const UsedSecret* b) {
-                              return a.name == b->name && a.value.reveal() == b->value.reveal();
-                            });
-}
-
-std::vector<const Shape*> ScrubTable::find_in(std::string_view whole) const {
-  std::vector<const Shape*> found;
-  if (shapes_.empty() || whole.size() < kSecretHiddenMin) return found;
-  std::vector<bool> seen;
-  const std::size_t last = whole.size() - kSecretHiddenMin;
-  for (std::size_t at = 0; at <= last; ++at) {
-    const std::size_t b = bucket(whole.substr(at));
-    for (std::uint32_t i = bucket_ends_[b]; i < bucket_ends_[b + 1]; ++i) {
-      const std::uint32_t shape = by_bucket_[i];
-      if ((!seen.empty() && seen[shape]) || !whole.substr(at).starts_with(text(shape))) continue;
-      seen.resize(shapes_.size());
-      seen[shape] = true;
+SecretForms::SecretForms(const std::vector<UsedSecret>& used) {
+  for (const UsedSecret& one : used) {
+    const std::string_view value = one.value.reveal();
+    if (value.size() < kSecretHiddenMin) continue;
+    Unescaped plain(value, TextEnd::known);
+    std::string unescaped = plain.text();
+    while (unescaped.ends_with('\\')) unescaped.pop_back();
+    std::vector<std::string> texts = {std::move(unescaped)};
+    for (const std::string_view digits : {kUpperHex, kLowerHex}) {
+      texts.push_back(percent_encoded(value, digits));
+      texts.push_back(hex_encoded(value, digits));
+    }
+    for (const std::string_view alphabet : {kBase64, kBase64Url}) {
+      for (const std::size_t before : {0u, 1u, 2u}) {
+        texts.push_back(base64_core(value, before, alphabet));
+      }
+    }
+    std::ranges::sort(texts);
+    texts.erase(std::ranges::unique(texts).begin(), texts.end());
+    for (std::string& text : texts) {
+      if (text.size() < kSecretHiddenMin) continue;
+      auto& forms = forms_[static_cast<unsigned char>(text.front())];
+      forms.push_back({Secret(std::move(text)), one.name});
     }
   }
-  for (std::size_t i = 0; i < seen.size(); ++i) {
-    if (seen[i]) found.push_back(&shapes_[i]);
+  for (auto& forms : forms_) {
+    std::ranges::sort(forms, [](const Form& a, const Form& b) {
+      const std::string_view left = a.text.reveal(), right = b.text.reveal();
+      if (left.size() != right.size()) return left.size() > right.size();
+      return std::tie(left, a.name) < std::tie(right, b.name);
+    });
+    if (!forms.empty() &&
+        (empty() || forms.front().text.reveal().size() > longest_->text.reveal().size())) {
+      longest_ = &forms.front();
+    }
   }
-  return found;
-}
-
-bool ScrubTable::may_continue(std::string_view prefix) const {
-  if (!first_bytes_[static_cast<unsigned char>(prefix.front())]) return false;
-  // Texts with this prefix are adjacent, and `prefix` itself sorts before the longer ones.
-  const auto next =
-      std::ranges::upper_bound(sorted_, prefix, {}, [this](std::uint32_t i) { return text(i); });
-  return next != sorted_.end() && text(*next).starts_with(prefix);
 }
 
 namespace {
 
-std::string placeholder_for(const Shape& shape) {
-  return "[secret " + std::string(shape.name) + "]";
-}
+std::string placeholder_for(const Form& form) { return "[secret " + form.name + "]"; }
 
-struct SecretMatch {
-  UnescapedViews::Span span;
-  const Shape* shape;
-};
+}  // namespace
 
-// The matches of values that are spelled with escapes, on every level.
-std::vector<SecretMatch> find_escaped(const UnescapedViews& views, const ScrubTable& table) {
-  std::vector<SecretMatch> found;
-  for (std::size_t level = 1; level <= views.levels(); ++level) {
-    const std::string_view text = views.text(level);
-    for (const Shape* shape : table.find_in(text)) {
-      const std::string_view value = shape->text;
-      for (std::size_t at = 0; (at = text.find(value, at)) != text.npos; at += value.size()) {
-        found.push_back({views.to_source(level, {at, at + value.size()}), shape});
+SecretForms::Clean SecretForms::scrub(std::string_view text, TextEnd text_end) const {
+  const Unescaped unescaped(text, text_end);
+  const std::string_view all = unescaped.text();
+  Clean clean;
+  std::size_t at = 0;
+  const auto keep_to = [&](std::size_t end) {
+    clean.text += text.substr(clean.bytes_read, end - clean.bytes_read);
+    clean.bytes_read = end;
+  };
+  while (at < all.size()) {
+    const std::string_view rest = all.substr(at);
+    const Form* match = nullptr;
+    bool may_continue = false;  // a longer value than the match may begin here
+    for (const Form& form : beginning_with(rest.front())) {
+      const std::string_view value = form.text.reveal();
+      if (rest.starts_with(value)) {
+        match = &form;
+        break;
       }
+      may_continue = may_continue || value.starts_with(rest);
     }
+    const bool in_character = (static_cast<unsigned char>(rest.front()) & 0xC0) == 0x80;
+    if (may_continue && text_end == TextEnd::unknown && !in_character) break;
+    if (match == nullptr) {
+      ++at;
+      continue;
+    }
+    keep_to(unescaped.source_at(at));
+    clean.text += placeholder_for(*match);
+    at += match->text.reveal().size();
+    clean.bytes_read = unescaped.source_at(at);
   }
-  // At the same position the longest match first: its name is used.
-  std::ranges::sort(found, [](const SecretMatch& a, const SecretMatch& b) {
-    return std::pair(a.span.begin, b.span.end) < std::pair(b.span.begin, a.span.end);
-  });
-  return found;
+  keep_to(unescaped.source_at(at));
+  return clean;
 }
 
-std::string scrub_escaped(std::string text, const ScrubTable& table) {
-  const UnescapedViews views(text, UnescapedViews::Continuation::nothing);
-  if (views.levels() == 0) return text;
-  std::string out;
-  std::size_t done = 0;
-  for (const SecretMatch& one : find_escaped(views, table)) {
-    if (one.span.begin >= done) {
-      out += std::string_view(text).substr(done, one.span.begin - done);
-      out += placeholder_for(*one.shape);
-    }
-    done = std::max(done, one.span.end);
-  }
-  if (done == 0) return text;
-  return out + text.substr(done);
-}
-
-std::string scrub_shapes(std::string_view text, const ScrubTable& table) {
-  std::string out(text);
-  for (const Shape* shape : table.find_in(text)) {
-    const std::string instead = placeholder_for(*shape);
-    for (std::size_t at = 0; (at = out.find(shape->text, at)) != std::string::npos;) {
-      out.replace(at, shape->text.size(), instead);
-      at += instead.size();
-    }
-  }
-  return scrub_escaped(std::move(out), table);
-}
-
-Value scrub_shapes_in(const Value& value, const ScrubTable& table) {
+Value SecretForms::scrub(const Value& value) const {
   switch (value.kind()) {
     case Value::Kind::string: {
-      std::string clean = scrub_shapes(value.as_string(), table);
+      std::string clean = scrub(value.as_string(), TextEnd::known).text;
       return clean == value.as_string() ? value : Value(std::move(clean));
     }
     case Value::Kind::array: {
       std::vector<Value> items;
       items.reserve(value.size());
-      for (const Value& item : value.items()) items.push_back(scrub_shapes_in(item, table));
+      for (const Value& item : value.items()) items.push_back(scrub(item));
       return Value::array(std::move(items));
     }
     case Value::Kind::object: {
       std::map<std::string, Value> clean;  // scrubbing may make two keys equal
       for (const auto& [key, member] : value.members()) {
-        clean.insert_or_assign(scrub_shapes(key, table), scrub_shapes_in(member, table));
+        clean.insert_or_assign(scrub(key, TextEnd::known).text, scrub(member));
       }
       return Value::object(std::vector<Member>(clean.begin(), clean.end()));
     }
@@ -404,7 +368,18 @@ Value scrub_shapes_in(const Value& value, const ScrubTable& table) {
   }
 }
 
-}  // namespace
+std::size_t SecretForms::end_of_form_at_begin(std::string_view text) const {
+  std::size_t longest = 0;
+  for (const auto& forms : forms_) {
+    for (const Form& form : forms) {
+      const std::string_view value = form.text.reveal();
+      std::size_t begin = 1;
+      while (begin < value.size() && !text.starts_with(value.substr(begin))) ++begin;
+      longest = std::max(longest, value.size() - begin);
+    }
+  }
+  return longest;
+}
 
 void Secret::wipe() noexcept {
   value_.resize(value_.capacity());  // a moved-from string may leave bytes beyond its size
@@ -548,122 +523,46 @@ Result<Secret> replace_secrets(std::string_view text, SecretSource& source,
 
 std::string scrub(std::string_view text, const std::vector<UsedSecret>& used) {
   if (used.empty()) return std::string(text);
-  return scrub_shapes(text, ScrubTable(used));
+  return SecretForms(used).scrub(text, TextEnd::known).text;
 }
 
 Value scrub_value(const Value& value, const std::vector<UsedSecret>& used) {
   if (used.empty()) return value;
-  return scrub_shapes_in(value, ScrubTable(used));
+  return SecretForms(used).scrub(value);
 }
 
 std::string scrub_tail(std::string_view tail, const std::vector<UsedSecret>& used) {
   if (used.empty()) return std::string(tail);
-  const ScrubTable table(used);
-  std::size_t cut = 0;
-  for (const Shape& shape : table.shapes()) {
-    const std::string_view value = shape.text;
-    // A variable last character alone reveals nothing.
-    for (std::size_t begin = 1; begin + (shape.has_variable_tail ? 1 : 0) < value.size(); ++begin) {
-      const std::string_view end_of_value = value.substr(begin);
-      if (tail.starts_with(end_of_value)) {
-        cut = std::max(cut, end_of_value.size());
-        break;
-      }
-    }
-  }
-  return scrub_shapes(tail.substr(cut), table);
+  const SecretForms forms(used);
+  const Unescaped unescaped(tail, TextEnd::known);
+  const std::size_t cut = unescaped.source_at(forms.end_of_form_at_begin(unescaped.text()));
+  return forms.scrub(tail.substr(cut), TextEnd::known).text;
 }
 
-std::shared_ptr<const ScrubTable> SecretSource::scrub_table(const std::vector<UsedSecret>& used) {
-  auto table = std::make_shared<const ScrubTable>(used);
-  return table->shapes().empty() ? nullptr : table;
-}
-
-std::shared_ptr<const ScrubTable> EnvironmentSecrets::scrub_table(
-    const std::vector<UsedSecret>& used) {
-  const std::lock_guard lock(mutex_);
-  if (!newest_table_ || !newest_table_->is_table_of(used))
-    newest_table_ = SecretSource::scrub_table(used);
-  return newest_table_;
-}
-
-ScrubbedStream::ScrubbedStream(std::shared_ptr<const ScrubTable> table)
-    : table_(std::move(table)) {}
 ScrubbedStream::ScrubbedStream(const std::vector<UsedSecret>& used)
-    : table_(SecretNames().scrub_table(used)) {}
+    : forms_(std::make_unique<SecretForms>(used)) {}
 ScrubbedStream::~ScrubbedStream() { ::explicit_bzero(pending_.data(), pending_.size()); }
 ScrubbedStream::ScrubbedStream(ScrubbedStream&&) noexcept = default;
 ScrubbedStream& ScrubbedStream::operator=(ScrubbedStream&&) noexcept = default;
 
-// The first position, on any level, at which an unfinished value may begin.
-std::size_t ScrubbedStream::first_incomplete(const UnescapedViews& views) const {
-  const std::size_t longest = table_->shapes().front().text.size();
-  std::size_t cut = views.complete_to();
-  for (std::size_t level = 0; level <= views.levels(); ++level) {
-    const std::string_view text = views.text(level);
-    const auto may_begin = [&](std::size_t at) { return table_->may_continue(text.substr(at)); };
-    std::size_t at = text.size() < longest ? 0 : text.size() - longest + 1;
-    while (at < text.size() && !may_begin(at)) ++at;
-    if (at < text.size()) cut = std::min(cut, views.to_source(level, {at, at}).begin);
-  }
-  return cut;
-}
-
-// The last position at or before `cut` that is not inside a complete value, a character or an
-// escape.
-std::size_t ScrubbedStream::boundary_outside_matches(const UnescapedViews& views,
-                                                     std::size_t cut) const {
-  const std::string_view all = views.text(0);
-  std::vector<std::vector<const Shape*>> matches_by_level;
-  for (std::size_t level = 0; level <= views.levels(); ++level) {
-    matches_by_level.push_back(table_->find_in(views.text(level)));
-  }
-  for (std::size_t before = cut + 1; cut < before;) {
-    before = cut;
-    while (cut > 0 && cut < all.size() && (static_cast<unsigned char>(all[cut]) & 0xC0) == 0x80) {
-      --cut;
-    }
-    for (std::size_t level = 0; level <= views.levels(); ++level) {
-      const std::string_view text = views.text(level);
-      cut = views.boundary_at_or_before(cut);
-      for (const Shape* shape : matches_by_level[level]) {
-        cut = views.boundary_at_or_before(cut);
-        const std::size_t position = views.to_level(level, cut);
-        const std::string_view value = shape->text;
-        const std::size_t first = position < value.size() ? 0 : position - value.size() + 1;
-        const std::size_t behind =
-            text.substr(first, position - first + value.size() - 1).find(value);
-        if (behind == text.npos) continue;
-        const std::size_t at = first + behind;
-        cut = views.to_source(level, {at, at}).begin;
-      }
-    }
-  }
-  return cut;
-}
-
 std::string ScrubbedStream::feed(std::string_view text) {
-  if (!table_) return std::string(text);
+  if (forms_->empty()) return std::string(text);
   pending_ += text;
-  std::size_t cut = 0;
-  {
-    const UnescapedViews views(pending_, UnescapedViews::Continuation::more);
-    cut = boundary_outside_matches(views, first_incomplete(views));
-  }
-  std::string clean = scrub_shapes(std::string_view(pending_).substr(0, cut), *table_);
-  const Shape& longest = table_->shapes().front();
-  if (pending_.size() - cut > kPendingMax + kPendingShapesMax * longest.text.size()) {
-    // An endless sequence of overlapping values: replaced as a whole.
+  auto [clean, bytes_read] = forms_->scrub(pending_, TextEnd::unknown);
+  const Form& longest = forms_->longest();
+  if (pending_.size() - bytes_read >
+      kPendingMax + kBytesPerByteMax * longest.text.reveal().size()) {
+    // Backslashes without an end: replaced as a whole.
     clean += placeholder_for(longest);
-    cut = pending_.size();
+    bytes_read = pending_.size();
   }
-  pending_.erase(0, cut);
+  pending_.erase(0, bytes_read);
   return clean;
 }
 
 std::string ScrubbedStream::end() {
-  if (!table_) return {};
-  std::string clean = scrub_shapes(pending_, *table_);
+  if (forms_->empty()) return {};
+  std::string clean = forms_->scrub(pending_, TextEnd::known).text;
   ::explicit_bzero(pending_.data(), pending_.size());
   pending_.clear();
   return clean;

@@ -21,8 +21,7 @@
 
 namespace ae::tools {
 
-class UnescapedViews;
-class ScrubTable;
+class SecretForms;
 
 // A string that contains a secret. It cannot be streamed, formatted or converted to a Value; its
 // bytes are wiped on destruction.
@@ -64,9 +63,6 @@ class SecretSource {
   // Adds the secrets of this process that `used` lacks: a tool's output may contain a secret of
   // another tool.
   virtual void add_known(std::vector<UsedSecret>& used) const { static_cast<void>(used); }
-  // The table that finds `used` in a stream; nullptr if there is nothing to hide. Tables are large,
-  // so a source may share one between all streams with the same secrets.
-  virtual std::shared_ptr<const ScrubTable> scrub_table(const std::vector<UsedSecret>& used);
 };
 
 // Searched in this order: the environment variable NAME; the file that NAME_FILE names, without its
@@ -79,7 +75,6 @@ class EnvironmentSecrets final : public SecretSource {
   explicit EnvironmentSecrets(std::string secrets_file = {}) : file_(std::move(secrets_file)) {}
   Result<Secret> get(std::string_view name) override;
   void add_known(std::vector<UsedSecret>& used) const override;
-  std::shared_ptr<const ScrubTable> scrub_table(const std::vector<UsedSecret>& used) override;
 
  private:
   Result<Secret> find(std::string_view name) const;
@@ -88,7 +83,6 @@ class EnvironmentSecrets final : public SecretSource {
   mutable std::mutex mutex_;
   std::vector<UsedSecret>
       known_;  // guarded by mutex_; returned secrets, the newest 8 values of each name
-  std::shared_ptr<const ScrubTable> newest_table_;  // guarded by mutex_
 };
 
 // Returns "secret:NAME" instead of the value, for previews of a request.
@@ -107,24 +101,22 @@ Result<Secret> replace_secrets(std::string_view text, SecretSource& source,
 
 constexpr std::size_t kSecretHiddenMin = 4;  // bytes; shorter values are not scrubbed
 
-// Replaces these values by `[secret NAME]`. Finds them plain, percent-encoded (minimally, or every
-// byte), as hex and as base64 (also inside a longer base64), and each of these with any JSON
-// escapes, also in JSON within JSON (unescaped_views.h). Valid JSON stays valid. Values below
-// kSecretHiddenMin are kept: hiding them would destroy the text.
+// Replaces these values by `[secret NAME]`. Finds them plain, percent-encoded, as hex and as base64
+// (also inside a longer base64; up to two of its characters remain), and each of these with any
+// JSON escapes, also in JSON within JSON. Valid JSON stays valid. Values below kSecretHiddenMin are
+// kept: hiding them would destroy the text.
 std::string scrub(std::string_view text, const std::vector<UsedSecret>& used);
 // The same for every string in a value, including keys.
 Value scrub_value(const Value& value, const std::vector<UsedSecret>& used);
 // The same for the *end* of a longer text. Also removes the rest of a value that the cut has split.
 std::string scrub_tail(std::string_view tail, const std::vector<UsedSecret>& used);
 
-// Incremental scrub. The concatenated output equals `scrub` of the whole text (except for endless
-// overlapping repetitions of a value). Holds back only what may be the beginning of a value.
-// Threads: one owner.
+// Incremental scrub. The concatenated output equals `scrub` of the whole text, except for thousands
+// of backslashes in a row. Holds back only what may be the beginning of a value. Threads: one
+// owner.
 class ScrubbedStream {
  public:
-  // `table`: from SecretSource::scrub_table.
-  explicit ScrubbedStream(std::shared_ptr<const ScrubTable> table);
-  explicit ScrubbedStream(const std::vector<UsedSecret>& used);  // builds its own table
+  explicit ScrubbedStream(const std::vector<UsedSecret>& used);
   ~ScrubbedStream();
   ScrubbedStream(ScrubbedStream&&) noexcept;
   ScrubbedStream& operator=(ScrubbedStream&&) noexcept;
@@ -135,9 +127,7 @@ class ScrubbedStream {
   std::string end();
 
  private:
-  std::size_t first_incomplete(const UnescapedViews& views) const;
-  std::size_t boundary_outside_matches(const UnescapedViews& views, std::size_t cut) const;
-  std::shared_ptr<const ScrubTable> table_;  // null: nothing to hide
+  std::unique_ptr<const SecretForms> forms_;
   std::string pending_;
 };
 

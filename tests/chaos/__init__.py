@@ -1,1 +1,1 @@
-"""Chaos on the real thing: the built program under real faults, judged from files alone (docs/chaos.md)."""
+"""Chaos runs: the built program under real faults, checked from its files alone (docs/chaos.md)."""

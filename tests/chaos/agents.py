@@ -44,7 +44,7 @@ tools:
     on_in_doubt: park
     timeout: 5s
     grace: 3s
-  stop:    { native: fail, effect: read }
+  stop:    { command: ["false"], effect: read, timeout: 5s, grace: 3s }
 agents:
   five:
     plan:
@@ -83,7 +83,7 @@ agents:
   undone:
     plan:
       - { id: charge, tool: charge, args: { n: "${ .input.n }" } }
-      - { id: stop, tool: stop, needs: [charge], args: { code: "no_more", message: "it is enough" } }
+      - { id: stop, tool: stop, needs: [charge] }
   cancels:
     plan:
       - { id: charge, tool: charge, args: { n: "${ .input.n }" } }
@@ -92,7 +92,7 @@ agents:
 """.replace("retry: &retry", "RETRY").replace(
     "RETRY", "retry: { max_attempts: 40, initial_backoff: 50ms, max_backoff: 1s, retry_on: [connect, timeout, reset, 5xx] }")
 
-# How often each is asked for, of a hundred jobs.
+# The number of jobs of each agent, of a hundred.
 SHARES = {"five": 72, "fan": 5, "asks": 7, "approves": 4, "sleeps": 4, "prints": 1, "undone": 3, "cancels": 4}
 FAN = [1, 2, 3, 4]
 
@@ -105,5 +105,5 @@ COMPLETED = {
     "sleeps": {"ship": 1, "receipt": 1},
     "prints": {"print": 1, "receipt": 1},
 }
-# Agents of which no job completes: what they did is undone.
+# Agents whose jobs never complete: their effects are compensated.
 UNDONE = {"undone": "failed", "cancels": "cancelled"}

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Bad requests to a running server: each with the status that it must get, and the proof that nothing came of it.
+"""Invalid requests to a running server: each must get its status and have no effect.
 
-    bad_requests.py URL        tries them all, says what was answered otherwise
+    bad_requests.py URL        sends all of them, prints each unexpected answer
 """
 import contextlib
 import json
@@ -14,15 +14,15 @@ import threading
 import time
 import urllib.parse
 
-from client import ACK, ask
+from client import ACK, send_request
 
 PATIENCE_S = 12.0
 TURNS = 5
 SILENCE_S = 45.0  # longer than a server waits for a body
-LINGER_S = 1.5  # longer than a server listens to somebody whom it has refused
+LINGER_S = 1.5  # longer than a server reads from a client that it has rejected
 RSS_SLACK = 32 << 20
 LONG = "x" * 10_000
-# A stack trace, an address, a place in the sources, a report of a runtime library: nothing that a client is told.
+# A stack trace, an address, a source location, a report of a runtime library: a client must never get one.
 INNER = re.compile(r"\b\w+\.(?:cc|h):\d+|\b0x[0-9a-f]{6,}|\bstd::\w|terminate called|what\(\):|Sanitizer|#\d+ 0x")
 
 
@@ -228,7 +228,7 @@ def read_answer(stream):
 
 
 def one_answer(url, content, first=None):
-    """What is answered; `first`: a good request goes before it on the connection, and is answered well."""
+    """The answer; with `first`, a valid request precedes it on the connection and is answered normally."""
     place = urllib.parse.urlsplit(url)
     with socket.create_connection((place.hostname, place.port), timeout=PATIENCE_S) as peer:
         def send():
@@ -250,7 +250,7 @@ def one_answer(url, content, first=None):
 
 
 def begin_silence(url):
-    """Clients that begin, and then say nothing more: (name, connection)."""
+    """Clients that send the beginning of a request and nothing more: (name, connection)."""
     place = urllib.parse.urlsplit(url)
     peers = []
     for name, content in {"1 byte of a request line": b"G", "1 byte of a header": b"GET / HTTP/1.1\r\nH",
@@ -277,18 +277,18 @@ class Process:
 
     def __init__(self, pid):
         self.pid = pid
-        self.fds, self.memory = self.look()
+        self.fds, self.memory = self.measure()
 
-    def look(self):
+    def measure(self):
         with open(f"/proc/{self.pid}/statm", encoding="ascii") as text:
             pages = int(text.read().split()[1])
         return len(os.listdir(f"/proc/{self.pid}/fd")), pages * os.sysconf("SC_PAGESIZE")
 
-    def grown(self):
-        """What did not go back to where it was, once those who were refused are gone."""
+    def growth(self):
+        """The measurements that did not return to their values once the rejected clients are gone."""
         give_up = time.monotonic() + PATIENCE_S
         while True:
-            fds, memory = self.look()
+            fds, memory = self.measure()
             what = [f"{fds} descriptors, {self.fds} before"] if fds > self.fds else []
             if memory > self.memory + RSS_SLACK:
                 what.append(f"{memory >> 20} MiB of memory, {self.memory >> 20} before")
@@ -297,8 +297,8 @@ class Process:
             time.sleep(0.1)
 
 
-def fault_of(name, got, wanted):
-    """What is wrong with an answer; "" = nothing."""
+def error_in(name, got, wanted):
+    """The error in an answer; "" = none."""
     wanted = wanted if isinstance(wanted, tuple) else (wanted,)
     if got is None:
         return f"{name}: no answer, {wanted} wanted"
@@ -319,33 +319,33 @@ def fault_of(name, got, wanted):
     return "" if sound else f"{name}: the answer is no problem: {headers.get('content-type')} {body[:120]!r}"
 
 
-def made(url):
+def created_jobs(url):
     """Ids of the newest jobs."""
-    return [job["id"] for job in ask(url, "GET", "/api/jobs?limit=100").body["jobs"]]
+    return [job["id"] for job in send_request(url, "GET", "/api/jobs?limit=100").body["jobs"]]
 
 
 def run(url, mark=None, pid=None):
-    """(how many were asked, what was answered otherwise). `mark`: nothing else makes jobs, so none may be there. `pid`: of the
-    server, which nobody else asks meanwhile: its memory and descriptors go back to where they were."""
-    wrong, asked = [], 0
+    """(number of requests, unexpected answers). `mark`: no other client creates jobs, so none may exist afterwards. `pid`: of the
+    server, which has no other clients meanwhile: its memory and descriptors must return to their values."""
+    wrong, sent = [], 0
     silent = begin_silence(url) if mark else []
-    agent = ask(url, "GET", "/api/agents").body["agents"][0]["name"]
-    before = made(url) if mark else None
+    agent = send_request(url, "GET", "/api/agents").body["agents"][0]["name"]
+    before = created_jobs(url) if mark else None
     costs = None
-    # On a connection of its own, and behind a good request. The first pass warms up what is kept for the next request.
+    # On a separate connection, and after a valid request. The first pass fills caches.
     for first in (None, request()):
         for group in (framing, targets, bodies, protocol, plans):
             for name, content, wanted in group(agent):
-                fault = fault_of(name, one_answer(url, content, first), wanted)
+                fault = error_in(name, one_answer(url, content, first), wanted)
                 if fault:
                     wrong.append(fault + (" (behind a good one)" if first else ""))
-                asked += 1
+                sent += 1
         if pid and costs is None:
             time.sleep(LINGER_S)
             costs = Process(pid)
     if costs:
-        wrong += costs.grown()
-    # Refused, and what comes behind it on the connection is not taken for a request.
+        wrong += costs.growth()
+    # Rejected, and the bytes after it on the connection are not parsed as a request.
     follow = request("GET /api/nothing HTTP/1.1", ["Content-Length: 5", "Transfer-Encoding: chunked"],
                      b"0\r\n\r\n") + request()
     place = urllib.parse.urlsplit(url)
@@ -359,7 +359,7 @@ def run(url, mark=None, pid=None):
             pass
         if text.count(b"HTTP/1.1 ") != 1:
             wrong.append(f"left-overs of a refused request were read as another: {text[:300]!r}")
-    asked += 1
+    sent += 1
     with socket.create_connection((place.hostname, place.port), timeout=PATIENCE_S) as peer:
         peer.sendall(request() * 500)
         stream, answers = peer.makefile("rb"), 0
@@ -370,26 +370,26 @@ def run(url, mark=None, pid=None):
             pass
         if answers != 500:
             wrong.append(f"of 500 requests in a row {answers} were answered")
-    asked += 1
+    sent += 1
     # Gone in the middle.
     for content in (b"GE", jobs(b'{"agent": "nobody"}')[:-5], request()):
         with socket.create_connection((place.hostname, place.port), timeout=PATIENCE_S) as peer:
             peer.sendall(content)
-        asked += 1
-    asked += len(silent)
+        sent += 1
+    sent += len(silent)
     wrong += end_silence(silent)
-    if ask(url, "GET", "/api/health").end != ACK:
+    if send_request(url, "GET", "/api/health").end != ACK:
         wrong.append("the server is not there any longer")
-    elif mark and made(url) != before:
+    elif mark and created_jobs(url) != before:
         wrong.append("a job came of a bad request")
-    return asked, wrong
+    return sent, wrong
 
 
 def measure(url, times):
     took = []
     for _ in range(times):
         began = time.monotonic()
-        ask(url, "GET", "/api/health")
+        send_request(url, "GET", "/api/health")
         took.append(time.monotonic() - began)
     return took
 
@@ -405,8 +405,8 @@ def p99(took):
 
 
 def latency_under(url, clients, times=500):
-    """(p99 alone, p99 beside so many clients that trickle, stall and never read). In turns, so that what else goes on on the
-    machine is in both."""
+    """(p99 alone, p99 with that many clients that trickle, stall and never read). Measured alternately, so that other load of
+    the machine affects both."""
     alone, beside = [], []
     for _ in range(TURNS):
         alone += measure_elsewhere(url, times // TURNS)
@@ -436,7 +436,7 @@ def slow_clients(url, clients):
     thread = threading.Thread(target=trickle)
     thread.start()
     try:
-        # What the third kind did ask for is work, and not slowness: it is answered first. They do not read it.
+        # The requests of the third kind are real work, and are answered first. The clients do not read the answers.
         for peer in peers[2::4]:
             answered(peer, 3)
         yield
@@ -448,7 +448,7 @@ def slow_clients(url, clients):
 
 
 def answered(peer, answers):
-    """Waits until so many answers have come to one that does not read them."""
+    """Waits until that many answers have arrived at a client that does not read them."""
     give_up = time.monotonic() + PATIENCE_S
     while time.monotonic() < give_up:
         try:
@@ -466,6 +466,6 @@ if __name__ == "__main__":
         sys.exit()
     count, bad = run(sys.argv[1], mark=True)
     print("\n".join(bad))
-    print(f"{count} asked, {len(bad)} answered otherwise")
+    print(f"{count} sent, {len(bad)} answered otherwise")
     print("p99 alone %.1f ms, beside slow clients %.1f ms" % tuple(x * 1000 for x in latency_under(sys.argv[1], 600)))
     sys.exit(1 if bad else 0)

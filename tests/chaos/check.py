@@ -1,20 +1,20 @@
 #!/usr/bin/env python3
-"""The judge of a chaos run. It reads files and nothing else: the shop's journal, the clients' ledger, the exported logs.
+"""The checker of a chaos run. It reads only files: the journal of the shop, the ledger of the clients, the exported logs.
 
-    check.py FOLDER [--all]     says each violation, then one line of JSON; ends with 1 when there is one
-      --all   recomputes every log's hash chain, not only those of a sample
+    check.py FOLDER [--all]     prints each violation, then one line of JSON; exits with 1 if there is one
+      --all   recomputes the hash chain of every log, not only of a sample
 
-What must hold (the letters are those of docs/guarantees.md and docs/chaos.md):
-  effects   a try is sent once; an at_most_once call acts at most once, an idempotent one exactly once for its key; whatever
-            arrived was declared before, with the arguments that arrived; a call that is recorded as a success acted; a job that
-            completed did all that its agent does, one that was undone undid it
-  clients   what was acknowledged is in the log: creation, signal, approval, cancel, resume, resolution; one key is one job; what was
-            refused with nothing changed, and not asked again, changed nothing; what was shown of a log still stands in it
-  logs      numbered without a gap, each id once, one end; a higher epoch ends the lower one's writing; a wait is resolved once;
-            the chain recomputes; `verify` says so too
-  hashes    the keys and hashes of a declared call follow from its job, arguments and blind, as docs/data.md says
-  clock     the times of all events lie within the run, also those of processes whose clock was set
-  end       every job has ended; the attempts that died were taken over in time
+The rules (with the words of docs/guarantees.md and docs/chaos.md):
+  effects   a try is sent once; an at_most_once call takes effect at most once, an idempotent one exactly once per key; every
+            request was declared before, with the arguments that arrived; a call recorded as a success took effect; a completed
+            job had all effects of its agent, a compensated one undid them
+  clients   every acknowledged request is in the log: creation, signal, approval, cancel, resume, resolution; one key is one job; a
+            request rejected without effect, and not repeated, had no effect; events that were read are still in the log
+  logs      sequence numbers have no gap, ids are unique, there is one end; a higher epoch ends writes of the lower one; a wait is
+            resolved once; the chain recomputes; `verify` agrees
+  hashes    the keys and hashes of a declared call follow from its job, arguments and blind, as docs/data.md describes
+  clock     the times of all events are within the run, also those of processes whose clock was changed
+  end       every job has ended; attempts of dead processes were taken over in time
 """
 import argparse
 import bisect
@@ -38,8 +38,8 @@ NARRATIVE = {"recovery_started", "recovery_completed", "confirmation_checked", "
              "state_checkpointed"}
 POLL_S, MARGIN_S = 1.0, 5.0
 CLOCK_MARGIN_S = 5.0  # by which the time of an event may be outside of the run: a process's clock is set by 2 s on SQLite
-STRIKES = {"end", "stop", "outage", "outage_over", "backends"}  # of faults: what can end a claim before its first event
-SAMPLE = 20  # of a hundred logs, whose chain is recomputed without --all
+STRIKES = {"end", "stop", "outage", "outage_over", "backends"}  # faults that can end a claim before its first event
+SAMPLE = 20  # of a hundred logs, the number whose chain is recomputed without --all
 
 
 def seconds(text):
@@ -59,7 +59,7 @@ class Job:
         self.calls = {}                                        # external key → its last outcome
         self.blind = ""                                        # "": the job has none
         self.waits, self.undelivered = {}, []
-        self.decided = set()  # keys of calls whose doubt was decided
+        self.decided = set()  # keys of calls whose unknown outcome was resolved
         self.cancel = self.resumed = False
         self.workers = []                                      # of its attempts
         self.dead = []                                         # taken over: (worker, when, claims between that wrote nothing)
@@ -77,13 +77,13 @@ class Job:
             if event["seq"] != number:
                 self.wrong("log", f"event {number} has seq {event['seq']}")
             if event["id"] in seen:
-                self.wrong("log", f"event id {event['id']} stands twice")
+                self.wrong("log", f"event id {event['id']} occurs twice")
             seen.add(event["id"])
             if self.end and kind not in NARRATIVE:
-                self.wrong("log", f"{kind} behind {self.end}")
+                self.wrong("log", f"{kind} after {self.end}")
             if kind == "job_running":
                 if payload["epoch"] <= epoch:
-                    self.wrong("fencing", f"epoch {payload['epoch']} behind {epoch}")
+                    self.wrong("fencing", f"epoch {payload['epoch']} after {epoch}")
                 if holds:
                     self.dead.append((worker, seconds(event["created_at"]), payload["epoch"] - epoch - 1))
                 epoch, attempt, holds, worker = payload["epoch"], payload["attempt_id"], True, payload["worker_id"]
@@ -105,8 +105,8 @@ class Job:
                 by_invocation[payload["invocation_id"]] = payload
                 self.recompute(event)
                 first = self.tries[payload["external_key"]] == 1
-                if self.cancel and first and payload["tool_name"] not in ("refund", "find"):  # what undoes, and what asks
-                    self.wrong("effects", f"{payload['tool_name']} was declared behind a cancel")
+                if self.cancel and first and payload["tool_name"] not in ("refund", "find"):  # the compensation and the probe
+                    self.wrong("effects", f"{payload['tool_name']} was declared after a cancel")
             elif kind == "tool_invocation_finished" and not payload.get("late"):
                 first = by_invocation[payload["invocation_id"]]
                 self.finished[(first["external_key"], payload["try"])] = payload
@@ -117,7 +117,7 @@ class Job:
             elif kind == "command_committed" and "result" in payload:
                 for call, first in ((p["external_key"], p) for p in by_invocation.values()):
                     if first["command_id"] == payload["command_id"]:
-                        self.calls[call] = "success"  # as a person or a probe said
+                        self.calls[call] = "success"  # as an operator or a probe reported
             elif kind == "wait_completed":
                 name = payload["correlation_key"]
                 if name in self.waits:
@@ -136,7 +136,7 @@ class Job:
                 self.last = payload
 
     def recompute(self, event):
-        """The hashes and keys of a declared try, from what they are made of."""
+        """Recomputes the hashes and keys of a declared try."""
         payload = event["payload"]
         self.sent[payload["external_key"]] = hashlib.sha256(ids.canonical(payload["arguments"])).hexdigest()
         for field, value in ids.declared(self.id, self.blind, event, self.bound.get(payload["command_id"])).items():
@@ -151,7 +151,7 @@ class Job:
             self.wrong("chain", str(why))
 
 
-class Judge:
+class Checker:
     def __init__(self, folder, every):
         self.folder, self.every = pathlib.Path(folder), every
         self.violations = []
@@ -173,15 +173,15 @@ class Judge:
             if job.id in self.ids:
                 self.wrong("log", f"{job.id} was exported twice")
             self.ids.add(job.id)
-            self.judge(job)
-        self.judge_clients()
+            self.check_job(job)
+        self.check_clients()
         for key in self.arrived.keys() - self.declared:
             self.wrong("effects", f"{key} reached the shop, and no log declares it")
         self.numbers["duplicates"] = sum(kind == "duplicate" for kind, _ in self.violations)
         self.numbers["lost"] = sum(kind == "lost" for kind, _ in self.violations)
         self.numbers["unresolved"] = sum(kind == "unresolved" for kind, _ in self.violations)
 
-    # ---------------------------------------------------------------- what is read
+    # ---------------------------------------------------------------- input files
 
     def read_shop(self):
         self.arrived = collections.defaultdict(list)  # external key → its lines
@@ -210,10 +210,10 @@ class Judge:
         for intent in self.intents.values():
             if "job" in intent:
                 self.of_job[intent["job"]].append(intent)
-            self.numbers[f"{intent['op']}s asked"] += 1
+            self.numbers[f"{intent['op']}s sent"] += 1
 
     def read_faults(self):
-        self.deaths = collections.defaultdict(list)  # a number may come again, for another process
+        self.deaths = collections.defaultdict(list)  # process ids may be reused
         self.of_workers = set()
         self.strikes = []
         self.away = []  # (from, to): the store, or every process that runs jobs, was not there
@@ -240,7 +240,7 @@ class Judge:
             elif what in ("outage", "outage_over"):
                 outage = what == "outage"
             there = bool(running - stopped) and not outage
-            # One that starts when no other was there: from then on.
+            # From the start of the first process, or the loss of the last one.
             if since is None and not there:
                 since = line["t"]
             elif since is not None and there:
@@ -251,30 +251,30 @@ class Judge:
 
     # ---------------------------------------------------------------- one job
 
-    def judge(self, job):
+    def check_job(self, job):
         self.numbers["jobs"] += 1
         self.numbers[job.end or "not ended"] += 1
         self.numbers["events"] += len(job.raw)
         self.by_key[job.key].append(job.id)
-        self.judge_effects(job)
-        self.judge_acts(job)
+        self.check_effects(job)
+        self.check_requests(job)
         if self.every or zlib.crc32(job.id.encode()) % 100 < SAMPLE:
             job.chain()
             self.numbers["chains recomputed"] += 1
         if job.verified is not None:
             self.numbers["verified"] += 1
             if not job.verified:
-                self.wrong("verify", f"{job.id}: verify does not prove it")
+                self.wrong("verify", f"{job.id}: verify fails")
         if not job.end:
             self.wrong("unresolved", f"{job.id} ({job.agent}) has not ended: {job.status_shown}")
         elif job.status_shown != job.end:
             self.wrong("log", f"{job.id} is shown as {job.status_shown}, its log ends {job.end}")
-        self.judge_recovery(job)
-        self.judge_times(job)
+        self.check_recovery(job)
+        self.check_times(job)
         self.numbers["attempts of workers"] += sum(worker in self.of_workers for worker in job.workers)
         self.violations += job.problems
 
-    def judge_effects(self, job):
+    def check_effects(self, job):
         acted = collections.Counter()
         for (key, number), payload in job.started.items():
             self.declared.add(key)
@@ -295,9 +295,9 @@ class Judge:
                 acted[one["tool_name"]] += 1
             for line in lines:
                 if line["sha"] and one["effect_class"] != "read" and line["sha"] != job.sent[key]:
-                    self.wrong("effects", f"{job.id}: other arguments arrived under {key} than were declared")
+                    self.wrong("effects", f"{job.id}: the arguments under {key} differ from the declaration")
             if job.calls[key] == "success" and one["effect_class"] != "read" and not effects:
-                self.wrong("missing", f"{job.id}: {one['tool_name']} is recorded as done, and did not happen ({key})")
+                self.wrong("missing", f"{job.id}: {one['tool_name']} is recorded as done and had no effect ({key})")
         self.numbers["effects"] += sum(acted.values())
         wanted = agents.COMPLETED.get(job.agent)
         if job.end == "completed":
@@ -305,7 +305,7 @@ class Judge:
                 self.wrong("missing" if wanted and sum(acted.values()) < sum(wanted.values()) else "duplicate",
                            f"{job.id} ({job.agent}) completed with {dict(acted)}, not {wanted}")
         elif job.agent in agents.UNDONE and job.end == agents.UNDONE[job.agent]:
-            # A charge that nobody knew of at the end is not undone, and the job's last event says so.
+            # A charge with an unknown outcome at the end is not compensated, and the last event lists it.
             doubted = set(job.last.get("in_doubt") or [])
             stays = sum(line["did"] == "acted" and line["exec"] in doubted
                         for key in job.tries for line in self.arrived.get(key, []))
@@ -318,13 +318,13 @@ class Judge:
             if code not in self.meta.get("may_fail", []):
                 self.wrong("end", f"{job.id} ({job.agent}) {job.end} with {code}: {job.last.get('error')}")
 
-    def judge_acts(self, job):
+    def check_requests(self, job):
         for intent in self.of_job.get(job.id, []):
             acked = [end for end in intent["ends"] if end["end"] == "ack"]
             op, key = intent["op"], intent["key"]
             if op == "saw":
                 if len(job.raw) < intent["seq"] or job.raw[intent["seq"] - 1]["hash"] != intent["hash"]:
-                    self.wrong("lost", f"{job.id}: event {intent['seq']} was shown, and is not what stands there now")
+                    self.wrong("lost", f"{job.id}: event {intent['seq']} was read and has changed")
             if not acked:
                 continue
             self.numbers["acknowledged"] += 1
@@ -336,7 +336,7 @@ class Judge:
             elif op == "approve":
                 outcome = {"approve": "approved", "reject": "rejected"}[intent["decision"]]
                 if job.waits.get(key, {}).get("outcome") != outcome and key not in json.dumps(job.undelivered):
-                    self.wrong("lost", f"{job.id}: {key} was {outcome}, and the log says {job.waits.get(key)}")
+                    self.wrong("lost", f"{job.id}: {key} was {outcome}, and the log has {job.waits.get(key)}")
             elif op == "cancel":
                 if not job.cancel and job.end != "cancelled":
                     self.wrong("lost", f"{job.id}: a cancel was acknowledged, and is not in the log")
@@ -347,8 +347,8 @@ class Judge:
                 if key not in job.decided:
                     self.wrong("lost", f"{job.id}: a resolution was acknowledged, and is not in the log")
 
-    def judge_recovery(self, job):
-        """How long after its process had died an attempt was taken over; and that nobody who could left it alone."""
+    def check_recovery(self, job):
+        """Measures the time from the death of a process to the takeover of its attempt, and checks that it was not left without need."""
         for worker, when, missed in job.dead:
             died = max((at for at in self.deaths.get(worker, []) if at <= when), default=None)
             if died is None:
@@ -358,17 +358,17 @@ class Judge:
             left = self.left(died, when, missed)
             self.left_alone.append(left)
             if left > POLL_S + MARGIN_S:
-                self.wrong("recovery", f"{job.id}: its process had died {when - died:.1f} s ago, its lease was over, the store "
-                                       f"and processes that run jobs were there, and nobody took it over for {left:.1f} s")
+                self.wrong("recovery", f"{job.id}: its process had died {when - died:.1f} s ago, its lease had expired, the store "
+                                       f"and processes that run jobs were available, and no process took it over for {left:.1f} s")
 
-    def judge_times(self, job):
+    def check_times(self, job):
         for event in job.raw:
             if not self.began - CLOCK_MARGIN_S <= seconds(event["created_at"]) <= self.meta["exported"] + CLOCK_MARGIN_S:
                 self.wrong("clock", f"{job.id}: event {event['seq']} has a time outside of the run: {event['created_at']}")
 
     def left(self, died, when, missed):
-        """For how long it was left alone though its lease was over. An epoch that is missing was claimed by somebody who was struck
-        before it could write that: from then on another lease."""
+        """The seconds that it was not claimed although its lease had expired. A missing epoch was claimed by a process that a fault
+        hit before its first write; from then on another lease counts."""
         left = self.longest(died + self.meta["lease_s"], when)
         while left > POLL_S + MARGIN_S and missed:
             missed -= 1
@@ -381,7 +381,7 @@ class Judge:
         return left
 
     def longest(self, begin, end):
-        """The longest time within these two in which the store and somebody who runs jobs were there all the time."""
+        """The longest time between the two in which the store and a process that runs jobs were available throughout."""
         found = 0.0
         for gone, back in self.away[bisect.bisect_right(self.away, (begin,), key=lambda time: time[1:]):]:
             if gone >= end:
@@ -391,7 +391,7 @@ class Judge:
 
     # ---------------------------------------------------------------- clients
 
-    def judge_clients(self):
+    def check_clients(self):
         by_key = collections.defaultdict(lambda: {"acked": set(), "ends": [], "once": False})
         for intent in self.intents.values():
             if intent["op"] == "create":
@@ -405,14 +405,14 @@ class Judge:
             if entry["acked"]:
                 self.numbers["acknowledged"] += 1
             for job in entry["acked"] - self.ids:
-                self.wrong("lost", f"the job {job} was acknowledged, and is not there")
+                self.wrong("lost", f"the job {job} was acknowledged and does not exist")
             if len(there) > 1 or len(entry["acked"]) > 1:
-                self.wrong("duplicate", f"{key} made {sorted(set(there) | entry['acked'])}")
+                self.wrong("duplicate", f"{key} created {sorted(set(there) | entry['acked'])}")
             if there and entry["ends"] and ends == {"refused"}:
-                self.wrong("refused", f"{key} was refused with nothing changed, and made {there}")
+                self.wrong("refused", f"{key} was rejected without effect, and created {there}")
         for intent in self.intents.values():
             if intent["op"] not in ("create", "saw") and "job" in intent and intent["job"] not in self.ids:
-                self.wrong("lost", f"the job {intent['job']} was acted upon, and is not there")
+                self.wrong("lost", f"the job {intent['job']} received requests and does not exist")
 
     def verdict(self):
         times = sorted(self.recovery)
@@ -429,12 +429,12 @@ def main():
     parser.add_argument("folder")
     parser.add_argument("--all", action="store_true")
     options = parser.parse_args()
-    judge = Judge(options.folder, options.all)
-    judge.run()
-    for kind, text in judge.violations:
+    checker = Checker(options.folder, options.all)
+    checker.run()
+    for kind, text in checker.violations:
         print(f"{kind}: {text}")
-    print(json.dumps(judge.verdict()))
-    return 1 if judge.violations else 0
+    print(json.dumps(checker.verdict()))
+    return 1 if checker.violations else 0
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""The judge must find what is planted: it gets copies of a good run's files, each with one thing made wrong.
+"""The checker must find planted defects: it gets copies of the files of a correct run, each with one defect.
 
-    check_test.py FOLDER        a folder that run.py --keep left, and that check.py finds good
+    check_test.py FOLDER        a folder that run.py --keep left and that check.py accepts
 
-Prints `ok NAME` or `not ok NAME` per planted defect.
+Prints `ok NAME` or `not ok NAME` for each planted defect.
 """
 import copy
 import json
@@ -61,7 +61,7 @@ def plant(kind, found=True):
 
 
 @plant("duplicate")
-def an_at_most_once_call_that_acted_twice(run):
+def an_at_most_once_call_that_took_effect_twice(run):
     run.shop.append({**run.acted("once"), "try": 2})
 
 
@@ -77,17 +77,17 @@ def an_idempotent_call_that_took_effect_twice(run):
 
 
 @plant("missing")
-def an_effect_that_never_was(run):
+def a_completed_call_without_an_effect(run):
     run.shop.remove(run.acted("idempotent"))
 
 
 @plant("effects")
-def an_effect_that_nobody_declared(run):
+def an_effect_without_a_declaration(run):
     run.shop.append({**run.acted("once"), "key": "aetheris:nobody:0000000000000000:0"})
 
 
 @plant("effects")
-def other_arguments_than_were_declared(run):
+def arguments_that_differ_from_the_declaration(run):
     run.acted("once")["sha"] = "0" * 64
 
 
@@ -97,7 +97,7 @@ def a_hash_of_other_arguments(run):
 
 
 @plant("hashes")
-def a_key_that_was_made_without_the_blind(run):
+def a_key_computed_without_the_blind(run):
     line, event = declaration(run)
     event["payload"]["idempotency_key"] = ids.idempotency_key(line["job"], "", event["payload"])
 
@@ -137,7 +137,7 @@ def blind_of(line):
 
 
 @plant("clock")
-def an_event_of_a_clock_that_was_set(run):
+def an_event_written_after_a_clock_change(run):
     event = declaration(run)[1]
     hour = check.datetime.timedelta(hours=1)
     event["created_at"] = (check.datetime.datetime.fromisoformat(event["created_at"]) + hour).isoformat()
@@ -166,7 +166,7 @@ def a_signal_that_was_acknowledged_and_lost(run):
 
 
 @plant("lost")
-def an_approval_that_was_turned_round(run):
+def an_approval_recorded_as_its_opposite(run):
     line, n = run.log(lambda event: event["type"] == "wait_completed" and event["payload"]["outcome"] == "approved")
     line["events"][n]["payload"]["outcome"] = "rejected"
 
@@ -194,19 +194,19 @@ def a_resolution_that_was_acknowledged_and_lost(run):
 
 
 @plant("effects")
-def a_call_that_was_declared_behind_a_cancel(run):
+def a_call_declared_after_a_cancel(run):
     line, n = run.log(lambda event: event["type"] == "tool_invocation_started" and event["payload"]["tool_name"] == "mail")
     line["events"].insert(n, {**line["events"][n], "type": "job_cancel_requested", "payload": {"by": "api"}})
 
 
 @plant("lost")
-def an_event_that_was_shown_and_is_another_now(run):
+def an_event_that_changed_after_it_was_read(run):
     line, _ = run.log(lambda event: event["type"] == "job_completed")
     run.ledger.append({"i": -1, "op": "saw", "key": line["job"], "job": line["job"], "seq": 3, "hash": "0" * 64, "t": 0})
 
 
 @plant("refused")
-def a_refusal_that_changed_something(run):
+def a_rejected_request_that_had_an_effect(run):
     intent = next(line for line in run.ledger if line.get("op") == "create")
     run.ledger = [line for line in run.ledger if line["i"] != intent["i"]] + [
         intent, {"i": intent["i"], "end": "refused", "status": 503, "code": "unavailable", "t": 0}]
@@ -214,11 +214,11 @@ def a_refusal_that_changed_something(run):
     for line in run.export:
         if line["events"][0]["payload"].get("idempotency_key") == key:
             return
-    raise LookupError("the first key made no job")
+    raise LookupError("the first key created no job")
 
 
 @plant("duplicate")
-def a_key_that_made_two_jobs(run):
+def an_idempotency_key_that_created_two_jobs(run):
     line, _ = run.log(lambda event: event["payload"].get("idempotency_key", "").startswith("key-"))
     twin = copy.deepcopy(line)
     twin["job"] = "twin"
@@ -244,13 +244,13 @@ def an_event_that_is_missing(run):
 
 
 @plant("log")
-def an_event_behind_the_end(run):
+def an_event_after_the_end_of_a_job(run):
     line, n = run.log(lambda event: event["type"] == "job_completed")
     line["events"].append({**line["events"][3], "seq": len(line["events"]) + 1, "id": "another"})
 
 
 @plant("fencing")
-def a_write_by_an_attempt_that_had_lost_the_job(run):
+def a_write_by_an_attempt_that_had_lost_its_lease(run):
     line, n = run.log(lambda event: event["type"] == "job_running" and event["payload"]["epoch"] > 1)
     line["events"][n + 1]["attempt_id"] = line["events"][0]["attempt_id"]
 
@@ -279,13 +279,13 @@ def a_proof_that_fails(run):
 
 
 @plant("end")
-def a_job_that_fails_for_no_good_reason(run):
+def a_job_that_failed_without_an_expected_reason(run):
     line, n = run.log(lambda event: event["type"] == "job_completed")
     line["events"][n] = {**line["events"][n], "type": "job_failed", "payload": {"code": "max_attempts", "error": {}}}
 
 
 @plant("recovery")
-def an_attempt_that_nobody_took_over_in_time(run):
+def an_attempt_that_was_not_taken_over_in_time(run):
     worker = next(line["worker"] for line in run.faults if line["what"] == "end")
     died = next(line["t"] for line in run.faults if line["what"] == "end")
     run.meta["healed"] = died + 1
@@ -297,52 +297,52 @@ def an_attempt_that_nobody_took_over_in_time(run):
 
 
 @plant("recovery")
-def an_attempt_that_nobody_took_over_in_the_middle_of_the_run(run):
+def an_attempt_that_was_not_taken_over_during_the_run(run):
     take_over(run, check.POLL_S + check.MARGIN_S + 1)
 
 
 @plant("recovery", found=False)
-def an_attempt_that_was_taken_over_as_soon_as_the_store_was_there_again(run):
-    over = take_over(run, check.POLL_S + check.MARGIN_S + 1)
-    run.faults += [{"t": over - 4, "what": "outage"}, {"t": over - 2, "what": "outage_over"}]
+def an_attempt_that_was_taken_over_once_the_store_was_available_again(run):
+    taken_over_at = take_over(run, check.POLL_S + check.MARGIN_S + 1)
+    run.faults += [{"t": taken_over_at - 4, "what": "outage"}, {"t": taken_over_at - 2, "what": "outage_over"}]
 
 
 def take_over(run, seconds):
-    """Plants an attempt whose process dies, the next one starts at once, and takes it over that long after the lease; when."""
+    """Plants an attempt whose process dies; the next one starts immediately and takes it over that long after the lease. Returns when."""
     death = next(line for line in run.faults if line["what"] == "end")
-    over = death["t"] + run.meta["lease_s"] + seconds
+    taken_over_at = death["t"] + run.meta["lease_s"] + seconds
     run.faults = [line for line in run.faults if line["t"] <= death["t"]] + [
         {"t": death["t"], "what": "start", "server": 0, "worker": "another", "kind": "serve", "runs": True}]
     line, n = run.log(lambda event: event["type"] == "job_completed")
     line["events"][n:] = [
         {**line["events"][2], "payload": {"epoch": 1000, "attempt_id": "a", "worker_id": death["worker"]}},
         {**line["events"][2], "payload": {"epoch": 1001, "attempt_id": "b", "worker_id": "another"},
-         "created_at": check.datetime.datetime.fromtimestamp(over, check.datetime.UTC).isoformat()}]
-    return over
+         "created_at": check.datetime.datetime.fromtimestamp(taken_over_at, check.datetime.UTC).isoformat()}]
+    return taken_over_at
 
 
 def kinds_found(run, every=False):
     folder = pathlib.Path(tempfile.mkdtemp(prefix="aetheris-chaos-canary-"))
     try:
         run.write(folder)
-        judge = check.Judge(folder, every)
-        judge.run()
-        return {kind for kind, _ in judge.violations}
+        checker = check.Checker(folder, every)
+        checker.run()
+        return {kind for kind, _ in checker.violations}
     finally:
         shutil.rmtree(folder)
 
 
 def test(folder):
-    """[(name, found)]; the files as they are come first, and must be good."""
+    """[(name, found)]; first the unmodified files, which must be correct."""
     run = Run(pathlib.Path(folder))
-    found = [("the files as they are hold every promise", not kinds_found(run, True))]
+    found = [("the unmodified files violate nothing", not kinds_found(run, True))]
     for function, kind, wanted in PLANTS:
         spoilt = copy.deepcopy(run)
         try:
             function(spoilt)
             kinds = kinds_found(spoilt, kind == "chain")
-            said = f"{function.__name__.replace('_', ' ')} is "
-            found.append((said + "found", kind in kinds) if wanted else (said + "no violation", kind not in kinds))
+            title = f"{function.__name__.replace('_', ' ')} is "
+            found.append((title + "found", kind in kinds) if wanted else (title + "no violation", kind not in kinds))
         except LookupError as why:
             found.append((f"{function.__name__.replace('_', ' ')} can be planted ({why})", False))
     return found
@@ -351,7 +351,7 @@ def test(folder):
 def main():
     bad = 0
     for name, ok in test(sys.argv[1]):
-        print(f"{'ok' if ok else 'not ok'} chaos judge/{name}", flush=True)
+        print(f"{'ok' if ok else 'not ok'} chaos checker/{name}", flush=True)
         bad += not ok
     return 1 if bad else 0
 

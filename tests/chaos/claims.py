@@ -1,20 +1,20 @@
-"""Many processes claim at once: no job is ever given to two."""
+"""Many processes claim concurrently: no job is ever leased to two."""
 import random
 import threading
 import time
 
 import check
 import files
-from client import ACK, ask
+from client import ACK, send_request
 from world import PostgresWorld
 
 
 def run(claimers, jobs, seed, export):
-    """(workers that got work, seconds, violations): so many jobs wait when so many workers begin in the same moment."""
-    world = PostgresWorld(f"claims {seed}", doors=1, workers=claimers)
+    """(workers that got work, seconds, violations) when that many workers start at the same time with that many queued jobs."""
+    world = PostgresWorld(f"claims {seed}", creators=1, workers=claimers)
     try:
         world.open_store()
-        ask(world.shop_url, "POST", "/control", {"calm": True})
+        send_request(world.shop_url, "POST", "/control", {"calm": True})
         clerk, *workers = world.servers
         clerk.start(words=["--workers", "0"])
         assert clerk.ready()
@@ -26,8 +26,8 @@ def run(claimers, jobs, seed, export):
                     n = next(made, None)
                 if n is None:
                     return
-                answer = ask(clerk.url, "POST", "/api/jobs", {"agent": "sleeps" if n % 10 == 0 else "five", "input": {"n": n}},
-                             {"Idempotency-Key": f"claim-{n}"})
+                answer = send_request(clerk.url, "POST", "/api/jobs", {"agent": "sleeps" if n % 10 == 0 else "five", "input": {"n": n}},
+                                      {"Idempotency-Key": f"claim-{n}"})
                 assert answer.end == ACK, answer.body
         makers = [threading.Thread(target=make) for _ in range(8)]
         for thread in makers:
@@ -35,11 +35,11 @@ def run(claimers, jobs, seed, export):
         for thread in makers:
             thread.join()
         began = time.monotonic()
-        # More hands than there is work for: each may hold as many jobs as it can get.
+        # More capacity than jobs: each worker may lease as many jobs as it can get.
         for server in workers:
             server.start(words=["--workers", str(random.Random(f"{seed} {server.number}").choice([1, 4, 16]))])
         while time.monotonic() < began + 300:
-            if not any(ask(clerk.url, "GET", f"/api/jobs?status={status}&limit=1", timeout=30).body.get("jobs")
+            if not any(send_request(clerk.url, "GET", f"/api/jobs?status={status}&limit=1", timeout=30).body.get("jobs")
                        for status in ("queued", "running", "waiting")):
                 break
             time.sleep(0.2)
@@ -51,7 +51,7 @@ def run(claimers, jobs, seed, export):
             job = check.Job(line)
             violations += job.problems
             running = [event["payload"] for event in job.raw if event["type"] == "job_running"]
-            wanted = 1 + sum(event["type"] == "job_waiting" for event in job.raw)  # each wait gives the job back
+            wanted = 1 + sum(event["type"] == "job_waiting" for event in job.raw)  # each wait releases the job
             if len(running) != wanted:
                 violations.append(("claims", f"{job.id} was claimed {len(running)} times, not {wanted}"))
             if len({entry["epoch"] for entry in running}) != len(running):

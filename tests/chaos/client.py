@@ -1,4 +1,4 @@
-"""One request to a server that may die at any moment, and what its end means to whoever asked."""
+"""One request to a server that may die at any time, and what its end means to the client."""
 import http.client
 import json
 import urllib.parse
@@ -7,7 +7,7 @@ ACK, REFUSED, UNKNOWN = "ack", "refused", "unknown"
 
 
 class Answer:
-    """`end`: ack = it is done or kept; refused = nothing was changed; unknown = it may have happened."""
+    """`end`: ack = done or durable; refused = nothing was changed; unknown = it may have happened."""
 
     def __init__(self, end, status=0, body=None, why=""):
         self.end, self.status, self.body, self.why = end, status, body, why
@@ -17,7 +17,7 @@ class Answer:
         return self.body.get("code", "") if isinstance(self.body, dict) and self.end != ACK else self.why
 
 
-def meaning(status, body):
+def end_of(status, body):
     if 200 <= status < 300:
         return ACK
     # 503 `unavailable` promises that nothing was changed; every other 5xx promises nothing.
@@ -25,7 +25,7 @@ def meaning(status, body):
     return REFUSED if status < 500 or code == "unavailable" else UNKNOWN
 
 
-def ask(url, method, path, body=None, headers=None, timeout=10.0):
+def send_request(url, method, path, body=None, headers=None, timeout=10.0):
     place = urllib.parse.urlsplit(url)
     connection = http.client.HTTPConnection(place.hostname, place.port, timeout=timeout)
     try:
@@ -40,7 +40,7 @@ def ask(url, method, path, body=None, headers=None, timeout=10.0):
             said = json.loads(text) if "json" in answer.headers.get("Content-Type", "") else text.decode()
         except (OSError, http.client.HTTPException, ValueError) as error:
             return Answer(UNKNOWN, why=type(error).__name__)
-        return Answer(meaning(answer.status, said), answer.status, said)
+        return Answer(end_of(answer.status, said), answer.status, said)
     finally:
         connection.close()
 

@@ -1,7 +1,7 @@
-"""The faults: one class each. `run` breaks something, waits, and mends it; the run goes on beside it.
+"""The faults: one class each. `run` breaks something, waits, and repairs it, while the run continues.
 
-To add one: a class with a `name` and `stores`, in ALL. `missing` says what it would need and does not find: then it is told as
-skipped. What it does to a server it does to one it got by `world.idle()`, and gives it back with `busy = False`.
+To add one: a class with `name` and `stores`, listed in ALL. `missing` returns what it needs and does not find; then it is
+reported as skipped. A fault only affects a server from `world.idle()`, and returns it with `busy = False`.
 """
 import os
 import resource
@@ -14,13 +14,13 @@ import time
 
 import bad_requests
 import check
-from client import ACK, ask, quoted
+from client import ACK, send_request, quoted
 from world import FAILPOINT, STOPPED, program
 
 POINTS = ["tool.before", "tool.after", "effect.after_put", "append.before", "append.after", "ledger.after_commit",
           "claim.after", "heartbeat.before", "signal.after_inbox", "timer.after_fire"]
-CLOCK_ERROR_S = 0.5  # of the database's time, as a process knows it
-AT_A_TIME = 3  # of them, before other faults have their turn
+CLOCK_ERROR_S = 0.5  # error of the database time that a process measures
+AT_A_TIME = 3  # failpoints before the next fault
 # Hit often, so that a later hit is worth waiting for.
 BUSY_POINTS = {"tool.before", "tool.after", "effect.after_put", "append.before", "append.after", "ledger.after_commit"}
 
@@ -29,8 +29,8 @@ class Fault:
     name = ""
     stores = ("sqlite", "postgres")
 
-    def __init__(self, world, chance, long):
-        self.world, self.chance, self.long = world, chance, long
+    def __init__(self, world, generator, long):
+        self.world, self.generator, self.long = world, generator, long
 
     def missing(self):
         return ""
@@ -38,10 +38,10 @@ class Fault:
     def run(self):
         raise NotImplementedError
 
-    def borrow(self, patience=20.0, door=False):
+    def borrow(self, patience=20.0, creates_jobs=False):
         give_up = time.monotonic() + patience
         while time.monotonic() < give_up:
-            if server := self.world.idle(door):
+            if server := self.world.idle(creates_jobs):
                 return server
             time.sleep(0.05)
         raise TimeoutError("no server is free")
@@ -65,31 +65,31 @@ class Kill(Fault):
     def run(self):
         server = self.borrow()
         try:
-            for _ in range(self.chance.choice([1, 1, 1, 3])):
+            for _ in range(self.generator.choice([1, 1, 1, 3])):
                 server.kill()
                 server.start()
-                time.sleep(self.chance.uniform(0, 0.25))
+                time.sleep(self.generator.uniform(0, 0.25))
         finally:
             server.busy = False
 
 
 class Failpoint(Fault):
-    """Dies, fails or loses an answer at a marked line; each of them in turn."""
+    """The process dies, fails or loses a response at a failpoint; each failpoint in turn."""
     name = "failpoint"
     action = "exit"
 
-    def __init__(self, world, chance, long):
-        super().__init__(world, chance, long)
+    def __init__(self, world, generator, long):
+        super().__init__(world, generator, long)
         self.turn = []
 
     def run(self):
         for _ in range(AT_A_TIME):
             if not self.turn:
-                self.turn = self.chance.sample(POINTS, len(POINTS))
+                self.turn = self.generator.sample(POINTS, len(POINTS))
             self.die_at(self.turn.pop())
 
     def die_at(self, point):
-        at = self.chance.randint(1, 30 if point in BUSY_POINTS else 1)
+        at = self.generator.randint(1, 30 if point in BUSY_POINTS else 1)
         server = self.borrow()
         try:
             self.replace(server, env={"AETHERIS_FAILPOINTS": f"{point}={self.action}@{at}"}, allowed=[FAILPOINT],
@@ -109,12 +109,12 @@ class Failpoint(Fault):
 
 
 class Refused(Failpoint):
-    """Writes are refused, or their answer is lost, now and then."""
+    """Some writes are rejected, or their response is lost."""
     name = "store_error"
 
     def run(self):
         server = self.borrow()
-        rules = ";".join(f"{self.chance.choice(POINTS)}={action}@{self.chance.randint(1, 400)}"
+        rules = ";".join(f"{self.generator.choice(POINTS)}={action}@{self.generator.randint(1, 400)}"
                          for action in ("error", "error_after") * 6)
         try:
             self.replace(server, env={"AETHERIS_FAILPOINTS": rules})
@@ -130,12 +130,12 @@ class Refused(Failpoint):
 
 
 class Stop(Fault):
-    """SIGSTOP for longer than a lease, then SIGCONT: the others have taken its jobs meanwhile."""
+    """SIGSTOP for longer than a lease, then SIGCONT: other processes have taken its jobs meanwhile."""
     name = "stop"
 
     def run(self):
         server = self.borrow()
-        seconds = self.world.lease_s + self.chance.uniform(2, 6)
+        seconds = self.world.lease_s + self.generator.uniform(2, 6)
         try:
             if not server.alive():
                 return
@@ -159,27 +159,27 @@ class Clock(Fault):
 
     def run(self):
         server = self.borrow()
-        # A SQLite store has its owner's clock: the shop's late acts and the tools' grace leave room for two seconds.
+        # A SQLite store uses the clock of its owner: the late effects of the shop and the grace of the tools allow two seconds.
         span = 3600 if self.world.kind == "postgres" else 2
-        offset = self.chance.choice([-span, span])
+        offset = self.generator.choice([-span, span])
         try:
             server.clock.write_text(str(offset * 1_000_000))
             self.world.note("clock", server=server.number, offset=offset)
-            if server.door and server.ready(20):
-                # On PostgreSQL the database's clock is the store's, and that of a process decides nothing.
+            if server.creates_jobs and server.ready(20):
+                # A PostgreSQL store uses the clock of the database, not that of a process.
                 self.time_of_a_new_job(server, 0 if self.world.kind == "postgres" else offset)
-            time.sleep(self.chance.uniform(2, 6))
+            time.sleep(self.generator.uniform(2, 6))
         finally:
             server.clock.write_text("0")
             server.busy = False
 
     def time_of_a_new_job(self, server, offset):
-        """The store's time, as a new job has it, is that of this machine and `offset` seconds."""
+        """Checks that the creation time of a new job is the time of this machine plus `offset` seconds."""
         before = time.time()
-        answer = ask(server.url, "POST", "/api/jobs", {"agent": "undone", "input": {"n": 0}}, timeout=20)
+        answer = send_request(server.url, "POST", "/api/jobs", {"agent": "undone", "input": {"n": 0}}, timeout=20)
         after = time.time()
         if answer.end == ACK:
-            answer = ask(server.url, "GET", f"/api/jobs/{quoted(answer.body['id'])}", timeout=20)
+            answer = send_request(server.url, "GET", f"/api/jobs/{quoted(answer.body['id'])}", timeout=20)
         if answer.end != ACK:
             self.world.count("clocks not read")
             return
@@ -191,7 +191,7 @@ class Clock(Fault):
 
 
 class SecondOwner(Fault):
-    """A second process on one SQLite file is refused and does no harm."""
+    """A second process on one SQLite file is rejected and has no effect."""
     name = "second_owner"
     stores = ("sqlite",)
 
@@ -206,19 +206,19 @@ class SecondOwner(Fault):
                 if words[0] == "serve" and done.returncode != STOPPED:
                     self.world.violation("second_owner", f"{words} ended with {done.returncode}: {done.stderr[-300:]}")
             if not server.alive():
-                self.world.violation("second_owner", "the first owner died of it")
+                self.world.violation("second_owner", "the first owner died")
         finally:
             server.busy = False
 
 
 def has_room(server):
-    """Whether a job can be made and ends."""
-    answer = ask(server.url, "POST", "/api/jobs?wait=20s", {"agent": "undone", "input": {"n": 0}}, timeout=40)
+    """Whether a job can be created and ends."""
+    answer = send_request(server.url, "POST", "/api/jobs?wait=20s", {"agent": "undone", "input": {"n": 0}}, timeout=40)
     return answer.end == ACK
 
 
 class DiskFull(Fault):
-    """The disk is full for a while: refused, still alive, and well again when there is room, without a restart."""
+    """The disk is full for a while: writes are rejected, the process stays alive and works again with free space."""
     name = "disk_full"
     stores = ("sqlite",)
 
@@ -237,12 +237,12 @@ class DiskFull(Fault):
                 os.posix_fallocate(file.fileno(), 0, max(1, free - (64 << 10)))
             self.world.note("disk_full", server=server.number)
             self.world.note("outage")
-            time.sleep(self.chance.uniform(2, 5))
-            reads = ask(server.url, "GET", "/api/jobs?limit=1").end == ACK
+            time.sleep(self.generator.uniform(2, 5))
+            reads = send_request(server.url, "GET", "/api/jobs?limit=1").end == ACK
             ballast.unlink()
             self.world.note("outage_over")
             if not server.alive():
-                # Where the index of the write-ahead log cannot grow, nobody knows of the last commit: it stops, as for EIO.
+                # If the index of the write-ahead log cannot grow, the last commit is unknown: the process stops, as for EIO.
                 if server.process.returncode != STOPPED:
                     self.world.violation("disk_full", f"a full disk ended serve with {server.process.returncode}")
                 self.world.count("store_stopped by a full disk")
@@ -252,7 +252,7 @@ class DiskFull(Fault):
                 if not reads:
                     self.world.violation("disk_full", "nothing could be read while the disk was full")
                 if not (has_room(server) or has_room(server)):
-                    self.world.violation("disk_full", "with room again the same process makes no job")
+                    self.world.violation("disk_full", "with free space again the process creates no job")
         finally:
             ballast.unlink(missing_ok=True)
             server.busy = False
@@ -274,13 +274,13 @@ class FileLimit(Fault):
             resource.prlimit(server.pid, resource.RLIMIT_FSIZE, (min(size, 4096), unlimited[1]))
             self.world.note("file_limit", server=server.number)
             self.world.note("outage")
-            time.sleep(self.chance.uniform(2, 4))
+            time.sleep(self.generator.uniform(2, 4))
             alive = server.alive()
             self.world.note("outage_over")
             if alive:
                 resource.prlimit(server.pid, resource.RLIMIT_FSIZE, unlimited)
                 if not (has_room(server) or has_room(server)):
-                    self.world.violation("file_limit", "without the limit the same process makes no job")
+                    self.world.violation("file_limit", "without the limit the process creates no job")
             else:
                 self.world.violation("file_limit", f"the limit ended serve with {server.process.returncode}")
                 server.ended("itself")
@@ -290,14 +290,14 @@ class FileLimit(Fault):
 
 
 class Eio(Fault):
-    """A sync or write of the disk fails: the process stops writing at once, ends with 7, and the next one goes on."""
+    """A sync or write fails: the process stops writing immediately, exits with 7, and the next one continues."""
     name = "eio"
     stores = ("sqlite",)
 
     def missing(self):
         if not shutil.which("strace"):
             return "strace"
-        # Looking into another process may be forbidden here.
+        # Tracing another process may be forbidden here.
         other = subprocess.Popen(["sleep", "30"])
         strace = subprocess.Popen(["strace", "-qq", "-o", "/dev/null", "-p", str(other.pid)], stderr=subprocess.DEVNULL)
         try:
@@ -312,8 +312,8 @@ class Eio(Fault):
 
     def run(self):
         server = self.borrow()
-        call = self.chance.choice(["fdatasync,fsync", "pwrite64"])
-        when = self.chance.choice(["1", "1+", "3"])
+        call = self.generator.choice(["fdatasync,fsync", "pwrite64"])
+        when = self.generator.choice(["1", "1+", "3"])
         try:
             if not server.ready(20):
                 return
@@ -325,7 +325,7 @@ class Eio(Fault):
                 ended = self.wait_for_end(server, 8)
                 strace.send_signal(signal.SIGTERM)
                 strace.wait()
-                # None, when nobody had anything to write. The position beside the store is only ever behind: it may fail.
+                # Empty if nothing was written. A write of the position file may fail: it is only a lower bound.
                 failed = [line.strip() for line in seen if "INJECTED" in line and ".position>" not in line]
             ended = ended or (failed and self.wait_for_end(server, 8))
             self.world.note("eio", server=server.number, call=call, when=when, failed=failed)
@@ -336,22 +336,22 @@ class Eio(Fault):
                     self.world.violation("eio", f"{call} failed, and serve ended with {server.process.returncode}, not {STOPPED}")
                 server.start()
             elif failed and call != "pwrite64":
-                self.world.violation("eio", f"serve went on after {failed}")
+                self.world.violation("eio", f"serve continued after {failed}")
         finally:
             server.busy = False
 
 
 class SlowClients(Fault):
-    """Hundreds of clients that trickle and stall do not make a healthy one wait."""
+    """Hundreds of clients that trickle and stall do not delay a normal one."""
     name = "slow_clients"
 
     def run(self):
-        server = self.borrow(door=True)
+        server = self.borrow(creates_jobs=True)
         try:
             if not server.ready(20):
                 return
             rounds = []
-            for _ in range(3):  # the load and the machine do this to a p99, too, but not three times
+            for _ in range(3):  # load of the machine can cause this, too, but not three times
                 rounds.append(bad_requests.latency_under(server.url, 600 if self.long else 300))
                 if rounds[-1][1] <= 2 * rounds[-1][0] + 0.001:
                     break
@@ -367,12 +367,12 @@ class BadRequests(Fault):
     name = "bad_requests"
 
     def run(self):
-        server = self.borrow(door=True)
+        server = self.borrow(creates_jobs=True)
         try:
             if not server.ready(20):
                 return
-            asked, wrong = bad_requests.run(server.url)
-            self.world.count("bad_requests", asked)
+            sent, wrong = bad_requests.run(server.url)
+            self.world.count("bad_requests", sent)
             for text in wrong[:20]:
                 self.world.violation("bad_request", text)
             if not server.alive():
@@ -385,7 +385,7 @@ class BadRequests(Fault):
 # ---------------------------------------------------------------- PostgreSQL
 
 class Outage(Fault):
-    """The database is stopped as by a power loss, and comes back; sometimes it stays away for a while."""
+    """The database stops as after a power loss and restarts, sometimes after a while."""
     name = "outage"
     stores = ("postgres",)
 
@@ -393,52 +393,52 @@ class Outage(Fault):
         postgres = self.world.postgres
         self.world.note("outage")
         postgres.primary.stop()
-        time.sleep(self.chance.choice([0, 0.5, 2, 8]))
+        time.sleep(self.generator.choice([0, 0.5, 2, 8]))
         postgres.primary.start()
         self.world.count("outages")
         self.world.note("outage_over")
 
 
 class Backends(Fault):
-    """Connections are ended by the server, or what they do just then is cancelled, some at a time."""
+    """The server closes some connections, or cancels their statements."""
     name = "backends"
     stores = ("postgres",)
 
     def run(self):
-        for _ in range(self.chance.randint(1, 6)):
-            cancel = self.chance.random() < 0.3
-            hit = self.world.postgres.kill_backends(self.chance.choice([0.2, 0.6, 1]), cancel)
+        for _ in range(self.generator.randint(1, 6)):
+            cancel = self.generator.random() < 0.3
+            hit = self.world.postgres.kill_backends(self.generator.choice([0.2, 0.6, 1]), cancel)
             self.world.note("backends", cancel=cancel, hit=hit)
             self.world.count("backends cancelled" if cancel else "backends", hit)
-            time.sleep(self.chance.uniform(0, 0.5))
+            time.sleep(self.generator.uniform(0, 0.5))
 
 
 class Network(Fault):
-    """The way to the database is cut, slow, silent, or loses answers."""
+    """The connection to the database is cut, slow, silent, or loses responses."""
     name = "network"
     stores = ("postgres",)
 
     def run(self):
         proxy = self.world.postgres.proxy
-        what = self.chance.choice(["cut", "delay", "silent", "deaf"])
+        what = self.generator.choice(["cut", "delay", "silent", "deaf"])
         self.world.note("outage", network=what)
         try:
             if what == "cut":
                 for _ in range(5):
                     proxy.cut()
-                    time.sleep(self.chance.uniform(0, 0.4))
+                    time.sleep(self.generator.uniform(0, 0.4))
             elif what == "delay":
-                proxy.delay = self.chance.choice([0.02, 0.1, 0.4])
-                time.sleep(self.chance.uniform(2, 5))
+                proxy.delay = self.generator.choice([0.02, 0.1, 0.4])
+                time.sleep(self.generator.uniform(2, 5))
             elif what == "silent":
                 proxy.silent = True
-                time.sleep(self.chance.choice([2, 8, 20]))
-                if self.chance.random() < 0.5:
+                time.sleep(self.generator.choice([2, 8, 20]))
+                if self.generator.random() < 0.5:
                     proxy.cut()
             else:
                 for _ in range(4):
                     proxy.deaf = True
-                    time.sleep(self.chance.uniform(0.02, 0.2))
+                    time.sleep(self.generator.uniform(0.02, 0.2))
                     proxy.deaf = False
                     time.sleep(0.2)
         finally:
@@ -448,20 +448,20 @@ class Network(Fault):
 
 
 class Failover(Fault):
-    """A standby that confirms every commit takes over from a primary that dies. Now and then the way to the standby stalls before,
-    and an operator cancels what waits for it: such a commit was not confirmed, and the standby does not have it."""
+    """A synchronous standby takes over from a primary that dies. Sometimes replication stalls before, and an operator cancels the
+    commits that wait for it: those were not confirmed, and the standby does not have them."""
     name = "failover"
     stores = ("postgres",)
 
     def run(self):
-        def meanwhile():
-            time.sleep(self.chance.uniform(2, 5))  # commits that only the two of them confirm
+        def during_outage():
+            time.sleep(self.generator.uniform(2, 5))  # commits that only the two of them confirm
             self.world.note("outage", failover=True)
-            if self.chance.random() < 0.5:
+            if self.generator.random() < 0.5:
                 self.world.postgres.stall()
                 time.sleep(0.3)
                 self.world.count("waits for the standby cancelled", self.world.postgres.kill_backends(1, cancel=True))
-        self.world.postgres.failover(meanwhile)
+        self.world.postgres.failover(during_outage)
         self.world.count("failovers")
         self.world.note("outage_over")
 
@@ -471,16 +471,16 @@ ALL = [Kill, Failpoint, Refused, Stop, Clock, SecondOwner, DiskFull, FileLimit, 
 
 
 class Killer:
-    """Beside all else: one process dies every second or so."""
+    """In addition to the faults, one process dies about every second."""
 
-    def __init__(self, world, chance, every):
-        self.world, self.chance, self.every = world, chance, every
+    def __init__(self, world, generator, every):
+        self.world, self.generator, self.every = world, generator, every
         self.stopped = threading.Event()
         self.thread = threading.Thread(target=self.run)
         self.thread.start()
 
     def run(self):
-        while not self.stopped.wait(self.chance.uniform(0.7, 1.3) * self.every):
+        while not self.stopped.wait(self.generator.uniform(0.7, 1.3) * self.every):
             if server := self.world.idle():
                 try:
                     server.kill()

@@ -1,4 +1,4 @@
-"""Files of JSON lines that are on disk before anybody acts on them: many writers share an fsync."""
+"""Files of JSON lines that are durable before the next action: many writers share an fsync."""
 import json
 import os
 import threading

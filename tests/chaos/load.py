@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""The clients of a chaos run: they create jobs, answer them and cancel them, and keep books of what they were told.
+"""The clients of a chaos run: they create jobs, answer and cancel them, and record every response.
 
-Before a request is sent its intent is a line of the ledger, on disk; then what it ended with: `ack`, `refused` (nothing was
-changed) or `unknown` (it may have happened). What did not end with an answer is asked again under the same key, as a client should,
-until it is answered. A few creations are asked once only, so that a refusal can be held to its word.
+The intent of a request is a durable line of the ledger before it is sent, then its end: `ack`, `refused` (nothing was changed) or
+`unknown` (it may have happened). A request without a response is repeated under the same key until it is answered, as a client
+should. A few creations are sent only once, so that a rejection can be checked.
 
     load.py --urls FILE --ledger FILE --seed N --jobs N --seconds S [--threads N]
-      --urls      a file with the servers' addresses, one a line; read anew now and then
-      --seconds   over how long the jobs are spread
-Ends when all is answered, or with its input: then it starts nothing new and answers what it began for at most a minute more.
+      --urls      a file with one server address per line; reread from time to time
+      --seconds   the period over which the jobs are created
+Ends when everything is answered, or when its input ends: then it starts nothing new and repeats requests for at most a minute.
 Lines: {i, op, key, url, t, …} before, {i, end, status, code, job, t} after; `i` joins them.
 """
 import argparse
@@ -23,11 +23,11 @@ import threading
 import time
 
 import agents
-from client import ACK, REFUSED, ask, quoted
+from client import ACK, REFUSED, send_request, quoted
 from files import Lines
 
-LAST_S = 60.0      # how long what was begun is still asked after the end
-BACKLOG_MAX = 150  # jobs that wait for a worker: more are not made until there are fewer
+LAST_S = 60.0      # how long requests are repeated after the end
+BACKLOG_MAX = 150  # queued jobs: above this number no more are created
 
 
 class Load:
@@ -39,9 +39,9 @@ class Load:
         self.lock = threading.Condition()
         self.due = []        # (when, tie, what to do)
         self.active = 0
-        self.no_more = False  # nothing new is begun
+        self.no_more = False  # nothing new is started
         self.ended = None     # when the input ended
-        self.told = collections.Counter()
+        self.outcomes = collections.Counter()
         self.read_urls()
 
     def read_urls(self):
@@ -64,16 +64,16 @@ class Load:
 
     def once(self, number, method, path, body, headers=None, url=None):
         """One request of an intent, and its line."""
-        answer = ask(url or self.url(), method, path, body, headers)
+        answer = send_request(url or self.url(), method, path, body, headers)
         line = {"i": number, "end": answer.end, "status": answer.status, "code": answer.code, "t": time.time()}
         if answer.end == ACK and isinstance(answer.body, dict):
             line.update({k: answer.body[k] for k in ("id", "duplicate") if k in answer.body})
         self.ledger.write(line)
-        self.told[answer.end] += 1
+        self.outcomes[answer.end] += 1
         return answer
 
     def until_answered(self, number, method, path, body, headers=None, then=None, again=lambda answer: False, tries=0):
-        """Asks until it is acknowledged, or refused for a reason that stays."""
+        """Repeats a request until it is acknowledged, or rejected permanently."""
         answer = self.once(number, method, path, body, headers)
         final = answer.end == ACK or (answer.end == REFUSED and 400 <= answer.status < 500 and not again(answer))
         if not final:
@@ -86,35 +86,35 @@ class Load:
     # ---------------------------------------------------------------- jobs
 
     def create(self, n):
-        chance = random.Random(f"{self.options.seed} {n}")
-        agent = chance.choices(list(agents.SHARES), list(agents.SHARES.values()))[0]
+        generator = random.Random(f"{self.options.seed} {n}")
+        agent = generator.choices(list(agents.SHARES), list(agents.SHARES.values()))[0]
         body = {"agent": agent, "input": {"n": n, **({"list": agents.FAN} if agent == "fan" else {})}, "labels": {"n": str(n)}}
         key = f"key-{n}"
         headers = {"Idempotency-Key": key}
-        if agent == "five" and chance.random() < 0.02:
+        if agent == "five" and generator.random() < 0.02:
             number = self.intend("create", key, agent=agent, once=True)
             self.once(number, "POST", "/api/jobs", body, headers)
             return
         number = self.intend("create", key, agent=agent)
-        if chance.random() < 0.03:  # an impatient client: the same at the same time, perhaps to another server
+        if generator.random() < 0.03:  # an impatient client: the same request concurrently, perhaps to another server
             self.later(0, lambda: self.until_answered(number, "POST", "/api/jobs", body, headers))
 
         def made(answer):
             job = answer.body["id"]
-            if chance.random() < 0.04:
-                self.later(chance.uniform(0, 3), lambda: self.look(job))
+            if generator.random() < 0.04:
+                self.later(generator.uniform(0, 3), lambda: self.record_events(job))
             if agent == "asks":
-                self.later(chance.uniform(0, 2), lambda: self.signal(job, n))
+                self.later(generator.uniform(0, 2), lambda: self.signal(job, n))
             if agent == "approves":
-                self.later(chance.uniform(0, 1), lambda: self.approve(job, chance.random() < 0.8))
-                self.later(chance.uniform(0, 1), lambda: self.approve(job, True, "approval/"))
+                self.later(generator.uniform(0, 1), lambda: self.approve(job, generator.random() < 0.8))
+                self.later(generator.uniform(0, 1), lambda: self.approve(job, True, "approval/"))
             if agent == "cancels":
-                self.later(chance.uniform(0, 2), lambda: self.cancel(job))
+                self.later(generator.uniform(0, 2), lambda: self.cancel(job))
         self.until_answered(number, "POST", "/api/jobs", body, headers, made)
 
-    def look(self, job):
-        """What was shown of a log once must still stand in it at the end."""
-        answer = ask(self.url(), "GET", f"/api/jobs/{quoted(job)}/events?limit=10000")
+    def record_events(self, job):
+        """Records events that were read; they must still be in the log at the end."""
+        answer = send_request(self.url(), "GET", f"/api/jobs/{quoted(job)}/events?limit=10000")
         if answer.end == ACK and answer.body["events"]:
             last = answer.body["events"][-1]
             self.ledger.write({"i": next(self.numbers), "op": "saw", "key": job, "job": job, "seq": last["seq"],
@@ -126,8 +126,8 @@ class Load:
         self.until_answered(number, "POST", f"/api/jobs/{quoted(job)}/signal", body)
 
     def approve(self, job, yes, prefix="sure-", tries=0):
-        """Waits until the job asks, then answers."""
-        answer = ask(self.url(), "GET", f"/api/jobs/{quoted(job)}")
+        """Waits until the job has a question, then answers it."""
+        answer = send_request(self.url(), "GET", f"/api/jobs/{quoted(job)}")
         view = answer.body if answer.end == ACK else {}
         wait = next((w for w in view.get("waits", []) if w["correlation_key"].startswith(prefix)), None)
         if wait is None:
@@ -166,16 +166,16 @@ class Load:
                     self.lock.notify_all()
 
     def too_many(self):
-        answer = ask(self.url(), "GET", f"/api/jobs?status=queued&limit={BACKLOG_MAX}", timeout=3)
+        answer = send_request(self.url(), "GET", f"/api/jobs?status=queued&limit={BACKLOG_MAX}", timeout=3)
         return answer.end == ACK and len(answer.body["jobs"]) >= BACKLOG_MAX
 
     def run(self):
         threads = [threading.Thread(target=self.work) for _ in range(self.options.threads)]
         for thread in threads:
             thread.start()
-        threading.Thread(target=self.hear, daemon=True).start()
+        threading.Thread(target=self.wait_for_stdin, daemon=True).start()
         began, pace = time.monotonic(), self.options.seconds / max(1, self.options.jobs)
-        waits = 0.0  # for those who work
+        waits = 0.0
         for n in range(1, self.options.jobs + 1):
             if self.ended is not None:
                 break
@@ -194,9 +194,9 @@ class Load:
             self.lock.notify_all()
         for thread in threads:
             thread.join()
-        print(" ".join(f"{name} {count}" for name, count in sorted(self.told.items())), flush=True)
+        print(" ".join(f"{name} {count}" for name, count in sorted(self.outcomes.items())), flush=True)
 
-    def hear(self):
+    def wait_for_stdin(self):
         sys.stdin.buffer.read()
         self.ended = time.monotonic()
 

@@ -45,12 +45,12 @@ class Postgres:
                             f"AND pid <> pg_backend_pid() AND random() < {share}").split())
 
     def stall(self):
-        """What is committed from now on does not reach the standby."""
+        """Stops replication to the standby."""
         self.stalled = int(self.sql("SELECT pid FROM pg_stat_replication").split()[0])
         os.kill(self.stalled, signal.SIGSTOP)
 
-    def failover(self, meanwhile):
-        """A standby that confirms every commit is made, `meanwhile()` runs, the primary dies, the standby takes over."""
+    def failover(self, during_outage):
+        """Creates a synchronous standby, runs `during_outage()`, kills the primary and promotes the standby."""
         server = self.script.Server.__new__(self.script.Server)
         server.__dict__.update(self.primary.__dict__)
         with self.script.socket.socket() as free:
@@ -64,7 +64,7 @@ class Postgres:
         self.sql("SELECT pg_reload_conf()")
         while "sync" not in self.sql("SELECT sync_state FROM pg_stat_replication").split():
             pass
-        meanwhile()
+        during_outage()
         self.primary.process.send_signal(signal.SIGQUIT)
         if self.stalled:
             time.sleep(0.2)  # it has its own SIGQUIT by now, and sends nothing more
@@ -74,7 +74,7 @@ class Postgres:
         self.tool("pg_ctl", "-D", server.data, "-w", "promote")
         self.old.append(self.primary)
         self.primary = server
-        self.sql("ALTER SYSTEM RESET synchronous_standby_names")  # nobody stands by behind the new one
+        self.sql("ALTER SYSTEM RESET synchronous_standby_names")  # the new primary has no standby
         self.sql("SELECT pg_reload_conf()")
         self.proxy.target = ("127.0.0.1", server.port)
         self.proxy.cut()

@@ -8,11 +8,11 @@ PIECE = 1 << 16
 
 
 class Proxy:
-    """Its own thread and loop. Threads: any may call.
+    """Has its own thread and loop. Threads: any may call.
 
-    delay     seconds that each piece is held back, both ways
+    delay     seconds by which data is delayed, in both directions
     silent    nothing is forwarded, connections stay open (half open)
-    deaf      what the server says is dropped, and the connection is cut after it: a lost answer
+    deaf      a response is dropped and its connection closed: a lost response
     """
 
     def __init__(self, port):

@@ -1,20 +1,19 @@
 #!/usr/bin/env python3
-"""The world that chaos runs act upon: an effect server that is never killed and tells the truth about what reached it.
+"""The external service of chaos runs: an effect server that is never killed and records every request.
 
-Every request is a line of its journal, on disk (fsync, shared by those that come together) before it is answered. What a
-key's n-th request meets follows from the seed: an answer, a refusal, a cut connection after it acted, an answer that
-comes too late.
+Every request is a durable line of its journal (fsync, shared by concurrent requests) before it is answered. The seed determines
+what the n-th request of a key meets: an answer, a rejection, a connection cut after the effect, a late answer.
 
     shop.py --port 0 --journal FILE --seed N      prints `listening HOST:PORT`, ends with its input
 
-Some requests take effect up to 1.2 s after they arrived, some after the timeout of their call, but before its grace has
-passed: also when the client was killed meanwhile.
+Some requests take effect up to 1.2 s after they arrived, some after the timeout of their call but before its grace has passed,
+also if the client was killed meanwhile.
 
-    POST /idempotent/TOOL   takes effect once for a key, later requests get the first answer
-    POST /once/TOOL         every request that is not refused takes effect
-    GET  /find?key=K        {"found": …}: what this key's request made, or null
+    POST /idempotent/TOOL   takes effect once per key, later requests get the first answer
+    POST /once/TOOL         every request that is not rejected takes effect
+    GET  /find?key=K        {"found": …}: the effect of this key, or null
     GET  /look/ID           the same for the same ID
-    POST /control           {"calm": true}: from now on it answers as it should
+    POST /control           {"calm": true}: stops misbehaving
 A line: {n, t, tool, kind: idempotent|once|read, key, exec, inv, try, sha, did: acted|repeat|refused|read, answer, body?}
 """
 import argparse
@@ -35,7 +34,7 @@ SLOW_ACT_S = 1.2
 HANG_S = 4.0       # longer than any tool waits
 SLOW_S = 0.3
 
-# Of a thousand requests, how many meet what. Everybody else is answered.
+# The number of requests, of a thousand, with each fault. All others are answered.
 IDEMPOTENT = [("refuse", 15), ("drop", 8), ("fail_after", 8), ("hang", 1), ("slow", 15), ("busy", 3)]
 ONCE = [("refuse", 1), ("limited", 8), ("drop", 3), ("fail_after", 1), ("hang", 1), ("slow", 15)]
 LATE = {"idempotent": [("act_late", 3), ("act_slow", 20)], "once": [("act_late", 3), ("act_slow", 100)]}
@@ -51,8 +50,8 @@ class Shop:
         self.made = {}   # key -> body of the answer that it got first
         self.seen = {}   # key -> requests so far
 
-    def fate(self, kind, key):
-        """What meets this request of the key: decided by the seed, the key's step and its number."""
+    def behavior_of(self, kind, key):
+        """How this request of the key is treated, determined by the seed, the key's step and its number."""
         number = self.seen[key] = self.seen.get(key, 0) + 1
         if self.calm:
             return "ok"
@@ -112,23 +111,23 @@ class Shop:
         kind, tool = parts
         if method != "POST" or kind not in ("idempotent", "once") or not call["key"]:
             return 404, {"error": "there is no such thing here"}
-        fate = self.fate(kind, call["key"])
-        if fate in ("refuse", "limited", "busy"):
-            await self.note(tool=tool, kind=kind, did="refused", answer=fate, **call)
-            return {"refuse": 503, "limited": 429, "busy": 409}[fate], {"error": fate}
-        if fate == "act_late":
+        behavior = self.behavior_of(kind, call["key"])
+        if behavior in ("refuse", "limited", "busy"):
+            await self.note(tool=tool, kind=kind, did="refused", answer=behavior, **call)
+            return {"refuse": 503, "limited": 429, "busy": 409}[behavior], {"error": behavior}
+        if behavior == "act_late":
             await asyncio.sleep(LATE_ACT_S)
-        if fate == "act_slow":
+        if behavior == "act_slow":
             await asyncio.sleep(SLOW_ACT_S * (zlib.crc32(call["key"].encode()) % 100) / 100)
-        body, durable = self.act(kind, tool, call, fate)
+        body, durable = self.act(kind, tool, call, behavior)
         await durable
-        if fate == "slow":
+        if behavior == "slow":
             await asyncio.sleep(SLOW_S)
-        if fate == "drop":
+        if behavior == "drop":
             return None
-        if fate == "fail_after":
+        if behavior == "fail_after":
             return 500, {"error": "it acted all the same"}
-        if fate == "hang":
+        if behavior == "hang":
             await asyncio.sleep(HANG_S)
         return 200, body
 
@@ -140,7 +139,7 @@ class Shop:
                 headers = {name.strip().lower(): value.strip() for name, _, value in (h.partition(":") for h in rest) if name}
                 method, target, _ = first.split(" ")
                 content = await reader.readexactly(int(headers.get("content-length", 0)))
-                # What arrived takes effect also when the caller is gone by now.
+                # A request takes effect even if its client has disconnected.
                 answered = await self.answer(method, target, headers, content)
                 if answered is None:
                     return

@@ -1,4 +1,4 @@
-"""What a chaos run is made of: a folder, the shop, a store, and the processes of the built program that share it."""
+"""The parts of a chaos run: a folder, the shop, a store, and the processes of the built program that share it."""
 import os
 import pathlib
 import random
@@ -12,7 +12,7 @@ import threading
 import time
 
 import agents
-from client import ACK, ask
+from client import ACK, send_request
 from files import Lines
 from postgres import Postgres
 
@@ -24,7 +24,7 @@ ROOT = HERE.parent.parent
 READY_S = 60.0
 DISK_MIB = 3072  # sparse
 CONNECTIONS = 8      # of one process, its dead predecessors' included
-# Exit codes of ends that a fault explains.
+# Exit codes that a fault explains.
 STOPPED, FAILPOINT = 7, 137
 
 
@@ -44,10 +44,10 @@ def clean_environment():
 
 
 class Server:
-    """One `aetheris serve` on a port of its own, started again and again. `busy`: a fault has it; nobody else kills it."""
+    """One `aetheris serve` on its own port, restarted whenever it ends. `busy`: in use by a fault; nothing else kills it."""
     kind = "serve"
-    door = True     # whether it makes jobs and tells of them
-    IDLE = 0.0      # share of its lives in which it runs no jobs, but leaves them to others
+    creates_jobs = True     # whether it creates and lists jobs
+    IDLE = 0.0      # share of its processes that run no jobs
 
     def __init__(self, world, number):
         self.world, self.number = world, number
@@ -58,9 +58,9 @@ class Server:
         self.err = world.folder / f"{self.kind}{number}.err"
         self.process = None
         self.busy = False
-        self.clock = world.folder / f"clock-{number}"  # microseconds that are added to its clock
-        self.down = False       # not to be started again until a fault says so
-        self.allowed = set()    # exit codes that this life may end with
+        self.clock = world.folder / f"clock-{number}"  # microseconds added to its clock
+        self.down = False       # not restarted until a fault allows it
+        self.allowed = set()    # allowed exit codes of this process
         self.lock = threading.RLock()
 
     @property
@@ -74,8 +74,8 @@ class Server:
         with self.lock:
             world = self.world
             self.allowed = set(allowed)
-            durability = durability or world.chance.choice(["fused", "fused", "fused", "split"])
-            if not words and not env and world.chance.random() < self.IDLE:
+            durability = durability or world.generator.choice(["fused", "fused", "fused", "split"])
+            if not words and not env and world.generator.random() < self.IDLE:
                 words = ["--workers", "0"]
             with open(self.err, "ab") as err, open(self.out, "wb") as out:
                 self.process = subprocess.Popen(
@@ -101,7 +101,7 @@ class Server:
                         code=self.process.returncode)
 
     def stop(self):
-        """SIGTERM; whether it ended politely."""
+        """SIGTERM; whether it shut down in order."""
         with self.lock:
             self.process.send_signal(signal.SIGTERM)
             try:
@@ -116,17 +116,17 @@ class Server:
     def ready(self, patience=READY_S):
         give_up = time.monotonic() + patience
         while time.monotonic() < give_up and self.alive():
-            if ask(self.url, "GET", "/api/ready", timeout=2).end == ACK:
+            if send_request(self.url, "GET", "/api/ready", timeout=2).end == ACK:
                 return True
             time.sleep(0.02)
         return False
 
     def listened(self):
-        """Whether this life has come so far as to say where it listens."""
+        """Whether this process has printed its address."""
         return self.out.stat().st_size > 0
 
-    def look_after(self):
-        """Starts it again when it has ended. An end that no fault explains is a violation."""
+    def restart_if_ended(self):
+        """Restarts it when it has ended. An end that no fault explains is a violation."""
         with self.lock:
             if self.process is None or self.process.poll() is None or self.down:
                 return
@@ -134,7 +134,7 @@ class Server:
             if code != -signal.SIGKILL:
                 self.ended("itself")
                 if code == STOPPED and self.world.kind == "postgres" and not self.listened():
-                    self.world.count("starts refused")  # the database was not there just then
+                    self.world.count("starts refused")  # the database was not available
                     time.sleep(0.1)
                 elif code not in self.allowed:
                     self.world.violation("died", f"{self.name} ended by itself with {code}: " +
@@ -143,21 +143,21 @@ class Server:
 
 
 class SharedServer(Server):
-    """One of several: now and then it only takes jobs in, and leaves all of them to the others."""
+    """One of several servers; some of its processes create jobs and run none."""
     IDLE = 0.4
 
 
 class Worker(Server):
-    """One `aetheris worker`: it makes no jobs and tells of none, but answers whether it is ready."""
+    """One `aetheris worker`: it creates and lists no jobs, but reports whether it is ready."""
     kind = "worker"
-    door = False
+    creates_jobs = False
 
 
 class World:
     kind = ""
 
     def __init__(self, seed, kinds):
-        self.seed, self.chance = seed, random.Random(f"world {seed} {self.kind}")
+        self.seed, self.generator = seed, random.Random(f"world {seed} {self.kind}")
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix=f"aetheris-chaos-{self.kind}-"))
         self.begun = False
         self.counts = {}
@@ -172,17 +172,17 @@ class World:
         self.env = {**clean_environment(), **sanitizer("detect_leaks=0"), "SHOP_URL": self.shop_url,
                     "PRINTS": str(self.folder / "prints.txt"), "NO_COLOR": "1"}
         self.servers = [kind(self, n) for n, kind in enumerate(kinds)]
-        self.doors = [server for server in self.servers if server.door]
+        self.creators = [server for server in self.servers if server.creates_jobs]
         self.write_urls()
         self.keeping = True
         self.keeper = threading.Thread(target=self.keep, daemon=True)
 
     def write_urls(self):
         path = self.folder / "urls.new"
-        path.write_text("\n".join(server.url for server in self.doors) + "\n")
+        path.write_text("\n".join(server.url for server in self.creators) + "\n")
         path.rename(self.folder / "urls")
 
-    def begin(self):
+    def start(self):
         self.open_store()
         for server in self.servers:
             server.start()
@@ -195,7 +195,7 @@ class World:
         while self.keeping:
             for server in self.servers:
                 if not server.busy:
-                    server.look_after()
+                    server.restart_if_ended()
             time.sleep(0.02)
 
     def note(self, what, **fields):
@@ -209,18 +209,18 @@ class World:
         with self.lock:
             self.violations.append((kind, text))
 
-    def idle(self, door=False):
-        """A server that no fault has (`door`: one that takes jobs in); it is the caller's until `busy` is false again."""
+    def idle(self, creates_jobs=False):
+        """A server that no fault uses (`creates_jobs`: one that creates jobs), reserved until `busy` is false again."""
         with self.lock:
-            free = [server for server in (self.doors if door else self.servers) if not server.busy and server.alive()]
+            free = [server for server in (self.creators if creates_jobs else self.servers) if not server.busy and server.alive()]
             if not free:
                 return None
-            server = self.chance.choice(free)
+            server = self.generator.choice(free)
             server.busy = True
             return server
 
     def heal(self):
-        """Nothing is broken any longer, every process is a new one."""
+        """Ends all faults and waits for every process."""
         for server in self.servers:
             with server.lock:
                 server.busy, server.down = False, False
@@ -248,9 +248,9 @@ class World:
 
 
 class SqliteWorld(World):
-    """One process owns the store; its file is on a disk of its own when we may mount one, so that it can be filled."""
+    """One process owns the store; its file is on a separate disk, if one can be mounted, so that it can be filled."""
     kind = "sqlite"
-    lease_s = 0.0  # whoever opens the store ends every earlier lease
+    lease_s = 0.0  # opening the store ends every earlier lease
 
     def __init__(self, seed):
         super().__init__(seed, [Server])
@@ -279,8 +279,8 @@ class PostgresWorld(World):
     kind = "postgres"
     lease_s = 30.0
 
-    def __init__(self, seed, doors=2, workers=2):
-        super().__init__(seed, [SharedServer if doors > 1 else Server] * doors + [Worker] * workers)
+    def __init__(self, seed, creators=2, workers=2):
+        super().__init__(seed, [SharedServer if creators > 1 else Server] * creators + [Worker] * workers)
 
     def open_store(self):
         self.postgres = Postgres(CONNECTIONS * len(self.servers) + 20)

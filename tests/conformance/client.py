@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""The client of a conformance scenario: the built program, with an agents file that names the scenario's server.
+"""The client of a conformance scenario: the built program, with an agents file that names the server of the scenario.
 
-  client.py URL      the suite sets MCP_CONFORMANCE_SCENARIO and, for some, MCP_CONFORMANCE_CONTEXT; run.py CONFORMANCE_TURNS
+  client.py URL      the suite sets MCP_CONFORMANCE_SCENARIO and sometimes MCP_CONFORMANCE_CONTEXT; run.py CONFORMANCE_TURNS
 
-It does what a user would: `aetheris check` meets the server and pins its tools, and `aetheris run` calls them, each in a step of
-its own. Which tools there are stands in the lock file, as for everybody. Where a server asks people while its call is open, the job is run by
-`aetheris serve`, which is there when they answer. Nothing here speaks MCP.
+It does what a user would: `aetheris check` connects to the server and pins its tools, and `aetheris run` calls them, each in its
+own step. The tools are read from the lock file. Where a server asks users while its call is open, `aetheris serve` runs the job,
+because it is still running when they answer. Nothing here implements MCP.
 """
 import contextlib
 import fcntl
@@ -21,23 +21,23 @@ BIN = os.environ.get("AETHERIS_BIN", str(ROOT / "build/release/aetheris"))
 PATIENCE = 60
 AT_ONCE = 3  # the suite starts a client for each scenario at the same moment
 ROUNDS = 20  # of questions
-WAITS = 4    # what `run` ends with when its job waits for somebody
+WAITS = 4    # the exit code of `run` when its job waits for an answer
 EXAMPLES = {"string": "a", "integer": 1, "number": 1, "boolean": True, "array": [], "object": {}, "null": None}
 
 
 def example(schema):
-    """Arguments that an input schema of the suite takes."""
+    """Arguments that an input schema of the suite accepts."""
     required = schema.get("required", [])
     return {name: EXAMPLES[kind["type"]] for name, kind in schema.get("properties", {}).items() if name in required and "type" in kind}
 
 
 def calls(tools):
-    """(tool, arguments) in order: what the scenario says, else each tool once."""
+    """(tool, arguments) in order: those of the scenario, otherwise each tool once."""
     context = json.loads(os.environ.get("MCP_CONFORMANCE_CONTEXT") or "{}")
     if "toolCalls" in context:
         return [(call["name"], call["arguments"]) for call in context["toolCalls"]]
     schemas = {tool["name"]: tool["inputSchema"] for tool in tools}
-    if "json_schema_echo" in schemas:  # it wants to see what we kept of another tool's schema
+    if "json_schema_echo" in schemas:  # it expects the stored schema of another tool
         return [("json_schema_echo", {"schema": schemas["json_schema_2020_12_tool"]})]
     return [(name, example(schema)) for name, schema in schemas.items()]
 
@@ -77,16 +77,16 @@ def service(folder):
 
 
 def take_turn():
-    """Holds one of a few locks in run.py's folder until the process ends."""
+    """Takes one of a few locks in the folder of run.py until the process ends."""
     lock = open(pathlib.Path(os.environ["CONFORMANCE_TURNS"]) / f"turn-{os.getpid() % AT_ONCE}", "w")
     fcntl.flock(lock, fcntl.LOCK_EX)
     return lock
 
 
 def answered(folder):
-    """Fills in what tools ask in the middle of their calls, as it is asked for."""
-    asked = json.loads(subprocess.run([BIN, "approvals", "--json"], cwd=folder, stdout=subprocess.PIPE, timeout=PATIENCE).stdout)
-    for one in asked["approvals"]:
+    """Answers the questions of tools during their calls."""
+    waiting = json.loads(subprocess.run([BIN, "approvals", "--json"], cwd=folder, stdout=subprocess.PIPE, timeout=PATIENCE).stdout)
+    for one in waiting["approvals"]:
         form = one["question"]["schema"]
         usual = {name: kind["default"] for name, kind in form.get("properties", {}).items() if "default" in kind}
         aetheris(folder, "approve", one["id"], "--arguments", json.dumps({**example(form), **usual}))
@@ -107,7 +107,7 @@ def main():
                 if code != WAITS:
                     return code
                 answered(folder)
-        print(f"client.py: asked for more than {ROUNDS} times", file=sys.stderr, flush=True)
+        print(f"client.py: input was requested more than {ROUNDS} times", file=sys.stderr, flush=True)
         return WAITS
 
 

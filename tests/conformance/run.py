@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""The conformance suite of MCP (npm @modelcontextprotocol/conformance) against our client and our server, in both eras.
+"""The MCP conformance suite (npm @modelcontextprotocol/conformance) against our client and our server, for both protocol eras.
 
   ./dev conformance [--only WORDS] [--quick] [--keep FOLDER]
 
-Each scenario that a revision requires is run at that revision's wire version, and those that it lists beside. baseline.yml beside
-this file lists what we do not pass, each with its reason: a check that fails and is not listed is a failure, and so is an entry that
-fails nowhere any more. The client is client.py; the server is `aetheris serve agents.yaml`. `--only` judges the scenarios whose
-`LEG NAME REVISION` has the words in it, `--quick` all but those of OAuth. The suite runs the scenarios of a client all at once and gives
-some answers half a second: what fails is run once more, alone. Says `ok NAME` or `not ok NAME` per scenario, and ends with a line for
-each revision and one for all:
+Each scenario that a revision requires, and those that it lists in addition, is run at the wire version of the revision.
+baseline.yml lists the expected failures with their reasons: a failing check that is not listed is a failure, and so is an entry
+that no longer fails. The client is client.py; the server is `aetheris serve agents.yaml`. `--only` checks the scenarios whose
+`LEG NAME REVISION` contains the words, `--quick` all without OAuth. The suite runs the client scenarios concurrently and allows
+some answers half a second, so a failed scenario is run once more, alone. Prints `ok NAME` or `not ok NAME` for each scenario, and
+ends with a line for each revision and one for all:
 
     client: N passed, M expected failures; server: N passed, M expected failures
 """
@@ -33,11 +33,11 @@ BIN = os.environ.get("AETHERIS_BIN", str(ROOT / "build/release/aetheris"))
 ERAS = ("2025-11-25", "2026-07-28")
 LEGS = ("client", "server")
 OAUTH = "auth/"
-SCENARIO_S = 300  # a scenario may take so long
+SCENARIO_S = 300  # time limit of a scenario
 SUITE_S = 600     # … and a part of the suite
 AT_ONCE = 2
-AGAIN_MAX = 12    # scenarios; when more fail, it is not for want of time
-SHOWN_MAX = 400   # characters of what a program said
+AGAIN_MAX = 12    # scenarios; if more fail, time is not the cause
+SHOWN_MAX = 400   # characters of the output of a program
 
 
 def suite(*words):
@@ -49,7 +49,7 @@ def suite(*words):
 
 
 def scenarios(era):
-    """(leg, scenario) of all that the revision requires, and of all that it lists beside."""
+    """(leg, scenario) of all that the revision requires, and of all that it lists in addition."""
     leg, found = None, []
     for line in suite("list", "--requirements", era).stdout.splitlines():
         if heading := re.match(r"(Server|Client) scenarios", line):
@@ -71,7 +71,7 @@ def baseline():
         if heading := re.fullmatch(r"(client|server):", line):
             leg = heading[1]
         elif entry := re.fullmatch(r"  - (\S+)\s+# (.+)", line):
-            assert leg and (leg, entry[1]) not in entries, f"baseline.yml:{number}: said twice"
+            assert leg and (leg, entry[1]) not in entries, f"baseline.yml:{number}: listed twice"
             entries[leg, entry[1]] = entry[2]
         elif line.strip() and not line.lstrip().startswith("#"):
             raise SystemExit(f"baseline.yml:{number}: an entry is `  - SCENARIO[:CHECK]  # reason`")
@@ -79,11 +79,11 @@ def baseline():
 
 
 def failed_checks(folder):
-    """[(check, why)] of one scenario, whose folder the suite has written."""
+    """[(check, reason)] of one scenario, from the folder that the suite has written."""
     checks = json.loads((folder / "checks.json").read_text())
     failed = [(one["id"], one.get("errorMessage") or one["description"]) for one in checks if one["status"] == "FAILURE"]
     ended = folder / "stderr.txt"
-    # Whatever the scenario says of it: a client that ended with an error has not done what it was to do.
+    # A client that exited with an error has failed, whatever the scenario reports.
     if not failed and ended.exists() and (said := re.search(r"^client\.py: .*", ended.read_text(), re.M)):
         failed = [("client", said[0])]
     if not checks:
@@ -92,7 +92,7 @@ def failed_checks(folder):
 
 
 def part(leg, era, url, out, name=None):
-    """Runs all scenarios of a leg and a revision, or one: ({scenario: [(check, why)]}, the end of what the suite said)."""
+    """Runs all scenarios of a leg and a revision, or one: ({scenario: [(check, reason)]}, the end of the output of the suite)."""
     how = ["--command", f"{sys.executable} -B {HERE / 'client.py'}"] if leg == "client" else ["--url", url]
     which = ["--scenario", name, "--spec-version", era, "--force"] if name else ["--requirements", era]
     said = suite(leg, *how, *which, "--timeout", str(1000 * SCENARIO_S), "-o", str(out))
@@ -105,7 +105,7 @@ def part(leg, era, url, out, name=None):
 
 @contextlib.contextmanager
 def serving(folder):
-    """Gives the URL of our server."""
+    """Yields the URL of our server."""
     env = {k: v for k, v in os.environ.items() if not k.startswith("AETHERIS_")}
     log = pathlib.Path(folder) / "serve.log"
     with open(log, "w") as out:
@@ -153,7 +153,7 @@ def run(wanted, known, url, folder):
 
 
 def report(wanted, results, known, used):
-    """Says how each scenario ended; gives {(era, leg): [passed, expected failures]} and how many failed."""
+    """Prints the result of each scenario. Returns {(era, leg): [passed, expected failures]} and the number of failures."""
     tally, bad = {(era, leg): [0, 0] for era in ERAS for leg in LEGS}, 0
     for leg, name, era in wanted:
         failed = results[leg, name, era]

@@ -1,6 +1,6 @@
-"""Official clients and servers that tests hold ours against: installed once, from tests/oracles, below build/.
+"""Official clients and servers for comparison: installed once, from tests/oracles, below build/.
 
-Not a test: tests import it. `modules()` gives the folder with the packages, `node()` the Node that they run on.
+Not a test: tests import it. `modules()` returns the folder with the packages, `node()` the Node that runs them.
 """
 import fcntl
 import hashlib
@@ -15,7 +15,7 @@ FILES = ["package.json", "package-lock.json", ".npmrc"]
 
 
 def modules():
-    """The folder that has node_modules with exactly what package-lock.json says. Installs it if it is not there."""
+    """The folder with node_modules as in package-lock.json. Installs it if it is missing."""
     stamp = hashlib.sha256(b"".join((PINNED / name).read_bytes() for name in FILES)).hexdigest()[:16]
     folder = ROOT / "build/oracles" / stamp
     folder.mkdir(parents=True, exist_ok=True)

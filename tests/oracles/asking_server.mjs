@@ -1,8 +1,9 @@
-// A server of MCP, made of its official SDK, whose tools ask a person without saying in which call: over HTTP, on the stream of GET.
+// An MCP server, built with the official SDK, whose tools send questions to the user on the GET stream over HTTP. Such a question
+// does not name the call that it belongs to.
 //   asking_server.mjs MODULES     prints its URL
 //
-// ask    asks, and says what it was told
-// later  closes the stream of GET first, and asks when there is one again
+// ask    sends a question and returns the answer
+// later  closes the GET stream first, and sends the question when a new one is open
 import { randomUUID } from "node:crypto";
 import { createServer } from "node:http";
 import { createRequire } from "node:module";
@@ -16,13 +17,13 @@ const { CallToolRequestSchema, ListToolsRequestSchema } = require("@modelcontext
 const FORM = { message: "Who?", requestedSchema: { type: "object", properties: { mail: { type: "string", format: "email" } } } };
 const PATIENCE = 60_000;
 const sessions = new Map();
-let streams = 0; // of GET, that were opened
+let streams = 0; // GET streams opened so far
 
 async function streamAfter(before) {
   while (streams === before) await new Promise((resolve) => setTimeout(resolve, 20));
 }
 
-async function begin() {
+async function openSession() {
   const server = new Server({ name: "asking", version: "1" }, { capabilities: { tools: {} } });
   const transport = new StreamableHTTPServerTransport({
     sessionIdGenerator: randomUUID, onsessioninitialized: (id) => sessions.set(id, transport) });
@@ -34,8 +35,8 @@ async function begin() {
       transport.closeStandaloneSSEStream();
       await streamAfter(before);
     }
-    const said = await server.elicitInput(FORM, { timeout: PATIENCE });
-    return { content: [{ type: "text", text: `${said.action} ${said.content?.mail ?? ""}`.trim() }] };
+    const reply = await server.elicitInput(FORM, { timeout: PATIENCE });
+    return { content: [{ type: "text", text: `${reply.action} ${reply.content?.mail ?? ""}`.trim() }] };
   });
   await server.connect(transport);
   return transport;
@@ -44,7 +45,7 @@ async function begin() {
 const listener = createServer(async (request, response) => {
   const id = request.headers["mcp-session-id"];
   if (id && !sessions.has(id)) return response.writeHead(404).end();
-  const transport = sessions.get(id) ?? await begin();
+  const transport = sessions.get(id) ?? await openSession();
   const done = transport.handleRequest(request, response);
   if (request.method === "GET") streams += 1;
   await done;

@@ -1,5 +1,5 @@
-// The official client of MCP, of 2025 and without elicitation: makes the calls that stand on standard input, [{name, arguments}],
-// and prints their results. JOB in arguments is the job that the last call of an agent made.
+// The official MCP client, protocol of 2025, without elicitation. Reads calls from standard input, [{name, arguments}], makes them
+// and prints their results. JOB in arguments is replaced by the job that the last call of an agent created.
 //   mcp_calls.mjs MODULES URL
 import { createRequire } from "node:module";
 import { join } from "node:path";

@@ -1,4 +1,4 @@
-// The official client of MCP against our server: list, call, read, tasks. Says `ok NAME` for each.
+// The official MCP client against our server: list, call, read, tasks. Prints `ok NAME` for each check.
 //   mcp_client.mjs MODULES http URL [KEY]  |  mcp_client.mjs MODULES stdio PROGRAM WORDS…
 import assert from "node:assert/strict";
 import { createRequire } from "node:module";
@@ -27,37 +27,37 @@ async function check(name, body) {
   console.log("ok " + name);
 }
 
-await check("it knows who we are", async () => {
+await check("the client reads name and capabilities of the server", async () => {
   assert.equal(client.getServerVersion().name, "aetheris");
   assert.ok(client.getServerCapabilities().tools && client.getServerCapabilities().resources);
   await client.ping();
 });
-await check("it lists tools", async () => {
+await check("the client lists tools", async () => {
   const { tools } = await client.listTools();
   const names = tools.map((tool) => tool.name);
   assert.ok(names.includes("echo") && names.includes("aetheris_job"), names.join(" "));
 });
 let job;
-await check("it calls an agent", async () => {
+await check("the client calls an agent", async () => {
   const result = await client.callTool({ name: "echo", arguments: { n: 3 } });
   assert.deepEqual(result.structuredContent, { n: 3 });
   assert.ok(!result.isError);
   job = result._meta["aetheris/job"];
 });
-await check("it is told progress", async () => {
+await check("the client receives progress", async () => {
   const seen = [];
   const result = await client.callTool({ name: "sleeps", arguments: {} }, undefined,
     { onprogress: (progress) => seen.push(progress), resetTimeoutOnProgress: true });
   assert.deepEqual(result.structuredContent, { woke: true });
   assert.ok(seen.length >= 1 && seen.every((one, i) => i === 0 || one.progress > seen[i - 1].progress));
 });
-await check("it is told what went wrong", async () => {
+await check("the client receives errors", async () => {
   assert.ok((await client.callTool({ name: "echo", arguments: { n: "x" } })).isError);
   const failed = await client.callTool({ name: "fails", arguments: {} });
   assert.ok(failed.isError && failed.content[0].text.includes("no_money"));
   await assert.rejects(client.callTool({ name: "nobody", arguments: {} }), { code: -32602 });
 });
-await check("it answers a job that waits", async () => {
+await check("the client answers a waiting job", async () => {
   const waits = await client.callTool({ name: "asks", arguments: {} });
   const id = waits._meta["aetheris/job"];
   assert.equal(waits.structuredContent.status, "waiting");
@@ -65,7 +65,7 @@ await check("it answers a job that waits", async () => {
   const done = await client.callTool({ name: "aetheris_job", arguments: { job_id: id, wait_seconds: 30 } });
   assert.deepEqual(done.structuredContent, { said: 1 });
 });
-await check("it reads resources", async () => {
+await check("the client reads resources", async () => {
   const { resources } = await client.listResources();
   assert.ok(resources.some((one) => one.uri === "aetheris://jobs/" + job));
   assert.equal((await client.listResourceTemplates()).resourceTemplates.length, 3);
@@ -75,7 +75,7 @@ await check("it reads resources", async () => {
   }
   await assert.rejects(client.readResource({ uri: "aetheris://jobs/nobody" }), { code: -32002 });
 });
-await check("it follows a task", async () => {
+await check("the client follows a task", async () => {
   const kinds = [];
   for await (const message of client.experimental.tasks.callToolStream(
     { name: "sleeps", arguments: {} }, undefined, { task: { ttl: 60000 } })) {

@@ -1,5 +1,5 @@
-// The official SDKs of OpenAI and Anthropic, as clients of examples/model-server: each promise a line `ok NAME`.
-// node model_server.mjs MODULES URL: MODULES is the folder that has the SDKs, URL the server's.
+// The official SDKs of OpenAI and Anthropic as clients of examples/model-server. Prints `ok NAME` or `not ok NAME` for each test.
+// node model_server.mjs MODULES URL JOURNAL: the folder with the SDKs, the URL of the server, and the file of its requests.
 import assert from "node:assert/strict";
 import { readFileSync } from "node:fs";
 import { createRequire } from "node:module";
@@ -18,7 +18,7 @@ const user = (content) => [{ role: "user", content }];
 const SCHEMA = { type: "object", properties: {}, additionalProperties: true };
 const functions = (...names) => names.map((name) => ({ type: "function", function: { name, parameters: SCHEMA } }));
 const tools = (...names) => names.map((name) => ({ name, input_schema: SCHEMA }));
-const asked = (words) =>
+const journaled = (words) =>
   readFileSync(journal, "utf8")
     .split("\n")
     .filter((line) => line.includes(words));
@@ -28,19 +28,19 @@ async function collect(stream) {
   return all;
 }
 
-// What the tools of the research scenario say.
-const WORLD = {
+// The results of the tools of the research scenario.
+const RESULTS = {
   fs__list_directory: () => "[FILE] notes.txt\n[DIR] old",
   memory__search_nodes: () => '{"entities":[],"relations":[]}',
-  fs__read_text_file: ({ path }) => `what stands in ${path}`,
+  fs__read_text_file: ({ path }) => `the contents of ${path}`,
   memory__create_entities: () => '[{"name":"finding"}]',
   fs__write_file: ({ path }) => `Successfully wrote to ${path}`,
 };
-const NAMES = Object.keys(WORLD);
+const NAMES = Object.keys(RESULTS);
 const RESEARCH = "Research the folder /data/in.";
 
 for (const streamed of [false, true]) {
-  const how = streamed ? "streamed" : "whole";
+  const how = streamed ? "streamed" : "not streamed";
 
   test(`openai: a loop over tools, two calls at once, ${how}`, async () => {
     const messages = user(RESEARCH);
@@ -59,7 +59,7 @@ for (const streamed of [false, true]) {
       assert.equal(choice.finish_reason, "tool_calls");
       made.push(choice.message.tool_calls.map((call) => call.function.name));
       for (const call of choice.message.tool_calls) {
-        const content = WORLD[call.function.name](JSON.parse(call.function.arguments));
+        const content = RESULTS[call.function.name](JSON.parse(call.function.arguments));
         messages.push({ role: "tool", tool_call_id: call.id, content });
       }
     }
@@ -71,10 +71,10 @@ for (const streamed of [false, true]) {
     ]);
     assert.equal(messages.at(-1).content, "The report is written.");
     const [entities] = messages.filter((one) => one.role === "assistant")[2].tool_calls;
-    assert.match(entities.function.arguments, /what stands in \/data\/in\/notes\.txt/);
+    assert.match(entities.function.arguments, /the contents of \/data\/in\/notes\.txt/);
   });
 
-  test(`anthropic: a loop over tools with thoughts, two calls at once, ${how}`, async () => {
+  test(`anthropic: a loop over tools with thinking, two calls at once, ${how}`, async () => {
     const messages = user(RESEARCH);
     const kinds = [];
     for (;;) {
@@ -95,7 +95,7 @@ for (const streamed of [false, true]) {
       assert.equal(answer.stop_reason, "tool_use");
       const results = answer.content
         .filter((block) => block.type === "tool_use")
-        .map((block) => ({ type: "tool_result", tool_use_id: block.id, content: WORLD[block.name](block.input) }));
+        .map((block) => ({ type: "tool_result", tool_use_id: block.id, content: RESULTS[block.name](block.input) }));
       messages.push({ role: "user", content: results });
     }
     assert.deepEqual(kinds, [
@@ -108,7 +108,7 @@ for (const streamed of [false, true]) {
   });
 }
 
-test("both: the answer that is streamed is the answer that is whole", async () => {
+test("both: the streamed answer equals the complete answer", async () => {
   const chat = { model: "research", messages: user(RESEARCH), tools: functions(...NAMES) };
   const whole = await openai().chat.completions.create(chat);
   const streamed = await openai().chat.completions.stream(chat).finalChatCompletion();
@@ -125,13 +125,13 @@ test("both: the answer that is streamed is the answer that is whole", async () =
     thinking: { type: "adaptive" },
   };
   const message = await anthropic().messages.create(params);
-  const pieces = await anthropic().messages.stream(params).finalMessage();
+  const collected = await anthropic().messages.stream(params).finalMessage();
   const plain = (value) => JSON.parse(JSON.stringify({ ...value, usage: value.usage.output_tokens }));
-  delete pieces.parsed_output;
-  assert.deepEqual(plain(pieces), plain(message));
+  delete collected.parsed_output;
+  assert.deepEqual(plain(collected), plain(message));
 });
 
-test("openai: chunks come as documented, and usage comes last", async () => {
+test("openai: chunks have the documented order, and usage is last", async () => {
   const params = { model: "instant", messages: user("2 turns"), tools: functions("echo"), stream: true };
   const chunks = await collect(
     await openai().chat.completions.create({ ...params, stream_options: { include_usage: true } }),
@@ -148,7 +148,7 @@ test("openai: chunks come as documented, and usage comes last", async () => {
   assert.ok(without.every((chunk) => chunk.usage === undefined && chunk.choices.length === 1));
 });
 
-test("anthropic: events come in the documented order", async () => {
+test("anthropic: events have the documented order", async () => {
   const params = { model: "instant", max_tokens: 99, messages: user("2 turns"), tools: tools("echo"), stream: true };
   const events = await collect(await anthropic().messages.create(params));
   const types = events.map((event) => event.type).filter((type, index, all) => type !== all[index - 1]);
@@ -165,7 +165,7 @@ test("anthropic: events come in the documented order", async () => {
   assert.match(await response.text(), /\nevent: ping\ndata: {"type":"ping"}\n\n/);
 });
 
-test("openai: a refusal is a refusal", async () => {
+test("openai: a refusal is returned as refusal", async () => {
   const params = { model: "structured", messages: user("refuse this") };
   const whole = await openai().chat.completions.create(params);
   assert.equal(whole.choices[0].message.refusal, "I do not talk about that.");
@@ -174,7 +174,7 @@ test("openai: a refusal is a refusal", async () => {
   assert.equal(streamed.choices[0].message.refusal, "I do not talk about that.");
 });
 
-test("anthropic: a refusal is a stop reason", async () => {
+test("anthropic: a refusal is returned as stop reason", async () => {
   const params = { model: "structured", max_tokens: 99, messages: user("refuse this") };
   for (const answer of [
     await anthropic().messages.create(params),
@@ -215,7 +215,7 @@ test("anthropic: structured output is parsed", async () => {
   assert.deepEqual(JSON.parse(answer.content[0].text), { city: "Oslo", degrees: 21 });
 });
 
-test("both: limits end an answer", async () => {
+test("both: token limits and stop sequences end an answer", async () => {
   const cut = await openai().chat.completions.create({
     model: "storm",
     messages: user("slow"),
@@ -234,7 +234,7 @@ test("both: limits end an answer", async () => {
   assert.equal(short.stop_sequence, "quick");
 });
 
-test("both: a call may be cut off in its arguments", async () => {
+test("both: the token limit can end an answer within the arguments of a call", async () => {
   const chat = { model: "storm", messages: user("broken call"), tools: functions("do") };
   const [choice] = (await openai().chat.completions.create(chat)).choices;
   assert.equal(choice.finish_reason, "length");
@@ -246,7 +246,7 @@ test("both: a call may be cut off in its arguments", async () => {
   assert.equal(events.at(-2).delta.stop_reason, "max_tokens");
 });
 
-test("both: parallel calls can be forbidden, and calls at all", async () => {
+test("both: parallel calls and all calls can be disabled", async () => {
   const chat = { model: "research", messages: user(RESEARCH), tools: functions(...NAMES) };
   const one = await openai().chat.completions.create({ ...chat, parallel_tool_calls: false });
   assert.equal(one.choices[0].message.tool_calls.length, 1);
@@ -261,7 +261,7 @@ test("both: parallel calls can be forbidden, and calls at all", async () => {
   );
 });
 
-test("openai: errors are the SDK's error classes", async () => {
+test("openai: errors have the error classes of the SDK", async () => {
   const ask = (content, client = openai()) =>
     client.chat.completions.create({ model: "storm", messages: user(content) });
   await assert.rejects(ask("rate limit 1"), (error) => {
@@ -280,7 +280,7 @@ test("openai: errors are the SDK's error classes", async () => {
   await assert.rejects(wrong, (error) => error instanceof OpenAI.BadRequestError && error.param === "messages");
 });
 
-test("anthropic: errors are the SDK's error classes", async () => {
+test("anthropic: errors have the error classes of the SDK", async () => {
   const ask = (content, client = anthropic(), rest = {}) =>
     client.messages.create({ model: "storm", max_tokens: 99, messages: user(content), ...rest });
   await assert.rejects(ask("rate limit 2"), (error) => {
@@ -304,7 +304,7 @@ test("anthropic: errors are the SDK's error classes", async () => {
   await assert.rejects(ask("x", anthropic(), { max_tokens: 0 }), Anthropic.BadRequestError);
 });
 
-test("both: an error event in mid-stream is an error of the SDK", async () => {
+test("both: an error event within a stream raises an error of the SDK", async () => {
   const chat = await openai().chat.completions.create({
     model: "storm",
     messages: user("error event 1"),
@@ -319,7 +319,7 @@ test("both: an error event in mid-stream is an error of the SDK", async () => {
   );
 });
 
-test("both: a stream that is cut off, and one that is garbage, is not taken for an answer", async () => {
+test("both: a truncated or invalid stream is not accepted as an answer", async () => {
   for (const words of ["cut", "garbage"]) {
     const chat = openai().chat.completions.stream({ model: "storm", messages: user(`${words} 3`) });
     await assert.rejects(chat.finalChatCompletion());
@@ -333,7 +333,7 @@ test("both: a stream that is cut off, and one that is garbage, is not taken for 
   }
 });
 
-test("both: the SDKs try again, and wait as long as Retry-After says", async () => {
+test("both: the SDKs retry after the time in Retry-After", async () => {
   const began = performance.now();
   const chat = await openai({ maxRetries: 1 }).chat.completions.create({
     model: "storm",
@@ -346,11 +346,11 @@ test("both: the SDKs try again, and wait as long as Retry-After says", async () 
   const message = await anthropic({ maxRetries: 1 }).messages.create(params);
   assert.equal(message.content[0].text, "Now there is room.");
   assert.ok(performance.now() - again >= 1000);
-  const counts = asked('"fail 429"').map((line) => JSON.parse(line).headers["x-stainless-retry-count"]);
+  const counts = journaled('"fail 429"').map((line) => JSON.parse(line).headers["x-stainless-retry-count"]);
   assert.ok(counts.length >= 2, "the journal counts who was told to wait");
 });
 
-test("both: a client that hangs up in mid-stream leaves the server as it was", async () => {
+test("both: a client that disconnects within a stream does not affect the server", async () => {
   const chat = await openai().chat.completions.create({ model: "storm", messages: user("slow"), stream: true });
   for await (const chunk of chat) if (chunk.choices[0].delta.content) chat.controller.abort();
   const stream = anthropic().messages.stream({ model: "storm", max_tokens: 99, messages: user("slow") });
@@ -370,7 +370,7 @@ test("both: models are listed", async () => {
   await assert.rejects(openai().models.retrieve("nobody"), OpenAI.NotFoundError);
 });
 
-test("anthropic: thoughts come back as they were given, or are refused", async () => {
+test("anthropic: thinking blocks must be returned unchanged", async () => {
   const model = "research";
   const thinking = { type: "enabled", budget_tokens: 1024 };
   const params = { model, max_tokens: 4000, thinking, tools: tools(...NAMES) };
@@ -383,7 +383,7 @@ test("anthropic: thoughts come back as they were given, or are refused", async (
     const results = uses.map((block) => ({
       type: "tool_result",
       tool_use_id: block.id,
-      content: WORLD[block.name](block.input),
+      content: RESULTS[block.name](block.input),
     }));
     messages.push({ role: "assistant", content: answer.content }, { role: "user", content: results });
   }
@@ -399,13 +399,13 @@ test("anthropic: thoughts come back as they were given, or are refused", async (
   const invalid = /Invalid `signature` in `thinking` block/;
   await refused((m) => (m[1].content[0].thinking += "!"), invalid);
   await refused((m) => (m[1].content[0].signature = "AAAA"), invalid);
-  await refused((m) => m[5].content.splice(1, 1), invalid); // the redacted one is lost
+  await refused((m) => m[5].content.splice(1, 1), invalid); // without the redacted block
   await refused((m) => (m[5].content[1].data = "AAAA"), /Invalid `data` in `redacted_thinking` block/);
   await refused((m) => m[5].content.splice(0, 2), /Expected `thinking` or `redacted_thinking`, but found `tool_use`/);
   await anthropic().messages.create({ ...params, messages });
 });
 
-test("anthropic: what stood before an earlier breakpoint was read from the cache", async () => {
+test("anthropic: the text before an earlier breakpoint is read from the cache", async () => {
   const system = [{ type: "text", text: "Long words. ".repeat(200), cache_control: { type: "ephemeral" } }];
   const ask = (messages) => anthropic().messages.create({ model: "storm", max_tokens: 99, system, messages });
   const first = (await ask(user("slow"))).usage;

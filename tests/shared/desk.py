@@ -1,6 +1,4 @@
-"""What tests of agents with the real program have in common: a folder, a till that counts what it was asked to do, and the
-scripted model server.
-"""
+"""The base of tests of agents: a folder, a shop (an HTTP service that counts its payments) and the scripted model server."""
 import collections
 import functools
 import http.server
@@ -14,47 +12,47 @@ import sys
 import tempfile
 import threading
 
-import cli
+from shared import home
+from shared.program import BIN, ROOT
 
-ROOT, BIN = cli.ROOT, cli.BIN
 SERVER = ROOT / "examples/model-server/server.mjs"
 SCENARIOS = SERVER.parent / "scenarios"
 PATIENCE = 120
 
 
-class Till(http.server.ThreadingHTTPServer):
-    """Tells of orders, and pays what is posted to it: a repeated key is answered as the first time, and pays nothing."""
+class Shop(http.server.ThreadingHTTPServer):
+    """Returns orders and executes payments. A repeated key gets the first answer and pays nothing."""
 
     def __init__(self):
-        super().__init__(("127.0.0.1", 0), Customer)
+        super().__init__(("127.0.0.1", 0), ShopRequest)
         self.lock = threading.Lock()
-        self.says = {}  # path: what is said there instead of an order
+        self.answers = {}  # path: the answer there instead of an order
         self.receipt = lambda body: {"ok": True, "of": body}
-        self.paying = lambda: None  # called with each effect
+        self.on_payment = lambda: None  # called with each effect
         self.url = f"http://127.0.0.1:{self.server_port}"
-        self.forget()
+        self.reset()
         threading.Thread(target=self.serve_forever, daemon=True).start()
 
-    def forget(self):
+    def reset(self):
         self.done = {}  # key: answer
         self.paid = []  # (path, body) of each effect
-        self.asked = []  # (path, key) of each request
+        self.requests = []  # (path, key) of each request
         self.tokens = set()
 
     @property
     def effects(self):
-        """How many, by path."""
+        """The number of effects, by path."""
         return collections.Counter(path for path, _ in self.paid)
 
     def handle_error(self, *_):
-        pass  # whoever asked was killed
+        pass  # the client was killed
 
     def close(self):
         self.shutdown()
         self.server_close()
 
 
-class Customer(http.server.BaseHTTPRequestHandler):
+class ShopRequest(http.server.BaseHTTPRequestHandler):
     def answer(self, value):
         body = json.dumps(value).encode()
         self.send_response(200)
@@ -64,40 +62,41 @@ class Customer(http.server.BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def do_GET(self):
-        till = self.server
-        with till.lock:
-            till.asked.append((self.path, None))
-        self.answer(till.says.get(self.path) or {"id": self.path.rsplit("/", 1)[1], "total": 12})
+        shop = self.server
+        with shop.lock:
+            shop.requests.append((self.path, None))
+        self.answer(shop.answers.get(self.path) or {"id": self.path.rsplit("/", 1)[1], "total": 12})
 
     def do_POST(self):
-        till = self.server
+        shop = self.server
         body = json.loads(self.rfile.read(int(self.headers["content-length"])))
         key = self.headers["idempotency-key"]
-        with till.lock:
-            till.asked.append((self.path, key))
-            till.tokens.add(self.headers["authorization"])
-            if key not in till.done:
-                till.paid.append((self.path, body))
-                till.done[key] = till.receipt(body)
-                till.paying()
-        self.answer(till.done[key])
+        with shop.lock:
+            shop.requests.append((self.path, key))
+            shop.tokens.add(self.headers["authorization"])
+            if key not in shop.done:
+                shop.paid.append((self.path, body))
+                shop.done[key] = shop.receipt(body)
+                shop.on_payment()
+        self.answer(shop.done[key])
 
     def log_message(self, *_):
         pass
 
 
 class Desk:
-    """The folder, the till and a model server that plays `scenarios`. No text of `secrets` is ever shown."""
+    """The folder, the shop and a model server that plays `scenarios`. No command may print a text of `secrets`."""
+    program = BIN
 
     def __init__(self, secrets, *scenarios):
         self.path = pathlib.Path(tempfile.mkdtemp(prefix="aetheris-desk-"))
-        self.till, self.secrets = Till(), secrets
+        self.shop, self.secrets = Shop(), secrets
         self.scenarios = [word for path in scenarios for word in ("--scenario", path)]
         self.env = {k: v for k, v in os.environ.items() if not k.startswith("AETHERIS_")}
 
     def open_models(self, *words):
         """Its URL."""
-        words = ["node", SERVER, "--journal", self.path / "asked.jsonl", *self.scenarios, *words]
+        words = ["node", SERVER, "--journal", self.path / "requests.jsonl", *self.scenarios, *words]
         self.models = subprocess.Popen(words, stdout=subprocess.PIPE, text=True, stdin=subprocess.DEVNULL)
         return self.models.stdout.readline().split()[-1]
 
@@ -108,11 +107,11 @@ class Desk:
 
     def close(self):
         self.close_models()
-        self.till.close()
+        self.shop.close()
         shutil.rmtree(self.path, ignore_errors=True)
 
     def run(self, *words, code=None, **env):
-        done = subprocess.run([BIN, *words], cwd=self.path, env={**self.env, **env}, capture_output=True, text=True,
+        done = subprocess.run([self.program, *words], cwd=self.path, env={**self.env, **env}, capture_output=True, text=True,
                               timeout=PATIENCE, stdin=subprocess.DEVNULL)
         assert code is None or done.returncode == code, f"{words}: exit {done.returncode}\n{done.stdout}\n{done.stderr}"
         assert not any(secret in done.stdout + done.stderr for secret in self.secrets), "a secret was shown"
@@ -121,41 +120,41 @@ class Desk:
     def start(self, agent, given, job, *words, code=None, **env):
         return self.run("run", "agents.yaml", agent, "--job-id", job, *words, "--input", json.dumps(given), code=code, **env)
 
-    def asked_models(self):
-        path = self.path / "asked.jsonl"
+    def model_requests(self):
+        path = self.path / "requests.jsonl"
         return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
     def approvals(self):
         return json.loads(self.run("approvals", "--json", code=0).stdout)["approvals"]
 
     def events(self, job="t"):
-        """None when there is no such job."""
-        said = self.run("events", job, "--json")
-        return json.loads(said.stdout)["events"] if said.returncode == 0 else []
+        """The events of a job; [] if it does not exist."""
+        result = self.run("events", job, "--json")
+        return json.loads(result.stdout)["events"] if result.returncode == 0 else []
 
-    def proved(self, job="t", status="completed"):
-        seen = json.loads(self.run("job", job, "--json", code=0).stdout)
-        assert seen["status"] == status, seen
+    def expect_verified(self, job="t", status="completed"):
+        body = json.loads(self.run("job", job, "--json", code=0).stdout)
+        assert body["status"] == status, body
         self.run("verify", job, code=0)
-        return seen
+        return body
 
 
-def hits(done):
-    """The failpoints that a traced run came by, each once."""
+def failpoint_hits(done):
+    """The failpoints that a traced run reached, each once."""
     return list(dict.fromkeys(re.findall(r"failpoint (\S+@\d+)", done.stderr)))
 
 
-def dying(point):
+def exit_at(point):
     return {"AETHERIS_FAILPOINTS": point.replace("@", "=exit@")}
 
 
-def named(*words):
-    """A job's name, of a failpoint among others."""
+def job_name(*words):
+    """A job id made of words, such as a failpoint."""
     return "-".join(map(str, words)).replace("@", "-").replace(".", "-")
 
 
 def run_tests(area, tests, desk):
-    """Each of them with a desk of its own. Gives the exit code."""
+    """Runs each test with its own desk. Returns the exit code."""
     def at_desk(test):
         @functools.wraps(test)
         def run():
@@ -166,4 +165,4 @@ def run_tests(area, tests, desk):
                 own.close()
         return run
 
-    return cli.run_tests(area, [at_desk(test) for test in tests], " ".join(sys.argv[1:]))
+    return home.run_tests(area, [at_desk(test) for test in tests], " ".join(sys.argv[1:]))

@@ -21,7 +21,7 @@ def joined(*parts):
 
 
 def blinded(blind, content):
-    """H(x): of a job without a blind SHA-256."""
+    """H(x): SHA-256 for a job without a blind."""
     return hashlib.sha256((b"aetheris.blind.v1" + blind.encode() if blind else b"") + content).hexdigest()
 
 
@@ -31,13 +31,13 @@ def idempotency_key(job, blind, payload):
 
 
 def external_key(job, event):
-    """Of a first try whose arguments the plan determined. Schema 1 named the attempt."""
+    """The key of a first try whose arguments the plan determined. In schema 1 it contains the attempt."""
     last = event["attempt_id"] if event["schema"] == 1 else "0"
     return f"aetheris:{job}:{event['payload']['step_id']}:{last}"
 
 
 def declared(job, blind, event, first):
-    """What the fields of a `tool_invocation_started` must hold, by name. `first`: the external key of the first try, or None."""
+    """The expected fields of a `tool_invocation_started`, by name. `first`: the external key of the first try, or None."""
     payload = event["payload"]
     key = idempotency_key(job, blind, payload)
     return {

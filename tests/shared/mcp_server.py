@@ -1,9 +1,9 @@
-"""A small MCP server for tests, in both eras and over both transports, that remembers what it did.
+"""A small MCP server for tests, for both protocol eras and transports, with a journal of its calls.
 
   mcp_server.py --journal FILE [--era legacy|modern] [--http] [--tools FILE]
 
-Every call is a line of JSON in the journal, fsynced before anything else. Over HTTP its URL is the first line of stdout.
-`--tools` names a JSON file {name: {…}} whose members replace those of its tools, and which is read for every listing.
+Every call is one line of JSON in the journal, fsynced before the call runs. Over HTTP the first line of stdout is its URL.
+`--tools` names a JSON file {name: {…}} whose members replace those of its tools. The file is read for every listing.
 """
 import argparse
 import base64
@@ -42,8 +42,8 @@ TOOLS = {
 }
 
 
-def text(said, **more):
-    return {"content": [{"type": "text", "text": said}], **more}
+def text(reply, **more):
+    return {"content": [{"type": "text", "text": reply}], **more}
 
 
 class Server:
@@ -52,7 +52,7 @@ class Server:
         self.modern = options.era == "modern"
         self.started = False
         self.lock = threading.Lock()
-        self.asked = {}  # over HTTP: id -> event, with the answer
+        self.requests = {}  # over HTTP: id -> event, with the answer
 
     def note(self, params):
         meta = params.get("_meta", {})
@@ -72,8 +72,8 @@ class Server:
         return [{"name": name, **{**TOOLS.get(name, {}), **changed.get(name, {})}} for name in sorted({**TOOLS, **changed})
                 if changed.get(name, {}) is not None]
 
-    # `tell` sends a notification, `ask` a request and gives its answer.
-    def answer(self, method, params, tell, ask):
+    # `send_request` returns the answer of the client.
+    def answer(self, method, params, send_notification, send_request):
         if self.modern:
             meta = params.get("_meta", {})
             if method != "server/discover" and META + "clientCapabilities" not in meta:
@@ -96,13 +96,13 @@ class Server:
             stamp = {"resultType": "complete", "ttlMs": 0, "cacheScope": "private"} if self.modern else {}
             return {"result": {"tools": tools[cursor:cursor + 5], **more, **stamp}}
         if method == "tools/call":
-            done = self.call(params, tell, ask)
+            done = self.call(params, send_notification, send_request)
             if self.modern and "result" in done:
                 done["result"].setdefault("resultType", "complete")
             return done
         return {"error": {"code": -32601, "message": f"no method {method}"}}
 
-    def call(self, params, tell, ask):
+    def call(self, params, send_notification, send_request):
         name, args = params["name"], params.get("arguments") or {}
         self.note(params)
         folder = pathlib.Path(self.options.journal).parent
@@ -132,49 +132,49 @@ class Server:
             return {"result": text(str(total), structuredContent={"sum": total})}
         if name == "slow":
             for i in (1, 2):
-                tell("notifications/progress", {"progressToken": params["_meta"]["progressToken"], "progress": i, "total": 2,
-                                                "message": "on the way"})
+                send_notification("notifications/progress", {"progressToken": params["_meta"]["progressToken"], "progress": i, "total": 2,
+                                                             "message": "on the way"})
             return {"result": text("done")}
         if name == "ask":
             if self.modern:
                 return {"result": {"resultType": "input_required", "inputRequests": {
                     "name": {"method": "elicitation/create", "params": {"mode": "form", "message": "Who?"}}}}}
-            said = ask("elicitation/create", {"message": "Who?", "requestedSchema": OBJECT})["action"]
+            reply = send_request("elicitation/create", {"message": "Who?", "requestedSchema": OBJECT})["action"]
             with open(folder / "said", "a") as file:
-                file.write(said + "\n")
-            return {"result": text(said)}
+                file.write(reply + "\n")
+            return {"result": text(reply)}
         if name == "send":
             return {"result": send(args, params.get("inputResponses") or {})}
         if name == "book":
-            said = book(params.get("inputResponses") or {}, params.get("requestState"))
-            while "booked" in json.dumps(said) and (folder / "stop").exists():
+            reply = book(params.get("inputResponses") or {}, params.get("requestState"))
+            while "booked" in json.dumps(reply) and (folder / "stop").exists():
                 time.sleep(0.02)
-            return {"result": said}
+            return {"result": reply}
         if name == "reach":
             host, port = args["address"].split(":")
             return {"result": text(json.dumps({
-                "path": tried(lambda: open(args["path"], "rb").close()),
-                "address": tried(lambda: socket.create_connection((host, int(port)), 5).close())}))}
+                "path": attempt(lambda: open(args["path"], "rb").close()),
+                "address": attempt(lambda: socket.create_connection((host, int(port)), 5).close())}))}
         if name == "secret":
             return {"result": text("it is " + os.environ.get("TOKEN", "?"))}
         if name == "leak":
-            return self.leak(args, params, tell)
+            return self.leak(args, params, send_notification)
         if name == "route":
             return {"result": text("went to " + args["region"])}
         return {"error": {"code": -32602, "message": "unknown tool"}}
 
-    def leak(self, args, params, tell):
-        """Says its secret in all ways that it has: words, values, a failure, an error, how far it is, and on stderr."""
+    def leak(self, args, params, send_notification):
+        """Returns its secret in every possible way: text, values, a failure, an error, progress, and on stderr."""
         secret = os.environ.get("TOKEN") or self.options.token
-        said = " ".join(spellings(secret)) + f" {json.dumps(dict(os.environ)) if not self.options.http else secret}"
-        print(said, file=sys.stderr, flush=True)
-        tell("notifications/progress", {"progressToken": params["_meta"].get("progressToken"), "progress": 1, "message": said})
+        reply = " ".join(spellings(secret)) + f" {json.dumps(dict(os.environ)) if not self.options.http else secret}"
+        print(reply, file=sys.stderr, flush=True)
+        send_notification("notifications/progress", {"progressToken": params["_meta"].get("progressToken"), "progress": 1, "message": reply})
         if args.get("how") == "error":
-            return {"error": {"code": -32602, "message": said}}
-        return {"result": text(said, isError=args.get("how") == "fail", structuredContent={"said": said})}
+            return {"error": {"code": -32602, "message": reply}}
+        return {"result": text(reply, isError=args.get("how") == "fail", structuredContent={"said": reply})}
 
 
-def tried(action):
+def attempt(action):
     try:
         action()
         return "reached"
@@ -190,8 +190,8 @@ def spellings(secret):
             numbers[:6] + escaped[1:].replace("/", "\\/")]
 
 
-def seal(said):
-    return base64.b64encode(json.dumps(said).encode()).decode()
+def seal(reply):
+    return base64.b64encode(json.dumps(reply).encode()).decode()
 
 
 def asks(state, **questions):
@@ -200,7 +200,7 @@ def asks(state, **questions):
 
 
 def send(arguments, responses):
-    """Asks whether an address is right, and gives back the one that was answered."""
+    """Asks whether an address is right, and returns the answered one."""
     if "who" not in responses:
         return asks({}, who={"mode": "form", "message": f"Is {arguments['to']} right?", "requestedSchema": {
             "type": "object", "required": ["to"], "properties": {"to": {"type": "string"}}}})
@@ -208,7 +208,7 @@ def send(arguments, responses):
 
 
 def book(responses, sealed):
-    """Books seats: asks how many, then to sign at an address. It keeps nothing: what it knows comes back with the answers."""
+    """Books seats: asks for their number, then for a signature at a URL. It keeps no state: the client returns it with the answers."""
     known = json.loads(base64.b64decode(sealed)) if sealed else {}
     for answer in responses.values():
         if answer["action"] != "accept":
@@ -231,10 +231,10 @@ def serve_stdio(server):
             sys.stdout.write(json.dumps({"jsonrpc": "2.0", **message}) + "\n")
             sys.stdout.flush()
 
-    def tell(method, params):
+    def send_notification(method, params):
         write({"method": method, "params": params})
 
-    def ask(method, params):
+    def send_request(method, params):
         arrived = threading.Event()
         answers["q1"] = arrived
         write({"id": "q1", "method": method, "params": params})
@@ -242,7 +242,7 @@ def serve_stdio(server):
         return arrived.answer
 
     def work(message):
-        done = server.answer(message["method"], message.get("params", {}), tell, ask)
+        done = server.answer(message["method"], message.get("params", {}), send_notification, send_request)
         if "raw" not in done:
             return write({"id": message["id"], **done})
         with lock:
@@ -271,10 +271,10 @@ class Handler(http.server.BaseHTTPRequestHandler):
     def log_message(self, *_):
         pass
 
-    def say(self, status, body=None, headers=()):
-        self.say_bytes(status, json.dumps({"jsonrpc": "2.0", **body}).encode() if body is not None else b"", headers)
+    def respond(self, status, body=None, headers=()):
+        self.respond_bytes(status, json.dumps({"jsonrpc": "2.0", **body}).encode() if body is not None else b"", headers)
 
-    def say_bytes(self, status, data, headers):
+    def respond_bytes(self, status, data, headers):
         self.send_response(status)
         for name, value in (("Content-Type", "application/json"), ("Content-Length", str(len(data))), *headers):
             self.send_header(name, value)
@@ -282,37 +282,37 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.wfile.write(data)
 
     def do_GET(self):
-        self.say(405)
+        self.respond(405)
 
     def do_POST(self):
         mcp = self.server.mcp
         message = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         assert "text/event-stream" in self.headers["Accept"], self.headers
         if mcp.options.token and self.headers.get("Authorization") != f"Bearer {mcp.options.token}":
-            return self.say(401)
+            return self.respond(401)
         if "id" not in message or "method" not in message:
             if "result" in message:
-                mcp.asked[message["id"]].answer = message["result"]
-                mcp.asked[message["id"]].set()
-            return self.say(202)
+                mcp.requests[message["id"]].answer = message["result"]
+                mcp.requests[message["id"]].set()
+            return self.respond(202)
         identity, method, params = message["id"], message["method"], message.get("params", {})
         if mcp.modern:
             wrong = [self.headers.get("MCP-Protocol-Version") != MODERN, self.headers.get("Mcp-Method") != method,
                      method == "tools/call" and self.headers.get("Mcp-Name") != params["name"],
                      params.get("arguments", {}).get("region") != plain(self.headers.get("Mcp-Param-Region"))]
             if any(wrong):
-                return self.say(400, {"id": identity, "error": {"code": -32020, "message": f"headers {wrong}"}})
+                return self.respond(400, {"id": identity, "error": {"code": -32020, "message": f"headers {wrong}"}})
         elif method == "server/discover":
-            return self.say(400)
+            return self.respond(400)
         elif method != "initialize" and self.headers.get("Mcp-Session-Id") != mcp.session:
-            return self.say(404)
+            return self.respond(404)
         headers = [("Mcp-Session-Id", mcp.session)] if method == "initialize" else []
         if mcp.modern or method != "tools/call":
             done = mcp.answer(method, params, lambda *_: None, None)
             if "raw" in done:
-                return self.say_bytes(200, done["raw"].encode(), headers)
-            return self.say(404 if mcp.modern and done.get("error", {}).get("code") == -32601 else 200,
-                            {"id": identity, **done}, headers)
+                return self.respond_bytes(200, done["raw"].encode(), headers)
+            return self.respond(404 if mcp.modern and done.get("error", {}).get("code") == -32601 else 200,
+                                {"id": identity, **done}, headers)
         self.send_response(200)
         self.send_header("Content-Type", "text/event-stream")
         self.send_header("Connection", "close")
@@ -323,16 +323,16 @@ class Handler(http.server.BaseHTTPRequestHandler):
                              b"\r\n\r\n")
             self.wfile.flush()
 
-        def ask(asks, about):
+        def send_request(asks, about):
             arrived = threading.Event()
             with mcp.lock:
-                name = f"q{len(mcp.asked)}"
-                mcp.asked[name] = arrived
+                name = f"q{len(mcp.requests)}"
+                mcp.requests[name] = arrived
             event({"id": name, "method": asks, "params": about})
             arrived.wait(30)
             return arrived.answer
 
-        done = mcp.answer(method, params, lambda m, p: event({"method": m, "params": p}), ask)
+        done = mcp.answer(method, params, lambda m, p: event({"method": m, "params": p}), send_request)
         if "raw" in done:
             self.wfile.write(b"data: " + done["raw"].encode() + b"\r\n\r\n")
             self.wfile.flush()

@@ -1,7 +1,8 @@
-"""What a deletion of old jobs must keep true, of a store of either kind: used by upkeep.py and postgres.py."""
+"""Checks of `prune` for stores of either kind, used by upkeep.py and postgres_store.py."""
 import sys
 
-from cli import ROOT, expect
+from shared.home import expect
+from shared.program import ROOT
 
 sys.path.insert(0, str(ROOT / "scripts"))
 from verify_vectors import read_json, verify  # noqa: E402
@@ -9,10 +10,10 @@ from verify_vectors import read_json, verify  # noqa: E402
 ENDED, WAITING = 200, 12
 
 
-def make(h, env):
-    """200 jobs that ended, and some that wait, made and run by one server between them."""
-    from serve import Server
-    from cli import until
+def create_jobs(h, env):
+    """Creates 200 jobs that end and, between them, some that wait, with one server."""
+    from shared.server import Server
+    from shared.home import until
     server = Server(h, env=env)
     for i in range(ENDED):
         body = {"agent": "echo", "input": {"n": i, "text": "x" * 400}, "id": f"e{i}", "idempotency_key": f"k{i}"}
@@ -33,10 +34,10 @@ def logs(h, env, names):
     return {name: expect(h.run("events", name, "--json", env=env), 0).out for name in names}
 
 
-def delete_them_whatever_dies(h, env):
-    """A prune that dies after the archive, before and after a deletion; asked again it does what is left."""
+def check_prune_survives_kills(h, env):
+    """A prune is killed after archiving and before and after a deletion; when it is repeated it completes."""
     env = env or {}
-    make(h, env)
+    create_jobs(h, env)
     waiting = [f"w{i}" for i in range(WAITING)]
     before = logs(h, env, waiting + ["e0", "e77", "e199"])
     dry = expect(h.run("prune", "--older-than", "0s", "--dry-run", "--json", env=env), 0).json()
@@ -46,26 +47,26 @@ def delete_them_whatever_dies(h, env):
     left = ENDED
     for point in ("prune.archived=exit@1", "prune.before=exit@1", "prune.after=exit@1", "prune.archived=exit@2"):
         words = ("prune", "--older-than", "0s", "--archive", "kept", "--json")
-        said = h.run(*words, env={**env, "AETHERIS_FAILPOINTS": point})
-        assert said.code == 137, said
+        result = h.run(*words, env={**env, "AETHERIS_FAILPOINTS": point})
+        assert result.code == 137, result
         now = jobs(h, env)
         archived = {file.name[:-5] for file in (h.path / "kept").glob("*.json")}
         gone = {f"e{i}" for i in range(ENDED)} - set(now)
-        assert gone <= archived, "a job that is deleted is in the archive"
+        assert gone <= archived, "every deleted job is in the archive"
         assert set(waiting) <= set(now) and len(now) <= left + WAITING, now
         left = len(now) - WAITING
     assert 0 < left < ENDED, left
-    # A file that is there already and is another one.
+    # A file of that name exists, with other content.
     stays = sorted(name for name in jobs(h, env) if name.startswith("e"))[0]
-    ours = h.path / f"other/{stays}.json"
-    ours.parent.mkdir()
-    ours.write_text("something else\n")
-    said = expect(h.run("prune", "--older-than", "0s", "--archive", "other", env=env), 5)
-    assert ours.name in said.err and stays in jobs(h, env) and ours.read_text() == "something else\n", said
+    existing = h.path / f"other/{stays}.json"
+    existing.parent.mkdir()
+    existing.write_text("something else\n")
+    result = expect(h.run("prune", "--older-than", "0s", "--archive", "other", env=env), 5)
+    assert existing.name in result.err and stays in jobs(h, env) and existing.read_text() == "something else\n", result
     done = expect(h.run("prune", "--older-than", "0s", "--archive", "kept", "--json", env=env), 0).json()
     assert (done["jobs"], done["left_jobs"]) == (left, 0), done
     assert sorted(jobs(h, env)) == sorted(waiting)
-    assert logs(h, env, waiting) == {name: before[name] for name in waiting}, "those that wait are as they were"
+    assert logs(h, env, waiting) == {name: before[name] for name in waiting}, "waiting jobs are unchanged"
     for i in range(ENDED):
         text = (h.path / f"kept/e{i}.json").read_text()
         verify(read_json(text)["events"])
@@ -81,8 +82,8 @@ def delete_them_whatever_dies(h, env):
         expect(h.run("signal", name, f"go-{name}", '"go"', env=env), 0)
         expect(h.run("run", "agents.yaml", "--job-id", name, "--only", env=env), 0)
         expect(h.run("verify", name, env=env), 0)
-    # An id and a key of one that is gone make a new job.
-    said = expect(h.run("run", "agents.yaml", "echo", "--input", '{"n": 78}', "--job-id", "e5",
-                        "--idempotency-key", "k5", env=env), 0)
-    assert said.json() == {"n": 78}, said
+    # The id and the key of a deleted job create a new job.
+    result = expect(h.run("run", "agents.yaml", "echo", "--input", '{"n": 78}', "--job-id", "e5",
+                          "--idempotency-key", "k5", env=env), 0)
+    assert result.json() == {"n": 78}, result
     expect(h.run("verify", "e5", env=env), 0)

@@ -1,9 +1,9 @@
-"""What a test asks of the sanitizer of the process that it starts."""
+"""Options of the sanitizer in the processes of a test."""
 
 import os
 
 
 def sanitizer(option):
-    """The environment with one more option. Of what a sanitizer keeps of freed memory (`quarantine_size_mb`) a test that weighs a
-    process wants little; nobody can look for leaks (`detect_leaks`) while a tracer looks on."""
+    """The environment with one more option. A test that measures memory sets a small `quarantine_size_mb`; leaks cannot be
+    detected (`detect_leaks`) under a tracer."""
     return {"ASAN_OPTIONS": ":".join(filter(None, [os.environ.get("ASAN_OPTIONS"), option]))}

@@ -46,28 +46,27 @@ Status Applier::check_may_request(const Step* step) const {
   return {};
 }
 
-// The policy decision for the call of this event; nullopt: it depends on arguments that are erased.
-std::optional<PolicyAction> Applier::recorded_policy_action(const Erasable& payload,
+// The policy decision for a call; nullopt: it depends on arguments that are erased.
+std::optional<PolicyAction> Applier::recorded_policy_action(const RecordedArguments& arguments,
                                                             const Step& step) const {
   const ToolPolicy& tool = s_.tool_of(step);
-  if (payload.erased && depends_on_arguments(tool)) return std::nullopt;
-  const auto policy_decision = evaluate_policy(s_, &step, tool, payload.value["arguments"]);
+  if (arguments.erased && depends_on_arguments(tool)) return std::nullopt;
+  const auto policy_decision = evaluate_policy(s_, &step, tool, arguments.value);
   return policy_decision ? policy_decision->action : PolicyAction::require_approval;
 }
 
-Status Applier::approval_requested(const DecisionRecorded& event, Step* step) {
+Status Applier::apply(const ApprovalRequested& request, const DecisionRecorded& event, Step* step) {
   AE_TRY(check_may_request(step));
-  if (recorded_policy_action(event.payload, *step) == PolicyAction::allow)
+  if (recorded_policy_action({request.arguments, request.erased}, *step) == PolicyAction::allow)
     return corrupt_event("no approval is required");
-  const Value& payload = event.payload.value_or_retained();
   auto approval = std::make_unique<Approval>();
   approval->id = event.decision_id.text;
-  approval->arguments = payload["arguments"];
-  approval->arguments_hash = payload.text("arguments_hash");
-  approval->tool = payload.text("tool");
-  approval->tool_version = payload.text("tool_version");
-  approval->schema_digest = payload.text("schema_digest");
-  approval->expires_at = maybe_instant(payload, "expires_at");
+  approval->arguments = request.arguments;
+  approval->arguments_hash = request.arguments_hash;
+  approval->tool = request.tool;
+  approval->tool_version = request.tool_version;
+  approval->schema_digest = request.schema_digest;
+  approval->expires_at = request.expires_at;
   approval->from = step->phase;
   approval->request_count = step->approval ? step->approval->request_count + 1 : 1;
   if (step->approval) approval->edited_from = step->approval->edited_from;
@@ -83,12 +82,12 @@ Status Applier::approval_requested(const DecisionRecorded& event, Step* step) {
 }
 
 // A policy denies the call: it is never declared.
-Status Applier::approval_denied(const DecisionRecorded& event, Step* step) {
+Status Applier::apply(const CallDenied& denial, const DecisionRecorded& event, Step* step) {
   AE_TRY(check_may_request(step));
   if (step->phase != StepPhase::ready || step->role != Role::node) {
     return corrupt_event("only what has not begun is denied");
   }
-  if (const auto policy_action = recorded_policy_action(event.payload, *step);
+  if (const auto policy_action = recorded_policy_action({denial.arguments, denial.erased}, *step);
       policy_action && *policy_action != PolicyAction::deny) {
     return corrupt_event("no policy denies this call");
   }
@@ -96,48 +95,59 @@ Status Applier::approval_denied(const DecisionRecorded& event, Step* step) {
   denied->id = event.decision_id.text;
   denied->state = ApprovalState::denied;
   denied->tool = s_.tool_of(*step).name;
-  denied->arguments_hash = event.payload.value_or_retained().text("arguments_hash");
+  denied->arguments_hash = denial.arguments_hash;
   denied->note = or_empty(event.reason);
   step->approval = std::move(denied);
   set_phase(*step, StepPhase::answered);
   return {};
 }
 
-Status Applier::approval_answered(const DecisionRecorded& event, Step* step) {
-  const std::string& outcome = or_empty(event.state);
-  if (!step || step->phase != StepPhase::asking ||
-      step->approval->state != ApprovalState::requested ||
-      event.payload.value_or_retained().text("approval_id") != step->approval->id) {
-    return corrupt_event("this approval was not requested");
+Status Applier::check_requested(const DecisionId& approval, const Step* step) const {
+  if (step && step->phase == StepPhase::asking &&
+      step->approval->state == ApprovalState::requested && step->approval->id == approval.text) {
+    return {};
   }
-  if (outcome == "edited") {
-    AE_TRY(arguments_edited(event.payload, *step));
-  } else if (outcome != "approved" && outcome != "rejected") {
-    return corrupt_event("an unknown answer");
-  }
-  step->approval->state = outcome == "rejected" ? ApprovalState::rejected : ApprovalState::approved;
-  step->approval->by = or_empty(event.by);
-  step->approval->note = or_empty(event.reason);
+  return corrupt_event("this approval was not requested");
+}
+
+Status Applier::apply(const ApprovalAnswered& answer, const DecisionRecorded& event, Step* step) {
+  AE_TRY(check_requested(answer.approval_id, step));
+  record_answer(event, *step->approval,
+                event.state == "rejected" ? ApprovalState::rejected : ApprovalState::approved);
   return {};
 }
 
+void Applier::record_answer(const DecisionRecorded& event, Approval& approval,
+                            ApprovalState state) {
+  approval.state = state;
+  approval.by = or_empty(event.by);
+  approval.note = or_empty(event.reason);
+}
+
 // The approver edited the arguments: exactly these will be sent.
-Status Applier::arguments_edited(const Erasable& payload, Step& step) {
+Status Applier::apply(const ArgumentsEdited& edit, const DecisionRecorded& event, Step* step) {
+  AE_TRY(check_requested(edit.approval_id, step));
+  AE_TRY(edit_arguments(edit, *step));
+  record_answer(event, *step->approval, ApprovalState::approved);
+  return {};
+}
+
+Status Applier::edit_arguments(const ArgumentsEdited& edit, Step& step) {
   Approval& approval = *step.approval;
   if (step.call) return corrupt_event("its call has its arguments already");
-  if (payload.erased) {
-    const Value& left = payload.value_or_retained();
-    if (approval.edited_from.empty()) approval.edited_from = left.text("edited_from", kErasedHash);
+  if (edit.erased) {
+    if (approval.edited_from.empty()) {
+      approval.edited_from = edit.edited_from.empty() ? kErasedHash : edit.edited_from;
+    }
     approval.arguments = Value();
-    approval.arguments_hash = left.text("arguments_hash");
+    approval.arguments_hash = edit.arguments_hash;
     return {};
   }
-  const Value& arguments = payload.value["arguments"];
+  const Value& arguments = edit.arguments;
   // Without the blind the recorded hash is used.
-  const std::string hash =
-      s_.blind_erased ? DigestText(payload.value.text("arguments_hash")) : s_.hash_of(arguments);
+  const std::string hash = s_.blind_erased ? edit.arguments_hash : s_.hash_of(arguments).string();
   if (!arguments.is_object()) return corrupt_event("without the arguments that are to be sent");
-  if (hash != payload.value.text("arguments_hash") || hash == approval.arguments_hash) {
+  if (hash != edit.arguments_hash || hash == approval.arguments_hash) {
     return corrupt_event("its arguments are not those of its arguments_hash");
   }
   if (auto policy_decision = evaluate_policy(s_, s_.tool_of(step), arguments);
@@ -254,7 +264,7 @@ Status Applier::apply(const JobPauseRequested& event) {
   }
   if (s_.pause_request) return corrupt_event("a pause is asked for already");
   if (s_.ending) return corrupt_event("the job is ending");
-  s_.pause_request = PauseRequest{or_empty(event.by), or_empty(event.reason)};
+  s_.pause_request = PendingPause{or_empty(event.by), or_empty(event.reason)};
   return {};
 }
 

@@ -25,7 +25,7 @@ JobFixture pay(std::string_view more = kAlways, std::string_view nodes = kPay) {
   return JobFixture(nodes, {.more = more, .input = "{'n':250}"});
 }
 
-AE_TEST("approval/is asked for in one commit, and nothing is declared") {
+AE_TEST("approval/an approval is requested in one commit, and no call is declared") {
   JobFixture job = pay();
   job.claim();
   EXPECT_EQ(job.status(), "waiting");
@@ -48,7 +48,7 @@ AE_TEST("approval/is asked for in one commit, and nothing is declared") {
   EXPECT_EQ(listed[0]["arguments_hash"], approval.payload.value["arguments_hash"]);
 }
 
-AE_TEST("approval/a yes lets exactly this call be declared, and names it") {
+AE_TEST("approval/an approval permits exactly one call, which refers to it") {
   JobFixture job = pay();
   job.claim();
   const std::string id = job.open_request_id("a");
@@ -71,7 +71,7 @@ AE_TEST("approval/a yes lets exactly this call be declared, and names it") {
   EXPECT_TRUE(proved.ok) << canonical(proved.to_json());
 }
 
-AE_TEST("approval/a no fails the node, and nothing was ever declared") {
+AE_TEST("approval/a rejection fails the node, and no call is declared") {
   JobFixture job = pay();
   job.claim().reject("a");
   EXPECT_EQ(job.status(), "failed");
@@ -81,7 +81,7 @@ AE_TEST("approval/a no fails the node, and nothing was ever declared") {
   EXPECT_EQ(job.count(EventType::command_emitted), 0u);
 }
 
-AE_TEST("approval/the answer to a rejection says what the job does next") {
+AE_TEST("approval/the reply to a rejection states what the job does next") {
   const auto then = [](JobFixture job, std::string_view node) {
     return std::string(job.claim().reject(node).reply.text("then"));
   };
@@ -107,14 +107,14 @@ AE_TEST("approval/the answer to a rejection says what the job does next") {
   EXPECT_EQ(approved.claim().approve("a").reply.find("then"), nullptr);
 }
 
-AE_TEST("approval/unanswered it expires, and nothing was ever declared") {
+AE_TEST("approval/an unanswered request expires, and no call is declared") {
   JobFixture job = pay(kExpires);
   job.claim().after(2h);
   EXPECT_EQ(job.state.error->code, "wait_expired");
   EXPECT_EQ(job.count(EventType::tool_invocation_started), 0u);
 }
 
-AE_TEST("approval/one that expired before the call was declared is not used: it is asked again") {
+AE_TEST("approval/an approval that expires before its call is declared is requested again") {
   JobFixture job = pay(kExpires);
   job.claim().pause();
   const std::string first = job.open_request_id("a");
@@ -126,12 +126,12 @@ AE_TEST("approval/one that expired before the call was declared is not used: it 
   EXPECT_NE(job.open_request_id("a"), first);
   EXPECT_TRUE(job.state.waits.contains("approval/" + job.step("a").id.text + "#2"));
   EXPECT_EQ(job.answer_approval(first, "approve").reply["duplicate"], Value(true))
-      << "an answer to the first is none to the second";
+      << "an answer to the first request does not apply to the second";
   EXPECT_TRUE(job.sent.empty());
   EXPECT_EQ(job.approve("a").ok("a").status(), "completed");
 }
 
-AE_TEST("approval/a changed tool is not what was approved: it is asked again") {
+AE_TEST("approval/after a change of the tool the approval is requested again") {
   JobFixture job = pay();
   const std::vector<std::string> usual(job.plan->tools.size(), "0123456789abcdef");
   job.versions = usual;
@@ -150,7 +150,7 @@ constexpr std::string_view kRetried =
     "{'tools':{'buy':{'approval':'required', 'approval_expires':'1h',"
     " 'retry':{'max_attempts':3}}}}";
 
-AE_TEST("approval/one is good for all tries of its invocation, also when it has expired since") {
+AE_TEST("approval/an approval covers all tries of its call, also after it has expired") {
   JobFixture job = pay(kRetried);
   job.claim().approve("a");
   job.fails("a", "connect").after(2h);
@@ -160,7 +160,7 @@ AE_TEST("approval/one is good for all tries of its invocation, also when it has 
   EXPECT_EQ(job.ok("a").status(), "completed");
 }
 
-AE_TEST("approval/a retry by a changed tool is asked for anew") {
+AE_TEST("approval/a retry by a changed tool needs a new approval") {
   JobFixture job = pay(kRetried);
   job.claim().approve("a").fails("a", "connect");
   job.versions.assign(job.plan->tools.size(), "fedcba9876543210");
@@ -182,7 +182,7 @@ AE_TEST("approval/a retry by a changed tool that is rejected fails the node") {
   EXPECT_EQ(job.tries("a"), 1u);
 }
 
-AE_TEST("approval/a condition asks for some calls only") {
+AE_TEST("approval/a condition requires approval for some calls only") {
   constexpr std::string_view kLarge = "{'tools':{'buy':{'approval':'${ .args.n > 100 }'}}}";
   EXPECT_EQ(pay(kLarge).claim().status(), "waiting");
   JobFixture small(kPay, {.more = kLarge, .input = "{'n':50}"});
@@ -191,10 +191,10 @@ AE_TEST("approval/a condition asks for some calls only") {
   JobFixture broken(kPay, {.more = "{'tools':{'buy':{'approval':'${ .args.n + \\\"x\\\" }'}}}",
                            .input = "{'n':50}"});
   EXPECT_EQ(broken.claim().state.error->code, "expression_failed");
-  EXPECT_TRUE(broken.sent.empty()) << "a condition that fails lets nothing through";
+  EXPECT_TRUE(broken.sent.empty()) << "a failing condition blocks the call";
 }
 
-AE_TEST("approval/of a map is asked for item by item") {
+AE_TEST("approval/the calls of a map are approved item by item") {
   JobFixture job =
       pay("{'tools':{'buy':{'approval':'${ .args.n > 1 }'}}}",
           "[{'id':'m', 'kind':'map', 'over':[1,2,3], 'max_parallel':3, 'on_item_error':'collect',"
@@ -208,7 +208,7 @@ AE_TEST("approval/of a map is asked for item by item") {
   EXPECT_EQ(job.state.result["m"].items()[1]["error"]["code"], "rejected");
 }
 
-AE_TEST("approval/when an item of a map has failed, the others are asked for no more") {
+AE_TEST("approval/when an item of a map has failed, the requests of the others are withdrawn") {
   JobFixture job = pay("{'tools':{'buy':{'approval':'required'}}}",
                        "[{'id':'m', 'kind':'map', 'over':[1,2,3], 'max_parallel':3,"
                        " 'do':{'tool':'buy', 'args':{'n':'${ .item }'}}}]");
@@ -216,11 +216,11 @@ AE_TEST("approval/when an item of a map has failed, the others are asked for no 
   job.reject("m/1").resume();
   EXPECT_EQ(job.status(), "failed") << job.log_text();
   EXPECT_EQ(job.state.error->code, "rejected");
-  EXPECT_TRUE(job.sent.empty()) << "also what was approved before is not called";
+  EXPECT_TRUE(job.sent.empty()) << "approved items are not called either";
   EXPECT_TRUE(job.state.waits.empty());
 }
 
-AE_TEST("approval/a crash at any commit asks once and calls once") {
+AE_TEST("approval/a crash at any commit requests once and calls once") {
   for (std::size_t crash_at = 1; crash_at < 8; ++crash_at) {
     JobFixture job = pay(kExpires);
     const auto may_crash = [&] {
@@ -242,7 +242,7 @@ AE_TEST("approval/a crash at any commit asks once and calls once") {
   }
 }
 
-AE_TEST("approval/admit refuses a call that is not the approved one") {
+AE_TEST("approval/admit refuses a call that differs from the approved one") {
   JobFixture job = pay(kExpires);
   job.claim();
   const std::uint32_t step = job.index_of("a");
@@ -264,7 +264,7 @@ AE_TEST("approval/admit refuses a call that is not the approved one") {
   EXPECT_EQ(verdict(args, "0123456789abcdef", 2h), Verdict::unapproved);
 }
 
-AE_TEST("approval/a log in which an unapproved call was made is refused") {
+AE_TEST("approval/a log with a call that was not approved is rejected") {
   JobFixture job = pay();
   job.claim().approve("a");
   using Call = ToolInvocationStarted;
@@ -287,7 +287,7 @@ AE_TEST("approval/a log in which an unapproved call was made is refused") {
   EXPECT_NE(with([](Call& call) { call.request_schema_hash = sha256("other"); }), "");
 }
 
-AE_TEST("approval/arguments that only look erased are judged like any others") {
+AE_TEST("approval/arguments that only look erased are checked against the approval condition") {
   constexpr std::string_view kOdd = "{'tools':{'buy':{'approval':'${ .args.n != 50 }'}}}";
   JobFixture job(kPay, {.more = kOdd, .input = "{'n':50}"});
   job.claim();
@@ -297,11 +297,11 @@ AE_TEST("approval/arguments that only look erased are judged like any others") {
                                 [&](ToolInvocationStarted& call) { call.arguments = arguments; });
     return !fold(job.state.job, log, uncached_plan_source());
   };
-  const Value answers_checks = erased_value().value;
+  const Value placeholder = erased_value().value;
   EXPECT_FALSE(refused(Value::object({{"n", 50}})));
   EXPECT_FALSE(refused(erased_value()));
-  EXPECT_TRUE(refused(answers_checks.with("n", 250)));
-  EXPECT_TRUE(refused(answers_checks));
+  EXPECT_TRUE(refused(placeholder.with("n", 250)));
+  EXPECT_TRUE(refused(placeholder));
 }
 
 AE_TEST("approval/a cancel and the deadline withdraw the request") {
@@ -315,11 +315,11 @@ AE_TEST("approval/a cancel and the deadline withdraw the request") {
   EXPECT_TRUE(late.sent.empty());
 }
 
-AE_TEST("approval/a lost call that was approved is in doubt like any other") {
+AE_TEST("approval/an approved call that was lost is unknown like any other") {
   JobFixture job = pay();
   job.claim().approve("a").crash();
   EXPECT_EQ(job.status(), "parked");
-  EXPECT_TRUE(approvals_view(job.state).empty()) << "a resolution is no approval";
+  EXPECT_TRUE(approvals_view(job.state).empty()) << "a resolution is not listed as an approval";
   job.waits_for_settling = true;
   job.resolve("a", "not_happened");
   EXPECT_EQ(job.tries("a"), 2u) << "the same invocation under the same approval";
@@ -329,10 +329,10 @@ AE_TEST("approval/a lost call that was approved is in doubt like any other") {
 // ---------------------------------------------------------------- races
 
 // All ways to end a wait, in every order: the first one ends it, the others change nothing.
-enum Mover { approve, reject, expire, cancel, pause, deadline, kMovers };
+enum WaitAction { approve, reject, expire, cancel, pause, deadline, kWaitActions };
 
 void race(std::string_view nodes, std::string_view more, bool crash) {
-  std::vector<int> order(kMovers);
+  std::vector<int> order(kWaitActions);
   std::iota(order.begin(), order.end(), 0);
   do {
     JobFixture job(nodes, {.more = more, .input = "{'n':1}", .deadline = 10h});
@@ -340,10 +340,10 @@ void race(std::string_view nodes, std::string_view more, bool crash) {
     const std::string id = job.open_request_id("a");
     ASSERT_FALSE(id.empty());
     std::string first;
-    for (const int mover : order) {
+    for (const int action : order) {
       const bool open = !job.state.waits.empty();
       const bool paused = job.state.is_paused();
-      switch (mover) {
+      switch (action) {
         case approve:
           job.answer_approval(id, "approve");
           if (open) first = "approved";
@@ -386,11 +386,11 @@ void race(std::string_view nodes, std::string_view more, bool crash) {
   } while (std::ranges::next_permutation(order).found);
 }
 
-AE_TEST("race/a call's approval has one end, in whatever order its ends come") {
+AE_TEST("race/an approval of a call has one end, whatever the order of its ends") {
   race("[{'id':'a', 'kind':'tool', 'tool':'buy'}]", kExpires, false);
 }
 
-AE_TEST("race/a human wait has one end, in whatever order its ends come, with crashes between") {
+AE_TEST("race/a human wait has one end, whatever the order of its ends, despite crashes") {
   race("[{'id':'a', 'kind':'wait', 'wait':{'type':'human', 'key':'k', 'expires':'1h'}}]", "{}",
        true);
 }

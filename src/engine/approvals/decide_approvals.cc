@@ -52,15 +52,6 @@ std::string Decider::path_of(const Declaration& d) const {
   return step ? s_.path_of(*step) : s_.item_path(d.node, d.item);
 }
 
-// The call that is requested or denied.
-std::vector<Member> Decider::call_members(const Declaration& d, const Value& args,
-                                          std::string_view hash) const {
-  const ToolPolicy& tool = s_.plan->tools[d.tool];
-  return {{"arguments", args},         {"arguments_hash", hash},
-          {"command_id", d.step.text}, {"schema_digest", tool.schema_digest},
-          {"tool", tool.name},         {"tool_version", offered_version(d.tool)}};
-}
-
 // True: a policy denies this call, and the denial is recorded. The consequence is
 // decided when it is applied.
 bool Decider::deny_if_forbidden(const Declaration& d, const Value& args, std::string_view hash) {
@@ -68,36 +59,42 @@ bool Decider::deny_if_forbidden(const Declaration& d, const Value& args, std::st
   if (tool.is_model() || d.of != nullptr) return false;
   const auto policy_decision = evaluate_policy(s_, existing_step(d), tool, args, &work_);
   if (!policy_decision || policy_decision->action != PolicyAction::deny) return false;
-  emit(DecisionRecorded{.decision_id = decision_at(s_, path_of(d) + "#denied"),
-                        .kind = "approval",
-                        .node_id = d.node.id,
-                        .payload = Value::object(call_members(d, args, hash)),
-                        .reason = none_if_empty(policy_decision->reason),
-                        .state = "denied",
-                        .step_id = d.step});
+  emit(decision_event(CallDenied{.arguments = args,
+                                 .arguments_hash = std::string(hash),
+                                 .command_id = d.step,
+                                 .schema_digest = tool.schema_digest,
+                                 .tool = tool.name,
+                                 .tool_version = offered_version(d.tool)},
+                      {.decision_id = decision_at(s_, path_of(d) + "#denied"),
+                       .node_id = d.node.id,
+                       .reason = none_if_empty(policy_decision->reason),
+                       .step_id = d.step}));
   return true;
 }
 
 void Decider::request_approval(const Declaration& d, const Value& args, std::string_view hash) {
   const Step* step = existing_step(d);
   const Approval* earlier = step ? step->approval.get() : nullptr;
-  const auto policy_decision = evaluate_policy(s_, step, s_.plan->tools[d.tool], args, &work_);
+  const ToolPolicy& tool = s_.plan->tools[d.tool];
+  const auto policy_decision = evaluate_policy(s_, step, tool, args, &work_);
   const std::string number = std::to_string(earlier ? earlier->request_count + 1 : 1);
-  std::vector<Member> request = call_members(d, args, hash);
   std::optional<Instant> expires;
   if (policy_decision && policy_decision->expires) {
     expires = cap_at_deadline(context_.now + *policy_decision->expires);
-    request.emplace_back("expires_at", to_text(*expires));
   }
   const std::optional<std::string> reason =
       policy_decision ? none_if_empty(policy_decision->reason) : std::nullopt;
-  emit(DecisionRecorded{.decision_id = decision_at(s_, path_of(d) + "#approval" + number),
-                        .kind = "approval",
-                        .node_id = d.node.id,
-                        .payload = Value::object(std::move(request)),
-                        .reason = reason,
-                        .state = "requested",
-                        .step_id = d.step});
+  emit(decision_event(ApprovalRequested{.arguments = args,
+                                        .arguments_hash = std::string(hash),
+                                        .command_id = d.step,
+                                        .expires_at = expires,
+                                        .schema_digest = tool.schema_digest,
+                                        .tool = tool.name,
+                                        .tool_version = offered_version(d.tool)},
+                      {.decision_id = decision_at(s_, path_of(d) + "#approval" + number),
+                       .node_id = d.node.id,
+                       .reason = reason,
+                       .step_id = d.step}));
   emit(WaitOpened{
       .correlation_key = "approval/" + d.step.text + (earlier ? "#" + number : std::string()),
       .expires_at = expires,

@@ -119,39 +119,37 @@ Status Applier::wall_passed(const TimerFired& event) {
   return {};
 }
 
-// Is there room left in the limit that the payload names? An unknown (erased) limit has none.
-bool Applier::has_room(const Value& payload) const {
+// Is there room left in the limit? An unknown (erased) limit has none.
+bool Applier::has_room(const BudgetExceeded& exceeded) const {
   const Budget& budget = s_.budget;
-  const auto limit = limit_of(payload.text("limit"));
+  const auto limit = limit_of(exceeded.limit);
   if (!limit) return true;
   if (*limit == Limit::wall) return !budget.wall_passed;
-  const auto needed = maybe_int(payload, "asked");
-  if (!needed || *needed <= 0) return true;
+  const std::int64_t needed = exceeded.asked.value_or(0);
+  if (needed <= 0) return true;
   const auto& most = budget.limits.max_of(*limit);
   if (!most) return !budget.erased;
   Usage use;
-  amount_of(use, *limit) = static_cast<std::uint64_t>(*needed);
+  amount_of(use, *limit) = static_cast<std::uint64_t>(needed);
   return budget.exceeded_by(use).empty();
 }
 
-Status Applier::apply_budget_decision(const DecisionRecorded& event) {
+Status Applier::apply(const BudgetExceeded& exceeded, const DecisionRecorded&, Step*) {
   Budget& budget = s_.budget;
-  const Value& payload = event.payload.value;
-  if (event.state == "exceeded") {
-    if (s_.status != JobStatus::running || !budget.is_tracked())
-      return corrupt_event("no budget is used up");
-    const auto needed = maybe_int(payload, "asked");
-    if (!event.payload.erased && has_room(payload))
-      return corrupt_event("there is room for the call");
-    budget.exceeded =
-        ExceededLimit{.limit = limit_of(payload.text("limit")).value_or(Limit::tokens),
-                      .requested = static_cast<std::uint64_t>(needed.value_or(0))};
-    return {};
-  }
-  if (event.state != "raised") return corrupt_event("an unknown decision about the budget");
+  if (s_.status != JobStatus::running || !budget.is_tracked())
+    return corrupt_event("no budget is used up");
+  if (!exceeded.erased && has_room(exceeded)) return corrupt_event("there is room for the call");
+  budget.exceeded =
+      ExceededLimit{.limit = limit_of(exceeded.limit).value_or(Limit::tokens),
+                    .requested = static_cast<std::uint64_t>(exceeded.asked.value_or(0))};
+  return {};
+}
+
+Status Applier::apply(const BudgetRaised& raised, const DecisionRecorded&, Step*) {
+  Budget& budget = s_.budget;
   if (s_.ending) return corrupt_event("the job is ending");
   budget.exceeded.reset();
-  if (event.payload.erased) {  // the new limits are unknown: they block nothing
+  if (raised.erased) {  // the new limits are unknown: they block nothing
     const std::uint32_t soft = budget.limits.soft;  // it is never raised
     budget.limits = {};
     budget.limits.soft = soft;
@@ -160,7 +158,7 @@ Status Applier::apply_budget_decision(const DecisionRecorded& event) {
     budget.erased = true;
     return {};
   }
-  const auto limits = limits_of(payload);
+  const auto limits = limits_of(raised.limits);
   if (!limits) return corrupt_event(limits.error().message);
   for (const Limit limit : kCountedLimits) {
     auto& most = budget.limits.max_of(limit);

@@ -1,57 +1,39 @@
-// A job with a budget: reserve, settle, park, raise, and notices to its models.
+// A job with a budget reserves before each call, is charged after it, and parks at its limits.
+#include <chrono>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "engine/budget/budget_fixture_test.h"
+#include "engine/heart/job_fixture_test.h"
 #include "engine/loop/loop_fixture_test.h"
 #include "engine/state/checkpoint.h"
 #include "inspect/view.h"
+#include "testing/test.h"
 
 namespace ae::engine::testing {
 namespace {
 
-// `Hello` is estimated as 11 tokens, and its answer may have 50.
-constexpr std::uint64_t kOne = 61;
-
-std::string model_call_node(std::string_view id, std::string_view needs = "[]") {
-  return "{'id': '" + std::string(id) +
-         "', 'kind': 'llm', 'tool': 'model:main', 'needs': " + std::string(needs) +
-         ", 'args': {'model': 'small', 'max_tokens': 50,"
-         " 'messages': [{'role': 'user', 'content': 'Hello'}]}}";
-}
-std::string calls(std::string_view id, std::string_view needs = "[]") {
-  return "{'id': '" + std::string(id) +
-         "', 'kind': 'tool', 'tool': 'put', 'needs': " + std::string(needs) + "}";
-}
-std::string budget(std::string_view limits) {
-  return "{'budget': " + std::string(limits) +
-         ", 'tools': {'model:main': {'effect': 'read', 'provider': 'openai',"
-         " 'price': {'input': 1000000, 'output': 2000000},"
-         " 'retry': {'max_attempts': 3, 'retry_on': ['timeout', '5xx']}}}}";
-}
-// `nodes` without brackets.
-JobFixture job_with_budget(const std::string& nodes, std::string_view limits) {
-  return JobFixture("[" + nodes + "]", {.more = budget(limits)});
-}
-std::string used(int input, int output) {
-  return "{'text': 'ok', 'usage': {'input_tokens': " + std::to_string(input) +
-         ", 'output_tokens': " + std::to_string(output) + "}}";
-}
-const Budget& of(const JobFixture& job) { return job.state.budget; }
-
-AE_TEST("budget/a call is declared with what it may use, and pays what it has used") {
+AE_TEST("budget/a call reserves its maximum use and is charged its actual use") {
   JobFixture job = job_with_budget(model_call_node("a"), "{'tokens': 100}");
   job.claim();
   EXPECT_EQ(job.last<ToolInvocationStarted>().reserved,
             json("{'cost_micros': 111, 'input_tokens': 11, 'output_tokens': 50}"));
-  EXPECT_EQ(of(job).reserved.tokens, kOne);
-  EXPECT_EQ(of(job).spent.tokens, 0u);
+  EXPECT_EQ(budget_of(job).reserved.tokens, kOne);
+  EXPECT_EQ(budget_of(job).spent.tokens, 0u);
   job.ok("a", used(5, 2));
   EXPECT_EQ(job.status(), "completed");
-  EXPECT_EQ(of(job).reserved.tokens, 0u);
-  EXPECT_EQ(of(job).spent.tokens, 7u);
-  EXPECT_EQ(of(job).spent.cost_micros, 9u);
-  EXPECT_EQ(of(job).spent.model_calls, 1u);
+  EXPECT_EQ(budget_of(job).reserved.tokens, 0u);
+  EXPECT_EQ(budget_of(job).spent.tokens, 7u);
+  EXPECT_EQ(budget_of(job).spent.cost_micros, 9u);
+  EXPECT_EQ(budget_of(job).spent.model_calls, 1u);
   expect_verified(job);
 }
 
-AE_TEST("budget/an answer that does not say all that it used pays no less than was reserved") {
+AE_TEST("budget/an answer with incomplete usage is charged at least its reservation") {
   constexpr std::uint64_t kMax = (std::uint64_t{1} << 53) - 1;
   const struct {
     const char* usage;
@@ -71,14 +53,14 @@ AE_TEST("budget/an answer that does not say all that it used pays no less than w
   for (const auto& one : cases) {
     JobFixture job = job_with_budget(model_call_node("a"), "{'tokens': 100}");
     job.claim().ok("a", "{'text': 'ok', 'usage': " + std::string(one.usage) + "}");
-    EXPECT_EQ(of(job).spent.tokens, one.tokens) << one.usage;
-    EXPECT_EQ(of(job).spent.cost_micros, one.cost) << one.usage;
-    EXPECT_EQ(of(job).reserved.tokens, 0u) << one.usage;
+    EXPECT_EQ(budget_of(job).spent.tokens, one.tokens) << one.usage;
+    EXPECT_EQ(budget_of(job).spent.cost_micros, one.cost) << one.usage;
+    EXPECT_EQ(budget_of(job).reserved.tokens, 0u) << one.usage;
     expect_verified(job);
   }
 }
 
-AE_TEST("budget/a job without one reserves nothing, and its log says nothing of it") {
+AE_TEST("budget/a job without a budget reserves nothing and records no budget") {
   JobFixture job("[" + calls("a") + "]");
   job.claim();
   EXPECT_TRUE(job.last<ToolInvocationStarted>().reserved.is_null());
@@ -86,7 +68,7 @@ AE_TEST("budget/a job without one reserves nothing, and its log says nothing of 
   EXPECT_TRUE(job_view(job.state)["budget"].is_null());
 }
 
-AE_TEST("budget/each limit parks the job before the call that it has no room for") {
+AE_TEST("budget/each limit parks the job before the first call that exceeds it") {
   struct Case {
     std::string_view limits, limit;
   };
@@ -115,7 +97,7 @@ AE_TEST("budget/each limit parks the job before the call that it has no room for
   }
 }
 
-AE_TEST("budget/the decision that parks a job names every limit that its next call exceeds") {
+AE_TEST("budget/the decision that parks a job lists every limit that the next call exceeds") {
   JobFixture job =
       job_with_budget(model_call_node("a"), "{'tokens': 10, 'cost_micros': 20, 'model_calls': 1}");
   job.claim();
@@ -132,7 +114,7 @@ AE_TEST("budget/the decision that parks a job names every limit that its next ca
   EXPECT_EQ(decision.exceeded[1].requested, 111u);
 }
 
-AE_TEST("budget/calls side by side reserve together, and the next begins when there is room") {
+AE_TEST("budget/parallel calls reserve together, and the next starts when the budget allows") {
   JobFixture job =
       job_with_budget(model_call_node("a") + "," + model_call_node("b"), "{'tokens': 100}");
   job.claim();
@@ -142,11 +124,11 @@ AE_TEST("budget/calls side by side reserve together, and the next begins when th
   EXPECT_EQ(job.sent.size(), 2u) << job.log_text();
   job.ok("b", used(5, 2));
   EXPECT_EQ(job.status(), "completed");
-  EXPECT_EQ(of(job).spent.tokens, 14u);
+  EXPECT_EQ(budget_of(job).spent.tokens, 14u);
   expect_verified(job);
 }
 
-AE_TEST("budget/what is under way is awaited and recorded before the job parks") {
+AE_TEST("budget/calls in flight are awaited and recorded before the job parks") {
   JobFixture job =
       job_with_budget(model_call_node("a") + "," + model_call_node("b") + "," + calls("c", "['a']"),
                       "{'model_calls': 1}");
@@ -163,7 +145,7 @@ AE_TEST("budget/what is under way is awaited and recorded before the job parks")
   expect_verified(job);
 }
 
-AE_TEST("budget/a call that only has to be sent again is sent before the job parks") {
+AE_TEST("budget/a call that only needs a resend is sent before the job parks") {
   for (const bool long_pause : {false, true}) {
     const std::string more =
         "{'budget': {'tool_calls': 1}, 'tools': {'put': {'retry': {'max_attempts': 3,"
@@ -183,7 +165,7 @@ AE_TEST("budget/a call that only has to be sent again is sent before the job par
   }
 }
 
-AE_TEST("budget/a model's try that has no room when its pause is over parks the job") {
+AE_TEST("budget/a model's retry that the budget does not allow parks the job") {
   JobFixture job = job_with_budget(model_call_node("a"), "{'model_calls': 1}");
   job.claim().times_out("a");
   ASSERT_EQ(job.status(), "running") << job.log_text();
@@ -193,8 +175,7 @@ AE_TEST("budget/a model's try that has no room when its pause is over parks the 
   expect_verified(job);
 }
 
-AE_TEST(
-    "budget/a log that reserves more than a number holds is refused, and nothing else happens") {
+AE_TEST("budget/a log whose reservations overflow is rejected as log_corrupt") {
   std::string nodes;
   for (int i = 0; i < 8; ++i) nodes += (i ? "," : "") + model_call_node("n" + std::to_string(i));
   JobFixture job = job_with_budget(nodes, "{'model_calls': 100}");
@@ -210,59 +191,7 @@ AE_TEST(
   EXPECT_EQ(folded.error().code, Code::log_corrupt) << folded.error().message;
 }
 
-// The payload that raised the budget is erased from the log.
-std::vector<Event> erased(const JobFixture& job) {
-  std::vector<Event> log = job.log;
-  each<DecisionRecorded>(log, [](DecisionRecorded& event) {
-    if (event.state == "raised") event.payload = erased_value();
-  });
-  return log;
-}
-
-AE_TEST("budget/a raise can be erased, also when the budget is used up and raised once more") {
-  const std::string nodes = model_call_node("a") + "," + model_call_node("b", "['a']") + "," +
-                            model_call_node("c", "['b']");
-  JobFixture job = job_with_budget(nodes, "{'model_calls': 1, 'soft': 80}");
-  job.claim().ok("a", used(5, 2));
-  job.raise("{'model_calls': 2}").ok("b", used(5, 2));
-  ASSERT_EQ(job.state.parked_until, "budget") << job.log_text();
-  // The parked job is read again and continues as before.
-  auto then = fold(job.state.job, erased(job), uncached_plan_source());
-  ASSERT_TRUE(then) << then.error().message;
-  EXPECT_EQ(then->parked_until, "budget");
-  EXPECT_EQ(then->budget.spent.model_calls, 2u);
-  job.log = erased(job);
-  job.state = std::move(*then);
-  job.raise("{'model_calls': 3}").ok("c", used(5, 2));
-  ASSERT_FALSE(job.refused);
-  EXPECT_EQ(job.status(), "completed") << job.log_text();
-  EXPECT_EQ(of(job).spent.model_calls, 3u);
-  const auto whole = fold(job.state.job, erased(job), uncached_plan_source());
-  ASSERT_TRUE(whole) << whole.error().message;
-  EXPECT_EQ(whole->budget.spent.tokens, 21u);
-}
-
-AE_TEST("budget/a raise of time can be erased, too") {
-  const std::string nodes = model_call_node("a") + "," + model_call_node("b", "['a']") + "," +
-                            model_call_node("c", "['b']");
-  JobFixture job = job_with_budget(nodes, "{'wall': '1h'}");
-  job.claim().after(2h).ok("a", used(5, 2));
-  ASSERT_EQ(job.state.parked_until, "budget") << job.log_text();
-  job.raise("{'wall': '3h'}").after(2h).ok("b", used(5, 2));
-  ASSERT_EQ(job.state.parked_until, "budget") << job.log_text();
-  auto then = fold(job.state.job, erased(job), uncached_plan_source());
-  ASSERT_TRUE(then) << then.error().message;
-  job.log = erased(job);
-  job.state = std::move(*then);
-  job.raise("{'wall': '3h'}");
-  EXPECT_EQ(job.refused, Code::input_invalid) << "it has passed";
-  job.raise("{'wall': '9h'}").ok("c", used(5, 2));
-  ASSERT_FALSE(job.refused);
-  EXPECT_EQ(job.status(), "completed") << job.log_text();
-  EXPECT_TRUE(fold(job.state.job, erased(job), uncached_plan_source()));
-}
-
-AE_TEST("budget/an item of a map that has no room is not begun") {
+AE_TEST("budget/a map item that exceeds the budget is not started") {
   JobFixture job = job_with_budget(
       "{'id': 'm', 'kind': 'map', 'over': [1, 2, 3], 'max_parallel': 8, 'do': {'tool': 'put'}}",
       "{'tool_calls': 2}");
@@ -276,19 +205,19 @@ AE_TEST("budget/an item of a map that has no room is not begun") {
   expect_verified(job);
 }
 
-AE_TEST("budget/a model that is asked again after a lost answer has used what it reserved") {
+AE_TEST("budget/a model call repeated after a lost answer is charged its first reservation") {
   JobFixture job = job_with_budget(model_call_node("a"), "{'tokens': 130}");
   job.claim().crash();
   EXPECT_EQ(job.tries("a"), 2u) << job.log_text();
-  EXPECT_EQ(of(job).spent.tokens, kOne);
-  EXPECT_EQ(of(job).reserved.tokens, kOne);
+  EXPECT_EQ(budget_of(job).spent.tokens, kOne);
+  EXPECT_EQ(budget_of(job).reserved.tokens, kOne);
   job.ok("a", used(5, 2));
-  EXPECT_EQ(of(job).spent.tokens, kOne + 7);
-  EXPECT_EQ(of(job).spent.model_calls, 2u);
+  EXPECT_EQ(budget_of(job).spent.tokens, kOne + 7);
+  EXPECT_EQ(budget_of(job).spent.model_calls, 2u);
   expect_verified(job);
 }
 
-AE_TEST("budget/a lost call that may not be made again parks the job, and is made when it may") {
+AE_TEST("budget/a lost call that the budget does not allow to repeat parks until a raise") {
   JobFixture job = job_with_budget(model_call_node("a"), "{'tokens': 100}");
   job.claim().crash();
   EXPECT_EQ(job.status(), "parked") << job.log_text();
@@ -300,7 +229,7 @@ AE_TEST("budget/a lost call that may not be made again parks the job, and is mad
   expect_verified(job);
 }
 
-AE_TEST("budget/a job that is parked so, with a lost call, still ends by cancel and by deadline") {
+AE_TEST("budget/a job parked for its budget with a lost call ends by cancel and by deadline") {
   JobFixture job = job_with_budget(model_call_node("a"), "{'tokens': 100}");
   job.claim().crash();
   ASSERT_EQ(job.status(), "parked");
@@ -317,28 +246,28 @@ AE_TEST("budget/a job that is parked so, with a lost call, still ends by cancel 
   expect_verified(late);
 }
 
-AE_TEST("budget/a refusal of the provider uses a call and no tokens; an unsent one uses nothing") {
+AE_TEST("budget/a provider error uses one call and no tokens, an unsent call uses nothing") {
   JobFixture job = job_with_budget(model_call_node("a"), "{'tokens': 100, 'model_calls': 2}");
   job.claim().fails("a", "not_sent");
-  EXPECT_EQ(of(job).spent.model_calls, 0u);
-  EXPECT_EQ(of(job).reserved.tokens, 0u);
+  EXPECT_EQ(budget_of(job).spent.model_calls, 0u);
+  EXPECT_EQ(budget_of(job).reserved.tokens, 0u);
   job.after(10s).fails("a", "http_503");
-  EXPECT_EQ(of(job).spent.model_calls, 1u) << job.log_text();
-  EXPECT_EQ(of(job).spent.tokens, 0u);
+  EXPECT_EQ(budget_of(job).spent.model_calls, 1u) << job.log_text();
+  EXPECT_EQ(budget_of(job).spent.tokens, 0u);
   job.after(10s).ok("a", used(5, 2));
   EXPECT_EQ(job.status(), "completed") << job.log_text();
-  EXPECT_EQ(of(job).spent.model_calls, 2u);
+  EXPECT_EQ(budget_of(job).spent.model_calls, 2u);
   expect_verified(job);
 }
 
-AE_TEST("budget/an answer that does not count its tokens has used what was reserved") {
+AE_TEST("budget/an answer without token counts is charged its reservation") {
   JobFixture job = job_with_budget(model_call_node("a"), "{'tokens': 100}");
   job.claim().ok("a", "{'text': 'ok'}");
-  EXPECT_EQ(of(job).spent.tokens, kOne);
-  EXPECT_EQ(of(job).spent.cost_micros, 111u);
+  EXPECT_EQ(budget_of(job).spent.tokens, kOne);
+  EXPECT_EQ(budget_of(job).spent.cost_micros, 111u);
 }
 
-AE_TEST("budget/a tool's call counts once, however often it is tried") {
+AE_TEST("budget/a tool call counts once, however often it is tried") {
   JobFixture job = job_with_budget(calls("a"), "{'tool_calls': 1}");
   job.claim().fails("a", "http_503").after(10s);
   EXPECT_EQ(job.tries("a"), 2u) << job.log_text();
@@ -346,11 +275,11 @@ AE_TEST("budget/a tool's call counts once, however often it is tried") {
   EXPECT_EQ(job.tries("a"), 3u) << job.log_text();
   job.ok("a");
   EXPECT_EQ(job.status(), "completed");
-  EXPECT_EQ(of(job).spent.tool_calls, 1u);
+  EXPECT_EQ(budget_of(job).spent.tool_calls, 1u);
   expect_verified(job);
 }
 
-AE_TEST("budget/time that has passed lets what is under way end, and then the job parks") {
+AE_TEST("budget/after the time limit calls in flight end, then the job parks") {
   JobFixture job =
       job_with_budget(model_call_node("a") + "," + model_call_node("b", "['a']"), "{'wall': '1h'}");
   job.claim().after(2h);
@@ -369,48 +298,7 @@ AE_TEST("budget/time that has passed lets what is under way end, and then the jo
   expect_verified(job);
 }
 
-AE_TEST("budget/it can be raised before it is used up, and only to more than is spent and set") {
-  JobFixture job =
-      job_with_budget(model_call_node("a") + "," + model_call_node("b", "['a']"), "{'tokens': 70}");
-  job.claim();
-  const std::size_t before = job.log.size();
-  for (const char* wrong : {"{'tokens': 60}", "{'tool_calls': 5}", "{}", "{'wall': '1h'}"}) {
-    job.raise(wrong);
-    EXPECT_EQ(job.refused, Code::input_invalid) << wrong;
-  }
-  job.raise("{'tokens': 70}");
-  EXPECT_EQ(job.reply["raised"], Value(false));
-  EXPECT_EQ(job.log.size(), before);
-  job.raise("{'tokens': 140}");
-  EXPECT_EQ(job.reply["raised"], Value(true));
-  const auto decision = job.last<DecisionRecorded>();
-  EXPECT_EQ(decision.state, "raised");
-  EXPECT_EQ(decision.by, "ann");
-  EXPECT_EQ(decision.payload.value, json("{'tokens': 140}"));
-  job.ok("a", used(50, 25)).ok("b", used(5, 2));
-  EXPECT_EQ(job.status(), "completed") << job.log_text();
-  job.raise("{'tokens': 500}");
-  EXPECT_EQ(job.refused, Code::job_terminal);
-  expect_verified(job);
-}
-
-AE_TEST("budget/who overran is not raised to less than is spent, nor to what would not do") {
-  JobFixture job =
-      job_with_budget(model_call_node("a") + "," + model_call_node("b", "['a']"), "{'tokens': 70}");
-  job.claim().ok("a", used(100, 0));
-  ASSERT_EQ(job.status(), "parked");
-  EXPECT_EQ(of(job).spent.tokens, 100u);
-  for (const char* low : {"{'tokens': 90}", "{'tokens': 100}", "{'tokens': 160}"}) {
-    job.raise(low);
-    EXPECT_EQ(job.refused, Code::input_invalid) << low;
-    EXPECT_EQ(job.status(), "parked");
-  }
-  job.raise("{'tokens': 161}");
-  EXPECT_EQ(job.tries("b"), 1u) << job.log_text();
-  expect_verified(job);
-}
-
-AE_TEST("budget/only who raises it ends the park: resume does not, and names nothing that does") {
+AE_TEST("budget/only a raise ends the park, a resume does not") {
   JobFixture job = job_with_budget(model_call_node("a"), "{'model_calls': 0}");
   job.claim();
   ASSERT_EQ(job.status(), "parked");
@@ -422,7 +310,7 @@ AE_TEST("budget/only who raises it ends the park: resume does not, and names not
   EXPECT_EQ(job.status(), "running");
 }
 
-AE_TEST("budget/no log can be folded in which a call went over it") {
+AE_TEST("budget/a log with a call that exceeds the budget is rejected") {
   JobFixture job = job_with_budget(model_call_node("a"), "{'tokens': 100}");
   job.claim().ok("a", used(5, 2));
   std::vector<Event> forged = job.log;
@@ -432,7 +320,7 @@ AE_TEST("budget/no log can be folded in which a call went over it") {
   EXPECT_EQ(folded.error().code, Code::log_corrupt);
 }
 
-AE_TEST("budget/a log that says too early that it is used up is refused") {
+AE_TEST("budget/a log that parks before the budget is exceeded is rejected") {
   const auto refused = [](const JobFixture& job, const auto& change) {
     std::vector<Event> forged = job.log;
     for (Event& event : forged) change(event);
@@ -469,7 +357,7 @@ AE_TEST("budget/a log that says too early that it is used up is refused") {
   EXPECT_NE(deadline.find("has not passed"), std::string::npos) << deadline;
 }
 
-AE_TEST("budget/admit answers over_budget for a call that does not fit") {
+AE_TEST("budget/admit returns over_budget for a call that exceeds the budget") {
   JobFixture job = job_with_budget(model_call_node("a"), "{'tokens': 100}");
   job.decides = false;
   job.claim();
@@ -483,14 +371,14 @@ AE_TEST("budget/admit answers over_budget for a call that does not fit") {
       Verdict::over_budget);
 }
 
-AE_TEST("budget/a crash at any event declares nothing that does not fit, and ends the same") {
+AE_TEST("budget/a crash at any event declares no call above the budget and ends the same") {
   const std::string nodes = model_call_node("a") + "," + model_call_node("b", "['a']") + "," +
                             calls("c", "['a']") + "," + model_call_node("d", "['b']");
   const auto run = [](JobFixture& job) {
     for (int guard = 0; guard < 50 && !is_terminal(job.state.status); ++guard) {
       if (job.in_flight.empty()) {
         ASSERT_EQ(job.state.parked_until, "budget") << job.log_text();
-        job.raise("{'tokens': " + std::to_string(*of(job).limits.tokens + 100) + "}");
+        job.raise("{'tokens': " + std::to_string(*budget_of(job).limits.tokens + 100) + "}");
         ASSERT_FALSE(job.refused) << job.log_text();
         continue;
       }
@@ -514,13 +402,13 @@ AE_TEST("budget/a crash at any event declares nothing that does not fit, and end
     }
     run(job);
     ASSERT_EQ(job.status(), "completed") << "cut at " << kept << "\n" << job.log_text();
-    EXPECT_EQ(of(job).reserved.tokens, 0u);
+    EXPECT_EQ(budget_of(job).reserved.tokens, 0u);
     EXPECT_EQ(canonical(job.state.result), canonical(whole.state.result));
     expect_verified(job);
   }
 }
 
-AE_TEST("budget/what is spent is at most the limit and what single calls overran") {
+AE_TEST("budget/the amount spent exceeds the limit at most by the overruns of single calls") {
   std::uint64_t seed = 1;
   const auto next = [&seed](std::uint64_t most) {
     seed = seed * 6364136223846793005ULL + 1442695040888963407ULL;
@@ -540,84 +428,17 @@ AE_TEST("budget/what is spent is at most the limit and what single calls overran
       std::advance(flight, static_cast<std::ptrdiff_t>(next(job.in_flight.size())));
       const std::uint64_t tokens = next(3 * kOne);
       overran += tokens > kOne ? tokens - kOne : 0;
-      EXPECT_LE(of(job).spent.tokens + of(job).reserved.tokens, limit + overran);
+      EXPECT_LE(budget_of(job).spent.tokens + budget_of(job).reserved.tokens, limit + overran);
       job.answer(flight->first,
                  {.kind = OutcomeKind::success, .result = json(used(static_cast<int>(tokens), 0))});
     }
     EXPECT_TRUE(job.status() == "parked" || job.status() == "completed") << job.log_text();
-    EXPECT_LE(of(job).spent.tokens, limit + overran);
-    EXPECT_EQ(of(job).reserved.tokens, 0u);
+    EXPECT_LE(budget_of(job).spent.tokens, limit + overran);
+    EXPECT_EQ(budget_of(job).reserved.tokens, 0u);
   }
 }
 
-AE_TEST("budget/a fork has the limits and has spent what its origin had, and had spent, then") {
-  JobFixture job = job_with_budget(model_call_node("a") + "," + model_call_node("b", "['a']"),
-                                   "{'tokens': 70, 'tool_calls': 5}");
-  job.claim().ok("a", used(5, 5));
-  ASSERT_EQ(job.state.parked_until, "budget");
-  const auto before_raise = job.log.size();
-  job.raise("{'tokens': 200}").ok("b", used(40, 2));
-  ASSERT_EQ(job.status(), "completed");
-  JobFixture early(*job.fork(2), "job-2");
-  EXPECT_EQ(of(early).spent.tokens, 0u);
-  EXPECT_EQ(early.last<JobCreated>().budget.find("spent"), nullptr);
-  JobFixture fork(*job.fork(before_raise), "job-3");
-  EXPECT_EQ(of(fork).limits.tokens, 70u) << "what came later is not its";
-  EXPECT_EQ(fork.last<JobCreated>().budget["spent"],
-            json("{'cost_micros': 15, 'model_calls': 1, 'tokens': 10}"));
-  fork.claim();
-  EXPECT_TRUE(fork.sent.empty()) << fork.log_text();
-  EXPECT_EQ(fork.state.parked_until, "budget");
-  expect_verified(fork);
-  JobFixture late(*job.fork(job.log.size()), "job-4");
-  EXPECT_EQ(of(late).limits.tokens, 200u);
-  EXPECT_EQ(of(late).spent.tokens, 52u);
-  EXPECT_EQ(of(late).spent.model_calls, 2u);
-  expect_verified(late.claim());
-}
-
-AE_TEST("budget/forks of forks are no way around it") {
-  JobFixture job = job_with_budget(
-      calls("a") + "," + calls("b", "['a']") + "," + calls("c", "['b']"), "{'tool_calls': 2}");
-  job.claim().ok("a").ok("b");
-  ASSERT_EQ(job.state.parked_until, "budget");
-  JobFixture fork(*job.fork(job.log.size()), "job-2");
-  fork.claim();
-  EXPECT_EQ(fork.state.parked_until, "budget") << fork.log_text();
-  JobFixture second(*fork.fork(fork.log.size()), "job-3");
-  second.claim();
-  EXPECT_EQ(second.state.parked_until, "budget");
-  EXPECT_EQ(of(second).spent.tool_calls, 2u);
-  EXPECT_EQ(fork.sent.size() + second.sent.size(), 0u);
-  second.raise("{'tool_calls': 3}").ok("c");
-  EXPECT_EQ(second.status(), "completed") << second.log_text();
-  expect_verified(second);
-}
-
-AE_TEST("budget/only a fork begins with something spent") {
-  JobFixture job = job_with_budget(model_call_node("a"), "{'tokens': 70}");
-  const auto created = job.last<JobCreated>();
-  const auto takes = [&](const Value& spent, bool forked) {
-    State state;
-    state.job = JobId("job-9");
-    JobCreated event = created;
-    event.budget = created.budget.with("spent", spent);
-    if (forked) event.forked_from = json("{'job_id': 'job-1', 'seq': 2}");
-    return apply(state, event, Instant{}, uncached_plan_source()).has_value();
-  };
-  EXPECT_TRUE(takes(json("{'tokens': 7}"), true));
-  EXPECT_FALSE(takes(json("{'tokens': 7}"), false));
-  for (const char* wrong : {"7", "{'tokens': -1}", "{'tokens': 1.5}", "{'wall': '1h'}"}) {
-    EXPECT_FALSE(takes(json(wrong), true)) << wrong;
-  }
-  const auto compiles = [](std::string_view text) {
-    return Plan::compile(graph("[" + calls("a") + "]", budget(text))).has_value();
-  };
-  EXPECT_TRUE(compiles("{'tokens': 5}"));
-  EXPECT_FALSE(compiles("{'tokens': 5, 'spent': {'tokens': 1}}"));
-}
-
-AE_TEST("budget/a checkpoint at any event folds on to the same state") {
+AE_TEST("budget/a checkpoint at any event folds to the same state") {
   JobFixture job = job_with_budget(model_call_node("a") + "," + model_call_node("b", "['a']"),
                                    "{'tokens': 70, 'wall': '1h'}");
   job.claim().ok("a", used(40, 2)).raise("{'tokens': 200}").ok("b", used(5, 2));
@@ -634,68 +455,6 @@ AE_TEST("budget/a checkpoint at any event folds on to the same state") {
     }
     EXPECT_EQ(state_view(state), state_view(job.state)) << at;
   }
-}
-
-// ---- loops
-
-std::string wants_for(int tokens) {
-  return "{'text': '', 'tool_calls': [{'id': 'a', 'name': 'look', 'arguments': {}}],"
-         " 'usage': {'input_tokens': " +
-         std::to_string(tokens) + ", 'output_tokens': 0}}";
-}
-
-AE_TEST(
-    "budget/a loop's model is told once that little is left, in a message of its conversation") {
-  const std::string more =
-      "{'budget': {'tokens': 4000, 'soft': 50}, " + std::string(kTools.substr(1));
-  JobFixture job = loop_job(", 'max_tokens': 20", {.more = more});
-  job.claim().ok("chat/0", wants_for(2000)).ok("chat/0/0", "1");
-  const Value& notice = job.step("chat/1").call->arguments["notice"];
-  EXPECT_EQ(notice, json("{'tokens': {'left': '2000', 'of': '4000'}}"));
-  EXPECT_EQ(last_message(job, "chat/1")["role"], Value("user"));
-  EXPECT_TRUE(
-      last_message(job, "chat/1").text("content").starts_with("budget: 2000 of 4000 tokens left"));
-  EXPECT_EQ(last_message(job, "chat/1", 2)["role"], Value("tool"));
-  job.crash();
-  EXPECT_EQ(last_message(job, "chat/1")["role"], Value("user"));
-  job.ok("chat/1", wants_for(500)).ok("chat/1/0", "1");
-  EXPECT_EQ(job.step("chat/2").call->arguments.find("notice"), nullptr);
-  const Value messages = request(job, "chat/2")["messages"];
-  EXPECT_EQ(messages.size(), request(job, "chat/1")["messages"].size() + 2u);
-  // After a raise it is notified again when half of the new limit is spent.
-  job.raise("{'tokens': 8000}").ok("chat/2", wants_for(3000)).ok("chat/2/0", "1");
-  EXPECT_EQ(job.step("chat/3").call->arguments["notice"]["tokens"]["of"], Value("8000"));
-  job.ok("chat/3", text_answer("Done"));
-  EXPECT_EQ(job.status(), "completed") << job.log_text();
-  expect_verified(job);
-}
-
-AE_TEST("budget/a turn reserves for the whole conversation") {
-  const std::string more = "{'budget': {'tokens': 100000}, " + std::string(kTools.substr(1));
-  JobFixture job = loop_job(", 'max_tokens': 20", {.more = more});
-  job.claim();
-  const Value first = job.last<ToolInvocationStarted>().reserved;
-  std::uint64_t bytes = 0;
-  const Value model_request = request(job, "chat/0");
-  for (const Value& message : model_request["messages"].items()) bytes += estimate_tokens(message);
-  EXPECT_GT(first["input_tokens"].as_int(), static_cast<std::int64_t>(bytes));
-  EXPECT_EQ(first["output_tokens"], Value(20));
-  job.ok("chat/0", wants_for(10)).ok("chat/0/0", "'" + std::string(3000, 'x') + "'");
-  const Value second = job.last<ToolInvocationStarted>().reserved;
-  EXPECT_GT(second["input_tokens"].as_int(), first["input_tokens"].as_int() + 1000);
-}
-
-AE_TEST("budget/a loop that has used it up goes on where it stood when it is raised") {
-  const std::string more = "{'budget': {'model_calls': 1}, " + std::string(kTools.substr(1));
-  JobFixture job = loop_job("", {.more = more});
-  job.claim().ok("chat/0", tool_calls_answer({{"a", "look"}})).ok("chat/0/0", "1");
-  EXPECT_EQ(job.state.parked_until, "budget") << job.log_text();
-  EXPECT_EQ(job.sent.size(), 2u);
-  job.raise("{'model_calls': 2}");
-  EXPECT_EQ(job.sent.size(), 3u);
-  job.ok("chat/1", text_answer("Done"));
-  EXPECT_EQ(job.status(), "completed");
-  expect_verified(job);
 }
 
 }  // namespace

@@ -18,7 +18,7 @@ JobFixture job_with_budget(std::string_view limits, std::string_view rule,
 
 ToolInvocationStarted started(const JobFixture& job) { return job.last<ToolInvocationStarted>(); }
 
-AE_TEST("budget/a call that a policy denies needs no room in it") {
+AE_TEST("budget/a call denied by a policy needs no budget") {
   JobFixture job = job_with_budget("{'tool_calls': 0}", "{'action': 'deny'}");
   job.claim();
   EXPECT_EQ(job.status(), "failed") << job.log_text();
@@ -27,7 +27,7 @@ AE_TEST("budget/a call that a policy denies needs no room in it") {
   expect_verified(job);
 }
 
-AE_TEST("budget/a person is asked first, and what is approved is called when there is room") {
+AE_TEST("budget/approval is requested first, and the approved call waits for the budget") {
   JobFixture job = job_with_budget("{'tool_calls': 0}", kAsk);
   job.claim();
   EXPECT_EQ(job.status(), "waiting") << job.log_text();
@@ -44,14 +44,13 @@ AE_TEST("budget/a person is asked first, and what is approved is called when the
   expect_verified(job);
 }
 
-AE_TEST("budget/what a person made of the arguments is what waits for room, and what is called") {
+AE_TEST("budget/edited arguments wait for the budget and are sent unchanged") {
   JobFixture job = job_with_budget("{'tool_calls': 0}", kAsk);
-  job.claim().send_request({.kind = ControlRequest::Kind::signal,
-                            .by = "ann",
-                            .wait_type = "human",
-                            .approval = job.open_request_id("a"),
-                            .arguments = json("{'n': 100}"),
-                            .payload = json("{'decision': 'approve'}")});
+  job.claim().send_request({.by = "ann",
+                            .body = SignalRequest{.approval = job.open_request_id("a"),
+                                                  .wait_type = "human",
+                                                  .arguments = json("{'n': 100}"),
+                                                  .payload = json("{'decision': 'approve'}")}});
   ASSERT_FALSE(job.refused);
   EXPECT_EQ(job.state.parked_until, "budget") << job.log_text();
   job.raise("{'tool_calls': 1}");
@@ -66,7 +65,7 @@ AE_TEST("budget/what a person made of the arguments is what waits for room, and 
   expect_verified(job);
 }
 
-AE_TEST("budget/who says no to a call needs no budget for it") {
+AE_TEST("budget/a rejected call needs no budget") {
   JobFixture job = job_with_budget("{'tool_calls': 0}", kAsk);
   job.claim().reject("a");
   EXPECT_EQ(job.status(), "failed") << job.log_text();
@@ -75,7 +74,7 @@ AE_TEST("budget/who says no to a call needs no budget for it") {
   expect_verified(job);
 }
 
-AE_TEST("budget/an answer that comes while the job is parked for it is taken, and ends no park") {
+AE_TEST("budget/an approval during a budget park is accepted and does not end the park") {
   JobFixture job =
       job_with_budget("{'tool_calls': 0}", kAsk,
                       "[{'id': 'a', 'kind': 'tool', 'tool': 'put'},"
@@ -96,7 +95,7 @@ AE_TEST("budget/an answer that comes while the job is parked for it is taken, an
   expect_verified(job);
 }
 
-AE_TEST("budget/an approval that has run out while the job was parked for it is asked for anew") {
+AE_TEST("budget/an approval that expired during a budget park is requested again") {
   JobFixture job =
       job_with_budget("{'tool_calls': 0}", "{'action': 'require_approval', 'expires': '5m'}");
   job.claim().approve("a");
@@ -109,7 +108,7 @@ AE_TEST("budget/an approval that has run out while the job was parked for it is 
   expect_verified(job);
 }
 
-AE_TEST("budget/a call that a loop's model asked for waits for a person, and then for room") {
+AE_TEST("budget/a call in a loop waits for its approval, then for the budget") {
   const std::string more = "{'budget': {'tool_calls': 1}, " + std::string(kTools.substr(1));
   JobFixture job = loop_job("", {.more = more});
   job.claim().ok("chat/0", tool_calls_answer({{"x", "refund"}, {"y", "look"}}));

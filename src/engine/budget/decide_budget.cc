@@ -3,6 +3,7 @@
 #include "engine/heart/decider.h"
 #include "engine/heart/features.h"
 #include "engine/heart/policy.h"
+#include "log/park_until.h"
 
 namespace ae::engine {
 
@@ -77,21 +78,19 @@ Value Decider::reserve(const Declaration& d, const Value& args) {
 // Nothing is running, and the next call does not fit.
 void Decider::park_for_budget() {
   const Limit limit = exceeded_limits_.front().limit;
-  std::vector<Member> payload{{"limit", to_text(limit)}};
+  BudgetExceeded exceeded{.limit = to_text(limit)};
   if (limit == Limit::wall) {
     // Unknown if the raise was erased.
-    if (s_.budget.limits.wall) payload.emplace_back("most", ae::to_text(*s_.budget.limits.wall));
+    if (s_.budget.limits.wall) exceeded.most = ae::to_text(*s_.budget.limits.wall);
   } else {
-    payload.emplace_back("asked", exceeded_limits_.front().requested);
-    payload.emplace_back("most", *s_.budget.limits.max_of(limit));
-    payload.emplace_back("spent", s_.budget.used(limit));
+    exceeded.asked = static_cast<std::int64_t>(exceeded_limits_.front().requested);
+    exceeded.most = *s_.budget.limits.max_of(limit);
+    exceeded.spent = static_cast<std::int64_t>(s_.budget.used(limit));
   }
   const std::string name = "budget/" + std::to_string(s_.seq);
-  emit(DecisionRecorded{.decision_id = decision_at(s_, name),
-                        .kind = "budget",
-                        .payload = Value::object(std::move(payload)),
-                        .state = "exceeded"});
-  emit(JobParked{.reason = std::string(code_name(Code::budget_exceeded)), .until = "budget"});
+  emit(decision_event(exceeded, {.decision_id = decision_at(s_, name)}));
+  emit(JobParked{.reason = std::string(code_name(Code::budget_exceeded)),
+                 .until = park_until::kBudget});
   decision_.exceeded = exceeded_limits_;
   decision_.release = true;
 }

@@ -77,17 +77,16 @@ Value answer_of(const Limits& limits, bool raised) {
 
 }  // namespace
 
-Result<AppliedRequest> apply_budget_request(const State& state, const ControlRequest& request,
-                                            const DecisionContext& context) {
+Result<AppliedRequest> apply_request(const State& state, const ControlRequest& request,
+                                     const BudgetRequest& budget, const DecisionContext& context) {
   if (!state.plan) return fail(Code::plan_missing, "the job's log holds no plan");
-  auto wanted = limits_of(request.payload);
-  if (!wanted || !wanted->any()) {
+  Limits wanted = budget.limits;
+  if (!wanted.any()) {
     return fail(Code::input_invalid,
-                wanted ? "give at least one limit: tokens, cost, model_calls, tool_calls or wall"
-                       : wanted.error().message);
+                "give at least one limit: tokens, cost, model_calls, tool_calls or wall");
   }
   if (is_terminal(state.status) || state.ending) {
-    if (is_set(state.budget.limits, *wanted)) {
+    if (is_set(state.budget.limits, wanted)) {
       return AppliedRequest{.events = {}, .answer = answer_of(state.budget.limits, false)};
     }
     return fail(Code::job_terminal,
@@ -98,40 +97,27 @@ Result<AppliedRequest> apply_budget_request(const State& state, const ControlReq
   Budget next = state.budget;
   bool raised = false;
   for (const Limit limit : kCountedLimits) {
-    AE_ASSIGN(const bool more, raise(next, limit, wanted->max_of(limit)));
+    AE_ASSIGN(const bool more, raise(next, limit, wanted.max_of(limit)));
     raised = raised || more;
-    if (!more) wanted->max_of(limit).reset();
+    if (!more) wanted.max_of(limit).reset();
   }
-  AE_ASSIGN(const bool longer, raise_wall(next, wanted->wall, context.now));
-  if (!longer) wanted->wall.reset();
+  AE_ASSIGN(const bool longer, raise_wall(next, wanted.wall, context.now));
+  if (!longer) wanted.wall.reset();
   AppliedRequest applied;
   applied.answer = answer_of(next.limits, raised || longer);
   if (!raised && !longer) return applied;
   AE_TRY(check_covers_call(state, next));
-  wanted->soft = 0;
+  wanted.soft = 0;
   const std::string name = "budget/" + std::to_string(state.seq) + "#raised";
-  applied.events.emplace_back(DecisionRecorded{.at = context.now,
-                                               .by = none_if_empty(request.by),
-                                               .decision_id = decision_at(state, name),
-                                               .kind = "budget",
-                                               .payload = to_json(*wanted),
-                                               .reason = none_if_empty(request.reason),
-                                               .state = "raised"});
+  applied.events.emplace_back(decision_event(BudgetRaised{.limits = to_json(wanted)},
+                                             {.at = context.now,
+                                              .by = none_if_empty(request.by),
+                                              .decision_id = decision_at(state, name),
+                                              .reason = none_if_empty(budget.reason)}));
   if (state.awaits_budget()) {
     applied.events.emplace_back(JobResumed{.by = request.by.empty() ? "somebody" : request.by});
   }
   return applied;
-}
-
-bool is_budget_granted(const State& state, const Value& wanted) {
-  const auto limits = limits_of(wanted);
-  if (!limits) return false;
-  for (const Limit limit : kCountedLimits) {
-    const auto &most = state.budget.limits.max_of(limit), &one = limits->max_of(limit);
-    if (one && (!most || *most < *one)) return false;
-  }
-  const auto& wall = state.budget.limits.wall;
-  return !limits->wall || (wall && *wall >= *limits->wall);
 }
 
 }  // namespace ae::engine

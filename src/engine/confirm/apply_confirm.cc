@@ -3,6 +3,7 @@
 
 #include "engine/confirm/confirm.h"
 #include "engine/state/applier.h"
+#include "log/park_until.h"
 
 namespace ae::engine {
 
@@ -50,71 +51,72 @@ void Applier::withdraw_escalations() {
   s_.escalated = 0;
 }
 
-Status Applier::apply_confirmation_decision(const DecisionRecorded& event, Step* step) {
-  const std::string& decision = or_empty(event.state);
-  const Value& resources = event.payload.value["resources"];
-  const auto each = [&](auto&& of) {
-    if (!resources.is_array()) return;
-    for (const Value& resource : resources.items()) {
-      auto it = s_.changes.find(
-          resource_key(resource.text("resource_type"), resource.text("resource_id")));
-      if (it != s_.changes.end()) of(it->first, it->second, resource);
-    }
-  };
-  if (decision == "checked") {
-    if (s_.status != JobStatus::running || s_.to_confirm.empty()) {
-      return corrupt_event("nothing is to be confirmed");
-    }
-    each([&](const std::string& key, Change& change, const Value& resource) {
-      change.verdict = resource.text("verdict");
-      s_.to_confirm.erase(key);
-    });
-    if (!resources.is_array()) s_.to_confirm.clear();  // redacted
-    return {};
+// The job's change of this resource; nullptr: none.
+Change* Applier::find_change(const std::string& type, const std::string& id) {
+  const auto found = s_.changes.find(resource_key(type, id));
+  return found == s_.changes.end() ? nullptr : &found->second;
+}
+
+Status Applier::apply(const ChangesChecked& checked, const DecisionRecorded&, Step*) {
+  if (s_.status != JobStatus::running || s_.to_confirm.empty()) {
+    return corrupt_event("nothing is to be confirmed");
   }
+  for (const CheckedResource& resource : checked.resources) {
+    Change* const change = find_change(resource.resource_type, resource.resource_id);
+    if (change == nullptr) continue;
+    change->verdict = resource.verdict;
+    s_.to_confirm.erase(resource_key(resource.resource_type, resource.resource_id));
+  }
+  if (checked.erased) s_.to_confirm.clear();
+  return {};
+}
+
+void Applier::escalate(Change& change, Deviation deviation) {
+  if (!change.escalated) s_.escalated++;
+  change.escalated = std::move(deviation);
+}
+
+Status Applier::apply(const ConfirmationRequested& request, const DecisionRecorded&, Step* step) {
   if (!step) return corrupt_event("no such step");
-  if (decision == "requested") {
-    if (s_.status != JobStatus::running) return corrupt_event("no worker has checked it");
-    const auto raise = [this](Change& change, const Value& resource) {
-      if (!change.escalated) s_.escalated++;
-      change.escalated =
-          Deviation{std::string(resource.text("verdict")), std::string(resource.text("observed"))};
-    };
-    each([&](const std::string&, Change& change, const Value& resource) {
-      raise(change, resource);
-    });
-    if (resources.is_array()) return {};
-    for (auto& [key, change] : s_.changes) {  // redacted: all changes of the step
-      if (change.step == index_of(*step)) raise(change, resources);
-    }
-    return {};
+  if (s_.status != JobStatus::running) return corrupt_event("no worker has checked it");
+  for (const DeviatingResource& resource : request.resources) {
+    Change* const change = find_change(resource.resource_type, resource.resource_id);
+    if (change == nullptr) continue;
+    const bool known = resource.observed.is_string();
+    escalate(*change, {resource.verdict, known ? resource.observed.as_string() : std::string()});
   }
-  if (decision == "failed") {
-    if (s_.ending) return corrupt_event("it ends already");
-    return confirmation_failed(*step, std::string(event.payload.value.text("message")));
+  if (!request.erased) return {};
+  for (auto& [key, change] : s_.changes) {
+    if (change.step == index_of(*step)) escalate(change, {});
   }
-  return confirmation_answered(event, *step);
+  return {};
+}
+
+Status Applier::apply(const ConfirmationFailed& failure, const DecisionRecorded&, Step* step) {
+  if (!step) return corrupt_event("no such step");
+  if (s_.ending) return corrupt_event("it ends already");
+  return confirmation_failed(*step, failure.message);
 }
 
 // An operator accepts the changes of a step as they are, or fails the job.
-Status Applier::confirmation_answered(const DecisionRecorded& event, Step& step) {
-  const std::string& answer = or_empty(event.state);
-  if (answer != "accept" && answer != "fail") return corrupt_event("an unknown answer");
-  const std::uint32_t index = index_of(step);
+Status Applier::apply(const ConfirmationAnswered&, const DecisionRecorded& event, Step* step) {
+  if (!step) return corrupt_event("no such step");
+  const bool accepted = event.state == "accept";
+  const std::uint32_t index = index_of(*step);
   bool found = false;
   for (auto& [key, change] : s_.changes) {
     if (change.step != index || !change.escalated) continue;
     found = true;
     s_.escalated--;
-    if (answer == "accept") change.accepted = std::move(change.escalated);
+    if (accepted) change.accepted = std::move(change.escalated);
     change.escalated.reset();
   }
   if (!found || s_.ending) return corrupt_event("no confirmation was requested");
-  if (answer == "accept") return {};
+  if (accepted) return {};
   const std::string &by = or_empty(event.by), &note = or_empty(event.reason);
-  return confirmation_failed(step, "what \"" + s_.node_of(step).id + "\" changed was not accepted" +
-                                       (by.empty() ? "" : " by " + by) +
-                                       (note.empty() ? "" : ": " + note));
+  return confirmation_failed(
+      *step, "what \"" + s_.node_of(*step).id + "\" changed was not accepted" +
+                 (by.empty() ? "" : " by " + by) + (note.empty() ? "" : ": " + note));
 }
 
 Status Applier::confirmation_failed(const Step& step, std::string message) {
@@ -129,11 +131,12 @@ Status Applier::confirmation_failed(const Step& step, std::string message) {
 
 // Does a resume end this park?
 bool Applier::may_resume() const {
-  if (s_.parked_until == "resume" || s_.parked_until == "version") return true;
-  if (s_.parked_until == "budget") return !s_.budget.exceeded || s_.ending;
+  if (s_.parked_until == park_until::kResume || s_.parked_until == park_until::kVersion)
+    return true;
+  if (s_.parked_until == park_until::kBudget) return !s_.budget.exceeded || s_.ending;
   // The unknown outcome does not block the end of the job: its resolve wait stays open meanwhile.
-  if (s_.parked_until == "resolve") return s_.ending && !s_.awaits_operator_before_end();
-  return s_.parked_until == "confirmation" &&
+  if (s_.parked_until == park_until::kResolve) return s_.ending && !s_.awaits_operator_before_end();
+  return s_.parked_until == park_until::kConfirmation &&
          (s_.escalated == 0 || s_.ending || s_.parked_reason == kVerifierUnreachable);
 }
 

@@ -6,6 +6,7 @@
 #include "engine/heart/evaluate.h"
 #include "engine/state/view_values.h"
 #include "json/json.h"
+#include "log/field_names.h"
 
 namespace ae::engine {
 namespace {
@@ -45,8 +46,8 @@ Result<StateChanged> changed_event(const State& state, const Step& step, const V
   AE_TRY(require_text("type", kTypeMax, event.resource_type));
   AE_TRY(require_text("id", kIdMax, event.resource_id));
   AE_TRY(require_text("op", kTypeMax, event.operation));
-  AE_TRY(read_text("version", kTextMax, event.version));
-  AE_TRY(read_text("etag", kTextMax, event.etag));
+  AE_TRY(read_text(field::version, kTextMax, event.version));
+  AE_TRY(read_text(field::etag, kTextMax, event.etag));
   AE_TRY(read_text("ref", kTextMax, event.external_ref));
   return event;
 }
@@ -61,12 +62,12 @@ std::string resource_key(std::string_view type, std::string_view id) {
 }
 
 Value change_value(const Change& change) {
-  return Value::object({{"etag", or_null(change.etag)},
+  return Value::object({{field::etag, or_null(change.etag)},
                         {"id", change.resource_id},
                         {"op", change.operation},
                         {"ref", or_null(change.external_ref)},
                         {"type", change.resource_type},
-                        {"version", or_null(change.version)}});
+                        {field::version, or_null(change.version)}});
 }
 
 const ToolPolicy* verifier_of(const State& state, const Change& change) {
@@ -103,23 +104,23 @@ std::vector<Value> changes_view(const State& state) {
     const auto verdict = [](const std::optional<Deviation>& deviation) -> Value {
       if (!deviation) return {};
       return Value::object(
-          {{"observed", or_null(deviation->observed)}, {"verdict", deviation->verdict}});
+          {{"observed", or_null(deviation->observed)}, {field::verdict, deviation->verdict}});
     };
     views.push_back(Value::object({{"accepted", verdict(change.accepted)},
-                                   {"etag", or_null(change.etag)},
-                                   {"external_ref", or_null(change.external_ref)},
+                                   {field::etag, or_null(change.etag)},
+                                   {field::external_ref, or_null(change.external_ref)},
                                    {"mode", verifier ? Value(to_text(verifier->confirm)) : Value()},
-                                   {"node_id", state.node_of(step).id},
-                                   {"operation", change.operation},
+                                   {field::node_id, state.node_of(step).id},
+                                   {field::operation, change.operation},
                                    {"raised", verdict(change.escalated)},
-                                   {"resource_id", change.resource_id},
-                                   {"resource_type", change.resource_type},
+                                   {field::resource_id, change.resource_id},
+                                   {field::resource_type, change.resource_type},
                                    {"seq", change.seq},
-                                   {"step_id", step.id.text},
+                                   {field::step_id, step.id.text},
                                    {"tool", change.tool},
-                                   {"verdict", or_null(change.verdict)},
+                                   {field::verdict, or_null(change.verdict)},
                                    {"verifier", verifier ? Value(verifier->verified_by) : Value()},
-                                   {"version", or_null(change.version)}}));
+                                   {field::version, or_null(change.version)}}));
   }
   return views;
 }

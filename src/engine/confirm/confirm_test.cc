@@ -70,7 +70,7 @@ void expect_proved(const JobFixture& job) {
   EXPECT_TRUE(proof.ledger.ok) << proof.ledger.detail;
 }
 
-AE_TEST("confirm/what a call changed stands between its end and its commit") {
+AE_TEST("confirm/a change is recorded between the end of its call and the commit") {
   JobFixture job = charged(kStrict);
   const auto types = job.types("a");
   const std::vector<std::string> expected{
@@ -87,7 +87,7 @@ AE_TEST("confirm/what a call changed stands between its end and its commit") {
   expect_proved(job);
 }
 
-AE_TEST("confirm/the attempt that made a change does not look at it") {
+AE_TEST("confirm/the attempt that made a change does not verify it") {
   JobFixture job = charged(kStrict);
   job.ok("b");
   EXPECT_EQ(job.status(), "completed");
@@ -95,7 +95,7 @@ AE_TEST("confirm/the attempt that made a change does not look at it") {
   EXPECT_EQ(job.count(EventType::confirmation_checked), 0u);
 }
 
-AE_TEST("confirm/after a crash what was changed is looked at before anything new begins, once") {
+AE_TEST("confirm/after a crash changes are verified once, before anything new starts") {
   JobFixture job = charged(kStrict);
   const std::size_t before = job.log.size();
   job.crash();
@@ -110,14 +110,14 @@ AE_TEST("confirm/after a crash what was changed is looked at before anything new
   expect_proved(job);
 }
 
-AE_TEST("confirm/a job without changes pays nothing: its log is the same") {
+AE_TEST("confirm/a job without changes records no verification") {
   JobFixture job("[{'id': 'a', 'kind': 'tool', 'tool': 'put'}]");
   job.claim().crash().ok("a");
   EXPECT_EQ(job.count(EventType::confirmation_checked), 0u);
   EXPECT_EQ(job.count(EventType::decision_recorded), 0u);
 }
 
-AE_TEST("confirm/strict: a resource that is not as it was fails the job, and nothing new begins") {
+AE_TEST("confirm/strict mode: a changed resource fails the job, and nothing new starts") {
   JobFixture job = charged(kStrict);
   job.external_checks["ch_1"] = mismatch();
   const std::size_t calls = job.sent.size();
@@ -134,7 +134,7 @@ AE_TEST("confirm/strict: a resource that is not as it was fails the job, and not
   expect_proved(job);
 }
 
-AE_TEST("confirm/warn: it is recorded, and the job goes on") {
+AE_TEST("confirm/warn mode: the mismatch is recorded and the job continues") {
   JobFixture job = charged(kWarn);
   job.external_checks["ch_1"] = mismatch();
   job.crash().ok("b");
@@ -146,15 +146,14 @@ AE_TEST("confirm/warn: it is recorded, and the job goes on") {
   expect_proved(job);
 }
 
-AE_TEST("confirm/the plan's mode holds for tools that name none") {
+AE_TEST("confirm/the mode of the plan applies to tools without a mode") {
   JobFixture job(kTwoNodes, {.more = "{'confirm': 'warn', " + charging(kStrict).substr(1)});
   EXPECT_EQ(job.plan->tools[job.plan->nodes[0].tool].confirm, ConfirmMode::warn);
   JobFixture own(kTwoNodes, {.more = "{'confirm': 'warn', " + charging(kHuman).substr(1)});
   EXPECT_EQ(own.plan->tools[own.plan->nodes[0].tool].confirm, ConfirmMode::human);
 }
 
-AE_TEST(
-    "confirm/human: the job parks, is listed among approvals, and goes on when it is accepted") {
+AE_TEST("confirm/human mode: the job parks, is listed for approval and continues when accepted") {
   JobFixture job = charged(kHuman);
   job.external_checks["ch_1"] = mismatch();
   job.crash();
@@ -180,7 +179,7 @@ AE_TEST(
   expect_proved(job);
 }
 
-AE_TEST("confirm/an accepted mismatch is not raised again while it stays so; another one is") {
+AE_TEST("confirm/an accepted mismatch is not raised again, a different one is") {
   JobFixture job = charged(kHuman);
   job.external_checks["ch_1"] = mismatch();
   job.crash().confirm("a", "accept").crash();
@@ -192,7 +191,7 @@ AE_TEST("confirm/an accepted mismatch is not raised again while it stays so; ano
   expect_proved(job);
 }
 
-AE_TEST("confirm/human: a person who says fail ends the job") {
+AE_TEST("confirm/human mode: a fail decision ends the job") {
   JobFixture job = charged(kHuman);
   job.external_checks["ch_1"] = mismatch();
   job.crash().confirm("a", "fail", "not ours");
@@ -203,7 +202,7 @@ AE_TEST("confirm/human: a person who says fail ends the job") {
   expect_proved(job);
 }
 
-AE_TEST("confirm/it can be answered among the approvals, and by the node's name") {
+AE_TEST("confirm/a mismatch can be answered as an approval or by the name of its node") {
   JobFixture job = charged(kHuman);
   job.external_checks["ch_1"] = mismatch();
   job.crash().answer_approval(job.step("a").id.text, "approve");
@@ -211,11 +210,11 @@ AE_TEST("confirm/it can be answered among the approvals, and by the node's name"
   JobFixture other = charged(kHuman);
   other.external_checks["ch_1"] = mismatch();
   other.crash().send_request(
-      {.kind = ControlRequest::Kind::resolve, .idempotency_key = "a", .resolution = "fail"});
+      {.body = ResolveRequest{.idempotency_key = "a", .resolution = "fail"}});
   EXPECT_EQ(other.status(), "failed");
 }
 
-AE_TEST("confirm/an answer that nobody asked for is refused") {
+AE_TEST("confirm/an answer without an open confirmation is rejected") {
   JobFixture job = charged(kHuman);
   job.crash().confirm("a", "accept");
   EXPECT_EQ(job.refused, Code::not_in_doubt);
@@ -230,9 +229,7 @@ AE_TEST("confirm/an answer that nobody asked for is refused") {
   EXPECT_EQ(job.status(), "parked");
 }
 
-AE_TEST(
-    "confirm/a verifier that cannot be reached parks the job, whatever the mode, and never fails "
-    "it") {
+AE_TEST("confirm/an unreachable verifier parks the job in every mode and never fails it") {
   for (const std::string_view verify : {kStrict, kWarn, kHuman}) {
     JobFixture job = charged(verify);
     job.external_checks["ch_1"] = unreachable();
@@ -249,8 +246,7 @@ AE_TEST(
   }
 }
 
-AE_TEST(
-    "confirm/a job that an earlier build parked until confirmation is resumed, and looks again") {
+AE_TEST("confirm/a job parked for confirmation by an earlier build can be resumed") {
   JobFixture job = charged(kStrict);
   job.external_checks["ch_1"] = unreachable();
   job.crash();
@@ -264,7 +260,7 @@ AE_TEST(
   expect_proved(job);
 }
 
-AE_TEST("confirm/what cannot be reached can be accepted unseen; when it is seen, it is looked at") {
+AE_TEST("confirm/an unreachable resource can be accepted, and is verified when reachable again") {
   JobFixture job = charged(kStrict);
   job.external_checks["ch_1"] = unreachable();
   job.crash().confirm("a", "accept");
@@ -276,7 +272,7 @@ AE_TEST("confirm/what cannot be reached can be accepted unseen; when it is seen,
   EXPECT_EQ(job.status(), "failed");
 }
 
-AE_TEST("confirm/without a verifier a change is shown as unconfirmed, never as checked") {
+AE_TEST("confirm/a change without a verifier is shown as unconfirmed") {
   JobFixture job = charged("");
   job.crash();
   EXPECT_EQ(job.status(), "running");
@@ -289,7 +285,7 @@ AE_TEST("confirm/without a verifier a change is shown as unconfirmed, never as c
   expect_proved(job);
 }
 
-AE_TEST("confirm/only the last change of a resource is looked at, by the tool that made it") {
+AE_TEST("confirm/only the last change of a resource is verified, by its own tool") {
   JobFixture job(
       "[{'id': 'a', 'kind': 'tool', 'tool': 'charge'},"
       " {'id': 'b', 'kind': 'tool', 'tool': 'amend', 'needs': ['a']},"
@@ -321,7 +317,7 @@ AE_TEST("confirm/a resource that the job changes again is raised again") {
   EXPECT_EQ(job.status(), "parked") << job.log_text();
 }
 
-AE_TEST("confirm/a change that cannot be read fails the node; the call counts as done") {
+AE_TEST("confirm/a change that cannot be evaluated fails the node, and the call counts as done") {
   const std::string tools = charging(kStrict, ", 'compensate': {'tool': 'put'}");
   JobFixture job(kTwoNodes, {.more = tools});
   job.claim().ok("a", "{'no': 'id'}");
@@ -337,7 +333,7 @@ AE_TEST("confirm/a change that cannot be read fails the node; the call counts as
   expect_proved(job);
 }
 
-AE_TEST("confirm/a person who says that it happened says what it changed") {
+AE_TEST("confirm/the result of a happened resolution determines the recorded change") {
   JobFixture doubt(
       "[{'id': 'a', 'kind': 'tool', 'tool': 'sell'}]",
       {.more = "{'tools': {'sell': {'effect': 'at_most_once', 'on_in_doubt': 'park', "
@@ -354,8 +350,7 @@ AE_TEST("confirm/a person who says that it happened says what it changed") {
 
 // ---------------------------------------------------------------- crashes
 
-AE_TEST(
-    "confirm/died after it was asked and before anything was seen: the next attempt asks anew") {
+AE_TEST("confirm/a crash before the verifier answers makes the next attempt verify again") {
   JobFixture job = charged(kStrict);
   job.answers_checks = false;
   job.crash();
@@ -371,7 +366,7 @@ AE_TEST(
   expect_proved(job);
 }
 
-AE_TEST("confirm/died after it was confirmed: the attempt after that confirms again") {
+AE_TEST("confirm/a crash after the verification makes the next attempt verify again") {
   JobFixture job = charged(kStrict);
   job.crash().crash().crash().ok("b");
   EXPECT_EQ(job.checked.size(), 3u);
@@ -380,7 +375,7 @@ AE_TEST("confirm/died after it was confirmed: the attempt after that confirms ag
   expect_proved(job);
 }
 
-AE_TEST("confirm/every prefix of a job that was confirmed can be gone on with") {
+AE_TEST("confirm/a confirmed job can be continued from every prefix of its log") {
   JobFixture whole = charged(kHuman);
   whole.external_checks["ch_1"] = mismatch();
   whole.crash().confirm("a", "accept").ok("b");
@@ -409,8 +404,7 @@ AE_TEST("confirm/every prefix of a job that was confirmed can be gone on with") 
   }
 }
 
-AE_TEST(
-    "confirm/cancelled, past its deadline or paused while it is looked at: the look is forgotten") {
+AE_TEST("confirm/a cancel, a deadline and a pause discard a running verification") {
   JobFixture cancelled = charged(kStrict);
   cancelled.answers_checks = false;
   cancelled.crash().cancel();
@@ -432,7 +426,7 @@ AE_TEST(
   EXPECT_EQ(paused.status(), "running");
 }
 
-AE_TEST("confirm/cancelled, or past its deadline, while a person is asked: the job ends") {
+AE_TEST("confirm/a cancel and a deadline end a job that is parked for confirmation") {
   JobFixture job = charged(kHuman);
   job.external_checks["ch_1"] = mismatch();
   job.crash().cancel();
@@ -451,16 +445,14 @@ AE_TEST("confirm/cancelled, or past its deadline, while a person is asked: the j
   expect_proved(late);
 }
 
-AE_TEST(
-    "confirm/a person says fail while the calls of a dead process may go on: the job ends after "
-    "them") {
+AE_TEST("confirm/after a fail decision the job ends once the calls of a dead process settle") {
   JobFixture job = charged(kHuman);
   job.external_checks["ch_1"] = mismatch();
   job.owned = false;
   job.crash();
   ASSERT_EQ(job.status(), "parked");
   job.confirm("a", "fail");
-  EXPECT_EQ(job.status(), "running") << "somebody has to hold it, to end it: " << job.log_text();
+  EXPECT_EQ(job.status(), "running") << "a worker must claim the job to end it: " << job.log_text();
   job.after(10min);
   EXPECT_EQ(job.status(), "failed") << job.log_text();
   EXPECT_EQ(job.last<JobFailed>().code, "confirmation_failed");
@@ -474,7 +466,7 @@ constexpr std::string_view kTwice =
     " {'id': 'c', 'kind': 'tool', 'tool': 'put', 'needs': ['b']}]";
 constexpr std::string_view kMadeAgain = "{'id': 'ch_1', 'version': 4, 'etag': 'v2'}";
 
-AE_TEST("confirm/what the job's own call in doubt has changed is not taken for somebody else's") {
+AE_TEST("confirm/an own unknown call on the resource is settled before the verification") {
   const std::string tools = charging(kStrict);
   JobFixture job(kTwice, {.more = tools});
   job.claim().ok("a", kMade);
@@ -487,8 +479,7 @@ AE_TEST("confirm/what the job's own call in doubt has changed is not taken for s
   expect_proved(job);
 }
 
-AE_TEST(
-    "confirm/a call in doubt that cannot be sent again is answered before anything is looked at") {
+AE_TEST("confirm/an unknown call that cannot be resent is resolved before the verification") {
   std::string tools = charging(kStrict);
   constexpr std::string_view kEffect = "'effect': 'idempotent'";
   tools.replace(tools.find(kEffect), kEffect.size(),
@@ -515,7 +506,7 @@ AE_TEST(
   }
 }
 
-AE_TEST("confirm/while a person is asked about such a call, another in doubt waits with the job") {
+AE_TEST("confirm/while a call needs a resolution, no other unknown call is resent") {
   std::string tools = charging(kStrict);
   constexpr std::string_view kEffect = "'effect': 'idempotent'";
   tools.replace(tools.find(kEffect), kEffect.size(),
@@ -530,7 +521,7 @@ AE_TEST("confirm/while a person is asked about such a call, another in doubt wai
   ASSERT_EQ(job.tries("c"), 1u);
   job.crash();
   EXPECT_EQ(job.status(), "parked") << job.log_text();
-  EXPECT_EQ(job.tries("c"), 1u) << "nothing is sent before the look";
+  EXPECT_EQ(job.tries("c"), 1u) << "nothing is sent before the verification";
   job.resolve("b", "not_happened").ok("b", kMade).ok("c");
   EXPECT_EQ(job.checked.size(), 1u) << job.log_text();
   EXPECT_EQ(job.tries("c"), 2u);
@@ -538,7 +529,7 @@ AE_TEST("confirm/while a person is asked about such a call, another in doubt wai
   expect_proved(job);
 }
 
-AE_TEST("confirm/a job that fails over it undoes what it did, like any other") {
+AE_TEST("confirm/a job that fails its verification compensates its steps") {
   JobFixture job = charged(kStrict, ", 'compensate': {'tool': 'put'}");
   job.external_checks["ch_1"] = mismatch();
   job.ok("b");
@@ -553,7 +544,7 @@ AE_TEST("confirm/a job that fails over it undoes what it did, like any other") {
   expect_proved(broken);
 }
 
-AE_TEST("confirm/a job that is to end confirms nothing before it undoes what it did") {
+AE_TEST("confirm/a job that is ending compensates without a verification") {
   JobFixture job = charged(kStrict, ", 'compensate': {'tool': 'put'}");
   job.external_checks["ch_1"] = mismatch();
   job.fails("b");
@@ -565,7 +556,7 @@ AE_TEST("confirm/a job that is to end confirms nothing before it undoes what it 
   expect_proved(job);
 }
 
-AE_TEST("confirm/what a lost call changed is looked at when its result is found") {
+AE_TEST("confirm/the change of a lost call is verified when its result is imported") {
   const std::string tools = charging(kStrict);
   JobFixture job(kTwoNodes, {.more = tools});
   job.claim();
@@ -579,7 +570,7 @@ AE_TEST("confirm/what a lost call changed is looked at when its result is found"
   expect_proved(job);
 }
 
-AE_TEST("confirm/many resources are looked at part by part, and none twice") {
+AE_TEST("confirm/many resources are verified in parts and each once") {
   JobFixture job(
       "[{'id': 'a', 'kind': 'map', 'over': '${ .input.list }', 'max_parallel': 64, 'do': {'tool': "
       "'make', 'args': {'id': '${ .item }'}}},"
@@ -603,8 +594,7 @@ AE_TEST("confirm/many resources are looked at part by part, and none twice") {
   EXPECT_EQ(job.status(), "completed");
 }
 
-AE_TEST(
-    "confirm/a probe that finds what a lost call changed: nothing begins before it is looked at") {
+AE_TEST("confirm/a change found by a probe is verified before anything starts") {
   JobFixture job(
       "[{'id': 'a', 'kind': 'tool', 'tool': 'sell'},"
       " {'id': 'b', 'kind': 'tool', 'tool': 'put'},"
@@ -624,7 +614,7 @@ AE_TEST(
   expect_proved(job);
 }
 
-AE_TEST("confirm/a log in which something begins before the look is refused") {
+AE_TEST("confirm/a log in which a step starts before the verification is rejected") {
   JobFixture job = charged(kStrict);
   std::vector<Event> forged = job.log;
   job.crash();
@@ -638,7 +628,7 @@ AE_TEST("confirm/a log in which something begins before the look is refused") {
   EXPECT_NE(folded.error().message.find("not confirmed"), std::string::npos);
 }
 
-AE_TEST("confirm/a log whose decisions are redacted still folds") {
+AE_TEST("confirm/a log with erased decisions still folds") {
   JobFixture job = charged(kHuman);
   job.external_checks["ch_1"] = mismatch();
   job.crash().confirm("a", "accept").ok("b");
@@ -650,7 +640,7 @@ AE_TEST("confirm/a log whose decisions are redacted still folds") {
   EXPECT_EQ(folded->status, JobStatus::completed);
 }
 
-AE_TEST("confirm/a log that leaves out a change, or says another one, is not proved") {
+AE_TEST("confirm/verify rejects a log with a changed change") {
   JobFixture job = charged(kStrict);
   each<StateChanged>(job.log, [](StateChanged& event) { event.etag = "v9"; });
   const Verification proof = verify(

@@ -11,6 +11,8 @@
 #include "engine/confirm/confirm.h"
 #include "engine/heart/decider.h"
 #include "engine/state/view_values.h"
+#include "log/field_names.h"
+#include "log/park_until.h"
 
 namespace ae::engine {
 namespace {
@@ -113,14 +115,14 @@ bool Decider::confirm_changes() {
 
 void Decider::emit_check(const Change& change, const CheckResult& check) {
   const ToolPolicy* verifier = verifier_of(s_, change);
-  std::vector<Member> detail{{"operation", change.operation}, {"tool", change.tool}};
+  std::vector<Member> detail{{field::operation, change.operation}, {"tool", change.tool}};
   if (verifier) {
     detail.emplace_back("mode", to_text(verifier->confirm));
     detail.emplace_back("verifier", verifier->verified_by);
   }
   if (!check.expected.empty()) detail.emplace_back("expected", check.expected);
   if (!check.observed.empty()) detail.emplace_back("observed", check.observed);
-  if (!check.reason.empty()) detail.emplace_back("reason", check.reason);
+  if (!check.reason.empty()) detail.emplace_back(field::reason, check.reason);
   if (is_deviation(check) && is_accepted(change, check)) detail.emplace_back("accepted", true);
   emit_of(s_.steps[change.step],
           ConfirmationChecked{.detail = Value::object(std::move(detail)),
@@ -130,16 +132,16 @@ void Decider::emit_check(const Change& change, const CheckResult& check) {
 }
 
 void Decider::record_checks(const std::vector<std::string>& keys) {
-  std::vector<Value> resources;
+  ChangesChecked checked;
   std::vector<std::pair<const Change*, CheckResult>> broken;
   std::vector<std::string> escalated;
   for (const std::string& key : keys) {
     const Change& change = s_.changes.at(key);
     const CheckResult check = check_result_of(key);
     emit_check(change, check);
-    resources.push_back(Value::object({{"resource_id", change.resource_id},
-                                       {"resource_type", change.resource_type},
-                                       {"verdict", to_text(check.verdict)}}));
+    checked.resources.push_back({.resource_id = change.resource_id,
+                                 .resource_type = change.resource_type,
+                                 .verdict = std::string(to_text(check.verdict))});
     if (!is_deviation(check) || is_accepted(change, check)) continue;
     const ConfirmMode mode = verifier_of(s_, change)->confirm;
     if (check.verdict == CheckVerdict::unreachable || mode == ConfirmMode::human) {
@@ -148,11 +150,7 @@ void Decider::record_checks(const std::vector<std::string>& keys) {
       broken.emplace_back(&change, check);
     }
   }
-  emit(DecisionRecorded{
-      .decision_id = confirmation_id("checked"),
-      .kind = "confirmation",
-      .payload = Value::object({{"resources", Value::array(std::move(resources))}}),
-      .state = "checked"});
+  emit(decision_event(checked, {.decision_id = confirmation_id("checked")}));
   if (broken.empty()) {
     if (!escalated.empty()) escalate(escalated);
     return;
@@ -161,41 +159,36 @@ void Decider::record_checks(const std::vector<std::string>& keys) {
   std::string message = mismatch_message(*change, check, *verifier_of(s_, *change));
   if (broken.size() > 1) message += "; and " + std::to_string(broken.size() - 1) + " more";
   emit_of(s_.steps[change->step],
-          DecisionRecorded{.decision_id = confirmation_id("failed"),
-                           .kind = "confirmation",
-                           .payload = Value::object({{"message", std::move(message)}}),
-                           .reason = std::string(code_name(Code::confirmation_failed)),
-                           .state = "failed"});
+          decision_event(ConfirmationFailed{.message = std::move(message)},
+                         {.decision_id = confirmation_id("failed"),
+                          .reason = std::string(code_name(Code::confirmation_failed))}));
 }
 
 // Asks an operator, once for each step that made such a change, and parks the job.
 void Decider::escalate(const std::vector<std::string>& keys) {
-  std::map<std::uint32_t, std::vector<Value>> of_step;
+  std::map<std::uint32_t, ConfirmationRequested> of_step;
   bool mismatch = false;
   for (const std::string& key : keys) {
     const Change& change = s_.changes.at(key);
     const CheckResult check = check_result_of(key);
     mismatch = mismatch || check.verdict == CheckVerdict::mismatch;
-    of_step[change.step].push_back(Value::object({{"expected", or_null(check.expected)},
-                                                  {"observed", or_null(observed_of(check))},
-                                                  {"reason", or_null(check.reason)},
-                                                  {"resource_id", change.resource_id},
-                                                  {"resource_type", change.resource_type},
-                                                  {"verdict", to_text(check.verdict)}}));
+    of_step[change.step].resources.push_back({.expected = or_null(check.expected),
+                                              .observed = or_null(observed_of(check)),
+                                              .reason = or_null(check.reason),
+                                              .resource_id = change.resource_id,
+                                              .resource_type = change.resource_type,
+                                              .verdict = std::string(to_text(check.verdict))});
   }
-  for (auto& [index, resources] : of_step) {
+  for (const auto& [index, request] : of_step) {
     const Step& step = s_.steps[index];
-    emit_of(step, DecisionRecorded{
-                      .decision_id = confirmation_id(step.id.text),
-                      .kind = "confirmation",
-                      .payload = Value::object({{"resources", Value::array(std::move(resources))}}),
-                      .state = "requested"});
+    emit_of(step, decision_event(request, {.decision_id = confirmation_id(step.id.text)}));
   }
   // `resume` repeats the checks; a mismatch needs an operator's answer.
   if (mismatch) {
-    emit(JobParked{.reason = "replay_verification_human_required", .until = "confirmation"});
+    emit(JobParked{.reason = "replay_verification_human_required",
+                   .until = park_until::kConfirmation});
   } else {
-    emit(JobParked{.reason = std::string(kVerifierUnreachable), .until = "resume"});
+    emit(JobParked{.reason = std::string(kVerifierUnreachable), .until = park_until::kResume});
   }
   decision_.release = true;
 }

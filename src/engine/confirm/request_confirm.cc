@@ -4,6 +4,7 @@
 #include "engine/confirm/confirm.h"
 #include "engine/heart/request.h"
 #include "engine/state/action.h"
+#include "log/field_names.h"
 
 namespace ae::engine {
 namespace {
@@ -23,78 +24,99 @@ std::uint32_t escalated_step(const State& state, std::string_view name) {
   return found;
 }
 
-std::vector<Value> resources_of(const State& state, std::uint32_t step) {
-  std::vector<Value> resources;
+std::vector<AnsweredResource> resources_of(const State& state, std::uint32_t step) {
+  std::vector<AnsweredResource> resources;
   for (const auto& [key, change] : state.changes) {
     if (change.step != step || !change.escalated) continue;
-    resources.push_back(Value::object(
-        {{"observed",
-          change.escalated->observed.empty() ? Value() : Value(change.escalated->observed)},
-         {"resource_id", change.resource_id},
-         {"resource_type", change.resource_type},
-         {"verdict", change.escalated->verdict}}));
+    const std::string& observed = change.escalated->observed;
+    resources.push_back({.observed = observed.empty() ? Value() : Value(observed),
+                         .resource_id = change.resource_id,
+                         .resource_type = change.resource_type,
+                         .verdict = change.escalated->verdict});
   }
   return resources;
 }
 
-}  // namespace
+// An answer, of either kind.
+struct Answer {
+  std::string_view step;  // its id, or that of its node
+  std::string resolution;
+  std::string note;
+};
 
-bool answers_confirmation(const State& state, const ControlRequest& request) {
-  if (request.kind == ControlRequest::Kind::signal) {
-    return !request.approval.empty() && escalated_step(state, request.approval) != kNoStep;
-  }
-  if (request.kind != ControlRequest::Kind::resolve) return false;
-  return !request.step_id.empty() || request.resolution == "accept" ||
-         (request.resolution == "fail" &&
-          escalated_step(state, request.idempotency_key) != kNoStep);
-}
-
-Result<AppliedRequest> apply_confirmation_answer(const State& state, const ControlRequest& request,
-                                                 const DecisionContext& context) {
-  const bool listed = request.kind == ControlRequest::Kind::signal;  // in the list of approvals
-  const std::string_view name = listed ? std::string_view(request.approval)
-                                : request.step_id.empty()
-                                    ? std::string_view(request.idempotency_key)
-                                    : std::string_view(request.step_id);
-  std::string resolution = request.resolution;
-  if (listed) resolution = request.payload.text("decision") == "approve" ? "accept" : "fail";
-  if (is_terminal(state.status)) return fail(Code::job_terminal, "the job has ended");
-  if (resolution != "accept" && resolution != "fail") {
-    return fail(Code::input_invalid, "a confirmation is answered with accept or fail");
-  }
-  if (request.result) return fail(Code::input_invalid, "only `happened` takes a result");
-  const std::uint32_t index = state.ending ? kNoStep : escalated_step(state, name);
+Result<AppliedRequest> apply_answer(const State& state, const ControlRequest& request,
+                                    const Answer& answer, const DecisionContext& context) {
+  const std::uint32_t index = state.ending ? kNoStep : escalated_step(state, answer.step);
   if (index == kNoStep) {
     return fail(Code::not_in_doubt, "no confirmation is open for what the step \"" +
-                                        std::string(name) + "\" changed; `aetheris job " +
+                                        std::string(answer.step) + "\" changed; `aetheris job " +
                                         state.job.text + "` lists the open ones");
   }
   const Step& step = state.steps[index];
-  std::vector<Value> resources = resources_of(state, index);
+  std::vector<AnsweredResource> resources = resources_of(state, index);
   const bool last = resources.size() == state.escalated;
-  const std::string note = listed ? std::string(request.payload.text("note")) : request.reason;
   AppliedRequest applied;
-  applied.events.emplace_back(DecisionRecorded{
-      .at = context.now,
-      .by = none_if_empty(request.by),
-      .decision_id =
-          decision_at(state, "confirmation/" + std::to_string(state.seq) + "/" + step.id.text),
-      .kind = "confirmation",
-      .node_id = state.node_of(step).id,
-      .payload = Value::object({{"resources", Value::array(std::move(resources))}}),
-      .reason = none_if_empty(note),
-      .state = resolution,
-      .step_id = step.id});
+  applied.events.emplace_back(decision_event(
+      ConfirmationAnswered{.resources = std::move(resources)},
+      {.at = context.now,
+       .by = none_if_empty(request.by),
+       .decision_id =
+           decision_at(state, "confirmation/" + std::to_string(state.seq) + "/" + step.id.text),
+       .node_id = state.node_of(step).id,
+       .reason = none_if_empty(answer.note),
+       .state = answer.resolution,
+       .step_id = step.id}));
   // A park until `resume` stays: the next verification finds the answer.
-  if (last && resolution == "accept" && state.awaits_confirmation()) {
+  if (last && answer.resolution == "accept" && state.awaits_confirmation()) {
     applied.events.emplace_back(JobResumed{.by = request.by.empty() ? "somebody" : request.by});
   }
-  applied.answer = Value::object(
-      {{"node_id", state.node_of(step).id}, {"resolution", resolution}, {"step_id", step.id.text}});
-  if (last && resolution == "accept" && !state.awaits_confirmation()) {
-    applied.answer = applied.answer.with("next", action("resume", {{"job_id", state.job.text}}));
+  applied.answer = Value::object({{field::node_id, state.node_of(step).id},
+                                  {field::resolution, answer.resolution},
+                                  {field::step_id, step.id.text}});
+  if (last && answer.resolution == "accept" && !state.awaits_confirmation()) {
+    applied.answer =
+        applied.answer.with("next", action(act::kResume, {{"job_id", state.job.text}}));
   }
   return applied;
+}
+
+}  // namespace
+
+bool answers_confirmation(const State& state, const SignalRequest& signal) {
+  return !signal.approval.empty() && escalated_step(state, signal.approval) != kNoStep;
+}
+
+bool answers_confirmation(const State& state, const ResolveRequest& resolve) {
+  return !resolve.step_id.empty() || resolve.resolution == "accept" ||
+         (resolve.resolution == "fail" &&
+          escalated_step(state, resolve.idempotency_key) != kNoStep);
+}
+
+Result<AppliedRequest> apply_confirmation_answer(const State& state, const ControlRequest& request,
+                                                 const SignalRequest& signal,
+                                                 const DecisionContext& context) {
+  if (is_terminal(state.status)) return fail(Code::job_terminal, "the job has ended");
+  const bool accepts = signal.payload.text("decision") == "approve";
+  return apply_answer(state, request,
+                      {.step = signal.approval,
+                       .resolution = accepts ? "accept" : "fail",
+                       .note = std::string(signal.payload.text(field::note))},
+                      context);
+}
+
+Result<AppliedRequest> apply_confirmation_answer(const State& state, const ControlRequest& request,
+                                                 const ResolveRequest& resolve,
+                                                 const DecisionContext& context) {
+  if (is_terminal(state.status)) return fail(Code::job_terminal, "the job has ended");
+  if (resolve.resolution != "accept" && resolve.resolution != "fail") {
+    return fail(Code::input_invalid, "a confirmation is answered with accept or fail");
+  }
+  if (resolve.result) return fail(Code::input_invalid, "only `happened` takes a result");
+  return apply_answer(state, request,
+                      {.step = resolve.step_id.empty() ? resolve.idempotency_key : resolve.step_id,
+                       .resolution = resolve.resolution,
+                       .note = resolve.reason},
+                      context);
 }
 
 }  // namespace ae::engine

@@ -3,6 +3,7 @@
 // An imported node or item keeps its step_id, makes no call here, and is not undone by this job.
 // Everything else is as in any new job, with its own ids.
 #include "engine/state/applier.h"
+#include "log/field_names.h"
 
 namespace ae::engine {
 
@@ -10,54 +11,47 @@ Status Applier::apply(const ForkImported& event) {
   if (s_.forked_from.is_null()) return corrupt_event("the job is not a fork");
   if (!s_.plan) return fail(Code::plan_missing, "the log has no plan_generated");
   if (s_.status != JobStatus::queued || s_.epoch > 0) return corrupt_event("the job has begun");
-  if (!event.commands.is_array()) return corrupt_event("without commands");
-  for (const Value& entry : event.commands.items()) {
-    AE_TRY(import_entry(entry, event.results));
-  }
-  return event.unknown.is_null() ? Status() : import_unknown(event.unknown);
-}
-
-// Calls of the origin whose outcome was unknown at the fork, and that this job does not repeat.
-Status Applier::import_unknown(const Value& list) {
-  if (!list.is_array()) return corrupt_event("without the unknown calls");
-  for (const Value& one : list.items()) {
-    UnknownCall& call = s_.earlier_unknown.emplace_back();
-    call.step = StepId(std::string(one.text("step_id")));
-    call.node_id = one.text("node_id");
-    call.tool = one.text("tool");
-    call.invocation = InvocationId(std::string(one.text("invocation_id")));
-    call.key = IdempotencyKey(std::string(one.text("idempotency_key")));
-    call.external_key = ExternalKey(std::string(one.text("external_key")));
-    call.error.code = one.text("reason");
-    call.checkable_at = maybe_instant(one, "checkable_at");
-    call.given_up = true;
-    const auto try_no = maybe_int(one, "try"), item = maybe_int(one, "item");
-    call.try_no = static_cast<std::uint32_t>(try_no.value_or(0));
-    if (item) call.item = static_cast<std::uint32_t>(*item);
-    if (call.step.text.empty() || call.key.text.empty() || call.invocation.text.empty()) {
-      return corrupt_event("an unknown call without its names");
-    }
-  }
+  const auto entries = record_list_from_json<ForkEntry>(event.commands);
+  if (!entries) return corrupt_event(entries.error().message);
+  for (const ForkEntry& entry : *entries) AE_TRY(import_entry(entry, event.results));
+  if (event.unknown.is_null()) return {};
+  const auto unknown = record_list_from_json<UnknownImport>(event.unknown);
+  if (!unknown) return corrupt_event(unknown.error().message);
+  for (const UnknownImport& call : *unknown) import_unknown(call);
   return {};
 }
 
-Status Applier::import_entry(const Value& entry, const Erasable& results) {
-  const auto node = s_.plan->by_id.find(std::string(entry.text("node_id")));
+// A call of the origin whose outcome was unknown at the fork, and that this job does not repeat.
+void Applier::import_unknown(const UnknownImport& unknown) {
+  UnknownCall& call = s_.earlier_unknown.emplace_back();
+  call.step = unknown.step_id;
+  call.node_id = unknown.node_id;
+  call.tool = unknown.tool;
+  call.invocation = unknown.invocation_id;
+  call.key = unknown.idempotency_key;
+  call.external_key = unknown.external_key;
+  call.error.code = or_empty(unknown.reason);
+  call.checkable_at = unknown.checkable_at;
+  call.given_up = true;
+  call.try_no = static_cast<std::uint32_t>(unknown.try_no);
+  if (unknown.item) call.item = static_cast<std::uint32_t>(*unknown.item);
+}
+
+Status Applier::import_entry(const ForkEntry& entry, const Erasable& results) {
+  const auto node = s_.plan->by_id.find(entry.node_id);
   if (node == s_.plan->by_id.end()) return corrupt_event("no such node");
   Step& step = s_.steps[node->second];
-  StepId id(std::string(entry.text("step_id")));
-  if (id.text.empty()) return corrupt_event("without a step_id");
-  if (entry["over"] == Value(true)) return import_over(step, results.value[id.text]);
-  if (entry["under_way"] == Value(true)) return import_running_loop(step);
-  const std::optional<std::int64_t> item = maybe_int(entry, "item");
-  if (s_.by_id.contains(id) && (item || s_.by_id.at(id) != node->second)) {
+  const StepId& id = entry.step_id;
+  if (entry.over == true) return import_over(step, results.value[id.text]);
+  if (entry.under_way == true) return import_running_loop(step);
+  if (s_.by_id.contains(id) && (entry.item || s_.by_id.at(id) != node->second)) {
     return corrupt_event("a step with this id exists already");
   }
-  if (entry.find("turn") != nullptr) return import_of_loop(step, id, entry, results);
-  if (!item) return import_node(step, id, entry, results);
-  if (*item < 0 || *item >= static_cast<std::int64_t>(kNoItem))
+  if (entry.turn) return import_of_loop(step, entry, results);
+  if (!entry.item) return import_node(step, entry, results);
+  if (*entry.item < 0 || *entry.item >= static_cast<std::int64_t>(kNoItem))
     return corrupt_event("no such item");
-  return import_item(step, static_cast<std::uint32_t>(*item), id, entry, results);
+  return import_item(step, static_cast<std::uint32_t>(*entry.item), entry, results);
 }
 
 // A map that was running: its value is fixed.
@@ -72,26 +66,25 @@ Status Applier::import_over(Step& map, const Value& over) {
 }
 
 // The state of an imported step from its entry. False: no step can end like this.
-bool Applier::import_end(Step& step, const Value& entry, const Erasable& results) {
-  const Value& result = results.value[entry.text("step_id")];
-  step.result_type = result_type_of(entry.text("result_type"));
+bool Applier::import_end(Step& step, const ForkEntry& entry, const Erasable& results) {
+  const Value& result = results.value[entry.step_id.text];
+  step.result_type = entry.result_type ? result_type_of(*entry.result_type) : ResultType::none;
   const bool failed = step.result_type == ResultType::permanent_failure ||
                       step.result_type == ResultType::compensatable_failure;
   const bool ended = failed || step.result_type == ResultType::pure ||
                      step.result_type == ResultType::side_effect_committed;
   step.phase = StepPhase::done;
   step.started = true;
-  step.skipped = flag(entry, "skipped");
-  step.committed =
-      step.result_type == ResultType::side_effect_committed || flag(entry, "committed");
+  step.skipped = entry.skipped == true;
+  step.committed = step.result_type == ResultType::side_effect_committed || entry.committed == true;
   step.barrier = step.committed;
-  step.imported = std::make_unique<Imported>(
-      Imported{.tool = std::string(entry.text("tool")),
-               .arguments_hash = std::string(entry.text("arguments_hash")),
-               .arguments = {},
-               .invocation = {}});
+  step.imported =
+      std::make_unique<Imported>(Imported{.tool = or_empty(entry.tool),
+                                          .arguments_hash = or_empty(entry.arguments_hash),
+                                          .arguments = {},
+                                          .invocation = {}});
   if (failed) {
-    step.failure = failure_of(result["error"]);
+    step.failure = failure_of(result[field::error]);
   } else {
     step.result = result;
     step.erased = results.erased && !step.skipped;
@@ -99,7 +92,7 @@ bool Applier::import_end(Step& step, const Value& entry, const Erasable& results
   return ended;
 }
 
-Status Applier::import_item(Step& map, std::uint32_t item, const StepId& id, const Value& entry,
+Status Applier::import_item(Step& map, std::uint32_t item, const ForkEntry& entry,
                             const Erasable& results) {
   const bool under_way = map.map != nullptr;
   const bool over = map.imported != nullptr && !map.skipped;
@@ -108,7 +101,7 @@ Status Applier::import_item(Step& map, std::uint32_t item, const StepId& id, con
   if (under_way && (item >= map.map->results.size() || map.map->finished[item])) {
     return corrupt_event("no such item, or it exists already");
   }
-  Step& step = new_item(map, item, id);
+  Step& step = new_item(map, item, entry.step_id);
   if (!import_end(step, entry, results)) return corrupt_event("no item ends so");
   if (step.failure && under_way && !s_.node_of(map).collect_errors) {
     return corrupt_event("its failure is the map's");
@@ -124,8 +117,7 @@ Status Applier::import_item(Step& map, std::uint32_t item, const StepId& id, con
   return {};
 }
 
-Status Applier::import_node(Step& step, const StepId& id, const Value& entry,
-                            const Erasable& results) {
+Status Applier::import_node(Step& step, const ForkEntry& entry, const Erasable& results) {
   const Node& node = s_.node_of(step);
   if (step.phase != StepPhase::ready || step.map || step.loop) {
     return corrupt_event("it cannot be done yet, or is");
@@ -142,8 +134,8 @@ Status Applier::import_node(Step& step, const StepId& id, const Value& entry,
   }
   if (node.kind == NodeKind::map && step.result.is_array()) s_.map_items += step.result.size();
   s_.by_id.erase(step.id);
-  step.id = id;
-  s_.by_id.emplace(id, index);
+  step.id = entry.step_id;
+  s_.by_id.emplace(entry.step_id, index);
   update_work_sets(index);
   s_.nodes_left--;
   open_dependents(node);

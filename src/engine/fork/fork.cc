@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <optional>
 #include <set>
 #include <string_view>
 #include <tuple>
@@ -13,6 +14,8 @@
 #include "engine/heart/recorded_value.h"
 #include "engine/heart/request.h"
 #include "json/json.h"
+#include "log/decisions.h"
+#include "log/field_names.h"
 
 namespace ae::engine {
 namespace {
@@ -42,8 +45,13 @@ class ForkBuilder {
   void gather(const PlanGenerated& event);
   void gather(const OutcomeNoted& event);
   void gather(const auto&) {}
-  void gather_approval(const std::string& id, const DecisionRecorded& event);
-  void gather_imported(const Value& entry, const Value& results);
+  void gather(const StepId& step, const MapListed& map, const DecisionRecorded& event);
+  void gather(const StepId& step, const ToolChosen& chosen, const DecisionRecorded& event);
+  void gather(const StepId& step, const ApprovalAnswered& answer, const DecisionRecorded& event);
+  void gather(const StepId& step, const CallDenied& denial, const DecisionRecorded& event);
+  void gather(const StepId& step, const ArgumentsEdited& edit, const DecisionRecorded& event);
+  void gather(const StepId&, const auto&, const DecisionRecorded&) {}
+  void gather_imported(const ForkEntry& entry, const Value& results);
   void gather_items();
   bool is_in_effect(const Step& step) const;
   // Is this step of a node one that records a value without a call?
@@ -59,24 +67,25 @@ class ForkBuilder {
   Status import_loop(const Node& node, const Step& step);
   struct Turn {
     const Step* model_call = nullptr;
-    const Value* choice = nullptr;   // nullptr: not recorded yet
-    std::vector<const Step*> calls;  // that need not be repeated
-    bool finished = false;           // another turn may follow
+    const ToolChoice* choice = nullptr;  // nullptr: not recorded yet
+    std::vector<const Step*> calls;      // that need not be repeated
+    bool finished = false;               // another turn may follow
   };
   std::vector<Turn> turns_of(const Node& node, const Step& step) const;
   Turn turn_of(const Node& node, const Step& model_call) const;
   bool has_final_result(const Node& node, const Step& call) const;
   Status import_turns(const std::vector<Turn>& turns);
   Status import_items(const Node& node, const std::vector<const Step*>& items, bool with_results);
-  Status import_step(const Step& step, const Value* result, std::vector<Member> more,
-                     std::vector<Member> more_results = {}, bool was_found = false);
+  Status import_step(const Step& step, const Value* result, ForkEntry entry = {},
+                     std::vector<Member> results = {}, bool was_found = false);
   static std::unexpected<Error> erased_from(std::string_view node);
-  Status append_entry(Value entry, std::vector<Member> results);
+  void add_call(const Step& step, ForkEntry& entry) const;
+  Status append_entry(ForkEntry entry, std::vector<Member> results);
   void import_unknown_call(const UnknownCall& call);
   void flush_event_if_full(std::size_t bytes);
   void flush_event();
   std::vector<Value> effects() const;
-  std::string_view effect_state(const std::string& id, std::uint64_t first_seq) const;
+  std::optional<EffectState> effect_state(const std::string& id, std::uint64_t first_seq) const;
   void copy_creation_fields(const JobCreated& created);
 
   const State& now_;
@@ -88,7 +97,8 @@ class ForkBuilder {
   std::unordered_map<std::string, Value> found_results_;  // of calls, noted after the end
   // Of calls, by step id: the first sent arguments, and the edited ones. Of turns: the invocation
   // of the answer, and by that the recorded choice.
-  std::unordered_map<std::string, Value> arguments_, edited_, choices_;
+  std::unordered_map<std::string, Value> arguments_, edited_;
+  std::unordered_map<std::string, ToolChoice> choices_;
   std::unordered_map<std::string, std::string> hashes_, invocations_;
   std::unordered_set<std::string> erased_;  // values to be imported, by their name there
   // Calls that an approver or a policy rejected; those whose newest try asked the user a question.
@@ -96,7 +106,8 @@ class ForkBuilder {
   std::unordered_map<std::uint32_t, std::vector<const Step*>> items_;  // by map or loop
   std::vector<bool> fully_imported_;                                   // nodes that are imported
   std::unordered_set<std::string> imported_;                           // step ids
-  std::vector<Value> entries_, unknown_;
+  std::vector<ForkEntry> entries_;
+  std::vector<UnknownImport> unknown_;
   std::vector<Member> entry_results_;
   std::size_t bytes_ = 0;
 };
@@ -167,8 +178,8 @@ void ForkBuilder::gather(const CommandCommitted& event) {
 void ForkBuilder::gather(const NodeFinished& event) {
   if (!event.error) return;
   const Value error =
-      Value::object({{"code", event.error->code}, {"message", event.error->message.value}});
-  results_[event.step_id.text] = Value::object({{"error", error}});
+      Value::object({{field::code, event.error->code}, {"message", event.error->message.value}});
+  results_[event.step_id.text] = Value::object({{field::error, error}});
 }
 
 void ForkBuilder::gather(const WaitCompleted& event) {
@@ -178,7 +189,9 @@ void ForkBuilder::gather(const WaitCompleted& event) {
 }
 
 void ForkBuilder::gather(const ForkImported& event) {
-  for (const Value& entry : event.commands.items()) gather_imported(entry, event.results.value);
+  const auto entries = record_list_from_json<ForkEntry>(event.commands);
+  if (!entries) return;
+  for (const ForkEntry& entry : *entries) gather_imported(entry, event.results.value);
 }
 
 void ForkBuilder::gather(const PlanGenerated& event) {
@@ -195,41 +208,50 @@ void ForkBuilder::gather(const OutcomeNoted& event) {
 
 // Only the structure of an erased value is left; a fork cannot use it.
 void ForkBuilder::gather(const DecisionRecorded& event) {
-  const std::string id = event.step_id.value_or(StepId()).text;
-  const std::string_view kind = event.kind;
-  const Value& payload = event.payload.value_or_retained();
-  const bool erased = event.payload.erased;
-  if (kind == "branch" && (payload.is_array() || erased)) {
-    map_values_[id] = payload;
-    if (erased) erased_.insert(id + "/over");
+  const auto decision = decision_body(event);
+  if (!decision) return;
+  const StepId step = event.step_id.value_or(StepId());
+  if (event.kind == ArgumentsEdited::kKind && event.payload.erased) {
+    erased_.insert(step.text + "/edited");
   }
-  if (kind == "approval" && erased) erased_.insert(id + "/edited");
-  if (kind == "tool_choice") {
-    const std::string of(payload.text("of"));
-    choices_[of] = payload;
-    if (erased) erased_.insert(of + "/choice");
-  }
-  if (kind == "approval") gather_approval(id, event);
+  std::visit([&](const auto& body) { gather(step, body, event); }, *decision);
 }
 
-void ForkBuilder::gather_approval(const std::string& id, const DecisionRecorded& event) {
-  const std::string_view state = or_empty(event.state);
-  if (state == "edited") edited_[id] = event.payload.value["arguments"];
-  if (state == "rejected") refused_.insert(id);
-  if (state == "denied") denied_.insert(id);
+void ForkBuilder::gather(const StepId& step, const MapListed& map, const DecisionRecorded&) {
+  map_values_[step.text] = map.list;
+  if (map.erased) erased_.insert(step.text + "/over");
+}
+
+void ForkBuilder::gather(const StepId&, const ToolChosen& chosen, const DecisionRecorded&) {
+  const std::string of = chosen.choice.of.text;
+  choices_[of] = chosen.choice;
+  if (chosen.erased) erased_.insert(of + "/choice");
+}
+
+void ForkBuilder::gather(const StepId& step, const ApprovalAnswered&,
+                         const DecisionRecorded& event) {
+  if (event.state == "rejected") refused_.insert(step.text);
+}
+
+void ForkBuilder::gather(const StepId& step, const CallDenied&, const DecisionRecorded&) {
+  denied_.insert(step.text);
+}
+
+void ForkBuilder::gather(const StepId& step, const ArgumentsEdited& edit, const DecisionRecorded&) {
+  edited_[step.text] = edit.arguments;
 }
 
 // Results that the origin had imported itself.
-void ForkBuilder::gather_imported(const Value& entry, const Value& results) {
-  const std::string id(entry.text("step_id"));
-  const bool over = entry["over"] == Value(true);
+void ForkBuilder::gather_imported(const ForkEntry& entry, const Value& results) {
+  const std::string id = entry.step_id.text;
+  const bool over = entry.over == true;
   if (const Value* result = results.find(id)) (over ? map_values_ : results_)[id] = *result;
   if (const Value* sent = results.find(id + "/arguments")) arguments_[id] = *sent;
   if (const Value* edited = results.find(id + "/edited")) edited_[id] = *edited;
-  if (const std::string hash(entry.text("arguments_hash")); !hash.empty()) hashes_[id] = hash;
-  const std::string invocation(entry.text("invocation"));
-  if (!invocation.empty()) invocations_[id] = invocation;
-  if (const Value* choice = entry.find("choice")) choices_[invocation] = *choice;
+  if (!or_empty(entry.arguments_hash).empty()) hashes_[id] = *entry.arguments_hash;
+  if (!entry.invocation) return;
+  invocations_[id] = entry.invocation->text;
+  if (entry.choice) choices_[entry.invocation->text] = *entry.choice;
 }
 
 void ForkBuilder::gather_items() {
@@ -243,9 +265,9 @@ void ForkBuilder::gather_items() {
 }
 
 void ForkBuilder::flush_event() {
-  ForkImported event{.commands = Value::array(std::exchange(entries_, {})),
+  ForkImported event{.commands = record_list_json(std::exchange(entries_, {})),
                      .results = Value::object(std::exchange(entry_results_, {}))};
-  if (!unknown_.empty()) event.unknown = Value::array(std::exchange(unknown_, {}));
+  if (!unknown_.empty()) event.unknown = record_list_json(std::exchange(unknown_, {}));
   fork_.imported.emplace_back(std::move(event));
   bytes_ = 0;
 }
@@ -261,12 +283,10 @@ std::unexpected<Error> ForkBuilder::erased_from(std::string_view node) {
                   "\" gave has been erased from the log; fork at an event before it");
 }
 
-Status ForkBuilder::append_entry(Value entry, std::vector<Member> results) {
+Status ForkBuilder::append_entry(ForkEntry entry, std::vector<Member> results) {
   std::size_t bytes = 0;
   for (const auto& [name, result] : results) {
-    if (erased_.contains(name)) {
-      return erased_from(entry.text("node_id"));
-    }
+    if (erased_.contains(name)) return erased_from(entry.node_id);
     bytes += canonical(result).size();
   }
   flush_event_if_full(bytes);
@@ -279,58 +299,60 @@ Status ForkBuilder::append_entry(Value entry, std::vector<Member> results) {
 // noted its outcome since.
 void ForkBuilder::import_unknown_call(const UnknownCall& call) {
   if (now_.noted.contains(call.invocation.text)) return;
-  std::vector<Member> p{{"external_key", call.external_key.text},
-                        {"idempotency_key", call.key.text},
-                        {"invocation_id", call.invocation.text},
-                        {"node_id", call.node_id},
-                        {"step_id", call.step.text},
-                        {"tool", call.tool},
-                        {"try", std::uint64_t{call.try_no}}};
-  if (call.checkable_at) p.emplace_back("checkable_at", to_text(*call.checkable_at));
-  if (call.item != kNoItem) p.emplace_back("item", std::uint64_t{call.item});
-  if (!call.error.code.empty()) p.emplace_back("reason", call.error.code);
-  Value one = Value::object(std::move(p));
-  flush_event_if_full(canonical(one).size());
-  unknown_.push_back(std::move(one));
+  UnknownImport unknown{.checkable_at = call.checkable_at,
+                        .external_key = call.external_key,
+                        .idempotency_key = call.key,
+                        .invocation_id = call.invocation,
+                        .node_id = call.node_id,
+                        .reason = none_if_empty(call.error.code),
+                        .step_id = call.step,
+                        .tool = call.tool,
+                        .try_no = call.try_no};
+  if (call.item != kNoItem) unknown.item = call.item;
+  flush_event_if_full(canonical(record_json(unknown)).size());
+  unknown_.push_back(std::move(unknown));
 }
 
-Status ForkBuilder::import_step(const Step& step, const Value* result, std::vector<Member> more,
-                                std::vector<Member> more_results, bool was_found) {
+// The tool and the arguments of the step's call, if it made one.
+void ForkBuilder::add_call(const Step& step, ForkEntry& entry) const {
+  // Hashes under different blinds cannot be compared.
+  const auto add = [&](std::string_view tool, std::string_view hash) {
+    entry.tool = tool;
+    if (!now_.blind_erased) entry.arguments_hash = hash;
+  };
+  if (step.call) {
+    add(step.call->tool, step.call->arguments_hash);
+  } else if (step.imported && !step.imported->tool.empty()) {
+    add(step.imported->tool, step.imported->arguments_hash);
+  } else if (step.is_loop_call() || (step.is_part() && step.committed) || records_value(step)) {
+    const auto hash = hashes_.find(step.id.text);
+    const std::string& tool = then_.tool_of(step).name;
+    if (step.is_loop_call() && hash != hashes_.end()) return add(tool, hash->second);
+    entry.tool = tool;
+  }
+}
+
+Status ForkBuilder::import_step(const Step& step, const Value* result, ForkEntry entry,
+                                std::vector<Member> results, bool was_found) {
   ResultType type = was_found ? ResultType::side_effect_committed : step.result_type;
   if (type == ResultType::none) {  // the result type that its end would have
     const bool pure = step.phase == StepPhase::answered || then_.kind_of(step) == NodeKind::llm;
     type = pure ? ResultType::pure : ResultType::side_effect_committed;
   }
-  more.emplace_back("node_id", then_.node_of(step).id);
-  more.emplace_back("result_type", to_text(type));
-  more.emplace_back("step_id", step.id.text);
-  if (step.item != kNoItem) more.emplace_back("item", std::uint64_t{step.item});
-  if (step.turn != kNoTurn) more.emplace_back("turn", std::uint64_t{step.turn});
-  if (step.is_loop_call()) more.emplace_back("turn_call", std::uint64_t{step.nth});
-  if (step.skipped) more.emplace_back("skipped", true);
-  if (step.committed && type != ResultType::side_effect_committed) {
-    more.emplace_back("committed", true);
-  }
-  // Hashes under different blinds cannot be compared.
-  const auto sent = [&](const std::string& hash) {
-    if (!now_.blind_erased) more.emplace_back("arguments_hash", hash);
-  };
-  if (step.call) {
-    sent(step.call->arguments_hash);
-    more.emplace_back("tool", step.call->tool);
-  } else if (step.imported && !step.imported->tool.empty()) {
-    sent(step.imported->arguments_hash);
-    more.emplace_back("tool", step.imported->tool);
-  } else if (step.is_loop_call() || (step.is_part() && step.committed) || records_value(step)) {
-    const auto hash = hashes_.find(step.id.text);
-    if (step.is_loop_call() && hash != hashes_.end()) sent(hash->second);
-    more.emplace_back("tool", then_.tool_of(step).name);
-  }
+  entry.node_id = then_.node_of(step).id;
+  entry.result_type = to_text(type);
+  entry.step_id = step.id;
+  if (step.item != kNoItem) entry.item = step.item;
+  if (step.turn != kNoTurn) entry.turn = step.turn;
+  if (step.is_loop_call()) entry.turn_call = step.nth;
+  if (step.skipped) entry.skipped = true;
+  if (step.committed && type != ResultType::side_effect_committed) entry.committed = true;
+  add_call(step, entry);
   imported_.insert(step.id.text);
   if (then_.may_have_happened(step)) import_unknown_call(then_.call_of(step));
   if (result && step.erased && !step.failure) erased_.insert(step.id.text);
-  if (result) more_results.emplace_back(step.id.text, *result);
-  return append_entry(Value::object(std::move(more)), std::move(more_results));
+  if (result) results.emplace_back(step.id.text, *result);
+  return append_entry(std::move(entry), std::move(results));
 }
 
 Status ForkBuilder::import_items(const Node& node, const std::vector<const Step*>& items,
@@ -356,7 +378,7 @@ Status ForkBuilder::import_map(const Node& node, const Step& step) {
       std::ranges::all_of(items, [&](const Step* i) { return is_in_effect(*i); });
   if (is_complete(step, node, node.continue_on_error) && all_in_effect) {
     const Value result = then_.result_for_dependents(step);
-    AE_TRY(import_step(step, &result, {}));
+    AE_TRY(import_step(step, &result));
     fully_imported_[node.index] = true;
     return import_items(node, items, false);
   }
@@ -365,9 +387,8 @@ Status ForkBuilder::import_map(const Node& node, const Step& step) {
     over = map_values_.emplace(step.id.text, step.map->over).first;
   if (over == map_values_.end()) return {};
   if (erased_.contains(step.id.text + "/over")) return erased_from(node.id);
-  AE_TRY(
-      append_entry(Value::object({{"node_id", node.id}, {"over", true}, {"step_id", step.id.text}}),
-                   {{step.id.text, over->second}}));
+  AE_TRY(append_entry({.node_id = node.id, .over = true, .step_id = step.id},
+                      {{step.id.text, over->second}}));
   return import_items(node, items, true);
 }
 
@@ -395,14 +416,13 @@ ForkBuilder::Turn ForkBuilder::turn_of(const Node& node, const Step& model_call)
   if (choice == choices_.end()) return turn;
   turn.choice = &choice->second;
   std::size_t made = 0;
-  for (const Value& call : (*turn.choice)["calls"].items()) made += call.find("refused") ? 0 : 1;
+  for (const ChosenCall& call : turn.choice->calls) made += call.refused ? 0 : 1;
   for (const Step* part : items_.at(node.index)) {
     if (part->turn == model_call.turn && part->is_loop_call() && has_final_result(node, *part)) {
       turn.calls.push_back(part);
     }
   }
-  const bool may_follow =
-      (*turn.choice)["calls"].size() > 0 || turn.choice->find("repair") != nullptr;
+  const bool may_follow = !turn.choice->calls.empty() || turn.choice->repair;
   turn.finished = may_follow && turn.calls.size() == made;
   return turn;
 }
@@ -429,22 +449,23 @@ std::vector<ForkBuilder::Turn> ForkBuilder::turns_of(const Node& node, const Ste
 Status ForkBuilder::import_turns(const std::vector<Turn>& turns) {
   for (const Turn& turn : turns) {
     const std::string& id = turn.model_call->id.text;
-    std::vector<Member> more{{"invocation", invocations_.at(id)}};
-    if (turn.choice) more.emplace_back("choice", *turn.choice);
+    ForkEntry entry{.invocation = InvocationId(invocations_.at(id))};
+    if (turn.choice) entry.choice = *turn.choice;
     if (erased_.contains(invocations_.at(id) + "/choice")) {
       return erased_from(then_.node_of(*turn.model_call).id);
     }
-    AE_TRY(import_step(*turn.model_call, &results_.at(id), std::move(more),
+    AE_TRY(import_step(*turn.model_call, &results_.at(id), std::move(entry),
                        {{id + "/arguments", arguments_.at(id)}}));
     for (const Step* call : turn.calls) {
       const std::string& of = call->id.text;
       const auto edited = edited_.find(of);
-      std::vector<Member> about, more_results;
+      ForkEntry made;
+      std::vector<Member> results;
       if (edited != edited_.end()) {
-        about.emplace_back("edited", true);
-        more_results.emplace_back(of + "/edited", edited->second);
+        made.edited = true;
+        results.emplace_back(of + "/edited", edited->second);
       }
-      AE_TRY(import_step(*call, &results_.at(of), std::move(about), std::move(more_results)));
+      AE_TRY(import_step(*call, &results_.at(of), std::move(made), std::move(results)));
     }
   }
   return {};
@@ -458,17 +479,16 @@ Status ForkBuilder::import_loop(const Node& node, const Step& step) {
   if (!is_complete(step, node, node.continue_on_error) || !all_in_effect) {
     const std::vector<Turn> turns = turns_of(node, step);
     if (turns.empty()) return {};
-    AE_TRY(append_entry(
-        Value::object({{"node_id", node.id}, {"step_id", step.id.text}, {"under_way", true}}), {}));
+    AE_TRY(append_entry({.node_id = node.id, .step_id = step.id, .under_way = true}, {}));
     return import_turns(turns);
   }
   const Value result = then_.result_for_dependents(step);
-  AE_TRY(import_step(step, &result, {}));
+  AE_TRY(import_step(step, &result));
   fully_imported_[node.index] = true;
   for (const Step* part : parts) {
     const auto known = results_.find(part->id.text);
     if (part->phase != StepPhase::done || (part->failure && known == results_.end())) continue;
-    AE_TRY(import_step(*part, part->failure ? &known->second : nullptr, {}));
+    AE_TRY(import_step(*part, part->failure ? &known->second : nullptr));
   }
   return {};
 }
@@ -488,44 +508,49 @@ Status ForkBuilder::import_node(const Node& node) {
   return import_step(step, &result, {}, {}, found != nullptr);
 }
 
-// The state of an effect of the origin; "" = it did not happen.
-std::string_view ForkBuilder::effect_state(const std::string& id, std::uint64_t first_seq) const {
+// The state of an effect of the origin; nullopt = it did not happen.
+std::optional<EffectState> ForkBuilder::effect_state(const std::string& id,
+                                                     std::uint64_t first_seq) const {
+  using enum EffectState;
+  const auto committed_if = [](bool success) {
+    return success ? std::optional(committed) : std::nullopt;
+  };
   const auto known = now_.by_id.find(StepId(id));
   if (known != now_.by_id.end()) {
     const Step& step = now_.steps[known->second];
-    if (step.role != Role::node) return "";  // a compensation is listed with the step that it undid
-    if (step.result_type == ResultType::compensated) return "undone";
+    if (step.role != Role::node) return {};  // a compensation is listed with the step that it undid
+    if (step.result_type == ResultType::compensated) return undone;
     const bool undo_unknown = step.undo != kNoStep && now_.may_have_happened(now_.steps[step.undo]);
-    if (undo_unknown) return "in_doubt";
+    if (undo_unknown) return in_doubt;
     if (now_.may_have_happened(step)) {
       const auto noted = now_.noted.find(now_.call_of(step).invocation.text);
-      if (noted == now_.noted.end()) return "in_doubt";
-      return noted->second.resolution == "happened" ? "committed" : "";
+      if (noted == now_.noted.end()) return in_doubt;
+      return committed_if(noted->second.resolution == "happened");
     }
     const bool success =
         step.call && !step.call->open && step.call->outcome == OutcomeKind::success;
-    return step.committed || success ? "committed" : "";
+    return committed_if(step.committed || success);
   }
   const auto left_unknown = [&](const State& state) {
     return std::ranges::any_of(state.earlier_unknown,
                                [&](const UnknownCall& call) { return call.step.text == id; });
   };
   // The fork lists it among its own unknown calls, or starts it again.
-  if (left_unknown(now_)) return left_unknown(then_) ? "" : "in_doubt";
+  if (left_unknown(now_)) return left_unknown(then_) ? std::nullopt : std::optional(in_doubt);
   // A later plan has no such step. The fork does not restart what was given up before it.
-  if (!then_.by_id.contains(StepId(id)) && first_seq <= then_.seq) return "";
-  const bool committed = std::ranges::any_of(events_, [&](const Event& event) {
+  if (!then_.by_id.contains(StepId(id)) && first_seq <= then_.seq) return {};
+  return committed_if(std::ranges::any_of(events_, [&](const Event& event) {
     const auto* done = as<CommandCommitted>(event);
     return done != nullptr && done->step_id.text == id;
-  });
-  return committed ? "committed" : "";
+  }));
 }
 
 std::vector<Value> ForkBuilder::effects() const {
   // Keys and seq are null for imports of the origin.
   struct OriginEffect {
     const StepId& step;
-    std::string_view node, tool, effect, state;
+    std::string_view node, tool, effect;
+    EffectState state;
     Value external_key, idempotency_key, seq;
   };
   std::vector<Value> all;
@@ -537,14 +562,14 @@ std::vector<Value> ForkBuilder::effects() const {
       const std::uint32_t n = of->steps[step->second].item;
       if (n != kNoItem) item = std::uint64_t{n};
     }
-    all.push_back(Value::object({{"effect_class", origin_effect.effect},
-                                 {"external_key", origin_effect.external_key},
-                                 {"idempotency_key", origin_effect.idempotency_key},
+    all.push_back(Value::object({{field::effect_class, origin_effect.effect},
+                                 {field::external_key, origin_effect.external_key},
+                                 {field::idempotency_key, origin_effect.idempotency_key},
                                  {"item", item},
-                                 {"node_id", origin_effect.node},
+                                 {field::node_id, origin_effect.node},
                                  {"seq", origin_effect.seq},
-                                 {"state", origin_effect.state},
-                                 {"step_id", origin_effect.step.text},
+                                 {field::state, to_text(origin_effect.state)},
+                                 {field::step_id, origin_effect.step.text},
                                  {"tool", origin_effect.tool}}));
   };
   for (const Step& step : now_.steps) {  // imports of the origin
@@ -557,7 +582,7 @@ std::vector<Value> ForkBuilder::effects() const {
          .node = node.id,
          .tool = tool.name,
          .effect = to_text(tool.effect),
-         .state = "committed"});
+         .state = EffectState::committed});
   }
   for (const UnknownCall& call : now_.earlier_unknown) {
     const auto step = now_.by_id.find(call.step);  // also an import of the origin
@@ -566,7 +591,7 @@ std::vector<Value> ForkBuilder::effects() const {
          .node = call.node_id,
          .tool = call.tool,
          .effect = to_text(now_.tool_of(now_.steps[step->second]).effect),
-         .state = "in_doubt",
+         .state = EffectState::in_doubt,
          .external_key = call.external_key.text,
          .idempotency_key = call.key.text});
   }
@@ -574,13 +599,13 @@ std::vector<Value> ForkBuilder::effects() const {
     const auto* call = as<ToolInvocationStarted>(event);
     if (call == nullptr || call->try_no != 1) continue;
     if (call->effect_class == "read" || imported_.contains(call->step_id.text)) continue;
-    const std::string_view state = effect_state(call->step_id.text, event.seq);
-    if (state.empty()) continue;
+    const auto state = effect_state(call->step_id.text, event.seq);
+    if (!state) continue;
     add({.step = call->step_id,
          .node = call->node_id,
          .tool = call->tool_name,
          .effect = call->effect_class,
-         .state = state,
+         .state = *state,
          .external_key = call->external_key.text,
          .idempotency_key = call->idempotency_key.text,
          .seq = event.seq});

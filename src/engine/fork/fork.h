@@ -12,12 +12,27 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "engine/state/state.h"
 #include "log/event.h"
 
 namespace ae::engine {
+
+// What became of an effect that the origin caused or may have caused.
+enum class EffectState : std::uint8_t { committed, in_doubt, undone };
+constexpr std::string_view to_text(EffectState state) {
+  switch (state) {
+    case EffectState::committed:
+      return "committed";
+    case EffectState::in_doubt:
+      return "in_doubt";
+    case EffectState::undone:
+      return "undone";
+  }
+  return {};
+}
 
 struct Fork {
   std::string agent, execution_version;
@@ -39,7 +54,7 @@ struct Fork {
   std::vector<EventBody> imported;  // fork_imported, one or more
   // Effects, certain or possible, that the origin caused and the fork will repeat:
   // [{node_id, step_id, item, tool, effect_class, idempotency_key, external_key, seq,
-  //   state: committed | in_doubt | undone}]
+  //   state: EffectState}]
   std::vector<Value> effects;
 };
 

@@ -39,8 +39,8 @@ ExternalKey Applier::declared_external_key(const Step& step, const IdempotencyKe
   return chosen_external_key(s_.job, step.id, key);
 }
 
-Status Applier::apply(const ToolInvocationStarted& event) {
-  Step* step = this->step(event.step_id);
+// May this event start a try of the step's call?
+Status Applier::check_may_start(const Step* step) const {
   if (!step || !step->started) return corrupt_event("no such step");
   if (s_.ending && step->role == Role::node && !s_.blocks_ending(*step)) {
     return corrupt_event("nothing starts in a job that ends");
@@ -55,23 +55,25 @@ Status Applier::apply(const ToolInvocationStarted& event) {
       if (step->role == Role::node && !step->is_part() && !s_.node_of(*step).is_single_call()) {
         return corrupt_event("this node makes no call");
       }
-      break;
+      return {};
     case StepPhase::backoff:
     case StepPhase::redo:
-      break;
+      return {};
     case StepPhase::settled:
-      if (step->call->outcome != OutcomeKind::success) break;
+      if (step->call->outcome != OutcomeKind::success) return {};
       [[fallthrough]];
     default:
       return corrupt_event("no call may start here");
   }
-  AE_TRY(check_approval(event, *step));
-  if (!step->call) step->call = std::make_unique<Invocation>();
-  Invocation& call = *step->call;
+}
+
+// May the call be tried after its earlier tries?
+Status Applier::check_may_repeat(const ToolInvocationStarted& event, const Step& step) const {
+  const Invocation& call = *step.call;
   if (call.open) return corrupt_event("the earlier try is still open");
   if (open_question(call)) return corrupt_event("the question of its tool has no answer yet");
-  if (s_.may_have_happened(*step)) {
-    if (s_.tool_of(*step).effect == EffectClass::at_most_once) {
+  if (s_.may_have_happened(step)) {
+    if (s_.tool_of(step).effect == EffectClass::at_most_once) {
       return corrupt_event(
           "the earlier try may have happened, and no decision states that it did not");
     }
@@ -82,31 +84,49 @@ Status Applier::apply(const ToolInvocationStarted& event) {
   if (event.try_no != static_cast<std::int64_t>(call.try_no) + 1) {
     return corrupt_event("tries count 1, 2, 3");
   }
-  if (call.try_no == 0) {
-    // The key belongs to this command; no two commands share one.
-    if (event.external_key != declared_external_key(*step, event.idempotency_key)) {
-      return corrupt_event("its external key is that of another command");
+  return {};
+}
+
+// The first try declares what all tries of the call share; a later one must have the same.
+Status Applier::declare_call(const ToolInvocationStarted& event, Step& step) {
+  Invocation& call = *step.call;
+  if (call.try_no > 0) {
+    if (call.id != event.invocation_id || call.key != event.idempotency_key ||
+        call.external_key != event.external_key ||
+        call.arguments_hash != to_hex(event.arguments_hash) || call.tool != event.tool_name) {
+      return corrupt_event("a later try must keep the keys, the tool and the arguments");
     }
-    call.id = event.invocation_id;
-    call.key = event.idempotency_key;
-    call.external_key = event.external_key;
-    call.arguments = event.arguments.value;
-    call.erased = event.arguments.erased;
-    call.arguments_hash = to_hex(event.arguments_hash);
-    call.tool = event.tool_name;
-    call.first_send_by = event.send_by;
-    if (step->is_turn()) {
-      LoopProgress& loop = *s_.steps[step->node].loop;
-      loop.conversation = call.arguments.text("conversation");
-      loop.message_count =
-          static_cast<std::uint64_t>(maybe_int(call.arguments, "said").value_or(0));
-      record_notices(loop, call.arguments);
-    }
-  } else if (call.id != event.invocation_id || call.key != event.idempotency_key ||
-             call.external_key != event.external_key ||
-             call.arguments_hash != to_hex(event.arguments_hash) || call.tool != event.tool_name) {
-    return corrupt_event("a later try must keep the keys, the tool and the arguments");
+    return {};
   }
+  // The key belongs to this command; no two commands share one.
+  if (event.external_key != declared_external_key(step, event.idempotency_key)) {
+    return corrupt_event("its external key is that of another command");
+  }
+  call.id = event.invocation_id;
+  call.key = event.idempotency_key;
+  call.external_key = event.external_key;
+  call.arguments = event.arguments.value;
+  call.erased = event.arguments.erased;
+  call.arguments_hash = to_hex(event.arguments_hash);
+  call.tool = event.tool_name;
+  call.first_send_by = event.send_by;
+  if (step.is_turn()) {
+    LoopProgress& loop = *s_.steps[step.node].loop;
+    loop.conversation = call.arguments.text("conversation");
+    loop.message_count = static_cast<std::uint64_t>(maybe_int(call.arguments, "said").value_or(0));
+    record_notices(loop, call.arguments);
+  }
+  return {};
+}
+
+Status Applier::apply(const ToolInvocationStarted& event) {
+  Step* step = this->step(event.step_id);
+  AE_TRY(check_may_start(step));
+  AE_TRY(check_approval(event, *step));
+  if (!step->call) step->call = std::make_unique<Invocation>();
+  Invocation& call = *step->call;
+  AE_TRY(check_may_repeat(event, *step));
+  AE_TRY(declare_call(event, *step));
   AE_TRY(reserve(*step, event.reserved));
   // Not counted: a resend after a crash, one that an operator requested, and one with
   // answers (API §1, SPEC §6).

@@ -1,6 +1,7 @@
 // How events of nodes and waits change the state.
 #include "engine/heart/features.h"
 #include "engine/state/applier.h"
+#include "log/field_names.h"
 
 namespace ae::engine {
 namespace {
@@ -183,22 +184,26 @@ void Applier::begin_map(Step& map, Value over) {
   map.map->finished.resize(map.map->over.size());
 }
 
-Status Applier::apply_branch_decision(const DecisionRecorded& event, Step* step) {
+Status Applier::apply(const BranchTaken& branch, const DecisionRecorded&, Step* step) {
   if (!step || step->phase != StepPhase::ready) return corrupt_event("no such step to branch");
-  if (s_.node_of(*step).when && !step->branch) {
-    if (!event.payload.value.is_bool()) return corrupt_event("a branch that is not a boolean");
-    step->branch = event.payload.value.as_bool();
-    update_work_sets(index_of(*step));
-    return {};
-  }
-  Value over = event.payload.value;
-  if (event.payload.erased) {  // the number of items remains
-    const auto items = maybe_int(event.payload.value_or_retained(), "items");
+  if (!s_.node_of(*step).when || step->branch) return corrupt_event("the plan has no such branch");
+  step->branch = branch.taken;
+  update_work_sets(index_of(*step));
+  return {};
+}
+
+Status Applier::apply(const MapListed& map, const DecisionRecorded&, Step* step) {
+  if (!step || step->phase != StepPhase::ready) return corrupt_event("no such step to branch");
+  const Node& node = s_.node_of(*step);
+  if (node.when && !step->branch) return corrupt_event("a branch that is not a boolean");
+  Value over = map.list;
+  if (map.erased) {
+    const auto items = retained_item_count(map);
     if (!items || *items < 0 || *items > kItemsLeftMax)
       return corrupt_event("a map without its items");
     over = Value::array(std::vector<Value>(static_cast<std::size_t>(*items)));
   }
-  if (s_.node_of(*step).kind != NodeKind::map || step->map || (step->branch && !*step->branch) ||
+  if (node.kind != NodeKind::map || step->map || (step->branch && !*step->branch) ||
       !over.is_array()) {
     return corrupt_event("the plan has no such branch");
   }
@@ -206,7 +211,7 @@ Status Applier::apply_branch_decision(const DecisionRecorded& event, Step* step)
   return {};
 }
 
-Status Applier::apply_retry_decision(const DecisionRecorded& event, Step* step) {
+Status Applier::apply(const RetryScheduled&, const DecisionRecorded& event, Step* step) {
   if (!step || step->phase != StepPhase::settled || step->call->outcome == OutcomeKind::success) {
     return corrupt_event("no such try to repeat");
   }
@@ -218,23 +223,10 @@ Status Applier::apply_retry_decision(const DecisionRecorded& event, Step* step) 
 }
 
 Status Applier::apply(const DecisionRecorded& event) {
-  const std::string& kind = event.kind;
+  const auto decision = decision_body(event);
+  if (!decision) return corrupt_event(decision.error().message);
   Step* step = event.step_id ? this->step(*event.step_id) : nullptr;
-  if (kind == "branch") return apply_branch_decision(event, step);
-  if (kind == "tool_choice") return apply_tool_choice_decision(event, step);
-  if (kind == "retry") return apply_retry_decision(event, step);
-  if (kind == "in_doubt") {
-    return step ? apply_in_doubt_decision(event, *step)
-                : corrupt_event("no call has an unknown outcome");
-  }
-  if (kind == "end") return apply_end_decision(event);
-  if (kind == "budget") return apply_budget_decision(event);
-  if (kind == "confirmation") return apply_confirmation_decision(event, step);
-  if (kind == "approval") {
-    if (event.state == "requested") return approval_requested(event, step);
-    return event.state == "denied" ? approval_denied(event, step) : approval_answered(event, step);
-  }
-  return {};
+  return std::visit([&](const auto& body) { return apply(body, event, step); }, *decision);
 }
 
 Status Applier::apply(const WaitOpened& event) {
@@ -324,7 +316,7 @@ Status Applier::apply(const WaitCompleted& event) {
       s_.signals++;
       if (outcome == "cancelled") {
         s_.undelivered.push_back(
-            Value::object({{"correlation_key", key}, {"signal_id", signal_id}}));
+            Value::object({{field::correlation_key, key}, {field::signal_id, signal_id}}));
       }
     }
   } else if (step.phase == StepPhase::in_doubt && step.call && !step.call->open &&

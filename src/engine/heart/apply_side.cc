@@ -46,7 +46,9 @@ Status Applier::apply(const CommandEmitted& event) {
 }
 
 // An operator, or the call's probe, resolves its outcome.
-Status Applier::apply_in_doubt_decision(const DecisionRecorded& event, Step& step) {
+Status Applier::apply(const OutcomeDecided&, const DecisionRecorded& event, Step* of) {
+  if (!of) return corrupt_event("no call has an unknown outcome");
+  Step& step = *of;
   const bool by_probe = step.phase == StepPhase::probing && event.by == "probe";
   if (step.phase != StepPhase::in_doubt && !by_probe)
     return corrupt_event("no call has an unknown outcome");
@@ -59,9 +61,6 @@ Status Applier::apply_in_doubt_decision(const DecisionRecorded& event, Step& ste
       step.call->checkable_from = event.at;
     }
     set_phase(step, step.call ? StepPhase::redo : StepPhase::ready);
-  } else if (event.state == "resend") {  // the old tool version is offered again: §6 decides again
-    if (by_probe || !step.call) return corrupt_event("no call to send again");
-    set_phase(step, step.call->open ? StepPhase::calling : StepPhase::settled);
   } else if (event.state == "fail") {
     if (step.role == Role::undo) {
       if (s_.undoable.empty() || s_.undoable.back() != step.of)
@@ -73,6 +72,16 @@ Status Applier::apply_in_doubt_decision(const DecisionRecorded& event, Step& ste
   } else if (!step.call) {
     set_phase(step, StepPhase::committed);  // done by hand
   }  // happened: the command_committed next to it has the rest
+  return {};
+}
+
+// The tool's version of that call is offered again: SPEC §6 decides again.
+Status Applier::apply(const ResendDecided&, const DecisionRecorded&, Step* step) {
+  if (!step || step->phase != StepPhase::in_doubt) {
+    return corrupt_event("no call has an unknown outcome");
+  }
+  if (!step->call) return corrupt_event("no call to send again");
+  set_phase(*step, step->call->open ? StepPhase::calling : StepPhase::settled);
   return {};
 }
 
@@ -97,13 +106,10 @@ Status Applier::apply(const StepCompensated& event) {
 }
 
 // The job must end, for a reason that is in no other event, and must undo something first.
-Status Applier::apply_end_decision(const DecisionRecorded& event) {
+Status Applier::apply(const EndDecided& end, const DecisionRecorded&, Step*) {
   if (s_.ending) return corrupt_event("it ends already");
-  begin_ending({.cancelled = false,
-                .code = std::string(event.payload.value_or_retained().text("code")),
-                .message = std::string(event.payload.value.text("message")),
-                .node_id = {},
-                .by = {}});
+  begin_ending(
+      {.cancelled = false, .code = end.code, .message = end.message, .node_id = {}, .by = {}});
   note_progress();
   return {};
 }

@@ -102,15 +102,15 @@ void expect_stopped_everywhere(const std::string& expression) {
   }
 }
 
-AE_TEST("bounds/a value of 2^60 shared leaves fails the job wherever an expression stands") {
+AE_TEST("bounds/an expression with 2^60 shared leaves fails the job wherever it occurs") {
   expect_stopped_everywhere(kTower);
 }
 
-AE_TEST_SLOW("bounds/an expression without end fails the job wherever it stands, in bounded work") {
+AE_TEST_SLOW("bounds/an endless expression fails the job in bounded work wherever it occurs") {
   for (const std::string& expression : hostile_expressions()) expect_stopped_everywhere(expression);
 }
 
-AE_TEST("bounds/an output without end fails the job, in bounded work") {
+AE_TEST("bounds/an endless output expression fails the job in bounded work") {
   for (const std::string& expression : hostile_expressions()) {
     SCOPED_TRACE(expression);
     JobFixture job("[{'id':'a','kind':'tool','tool':'put'}]",
@@ -120,7 +120,7 @@ AE_TEST("bounds/an output without end fails the job, in bounded work") {
   }
 }
 
-AE_TEST("bounds/an output of 2^60 shared leaves fails the job") {
+AE_TEST("bounds/an output with 2^60 shared leaves fails the job") {
   const std::string output = "{'output': '${ " + kTower + " }'}";
   JobFixture job("[{'id':'a','kind':'tool','tool':'put'}]", {.more = output});
   job.claim().ok("a");
@@ -131,7 +131,7 @@ AE_TEST("bounds/an output of 2^60 shared leaves fails the job") {
   expect_stopped(other);
 }
 
-AE_TEST("bounds/what is shared between steps is bounded, too") {
+AE_TEST("bounds/values that share the result of a step are bounded too") {
   // Each step has a result of 65,536 leaves; the output contains each of them a hundred times.
   std::string parts;
   for (int i = 0; i < 100; ++i) parts += std::string(i > 0 ? "," : "") + "'${ .steps.a }'";
@@ -143,7 +143,7 @@ AE_TEST("bounds/what is shared between steps is bounded, too") {
   expect_stopped(job);
 }
 
-AE_TEST("bounds/changes of 2^60 shared leaves fail their node, and a probe parks the job") {
+AE_TEST("bounds/an oversized change id fails the node, an oversized probe parks the job") {
   const std::string changes =
       "{'tools': {'set': {'changes': [{'type':'t','op':'update','id':'${ " + kTower + " }'}]}}}";
   JobFixture changed("[{'id':'a','kind':'tool','tool':'set'}]", {.more = changes});
@@ -160,7 +160,7 @@ AE_TEST("bounds/changes of 2^60 shared leaves fail their node, and a probe parks
   EXPECT_EQ(probed.status(), "parked") << probed.log_text();
 }
 
-AE_TEST("bounds/one decision evaluates no more than its limit, and the next one goes on") {
+AE_TEST("bounds/a decision stops at its work limit and the next one continues") {
   std::string nodes;
   for (int i = 0; i < 20; ++i) {
     nodes += std::string(i > 0 ? ", " : "") + "{'id':'n" + std::to_string(i) +
@@ -178,7 +178,7 @@ AE_TEST("bounds/one decision evaluates no more than its limit, and the next one 
     most = std::max(most, decision.events.size());
     job.add(decision.events);
   }
-  EXPECT_LE(most, 8U) << "about two evaluations, and what follows";
+  EXPECT_LE(most, 8U) << "about two evaluations and their follow-up events";
   EXPECT_GE(calls, 5U);
   EXPECT_EQ(job.state.nodes_left, 0U) << job.log_text();
 }
@@ -198,7 +198,7 @@ std::string calls(int count, std::string_view tool, int first = 0) {
 // More work than one of the evaluations here.
 constexpr Work kOne = 12'000;
 
-AE_TEST("bounds/a used-up budget evaluates no further calls") {
+AE_TEST("bounds/no further calls are evaluated when the budget is used up") {
   JobFixture job("[" + calls(300, "put") + "]", {.more = "{'budget': {'tool_calls': 1}}"});
   job.claim();
   EXPECT_EQ(job.in_flight.size(), 1U);
@@ -208,7 +208,7 @@ AE_TEST("bounds/a used-up budget evaluates no further calls") {
   EXPECT_LE(job.work, kOne);
 }
 
-AE_TEST("bounds/a used-up budget evaluates no further items, loops and calls of a planned model") {
+AE_TEST("bounds/no further items or planned calls are evaluated when the budget is used up") {
   std::string maps;
   for (int i = 0; i < 100; ++i) {
     maps += "{'id':'m" + std::to_string(i) +
@@ -227,23 +227,23 @@ AE_TEST("bounds/a used-up budget evaluates no further items, loops and calls of 
 }
 
 // A tool that needs approval for some calls only, depending on the arguments.
-std::string asking(std::string_view when, int budget = 0) {
+std::string conditional_approval(std::string_view when, int budget = 0) {
   return "{'budget': {'tool_calls': " + std::to_string(budget) +
          "}, 'tools': {'buy': {'rules': [{'action': 'require_approval', 'when': '${ " +
          std::string(when) + " }'}]}}}";
 }
 
-AE_TEST("bounds/calls that a used-up budget holds back are evaluated in many decisions") {
-  JobFixture job("[" + calls(60, "buy") + "]", {.more = asking(".args.v == 2059")});
+AE_TEST("bounds/calls held back by a used-up budget are evaluated over several decisions") {
+  JobFixture job("[" + calls(60, "buy") + "]", {.more = conditional_approval(".args.v == 2059")});
   job.limits.work_max = 40'000;
   job.claim();
   EXPECT_EQ(job.state.parked_until, "budget") << job.log_text();
-  EXPECT_FALSE(job.open_request_id("n59").empty()) << "the last one was looked at, too";
+  EXPECT_FALSE(job.open_request_id("n59").empty()) << "the last call is evaluated too";
   EXPECT_LE(job.most_work, job.limits.work_max + kOne);
   EXPECT_GE(job.decisions, 8U);
 }
 
-AE_TEST("bounds/a job stays busy while its last events left a step to decide") {
+AE_TEST("bounds/a job is not parked while its last events left a step to decide") {
   // The first decision ends `failing`, which readies `after`, and stops there. The next one starts
   // at the call, adds nothing because the budget is used up, and must not park the job yet.
   const std::string nodes =
@@ -251,18 +251,18 @@ AE_TEST("bounds/a job stays busy while its last events left a step to decide") {
       "'args':{'v':'${ ([range(2000)] | length).x }'}}, " +
       calls(1, "buy") +
       ", {'id':'after','kind':'wait','wait':{'type':'signal'},'needs':['failing']}]";
-  JobFixture job(nodes, {.more = asking(".args.v == 1")});
+  JobFixture job(nodes, {.more = conditional_approval(".args.v == 1")});
   job.limits.work_max = 1;
   job.claim();
   EXPECT_EQ(job.count(EventType::node_finished), 1U) << job.log_text();
   EXPECT_EQ(job.state.waits.size(), 1U) << job.log_text();
 }
 
-AE_TEST("bounds/what a used-up budget holds back is not evaluated for each part that is not") {
+AE_TEST("bounds/calls held back by a used-up budget are not evaluated again for each other call") {
   // Fifty calls that the budget covers and fifty that need approval: one evaluation to request it,
   // one to find that nothing is left.
   JobFixture job("[" + calls(50, "buy") + ", " + calls(50, "buy", 50) + "]",
-                 {.more = asking(".args.v >= 2050")});
+                 {.more = conditional_approval(".args.v >= 2050")});
   job.limits.work_max = 20'000;
   job.claim();
   EXPECT_EQ(job.state.parked_until, "budget") << job.log_text();
@@ -310,7 +310,7 @@ AE_TEST("bounds/policies, outputs, changes and probes count as work of the decis
   expect_counted(probe, 60'000);  // `happened` once, changes twice
 }
 
-AE_TEST("bounds/checks against schemas count as work of the decision") {
+AE_TEST("bounds/schema checks count as work of the decision") {
   std::string list;
   for (int i = 0; i < 5'000; ++i) list += (i > 0 ? "," : "") + std::to_string(i);
   JobFixture job("[{'id':'a','kind':'tool','tool':'buy','args':{'v':5000}}]",
@@ -321,7 +321,7 @@ AE_TEST("bounds/checks against schemas count as work of the decision") {
   expect_counted(job, 5'000);
 }
 
-AE_TEST("bounds/another plan is compared with bounded work, and refused above it") {
+AE_TEST("bounds/a new plan is compared with bounded work and rejected above the bound") {
   JobFixture job("[" + calls(3, "put") + "]");
   job.claim().ok("n0").ok("n1");
   const auto next = compiled(graph("[" + calls(3, "put") + ", " + calls(1, "look", 3) + "]"));
@@ -334,7 +334,7 @@ AE_TEST("bounds/another plan is compared with bounded work, and refused above it
   EXPECT_TRUE(replan_of(job.state, next, {"n0", "n1", "n2"}, 6'000)) << "these are not compared";
 }
 
-AE_TEST("bounds/a signal that comes early evaluates the keys of some waits only") {
+AE_TEST("bounds/an early signal evaluates the keys of only some waits") {
   std::string waits;
   for (int i = 0; i < 40; ++i) {
     waits += "{'id':'w" + std::to_string(i) +
@@ -346,9 +346,10 @@ AE_TEST("bounds/a signal that comes early evaluates the keys of some waits only"
   job.claim();
   const std::clock_t start = std::clock();
   job.signal_early("k10000-1", "{'neither': 1}", "one", "human");
-  EXPECT_EQ(job.refused, Code::input_invalid) << "it decides nothing, and its wait is found";
+  EXPECT_EQ(job.refused, Code::input_invalid)
+      << "the answer has no decision, and its wait is found";
   job.signal_early("k10000-39", "{'neither': 1}", "two", "human");
-  EXPECT_FALSE(job.refused) << "it is kept; its wait will not take it";
+  EXPECT_FALSE(job.refused) << "the signal is buffered, although its wait will not accept it";
   EXPECT_LT(static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC, kSecondsMax);
 }
 
@@ -363,7 +364,7 @@ JobFixture with_maps(int maps, std::size_t items) {
   return JobFixture("[" + nodes + "]");
 }
 
-AE_TEST_SLOW("bounds/all maps of a job together go over at most 1,000,000 items") {
+AE_TEST_SLOW("bounds/all maps of a job together have at most 1,000,000 items") {
   JobFixture ten = with_maps(10, 100'000);
   ten.claim();
   EXPECT_EQ(ten.status(), "running");
@@ -377,10 +378,11 @@ AE_TEST_SLOW("bounds/all maps of a job together go over at most 1,000,000 items"
   EXPECT_EQ(eleven.state.error->code, "expression_failed");
   EXPECT_EQ(eleven.state.error->message,
             "the maps of the job have 1100000 items together; at most 1000000 are allowed");
-  EXPECT_EQ(eleven.count(EventType::decision_recorded), 10U) << "it is checked before the write";
+  EXPECT_EQ(eleven.count(EventType::decision_recorded), 10U)
+      << "the limit is checked before the write";
 }
 
-AE_TEST("bounds/the items of a map are counted when it begins, whatever becomes of it") {
+AE_TEST("bounds/map items are counted when the map begins, whatever its outcome") {
   constexpr std::string_view kThree =
       "[{'id':'fails','kind':'map','on_error':'continue','over':[1,2],'max_parallel':1,'do':"
       "{'tool':'put','args':{}}},"
@@ -401,10 +403,10 @@ AE_TEST("bounds/the items of a map are counted when it begins, whatever becomes 
   // A fork counts the items of imported maps.
   const auto fork = job.fork(job.log.size());
   ASSERT_TRUE(fork);
-  EXPECT_EQ(JobFixture(*fork, "job-2").state.map_items, 7U) << "the failed one has no list";
+  EXPECT_EQ(JobFixture(*fork, "job-2").state.map_items, 7U) << "the failed map has no list";
 }
 
-AE_TEST_SLOW("bounds/maps that failed count among the items of all maps") {
+AE_TEST_SLOW("bounds/failed maps count towards the item limit of all maps") {
   std::string nodes;
   for (int i = 0; i < 11; ++i) {
     nodes += std::string(i > 0 ? ", " : "") + "{'id':'m" + std::to_string(i) +
@@ -420,13 +422,13 @@ AE_TEST_SLOW("bounds/maps that failed count among the items of all maps") {
                                               .error_code = "http_400",
                                               .error_message = "no"});
   }
-  EXPECT_EQ(job.count(EventType::decision_recorded), 10U) << "the eleventh is not begun";
+  EXPECT_EQ(job.count(EventType::decision_recorded), 10U) << "the eleventh is not started";
   EXPECT_EQ(job.state.map_items, 1'000'000U);
   ASSERT_TRUE(job.step("m10").failure);
   EXPECT_EQ(job.step("m10").failure->code, "expression_failed");
 }
 
-AE_TEST_SLOW("bounds/a map over 100,001 items fails before its list is recorded") {
+AE_TEST_SLOW("bounds/a map of 100,001 items fails before its list is recorded") {
   JobFixture most = with_maps(1, 100'000);
   most.claim();
   EXPECT_EQ(most.status(), "running");

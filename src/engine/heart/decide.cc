@@ -7,8 +7,33 @@
 #include "engine/heart/decider.h"
 #include "engine/heart/features.h"
 #include "json/json.h"
+#include "log/park_until.h"
 
 namespace ae::engine {
+
+bool Decider::is_full() const {
+  const std::size_t events = decision_.events.size();
+  return events >= limits_.events_max || (events > 0 && work_ >= limits_.work_max);
+}
+
+bool Decider::has_room(bool replaces) {
+  if (open_ - (replaces ? 1 : 0) < limits_.parallel_max) return true;
+  limit_reached_ = true;
+  return false;
+}
+
+void Decider::decide_again_at(Instant at) {
+  if (!decision_.decide_again_at || at < *decision_.decide_again_at) decision_.decide_again_at = at;
+}
+
+void Decider::revisit_at(Instant at) {
+  if (!revisit_at_ || at < *revisit_at_) revisit_at_ = at;
+  decide_again_at(at);
+}
+
+std::uint32_t Decider::lost_claims_max() const {
+  return s_.plan->max_attempts ? s_.plan->max_attempts : limits_.lost_claims_max;
+}
 
 void Decider::decide_step(std::uint32_t index) {
   const Step& step = s_.steps[index];
@@ -280,7 +305,8 @@ EventBody running_event(const AttemptId& attempt, std::uint64_t epoch, std::stri
 }
 
 EventBody paused_event(std::string_view reason) {
-  return JobParked{.reason = std::string(reason.empty() ? "paused" : reason), .until = "resume"};
+  return JobParked{.reason = std::string(reason.empty() ? "paused" : reason),
+                   .until = park_until::kResume};
 }
 
 EventBody requeued_event(std::string_view reason, std::optional<Instant> not_before) {

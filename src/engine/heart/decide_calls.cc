@@ -301,7 +301,8 @@ void Decider::handle_unknown_outcome(const Step& step) {
         step, code_name(Code::invocation_in_doubt),
         "the call may have happened (" + call.error.code + "); the tool says on_in_doubt: fail");
   }
-  open_resolve_wait(step, call.error.code.empty() ? "unknown" : call.error.code);
+  open_resolve_wait(step,
+                    call.error.code.empty() ? to_text(OutcomeKind::unknown) : call.error.code);
 }
 
 void Decider::open_resolve_wait(const Step& step, std::string_view reason) {
@@ -332,12 +333,11 @@ void Decider::schedule_retry(const Step& step) {
   emit(RandomRecorded{.effect_id = step.id.text + ":random:" + std::to_string(call.try_no),
                       .value = Value(jitter_seed)});
   emit_of(step,
-          DecisionRecorded{
-              .decision_id = decision_id_of(step, "retry" + std::to_string(call.try_no)),
-              .kind = "retry",
-              .not_before = context_.now + wait,
-              .payload = Value::object({{"try", static_cast<std::uint64_t>(call.try_no + 1)}}),
-              .reason = asked_questions ? std::string(to_text(call.outcome)) : call.error.code});
+          decision_event(
+              RetryScheduled{.try_no = std::int64_t{call.try_no} + 1},
+              {.decision_id = decision_id_of(step, "retry" + std::to_string(call.try_no)),
+               .not_before = context_.now + wait,
+               .reason = asked_questions ? std::string(to_text(call.outcome)) : call.error.code}));
 }
 
 // Makes the next try when its time has come. A long back-off may exceed the
@@ -379,7 +379,7 @@ bool Decider::may_repeat(const Step& step) const {
 // Closes a try whose outcome never arrived.
 void Decider::finish_as_unknown(const Step& step, std::string_view source) {
   ToolInvocationFinished event{.invocation_id = step.call->id,
-                               .outcome = "unknown",
+                               .outcome = to_text(OutcomeKind::unknown),
                                .step_id = step.id,
                                .try_no = step.call->try_no};
   if (!source.empty()) event.source = source;

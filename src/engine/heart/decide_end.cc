@@ -1,5 +1,7 @@
 // How a job ends (SPEC §7), and how it becomes idle while it waits.
 #include "engine/heart/decider.h"
+#include "log/field_names.h"
+#include "log/park_until.h"
 
 namespace ae::engine {
 namespace {
@@ -32,7 +34,7 @@ Value list_or_absent(std::vector<Value> list) {
 // The position of the job for the resuming worker: its plan, the number of unfinished nodes and of
 // open waits (`waits` lists the first ones). The full state is the fold.
 Value resumption_context(const State& state) {
-  return Value::object({{"decision_id", state.plan->decision.text},
+  return Value::object({{field::decision_id, state.plan->decision.text},
                         {"nodes_left", std::uint64_t{state.nodes_left}},
                         {"open_waits", static_cast<std::uint64_t>(state.waits.size())},
                         {"plan", std::uint64_t{state.plan_number}}});
@@ -58,12 +60,12 @@ std::vector<Value> Decider::undelivered() const {
   std::vector<Value> left = s_.undelivered;
   for (const auto& [key, early] : s_.early_signals) {
     for (const BufferedMessage& kept : early) {
-      left.push_back(Value::object({{"correlation_key", key}, {"signal_id", kept.id}}));
+      left.push_back(Value::object({{field::correlation_key, key}, {field::signal_id, kept.id}}));
     }
   }
   for (const auto& [channel, pending_messages] : s_.pending_messages) {
     for (const BufferedMessage& kept : pending_messages) {
-      left.push_back(Value::object({{"channel", channel}, {"message_id", kept.id}}));
+      left.push_back(Value::object({{field::channel, channel}, {field::message_id, kept.id}}));
     }
   }
   return left;
@@ -84,10 +86,8 @@ void Decider::end_with_error(std::string_view code, std::string message) {
                     .node_id = {},
                     .by = {}});
   }
-  emit(DecisionRecorded{.decision_id = decision_at(s_, "end"),
-                        .kind = "end",
-                        .payload = Value::object({{"code", code}, {"message", std::move(message)}}),
-                        .state = "failed"});
+  emit(decision_event(EndDecided{.code = std::string(code), .message = std::move(message)},
+                      {.decision_id = decision_at(s_, "end")}));
 }
 
 // Ends the job: nothing new starts, calls in flight are awaited, and unknown
@@ -112,7 +112,7 @@ void Decider::end_job(const Ending& ending) {
     if (!context_.owned && context_.now < step.call->deadline) {
       // No worker would continue an idle job.
       if (s_.status == JobStatus::parked &&
-          (s_.parked_until != "resolve" || !s_.awaits_operator_before_end())) {
+          (s_.parked_until != park_until::kResolve || !s_.awaits_operator_before_end())) {
         emit(JobResumed{.by = "runtime"});
       }
       return decide_again_at(step.call->deadline);
@@ -218,8 +218,8 @@ void Decider::become_idle() {
       std::ranges::all_of(s_.waits, [](const auto& entry) { return entry.second.resolve; });
   decision_.release = true;
   if (all_resolve) {
-    emit(
-        JobParked{.reason = std::string(code_name(Code::invocation_in_doubt)), .until = "resolve"});
+    emit(JobParked{.reason = std::string(code_name(Code::invocation_in_doubt)),
+                   .until = park_until::kResolve});
     return;
   }
   std::vector<Value> waits;

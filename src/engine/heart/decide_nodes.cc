@@ -1,6 +1,7 @@
 // How a decision runs the plan: branches, waits, maps, and failed nodes.
 #include "engine/heart/decider.h"
 #include "engine/heart/request.h"
+#include "log/field_names.h"
 
 namespace ae::engine {
 
@@ -13,9 +14,8 @@ void Decider::decide_ready(const Step& step) {
       start(step);
       return fail_step(step, branch_taken.error());
     }
-    emit_of(step, DecisionRecorded{.decision_id = decision_id_of(step, "when"),
-                                   .kind = "branch",
-                                   .payload = Value(*branch_taken)});
+    emit_of(step, decision_event(BranchTaken{.taken = *branch_taken},
+                                 {.decision_id = decision_id_of(step, "when")}));
     if (!*branch_taken) skip(step);
     return;  // the next call of decide continues with it
   }
@@ -143,7 +143,7 @@ void Decider::finish_wait(const Step& step) {
                      "nobody answered before the wait expired");
   }
   if (step.rejected && !node.continue_on_reject) {
-    const std::string_view note = step.result.text("note");
+    const std::string_view note = step.result.text(field::note);
     return fail_step(step, code_name(Code::rejected),
                      "the answer was no" + (note.empty() ? "" : ": " + std::string(note)));
   }
@@ -173,8 +173,7 @@ void Decider::start_map(const Step& step) {
     return fail_step(step, over.error());
   }
   emit_of(step,
-          DecisionRecorded{
-              .decision_id = decision_id_of(step, "map"), .kind = "branch", .payload = *over});
+          decision_event(MapListed{.list = *over}, {.decision_id = decision_id_of(step, "map")}));
   start(step);
 }
 

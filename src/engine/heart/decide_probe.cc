@@ -72,16 +72,15 @@ void Decider::record_probe_result(const Step& probe, const Value& result) {
   const bool happened = !result.is_null();
   const std::string_view resolution = happened ? "happened" : "not_happened";
   if (happened && probed.call->open) finish_as_unknown(probed, "probe");
-  emit_of(probed,
-          DecisionRecorded{.at = context_.now,
-                           .by = "probe",
-                           .decision_id = decision_id_of(
-                               probed, "in_doubt" + std::to_string(probed.call->try_no)),
-                           .kind = "in_doubt",
-                           .payload = Value::object({{"idempotency_key", probed.call->key.text},
-                                                     {"probe", probe.call->id.text},
-                                                     {"resolution", resolution}}),
-                           .state = std::string(resolution)});
+  emit_of(probed, decision_event(OutcomeDecided{.idempotency_key = probed.call->key,
+                                                .probe = probe.call->id,
+                                                .resolution = resolution},
+                                 {.at = context_.now,
+                                  .by = "probe",
+                                  .decision_id = decision_id_of(
+                                      probed, std::string(OutcomeDecided::kKind) +
+                                                  std::to_string(probed.call->try_no)),
+                                  .state = resolution}));
   if (!happened) return;
   emit_changes(probed, result);
   emit_of(probed, CommandCommitted{.command_id = probed.id, .result = result});

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "engine/heart/decider.h"
+#include "log/park_until.h"
 
 namespace ae::engine {
 
@@ -18,7 +19,7 @@ bool has_wrong_version(const State& state, const DecisionContext& context) {
 // about them. REQUIRES: no call of this attempt is live.
 void Decider::park_for_version() {
   emit(JobParked{.reason = std::string(code_name(Code::execution_version_mismatch)),
-                 .until = "version"});
+                 .until = park_until::kVersion});
   decision_.release = true;
 }
 

@@ -20,21 +20,13 @@
 
 #include "base/hash.h"
 #include "engine/heart/decide.h"
+#include "engine/heart/declaration.h"
 #include "engine/heart/evaluate.h"
+#include "engine/heart/recorded_error.h"
 #include "json/json.h"
 #include "log/seal.h"
 
 namespace ae::engine {
-
-inline RecordedError recorded_error(const Error& error) {
-  return {std::string(code_name(error.code)), Value(error.message)};
-}
-
-inline std::unexpected<Error> too_large(std::string_view what) {
-  return fail(Code::payload_too_large, std::string(what) + " is longer than " +
-                                           std::to_string(kValueMax >> 20) +
-                                           " MiB as canonical JSON, the most that is kept");
-}
 
 // By the tool's `retry`.
 bool has_tries_left(const ToolPolicy& tool, const Invocation& call);
@@ -108,9 +100,7 @@ class Decider {
   bool release_until(std::optional<Instant> backoff);
   // Too many attempts lost this job; an operator must handle calls that may have caused it.
   bool attempts_exhausted() const { return s_.lost_claims >= lost_claims_max(); }
-  std::uint32_t lost_claims_max() const {
-    return s_.plan->max_attempts ? s_.plan->max_attempts : limits_.lost_claims_max;
-  }
+  std::uint32_t lost_claims_max() const;
   void end_with_error(std::string_view code, std::string message);
   void become_idle();
   void cancel_wait(const std::string& key, const Wait& wait);
@@ -126,21 +116,6 @@ class Decider {
   CheckResult check_result_of(const std::string& key) const;
   DecisionId confirmation_id(std::string_view what) const;
 
-  // A try that may be declared now.
-  struct Declaration {
-    StepId step;
-    const Node& node;
-    std::uint32_t tool;  // index into Plan::tools
-    Value args;          // of the first try; later tries send the recorded ones
-    std::uint32_t item = kNoItem;
-    const StepId* of = nullptr;    // of a probe or compensation: the command of the call
-    bool emitted = false;          // its command_emitted is in the log
-    std::string path = {};         // of a part of a loop that is about to start
-    bool chosen = false;           // a call of a loop that is about to start
-    std::uint32_t turn = kNoTurn;  // of a loop: the turn of this model call
-    std::string text = {};         // of the arguments, set on demand (`digest`)
-    DigestText hash = {};
-  };
   ExternalKey external_key_of(const Declaration& d, const IdempotencyKey& key) const;
   void digest(Declaration& d) const;
   bool counts_against_budget(const Declaration& d) const;
@@ -153,8 +128,6 @@ class Decider {
   void park_for_budget();
   const Step* existing_step(const Declaration& d) const;  // nullptr: it is about to start
   std::string path_of(const Declaration& d) const;
-  std::vector<Member> call_members(const Declaration& d, const Value& args,
-                                   std::string_view hash) const;
   bool deny_if_forbidden(const Declaration& d, const Value& args, std::string_view hash);
   bool is_call_approved(const Declaration& d, const Value& args, std::string_view hash) const;
   void request_approval(const Declaration& d, const Value& args, std::string_view hash);
@@ -187,30 +160,17 @@ class Decider {
     event.step_id = step.id;
     emit(std::move(event));
   }
-  void decide_again_at(Instant at) {
-    if (!decision_.decide_again_at || at < *decision_.decide_again_at)
-      decision_.decide_again_at = at;
-  }
+  void decide_again_at(Instant at);
   // Leaves a call with an unknown outcome until then. The job need not stay leased meanwhile.
-  void revisit_at(Instant at) {
-    if (!revisit_at_ || at < *revisit_at_) revisit_at_ = at;
-    decide_again_at(at);
-  }
+  void revisit_at(Instant at);
   const std::string& offered_version(std::uint32_t tool) const {
     return context_.tool_versions ? (*context_.tool_versions)[tool] : s_.plan->tools[tool].version;
   }
   // Enough events, or some events and no work left. Outside of `visit` each
   // evaluation but one adds an event.
-  bool is_full() const {
-    const std::size_t events = decision_.events.size();
-    return events >= limits_.events_max || (events > 0 && work_ >= limits_.work_max);
-  }
+  bool is_full() const;
   // May one more try be open? One that replaces an open try takes its place.
-  bool has_room(bool replaces = false) {
-    if (open_ - (replaces ? 1 : 0) < limits_.parallel_max) return true;
-    limit_reached_ = true;
-    return false;
-  }
+  bool has_room(bool replaces = false);
 
   const State& s_;
   const DecisionContext& context_;

@@ -35,7 +35,8 @@ std::vector<Event> expect_erased(const JobFixture& job, bool keep_blind = false)
   EXPECT_TRUE(is_terminal(job.state.status)) << job.log_text();
   const std::vector<Event> log = erased_log(job, keep_blind);
   const std::string text = shown(id, log);
-  EXPECT_NE(shown(id, job.log).find(kSecret), std::string::npos) << "it never held it";
+  EXPECT_NE(shown(id, job.log).find(kSecret), std::string::npos)
+      << "the secret was never in the log";
   EXPECT_EQ(text.find(kSecret), std::string::npos) << text;
   const auto state = fold(id, log, uncached_plan_source());
   EXPECT_TRUE(state) << (state ? "" : state.error().message) << "\n" << job.log_text();
@@ -58,7 +59,7 @@ constexpr std::string_view kNodes =
         {'id':'m', 'kind':'map', 'over':'${ .input.people }', 'max_parallel':2,
          'do':{'tool':'put', 'args':{'p':'${ .item }'}}}])";
 
-AE_TEST("erase/a plan with branches and a map keeps its shape and nothing that was said") {
+AE_TEST("erase/a plan with branches and a map keeps its structure and no values") {
   JobFixture job(kNodes, {.more = "{'output':'${ .steps }'}", .input = kInput});
   job.claim().ok("a", "'ada@x.org'").ok("m/0", "'ada@x.org'").ok("m/1", "2").ok("b", "1");
   const std::vector<Event> log = expect_erased(job);
@@ -72,7 +73,7 @@ AE_TEST("erase/a plan with branches and a map keeps its shape and nothing that w
   EXPECT_EQ(maps, 1u);
 }
 
-AE_TEST("erase/a map of nothing, and one whose item failed") {
+AE_TEST("erase/a map without items and a map with a failed item can be erased") {
   JobFixture none(
       R"([{'id':'m', 'kind':'map', 'over':'${ .input.none }', 'max_parallel':1, 'do':{'tool':'put'}}])",
       {.input = "{'none': [], 'mail': 'ada@x.org'}"});
@@ -85,7 +86,7 @@ AE_TEST("erase/a map of nothing, and one whose item failed") {
   expect_erased(failed);
 }
 
-AE_TEST("erase/a loop keeps which tools its model chose") {
+AE_TEST("erase/a loop keeps the names of the tools that its model chose") {
   JobFixture job = loop_job("", {.input = "{'message': 'write to ada@x.org'}"});
   job.claim().ok("chat/0", tool_calls_answer({{"ada@x.org", "look", "{'q': 'ada@x.org'}"},
                                               {"b", "ada@x.org", "{}"},
@@ -96,21 +97,21 @@ AE_TEST("erase/a loop keeps which tools its model chose") {
   expect_erased(job);
 }
 
-AE_TEST("erase/a loop whose answer was to be mended") {
+AE_TEST("erase/a loop with a repair turn can be erased") {
   JobFixture job = loop_job(", 'schema': {'type': 'object', 'required': ['n']}, 'repair': 1",
                             {.input = "{'message': 'ada@x.org'}"});
   job.claim().ok("chat/0", text_answer("ada@x.org")).ok("chat/1", text_answer(R"({\'n\': 1})"));
   expect_erased(job);
 }
 
-AE_TEST("erase/a job that has no blind keeps no hash of what nobody sent") {
+AE_TEST("erase/a job without a blind can be erased and is stored in schema 1") {
   JobFixture job(kNodes, {.input = kInput, .blind = ""});
   job.claim().ok("a", "'ada@x.org'").ok("m/0", "1").ok("m/1", "2").ok("b", "1");
   const auto log = expect_erased(job);
   EXPECT_EQ(log.front().schema, 1);
 }
 
-AE_TEST("erase/a guess of an erased value is confirmed by no hash of a job with a blind") {
+AE_TEST("erase/with a blind, no hash confirms a guess of an erased value") {
   JobFixture job(R"([{'id':'a', 'kind':'tool', 'tool':'put', 'args':{'to':'${ .input.mail }'}}])",
                  {.input = kInput});
   job.claim().ok("a", "'ada@x.org'");
@@ -132,7 +133,7 @@ AE_TEST("erase/a guess of an erased value is confirmed by no hash of a job with 
             std::string::npos);
 }
 
-AE_TEST("erase/without the blind, verify says that hashes are not computed again") {
+AE_TEST("erase/without the blind, verify reports that hashes are not recomputed") {
   JobFixture job(R"([{'id':'a', 'kind':'tool', 'tool':'put', 'args':{'to':'${ .input.mail }'}}])",
                  {.input = kInput});
   job.claim().ok("a", "1");
@@ -153,7 +154,7 @@ AE_TEST("erase/without the blind, verify says that hashes are not computed again
   EXPECT_FALSE(verify(input, uncached_plan_source()).ledger.ok);
 }
 
-AE_TEST("erase/a fork of a job without its blind takes over by step and compares no arguments") {
+AE_TEST("erase/a fork without the blind imports by step and compares no arguments") {
   JobFixture job(R"([{'id':'a', 'kind':'tool', 'tool':'put', 'args':{'to':'${ .input.mail }'}},
                    {'id':'b', 'kind':'tool', 'tool':'once', 'needs':['a']}])",
                  {.input = kInput});
@@ -177,7 +178,7 @@ AE_TEST("erase/a fork of a job without its blind takes over by step and compares
   expect_verified(next);
 }
 
-AE_TEST("erase/a fork takes its origin's blind, and an origin without one gives none") {
+AE_TEST("erase/a fork inherits the blind of its origin, or has none") {
   for (const std::string_view blind : {kBlind, std::string_view()}) {
     JobFixture job(R"([{'id':'a', 'kind':'tool', 'tool':'put'}, {'id':'b', 'kind':'tool',
                      'tool':'once', 'needs':['a']}])",
@@ -192,7 +193,7 @@ AE_TEST("erase/a fork takes its origin's blind, and an origin without one gives 
   }
 }
 
-AE_TEST("erase/a fork that would go on with an erased list or choice is refused") {
+AE_TEST("erase/a fork that needs an erased map list is rejected") {
   JobFixture map(R"([{'id':'m', 'kind':'map', 'over':'${ .input.people }', 'max_parallel':1,
                    'do':{'tool':'once', 'args':{'p':'${ .item }'}}}])",
                  {.input = kInput});

@@ -7,6 +7,7 @@
 
 #include "engine/heart/features.h"
 #include "engine/heart/recorded_value.h"
+#include "log/field_names.h"
 #include "plan/model_calls.h"
 
 namespace ae::engine {
@@ -35,7 +36,7 @@ class PlanScope : public ExprScope {
         index_(static_cast<std::int64_t>(index)) {}
 
   const Value* root(std::string_view name) const override {
-    if (name == "input") return &state_.input;
+    if (name == field::input) return &state_.input;
     if (name == "job") return &state_.job_root;
     if (item_ && (name == "item" || (!as_.empty() && name == as_))) return item_;
     if (item_ && name == "index") return &index_;
@@ -76,15 +77,15 @@ class CallScope : public ExprScope {
   CallScope(const Invocation& call, const Value& result, Work* work)
       : work_(work),
         args_(call.arguments),
-        call_(Value::object({{"external_key", call.external_key.text},
-                             {"invocation_id", call.id.text},
+        call_(Value::object({{field::external_key, call.external_key.text},
+                             {field::invocation_id, call.id.text},
                              {"key", call.key.text},
-                             {"try", static_cast<std::uint64_t>(call.try_no)}})),
+                             {field::try_, static_cast<std::uint64_t>(call.try_no)}})),
         result_(result) {}
   const Value* root(std::string_view name) const override {
     if (name == "args") return &args_;
     if (name == "call") return &call_;
-    return name == "result" ? &result_ : nullptr;
+    return name == field::result ? &result_ : nullptr;
   }
   const Value* step(std::string_view) const override { return nullptr; }
   Value steps() const override { return {}; }
@@ -332,13 +333,13 @@ std::optional<FailedField> failed_wait(const State& state, const Node& node, con
   if (auto found =
           check_field(node.wait_key, "key", !reused && node.wait_key && wait_key_of(state, node)))
     return found;
-  if (auto found =
-          check_field(node.wait_channel, "channel", node.wait_channel && channel_of(state, node))) {
+  if (auto found = check_field(node.wait_channel, field::channel,
+                               node.wait_channel && channel_of(state, node))) {
     return found;
   }
   const bool due = has_due && due_of(state, node, state.updated_at);
   if (auto found = check_field(node.wait_for, "for", due)) return found;
-  return check_field(node.wait_until, "until", due);
+  return check_field(node.wait_until, field::until, due);
 }
 
 }  // namespace

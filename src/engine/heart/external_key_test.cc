@@ -7,7 +7,7 @@ namespace {
 constexpr std::string_view kTwo = R"([{'id':'a', 'kind':'tool', 'tool':'put'},
     {'id':'b', 'kind':'tool', 'tool':'put', 'needs':['a']}])";
 
-AE_TEST("key/another attempt that begins the same step again has the same external key") {
+AE_TEST("key/another attempt at the same step has the same external key") {
   // A restored store is an earlier state of the log, from which another attempt continues.
   JobFixture first(kTwo), restored(kTwo);
   first.claim();
@@ -22,8 +22,7 @@ AE_TEST("key/another attempt that begins the same step again has the same extern
   EXPECT_EQ(before.external_key.text, "aetheris:job-1:" + first.step("b").id.text + ":0");
 }
 
-AE_TEST(
-    "key/a call that a model chose has the beginning of its idempotency key in its external key") {
+AE_TEST("key/a call of a model has a prefix of its idempotency key in its external key") {
   JobFixture job = loop_job();
   job.claim();
   EXPECT_EQ(job.sent.back().external_key, "aetheris:job-1:" + job.step("chat/0").id.text + ":0");
@@ -33,7 +32,7 @@ AE_TEST(
             "aetheris:job-1:" + job.step("chat/0/0").id.text + ":" + sent.key.substr(0, 16));
 }
 
-AE_TEST("key/what undoes a call that a model chose is like that call") {
+AE_TEST("key/the external key of a compensation has a prefix of its idempotency key") {
   JobFixture job = loop_job();
   job.claim().ok("chat/0", tool_calls_answer({{"a", "book", "{'n': 1}"}})).ok("chat/0/0", "7");
   job.fails("chat/1", "connect");
@@ -42,7 +41,7 @@ AE_TEST("key/what undoes a call that a model chose is like that call") {
   EXPECT_TRUE(undo.external_key.text.ends_with(":" + own)) << undo.external_key.text;
 }
 
-AE_TEST("key/a job that an earlier build began holds keys of both schemas") {
+AE_TEST("key/keys of both schemas are accepted in a job begun by an earlier build") {
   JobFixture job(kTwo);
   job.claim().ok("a", "1").ok("b", "2");
   const auto folds = [&](std::string_view last, std::uint8_t schema) {

@@ -13,7 +13,7 @@ std::string human(std::string_view more = "") {
 
 // ---------------------------------------------------------------- human waits
 
-AE_TEST("human/an approval completes it, and the answer is the result") {
+AE_TEST("human/an approval completes the wait and is its result") {
   JobFixture job(human());
   job.claim();
   EXPECT_EQ(job.status(), "waiting");
@@ -24,14 +24,14 @@ AE_TEST("human/an approval completes it, and the answer is the result") {
   EXPECT_EQ(job.ok("a").status(), "completed");
 }
 
-AE_TEST("human/who answers by id is recorded") {
+AE_TEST("human/the answering user is recorded") {
   JobFixture job(human());
   job.claim().approve("w");
   EXPECT_EQ(job.last<WaitCompleted>().by, "ann");
   EXPECT_EQ(job.ok("a").status(), "completed");
 }
 
-AE_TEST("human/a rejection fails the node, and nothing behind it is called") {
+AE_TEST("human/a rejection fails the node, and no later node starts") {
   JobFixture job(human());
   job.claim().signal("k", "{'decision':'reject', 'note':'too much'}");
   EXPECT_EQ(job.status(), "failed");
@@ -41,14 +41,14 @@ AE_TEST("human/a rejection fails the node, and nothing behind it is called") {
   EXPECT_TRUE(job.sent.empty());
 }
 
-AE_TEST("human/on_reject: continue makes the answer the result") {
+AE_TEST("human/with on_reject: continue the answer is the result") {
   JobFixture job(human(", 'on_reject':'continue'"));
   job.claim().reject("w").ok("a");
   EXPECT_EQ(job.status(), "completed");
   EXPECT_EQ(job.step("w").result, json("{'decision':'reject'}"));
 }
 
-AE_TEST("human/it expires, and fails or goes on") {
+AE_TEST("human/an expired wait fails the node or continues") {
   JobFixture fails(human(", 'expires':'1h'"));
   fails.claim().after(2h);
   EXPECT_EQ(fails.state.error->code, "wait_expired");
@@ -58,7 +58,7 @@ AE_TEST("human/it expires, and fails or goes on") {
   EXPECT_EQ(continued.step("w").result, json("{'timed_out':true}"));
 }
 
-AE_TEST("human/an answer without a decision is invalid, unless data is asked for") {
+AE_TEST("human/an answer without a decision is invalid unless the wait accepts data") {
   JobFixture job(human());
   job.claim();
   const std::size_t events = job.log.size();
@@ -74,7 +74,7 @@ AE_TEST("human/an answer without a decision is invalid, unless data is asked for
   EXPECT_EQ(no.claim().reject("w").state.error->code, "rejected");
 }
 
-AE_TEST("human/a second answer is a duplicate and is shown the first") {
+AE_TEST("human/a second answer is a duplicate and returns the first") {
   JobFixture job(human());
   job.claim();
   const std::string id = job.open_request_id("w");
@@ -93,7 +93,7 @@ constexpr std::string_view kLater =
     "[{'id':'a', 'kind':'tool', 'tool':'put'},"
     " {'id':'w', 'kind':'wait', 'needs':['a'], 'wait':{'type':'signal', 'key':'k'}}]";
 
-AE_TEST("early/a signal before its wait is kept, and delivered in the commit that opens it") {
+AE_TEST("early/an early signal is buffered and delivered in the commit that opens its wait") {
   JobFixture job(kLater);
   job.claim().signal_early("k", "{'n':1}", "s1");
   EXPECT_EQ(job.reply["buffered"], Value(true));
@@ -103,12 +103,13 @@ AE_TEST("early/a signal before its wait is kept, and delivered in the commit tha
   EXPECT_EQ(job.commits[job.commits.size() - 2], before) << "one commit";
   EXPECT_EQ(job.step("w").result, json("{'n':1}"));
   EXPECT_EQ(job.last<WaitCompleted>().signal_id, "s1");
-  EXPECT_TRUE(job.last<WaitCompleted>().payload.is_null()) << "it stands once";
+  EXPECT_TRUE(job.last<WaitCompleted>().payload.is_null()) << "the payload is stored once";
   EXPECT_TRUE(job.last<JobCompleted>().undelivered.is_null());
-  EXPECT_EQ(job.signal("k", "{'n':1}").reply["applied"], Value(true)) << "and is known afterwards";
+  EXPECT_EQ(job.signal("k", "{'n':1}").reply["applied"], Value(true))
+      << "and recognized afterwards";
 }
 
-AE_TEST("early/without buffer it is a mismatch; with it, an open wait is answered at once") {
+AE_TEST("early/without buffer an early signal is a mismatch, with it an open wait completes") {
   JobFixture job(kLater);
   EXPECT_EQ(job.claim().signal("k").refused, Code::wait_mismatch);
   job.ok("a").signal_early("k", "2", "s1");
@@ -118,8 +119,7 @@ AE_TEST("early/without buffer it is a mismatch; with it, an open wait is answere
   EXPECT_EQ(job.reply["duplicate"], Value(true));
 }
 
-AE_TEST(
-    "early/one signal is kept for a key: the answer to a second one says that it does not count") {
+AE_TEST("early/one signal is buffered per key, and a second one is reported as not applied") {
   JobFixture job(kLater);
   job.claim().signal_early("k", "1", "s1").signal_early("k", "1", "s1");
   EXPECT_EQ(job.reply["duplicate"], Value(true));
@@ -128,7 +128,7 @@ AE_TEST(
   EXPECT_EQ(job.reply, json("{'applied':false,'buffered':true,'correlation_key':'k',"
                             "'duplicate':true,'payload':1}"));
   job.signal_early("k", "1", "s4");
-  EXPECT_EQ(job.reply["applied"], Value(true)) << "it says the same";
+  EXPECT_EQ(job.reply["applied"], Value(true)) << "the payload is the same";
   EXPECT_EQ(job.count(EventType::agent_message), 1u);
   job.signal_early("other", "3", "s3").ok("a");
   EXPECT_EQ(job.status(), "completed");
@@ -137,7 +137,7 @@ AE_TEST(
             json("[{'correlation_key':'other','signal_id':'s3'}]"));
 }
 
-AE_TEST("early/a crash between keeping and opening neither loses nor repeats it") {
+AE_TEST("early/a crash between buffering and delivery neither loses nor repeats a signal") {
   JobFixture job(kLater);
   job.claim().signal_early("k", "7", "s1").crash();
   job.ok("a");
@@ -146,7 +146,7 @@ AE_TEST("early/a crash between keeping and opening neither loses nor repeats it"
   EXPECT_EQ(job.count(EventType::wait_completed), 1u);
 }
 
-AE_TEST("early/what does not answer the wait that opens stays undelivered") {
+AE_TEST("early/a signal that does not fit the wait stays undelivered") {
   JobFixture job(
       "[{'id':'a', 'kind':'tool', 'tool':'put'},"
       " {'id':'w', 'kind':'wait', 'needs':['a'],"
@@ -159,8 +159,7 @@ AE_TEST("early/what does not answer the wait that opens stays undelivered") {
   EXPECT_EQ(job.last<JobCompleted>().undelivered.size(), 2u);
 }
 
-AE_TEST(
-    "early/what is no answer to a person's wait is refused where the plan tells that it is one") {
+AE_TEST("early/an invalid early answer is rejected if the plan shows that its wait is human") {
   constexpr std::string_view kKeys[] = {"'k'", "'${ .input.x }'", "'${ .steps.first }'"};
   for (const std::string_view key : kKeys) {
     JobFixture job(
@@ -199,38 +198,35 @@ AE_TEST(
   EXPECT_EQ(either.claim().signal_early("k", "{}", "s1").refused, std::nullopt);
 }
 
-AE_TEST("early/what its wait cannot take once it is open is kept, and never taken for its answer") {
+AE_TEST("early/a request that its open wait rejects is kept as undelivered") {
   JobFixture job("[{'id':'w', 'kind':'wait', 'wait':{'type':'human', 'key':'k'}}]");
   job.claim();
-  ControlRequest request{.kind = ControlRequest::Kind::signal,
-                         .id = "s1",
-                         .correlation_key = "k",
-                         .buffer = true,
-                         .payload = json("{'note':'hm'}")};
+  ControlRequest request{
+      .id = "s1",
+      .body =
+          SignalRequest{.correlation_key = "k", .buffer = true, .payload = json("{'note':'hm'}")}};
   ASSERT_EQ(job.send_request(request).refused, Code::input_invalid);
   const auto kept = expire_request(job.state, request);  // it was accepted before the wait opened
   ASSERT_EQ(kept.size(), 1u);
   job.add(kept);
   EXPECT_TRUE(expire_request(job.state, request).empty()) << "once";
   // The same user sends a valid answer with the same id.
-  request.payload = json("{'decision':'approve'}");
+  std::get<SignalRequest>(request.body).payload = json("{'decision':'approve'}");
   EXPECT_EQ(job.send_request(request).status(), "completed");
   EXPECT_EQ(job.state.result, json("{'w':{'decision':'approve'}}"));
   EXPECT_EQ(job.last<JobCompleted>().undelivered,
             json("[{'correlation_key':'k','signal_id':'s1'}]"));
-  EXPECT_TRUE(expire_request(job.state, request).empty()) << "it has ended";
+  EXPECT_TRUE(expire_request(job.state, request).empty()) << "the job has ended";
 }
 
-AE_TEST("early/one that comes to a wait that has its answer is kept, the answer itself is not") {
+AE_TEST("early/a request to an answered wait is kept as undelivered, a duplicate is not") {
   JobFixture job(
       "[{'id':'w', 'kind':'wait', 'wait':{'type':'signal', 'key':'k'}},"
       " {'id':'x', 'kind':'wait', 'wait':{'type':'signal', 'key':'other'}}]");
   job.claim().signal_early("k", "1", "s1");
-  ControlRequest request{.kind = ControlRequest::Kind::signal,
-                         .id = "s1",
-                         .correlation_key = "k",
-                         .buffer = true,
-                         .payload = json("1")};
+  ControlRequest request{
+      .id = "s1",
+      .body = SignalRequest{.correlation_key = "k", .buffer = true, .payload = json("1")}};
   EXPECT_TRUE(expire_request(job.state, request).empty());
   request.id = "s2";
   ASSERT_EQ(expire_request(job.state, request).size(), 1u);
@@ -240,23 +236,22 @@ AE_TEST("early/one that comes to a wait that has its answer is kept, the answer 
             json("[{'correlation_key':'k','signal_id':'s2'}]"));
 }
 
-AE_TEST("early/a person's early answer counts, with who gave it") {
+AE_TEST("early/an early human answer counts and records its sender") {
   JobFixture job(
       "[{'id':'a', 'kind':'tool', 'tool':'put'},"
       " {'id':'w', 'kind':'wait', 'needs':['a'], 'wait':{'type':'human', 'key':'k'}}]");
-  job.claim().send_request({.kind = ControlRequest::Kind::signal,
-                            .id = "s1",
-                            .by = "bob",
-                            .correlation_key = "k",
-                            .buffer = true,
-                            .payload = json("{'decision':'approve'}")});
+  job.claim().send_request(
+      {.id = "s1",
+       .by = "bob",
+       .body = SignalRequest{
+           .correlation_key = "k", .buffer = true, .payload = json("{'decision':'approve'}")}});
   job.ok("a");
   EXPECT_EQ(job.status(), "completed");
   EXPECT_EQ(job.last<WaitCompleted>().by, "bob");
   EXPECT_EQ(job.last<WaitCompleted>().outcome, "approved");
 }
 
-AE_TEST("early/nobody answers in advance what the runtime will ask") {
+AE_TEST("early/approvals and resolutions cannot be answered in advance") {
   JobFixture job(kLater);
   job.claim();
   const std::string key = "approval/" + job.step("a").id.text;
@@ -264,7 +259,7 @@ AE_TEST("early/nobody answers in advance what the runtime will ask") {
   EXPECT_EQ(job.signal_early("resolve/x", "1", "s2").refused, Code::wait_mismatch);
 }
 
-AE_TEST("early/a cancel lists what was kept") {
+AE_TEST("early/a cancelled job lists its buffered signals") {
   JobFixture job(kLater);
   job.claim().signal_early("k", "1", "s1").cancel();
   job.ok("a");
@@ -280,7 +275,7 @@ constexpr std::string_view kTwoMessages =
     " {'id':'w', 'kind':'wait', 'wait':{'type':'message', 'channel':'c'}},"
     " {'id':'v', 'kind':'wait', 'needs':['a'], 'wait':{'type':'message', 'channel':'c'}}]";
 
-AE_TEST("message/goes to who waits for its channel, its payload is the result") {
+AE_TEST("message/a message completes the wait on its channel with its payload") {
   JobFixture job(kTwoMessages);
   job.claim().message("c", "{'n':1}", "m1");
   EXPECT_EQ(job.reply["accepted"], Value(true));
@@ -289,7 +284,7 @@ AE_TEST("message/goes to who waits for its channel, its payload is the result") 
   EXPECT_EQ(job.step("v").phase, StepPhase::blocked);
 }
 
-AE_TEST("message/is kept until somebody waits, in order, and delivered once") {
+AE_TEST("message/messages are kept in order until a wait opens and are delivered once") {
   JobFixture job(kTwoMessages);
   job.claim().message("d", "0", "m0").message("c", "1", "m1").message("c", "2", "m2");
   job.message("c", "2", "m2");
@@ -305,7 +300,7 @@ AE_TEST("message/is kept until somebody waits, in order, and delivered once") {
   EXPECT_EQ(job.message("c", "4", "m4").refused, Code::job_terminal);
 }
 
-AE_TEST("message/two waits that open together get one each, the first to wait the first") {
+AE_TEST("message/two waits on a channel that open together get one message each, in order") {
   JobFixture job(
       "[{'id':'a', 'kind':'tool', 'tool':'put'},"
       " {'id':'w', 'kind':'wait', 'needs':['a'], 'wait':{'type':'message', 'channel':'c'}},"
@@ -318,7 +313,7 @@ AE_TEST("message/two waits that open together get one each, the first to wait th
   EXPECT_EQ(job.status(), "completed");
 }
 
-AE_TEST("message/its wait is answered by no signal, and may expire") {
+AE_TEST("message/a message wait is not completed by a signal and may expire") {
   JobFixture job(
       "[{'id':'w', 'kind':'wait', 'wait':{'type':'message', 'channel':'c', 'expires':'1h',"
       " 'on_expire':'continue'}}]");
@@ -329,12 +324,12 @@ AE_TEST("message/its wait is answered by no signal, and may expire") {
   EXPECT_EQ(job.state.result, json("{'w':{'timed_out':true}}"));
 }
 
-AE_TEST("message/what an ending job is sent is refused; what was accepted before is listed") {
+AE_TEST("message/an ending job rejects messages and lists those accepted before") {
   JobFixture job(kTwoMessages);
   job.claim().cancel();
   EXPECT_EQ(job.message("c", "1", "m1").refused, Code::job_terminal);
-  const ControlRequest accepted{
-      .kind = ControlRequest::Kind::message, .id = "m1", .payload = Value(1), .channel = "c"};
+  const ControlRequest accepted{.id = "m1",
+                                .body = MessageRequest{.channel = "c", .payload = Value(1)}};
   job.add(expire_request(job.state, accepted));
   job.ok("a");
   EXPECT_EQ(job.last<JobCancelled>().undelivered, json("[{'channel':'c','message_id':'m1'}]"));

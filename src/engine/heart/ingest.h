@@ -16,6 +16,7 @@
 #include <utility>
 #include <vector>
 
+#include "engine/heart/control_request.h"
 #include "engine/heart/decide.h"
 #include "engine/state/state.h"
 #include "log/event.h"
@@ -58,8 +59,6 @@ bool is_certain(const Outcome& outcome);
 // An effect record without its values: only that it happened, its outcome and an error's code
 // remain. `record`: the text stored at `location`. Fails with log_corrupt.
 Result<std::string> erased_effect(std::string_view location, std::string_view record);
-// Is this an effect record whose values were erased?
-bool is_erased_effect(const Value& record);
 
 // The events that import effects which are stored but not in the log yet (SPEC §5, W3; §6, late
 // effects). A try whose outcome has been decided meanwhile gets a `finished{late}`, for display.
@@ -72,7 +71,7 @@ Result<std::vector<EventBody>> import_stored_effects(const State& state,
                                                      const std::vector<StoredEffect>& effects);
 
 // The tool_invocation_finished for an effect record, without the members that describe its import.
-Result<ToolInvocationFinished> finished_payload(const Value& record);
+Result<ToolInvocationFinished> finished_payload(const EffectRecord& record);
 
 // The slot in the effect store that this event decides about without a known result: the event may
 // be written only while the slot is empty (SPEC §6). REQUIRES: the event is not yet applied, and is
@@ -83,52 +82,6 @@ std::optional<std::pair<InvocationId, std::uint32_t>> decided_effect_slot(const 
 // Signals and messages that one job accepts, applied or in its inbox (SPEC §14).
 inline constexpr std::size_t kSignalsMax = 10'000;
 Error signals_limit_error();
-
-struct ControlRequest {
-  enum class Kind : std::uint8_t {
-    signal,
-    cancel,
-    resolve,
-    timers,
-    message,
-    pause,
-    resume,
-    plan,
-    budget,
-    version  // this process offers the versions of the context: resumes jobs that wait for them
-  };
-  Kind kind = Kind::timers;
-  std::string id;           // chosen by the sender; requests with the same id are one
-  std::string by;           // the author
-  std::string traceparent;  // of the request for a signal or message; "" = none
-  // signal
-  std::string correlation_key, wait_type;
-  // Instead of the key: the id of the wait in the list of approvals.
-  std::string approval;
-  // Of an approval: the arguments to send instead of the requested ones.
-  std::optional<Value> arguments;
-  bool buffer = false;  // keep it if no wait has had this key yet
-  Value payload;
-  // message, with a payload; plan: {task_graph, drop?: [node…]}; budget: limits (plan/budget.h)
-  std::string channel;
-  // cancel, pause; note of resolve
-  std::string reason;
-  std::optional<bool> compensate;  // of cancel: undo committed steps; absent = yes
-  // resolve
-  // Or a prefix of it (at least 8 digits) that matches only one call with an unknown outcome.
-  std::string idempotency_key;
-  std::string resolution;    // happened | not_happened | fail; of a confirmation accept | fail
-  std::uint32_t try_no = 0;  // the try to resolve; 0 = the one with an unknown outcome
-  std::optional<Value> result;
-  // When its author decided, by the store's clock: `not_happened` must be valid then, and a signal
-  // counts if its wait had not expired then. Absent = when it is applied.
-  std::optional<Instant> checked_at;
-  // resolve, for the changes of a step: accept | fail
-  std::string step_id;
-
-  Value to_json() const;
-  static Result<ControlRequest> from_json(const Value& json);
-};
 
 struct AppliedRequest {
   std::vector<EventBody> events;  // empty: nothing to write
@@ -149,10 +102,6 @@ struct AcceptedRequest {
 };
 AcceptedRequest apply_accepted(const State& state, const ControlRequest& request,
                                const DecisionContext& context);
-
-// Is this request in the log, or is its goal reached? For a client that
-// repeats an accepted request.
-bool is_handled(const State& state, const ControlRequest& request);
 
 // The events for an accepted request that apply_request cannot apply any more. They record a signal
 // that arrived after the job's end was decided (it closes its wait), an early signal that its wait

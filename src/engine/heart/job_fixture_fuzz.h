@@ -30,41 +30,36 @@ class FuzzJob {
                     .plan = plan->get()}));
     add({running_event(AttemptId("attempt-1"), 1, "worker")});
     run_until_idle();
-    answer("a", {.kind = OutcomeKind::success, .result = Value("done")});
-    answer("p", {.kind = OutcomeKind::unknown, .error_code = "reset", .error_message = "lost"});
-    answer("r", {.kind = OutcomeKind::failure,
-                 .definite = true,
-                 .retryable = true,
-                 .error_code = "connect",
-                 .error_message = "nobody there"});
-    send_request({.kind = ControlRequest::Kind::message,
-                  .id = "m-1",
-                  .payload = Value(7),
-                  .channel = "news"});
-    send_request({.kind = ControlRequest::Kind::signal,
-                  .id = "s-1",
-                  .correlation_key = "k",
-                  .payload = Value("go")});
+    complete_call("a", {.kind = OutcomeKind::success, .result = Value("done")});
+    complete_call("p",
+                  {.kind = OutcomeKind::unknown, .error_code = "reset", .error_message = "lost"});
+    complete_call("r", {.kind = OutcomeKind::failure,
+                        .definite = true,
+                        .retryable = true,
+                        .error_code = "connect",
+                        .error_message = "nobody there"});
+    send_request({.id = "m-1", .body = MessageRequest{.channel = "news", .payload = Value(7)}});
+    send_request(
+        {.id = "s-1", .body = SignalRequest{.correlation_key = "k", .payload = Value("go")}});
     now = now + std::chrono::minutes(2);
-    send_request({.kind = ControlRequest::Kind::timers});
+    send_request({.body = TimersRequest{}});
   }
 
-  // The rest of the job: a crash, answers of operators, and the end.
+  // The rest of the job: a crash, decisions of operators, and the end.
   void finish() {
     add({running_event(AttemptId("attempt-2"), state.epoch + 1, "worker")});
     run_until_idle();
     for (const Node& node : state.plan->nodes) {
       const Step& step = state.steps[node.index];
       if (!step.call || !state.may_have_happened(step)) continue;
-      send_request({.kind = ControlRequest::Kind::resolve,
-                    .by = "ann",
-                    .idempotency_key = step.call->key.text,
-                    .resolution = "happened",
-                    .result = Value("paid")});
+      send_request({.by = "ann",
+                    .body = ResolveRequest{.idempotency_key = step.call->key.text,
+                                           .resolution = "happened",
+                                           .result = Value("paid")}});
     }
-    send_request({.kind = ControlRequest::Kind::pause, .by = "ann", .reason = "lunch"});
-    send_request({.kind = ControlRequest::Kind::resume, .by = "ann"});
-    send_request({.kind = ControlRequest::Kind::cancel, .by = "ann", .reason = "enough"});
+    send_request({.by = "ann", .body = PauseRequest{.reason = "lunch"}});
+    send_request({.by = "ann", .body = ResumeRequest{}});
+    send_request({.by = "ann", .body = CancelRequest{.reason = "enough"}});
   }
 
   State state;
@@ -119,7 +114,7 @@ class FuzzJob {
       add(decision.events);
     }
   }
-  void answer(std::string_view node, const Outcome& outcome) {
+  void complete_call(std::string_view node, const Outcome& outcome) {
     const std::uint32_t step = state.plan->by_id.at(std::string(node));
     if (!state.is_live(state.steps[step])) return;
     add(record_outcome(state, step, outcome, now));

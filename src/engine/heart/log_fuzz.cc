@@ -16,6 +16,7 @@
 #include "inspect/verify.h"
 #include "inspect/view.h"
 #include "json/json.h"
+#include "log/field_names.h"
 
 namespace {
 
@@ -45,7 +46,8 @@ struct SeedJob {
               ae::Value::array({}),
               ae::Value::array({1, "x", {}}),
               ae::Value::object({}),
-              ae::Value::object({{"error", ae::Value::object({{"code", "x"}, {"message", "y"}})}})};
+              ae::Value::object({{ae::field::error,
+                                  ae::Value::object({{ae::field::code, "x"}, {"message", "y"}})}})};
     for (const engine::Step& step : job.state.steps) {
       values.emplace_back(step.id.text);
       if (step.call) {
@@ -136,7 +138,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   engine::VerifyInput input{.job = state.job};
   input.events = log;
   static_cast<void>(engine::verify(input, plans).to_json());
-  // A state that refused an event is unusable (state.h).
+  // A state that rejected an event is unusable (state.h).
   if (whole && !applied.empty()) exercise_state(state, applied);
   return 0;
 }

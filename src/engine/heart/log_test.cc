@@ -44,7 +44,7 @@ std::size_t times(std::string_view text, std::string_view part) {
   return n;
 }
 
-AE_TEST("log/a result stands once, what follows names the call or the wait that gave it") {
+AE_TEST("log/a result is stored once, and later events refer to its call or wait") {
   JobFixture job(R"([{'id':'a', 'kind':'tool', 'tool':'put'},
                    {'id':'w', 'kind':'wait', 'needs':['a'], 'wait':{'type':'signal', 'key':'k'}},
                    {'id':'m', 'kind':'wait', 'needs':['w'], 'wait':{'type':'message', 'channel':'c'}},
@@ -81,12 +81,12 @@ std::size_t stored_by_chain(int nodes) {
   return stored(job).size();
 }
 
-AE_TEST("log/what is stored grows with the work, not with its square") {
+AE_TEST("log/the stored size grows linearly with the steps") {
   const std::size_t few = stored_by_chain(20), many = stored_by_chain(160);
   EXPECT_LT(many, few * 8 * 11 / 10) << few << " bytes of 20 steps";
 }
 
-AE_TEST("log/keys and hashes of arguments stand where a try begins, and nowhere else") {
+AE_TEST("log/keys and argument hashes are stored only where a try starts") {
   JobFixture job(R"([{'id':'a', 'kind':'tool', 'tool':'put'},
                    {'id':'m', 'kind':'map', 'needs':['a'], 'over':[1,2], 'max_parallel':2, 'do':{'tool':'once'}}])");
   job.claim().fails("a", "connect").after(10s).ok("a").crash().ok("m/0").ok("m/1");
@@ -101,8 +101,7 @@ AE_TEST("log/keys and hashes of arguments stand where a try begins, and nowhere 
   }
 }
 
-AE_TEST(
-    "log/a narrative event of an unknown type changes nothing but the seq, also after the end") {
+AE_TEST("log/an unknown narrative event changes only the sequence number") {
   JobFixture job("[{'id':'a', 'kind':'tool', 'tool':'pay'}]");
   job.claim();
   for (const bool ended : {false, true}) {
@@ -115,7 +114,29 @@ AE_TEST(
   }
 }
 
-AE_TEST("log/without a plan no attempt begins") {
+AE_TEST("log/a decision of an unknown kind, state or field is rejected") {
+  JobFixture job("[{'id':'a', 'kind':'tool', 'tool':'put'}]");
+  job.claim().fails("a", "connect");
+  const std::uint64_t seq = job.seq_of(EventType::decision_recorded, "a");
+  const auto& retry = std::get<DecisionRecorded>(job.log[seq - 1].body);
+  ASSERT_EQ(retry.kind, "retry");
+  const auto is_applied = [&](const auto& change) {
+    DecisionRecorded event = retry;
+    change(event);
+    State before = job.folded(seq - 1);
+    const Status applied = apply(before, event, job.now, uncached_plan_source());
+    if (!applied) EXPECT_EQ(applied.error().code, Code::log_corrupt);
+    return applied.has_value();
+  };
+  EXPECT_TRUE(is_applied([](DecisionRecorded&) {}));
+  EXPECT_FALSE(is_applied([](DecisionRecorded& event) { event.kind = "route"; }));
+  EXPECT_FALSE(is_applied([](DecisionRecorded& event) { event.state = "requested"; }));
+  EXPECT_FALSE(is_applied([](DecisionRecorded& event) { event.payload = Value(); }));
+  EXPECT_FALSE(is_applied(
+      [](DecisionRecorded& event) { event.payload = event.payload.value.with("brand_new", 1); }));
+}
+
+AE_TEST("log/no attempt begins without a plan") {
   JobFixture job("[{'id':'a', 'kind':'tool', 'tool':'pay'}]");
   State state;
   state.job = job.state.job;
@@ -125,7 +146,7 @@ AE_TEST("log/without a plan no attempt begins") {
   EXPECT_EQ(begun.error().code, Code::plan_missing);
 }
 
-AE_TEST("log/a call under the external key of another command is refused") {
+AE_TEST("log/a call under the external key of another command is rejected") {
   JobFixture job(
       R"([{'id':'a', 'kind':'tool', 'tool':'put'}, {'id':'b', 'kind':'tool', 'tool':'put'}])");
   job.claim();
@@ -150,7 +171,7 @@ std::string decision_text(const Decision& decision) {
   return text + (decision.release ? "release" : "");
 }
 
-AE_TEST("log/when its writers say that events were written decides nothing") {
+AE_TEST("log/the times in events do not affect decisions") {
   JobFixture job(R"([{'id':'a', 'kind':'tool', 'tool':'put'},
                    {'id':'w', 'kind':'wait', 'wait':{'type':'signal', 'key':'k', 'expires':'1h'}},
                    {'id':'t', 'kind':'wait', 'wait':{'type':'timer', 'for':'2h'}},
@@ -163,24 +184,23 @@ AE_TEST("log/when its writers say that events were written decides nothing") {
   ASSERT_EQ(job.status(), "completed") << job.log_text();
   std::size_t decisions = 0;
   for (std::size_t prefix = 2; prefix < job.log.size(); ++prefix) {
-    std::vector<Event> lying(job.log.begin(),
-                             job.log.begin() + static_cast<std::ptrdiff_t>(prefix));
-    for (Event& event : lying) event.created_at = event.created_at - 24h * 400 - 1s * event.seq;
-    auto other = fold(job.state.job, lying, uncached_plan_source());
+    std::vector<Event> shifted(job.log.begin(),
+                               job.log.begin() + static_cast<std::ptrdiff_t>(prefix));
+    for (Event& event : shifted) event.created_at = event.created_at - 24h * 400 - 1s * event.seq;
+    auto other = fold(job.state.job, shifted, uncached_plan_source());
     ASSERT_TRUE(other) << other.error().message;
-    const State honest = job.folded(prefix);
+    const State original = job.folded(prefix);
     for (const Duration later : {Duration(0), Duration(1h), Duration(10h)}) {
       DecisionContext context = job.context();
       context.now = job.log[prefix - 1].created_at + later;
-      const std::string expected = decision_text(decide(honest, context, job.limits));
+      const std::string expected = decision_text(decide(original, context, job.limits));
       ASSERT_EQ(decision_text(decide(*other, context, job.limits)), expected)
           << "after event " << prefix;
       decisions += expected.empty() ? 0 : 1;
-      for (const ControlRequest::Kind kind :
-           {ControlRequest::Kind::timers, ControlRequest::Kind::cancel,
-            ControlRequest::Kind::pause}) {
-        auto one = apply_request(honest, {.kind = kind}, context);
-        auto two = apply_request(*other, {.kind = kind}, context);
+      for (const RequestBody& body : {RequestBody(TimersRequest{}), RequestBody(CancelRequest{}),
+                                      RequestBody(PauseRequest{})}) {
+        auto one = apply_request(original, {.body = body}, context);
+        auto two = apply_request(*other, {.body = body}, context);
         ASSERT_EQ(one.has_value(), two.has_value());
         if (!one) continue;
         ASSERT_EQ(decision_text({.events = one->events}), decision_text({.events = two->events}));

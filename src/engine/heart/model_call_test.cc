@@ -23,7 +23,7 @@ constexpr std::string_view kAnswer =
 
 std::string list(std::string_view node) { return "[" + std::string(node) + "]"; }
 
-JobFixture asking(std::string_view more = "") {
+JobFixture llm_job(std::string_view more = "") {
   return JobFixture(list(std::string(kNote) + std::string(more)),
                     {.more = kModel, .input = "{'x': {'n': 1}}"});
 }
@@ -37,8 +37,8 @@ Verification proof(const JobFixture& job, std::vector<VerifyInput::Effect> effec
                 uncached_plan_source());
 }
 
-AE_TEST("model call/a node asks once, and what it was told is pure and recorded") {
-  JobFixture job = asking();
+AE_TEST("model call/an llm node makes one call, and its answer is recorded as pure") {
+  JobFixture job = llm_job();
   job.claim();
   ASSERT_EQ(job.sent.size(), 1u);
   EXPECT_EQ(job.sent[0].tool, "model:main");
@@ -64,7 +64,7 @@ AE_TEST("model call/a node asks once, and what it was told is pure and recorded"
   EXPECT_EQ(job.state.result["note"]["text"], Value("Hi"));
 }
 
-AE_TEST("model call/its step is of kind llm, alone and as an item of a map") {
+AE_TEST("model call/a model call is a step of kind llm, as a node and as a map item") {
   JobFixture job(
       "[{'id': 'each', 'kind': 'map', 'over': ['a', {'b': 1}], 'max_parallel': 2, 'do':"
       " {'tool': 'model:main', 'args': {'model': 'm', 'messages':"
@@ -79,12 +79,12 @@ AE_TEST("model call/its step is of kind llm, alone and as an item of a map") {
   EXPECT_EQ(job.status(), "completed");
   EXPECT_EQ(canonical(job.state.result), R"({"each":[{"text":"A"},{"text":"B"}]})");
   EXPECT_TRUE(proof(job).replay.ok) << proof(job).replay.detail;
-  EXPECT_EQ(asking().state.steps[0].id,
-            step_id(JobId("job-1"), asking().plan->decision, Plan::path(0, 0), "llm"));
+  EXPECT_EQ(llm_job().state.steps[0].id,
+            step_id(JobId("job-1"), llm_job().plan->decision, Plan::path(0, 0), "llm"));
 }
 
-AE_TEST("model call/a call that a crash left open is sent again, is counted, and parks nobody") {
-  JobFixture job = asking();
+AE_TEST("model call/a call left open by a crash is resent and counted, and does not park the job") {
+  JobFixture job = llm_job();
   job.claim().crash().crash();
   EXPECT_EQ(job.tries("note"), 3u);
   EXPECT_EQ(job.sent[0].key, job.sent[2].key);
@@ -98,14 +98,14 @@ AE_TEST("model call/a call that a crash left open is sent again, is counted, and
             R"("unpriced_calls":1})");
 }
 
-AE_TEST("model call/a recorded answer is never asked for again, wherever it died after") {
-  JobFixture whole = asking(
+AE_TEST("model call/a recorded answer is never requested again, wherever the process dies") {
+  JobFixture whole = llm_job(
       ", {'id': 'then', 'kind': 'tool', 'tool': 'put', 'needs': ['note'],"
       " 'args': {'n': '${ .steps.note.text }'}}");
   whole.claim().ok("note", kAnswer);
   const std::size_t events = whole.log.size();
   for (std::size_t kept = 1; kept <= events; ++kept) {
-    JobFixture job = asking(
+    JobFixture job = llm_job(
         ", {'id': 'then', 'kind': 'tool', 'tool': 'put', 'needs': ['note'],"
         " 'args': {'n': '${ .steps.note.text }'}}");
     const bool answered =
@@ -128,8 +128,8 @@ AE_TEST("model call/a recorded answer is never asked for again, wherever it died
   }
 }
 
-AE_TEST("model call/failures are tried again as the model says, and withdrawn calls cost nothing") {
-  JobFixture job = asking();
+AE_TEST("model call/failures are retried by the model's policy, and unsent calls cost nothing") {
+  JobFixture job = llm_job();
   job.claim();
   job.times_out("note").after(1s);
   job.fails("note", "not_sent").after(1s);
@@ -141,22 +141,21 @@ AE_TEST("model call/failures are tried again as the model says, and withdrawn ca
   EXPECT_EQ(job.state.error->code, "http_503");
 }
 
-AE_TEST(
-    "model call/who reads that it failed reads its node, its model, what was said and how often") {
+AE_TEST("model call/a failure message names the node, the model, the error and the tries") {
   const Outcome refused{.kind = OutcomeKind::failure,
                         .definite = true,
                         .error_code = "http_401",
                         .error_message = "no such key"};
   const Outcome busy{
       .kind = OutcomeKind::unknown, .error_code = "http_503", .error_message = "busy"};
-  JobFixture once = asking();
+  JobFixture once = llm_job();
   once.claim().answer("note", refused);
   EXPECT_EQ(once.state.error->message, "node note, model main: no such key (tried once)");
   EXPECT_EQ(once.last<NodeFinished>().error->message.value.as_string(), once.state.error->message);
   EXPECT_EQ(once.last<ToolInvocationFinished>().error->message.value.as_string(), "no such key")
-      << "a try says what was said to it";
+      << "a try has the message of its own response";
 
-  JobFixture often = asking();
+  JobFixture often = llm_job();
   often.claim();
   for (int i = 0; i < 3; ++i) often.answer("note", busy).after(10s);
   EXPECT_EQ(often.state.error->message, "node note, model main: busy (tried 3 times)");
@@ -169,14 +168,14 @@ AE_TEST(
   each.claim().ok("each/0", "{'text': 'A'}").answer("each/1", refused);
   EXPECT_EQ(each.state.error->message, "node each, item 1, model main: no such key (tried once)");
 
-  JobFixture broken = asking();
+  JobFixture broken = llm_job();
   Outcome outcome{.kind = OutcomeKind::success};
   outcome.invalid = json("{'invalid': true, 'reason': 'the answer has no choices'}");
   broken.claim().answer("note", outcome);
   EXPECT_EQ(broken.state.error->message,
             "node note, model main: the call succeeded, but the answer has no choices");
   outcome.invalid = json("{'invalid': true, 'reason': 'is no JSON'}");
-  JobFixture form = asking();
+  JobFixture form = llm_job();
   form.claim().answer("note", outcome);
   EXPECT_EQ(form.state.error->message,
             "node note, model main: the call succeeded, but its output is no JSON");
@@ -185,8 +184,8 @@ AE_TEST(
   }
 }
 
-AE_TEST("model call/an answer that broke a rule is no answer, and is not asked for again") {
-  JobFixture job = asking();
+AE_TEST("model call/an invalid answer fails the node and is not requested again") {
+  JobFixture job = llm_job();
   Outcome outcome{.kind = OutcomeKind::success};
   outcome.invalid = json("{'invalid': true, 'reason': 'the answer has no choices'}");
   job.claim().answer("note", outcome);
@@ -197,7 +196,7 @@ AE_TEST("model call/an answer that broke a rule is no answer, and is not asked f
   EXPECT_TRUE(proof(job).replay.ok) << proof(job).replay.detail;
 }
 
-AE_TEST("model call/what cannot be asked fails before anything is sent") {
+AE_TEST("model call/an invalid list of messages fails before anything is sent") {
   for (const char* messages :
        {"[]", "'hello'", "7", "[7]", "[{'role': 'user'}]", "[{'role': 'user', 'content': null}]",
         "[{'role': 'robot', 'content': 'x'}]", "[{'role': 'user', 'content': 'x', 'name': 'y'}]"}) {
@@ -214,11 +213,9 @@ AE_TEST("model call/what cannot be asked fails before anything is sent") {
   }
 }
 
-AE_TEST(
-    "model call/a result that came late, or that only the effect store has, is taken in with its "
-    "cost") {
+AE_TEST("model call/a late result or one from the effect store is applied with its cost") {
   for (const Arrival arrival : {Arrival::late, Arrival::in_time}) {
-    JobFixture job = asking();
+    JobFixture job = llm_job();
     job.claim();
     const engine::SentTry first = sent_try_of(job.state, job.step("note"));
     job.reload();
@@ -231,8 +228,8 @@ AE_TEST(
   }
 }
 
-AE_TEST("model call/its effect record says who was asked and what it cost") {
-  JobFixture job = asking();
+AE_TEST("model call/the effect record has the provider, the model and the usage") {
+  JobFixture job = llm_job();
   job.claim();
   const engine::SentTry sent = sent_try_of(job.state, job.step("note"));
   const Outcome outcome{.kind = OutcomeKind::success, .result = json(kAnswer)};
@@ -248,8 +245,8 @@ AE_TEST("model call/its effect record says who was asked and what it cost") {
   EXPECT_TRUE(proved.ledger.ok) << proved.ledger.detail;
 }
 
-AE_TEST("model call/verify finds another model, cost or prompt than the call and its answer have") {
-  JobFixture job = asking();
+AE_TEST("model call/verify detects a changed provider, model, temperature, usage or kind") {
+  JobFixture job = llm_job();
   job.claim().ok("note", kAnswer);
   ASSERT_TRUE(proof(job).replay.ok) << proof(job).replay.detail;
   const std::vector<Event> log = job.log;
@@ -271,8 +268,8 @@ AE_TEST("model call/verify finds another model, cost or prompt than the call and
   EXPECT_FALSE(proof(job).replay.ok);
 }
 
-AE_TEST("model call/the trace says who was asked, who answered, what it cost, and how often") {
-  JobFixture job = asking();
+AE_TEST("model call/the trace shows the provider, both models, the usage and the tries") {
+  JobFixture job = llm_job();
   job.claim().crash().ok("note", kAnswer);
   const Value node = trace_view(job.state, job.log)["nodes"].items()[0];
   EXPECT_EQ(node.text("kind"), "llm");
@@ -284,7 +281,7 @@ AE_TEST("model call/the trace says who was asked, who answered, what it cost, an
   EXPECT_EQ(node.text("world"), "unchanged");
 }
 
-AE_TEST("model call/absurd numbers of tokens do not overflow what they are added to") {
+AE_TEST("model call/extreme token counts do not overflow the totals") {
   ModelUsage total;
   const Value huge = json("{'input_tokens': 9007199254740991, 'output_tokens': 9007199254740991}");
   for (int i = 0; i < 5000; ++i) add_usage(huge, total);
@@ -298,7 +295,7 @@ constexpr std::string_view kPriced =
     "  'retry': {'max_attempts': 3, 'retry_on': ['timeout', '5xx']},"
     "  'price': {'input': 2500000, 'output': 10000000, 'cached': 250000}}}}";
 
-AE_TEST("model call/an answer costs what the plan's price says, and the job's bill is their sum") {
+AE_TEST("model call/an answer costs its tokens at the plan's price, and the job sums the costs") {
   const std::string second =
       ", {'id': 'more', 'kind': 'llm', 'tool': 'model:main', 'needs': ['note'], 'args':"
       " {'model': 'small', 'messages': [{'role': 'user', 'content': 'More'}]}}";
@@ -320,22 +317,22 @@ AE_TEST("model call/an answer costs what the plan's price says, and the job's bi
   each<CommandCommitted>(job.log, [](CommandCommitted& event) {
     event.usage = event.usage.with("cost_micros", 1'000'000);
   });
-  EXPECT_FALSE(proof(job).replay.ok) << "another cost than the plan's price gives";
+  EXPECT_FALSE(proof(job).replay.ok) << "a cost that differs from the plan's price";
 }
 
-AE_TEST("model call/an answer without a price, or without its tokens, is counted as unpriced") {
+AE_TEST("model call/an answer without a price or without token counts counts as unpriced") {
   JobFixture unknown(list(std::string(kNote)), {.more = kPriced, .input = "{'x': 1}"});
   unknown.claim().ok("note", "{'text': 'Hi', 'usage': {'total_tokens': 7}}");
   EXPECT_EQ(job_view(unknown.state)["usage"]["unpriced_calls"], Value(1));
   EXPECT_EQ(job_view(unknown.state)["usage"]["cost_micros"], Value(0));
   EXPECT_TRUE(proof(unknown).replay.ok) << proof(unknown).replay.detail;
-  JobFixture job = asking();
+  JobFixture job = llm_job();
   job.claim().ok("note", "{'text': 'Hi'}");
   EXPECT_EQ(job_view(job.state)["usage"]["unpriced_calls"], Value(1));
   EXPECT_TRUE(job.last<CommandCommitted>().usage.is_null());
 }
 
-AE_TEST("model call/an answer that broke a rule has cost what it cost") {
+AE_TEST("model call/an invalid answer still counts its cost") {
   JobFixture job(list(std::string(kNote)), {.more = kPriced, .input = "{'x': 1}"});
   Outcome outcome{.kind = OutcomeKind::success};
   outcome.invalid = json(
@@ -348,7 +345,7 @@ AE_TEST("model call/an answer that broke a rule has cost what it cost") {
   EXPECT_TRUE(proof(job).replay.ok) << proof(job).replay.detail;
 }
 
-AE_TEST("model call/parts that the plan writes are parts; what a stranger gave never becomes one") {
+AE_TEST("model call/content parts come only from the plan, never from the input") {
   constexpr std::string_view kParts =
       "{'id': 'note', 'kind': 'llm', 'tool': 'model:main', 'args': {'model': 'm', 'messages': ["
       " {'role': 'user', 'content': [{'type': 'text', 'text': 'What is ${ .input.x }?'},"
@@ -371,7 +368,7 @@ AE_TEST("model call/parts that the plan writes are parts; what a stranger gave n
   EXPECT_TRUE(proof(job).replay.ok) << proof(job).replay.detail;
 }
 
-AE_TEST("model call/a whole list of messages that an expression gave holds texts only") {
+AE_TEST("model call/messages given by an expression contain only text") {
   JobFixture job(
       "[{'id': 'note', 'kind': 'llm', 'tool': 'model:main', 'args':"
       " {'model': 'm', 'messages': '${ .input.m }'}}]",
@@ -383,9 +380,7 @@ AE_TEST("model call/a whole list of messages that an expression gave holds texts
   EXPECT_TRUE(job.sent[0].arguments["messages"].items()[0]["content"].is_string());
 }
 
-AE_TEST(
-    "model call/a part without words, or an image whose address is none, fails before anything is "
-    "sent") {
+AE_TEST("model call/an empty part or an invalid image address fails before anything is sent") {
   for (const char* input : {"{'x': null}", "{'x': 'a b'}", "{'x': 'a\\nb'}"}) {
     JobFixture job(
         "[{'id': 'note', 'kind': 'llm', 'tool': 'model:main', 'args': {'model': 'm', 'messages':"
@@ -398,7 +393,7 @@ AE_TEST(
   }
 }
 
-AE_TEST("model call/a plan whose parts, schema or price are none is refused") {
+AE_TEST("model call/a plan with an invalid content part, schema or price is rejected") {
   const auto refused = [](const std::string& content, const std::string& more = "") {
     return !Plan::compile(
         graph("[{'id': 'a', 'kind': 'llm', 'tool': 'model:main', 'args': {'model': 'm', 'messages':"
@@ -433,7 +428,7 @@ AE_TEST("model call/a plan whose parts, schema or price are none is refused") {
                                    "{'tools': {'look': {'price': {'input': 1, 'output': 1}}}}")));
 }
 
-AE_TEST("model call/plans in which a model is no model are refused") {
+AE_TEST("model call/a plan with an invalid model tool or request is rejected") {
   const auto refused = [](std::string_view node, std::string_view more) {
     return !Plan::compile(graph(list(node), more));
   };

@@ -15,17 +15,17 @@ JobFixture calling(const std::string& tool) {
   return JobFixture("[{'id':'a','kind':'tool','tool':'" + tool + "'}]", {.more = kTools});
 }
 
-AE_TEST("outcome/409 and 425 of a downstream that knows the key are tried again, never a failure") {
+AE_TEST("outcome/a 409 or 425 of an idempotent call is retried and never a failure") {
   for (const char* code : {"http_409", "http_425"}) {
     JobFixture job = calling("keyed");
     job.claim().unknown("a", code).after(1s);
     ASSERT_EQ(job.tries("a"), 2u) << job.log_text();
     job.unknown("a", code);
-    EXPECT_EQ(job.status(), "parked") << "no tries are left, and it is under way";
+    EXPECT_EQ(job.status(), "parked") << "no tries are left, and the call is in progress";
   }
 }
 
-AE_TEST("outcome/a 409 that was declared to be definite is a failure") {
+AE_TEST("outcome/a 409 that is declared definite is a failure") {
   JobFixture job = calling("keyed");
   job.claim().fails("a", "http_409");
   EXPECT_EQ(job.status(), "failed");
@@ -43,20 +43,20 @@ AE_TEST("outcome/a read with an unknown outcome and no tries left fails") {
   EXPECT_EQ(job.status(), "failed");
 }
 
-AE_TEST("outcome/an at_most_once call that timed out is in doubt, not failed, and not sent again") {
+AE_TEST("outcome/an at_most_once call that timed out is unknown and is not sent again") {
   JobFixture job = calling("sure");
   job.claim().times_out("a").after(1h);
   EXPECT_EQ(job.status(), "parked");
   EXPECT_EQ(job.tries("a"), 1u);
 }
 
-AE_TEST("outcome/an at_most_once call that for sure did not happen is tried again") {
+AE_TEST("outcome/an at_most_once call that definitely did not happen is retried") {
   JobFixture job = calling("sure");
   job.claim().fails("a", "connect").after(1s);
   EXPECT_EQ(job.tries("a"), 2u);
 }
 
-AE_TEST("outcome/every try is visible, and what it was") {
+AE_TEST("outcome/the trace shows every try with its result type") {
   JobFixture job = calling("look");
   job.claim().times_out("a").after(20s).times_out("a").after(20s).ok("a", "1");
   const Value tries = trace_view(job.state, job.log)["nodes"].items()[0]["tries"];
@@ -71,9 +71,7 @@ AE_TEST("outcome/every try is visible, and what it was") {
       Value("permanent_failure"));
 }
 
-AE_TEST(
-    "outcome/a call that succeeded is side_effect_committed, a wait, a map and a skipped node are "
-    "pure") {
+AE_TEST("outcome/successful calls are side_effect_committed; waits, maps and skips are pure") {
   JobFixture job(
       "[{'id':'a','kind':'tool','tool':'look'},{'id':'s','kind':'tool','tool':'put','when':false},"
       "{'id':'m','kind':'map','over':[],'max_parallel':1,'do':{'tool':'put'}},"
@@ -84,7 +82,7 @@ AE_TEST(
   for (const char* node : {"s", "m", "w"}) EXPECT_EQ(to_text(job.step(node).result_type), "pure");
 }
 
-AE_TEST("outcome/a success whose output breaks a rule is never tried again") {
+AE_TEST("outcome/a success with an invalid output is never retried") {
   JobFixture job = calling("look");
   job.claim().answer("a", {.kind = OutcomeKind::success,
                            .invalid = json("{'invalid':true,'sha256':'00','size':1,'head':''}")});

@@ -9,7 +9,7 @@ constexpr std::string_view kTwo =
     "[{'id':'a', 'kind':'tool', 'tool':'put'},"
     " {'id':'b', 'kind':'tool', 'tool':'put', 'needs':['a']}]";
 
-AE_TEST("pause/starts nothing new, awaits what is sent, then parks until resume") {
+AE_TEST("pause/a pause starts nothing new, awaits sent calls and parks until resume") {
   JobFixture job(kTwo);
   job.claim().pause();
   EXPECT_EQ(job.reply["pause_requested"], Value(true));
@@ -17,14 +17,14 @@ AE_TEST("pause/starts nothing new, awaits what is sent, then parks until resume"
   job.ok("a", "1");
   EXPECT_EQ(job.status(), "parked");
   EXPECT_EQ(job.last<JobParked>().until, "resume");
-  EXPECT_EQ(job.step("a").phase, StepPhase::done) << "what was seen is recorded";
+  EXPECT_EQ(job.step("a").phase, StepPhase::done) << "the outcome is recorded";
   EXPECT_EQ(job.sent.size(), 1u);
   job.resume().ok("b", "2");
   EXPECT_EQ(job.status(), "completed");
   EXPECT_EQ(job.last<JobResumed>().by, "someone");
 }
 
-AE_TEST("pause/a job that nobody runs parks at once") {
+AE_TEST("pause/a queued or waiting job parks at once") {
   JobFixture queued(kTwo);
   queued.pause();
   EXPECT_EQ(queued.reply["paused"], Value(true));
@@ -34,11 +34,11 @@ AE_TEST("pause/a job that nobody runs parks at once") {
   const std::size_t events = waiting.log.size();
   waiting.pause();
   EXPECT_EQ(waiting.reply["paused"], Value(true));
-  EXPECT_EQ(waiting.log.size(), events) << "it is paused already";
+  EXPECT_EQ(waiting.log.size(), events) << "the job is already paused";
   EXPECT_EQ(waiting.resume().status(), "waiting");
 }
 
-AE_TEST("pause/a signal in a pause is taken, and acted on after it") {
+AE_TEST("pause/a signal during a pause is delivered, and the job continues after resume") {
   JobFixture job(
       "[{'id':'w', 'kind':'wait', 'wait':{'type':'signal', 'key':'k'}},"
       " {'id':'a', 'kind':'tool', 'tool':'put', 'needs':['w']}]");
@@ -49,7 +49,7 @@ AE_TEST("pause/a signal in a pause is taken, and acted on after it") {
   EXPECT_EQ(job.resume().ok("a").status(), "completed");
 }
 
-AE_TEST("pause/what comes due fires after resume; the deadline fires at once") {
+AE_TEST("pause/timers fire after resume, the deadline fires at once") {
   JobFixture job(
       "[{'id':'t', 'kind':'wait', 'wait':{'type':'timer', 'for':'10s'}},"
       " {'id':'w', 'kind':'wait', 'wait':{'type':'signal', 'key':'k', 'expires':'10s'}}]");
@@ -65,7 +65,7 @@ AE_TEST("pause/what comes due fires after resume; the deadline fires at once") {
   EXPECT_EQ(late.state.error->code, "deadline_exceeded");
 }
 
-AE_TEST("pause/resume before it rests takes the request back") {
+AE_TEST("pause/a resume before the job parks withdraws the pause") {
   JobFixture job(kTwo);
   job.claim().pause().resume();
   EXPECT_EQ(job.reply["resumed"], Value(true));
@@ -73,7 +73,7 @@ AE_TEST("pause/resume before it rests takes the request back") {
   EXPECT_EQ(job.count(EventType::job_parked), 0u);
 }
 
-AE_TEST("pause/resume ends no other park, and names the act that does") {
+AE_TEST("pause/a resume ends no other park") {
   JobFixture job("[{'id':'a', 'kind':'tool', 'tool':'pay'}]");
   job.claim().unknown("a");
   ASSERT_EQ(job.status(), "parked");
@@ -86,7 +86,7 @@ AE_TEST("pause/resume ends no other park, and names the act that does") {
   EXPECT_EQ(running.pause().refused, Code::job_terminal);
 }
 
-AE_TEST("pause/of a job parked over a call in doubt rests it once that is resolved") {
+AE_TEST("pause/a pause during an unknown call parks the job after its resolution") {
   JobFixture job(
       "[{'id':'a', 'kind':'tool', 'tool':'pay'},"
       " {'id':'b', 'kind':'tool', 'tool':'put', 'needs':['a']}]");
@@ -100,7 +100,7 @@ AE_TEST("pause/of a job parked over a call in doubt rests it once that is resolv
   EXPECT_EQ(job.resume().ok("b").status(), "completed");
 }
 
-AE_TEST("pause/a resolution in a pause does not end it") {
+AE_TEST("pause/a resolution during a pause does not end the pause") {
   JobFixture job(
       "[{'id':'a', 'kind':'tool', 'tool':'pay'},"
       " {'id':'w', 'kind':'wait', 'wait':{'type':'signal', 'key':'k'}}]");
@@ -114,7 +114,7 @@ AE_TEST("pause/a resolution in a pause does not end it") {
   EXPECT_EQ(job.tries("a"), 2u);
 }
 
-AE_TEST("pause/a crash before it rests does not lose it, and sends nothing again until resume") {
+AE_TEST("pause/a crash before the park keeps the pause and resends nothing until resume") {
   JobFixture job(kTwo);
   job.claim().pause().crash();
   EXPECT_EQ(job.status(), "parked");
@@ -124,7 +124,7 @@ AE_TEST("pause/a crash before it rests does not lose it, and sends nothing again
   EXPECT_EQ(job.ok("a").ok("b").status(), "completed");
 }
 
-AE_TEST("pause/cancel and deadline end a paused job") {
+AE_TEST("pause/a cancel ends a paused job, also while a call is in flight") {
   JobFixture job(kTwo);
   job.claim().pause().ok("a").cancel();
   EXPECT_EQ(job.status(), "cancelled");
@@ -133,7 +133,7 @@ AE_TEST("pause/cancel and deadline end a paused job") {
   EXPECT_EQ(under_way.status(), "cancelled");
 }
 
-AE_TEST("pause/a back-off and a map stand still, and go on") {
+AE_TEST("pause/a back-off and a map are suspended by a pause and continue after it") {
   JobFixture job(
       "[{'id':'m', 'kind':'map', 'over':[1,2,3], 'max_parallel':1, 'do':{'tool':'put'}}]");
   job.claim().pause().fails("m/0", "connect");
@@ -146,7 +146,7 @@ AE_TEST("pause/a back-off and a map stand still, and go on") {
   EXPECT_EQ(job.status(), "completed");
 }
 
-AE_TEST("pause/the last result completes the job: there is nothing left to pause") {
+AE_TEST("pause/a job whose last call succeeds completes instead of pausing") {
   JobFixture job("[{'id':'a', 'kind':'tool', 'tool':'put'}]");
   EXPECT_EQ(job.claim().pause().ok("a").status(), "completed");
 }

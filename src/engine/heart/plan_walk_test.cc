@@ -48,7 +48,7 @@ AE_TEST("chain/arguments that cannot be computed fail the node") {
   EXPECT_EQ(job.types("a"), (Types{"node_started", "node_finished"}));
 }
 
-AE_TEST("branch/a node whose `when` is false is skipped, its dependents run") {
+AE_TEST("branch/a node whose `when` is false is skipped, and its dependents run") {
   JobFixture job(R"([{'id':'a', 'kind':'tool', 'tool':'pay', 'when':'${ .input.go }'},
                    {'id':'b', 'kind':'tool', 'tool':'put', 'needs':['a'],
                     'args':{'a':'${ .steps.a }'}}])",
@@ -61,7 +61,7 @@ AE_TEST("branch/a node whose `when` is false is skipped, its dependents run") {
   EXPECT_EQ(job.ok("b").status(), "completed");
 }
 
-AE_TEST("branch/its value is recorded before anything starts") {
+AE_TEST("branch/the value of a when condition is recorded before the node starts") {
   JobFixture job("[{'id':'a', 'kind':'tool', 'tool':'pay', 'when':'${ .input.go }'}]",
                  {.input = "{'go':0}"});  // only false and null are false
   job.claim();
@@ -85,7 +85,7 @@ AE_TEST("branch/a chain of skipped nodes ends in one commit") {
   EXPECT_EQ(job.commits.size(), 2u);
 }
 
-AE_TEST("branch/a `when` that fails, fails the node") {
+AE_TEST("branch/a `when` that fails to evaluate fails its node") {
   for (const std::string_view kind :
        {"'kind':'tool','tool':'pay'", "'kind':'wait','wait':{'type':'signal'}",
         "'kind':'map','over':[1],'max_parallel':1,'do':{'tool':'pay'}"}) {
@@ -110,7 +110,7 @@ AE_TEST("failure/calls in flight are awaited before the job ends") {
   EXPECT_EQ(job.step("b").result_type, ResultType::side_effect_committed);
 }
 
-AE_TEST("failure/nothing starts behind the failure that ends the job") {
+AE_TEST("failure/nothing starts after the failure that ends the job") {
   JobFixture job(R"([{'id':'a', 'kind':'tool', 'tool':'pay', 'args':{'x':'${ .input + 1 }'}},
                    {'id':'b', 'kind':'tool', 'tool':'pay'}])");
   job.claim();
@@ -128,7 +128,7 @@ AE_TEST("failure/calls awaited at the end that stay unknown are listed") {
   EXPECT_EQ(job.state.final_in_doubt.items()[0], job.sent[1].key);
 }
 
-AE_TEST("failure/open waits and calls in doubt are closed before the end") {
+AE_TEST("failure/open waits and unknown calls are closed before the end") {
   JobFixture job(
       R"([{'id':'a', 'kind':'tool', 'tool':'pay'}, {'id':'b', 'kind':'tool', 'tool':'pay'},
                    {'id':'w', 'kind':'wait', 'wait':{'type':'signal','key':'k'}}])");
@@ -138,7 +138,7 @@ AE_TEST("failure/open waits and calls in doubt are closed before the end") {
   EXPECT_EQ(job.state.final_in_doubt.size(), 1u);
 }
 
-AE_TEST("failure/on_error continue gives dependents the error") {
+AE_TEST("failure/with on_error: continue the dependents receive the error") {
   JobFixture job(R"([{'id':'a', 'kind':'tool', 'tool':'pay', 'on_error':'continue'},
                    {'id':'b', 'kind':'tool', 'tool':'put', 'needs':['a'],
                     'args':{'code':'${ .steps.a.error.code }'}}])",
@@ -147,10 +147,10 @@ AE_TEST("failure/on_error continue gives dependents the error") {
   EXPECT_EQ(job.sent.back().arguments, json("{'code':'http_402'}"));
   job.ok("b", "2");
   EXPECT_EQ(job.state.result,
-            json("{'a':{'error':{'code':'http_402','message':'the tool said so'}},'b':2}"));
+            json("{'a':{'error':{'code':'http_402','message':'the tool failed'}},'b':2}"));
 }
 
-AE_TEST("failure/on_error continue holds for a call whose doubt is to fail") {
+AE_TEST("failure/on_error: continue applies to a call with on_in_doubt: fail") {
   JobFixture job("[{'id':'a', 'kind':'tool', 'tool':'risk', 'on_error':'continue'}]");
   job.claim().unknown("a");
   EXPECT_EQ(job.status(), "completed");
@@ -163,19 +163,19 @@ constexpr std::string_view kMap =
     "[{'id':'m', 'kind':'map', 'over':'${ .input }', 'as':'it', 'max_parallel':2,"
     "  'do':{'tool':'put', 'args':{'v':'${ .it }', 'w':'${ .item }', 'i':'${ .index }'}}}]";
 
-AE_TEST("map/results stand in item order, whatever the order of the answers") {
+AE_TEST("map/results are in item order, whatever the order of the answers") {
   JobFixture job(kMap, {.input = "['x','y','z']"});
   job.claim().ok("m/1", "'Y'").ok("m/2", "'Z'").ok("m/0", "'X'");
   EXPECT_EQ(job.state.result, json("{'m':['X','Y','Z']}"));
 }
 
-AE_TEST("map/an item sees itself, its name and its index") {
+AE_TEST("map/an item reads its value, its name and its index") {
   JobFixture job(kMap, {.input = "['x']"});
   job.claim();
   EXPECT_EQ(job.sent[0].arguments, json("{'v':'x','w':'x','i':0}"));
 }
 
-AE_TEST("map/at most max_parallel items are under way") {
+AE_TEST("map/at most max_parallel items are in flight") {
   JobFixture job(kMap, {.input = "[1,2,3,4]"});
   job.claim();
   EXPECT_EQ(job.in_flight.size(), 2u);
@@ -184,20 +184,20 @@ AE_TEST("map/at most max_parallel items are under way") {
   EXPECT_TRUE(job.in_flight.contains(job.index_of("m/2")));
 }
 
-AE_TEST("map/nothing to go over gives an empty list") {
+AE_TEST("map/an empty list gives an empty result") {
   JobFixture job(kMap, {.input = "[]"});
   job.claim();
   EXPECT_EQ(job.status(), "completed");
   EXPECT_EQ(job.state.result, json("{'m':[]}"));
 }
 
-AE_TEST("map/what is no list fails") {
+AE_TEST("map/a value that is not a list fails the node") {
   JobFixture job(kMap, {.input = "{}"});
   job.claim();
   EXPECT_EQ(job.state.error->code, "expression_failed");
 }
 
-AE_TEST("map/its value is recorded and read back after a crash") {
+AE_TEST("map/the list is recorded and replayed after a crash") {
   JobFixture job(kMap, {.input = "[1,2,3]"});
   job.claim();
   EXPECT_EQ(job.last<DecisionRecorded>().payload.value, json("[1,2,3]"));
@@ -207,7 +207,7 @@ AE_TEST("map/its value is recorded and read back after a crash") {
   EXPECT_EQ(job.state.result, json("{'m':[1,2,3]}"));
 }
 
-AE_TEST("map/an item that fails stops new items, awaits the others and fails the node") {
+AE_TEST("map/a failed item starts no new items, awaits the others and fails the node") {
   JobFixture job(kMap, {.input = "[1,2,3,4]"});
   job.claim().fails("m/0", "http_400");
   EXPECT_EQ(job.status(), "running");
@@ -218,7 +218,7 @@ AE_TEST("map/an item that fails stops new items, awaits the others and fails the
   EXPECT_EQ(job.sent.size(), 2u);
 }
 
-AE_TEST("map/collect keeps the errors among the results") {
+AE_TEST("map/with on_item_error: collect the errors are kept among the results") {
   JobFixture job(
       R"([{'id':'m', 'kind':'map', 'over':[1,2], 'max_parallel':2, 'on_item_error':'collect',
                     'do':{'tool':'pay'}}])");
@@ -228,7 +228,7 @@ AE_TEST("map/collect keeps the errors among the results") {
   EXPECT_EQ(job.state.result["m"].items()[1]["error"]["code"], "http_400");
 }
 
-AE_TEST("map/items whose arguments fail are collected or fail the map") {
+AE_TEST("map/items with failing arguments are collected or fail the map") {
   const std::string map =
       "[{'id':'m', 'kind':'map', 'over':['x',1,'y'], 'max_parallel':1,"
       " 'do':{'tool':'pay','args':{'n':'${ .item + 1 }'}}";
@@ -242,7 +242,7 @@ AE_TEST("map/items whose arguments fail are collected or fail the map") {
   EXPECT_EQ(lenient.state.result["m"].items()[2]["error"]["code"], "expression_failed");
 }
 
-AE_TEST("map/a failed map with on_error continue lets the job go on") {
+AE_TEST("map/a failed map with on_error: continue does not end the job") {
   JobFixture job(R"([{'id':'m', 'kind':'map', 'over':[1], 'max_parallel':2, 'on_error':'continue',
                     'do':{'tool':'pay'}}])");
   job.claim().fails("m/0", "http_400");
@@ -250,7 +250,7 @@ AE_TEST("map/a failed map with on_error continue lets the job go on") {
   EXPECT_EQ(job.state.result["m"]["error"]["code"], "http_400");
 }
 
-AE_TEST("map/an item in doubt parks the job when the others are done") {
+AE_TEST("map/an unknown item parks the job when the others are done") {
   JobFixture job(
       R"([{'id':'m', 'kind':'map', 'over':[1,2], 'max_parallel':2, 'do':{'tool':'pay'}}])");
   job.claim().times_out("m/0").ok("m/1", "2");
@@ -259,7 +259,7 @@ AE_TEST("map/an item in doubt parks the job when the others are done") {
   EXPECT_EQ(job.state.result, json("{'m':[1,2]}"));
 }
 
-AE_TEST("map/an unknown item of a failing map is listed in doubt") {
+AE_TEST("map/an unknown item of a failed map is listed when the job ends") {
   JobFixture job(
       R"([{'id':'m', 'kind':'map', 'over':[1,2], 'max_parallel':2, 'do':{'tool':'risk'}}])");
   job.claim().times_out("m/0").ok("m/1", "2");
@@ -270,7 +270,7 @@ AE_TEST("map/an unknown item of a failing map is listed in doubt") {
 
 // ---------------------------------------------------------------- output
 
-AE_TEST("output/is an expression over all steps") {
+AE_TEST("output/an output expression reads all steps") {
   JobFixture job(R"([{'id':'a', 'kind':'tool', 'tool':'put'},
                    {'id':'b', 'kind':'tool', 'tool':'put', 'when':false}])",
                  {.more = "{'output':'${ {sum: (.steps.a + 1), all: .steps} }'}"});
@@ -278,7 +278,7 @@ AE_TEST("output/is an expression over all steps") {
   EXPECT_EQ(job.state.result, json("{'sum':3,'all':{'a':2,'b':null}}"));
 }
 
-AE_TEST("output/without one, it is what the last nodes gave") {
+AE_TEST("output/without an output expression the result is that of the last nodes") {
   JobFixture job(R"([{'id':'a', 'kind':'tool', 'tool':'put'},
                    {'id':'b', 'kind':'tool', 'tool':'put', 'needs':['a']},
                    {'id':'c', 'kind':'tool', 'tool':'put', 'needs':['a']}])");
@@ -286,7 +286,7 @@ AE_TEST("output/without one, it is what the last nodes gave") {
   EXPECT_EQ(job.state.result, json("{'b':2,'c':3}"));
 }
 
-AE_TEST("output/one that fails, fails the job") {
+AE_TEST("output/an output that fails to evaluate fails the job") {
   JobFixture job("[{'id':'a', 'kind':'tool', 'tool':'put'}]",
                  {.more = "{'output':'${ .steps.a + 1 }'}"});
   job.claim().ok("a", "'x'");
@@ -311,7 +311,7 @@ AE_TEST("limits/at most parallel_max calls are open") {
   EXPECT_EQ(job.status(), "completed");
 }
 
-AE_TEST("limits/a wait opens although every slot for calls is taken") {
+AE_TEST("limits/a wait opens although all call slots are in use") {
   JobFixture job(
       R"([{'id':'a', 'kind':'tool', 'tool':'put'}, {'id':'b', 'kind':'tool', 'tool':'put'},
                    {'id':'w', 'kind':'wait', 'wait':{'type':'signal','key':'k'}}])");
@@ -321,7 +321,7 @@ AE_TEST("limits/a wait opens although every slot for calls is taken") {
   EXPECT_TRUE(job.state.waits.contains("k"));
 }
 
-AE_TEST("limits/one call of decide says at most about events_max") {
+AE_TEST("limits/a decision adds about events_max events at most") {
   JobFixture job(
       R"([{'id':'m', 'kind':'map', 'over':'${ .input }', 'max_parallel':64, 'do':{'tool':'put'}}])",
       {.input = "[1,2,3,4,5,6,7,8,9,10]"});
@@ -341,7 +341,7 @@ AE_TEST("limits/one call of decide says at most about events_max") {
 
 // ---------------------------------------------------------------- claims
 
-AE_TEST("claims/attempts that are lost without progress end the job") {
+AE_TEST("claims/attempts lost without progress end the job") {
   JobFixture job("[{'id':'a', 'kind':'tool', 'tool':'once'}]", {.more = "{'max_attempts':3}"});
   job.claim().crash().crash();
   EXPECT_EQ(job.status(), "running");
@@ -351,7 +351,7 @@ AE_TEST("claims/attempts that are lost without progress end the job") {
   EXPECT_EQ(job.state.final_in_doubt.size(), 1u);
 }
 
-AE_TEST("claims/a committed command starts the count anew") {
+AE_TEST("claims/a committed command resets the count of lost attempts") {
   JobFixture job(R"([{'id':'a', 'kind':'tool', 'tool':'once'},
                    {'id':'b', 'kind':'tool', 'tool':'once', 'needs':['a']}])",
                  {.more = "{'max_attempts':3}"});
@@ -360,7 +360,7 @@ AE_TEST("claims/a committed command starts the count anew") {
   EXPECT_EQ(job.crash().status(), "failed");
 }
 
-AE_TEST("claims/processes that die while an earlier call settles do not end its job") {
+AE_TEST("claims/processes that die while an earlier call settles do not end the job") {
   JobFixture job("[{'id':'a', 'kind':'tool', 'tool':'buy'}]",
                  {.more = R"({'max_attempts':3, 'tools':{
       'find':{'effect':'read'},
@@ -380,7 +380,7 @@ AE_TEST("claims/processes that die while an earlier call settles do not end its 
   EXPECT_EQ(job.sent.back().tool, "find") << job.log_text();
 }
 
-AE_TEST("claims/a job that was given back lost nothing") {
+AE_TEST("claims/a released job does not count as a lost attempt") {
   JobFixture job("[{'id':'a', 'kind':'tool', 'tool':'once'}]", {.more = "{'max_attempts':1}"});
   for (int i = 0; i < 3; ++i) {
     job.begin_attempt();
@@ -389,7 +389,7 @@ AE_TEST("claims/a job that was given back lost nothing") {
   EXPECT_EQ(job.claim().status(), "running");
 }
 
-AE_TEST("claims/an epoch that does not rise is refused") {
+AE_TEST("claims/an epoch that does not increase is rejected") {
   JobFixture job("[{'id':'a', 'kind':'tool', 'tool':'once'}]");
   job.claim();
   auto same =
@@ -397,7 +397,7 @@ AE_TEST("claims/an epoch that does not rise is refused") {
   EXPECT_FALSE(same);
 }
 
-AE_TEST("admit/judges every wish by what is recorded") {
+AE_TEST("admit/each request is checked against the recorded call") {
   JobFixture job("[{'id':'a', 'kind':'tool', 'tool':'once'}]");
   job.claim();
   const Invocation& call = *job.step("a").call;
@@ -411,7 +411,7 @@ AE_TEST("admit/judges every wish by what is recorded") {
   EXPECT_EQ(admit(job.state, {0, "once", job.step("a").call->arguments_hash}), Verdict::recorded);
 }
 
-AE_TEST("admit/what succeeded is recorded while the job ends, and what failed never is") {
+AE_TEST("admit/a success stays recorded while the job ends, other calls are refused") {
   JobFixture job(
       "[{'id':'a', 'kind':'tool', 'tool':'once'}, {'id':'b', 'kind':'tool', 'tool':'once'},"
       " {'id':'c', 'kind':'tool', 'tool':'once', 'on_error':'continue'}]");

@@ -31,7 +31,7 @@ void expect_proved(const JobFixture& job) {
   EXPECT_EQ(state_view(job.folded(job.log.size())), state_view(job.state));
 }
 
-AE_TEST("plan/a probe only reads, a compensation does not, and both see the call alone") {
+AE_TEST("plan/a probe must be a read, a compensation must not, and both see only the call") {
   const auto compiles = [](std::string_view tool) {
     return Plan::compile(graph("[{'id':'a','kind':'tool','tool':'t'}]",
                                "{'tools': {'t': " + std::string(tool) + "}}"))
@@ -39,7 +39,7 @@ AE_TEST("plan/a probe only reads, a compensation does not, and both see the call
   };
   const std::string probed = "{'effect':'at_most_once','on_in_doubt':'probe','probe':";
   EXPECT_TRUE(compiles(probed + "{'tool':'look','happened':'${ .result }'}}"));
-  EXPECT_FALSE(compiles(probed + "{'tool':'put','happened':'${ .result }'}}")) << "it writes";
+  EXPECT_FALSE(compiles(probed + "{'tool':'put','happened':'${ .result }'}}")) << "not a read";
   EXPECT_FALSE(compiles(probed + "{'tool':'look'}}"));
   EXPECT_FALSE(compiles(probed + "{'tool':'look','happened':'yes'}}"));
   EXPECT_FALSE(compiles(probed + "{'tool':'gone','happened':'${ .result }'}}"));
@@ -53,13 +53,13 @@ AE_TEST("plan/a probe only reads, a compensation does not, and both see the call
       compiles("{'effect':'read','on_in_doubt':'probe',"
                "'probe':{'tool':'look','happened':'${ .result }'}}"));
   EXPECT_TRUE(compiles("{'compensate':{'tool':'put','args':{'x':'${ .result.id }'}}}"));
-  EXPECT_FALSE(compiles("{'compensate':{'tool':'look'}}")) << "it undoes nothing";
+  EXPECT_FALSE(compiles("{'compensate':{'tool':'look'}}")) << "a read compensates nothing";
   EXPECT_FALSE(compiles("{'effect':'read','compensate':{'tool':'put'}}"));
   EXPECT_FALSE(compiles("{'compensate':{'tool':'put','args':{'x':'${ .steps.a }'}}}"));
   EXPECT_FALSE(compiles("{'compensate':{'tool':'put','happened':'${ .result }'}}"));
 }
 
-AE_TEST("probe/nobody asks while the job is to rest") {
+AE_TEST("probe/no probe is sent while a pause is requested") {
   JobFixture job = paying();
   job.claim().after(71s).pause().times_out("pay");
   EXPECT_EQ(job.sent.size(), 1u) << job.log_text();
@@ -73,11 +73,11 @@ AE_TEST("probe/nobody asks while the job is to rest") {
   expect_proved(job);
 }
 
-AE_TEST("probe/a call that timed out is asked about after its deadline and grace, not before") {
+AE_TEST("probe/a timed-out call is probed after its deadline and grace period, not before") {
   JobFixture job = paying();
   job.claim().times_out("pay");
   EXPECT_EQ(job.sent.size(), 1u);
-  EXPECT_EQ(job.status(), "queued") << "nobody holds it for a minute";
+  EXPECT_EQ(job.status(), "queued") << "no worker holds the job meanwhile";
   EXPECT_EQ(to_text(*job.last<JobRequeued>().not_before),
             to_text(job.state.steps[0].call->deadline + 30s));
   job.after(69s);
@@ -90,7 +90,7 @@ AE_TEST("probe/a call that timed out is asked about after its deadline and grace
   EXPECT_EQ(job.state.path_of(job.step("pay/probe")), "0/0/probe/1");
 }
 
-AE_TEST("probe/what it finds is the result of the call, which is not made again") {
+AE_TEST("probe/a positive answer is the result of the call, which is not repeated") {
   JobFixture job = paying();
   job.claim().times_out("pay").after(80s).ok("pay/probe", "{'charge':{'id':7}}");
   EXPECT_EQ(job.status(), "completed") << job.log_text();
@@ -103,7 +103,7 @@ AE_TEST("probe/what it finds is the result of the call, which is not made again"
   expect_proved(job);
 }
 
-AE_TEST("probe/null permits one new try under the same keys") {
+AE_TEST("probe/a null answer permits one new try under the same keys") {
   JobFixture job = paying();
   job.claim().times_out("pay").after(80s).ok("pay/probe", "{'charge':null}");
   ASSERT_EQ(job.tries("pay"), 2u);
@@ -115,7 +115,7 @@ AE_TEST("probe/null permits one new try under the same keys") {
   expect_proved(job);
 }
 
-AE_TEST("probe/it permits as many new tries as the tool has, then a person is asked") {
+AE_TEST("probe/null answers permit as many tries as the tool has, then the job parks") {
   JobFixture job = paying();
   job.claim().times_out("pay").after(80s).ok("pay/probe", "{'charge':null}");
   job.times_out("pay").after(80s);
@@ -126,7 +126,7 @@ AE_TEST("probe/it permits as many new tries as the tool has, then a person is as
   expect_proved(job);
 }
 
-AE_TEST("probe/a probe that fails for good leaves the doubt to a person") {
+AE_TEST("probe/a probe that fails permanently leaves the call to an operator") {
   JobFixture job = paying();
   job.claim().times_out("pay").after(80s).fails("pay/probe", "http_404");
   EXPECT_EQ(job.status(), "parked");
@@ -136,9 +136,7 @@ AE_TEST("probe/a probe that fails for good leaves the doubt to a person") {
   expect_proved(job);
 }
 
-AE_TEST(
-    "probe/a probe without an answer is asked again by its own rules, then the doubt is left to a "
-    "person") {
+AE_TEST("probe/a probe without an answer is retried by its own policy, then the job parks") {
   JobFixture job = paying();
   job.claim().times_out("pay").after(80s).times_out("pay/probe").after(1s);
   EXPECT_EQ(job.tries("pay/probe"), 2u);
@@ -147,7 +145,7 @@ AE_TEST(
   expect_proved(job);
 }
 
-AE_TEST("probe/an answer that `happened` cannot read leaves the doubt to a person") {
+AE_TEST("probe/an answer that `happened` cannot evaluate leaves the call to an operator") {
   JobFixture job = paying();
   job.claim().times_out("pay").after(80s).ok("pay/probe", "[1]");
   EXPECT_EQ(job.status(), "parked");
@@ -155,8 +153,7 @@ AE_TEST("probe/an answer that `happened` cannot read leaves the doubt to a perso
   expect_proved(job);
 }
 
-AE_TEST(
-    "probe/a call that a crash left open is asked about timeout and grace after the next opening") {
+AE_TEST("probe/a call left open by a crash is probed timeout and grace after the store opens") {
   JobFixture job = paying();
   job.claim().after(2s).crash();
   EXPECT_EQ(job.sent.size(), 1u) << "its request may still arrive\n" << job.log_text();
@@ -179,7 +176,7 @@ AE_TEST(
   expect_proved(job);
 }
 
-AE_TEST("probe/later openings of the store change nothing of when it is asked") {
+AE_TEST("probe/later openings of the store do not delay the probe") {
   JobFixture job = paying();
   job.claim().after(2s).crash();
   const auto settles = job.state.settles_at(job.step("pay"));
@@ -194,14 +191,14 @@ AE_TEST("probe/later openings of the store change nothing of when it is asked") 
   EXPECT_EQ(job.sent.size(), 2u) << job.log_text();
 }
 
-AE_TEST("probe/an opening after the last moment of sending puts it off no longer") {
+AE_TEST("probe/an opening after the send window does not extend the settling time") {
   JobFixture job = paying();
   job.claim().after(25s).crash();
   const Instant deadline = job.step("pay").call->deadline;
   EXPECT_EQ(job.state.settles_at(job.step("pay")), deadline + 30s) << "and not 60 s from now";
 }
 
-AE_TEST("probe/what the same process sent waits for its own deadline") {
+AE_TEST("probe/a call of the same process settles at its own deadline") {
   JobFixture job = paying();
   job.opened_at = job.now;
   job.claim();
@@ -210,7 +207,7 @@ AE_TEST("probe/what the same process sent waits for its own deadline") {
   EXPECT_EQ(job.state.settles_at(job.step("pay")), job.step("pay").call->deadline + 30s);
 }
 
-AE_TEST("probe/a complete response settles the call: it is asked about at once") {
+AE_TEST("probe/a complete response settles the call, which is probed at once") {
   for (const bool settled : {true, false}) {
     JobFixture job = paying();
     job.claim().answer("pay", {.kind = OutcomeKind::unknown,
@@ -239,7 +236,7 @@ AE_TEST("probe/a complete response to one try does not settle an earlier one") {
   expect_proved(job);
 }
 
-AE_TEST("probe/a program that sends nothing off the machine is settled when it has ended") {
+AE_TEST("probe/a local program is settled when it has ended") {
   constexpr std::string_view kLocal = R"({'tools': {
     'find': {'effect': 'read'},
     'buy': {'effect': 'at_most_once', 'on_in_doubt': 'probe', 'local': true,
@@ -263,7 +260,7 @@ AE_TEST("probe/a program that sends nothing off the machine is settled when it h
   EXPECT_EQ(shared.sent.size(), 2u);
 }
 
-AE_TEST("probe/a try of another machine is waited for, also when the one after it has ended") {
+AE_TEST("probe/a local try on another machine is awaited even if the next one has ended") {
   constexpr std::string_view kAgain = R"({'tools': {
     'find': {'effect': 'read'},
     'buy': {'effect': 'idempotent', 'on_in_doubt': 'resend', 'local': true,
@@ -284,10 +281,10 @@ AE_TEST("probe/a try of another machine is waited for, also when the one after i
   one.claim();
   one.decides = false;
   one.unknown("pay", "signal_9");
-  EXPECT_FALSE(one.state.settles_at(one.step("pay"))) << "its own attempt saw it end";
+  EXPECT_FALSE(one.state.settles_at(one.step("pay"))) << "its own attempt received the end";
 }
 
-AE_TEST("probe/the view says which call is waited for, and until when") {
+AE_TEST("probe/the view lists the calls that are settling and until when") {
   JobFixture job = paying();
   job.claim().after(2s).crash();
   const Value settling = job_view(job.state)["settling"];
@@ -298,10 +295,10 @@ AE_TEST("probe/the view says which call is waited for, and until when") {
   EXPECT_EQ(one["idempotency_key"], Value(job.sent[0].key));
   EXPECT_EQ(one["until"], Value(to_text(*job.state.settles_at(job.step("pay")))));
   job.after(80s);
-  EXPECT_EQ(job_view(job.state)["settling"].size(), 0u) << "its probe is asking";
+  EXPECT_EQ(job_view(job.state)["settling"].size(), 0u) << "its probe is in flight";
 }
 
-AE_TEST("probe/in a shared store it waits for the deadline and the grace") {
+AE_TEST("probe/on a shared store the probe waits for the deadline and the grace period") {
   JobFixture job = paying();
   job.owned = false;
   job.claim().crash();
@@ -312,7 +309,7 @@ AE_TEST("probe/in a shared store it waits for the deadline and the grace") {
   EXPECT_EQ(job.sent.size(), 2u);
 }
 
-AE_TEST("probe/a null about a call that a crash left open closes it and sends it again") {
+AE_TEST("probe/a null answer closes a call left open by a crash and sends it again") {
   JobFixture job = paying();
   job.claim().crash().after(60s).ok("pay/probe", "{'charge':null}");
   ASSERT_EQ(job.tries("pay"), 2u);
@@ -321,8 +318,7 @@ AE_TEST("probe/a null about a call that a crash left open closes it and sends it
   expect_proved(job);
 }
 
-AE_TEST(
-    "probe/an idempotent call is tried again as usual, and asked about when no tries are left") {
+AE_TEST("probe/an idempotent call is retried first and probed when no tries are left") {
   JobFixture job = paying("[{'id':'pay','kind':'tool','tool':'set'}]");
   job.claim().times_out("pay").after(1s);
   EXPECT_EQ(job.tries("pay"), 2u);
@@ -333,11 +329,11 @@ AE_TEST(
   expect_proved(job);
 }
 
-AE_TEST("probe/a result that was kept late ends the question") {
+AE_TEST("probe/a result in the effect store takes precedence over the probe") {
   JobFixture job = paying();
   job.claim().crash().after(60s);
   job.store_effect("pay", {.kind = OutcomeKind::success, .result = json("1")}, Arrival::in_time);
-  EXPECT_EQ(job.status(), "running") << "its probe is on its way";
+  EXPECT_EQ(job.status(), "running") << "its probe is in flight";
   job.ok("pay/probe", "{'charge':null}");
   EXPECT_EQ(job.status(), "completed") << job.log_text();
   EXPECT_EQ(job.state.result, json("{'pay':1}"));
@@ -345,17 +341,17 @@ AE_TEST("probe/a result that was kept late ends the question") {
   expect_proved(job);
 }
 
-AE_TEST("probe/a cancel while it asks closes both and lists the doubt") {
+AE_TEST("probe/a cancel during a probe closes both calls and lists the unknown one") {
   JobFixture job = paying();
   job.claim().crash().after(60s).cancel();
-  EXPECT_EQ(job.status(), "running") << "a call is under way";
+  EXPECT_EQ(job.status(), "running") << "a call is in flight";
   job.times_out("pay/probe");
   EXPECT_EQ(job.status(), "cancelled") << job.log_text();
   EXPECT_EQ(job.state.final_in_doubt, Value::array({Value(job.step("pay").call->key.text)}));
   expect_proved(job);
 }
 
-AE_TEST("probe/a map's item is asked about on its own") {
+AE_TEST("probe/an item of a map is probed on its own") {
   JobFixture job = paying(
       "[{'id':'m','kind':'map','over':[1,2],'max_parallel':2,'do':{'tool':'buy','args':{'n':'${ "
       ".item }'}}}]");
@@ -365,7 +361,7 @@ AE_TEST("probe/a map's item is asked about on its own") {
   expect_proved(job);
 }
 
-AE_TEST("probe/64 calls that a crash left open are all asked about") {
+AE_TEST("probe/64 calls left open by a crash are all probed") {
   std::string nodes = "[";
   for (int i = 0; i < 80; ++i) {
     nodes += (i ? ",{'id':'n" : "{'id':'n") + std::to_string(i) +
@@ -384,7 +380,7 @@ AE_TEST("probe/64 calls that a crash left open are all asked about") {
 }
 
 // The process dies after each commit; each call that was sent takes place.
-AE_TEST("probe/a crash at every moment asks again and pays once") {
+AE_TEST("probe/a crash at any commit repeats the probe and pays once") {
   for (const char* answer : {"{'charge':8}", "{'charge':null}"}) {
     for (std::size_t commit = 2; commit < 12; ++commit) {
       JobFixture job = paying();
@@ -415,7 +411,7 @@ AE_TEST("probe/a crash at every moment asks again and pays once") {
   }
 }
 
-AE_TEST("probe/a log in which the answer was turned round is not proved") {
+AE_TEST("probe/verify rejects a log with a changed probe result") {
   JobFixture job = paying();
   job.claim().times_out("pay").after(80s).ok("pay/probe", "{'charge':{'id':7}}");
   VerifyInput input;
@@ -427,7 +423,7 @@ AE_TEST("probe/a log in which the answer was turned round is not proved") {
   EXPECT_FALSE(verify(input, uncached_plan_source()).replay.ok);
 }
 
-AE_TEST("probe/the trace shows who asked and what was said") {
+AE_TEST("probe/the trace shows the probe and its result") {
   JobFixture job = paying();
   job.claim().times_out("pay").after(80s).ok("pay/probe", "{'charge':{'id':7}}");
   const Value node = trace_view(job.state, job.log)["nodes"].items()[0];
@@ -440,7 +436,7 @@ AE_TEST("probe/the trace shows who asked and what was said") {
   EXPECT_EQ(probe["status"], Value("done"));
 }
 
-AE_TEST("probe/one that a crash left is not sent again by a changed tool; a person is asked") {
+AE_TEST("probe/a probe left open by a crash is not resent by a changed tool") {
   JobFixture job = paying();
   job.claim().times_out("pay").after(71s);
   ASSERT_EQ(job.sent.size(), 2u) << job.log_text();

@@ -3,8 +3,11 @@
 #include <set>
 #include <tuple>
 
+#include "engine/heart/dice_test.h"
 #include "engine/heart/job_fixture_test.h"
 #include "engine/heart/random_plan_test.h"
+#include "engine/heart/random_walk_test.h"
+#include "engine/heart/random_world_test.h"
 #include "engine/state/checkpoint.h"
 #include "inspect/trace.h"
 #include "inspect/verify.h"
@@ -16,20 +19,20 @@ namespace {
 
 constexpr int kStepsMax = 5000;
 
-struct Made {
+struct RandomJob {
   std::shared_ptr<const Plan> plan;
   std::string input;
   std::optional<Duration> deadline = {};
 };
 
-Made made(std::uint64_t seed, FailureMode failing) {
+RandomJob random_job(std::uint64_t seed, FailureMode failing) {
   Dice dice(seed);
   const Value graph = random_plan(dice, failing);
   return {compiled(graph), random_input(dice)};
 }
 
 // A job that may also end by its deadline, or by too many lost attempts.
-Made limited(std::uint64_t seed) {
+RandomJob limited_random_job(std::uint64_t seed) {
   Dice dice(seed);
   Value graph = random_plan(dice, FailureMode::ends);
   std::string input = random_input(dice);
@@ -39,8 +42,8 @@ Made limited(std::uint64_t seed) {
   return {compiled(graph), std::move(input), deadline};
 }
 
-JobFixture job_of(const Made& made) {
-  JobFixture job(made.plan, {.input = made.input, .deadline = made.deadline});
+JobFixture job_of(const RandomJob& random) {
+  JobFixture job(random.plan, {.input = random.input, .deadline = random.deadline});
   job.waits_for_settling = true;
   return job;
 }
@@ -95,11 +98,11 @@ void expect_once(const JobFixture& job, const RandomWorld& world) {
   }
 }
 
-AE_TEST("property/the order of answers changes neither the end nor what happened") {
+AE_TEST("property/the order of answers changes neither the result nor what happened") {
   const std::uint64_t first = first_seed();
   for (std::uint64_t seed = first; seed < first + seeds(15); ++seed) {
     SCOPED_TRACE(repeat(seed, "property.the order of answers*"));
-    const Made plan = made(seed, FailureMode::tolerated);
+    const RandomJob plan = random_job(seed, FailureMode::tolerated);
     std::optional<Happened> events;
     Value ends;
     for (std::uint64_t order = 0; order < 4; ++order) {
@@ -123,11 +126,11 @@ AE_TEST("property/the order of answers changes neither the end nor what happened
   }
 }
 
-AE_TEST("property/every fold of every prefix agrees with the state as it grew") {
+AE_TEST("property/every prefix of a log folds to the state of the live job") {
   const std::uint64_t first = first_seed();
   for (std::uint64_t seed = first; seed < first + seeds(5); ++seed) {
-    SCOPED_TRACE(repeat(seed, "property.every fold*"));
-    JobFixture job = job_of(made(seed, FailureMode::tolerated));
+    SCOPED_TRACE(repeat(seed, "property.every prefix*"));
+    JobFixture job = job_of(random_job(seed, FailureMode::tolerated));
     RandomWorld world(FailureMode::tolerated);
     Dice dice(seed);
     std::vector<std::pair<std::size_t, Value>> grown;
@@ -163,11 +166,11 @@ AE_TEST("property/every fold of every prefix agrees with the state as it grew") 
   }
 }
 
-AE_TEST("property/every log is proved, and every view of it can be made") {
+AE_TEST("property/every log verifies, and all its views can be built") {
   const std::uint64_t first = first_seed();
   for (std::uint64_t seed = first; seed < first + seeds(15); ++seed) {
     SCOPED_TRACE(repeat(seed, "property.every log*"));
-    JobFixture job = job_of(made(seed, FailureMode::tolerated));
+    JobFixture job = job_of(random_job(seed, FailureMode::tolerated));
     RandomWorld world(FailureMode::tolerated);
     Dice dice(seed);
     job.claim();
@@ -203,7 +206,7 @@ AE_TEST("property/a crash after any commit changes no result and repeats no effe
   const std::uint64_t first = first_seed();
   for (std::uint64_t seed = first; seed < first + seeds(5); ++seed) {
     SCOPED_TRACE(repeat(seed, "property.a crash*"));
-    const Made plan = made(seed, FailureMode::never);
+    const RandomJob plan = random_job(seed, FailureMode::never);
     JobFixture whole = job_of(plan);
     RandomWorld quiet(FailureMode::never);
     Dice order(seed);
@@ -232,7 +235,7 @@ AE_TEST("property/many crashes change no result and repeat no effect") {
   const std::uint64_t first = first_seed();
   for (std::uint64_t seed = first; seed < first + seeds(15); ++seed) {
     SCOPED_TRACE(repeat(seed, "property.many crashes*"));
-    const Made plan = made(seed, FailureMode::never);
+    const RandomJob plan = random_job(seed, FailureMode::never);
     JobFixture whole = job_of(plan), job = job_of(plan);
     RandomWorld quiet(FailureMode::never), world(FailureMode::never);
     Dice dice(seed);
@@ -251,11 +254,11 @@ AE_TEST("property/many crashes change no result and repeat no effect") {
   }
 }
 
-AE_TEST("property/a cancel at any moment ends the job and hides no doubt") {
+AE_TEST("property/a cancel at any moment ends the job and lists every unknown call") {
   const std::uint64_t first = first_seed();
   for (std::uint64_t seed = first; seed < first + seeds(30); ++seed) {
     SCOPED_TRACE(repeat(seed, "property.a cancel*"));
-    JobFixture job = job_of(made(seed, FailureMode::tolerated));
+    JobFixture job = job_of(random_job(seed, FailureMode::tolerated));
     RandomWorld world(FailureMode::tolerated);
     Dice dice(seed);
     if (!dice.one_in(10)) job.claim();
@@ -304,13 +307,14 @@ void expect_undone(const JobFixture& job) {
   ASSERT_EQ(state_view(job.folded(job.log.size())), state_view(job.state));
 }
 
-AE_TEST("property/whatever ends a job and however often it crashes, what was done is undone once") {
+AE_TEST("property/every end of a job compensates each committed step once, despite crashes") {
   const std::uint64_t first = first_seed();
   std::size_t undone = 0, confirmed = 0;
   std::map<std::string, int> ends;  // by status and code
   for (std::uint64_t seed = first; seed < first + seeds(150); ++seed) {
-    SCOPED_TRACE(repeat(seed, "property.whatever ends*"));
-    JobFixture job = job_of(seed % 2 == 0 ? made(seed, FailureMode::ends) : limited(seed));
+    SCOPED_TRACE(repeat(seed, "property.every end*"));
+    JobFixture job =
+        job_of(seed % 2 == 0 ? random_job(seed, FailureMode::ends) : limited_random_job(seed));
     RandomWorld world(FailureMode::ends);
     Dice dice(seed);
     job.owned = dice.one_in(2);
@@ -398,14 +402,14 @@ Result<EventBody> typed(const Forged& forged) {
   return event_from_json(*kind, forged.payload);
 }
 
-AE_TEST("property/no event, however wrong, does more than be refused") {
+AE_TEST("property/a forged event is rejected or applied without a crash") {
   const std::uint64_t first = first_seed();
   const PlanSource compile = uncached_plan_source();
   std::size_t refused = 0;
   for (std::uint64_t seed = first; seed < first + seeds(6); ++seed) {
-    SCOPED_TRACE(repeat(seed, "property.no event*"));
+    SCOPED_TRACE(repeat(seed, "property.a forged event*"));
     const FailureMode failing = seed % 2 == 0 ? FailureMode::ends : FailureMode::tolerated;
-    JobFixture job = job_of(made(seed, failing));
+    JobFixture job = job_of(random_job(seed, failing));
     RandomWorld world(failing);
     Dice dice(seed);
     job.claim();
@@ -459,7 +463,7 @@ Cost cost_of(JobFixture& job) {
   job.decides = false;
   job.begin_attempt();
   const PlanSource same = [&](const Value&, std::string_view) { return job.plan; };
-  const auto take = [&](const std::vector<EventBody>& drafts) {
+  const auto apply_all = [&](const std::vector<EventBody>& drafts) {
     for (const EventBody& draft : drafts) AE_CHECK(apply(job.state, draft, job.now, same));
   };
   while (!is_terminal(job.state.status)) {
@@ -471,13 +475,13 @@ Cost cost_of(JobFixture& job) {
       cost.decisions++;
       const Decision decision = decide(job.state, job.context(), job.limits);
       if (decision.events.empty()) break;
-      take(decision.events);
+      apply_all(decision.events);
       if (decision.release) break;
     }
     if (is_terminal(job.state.status)) break;
     AE_CHECK(!job.state.calling.empty());
-    take(record_outcome(job.state, *job.state.calling.begin(), {.kind = OutcomeKind::success},
-                        job.now));
+    apply_all(record_outcome(job.state, *job.state.calling.begin(), {.kind = OutcomeKind::success},
+                             job.now));
   }
   return cost;
 }
@@ -509,24 +513,24 @@ Cost chain_cost(std::size_t count, bool wide) {
   return cost;
 }
 
-AE_TEST("cost/a decision of a long map looks at as little as one of a short map") {
+AE_TEST("cost/a decision visits as few steps in a long map as in a short one") {
   const Cost small = map_cost(50), large = map_cost(1000);
   EXPECT_EQ(large.most, small.most);
   EXPECT_LE(large.checked, 1000u * 2 + 100);
 }
 
-AE_TEST("cost/a chain is linear") {
+AE_TEST("cost/a chain costs linear work") {
   const Cost cost = chain_cost(500, false);
   EXPECT_LE(cost.most, 2u);
   EXPECT_LE(cost.checked, 500u * 4);
 }
 
-AE_TEST("cost/a wide plan is no dearer than the limit of open calls") {
+AE_TEST("cost/a wide plan costs no more than the limit of open calls") {
   const Cost cost = chain_cost(1000, true);
   EXPECT_LE(cost.most, 64u + 2);
 }
 
-AE_TEST_SLOW("cost/20,000 items and 10,000 nodes cost what few do, each") {
+AE_TEST_SLOW("cost/20,000 items and 10,000 nodes cost as little per step as a few") {
   const Cost few = map_cost(50), many = map_cost(20'000);
   EXPECT_EQ(many.most, few.most);
   EXPECT_LE(many.checked, 20'000u * 2 + 100);

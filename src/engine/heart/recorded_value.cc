@@ -5,6 +5,7 @@
 
 #include "base/bytes.h"
 #include "base/hash.h"
+#include "log/field_names.h"
 
 namespace ae::engine {
 namespace {
@@ -66,7 +67,7 @@ Value random_value(const Value& args, RandomStream& stream) {
 Value uuid_value(const Value& args, Instant now, RandomStream& stream) {
   const std::uint64_t a = stream.next(), b = stream.next();
   Uuid uuid = uuid_v7(static_cast<std::uint64_t>(milliseconds(now)), a, b);
-  if (args["version"] == Value(4)) {
+  if (args[field::version] == Value(4)) {
     std::string bytes;
     put_big_endian64(a, bytes);
     put_big_endian64(b, bytes);
@@ -159,7 +160,7 @@ Value args_schema_of(RecordedKind records) {
     schema.emplace_back("properties", Value::object({{"max", integer}, {"min", integer}}));
   } else if (records == RecordedKind::uuid) {
     const Value version = Value::object({{"enum", Value::array({4, 7})}});
-    schema.emplace_back("properties", Value::object({{"version", version}}));
+    schema.emplace_back("properties", Value::object({{field::version, version}}));
   }
   return Value::object(std::move(schema));
 }
@@ -174,7 +175,7 @@ Status check_recorded_args(RecordedKind records, const Value& args) {
     case RecordedKind::random:
       return check_bounds(args);
     case RecordedKind::uuid: {
-      const Value& version = args["version"];
+      const Value& version = args[field::version];
       const bool known = version == Value(4) || version == Value(7);
       if (args.size() == 0 || (args.size() == 1 && known)) return {};
       return invalid_arguments("uuid", "are {}, or {version}: 4 or 7");
@@ -198,7 +199,7 @@ bool is_possible_value(RecordedKind records, const Value& args, const Value& val
       return value.is_integer() && value.as_int() >= args["min"].as_int() &&
              value.as_int() <= args["max"].as_int();
     case RecordedKind::uuid:
-      return is_uuid(value, args["version"] == Value(4) ? 4 : 7);
+      return is_uuid(value, args[field::version] == Value(4) ? 4 : 7);
   }
   return false;
 }

@@ -51,9 +51,7 @@ Verification proof_of(const JobFixture& job) {
 
 using Types = std::vector<std::string>;
 
-AE_TEST(
-    "recorded value/stands in the log between command and commit, in one decision, and is no "
-    "call") {
+AE_TEST("recorded value/a value is recorded between command and commit, without a call") {
   JobFixture job(one_node("clock"), {.more = kNative});
   job.claim();
   ASSERT_EQ(job.status(), "completed") << job.log_text();
@@ -77,7 +75,7 @@ AE_TEST(
   EXPECT_TRUE(proof_of(job).ok) << canonical(proof_of(job).to_json());
 }
 
-AE_TEST("recorded value/a step that has one keeps it, at whichever event the process dies") {
+AE_TEST("recorded value/a recorded value is kept wherever the process dies") {
   JobFixture first(kAll, {.more = kNative});
   first.jitter_seed = 1;
   first.claim();
@@ -128,7 +126,7 @@ AE_TEST("recorded value/a step that has one keeps it, at whichever event the pro
   EXPECT_GT(redrawn, 0u);  // unrecorded values were drawn from the new random source
 }
 
-AE_TEST("recorded value/a job that ends or rests still records the end of what has its value") {
+AE_TEST("recorded value/a step with a recorded value is committed even if the job is cancelled") {
   JobFixture job(one_node("dice"), {.more = kNative});
   job.claim();
   const auto recorded = std::ranges::find(job.log, EventType::random_recorded, &Event::type);
@@ -141,8 +139,7 @@ AE_TEST("recorded value/a job that ends or rests still records the end of what h
 }
 
 AE_TEST(
-    "recorded value/two values of one step, and a value of a step that makes calls, cannot stand "
-    "in a log") {
+    "recorded value/a second value of a step, or a value of a step with calls, is log_corrupt") {
   JobFixture job(one_node("dice"), {.more = kNative});
   job.claim();
   const auto at = std::ranges::find(job.log, EventType::random_recorded, &Event::type);
@@ -159,24 +156,23 @@ AE_TEST(
             Code::log_corrupt);
 }
 
-AE_TEST("recorded value/the proofs find another value, a second one, and a call in its place") {
+AE_TEST("recorded value/verify detects a changed value and a duplicated one") {
   JobFixture job(one_node("dice", "{'min': 1, 'max': 6}"), {.more = kNative});
   job.claim();
   ASSERT_TRUE(proof_of(job).ok);
   const auto at = static_cast<std::size_t>(
       std::ranges::find(job.log, EventType::random_recorded, &Event::type) - job.log.begin());
-  JobFixture external_checks = std::move(job);
-  std::get<RandomRecorded>(external_checks.log[at].body).value = Value(7);
-  EXPECT_NE(proof_of(external_checks).replay.detail.find("a value that its tool does not give"),
+  JobFixture forged = std::move(job);
+  std::get<RandomRecorded>(forged.log[at].body).value = Value(7);
+  EXPECT_NE(proof_of(forged).replay.detail.find("a value that its tool does not give"),
             std::string::npos);
-  Event second = external_checks.log[at];
-  external_checks.log.insert(external_checks.log.begin() + static_cast<std::ptrdiff_t>(at) + 1,
-                             second);
-  EXPECT_FALSE(proof_of(external_checks).ledger.ok);
-  EXPECT_FALSE(proof_of(external_checks).state_machine.ok);
+  Event second = forged.log[at];
+  forged.log.insert(forged.log.begin() + static_cast<std::ptrdiff_t>(at) + 1, second);
+  EXPECT_FALSE(proof_of(forged).ledger.ok);
+  EXPECT_FALSE(proof_of(forged).state_machine.ok);
 }
 
-AE_TEST("recorded value/numbers lie within their bounds, each as often as the others") {
+AE_TEST("recorded value/random numbers are uniform within their bounds") {
   const auto draw = [](const Value& args, std::uint64_t seed) {
     DecisionContext context;
     context.entropy = {seed, 2, 3, 4};
@@ -205,7 +201,7 @@ AE_TEST("recorded value/numbers lie within their bounds, each as often as the ot
   EXPECT_EQ(draw(json("{'min': 4, 'max': 4}"), 1), Value(4));
 }
 
-AE_TEST("recorded value/a uuid is of the version that is asked for, and no two steps share one") {
+AE_TEST("recorded value/a UUID has the requested version and differs by step") {
   DecisionContext context;
   context.now = *instant_from_text("2026-03-04T05:06:07.890Z");
   context.entropy = {1, 2, 3, 4};
@@ -221,7 +217,7 @@ AE_TEST("recorded value/a uuid is of the version that is asked for, and no two s
   EXPECT_EQ(draw_value(RecordedKind::uuid, json("{}"), context, a), seven);
 }
 
-AE_TEST("recorded value/bad arguments fail the node before anything is recorded") {
+AE_TEST("recorded value/invalid arguments fail the node before anything is recorded") {
   const std::pair<std::string_view, std::string_view> bad[] = {
       {"dice", "{'min': 6, 'max': 1}"},     {"dice", "{'min': 1}"},
       {"dice", "{'min': 0.5, 'max': 2}"},   {"dice", "{'min': '1', 'max': 2}"},
@@ -237,7 +233,7 @@ AE_TEST("recorded value/bad arguments fail the node before anything is recorded"
   }
 }
 
-AE_TEST("recorded value/items of a map each have one, and a failing item has none") {
+AE_TEST("recorded value/each item of a map has its own value, a failed item has none") {
   JobFixture job(
       "[{'id': 'a', 'kind': 'map', 'over': '${ .input.list }', 'max_parallel': 2,"
       " 'on_item_error': 'collect',"
@@ -254,8 +250,7 @@ AE_TEST("recorded value/items of a map each have one, and a failing item has non
   EXPECT_EQ(trace["nodes"].items()[0]["items"].items()[3]["world"], "unchanged");
 }
 
-AE_TEST(
-    "recorded value/a model's call gets it as its result, and one with bad arguments is refused") {
+AE_TEST("recorded value/a model's call receives the value, invalid arguments are rejected") {
   JobFixture job(
       "[{'id': 'chat', 'kind': 'loop', 'loop': {'tool': 'model:main', 'model': 'small',"
       " 'prompt': 'Go', 'tools': ['clock', 'dice'], 'parallel_tools': 2, 'max_turns': 5}}]",
@@ -282,7 +277,7 @@ AE_TEST(
   expect_verified(job);
 }
 
-AE_TEST("recorded value/a policy denies it, and a person approves it, as a call") {
+AE_TEST("recorded value/policies and approvals apply as to a call") {
   JobFixture denied(one_node("dice"),
                     {.more = with_tool(", 'rules': [{'action': 'deny', 'reason': 'no games'}]")});
   denied.claim();
@@ -310,14 +305,14 @@ AE_TEST("recorded value/a policy denies it, and a person approves it, as a call"
   EXPECT_FALSE(apply(refused.state, forced, refused.now, uncached_plan_source()));
 }
 
-AE_TEST("recorded value/counts in no budget") {
+AE_TEST("recorded value/a recorded value does not count against the budget") {
   JobFixture job(kAll, {.more = "{'budget': {'tool_calls': 1}, " + std::string(kNative).substr(1)});
   job.claim().ok("use");
   EXPECT_EQ(job.status(), "completed") << job.log_text();
   EXPECT_EQ(job.state.budget.spent.tool_calls, 1u);
 }
 
-AE_TEST("recorded value/a fork and another plan go on with the values that stand") {
+AE_TEST("recorded value/forks and new plans reuse recorded values") {
   JobFixture origin(kAll, {.more = kNative});
   origin.claim().fails("use");
   ASSERT_EQ(origin.status(), "failed");
@@ -343,18 +338,18 @@ AE_TEST("recorded value/a fork and another plan go on with the values that stand
   job.ok("use");
   JobFixture running(kAll, {.more = kNative});
   running.claim();
-  State rested = running.folded(running.seq_of(EventType::node_started, "use") - 1);
+  State before_use = running.folded(running.seq_of(EventType::node_started, "use") - 1);
   const auto replan_with = [&](std::string_view max) {
     std::string nodes(kAll);
     nodes.replace(nodes.find("'max': 6"), 8, "'max': " + std::string(max));
-    return *replan_of(rested, compiled(graph(nodes, kNative)), {});
+    return *replan_of(before_use, compiled(graph(nodes, kNative)), {});
   };
   EXPECT_EQ(replan_with("6").carried.size(), 3u);
   EXPECT_EQ(replan_with("8").carried.size(), 2u);
   EXPECT_TRUE(replan_with("8").lost.empty());
 }
 
-AE_TEST("recorded value/an erased one leaves a log that folds, and a job that can be looked at") {
+AE_TEST("recorded value/a log with erased values folds, and the job can be viewed") {
   JobFixture job(kAll, {.more = kNative});
   job.claim().ok("use");
   const auto erase = [](auto& event) { event.value = erased_value(); };
@@ -371,13 +366,13 @@ AE_TEST("recorded value/an erased one leaves a log that folds, and a job that ca
   EXPECT_FALSE(fork);
 }
 
-AE_TEST("recorded value/a plan may not repeat, doubt or undo what makes no call") {
+AE_TEST("recorded value/a plan with an invalid recording tool is rejected") {
   const auto refused = [](std::string_view tool) {
     const auto plan =
         Plan::compile(graph(one_node("dice"), "{'tools': {'dice': " + std::string(tool) + "}}"));
-    return plan ? std::string("taken") : std::string(code_name(plan.error().code));
+    return plan ? std::string("accepted") : std::string(code_name(plan.error().code));
   };
-  EXPECT_EQ(refused("{'effect': 'read', 'records': 'random'}"), "taken");
+  EXPECT_EQ(refused("{'effect': 'read', 'records': 'random'}"), "accepted");
   EXPECT_EQ(refused("{'effect': 'idempotent', 'records': 'random'}"), "plan_invalid");
   EXPECT_EQ(refused("{'effect': 'read', 'records': 'random', 'on_in_doubt': 'park'}"),
             "plan_invalid");
@@ -392,7 +387,7 @@ AE_TEST("recorded value/a plan may not repeat, doubt or undo what makes no call"
   EXPECT_FALSE(probing);
 }
 
-AE_TEST("recorded value/a plan with it needs a version that knows of it") {
+AE_TEST("recorded value/a plan that records values has a newer schema") {
   const JobFixture job(one_node("dice"), {.more = kNative});
   EXPECT_EQ(job.log[1].schema, 3);
   const JobFixture other(one_node("look"));

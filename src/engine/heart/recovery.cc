@@ -3,6 +3,8 @@
 
 #include <algorithm>
 
+#include "log/field_names.h"
+
 namespace ae::engine {
 
 bool is_recovery(const State& state) { return !state.attempt.empty(); }
@@ -30,8 +32,8 @@ EventBody recovery_completed_event(const State& state, const AttemptId& begins,
     }
   }
   return RecoveryCompleted{.attempt_id = begins.text,
-                           .detail = Value::object({{"caught_up", found.caught_up},
-                                                    {"in_doubt", in_doubt},
+                           .detail = Value::object({{field::caught_up, found.caught_up},
+                                                    {field::in_doubt, in_doubt},
                                                     {"injected", injected},
                                                     {"pending", found.pending},
                                                     {"resent", resent}})};

@@ -19,7 +19,7 @@ EventBody report(const JobFixture& job, const char* node, Value detail) {
                   .step_id = job.state.steps[job.state.plan->by_id.at(node)].id};
 }
 
-AE_TEST("recovery/who goes on with the log of another attempt recovers; the first one does not") {
+AE_TEST("recovery/an attempt that continues the log of another attempt is a recovery") {
   JobFixture job("[{'id':'a', 'kind':'tool', 'tool':'pay'}]");
   EXPECT_FALSE(is_recovery(job.state));
   job.claim();
@@ -32,7 +32,7 @@ AE_TEST("recovery/who goes on with the log of another attempt recovers; the firs
   EXPECT_EQ(started.detail.text("status"), "running");
 }
 
-AE_TEST("recovery/a call that was under way is to be sent again or in doubt, as its tool says") {
+AE_TEST("recovery/an open call is counted as resent or unknown, by the policy of its tool") {
   JobFixture paid("[{'id':'a', 'kind':'tool', 'tool':'pay'}]");
   paid.claim();
   EXPECT_EQ(counts(paid, {.pending = 1}),
@@ -43,7 +43,7 @@ AE_TEST("recovery/a call that was under way is to be sent again or in doubt, as 
             json("{'caught_up':0,'in_doubt':0,'injected':0,'pending':1,'resent':1}"));
 }
 
-AE_TEST("recovery/both notes change nothing but the seq, also where nothing else may be written") {
+AE_TEST("recovery/recovery events change only the sequence number") {
   JobFixture job("[{'id':'a', 'kind':'tool', 'tool':'pay'}]");
   job.claim();
   const Value before = trace_view(job.state, job.log)["nodes"];
@@ -54,7 +54,7 @@ AE_TEST("recovery/both notes change nothing but the seq, also where nothing else
   EXPECT_EQ(trace_view(job.state, job.log)["nodes"], before);
 }
 
-AE_TEST("trace/of the reports of a call the last one is shown at its try") {
+AE_TEST("trace/the last progress report of a call is shown at its try") {
   JobFixture job("[{'id':'a', 'kind':'tool', 'tool':'pay'}]");
   job.claim();
   const auto tried = [&] {

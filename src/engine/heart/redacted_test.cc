@@ -75,7 +75,7 @@ JobFixture looks_erased() {
   return job;
 }
 
-AE_TEST("redacted/a job whose values only look erased is forked, tried again and proved") {
+AE_TEST("redacted/a job whose values only look erased can be forked, retried and verified") {
   const JobFixture job = looks_erased();
   expect_compared(job);
   const Logged read = read_back(job);
@@ -93,7 +93,7 @@ AE_TEST("redacted/a job whose values only look erased is forked, tried again and
   }
 }
 
-AE_TEST("redacted/arguments that are forged are found in a job whose values only look erased") {
+AE_TEST("redacted/forged arguments are detected although the values look erased") {
   const JobFixture job = looks_erased();
   const std::uint64_t seq = job.seq_of(EventType::tool_invocation_started, "c");
   const Value other = json("{'of': 'another'}");
@@ -111,8 +111,7 @@ AE_TEST("redacted/arguments that are forged are found in a job whose values only
   EXPECT_FALSE(verify(input, uncached_plan_source()).ledger.ok);
 }
 
-AE_TEST(
-    "redacted/an effect that is not the log's is found in a job whose values only look erased") {
+AE_TEST("redacted/a changed effect record is detected although the values look erased") {
   JobFixture job(
       "[{'id':'a', 'kind':'tool', 'tool':'put'}, {'id':'b', 'kind':'tool', 'tool':'put'}]");
   job.claim();
@@ -133,7 +132,7 @@ AE_TEST(
   EXPECT_TRUE(verify(input, uncached_plan_source()).ledger.ok);
 }
 
-AE_TEST("redacted/a loop whose calls and answer only look erased goes on in a fork") {
+AE_TEST("redacted/a loop whose values only look erased continues in a fork") {
   JobFixture origin = loop_job();
   origin.claim().ok("chat/0", tool_calls_answer({{"a", "look", kLooks}, {"b", "put", kLooks}}));
   origin.ok("chat/0/0", kLooks).ok("chat/0/1", kLooks).fails("chat/1", "connect");
@@ -147,7 +146,7 @@ AE_TEST("redacted/a loop whose calls and answer only look erased goes on in a fo
   expect_compared(fork);
 }
 
-AE_TEST("redacted/an erased result, input or argument is known by its salt, in a checkpoint too") {
+AE_TEST("redacted/an erased value is recognized by its missing salt, in a checkpoint too") {
   const JobFixture job = looks_erased();
   const Logged gone = erased(job, EventType::tool_invocation_finished, "result", "a");
   EXPECT_TRUE(gone.step(job.step("a").id).erased);
@@ -174,7 +173,7 @@ AE_TEST("redacted/an erased result, input or argument is known by its salt, in a
   EXPECT_TRUE(with_call.fork());
 }
 
-AE_TEST("redacted/what is made of an erased value is no ground for a fork either") {
+AE_TEST("redacted/a fork from a value derived from an erased one is rejected") {
   JobFixture map(R"([{'id':'m', 'kind':'map', 'over':[1,2], 'max_parallel':2, 'do':{'tool':'put'}},
                    {'id':'z', 'kind':'tool', 'tool':'once', 'needs':['m']}])");
   map.claim().ok("m/0", "1").ok("m/1", "2").fails("z");

@@ -11,6 +11,7 @@
 #include "engine/heart/recorded_value.h"
 #include "engine/heart/request.h"
 #include "json/json.h"
+#include "log/field_names.h"
 #include "log/seal.h"
 
 namespace ae::engine {
@@ -21,53 +22,53 @@ constexpr std::size_t kKeyMax = 256;
 
 // The key of the wait that the request names, by key or by its id in the list of
 // approvals. Fails with not_found.
-Result<std::string> named_wait_key(const State& state, const ControlRequest& request) {
-  if (request.approval.empty()) return request.correlation_key;
+Result<std::string> named_wait_key(const State& state, const SignalRequest& signal) {
+  if (signal.approval.empty()) return signal.correlation_key;
   for (const auto& [key, wait] : state.waits) {
-    if (state.approval_id(wait) == request.approval) return key;
+    if (state.approval_id(wait) == signal.approval) return key;
   }
   for (const auto& [key, wait] : state.closed_waits) {
-    if (wait.approval == request.approval) return key;
+    if (wait.approval == signal.approval) return key;
   }
   return fail(Code::not_found,
               "no open approval request has this id; `aetheris approvals` lists the open ones");
 }
 
 // The open wait that the request names.
-auto find_named_wait(const State& state, const ControlRequest& request) {
+auto find_named_wait(const State& state, const SignalRequest& signal) {
   return std::ranges::find_if(state.waits, [&](const auto& open) {
-    return request.approval.empty() ? open.first == request.correlation_key
-                                    : state.approval_id(open.second) == request.approval;
+    return signal.approval.empty() ? open.first == signal.correlation_key
+                                   : state.approval_id(open.second) == signal.approval;
   });
 }
 
 // An answer as its wait records it: with the hash of edited arguments.
-Value recorded_answer(const State& state, const ControlRequest& request) {
-  if (!request.arguments) return request.payload;
-  return request.payload.with("arguments_hash", state.hash_of(*request.arguments));
+Value recorded_answer(const State& state, const SignalRequest& signal) {
+  if (!signal.arguments) return signal.payload;
+  return signal.payload.with(field::arguments_hash, state.hash_of(*signal.arguments));
 }
 
 // The answer for a closed wait. If other arguments than the client's were approved, the
 // client must check them first.
 Result<Value> answer_for_closed_wait(const State& state, const std::string& key,
-                                     const ClosedWait& closed, const ControlRequest& request) {
-  const Value payload = recorded_answer(state, request);
+                                     const ClosedWait& closed, const SignalRequest& signal) {
+  const Value payload = recorded_answer(state, signal);
   if (closed.outcome == "edited" &&
-      payload.text("arguments_hash") != closed.payload.text("arguments_hash")) {
+      payload.text(field::arguments_hash) != closed.payload.text(field::arguments_hash)) {
     return fail(Code::approval_edited,
                 "this call was approved with changed arguments; `aetheris trace` shows who changed "
                 "them and what was sent");
   }
-  const bool same = is_question_wait_key(key) ? is_same_answer(request, closed.payload)
+  const bool same = is_question_wait_key(key) ? is_same_answer(signal, closed.payload)
                                               : closed.payload == payload;
   const bool delivered = closed.outcome == "signalled" || closed.outcome == "approved" ||
                          closed.outcome == "edited" || closed.outcome == "rejected";
   return Value::object({{"applied", delivered && same},
-                        {"correlation_key", key},
+                        {field::correlation_key, key},
                         {"delivered", delivered},
                         {"duplicate", true},
-                        {"outcome", closed.outcome},
-                        {"payload", closed.payload}});
+                        {field::outcome, closed.outcome},
+                        {field::payload, closed.payload}});
 }
 
 // The key with which a wait of the plan will open; "" = not known yet.
@@ -88,8 +89,7 @@ std::string expected_wait_key(const State& state, const Node& node, Work& work) 
 
 // An early answer to a human wait must be a decision. If the plan cannot tell yet which wait has
 // this key, the signal is kept, and listed as undelivered if no wait takes it.
-Status check_early_signal(const State& state, const ControlRequest& request,
-                          const std::string& key) {
+Status check_early_signal(const State& state, const SignalRequest& signal, const std::string& key) {
   if (!state.plan) return {};
   Status refused;
   Work work = 0;
@@ -98,9 +98,9 @@ Status check_early_signal(const State& state, const ControlRequest& request,
     const StepPhase phase = state.steps[node.index].phase;
     const bool to_come = phase == StepPhase::blocked || phase == StepPhase::ready;
     if (node.kind != NodeKind::wait || node.wait_type != WaitType::human || !to_come) continue;
-    if (!request.wait_type.empty() && request.wait_type != to_text(node.wait_type)) continue;
+    if (!signal.wait_type.empty() && signal.wait_type != to_text(node.wait_type)) continue;
     if (expected_wait_key(state, node, work) != key) continue;
-    const auto outcome = outcome_of_answer(node, request.payload);
+    const auto outcome = outcome_of_answer(node, signal.payload);
     if (outcome) return {};
     refused = std::unexpected(outcome.error());
   }
@@ -110,7 +110,7 @@ Status check_early_signal(const State& state, const ControlRequest& request,
 // The kept signal for this key that the wait would take before the new one; nullptr =
 // none. The wait may ignore a kept one of another wait type, or one without a
 // decision if the new one has one.
-const BufferedMessage* buffered_signal_for(const State& state, const ControlRequest& request,
+const BufferedMessage* buffered_signal_for(const State& state, const SignalRequest& signal,
                                            const std::string& key) {
   const auto decides = [](const Value& payload) {
     const std::string_view decision = payload.text("decision");
@@ -119,15 +119,34 @@ const BufferedMessage* buffered_signal_for(const State& state, const ControlRequ
   const auto early = state.early_signals.find(key);
   if (early == state.early_signals.end()) return nullptr;
   const auto same = std::ranges::find_if(early->second, [&](const BufferedMessage& kept) {
-    return kept.wait_type == request.wait_type && !kept.erased &&
-           decides(kept.payload) == decides(request.payload);
+    return kept.wait_type == signal.wait_type && !kept.erased &&
+           decides(kept.payload) == decides(signal.payload);
   });
   return same == early->second.end() ? nullptr : &*same;
 }
 
+// The event that keeps a signal that arrived before its wait.
+AgentMessage buffered_event(const ControlRequest& request, const SignalRequest& signal) {
+  return {.by = none_if_empty(request.by),
+          .correlation_key = signal.correlation_key,
+          .message_id = request.id,
+          .payload = signal.payload,
+          .traceparent = none_if_empty(signal.traceparent),
+          .wait_type = none_if_empty(signal.wait_type)};
+}
+
+// The event that keeps a message.
+AgentMessage buffered_event(const ControlRequest& request, const MessageRequest& message) {
+  return {.by = none_if_empty(request.by),
+          .channel = message.channel,
+          .message_id = request.id,
+          .payload = message.payload,
+          .traceparent = none_if_empty(message.traceparent)};
+}
+
 // Keeps a signal until a wait opens with its key (SPEC §10).
 Result<AppliedRequest> buffer_early_signal(const State& state, const ControlRequest& request,
-                                           const std::string& key) {
+                                           const SignalRequest& signal, const std::string& key) {
   if (is_reserved_key(key)) {
     return fail(Code::wait_mismatch,
                 "keys of the form resolve/…, approval/… and input/…#n are reserved for the "
@@ -139,42 +158,42 @@ Result<AppliedRequest> buffer_early_signal(const State& state, const ControlRequ
   if (state.ending) {
     return fail(Code::wait_mismatch, "the job is ending: no wait will open any more");
   }
-  AE_TRY(check_early_signal(state, request, key));
-  const Value answer = Value::object({{"buffered", true}, {"correlation_key", key}});
-  if (const BufferedMessage* kept = buffered_signal_for(state, request, key)) {
-    const Value again = answer.with("duplicate", true).with("payload", kept->payload);
+  AE_TRY(check_early_signal(state, signal, key));
+  const Value answer = Value::object({{"buffered", true}, {field::correlation_key, key}});
+  if (const BufferedMessage* kept = buffered_signal_for(state, signal, key)) {
+    const Value again = answer.with("duplicate", true).with(field::payload, kept->payload);
     return AppliedRequest{.events = {},
-                          .answer = again.with("applied", kept->payload == request.payload)};
+                          .answer = again.with("applied", kept->payload == signal.payload)};
   }
   if (state.message_keys.contains(message_key({}, key, request.id))) {
     return AppliedRequest{.events = {}, .answer = answer.with("duplicate", true)};
   }
-  return AppliedRequest{.events = {buffered_event(request)}, .answer = answer};
+  return AppliedRequest{.events = {buffered_event(request, signal)}, .answer = answer};
 }
 
 // The arguments as edited by the approver; nullopt: unchanged.
 Result<std::optional<Value>> edited_arguments(const State& state, const Wait& wait,
-                                              const ControlRequest& request,
+                                              const SignalRequest& signal,
                                               std::string_view outcome) {
-  if (wait.approval && request.payload.find("arguments") != nullptr) {
+  if (wait.approval && signal.payload.find(field::arguments) != nullptr) {
     return fail(Code::input_invalid,
                 "a signal changes no arguments: `aetheris approve ID --arguments JSON`, or "
                 "\"arguments\" of POST /api/approvals/{id}");
   }
-  if (!request.arguments) return std::nullopt;
+  if (!signal.arguments) return std::nullopt;
   if (!wait.approval || outcome != "approved") {
     return fail(Code::input_invalid, "only a call that is approved can be given other arguments");
   }
   const Step& step = state.steps[wait.step];
-  if (!request.arguments->is_object()) {
+  if (!signal.arguments->is_object()) {
     return fail(Code::input_invalid,
                 "\"arguments\" must be an object: all of them, as they are to "
                 "be sent");
   }
-  if (canonical_exceeds(*request.arguments, kValueMax)) {
+  if (canonical_exceeds(*signal.arguments, kValueMax)) {
     return fail(Code::payload_too_large, "the arguments are longer than 16 MiB as canonical JSON");
   }
-  if (state.hash_of(*request.arguments) == step.approval->arguments_hash) {
+  if (state.hash_of(*signal.arguments) == step.approval->arguments_hash) {
     return std::nullopt;
   }
   if (step.call) {
@@ -182,15 +201,15 @@ Result<std::optional<Value>> edited_arguments(const State& state, const Wait& wa
                 "this call was sent before with the arguments that it has: approve or reject it");
   }
   const ToolPolicy& tool = state.tool_of(step);
-  if (tool.args_schema) AE_TRY(tool.args_schema->check(*request.arguments));
-  AE_TRY(check_recorded_args(tool.records, *request.arguments));
-  AE_ASSIGN(const PolicyDecision policy_decision, evaluate_policy(state, tool, *request.arguments));
+  if (tool.args_schema) AE_TRY(tool.args_schema->check(*signal.arguments));
+  AE_TRY(check_recorded_args(tool.records, *signal.arguments));
+  AE_ASSIGN(const PolicyDecision policy_decision, evaluate_policy(state, tool, *signal.arguments));
   if (policy_decision.action == PolicyAction::deny) {
     return fail(Code::denied,
                 "a policy denies the call with these arguments" +
                     (policy_decision.reason.empty() ? "" : ": " + policy_decision.reason));
   }
-  return request.arguments;
+  return signal.arguments;
 }
 
 // Why the process that applies this approval would not make the call; "" = it
@@ -226,38 +245,41 @@ std::string after_rejection(const State& state, const Step& step) {
 
 // The decision of an approver about a call; recorded with the end of the wait.
 DecisionRecorded approval_decision(const State& state, const Wait& wait,
-                                   const ControlRequest& request, const DecisionContext& context,
-                                   std::string_view outcome) {
+                                   const ControlRequest& request, const SignalRequest& signal,
+                                   const DecisionContext& context, std::string_view outcome) {
   const Step& step = state.steps[wait.step];
-  const bool edited = outcome == "edited";
-  std::vector<Member> answer{{"approval_id", step.approval->id},
-                             {"arguments_hash", step.approval->arguments_hash},
-                             {"command_id", step.id.text},
-                             {"tool", step.approval->tool}};
-  if (edited) {
-    answer[1].second = state.hash_of(*request.arguments);
-    answer.emplace_back("arguments", *request.arguments);
-    answer.emplace_back("edited_from", step.approval->arguments_hash);
+  const Approval& approval = *step.approval;
+  DecisionRecorded event{.at = context.now,
+                         .by = none_if_empty(request.by),
+                         .decision_id = decision_at(state, approval.id + "#answer"),
+                         .node_id = state.node_of(step).id,
+                         .reason = none_if_empty(signal.payload.text(field::note)),
+                         .state = outcome,
+                         .step_id = step.id};
+  if (outcome == "edited") {
+    return decision_event(ArgumentsEdited{.approval_id = DecisionId(approval.id),
+                                          .arguments = *signal.arguments,
+                                          .arguments_hash = state.hash_of(*signal.arguments),
+                                          .command_id = step.id,
+                                          .edited_from = approval.arguments_hash,
+                                          .tool = approval.tool},
+                          std::move(event));
   }
-  return {.at = context.now,
-          .by = none_if_empty(request.by),
-          .decision_id = decision_at(state, step.approval->id + "#answer"),
-          .kind = "approval",
-          .node_id = state.node_of(step).id,
-          .payload = Value::object(std::move(answer)),
-          .reason = none_if_empty(request.payload.text("note")),
-          .state = std::string(outcome),
-          .step_id = step.id};
+  return decision_event(ApprovalAnswered{.approval_id = DecisionId(approval.id),
+                                         .arguments_hash = approval.arguments_hash,
+                                         .command_id = step.id,
+                                         .tool = approval.tool},
+                        std::move(event));
 }
 
 }  // namespace
 
 WaitCompleted with_answer(WaitCompleted event, const ControlRequest& request,
-                          const Value& payload) {
+                          const SignalRequest& signal, const Value& payload) {
   event.by = none_if_empty(request.by);
   event.payload = payload;
   event.signal_id = none_if_empty(request.id);
-  event.traceparent = none_if_empty(request.traceparent);
+  event.traceparent = none_if_empty(signal.traceparent);
   return event;
 }
 
@@ -272,17 +294,6 @@ std::string message_key(std::string_view channel, std::string_view key, std::str
   name += '\0';
   name += id;
   return name;
-}
-
-EventBody buffered_event(const ControlRequest& request) {
-  AgentMessage event{.by = none_if_empty(request.by),
-                     .channel = request.channel,
-                     .message_id = request.id,
-                     .payload = request.payload,
-                     .traceparent = none_if_empty(request.traceparent),
-                     .wait_type = none_if_empty(request.wait_type)};
-  if (request.kind == ControlRequest::Kind::signal) event.correlation_key = request.correlation_key;
-  return event;
 }
 
 Result<std::string_view> outcome_of_answer(const Node& node, const Value& payload) {
@@ -306,24 +317,37 @@ const BufferedMessage* first_fitting_signal(const std::deque<BufferedMessage>& e
   return nullptr;
 }
 
+namespace {
+
+std::vector<EventBody> expire(const State& state, const ControlRequest& request,
+                              const SignalRequest& signal) {
+  const auto wait = find_named_wait(state, signal);
+  if (state.ending && wait != state.waits.end() && !wait->second.resolve) {
+    return {with_answer(wait_completed_event(state, wait->first, wait->second, "cancelled"),
+                        request, signal, signal.payload)};
+  }
+  const std::string& key = signal.correlation_key;
+  if (!signal.buffer || is_reserved_key(key) || key.empty() || key.size() > kKeyMax) return {};
+  if (state.message_keys.contains(message_key({}, key, request.id))) return {};
+  const auto closed = state.closed_waits.find(key);
+  if (closed != state.closed_waits.end() && closed->second.signal_id == request.id) return {};
+  return {buffered_event(request, signal)};
+}
+
+std::vector<EventBody> expire(const State& state, const ControlRequest& request,
+                              const MessageRequest& message) {
+  if (!state.ending) return {};
+  if (state.message_keys.contains(message_key(message.channel, {}, request.id))) return {};
+  return {buffered_event(request, message)};
+}
+
+std::vector<EventBody> expire(const State&, const ControlRequest&, const auto&) { return {}; }
+
+}  // namespace
+
 std::vector<EventBody> expire_request(const State& state, const ControlRequest& request) {
   if (is_terminal(state.status) || request.id.empty()) return {};
-  const bool signal = request.kind == ControlRequest::Kind::signal;
-  const auto wait = find_named_wait(state, request);
-  if (signal && state.ending && wait != state.waits.end() && !wait->second.resolve) {
-    return {with_answer(wait_completed_event(state, wait->first, wait->second, "cancelled"),
-                        request, request.payload)};
-  }
-  const std::string& key = request.correlation_key;
-  const bool early =
-      signal && request.buffer && !is_reserved_key(key) && !key.empty() && key.size() <= kKeyMax;
-  const bool late_message = request.kind == ControlRequest::Kind::message && state.ending;
-  if (!early && !late_message) return {};
-  if (state.message_keys.contains(message_key(request.channel, key, request.id))) return {};
-  const auto closed = state.closed_waits.find(key);
-  const bool was_delivered =
-      early && closed != state.closed_waits.end() && closed->second.signal_id == request.id;
-  return was_delivered ? std::vector<EventBody>() : std::vector<EventBody>{buffered_event(request)};
+  return std::visit([&](const auto& body) { return expire(state, request, body); }, request.body);
 }
 
 namespace {
@@ -349,38 +373,44 @@ const std::pair<const std::string, Wait>* receiving_wait(const State& state,
 }
 
 // The open wait that the request would answer; nullptr = none.
-const Wait* answered_wait(const State& state, const ControlRequest& request, Instant now) {
-  if (request.kind == ControlRequest::Kind::message) {
-    const auto* const first = receiving_wait(state, request.channel, now);
-    return first == nullptr ? nullptr : &first->second;
-  }
-  if (request.kind != ControlRequest::Kind::signal) return nullptr;
-  const auto wait = find_named_wait(state, request);
+const Wait* answered_wait(const State& state, const MessageRequest& message, Instant now) {
+  const auto* const first = receiving_wait(state, message.channel, now);
+  return first == nullptr ? nullptr : &first->second;
+}
+
+const Wait* answered_wait(const State& state, const SignalRequest& signal, Instant) {
+  const auto wait = find_named_wait(state, signal);
   const bool takes_signals = wait != state.waits.end() && wait->second.type != WaitType::message;
   return takes_signals ? &wait->second : nullptr;
 }
 
+const Wait* answered_wait(const State&, const auto&, Instant) { return nullptr; }
+
 }  // namespace
 
 Status check_not_expired(const State& state, const ControlRequest& request, Instant now) {
-  const Wait* const wait = answered_wait(state, request, now);
+  const Wait* const wait =
+      std::visit([&](const auto& body) { return answered_wait(state, body, now); }, request.body);
   if (wait == nullptr || !has_expired(*wait, now)) return {};
   return fail(Code::wait_expired, "no answer came in time: the wait expired at " +
                                       to_text(*wait->expires_at) + ", and job " + state.job.text +
                                       " continues without an answer as soon as a process runs it");
 }
 
-Result<AppliedRequest> apply_signal_request(const State& state, const ControlRequest& request,
-                                            const DecisionContext& context) {
-  AE_ASSIGN(const std::string key, named_wait_key(state, request));
+Result<AppliedRequest> apply_request(const State& state, const ControlRequest& request,
+                                     const SignalRequest& signal, const DecisionContext& context) {
+  if (answers_confirmation(state, signal))
+    return apply_confirmation_answer(state, request, signal, context);
+  AE_ASSIGN(const std::string key, named_wait_key(state, signal));
   if (auto closed = state.closed_waits.find(key);
       closed != state.closed_waits.end() && !key.starts_with("resolve/")) {
-    AE_ASSIGN(Value before, answer_for_closed_wait(state, key, closed->second, request));
+    AE_ASSIGN(Value before, answer_for_closed_wait(state, key, closed->second, signal));
     return AppliedRequest{.events = {}, .answer = std::move(before)};
   }
   if (is_terminal(state.status)) return fail(Code::job_terminal, "the job has ended");
   auto wait = state.waits.find(key);
-  if (wait == state.waits.end() && request.buffer) return buffer_early_signal(state, request, key);
+  if (wait == state.waits.end() && signal.buffer)
+    return buffer_early_signal(state, request, signal, key);
   const bool open = wait != state.waits.end() && !wait->second.resolve &&
                     wait->second.type != WaitType::timer &&
                     wait->second.type != WaitType::message && !state.ending;
@@ -389,53 +419,56 @@ Result<AppliedRequest> apply_signal_request(const State& state, const ControlReq
                                          "\"; `aetheris job " + state.job.text +
                                          "` lists its waits");
   }
-  if (!request.wait_type.empty() && request.wait_type != to_text(wait->second.type)) {
+  if (!signal.wait_type.empty() && signal.wait_type != to_text(wait->second.type)) {
     return fail(Code::wait_mismatch,
                 "the wait \"" + key + "\" is of type " + std::string(to_text(wait->second.type)));
   }
-  if (wait->second.question) return apply_question_answer(state, key, wait->second, request);
+  if (wait->second.question)
+    return apply_question_answer(state, key, wait->second, request, signal);
   AE_ASSIGN(std::string_view outcome,
-            outcome_of_answer(state.node_of(state.steps[wait->second.step]), request.payload));
-  AE_ASSIGN(const auto edited, edited_arguments(state, wait->second, request, outcome));
+            outcome_of_answer(state.node_of(state.steps[wait->second.step]), signal.payload));
+  AE_ASSIGN(const auto edited, edited_arguments(state, wait->second, signal, outcome));
   if (edited) outcome = "edited";
   AppliedRequest applied;
   if (wait->second.approval) {
-    applied.events.push_back(approval_decision(state, wait->second, request, context, outcome));
+    applied.events.push_back(
+        approval_decision(state, wait->second, request, signal, context, outcome));
   }
   applied.events.emplace_back(
-      with_answer(wait_completed_event(state, wait->first, wait->second, outcome), request,
-                  edited ? recorded_answer(state, request) : request.payload));
-  applied.answer =
-      Value::object({{"correlation_key", key}, {"delivered", true}, {"outcome", outcome}});
+      with_answer(wait_completed_event(state, wait->first, wait->second, outcome), request, signal,
+                  edited ? recorded_answer(state, signal) : signal.payload));
+  applied.answer = Value::object(
+      {{field::correlation_key, key}, {"delivered", true}, {field::outcome, outcome}});
   if (outcome == "rejected") {
     applied.answer =
         applied.answer.with("then", after_rejection(state, state.steps[wait->second.step]));
   }
   if (const std::string why = unused_approval_reason(state, wait->second, context, outcome);
       !why.empty()) {
-    applied.answer = applied.answer.with("applied", false).with("reason", why);
+    applied.answer = applied.answer.with("applied", false).with(field::reason, why);
   }
   return applied;
 }
 
 // Messages are kept in order of arrival; the longest open wait for the channel gets it at once.
-Result<AppliedRequest> apply_message_request(const State& state, const ControlRequest& request,
-                                             const DecisionContext& context) {
-  if (request.channel.empty() || request.channel.size() > 256) {
+Result<AppliedRequest> apply_request(const State& state, const ControlRequest& request,
+                                     const MessageRequest& message,
+                                     const DecisionContext& context) {
+  if (message.channel.empty() || message.channel.size() > 256) {
     return fail(Code::input_invalid, "a channel has 1 to 256 bytes");
   }
   AppliedRequest applied;
-  applied.answer =
-      Value::object({{"accepted", true}, {"channel", request.channel}, {"message_id", request.id}});
-  if (state.message_keys.contains(message_key(request.channel, {}, request.id))) {
+  applied.answer = Value::object(
+      {{"accepted", true}, {field::channel, message.channel}, {field::message_id, request.id}});
+  if (state.message_keys.contains(message_key(message.channel, {}, request.id))) {
     applied.answer = applied.answer.with("duplicate", true);
     return applied;
   }
   if (is_terminal(state.status)) return fail(Code::job_terminal, "the job has ended");
   if (state.ending) return fail(Code::job_terminal, "the job is ending");
-  applied.events.push_back(buffered_event(request));
+  applied.events.push_back(buffered_event(request, message));
   // The payload is in the message event.
-  if (const auto* const first = receiving_wait(state, request.channel, context.now)) {
+  if (const auto* const first = receiving_wait(state, message.channel, context.now)) {
     WaitCompleted delivered = wait_completed_event(state, first->first, first->second, "signalled");
     delivered.signal_id = request.id;
     applied.events.emplace_back(std::move(delivered));
@@ -443,7 +476,8 @@ Result<AppliedRequest> apply_message_request(const State& state, const ControlRe
   return applied;
 }
 
-Result<AppliedRequest> apply_pause_request(const State& state, const ControlRequest& request) {
+Result<AppliedRequest> apply_request(const State& state, const ControlRequest& request,
+                                     const PauseRequest& pause, const DecisionContext&) {
   if (is_terminal(state.status) || state.ending) {
     return fail(Code::job_terminal,
                 is_terminal(state.status)
@@ -455,17 +489,18 @@ Result<AppliedRequest> apply_pause_request(const State& state, const ControlRequ
   AppliedRequest applied;
   applied.answer = Value::object({{"pause_requested", true}});
   if (!state.pause_request) {
-    applied.events.emplace_back(JobPauseRequested{.by = none_if_empty(request.by),
-                                                  .reason = none_if_empty(request.reason)});
+    applied.events.emplace_back(
+        JobPauseRequested{.by = none_if_empty(request.by), .reason = none_if_empty(pause.reason)});
   }
   if (state.status == JobStatus::queued || state.status == JobStatus::waiting) {
-    applied.events.push_back(paused_event(request.reason));
+    applied.events.push_back(paused_event(pause.reason));
     applied.answer = Value::object({{"paused", true}});
   }
   return applied;
 }
 
-Result<AppliedRequest> apply_resume_request(const State& state, const ControlRequest& request) {
+Result<AppliedRequest> apply_request(const State& state, const ControlRequest& request,
+                                     const ResumeRequest&, const DecisionContext&) {
   if (is_terminal(state.status)) {
     return fail(Code::job_terminal,
                 "the job has ended (" + std::string(to_text(state.status)) + ")");
@@ -491,34 +526,6 @@ Result<AppliedRequest> apply_resume_request(const State& state, const ControlReq
   }
   return fail(Code::not_paused,
               "the job is not paused: it is " + std::string(to_text(state.status)));
-}
-
-bool is_handled(const State& state, const ControlRequest& request) {
-  if (state.message_keys.contains(
-          message_key(request.channel, request.correlation_key, request.id))) {
-    return true;
-  }
-  switch (request.kind) {
-    case ControlRequest::Kind::signal:
-    // The resolution names a call; the key of its wait may have a number appended.
-    case ControlRequest::Kind::resolve:
-      return !request.id.empty() &&
-             std::ranges::any_of(state.closed_waits, [&](const auto& closed) {
-               return closed.second.signal_id == request.id && closed.second.outcome != "cancelled";
-             });
-    case ControlRequest::Kind::cancel:
-      return state.status == JobStatus::cancelled;
-    case ControlRequest::Kind::resume:
-      return !state.pause_request && !is_blocked(state.status);
-    case ControlRequest::Kind::plan:
-      return state.plan_number > 0 &&
-             state.plan->hash == plan_hash(request.payload["task_graph"]) &&
-             kept_results(state, request.payload["drop"]).empty();
-    case ControlRequest::Kind::budget:
-      return is_budget_granted(state, request.payload);
-    default:
-      return false;
-  }
 }
 
 }  // namespace ae::engine

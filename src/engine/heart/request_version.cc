@@ -1,33 +1,31 @@
 // A request with the versions that a process offers: resumes jobs that wait
 // for them (SPEC §12, §6).
 #include "engine/heart/request.h"
+#include "log/park_until.h"
 
 namespace ae::engine {
 
 // Also for a job that waits for no version: then there is nothing to write.
-Result<AppliedRequest> apply_version_offer(const State& state, const ControlRequest& request,
-                                           const DecisionContext& context) {
+Result<AppliedRequest> apply_request(const State& state, const ControlRequest& request,
+                                     const VersionRequest&, const DecisionContext& context) {
   AppliedRequest applied;
   applied.answer = Value::object({{"resumed", false}});
   if (state.status != JobStatus::parked || has_wrong_version(state, context)) return applied;
   const std::string by = request.by.empty() ? std::string(kRuntimeActor) : request.by;
   if (state.awaits_version()) {
     applied.events.emplace_back(JobResumed{.by = by});
-  } else if (state.parked_until == "resolve") {
+  } else if (state.parked_until == park_until::kResolve) {
     for (const std::string& key : unknown_calls_to_resend(state, context)) {
       const Wait& wait = state.waits.at(key);
       const Step& step = state.steps[wait.step];
-      applied.events.emplace_back(DecisionRecorded{
-          .at = context.now,
-          .by = by,
-          .decision_id = decision_at(state, state.path_of(step) + "#" + key),
-          .kind = "in_doubt",
-          .node_id = state.node_of(step).id,
-          .payload = Value::object(
-              {{"idempotency_key", state.key_of(step).text}, {"resolution", "resend"}}),
-          .reason = "its tool is offered again as it was (" + step.call->tool_version + ")",
-          .state = "resend",
-          .step_id = step.id});
+      applied.events.emplace_back(decision_event(
+          ResendDecided{.idempotency_key = state.key_of(step), .resolution = "resend"},
+          {.at = context.now,
+           .by = by,
+           .decision_id = decision_at(state, state.path_of(step) + "#" + key),
+           .node_id = state.node_of(step).id,
+           .reason = "its tool is offered again as it was (" + step.call->tool_version + ")",
+           .step_id = step.id}));
       applied.events.emplace_back(wait_completed_event(state, key, wait, "cancelled"));
     }
   }

@@ -49,7 +49,7 @@ void expect_proved(const JobFixture& job) {
   EXPECT_EQ(state_view(job.folded(job.log.size())), state_view(job.state));
 }
 
-AE_TEST("result/one that keeps its schema is recorded with the schema that it was judged by") {
+AE_TEST("result/a valid result is recorded with the hash of its schema") {
   JobFixture job = calling("make");
   job.claim().ok("a", "{'id':7}");
   EXPECT_EQ(job.status(), "completed");
@@ -58,8 +58,7 @@ AE_TEST("result/one that keeps its schema is recorded with the schema that it wa
   expect_proved(job);
 }
 
-AE_TEST(
-    "result/one that breaks its schema has happened, fails its node, and is never tried again") {
+AE_TEST("result/a result that violates its schema fails the node and is never retried") {
   JobFixture job = calling("make");
   job.claim().ok("a", "{'id':'seven'}");
   EXPECT_EQ(job.status(), "failed");
@@ -80,7 +79,7 @@ AE_TEST(
   expect_proved(job);
 }
 
-AE_TEST("result/what stands for a long one is short, and whole characters") {
+AE_TEST("result/the summary of a long result is short and cut at a character boundary") {
   JobFixture job = calling("make");
   std::string name;
   for (int i = 0; i < 400; ++i) name += "\u00e4";
@@ -94,7 +93,7 @@ AE_TEST("result/what stands for a long one is short, and whole characters") {
   EXPECT_EQ(summary["size"], Value(std::uint64_t{canonical(result).size()}));
 }
 
-AE_TEST("result/a job whose call broke its schema undoes it") {
+AE_TEST("result/a call whose result violates its schema is compensated") {
   JobFixture job = calling("undone");
   job.claim().ok("a", "null");
   EXPECT_EQ(job.last<NodeFinished>().result_type, "compensatable_failure");
@@ -107,7 +106,7 @@ AE_TEST("result/a job whose call broke its schema undoes it") {
   expect_proved(job);
 }
 
-AE_TEST("result/an item of a map is judged like a node") {
+AE_TEST("result/an item of a map is validated like a node") {
   JobFixture job(
       "[{'id':'m','kind':'map','over':'${ .input }','max_parallel':8,'on_item_error':'collect',"
       "'do':{'tool':'make','args':{'n':'${ .item }'}}}]",
@@ -120,7 +119,7 @@ AE_TEST("result/an item of a map is judged like a node") {
   expect_proved(job);
 }
 
-AE_TEST("result/what is caught up from the effect store was judged when it was seen") {
+AE_TEST("result/a result imported from the effect store is recorded as if received") {
   for (const char* result : {"{'id':1}", "{'id':'x'}"}) {
     const Outcome outcome{.kind = OutcomeKind::success, .result = json(result)};
     JobFixture seen = calling("make");
@@ -141,7 +140,7 @@ AE_TEST("result/what is caught up from the effect store was judged when it was s
   }
 }
 
-AE_TEST("result/one that comes after a person has spoken is late, and judged") {
+AE_TEST("result/a late result is marked as late and validated") {
   JobFixture job = calling("pay");
   job.claim().unknown("a");
   const SentTry sent = sent_try_of(job.state, job.step("a"));
@@ -158,8 +157,7 @@ AE_TEST("result/one that comes after a person has spoken is late, and judged") {
   expect_proved(open);
 }
 
-AE_TEST(
-    "result/what a person says that a call gave is held to the schema: nothing is written else") {
+AE_TEST("result/the result of an operator must match the schema, else nothing is written") {
   JobFixture job = calling("pay");
   job.claim().unknown("a");
   const std::size_t before = job.log.size();
@@ -167,10 +165,10 @@ AE_TEST(
     EXPECT_EQ(job.resolve("a", "happened", wrong).refused, Code::input_invalid) << wrong;
   }
   EXPECT_EQ(job.resolve("a", "happened").refused, Code::input_invalid);
-  ControlRequest request{.kind = ControlRequest::Kind::resolve,
-                         .idempotency_key = job.state.key_of(job.step("a")).text,
-                         .resolution = "happened"};
-  request.result = json("{'id':'x'}");
+  const ControlRequest request{
+      .body = ResolveRequest{.idempotency_key = job.state.key_of(job.step("a")).text,
+                             .resolution = "happened",
+                             .result = json("{'id':'x'}")}};
   const auto refused = apply_request(job.state, request, job.context());
   ASSERT_FALSE(refused);
   EXPECT_NE(refused.error().message.find("/id"), std::string::npos) << refused.error().message;
@@ -181,7 +179,7 @@ AE_TEST(
   expect_proved(job);
 }
 
-AE_TEST("result/what a person says of a call that is still open closes it, and says so") {
+AE_TEST("result/resolving an open call closes it with source person") {
   JobFixture job = calling("pay");
   job.claim().crash();
   ASSERT_EQ(job.status(), "parked");
@@ -190,7 +188,7 @@ AE_TEST("result/what a person says of a call that is still open closes it, and s
   expect_proved(job);
 }
 
-AE_TEST("result/a probe that says what the call cannot have given leaves it in doubt") {
+AE_TEST("result/a probe with an invalid result leaves the call unknown") {
   // First the result that it names breaks the call's schema, then its own answer breaks its own.
   for (const char* answer : {"{'charge':{'id':'x'}}", "[1]"}) {
     JobFixture job = calling("buy");
@@ -213,8 +211,7 @@ AE_TEST("result/a probe that says what the call cannot have given leaves it in d
   expect_proved(good);
 }
 
-AE_TEST(
-    "result/verify finds one that breaks the plan's schema, or another schema than the plan's") {
+AE_TEST("result/verify detects a result that violates its schema and a changed schema hash") {
   const auto ok_with = []<class E>(const JobFixture& job, void (*change)(E&)) {
     VerifyInput input;
     input.job = job.state.job;
@@ -235,7 +232,7 @@ AE_TEST(
       ok_with(resolved, +[](CommandCommitted& event) { event.result = json("{'id':'x'}"); }));
 }
 
-AE_TEST("plan/a schema of results is compiled with the plan, and a model has none") {
+AE_TEST("plan/a result schema is compiled with the plan, and a model may not have one") {
   const auto compiles = [](std::string_view more) {
     return Plan::compile(graph("[{'id':'a','kind':'tool','tool':'t'}]",
                                "{'tools':{'t':{" + std::string(more) + "}}}"))

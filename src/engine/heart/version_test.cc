@@ -22,7 +22,7 @@ JobFixture mismatched(std::string_view nodes = kOne, std::string_view more = kSt
   return job;
 }
 
-AE_TEST("versions/a strict job parks where another version is offered, and calls nothing") {
+AE_TEST("versions/a strict job parks under another version and calls nothing") {
   JobFixture job = mismatched();
   ASSERT_EQ(job.status(), "parked") << job.log_text();
   EXPECT_EQ(job.sent.size(), 0u);
@@ -31,7 +31,7 @@ AE_TEST("versions/a strict job parks where another version is offered, and calls
   EXPECT_TRUE(job.state.awaits_version());
 }
 
-AE_TEST("versions/a warn job, and a route job that was claimed, go on under another version") {
+AE_TEST("versions/warn jobs and claimed route jobs continue under another version") {
   for (const std::string_view more : {"{}", "{'versions': {'policy': 'route'}}"}) {
     JobFixture job = mismatched(kOne, more);
     EXPECT_EQ(job.status(), "running");
@@ -39,7 +39,7 @@ AE_TEST("versions/a warn job, and a route job that was claimed, go on under anot
   }
 }
 
-AE_TEST("versions/a process of the right version ends the park, and no other act does") {
+AE_TEST("versions/only a process of the right version ends the park") {
   JobFixture job = mismatched();
   EXPECT_EQ(job.resume().refused, Code::not_paused);
   EXPECT_NE(job.refusal.find("until `version`"), std::string::npos) << job.refusal;
@@ -49,14 +49,14 @@ AE_TEST("versions/a process of the right version ends the park, and no other act
   EXPECT_EQ(job.offer().reply["resumed"], Value(true));
   EXPECT_EQ(job.status(), "queued");
   EXPECT_EQ(job.last<JobResumed>().by, "worker-2");
-  EXPECT_EQ(job.offer().reply["resumed"], Value(false)) << "it is told once";
+  EXPECT_EQ(job.offer().reply["resumed"], Value(false)) << "it resumes only once";
   EXPECT_EQ(job.count(EventType::job_resumed), 1u);
   EXPECT_EQ(job.claim().ok("a").status(), "completed");
   EXPECT_TRUE(
       verify({.job = job.state.job, .events = job.log}, uncached_plan_source()).state_machine.ok);
 }
 
-AE_TEST("versions/a parked strict job is cancelled, and fails at its deadline") {
+AE_TEST("versions/a parked strict job can be cancelled and fails at its deadline") {
   EXPECT_EQ(mismatched().cancel().status(), "cancelled");
   JobFixture job(kOne, {.more = kStrict, .deadline = 1h});
   job.claims_when_free = false;
@@ -68,7 +68,7 @@ AE_TEST("versions/a parked strict job is cancelled, and fails at its deadline") 
   EXPECT_EQ(job.sent.size(), 0u);
 }
 
-AE_TEST("versions/another plan lets a parked strict job go on, as that plan says") {
+AE_TEST("versions/a new plan frees a parked strict job and sets its version policy") {
   JobFixture job = mismatched();
   EXPECT_FALSE(job.replan(compiled(graph(kOne, "{'versions': {'policy': 'route'}}"))).refused);
   EXPECT_EQ(job.status(), "queued") << job.log_text();
@@ -79,7 +79,7 @@ AE_TEST("versions/another plan lets a parked strict job go on, as that plan says
   EXPECT_EQ(still.claim().status(), "parked") << "it is strict again";
 }
 
-AE_TEST("versions/a call that an earlier process left open stays so while a strict job is parked") {
+AE_TEST("versions/an open call stays open while a strict job is parked") {
   JobFixture job(kOne, {.more = kStrict});
   job.claims_when_free = false;
   job.claim();
@@ -95,7 +95,7 @@ AE_TEST("versions/a call that an earlier process left open stays so while a stri
   EXPECT_EQ(job.ok("a").status(), "completed");
 }
 
-AE_TEST("versions/a strict job does not park while a call of its own attempt is live") {
+AE_TEST("versions/a strict job does not park while its own calls are in flight") {
   JobFixture job(
       "[{'id':'a', 'kind':'tool', 'tool':'pay'}, {'id':'b', 'kind':'tool', 'tool':'put'},"
       " {'id':'c', 'kind':'tool', 'tool':'put', 'needs':['a', 'b']}]",
@@ -116,7 +116,7 @@ AE_TEST("versions/a strict job does not park while a call of its own attempt is 
   EXPECT_EQ(job.ok("c").status(), "completed");
 }
 
-AE_TEST("versions/a strict job undoes nothing under another version") {
+AE_TEST("versions/a strict job is not compensated under another version") {
   JobFixture job(
       "[{'id':'a', 'kind':'tool', 'tool':'buy'}, {'id':'w', 'kind':'wait', 'needs':['a'],"
       " 'wait':{'type':'signal','key':'k'}}]",
@@ -135,7 +135,7 @@ AE_TEST("versions/a strict job undoes nothing under another version") {
   ASSERT_EQ(job.sent.size(), 2u) << job.log_text();
 }
 
-AE_TEST("versions/a trace shows under which other version a process held the job") {
+AE_TEST("versions/the trace shows the other version under which a process ran the job") {
   JobFixture job(kOne);
   job.add({event_of(
       EventType::version_mismatched,
@@ -162,8 +162,7 @@ JobFixture changed(std::string_view tool) {
   return job;
 }
 
-AE_TEST(
-    "versions/a call that a changed tool did not send again is sent when the tool is as it was") {
+AE_TEST("versions/a call held back by a changed tool is sent when the original tool returns") {
   for (const std::string_view tool : {"once", "look"}) {
     JobFixture job = changed(tool);
     ASSERT_EQ(job.status(), "parked") << job.log_text();
@@ -185,7 +184,7 @@ AE_TEST(
   }
 }
 
-AE_TEST("versions/a call in doubt for another reason waits for a person, whatever is offered") {
+AE_TEST("versions/a call that is unknown for another reason still needs an operator") {
   JobFixture pays("[{'id':'a', 'kind':'tool', 'tool':'pay'}]");
   pays.claims_when_free = false;
   EXPECT_EQ(pays.claim().crash().offer().reply["resumed"], Value(false));
@@ -203,8 +202,7 @@ AE_TEST("versions/a call in doubt for another reason waits for a person, whateve
   EXPECT_EQ(answered.sent.size(), 1u);
 }
 
-AE_TEST(
-    "versions/a tool that changes again before the job is claimed leaves the call to a person") {
+AE_TEST("versions/a tool that changes again before the claim leaves the call to an operator") {
   JobFixture job = changed("once");
   const std::vector<std::string> other = job.versions;
   job.versions.clear();

@@ -16,7 +16,7 @@ std::string wait(std::string_view members) {
 
 // ---------------------------------------------------------------- signals
 
-AE_TEST("wait/a signal completes it, its payload is the result") {
+AE_TEST("wait/a signal completes the wait with its payload") {
   JobFixture job(kSignal);
   job.claim();
   EXPECT_EQ(job.status(), "waiting");
@@ -28,14 +28,14 @@ AE_TEST("wait/a signal completes it, its payload is the result") {
   EXPECT_EQ(job.state.result, json("{'w':{'yes':1}}"));
 }
 
-AE_TEST("wait/a signalled job is free to be claimed") {
+AE_TEST("wait/a job that received a signal can be claimed") {
   JobFixture job(kSignal);
   job.claim();
   job.claims_when_free = false;
   EXPECT_EQ(job.signal("k").status(), "queued");
 }
 
-AE_TEST("wait/a busy job takes a signal for an open wait at once") {
+AE_TEST("wait/a running job applies a signal for an open wait at once") {
   JobFixture job(R"([{'id':'a', 'kind':'tool', 'tool':'put'},
                    {'id':'w', 'kind':'wait', 'wait':{'type':'signal', 'key':'k'}}])");
   job.claim().signal("k", "1");
@@ -43,7 +43,7 @@ AE_TEST("wait/a busy job takes a signal for an open wait at once") {
   EXPECT_EQ(job.ok("a", "2").state.result, json("{'a':2,'w':1}"));
 }
 
-AE_TEST("wait/a second signal is a duplicate and is shown the first") {
+AE_TEST("wait/a second signal is a duplicate and returns the first") {
   JobFixture job(R"([{'id':'w', 'kind':'wait', 'wait':{'type':'signal', 'key':'k'}},
                    {'id':'v', 'kind':'wait', 'wait':{'type':'signal', 'key':'l'}}])");
   job.claim().signal("k", "1");
@@ -57,14 +57,14 @@ AE_TEST("wait/a second signal is a duplicate and is shown the first") {
   EXPECT_EQ(job.log.size(), events);
 }
 
-AE_TEST("wait/a duplicate is known also after the job has ended") {
+AE_TEST("wait/a duplicate is recognized after the job has ended") {
   JobFixture job(kSignal);
   job.claim().signal("k", "1").signal("k", "1");
   EXPECT_EQ(job.refused, std::nullopt);
   EXPECT_EQ(job.reply["duplicate"], Value(true));
 }
 
-AE_TEST("wait/a signal nobody waits for is a mismatch and writes nothing") {
+AE_TEST("wait/a signal without a matching wait is wait_mismatch and writes nothing") {
   JobFixture job(kSignal);
   job.claim();
   const std::size_t events = job.log.size();
@@ -75,13 +75,13 @@ AE_TEST("wait/a signal nobody waits for is a mismatch and writes nothing") {
   EXPECT_EQ(job.signal("k", "1", "signal").refused, std::nullopt);
 }
 
-AE_TEST("wait/a signal to a job that ended is job_terminal") {
+AE_TEST("wait/a signal to an ended job returns job_terminal") {
   JobFixture job(kSignal);
   job.claim().cancel();
   EXPECT_EQ(job.signal("other").refused, Code::job_terminal);
 }
 
-AE_TEST("wait/a signal that a cancel overtook was not delivered") {
+AE_TEST("wait/a signal after a cancel is reported as not applied") {
   JobFixture job(kSignal);
   job.claim().cancel().signal("k", "null");
   EXPECT_EQ(job.reply["duplicate"], Value(true));
@@ -89,13 +89,13 @@ AE_TEST("wait/a signal that a cancel overtook was not delivered") {
   EXPECT_EQ(job.reply["outcome"], "cancelled");
 }
 
-AE_TEST("wait/without a key it has its step_id") {
+AE_TEST("wait/a wait without a key uses its step_id") {
   JobFixture job(wait("'type':'webhook'"));
   job.claim();
   EXPECT_TRUE(job.state.waits.contains(job.step("w").id.text));
 }
 
-AE_TEST("wait/a key names one wait of a job for ever") {
+AE_TEST("wait/a correlation key cannot be used twice in a job") {
   JobFixture job(R"([{'id':'w', 'kind':'wait', 'wait':{'type':'signal', 'key':'k'}},
                    {'id':'v', 'kind':'wait', 'needs':['w'], 'wait':{'type':'signal', 'key':'k'}}])");
   job.claim().signal("k");
@@ -110,14 +110,14 @@ AE_TEST("wait/two waits that open together cannot share a key") {
   EXPECT_EQ(job.last<JobFailed>().node_id, "v");
 }
 
-AE_TEST("wait/the runtime's own keys cannot be taken") {
+AE_TEST("wait/keys of the runtime are reserved") {
   for (const std::string_view key : {"resolve/x", "approval/x"}) {
     JobFixture job(wait("'type':'signal', 'key':'" + std::string(key) + "'"));
     EXPECT_EQ(job.claim().state.error->code, "correlation_key_reused");
   }
 }
 
-AE_TEST("wait/a key is computed, and must be a text") {
+AE_TEST("wait/a key may be computed and must be a string") {
   JobFixture job(wait("'type':'signal', 'key':'order-${ .input.n }'"), {.input = "{'n':5}"});
   job.claim();
   EXPECT_TRUE(job.state.waits.contains("order-5"));
@@ -127,7 +127,7 @@ AE_TEST("wait/a key is computed, and must be a text") {
 
 // ---------------------------------------------------------------- timers and expiry
 
-AE_TEST("timer/fires once, late rather than early") {
+AE_TEST("timer/a timer fires once and never early") {
   JobFixture job(wait("'type':'timer', 'for':'90s'"));
   job.claim();
   EXPECT_EQ(job.status(), "waiting");
@@ -142,7 +142,7 @@ AE_TEST("timer/fires once, late rather than early") {
   EXPECT_EQ(job.last<TimerFired>().value.value, "2026-01-01T00:01:31.000000Z");
 }
 
-AE_TEST("timer/fires without a later one that is not due yet") {
+AE_TEST("timer/a timer fires without a later one that is not yet due") {
   JobFixture job(
       "[{'id':'a','kind':'wait','wait':{'type':'timer','for':'90s'}},"
       "{'id':'b','kind':'wait','wait':{'type':'timer','for':'90500ms'}}]");
@@ -153,13 +153,13 @@ AE_TEST("timer/fires without a later one that is not due yet") {
   EXPECT_EQ(job.count(EventType::timer_fired), 2u);
 }
 
-AE_TEST("timer/keeps its instant over a restart") {
+AE_TEST("timer/a timer keeps its due time after a restart") {
   JobFixture job(wait("'type':'timer', 'for':'90s'"));
   job.claim().reload();
   EXPECT_EQ(job.state.next_due(), job.now + 90s);
 }
 
-AE_TEST("timer/until an instant, also one that has passed") {
+AE_TEST("timer/a timer waits until an instant and fires at once if it has passed") {
   JobFixture job(wait("'type':'timer', 'until':'2026-01-02T00:00:00Z'"));
   EXPECT_EQ(job.claim().status(), "waiting");
   EXPECT_EQ(job.after(24h).status(), "completed");
@@ -167,18 +167,18 @@ AE_TEST("timer/until an instant, also one that has passed") {
   EXPECT_EQ(past.claim().run_until_idle().status(), "completed");
 }
 
-AE_TEST("timer/a computed span that is none fails the node") {
+AE_TEST("timer/an invalid computed duration fails the node") {
   JobFixture job(wait("'type':'timer', 'for':'${ .input }'"), {.input = "'soon'"});
   EXPECT_EQ(job.claim().state.error->code, "expression_failed");
 }
 
-AE_TEST("timer/cannot be signalled") {
+AE_TEST("timer/a timer cannot be signalled") {
   JobFixture job(wait("'type':'timer', 'for':'90s'"));
   job.claim().signal(job.step("w").id.text);
   EXPECT_EQ(job.refused, Code::wait_mismatch);
 }
 
-AE_TEST("expiry/fails the node") {
+AE_TEST("expiry/an expired wait fails the node") {
   JobFixture job(wait("'type':'signal', 'key':'k', 'expires':'1h'"));
   job.claim().after(1h);
   EXPECT_EQ(job.status(), "failed");
@@ -186,13 +186,13 @@ AE_TEST("expiry/fails the node") {
   EXPECT_EQ(job.last<WaitCompleted>().outcome, "timed_out");
 }
 
-AE_TEST("expiry/or goes on") {
+AE_TEST("expiry/an expired wait with on_expire: continue completes as timed out") {
   JobFixture job(wait("'type':'signal', 'key':'k', 'expires':'1h', 'on_expire':'continue'"));
   job.claim().after(1h);
   EXPECT_EQ(job.state.result, json("{'w':{'timed_out':true}}"));
 }
 
-AE_TEST("expiry/loses to a signal that came before it") {
+AE_TEST("expiry/a signal before the expiry completes the wait") {
   JobFixture job(wait("'type':'signal', 'key':'k', 'expires':'1h'"));
   job.claim().signal("k", "1").after(1h);
   EXPECT_EQ(job.state.result, json("{'w':1}"));
@@ -200,7 +200,7 @@ AE_TEST("expiry/loses to a signal that came before it") {
 
 // ---------------------------------------------------------------- job_waiting
 
-AE_TEST("blocked/the first open wait fills the single fields, all stand in waits") {
+AE_TEST("blocked/job_waiting describes the first open wait and lists all of them") {
   JobFixture job(R"([{'id':'v', 'kind':'wait', 'wait':{'type':'timer', 'for':'1h'}},
                    {'id':'w', 'kind':'wait', 'wait':{'type':'signal', 'key':'a', 'expires':'2h'}}])");
   job.claim();
@@ -210,7 +210,7 @@ AE_TEST("blocked/the first open wait fills the single fields, all stand in waits
   EXPECT_EQ(event.waits.size(), 2u);
 }
 
-AE_TEST("blocked/it says why, and where whoever resumes the job finds it") {
+AE_TEST("blocked/job_waiting has the reason and the resumption context") {
   constexpr std::pair<const char*, const char*> kReasons[] = {
       {"{'type':'timer','for':'1h'}", "timer_pending"},
       {"{'type':'human','key':'k'}", "human_answer_required"},
@@ -233,7 +233,7 @@ AE_TEST("blocked/it says why, and where whoever resumes the job finds it") {
   EXPECT_EQ(job.claim().last<JobWaiting>().reason, "approval_required");
 }
 
-AE_TEST("blocked/a job with a call in doubt and a wait is waiting, not parked") {
+AE_TEST("blocked/a job with an unknown call and an open wait is waiting, not parked") {
   JobFixture job(R"([{'id':'a', 'kind':'tool', 'tool':'pay'},
                    {'id':'w', 'kind':'wait', 'wait':{'type':'signal', 'key':'k'}}])");
   job.claim().times_out("a");
@@ -244,7 +244,7 @@ AE_TEST("blocked/a job with a call in doubt and a wait is waiting, not parked") 
   EXPECT_EQ(job.resolve("a", "happened").status(), "completed");
 }
 
-AE_TEST("blocked/one of several waits wakes the job, the rest blocks it again") {
+AE_TEST("blocked/a completed wait wakes the job, and the remaining waits block it again") {
   JobFixture job(R"([{'id':'v', 'kind':'wait', 'wait':{'type':'signal', 'key':'a'}},
                    {'id':'w', 'kind':'wait', 'wait':{'type':'signal', 'key':'b'}}])");
   job.claim().signal("b", "2");
@@ -253,7 +253,7 @@ AE_TEST("blocked/one of several waits wakes the job, the rest blocks it again") 
   EXPECT_EQ(job.signal("a", "1").state.result, json("{'v':1,'w':2}"));
 }
 
-AE_TEST("blocked/one of several calls in doubt is answered, the job parks for the rest") {
+AE_TEST("blocked/after one of several unknown calls is resolved the job parks for the rest") {
   JobFixture job(
       "[{'id':'a', 'kind':'tool', 'tool':'pay'}, {'id':'b', 'kind':'tool', 'tool':'pay'}]");
   job.claim().crash();
@@ -264,7 +264,7 @@ AE_TEST("blocked/one of several calls in doubt is answered, the job parks for th
   EXPECT_EQ(job.resolve("b", "happened", "2").state.result, json("{'a':1,'b':2}"));
 }
 
-AE_TEST("blocked/the words of a job_waiting stay few with very many waits") {
+AE_TEST("blocked/job_waiting lists at most 64 waits") {
   std::string nodes = "[";
   for (int i = 0; i < 300; ++i) {
     nodes += (i ? ",{'id':'w" : "{'id':'w") + std::to_string(i) +
@@ -278,7 +278,7 @@ AE_TEST("blocked/the words of a job_waiting stay few with very many waits") {
 
 // ---------------------------------------------------------------- deadline
 
-AE_TEST("deadline/ends a job that waits") {
+AE_TEST("deadline/a deadline ends a waiting job") {
   JobFixture job(kSignal, {.deadline = 1h});
   job.claim();
   EXPECT_EQ(job.state.next_due(), job.now + 1h);
@@ -288,7 +288,7 @@ AE_TEST("deadline/ends a job that waits") {
   EXPECT_EQ(job.last<WaitCompleted>().outcome, "cancelled");
 }
 
-AE_TEST("deadline/ends a job that is queued or parked") {
+AE_TEST("deadline/a deadline ends a queued or parked job") {
   JobFixture queued(kSignal, {.deadline = 1h});
   EXPECT_EQ(queued.after(1h).state.error->code, "deadline_exceeded");
   JobFixture parked("[{'id':'a', 'kind':'tool', 'tool':'pay'}]", {.deadline = 1h});
@@ -299,7 +299,7 @@ AE_TEST("deadline/ends a job that is queued or parked") {
   EXPECT_EQ(parked.state.final_in_doubt.size(), 1u);
 }
 
-AE_TEST("deadline/awaits the calls in flight and starts nothing") {
+AE_TEST("deadline/a deadline awaits the calls in flight and starts nothing") {
   JobFixture job(R"([{'id':'a', 'kind':'tool', 'tool':'pay'},
                    {'id':'b', 'kind':'tool', 'tool':'pay', 'needs':['a']}])",
                  {.deadline = 1h});
@@ -310,7 +310,7 @@ AE_TEST("deadline/awaits the calls in flight and starts nothing") {
   EXPECT_EQ(job.step("a").result_type, ResultType::side_effect_committed);
 }
 
-AE_TEST("deadline/nothing is scheduled past it, and it fires first") {
+AE_TEST("deadline/no timer is scheduled past the deadline, which fires first") {
   JobFixture job(wait("'type':'timer', 'for':'2h'"), {.deadline = 1h});
   job.claim();
   EXPECT_EQ(to_text(*job.last<WaitOpened>().due_at), "2026-01-01T01:00:00.000000Z");
@@ -322,7 +322,7 @@ AE_TEST("deadline/nothing is scheduled past it, and it fires first") {
 
 // ---------------------------------------------------------------- cancel
 
-AE_TEST("cancel/of a queued job ends it in the same commit") {
+AE_TEST("cancel/a cancel of a queued job ends it in the same commit") {
   JobFixture job(kSignal);
   job.cancel("enough");
   EXPECT_EQ(job.status(), "cancelled");
@@ -331,14 +331,14 @@ AE_TEST("cancel/of a queued job ends it in the same commit") {
   EXPECT_EQ(job.last<JobCancelled>().by, "someone");
 }
 
-AE_TEST("cancel/closes open waits") {
+AE_TEST("cancel/a cancel closes open waits") {
   JobFixture job(kSignal);
   job.claim().cancel();
   EXPECT_EQ(job.status(), "cancelled");
   EXPECT_EQ(job.last<WaitCompleted>().outcome, "cancelled");
 }
 
-AE_TEST("cancel/awaits what was sent") {
+AE_TEST("cancel/a cancel awaits the calls in flight") {
   JobFixture job(
       "[{'id':'a', 'kind':'tool', 'tool':'pay'}, {'id':'b', 'kind':'tool', 'tool':'pay'}]");
   job.claim().cancel();
@@ -351,7 +351,7 @@ AE_TEST("cancel/awaits what was sent") {
   EXPECT_TRUE(job.last<JobCancelled>().in_doubt.is_null());
 }
 
-AE_TEST("cancel/lists what stayed unknown") {
+AE_TEST("cancel/a cancel lists the calls that stay unknown") {
   JobFixture job(
       "[{'id':'a', 'kind':'tool', 'tool':'pay'}, {'id':'b', 'kind':'tool', 'tool':'put'}]");
   job.claim().cancel().times_out("a").times_out("b");
@@ -359,7 +359,7 @@ AE_TEST("cancel/lists what stayed unknown") {
   EXPECT_EQ(job.state.final_in_doubt.size(), 2u);
 }
 
-AE_TEST("cancel/of a job with calls in doubt closes and lists them") {
+AE_TEST("cancel/a cancel closes and lists unknown calls") {
   JobFixture job("[{'id':'a', 'kind':'tool', 'tool':'pay'}]");
   job.claim().crash().cancel();
   EXPECT_EQ(job.status(), "cancelled");
@@ -368,7 +368,7 @@ AE_TEST("cancel/of a job with calls in doubt closes and lists them") {
   EXPECT_EQ(job.state.final_in_doubt.items()[0], job.sent[0].key);
 }
 
-AE_TEST("cancel/after a crash closes the orphans") {
+AE_TEST("cancel/a cancel closes open calls after a crash") {
   JobFixture job("[{'id':'a', 'kind':'tool', 'tool':'put'}]");
   job.claim().cancel().crash();
   EXPECT_EQ(job.status(), "cancelled");
@@ -376,7 +376,7 @@ AE_TEST("cancel/after a crash closes the orphans") {
   EXPECT_EQ(job.state.final_in_doubt.size(), 1u);
 }
 
-AE_TEST("cancel/of a job that another process may still work for waits for its calls") {
+AE_TEST("cancel/a cancel waits for calls that another process may still make") {
   JobFixture job("[{'id':'a', 'kind':'tool', 'tool':'put'}]");
   job.owned = false;
   job.claim().cancel().crash();
@@ -385,7 +385,7 @@ AE_TEST("cancel/of a job that another process may still work for waits for its c
   EXPECT_EQ(job.after(*job.decide_again_at - job.now).status(), "cancelled");
 }
 
-AE_TEST("cancel/what a person said did not happen is not in doubt") {
+AE_TEST("cancel/a call resolved as not_happened is not listed as unknown") {
   JobFixture job("[{'id':'a', 'kind':'tool', 'tool':'pay'}]");
   job.claim().crash();
   job.waits_for_settling = true;
@@ -397,7 +397,7 @@ AE_TEST("cancel/what a person said did not happen is not in doubt") {
   EXPECT_TRUE(job.last<JobCancelled>().in_doubt.is_null());
 }
 
-AE_TEST("cancel/once is enough, and after the end it is job_terminal") {
+AE_TEST("cancel/a second cancel changes nothing, and after the end it is job_terminal") {
   JobFixture job("[{'id':'a', 'kind':'tool', 'tool':'pay'}]");
   job.claim().cancel().cancel();
   EXPECT_EQ(job.count(EventType::job_cancel_requested), 1u);
@@ -405,7 +405,7 @@ AE_TEST("cancel/once is enough, and after the end it is job_terminal") {
   EXPECT_EQ(job.refused, Code::job_terminal);
 }
 
-AE_TEST("cancel/a job that backs off is ended at once") {
+AE_TEST("cancel/a job in back-off is cancelled at once") {
   JobFixture job("[{'id':'a', 'kind':'tool', 'tool':'put'}]",
                  {.more = "{'tools':{'put':{'effect':'idempotent','retry':{'max_attempts':3,"
                           "'initial_backoff':'60s','max_backoff':'60s'}}}}"});
@@ -413,36 +413,9 @@ AE_TEST("cancel/a job that backs off is ended at once") {
   EXPECT_EQ(job.status(), "cancelled");
 }
 
-// ---------------------------------------------------------------- control requests as JSON
+// ---------------------------------------------------------------- effect records
 
-AE_TEST("act/what goes through the inbox comes out as it went in") {
-  ControlRequest request;
-  // A new member is a compile error here: fill it in, and extend ControlRequest::from_json.
-  auto& [kind, id, by, traceparent, correlation_key, wait_type, approval, arguments, buffer,
-         payload, channel, reason, compensate, idempotency_key, resolution, try_no, result,
-         checked_at, step_id] = request;
-  kind = ControlRequest::Kind::resolve;
-  for (std::string* text : {&id, &by, &traceparent, &correlation_key, &wait_type, &approval,
-                            &channel, &reason, &idempotency_key, &resolution, &step_id}) {
-    *text = "a text";
-  }
-  buffer = true;
-  payload = json("[1]");
-  compensate = false;
-  try_no = 2;
-  result = json("{'x':1}");
-  arguments = json("{'n':1}");
-  checked_at = Instant{1'700'000'000'000'000};
-  auto back = ControlRequest::from_json(request.to_json());
-  ASSERT_TRUE(back);
-  EXPECT_EQ(back->to_json(), request.to_json());
-  EXPECT_EQ(request.to_json().size(), 19u) << canonical(request.to_json());
-  EXPECT_EQ(ControlRequest::from_json(json("{'kind':'dance'}")).error().code, Code::needs_version);
-  EXPECT_EQ(ControlRequest::from_json(json("{'kind':'cancel','unless':'paid'}")).error().code,
-            Code::needs_version);
-}
-
-AE_TEST("act/what the effect store keeps of a call is what the log then says") {
+AE_TEST("effect record/an outcome imported from the effect store equals the received one") {
   for (const Outcome& outcome :
        {Outcome{.kind = OutcomeKind::success, .result = json("{'x':1}"), .external_id = "e"},
         Outcome{.kind = OutcomeKind::failure,
@@ -464,7 +437,7 @@ AE_TEST("act/what the effect store keeps of a call is what the log then says") {
   }
 }
 
-AE_TEST("undelivered/a signal that was accepted and that the end overtook is listed in the end") {
+AE_TEST("undelivered/an accepted signal that arrives while the job ends is listed") {
   for (const bool cancelled : {true, false}) {
     JobFixture job(
         "[{'id':'w', 'kind':'wait', 'wait': {'type': 'signal', 'key': 'k'}},"
@@ -473,7 +446,7 @@ AE_TEST("undelivered/a signal that was accepted and that the end overtook is lis
     cancelled ? job.cancel() : job.fails("b");
     // A call is awaited; meanwhile the inbox is read.
     const ControlRequest signal{
-        .kind = ControlRequest::Kind::signal, .id = "s1", .by = "x", .correlation_key = "k"};
+        .id = "s1", .by = "x", .body = SignalRequest{.correlation_key = "k"}};
     EXPECT_FALSE(apply_request(job.state, signal, job.context())) << "too late to be delivered";
     auto closed = expire_request(job.state, signal);
     ASSERT_EQ(closed.size(), 1u);
@@ -486,17 +459,16 @@ AE_TEST("undelivered/a signal that was accepted and that the end overtook is lis
   }
 }
 
-AE_TEST("undelivered/nothing is listed that nobody had accepted") {
+AE_TEST("undelivered/a cancel without accepted signals lists none") {
   JobFixture job("[{'id':'w', 'kind':'wait', 'wait': {'type': 'signal', 'key': 'k'}}]");
   job.claim().cancel();
   EXPECT_EQ(job.status(), "cancelled");
   EXPECT_TRUE(job.last<JobCancelled>().undelivered.is_null());
 }
 
-AE_TEST("limits/signals that were taken in are counted") {
+AE_TEST("limits/applied signals are counted") {
   JobFixture job("[{'id':'w', 'kind':'wait', 'wait': {'type': 'signal', 'key': 'k'}}]");
-  job.claim().send_request(
-      {.kind = ControlRequest::Kind::signal, .id = "s", .correlation_key = "k"});
+  job.claim().send_request({.id = "s", .body = SignalRequest{.correlation_key = "k"}});
   EXPECT_EQ(job.status(), "completed");
   EXPECT_EQ(job.state.signals, 1u);
 }

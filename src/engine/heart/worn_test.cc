@@ -21,7 +21,7 @@ void crash_in_slice(JobFixture& job) {
   job.claim();
 }
 
-AE_TEST("worn/the second death without a new command between them parks the job until resume") {
+AE_TEST("worn/a second process death without a new command parks the job until resume") {
   JobFixture job(kTwo);
   crash_in_slice(job);
   EXPECT_EQ(job.state.process_deaths, 1U);
@@ -31,13 +31,13 @@ AE_TEST("worn/the second death without a new command between them parks the job 
   EXPECT_EQ(job.status(), "parked") << job.log_text();
   EXPECT_EQ(job.state.parked_reason, "worn_out");
   EXPECT_EQ(job.state.parked_until, "resume");
-  EXPECT_EQ(job.sent.size(), sent) << "nothing of it is decided any more";
+  EXPECT_EQ(job.sent.size(), sent) << "no further decision is made";
   job.resume();
   EXPECT_EQ(job.status(), "running") << job.log_text();
   EXPECT_EQ(job.ok("a").ok("b").status(), "completed") << job.log_text();
 }
 
-AE_TEST("worn/a new command forgets the deaths before it") {
+AE_TEST("worn/a new command resets the count of deaths") {
   JobFixture job(kTwo);
   job.claim();
   crash_in_slice(job);
@@ -62,7 +62,7 @@ JobFixture waits_before(const std::string& tool) {
   return job;
 }
 
-AE_TEST("worn/a recorded value forgets the deaths before it, as the result of a call does") {
+AE_TEST("worn/a recorded value resets the count of deaths") {
   JobFixture job = waits_before("clock");
   job.signal("k");
   ASSERT_EQ(job.step("a").phase, StepPhase::done) << job.log_text();
@@ -70,7 +70,7 @@ AE_TEST("worn/a recorded value forgets the deaths before it, as the result of a 
   EXPECT_EQ(job.state.lost_claims, 0U);
 }
 
-AE_TEST("worn/a wait that is answered forgets no death") {
+AE_TEST("worn/a completed wait does not reset the count of deaths") {
   JobFixture job = waits_before("put");
   job.signal("k");
   EXPECT_EQ(job.status(), "running") << job.log_text();
@@ -78,7 +78,7 @@ AE_TEST("worn/a wait that is answered forgets no death") {
   EXPECT_EQ(job.state.lost_claims, 3U);
 }
 
-AE_TEST("worn/a resume gives the job one more try") {
+AE_TEST("worn/a resume permits one more try") {
   JobFixture job(kTwo);
   crash_in_slice(job);
   crash_in_slice(job);
@@ -88,7 +88,7 @@ AE_TEST("worn/a resume gives the job one more try") {
   EXPECT_EQ(job.status(), "parked") << job.log_text();
 }
 
-AE_TEST("worn/other requeues and lost leases are no deaths") {
+AE_TEST("worn/other requeues and lost leases do not count as deaths") {
   JobFixture job(kTwo);
   job.claim();
   for (int i = 0; i < 3; ++i) {
@@ -104,7 +104,7 @@ constexpr std::string_view kBooked =
     "[{'id':'a', 'kind':'tool', 'tool':'book'}, {'id':'b', 'kind':'tool', 'tool':'look', "
     "'needs':['a']}]";
 
-AE_TEST("worn/a cancel decides nothing until the job is held, and a death in it parks the job") {
+AE_TEST("worn/a cancel is decided only after a claim, and a death during it parks the job") {
   JobFixture job(kBooked, {.more = kUndone});
   job.claim().ok("a");
   crash_in_slice(job);
@@ -114,7 +114,7 @@ AE_TEST("worn/a cancel decides nothing until the job is held, and a death in it 
   const std::size_t sent = job.sent.size();
   job.cancel("enough");
   EXPECT_EQ(job.status(), "queued") << job.log_text();
-  EXPECT_EQ(job.sent.size(), sent) << "the act itself compensates nothing";
+  EXPECT_EQ(job.sent.size(), sent) << "the request itself compensates nothing";
   job.claims_when_free = true;
   job.claim();
   EXPECT_EQ(job.sent.size(), sent + 1) << "the compensation\n" << job.log_text();
@@ -125,7 +125,7 @@ AE_TEST("worn/a cancel decides nothing until the job is held, and a death in it 
   EXPECT_EQ(job.status(), "cancelled") << job.log_text();
 }
 
-AE_TEST("worn/a deadline that passes while the job is parked ends it with whoever claims it") {
+AE_TEST("worn/a deadline that passes while the job is parked ends it at the next claim") {
   JobFixture job(kTwo, {.deadline = 1h});
   job.claim();
   crash_in_slice(job);
@@ -141,7 +141,7 @@ AE_TEST("worn/a deadline that passes while the job is parked ends it with whoeve
   EXPECT_EQ(job.status(), "failed") << job.log_text();
 }
 
-AE_TEST("worn/a job that waits and killed a process once is cancelled by whoever claims it") {
+AE_TEST("worn/a waiting job with one death fails at its deadline when it is claimed") {
   JobFixture job("[{'id':'w', 'kind':'wait', 'wait':{'type':'signal', 'key':'k'}}]",
                  {.deadline = 1h});
   crash_in_slice(job);
@@ -154,7 +154,7 @@ AE_TEST("worn/a job that waits and killed a process once is cancelled by whoever
   EXPECT_EQ(job.status(), "failed") << job.log_text();
 }
 
-AE_TEST("worn/the count is part of a checkpoint") {
+AE_TEST("worn/the count of deaths is part of a checkpoint") {
   JobFixture job(kTwo);
   job.claim();
   crash_in_slice(job);

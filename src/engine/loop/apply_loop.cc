@@ -69,49 +69,49 @@ bool Applier::loop_wants_decision(const Step& step) const {
 }
 
 // The requested calls, recorded before any of them is made.
-Status Applier::apply_tool_choice_decision(const DecisionRecorded& event, Step* step) {
+Status Applier::apply(const ToolChosen& chosen, const DecisionRecorded&, Step* step) {
   if (!step || step->phase != StepPhase::looping) return corrupt_event("no such loop");
   LoopProgress& loop = *step->loop;
   if (loop.turns.empty() || loop.turns.back().chosen || loop.active > 0 || loop.failure) {
     return corrupt_event("no answer of a model to act on");
   }
-  AE_TRY(apply_tool_choice(*step, event.payload.value_or_retained()));
+  AE_TRY(apply_tool_choice(*step, chosen.choice));
   update_work_sets(index_of(*step));
   return {};
 }
 
 // REQUIRES: the newest turn has its answer, and its choice is not recorded yet.
-Status Applier::apply_tool_choice(Step& step, const Value& choice) {
+Status Applier::apply_tool_choice(Step& step, const ToolChoice& choice) {
   LoopProgress& loop = *step.loop;
   LoopTurn& newest = loop.turns.back();
   const Step& turn_step = s_.steps[newest.step];
-  if (maybe_int(choice, "turn") != static_cast<std::int64_t>(loop.turns.size() - 1) ||
-      !choice["calls"].is_array() || choice.text("of") != answer_of(turn_step).text) {
+  if (choice.turn != static_cast<std::int64_t>(loop.turns.size() - 1) ||
+      choice.of != answer_of(turn_step)) {
     return corrupt_event("it is about another answer");
   }
   const LoopSpec& spec = *s_.node_of(step).loop;
   std::vector<LoopCall> calls;
-  for (const Value& one : choice["calls"].items()) {
+  for (const ChosenCall& one : choice.calls) {
     LoopCall& call = calls.emplace_back();
-    call.id = one.text("id");
-    if (const Value* refused = one.find("refused")) {
-      call.refused = failure_of(*refused);
+    call.id = or_empty(one.id);
+    if (one.refused) {
+      call.refused = failure_of(*one.refused);
       continue;
     }
     const auto granted = std::ranges::find_if(spec.tools, [&](std::uint32_t tool) {
-      return s_.plan->tools[tool].name == one.text("name");
+      return s_.plan->tools[tool].name == or_empty(one.name);
     });
     if (granted == spec.tools.end())
       return corrupt_event("it calls a tool that its loop may not call");
     call.tool = *granted;
   }
-  if (const Value* repair = choice.find("repair")) {
+  if (choice.repair) {
     if (!calls.empty() || loop.repairs >= spec.repairs)
       return corrupt_event("no repair is allowed");
-    newest.repair = std::string(choice.text("repair"));
-    if (!repair->is_string() || newest.repair->size() > kRepairMax) {
-      return corrupt_event("the reason for the repair is not a string of at most 1,024 bytes");
+    if (choice.repair->size() > kRepairMax) {
+      return corrupt_event("the reason for the repair has more than 1,024 bytes");
     }
+    newest.repair = choice.repair;
     loop.repairs++;
   }
   newest.calls = std::move(calls);
@@ -165,61 +165,58 @@ Status Applier::import_running_loop(Step& loop) {
 }
 
 // The arguments and the answer of a turn, and its recorded choice.
-Status Applier::import_turn(Step& loop, const StepId& id, const Value& entry,
-                            const Erasable& results) {
+Status Applier::import_turn(Step& loop, const ForkEntry& entry, const Erasable& results) {
   LoopProgress& progress = *loop.loop;
   const auto turn = static_cast<std::uint32_t>(progress.turns.size());
-  if (entry["turn"] != Value(std::uint64_t{turn}) || !may_begin_turn(s_, loop)) {
+  if (entry.turn != std::int64_t{turn} || !may_begin_turn(s_, loop)) {
     return corrupt_event("its turns are not those of a loop, one after the other");
   }
   const auto index = static_cast<std::uint32_t>(s_.steps.size());
-  Step& step = new_loop_part(loop, turn, kNoTurn, id);
+  Step& step = new_loop_part(loop, turn, kNoTurn, entry.step_id);
   if (!import_end(step, entry, results) || step.result_type != ResultType::pure || step.skipped) {
     return corrupt_event("no turn ends so");
   }
-  const Value& arguments = results.value[id.text + "/arguments"];
+  const Value& arguments = results.value[entry.step_id.text + "/arguments"];
   step.imported->arguments = arguments;
-  step.imported->invocation = InvocationId(std::string(entry.text("invocation")));
+  step.imported->invocation = entry.invocation.value_or(InvocationId());
   progress.turns.push_back({.step = index});
   progress.next = 0;
   progress.conversation = arguments.text("conversation");
   progress.message_count = static_cast<std::uint64_t>(maybe_int(arguments, "said").value_or(0));
   record_notices(progress, arguments);
-  const Value* choice = entry.find("choice");
-  return choice != nullptr ? apply_tool_choice(loop, *choice) : Status();
+  return entry.choice ? apply_tool_choice(loop, *entry.choice) : Status();
 }
 
 // A call of the newest turn; missing ones are made in this job.
-Status Applier::import_turn_call(Step& loop, const StepId& id, const Value& entry,
-                                 const Erasable& results) {
+Status Applier::import_turn_call(Step& loop, const ForkEntry& entry, const Erasable& results) {
   LoopProgress& progress = *loop.loop;
-  if (progress.turns.empty() || entry["turn"] != Value(std::uint64_t{progress.turns.size() - 1})) {
+  if (progress.turns.empty() ||
+      entry.turn != static_cast<std::int64_t>(progress.turns.size() - 1)) {
     return corrupt_event("no such turn");
   }
   auto& calls = progress.turns.back().calls;
-  const auto nth = static_cast<std::size_t>(maybe_int(entry, "turn_call").value_or(-1));
+  const auto nth = static_cast<std::size_t>(entry.turn_call.value_or(-1));
   if (nth >= calls.size() || calls[nth].refused || calls[nth].step != kNoStep ||
-      s_.plan->tools[calls[nth].tool].name != entry.text("tool")) {
+      s_.plan->tools[calls[nth].tool].name != or_empty(entry.tool)) {
     return corrupt_event("its model requested no such call, or it exists already");
   }
   calls[nth].step = static_cast<std::uint32_t>(s_.steps.size());
   Step& step = new_loop_part(loop, static_cast<std::uint32_t>(progress.turns.size() - 1),
-                             static_cast<std::uint32_t>(nth), id);
+                             static_cast<std::uint32_t>(nth), entry.step_id);
   step.tool = calls[nth].tool;
-  if (flag(entry, "edited")) calls[nth].edited = results.value[id.text + "/edited"];
+  if (entry.edited == true) calls[nth].edited = results.value[entry.step_id.text + "/edited"];
   advance_past_answered(progress);
   return import_end(step, entry, results) ? Status() : corrupt_event("no call ends so");
 }
 
 // The turns and calls of a completed loop, kept for reference.
-Status Applier::import_of_loop(Step& loop, const StepId& id, const Value& entry,
-                               const Erasable& results) {
+Status Applier::import_of_loop(Step& loop, const ForkEntry& entry, const Erasable& results) {
+  const StepId& id = entry.step_id;
   if (loop.loop && loop.phase == StepPhase::ready && !s_.by_id.contains(id)) {
-    return entry.find("turn_call") != nullptr ? import_turn_call(loop, id, entry, results)
-                                              : import_turn(loop, id, entry, results);
+    return entry.turn_call ? import_turn_call(loop, entry, results)
+                           : import_turn(loop, entry, results);
   }
-  const std::optional<std::int64_t> turn = maybe_int(entry, "turn"),
-                                    nth = maybe_int(entry, "turn_call");
+  const std::optional<std::int64_t>&turn = entry.turn, &nth = entry.turn_call;
   const auto fits = [](const std::optional<std::int64_t>& n) {
     return n && *n >= 0 && *n < static_cast<std::int64_t>(kNoTurn);
   };
@@ -229,7 +226,7 @@ Status Applier::import_of_loop(Step& loop, const StepId& id, const Value& entry,
   if (!fits(turn) || (nth && !fits(nth))) return corrupt_event("no such turn");
   std::uint32_t tool = kNoTurn;
   if (nth) {
-    const auto named = std::ranges::find(s_.plan->tools, entry.text("tool"), &ToolPolicy::name);
+    const auto named = std::ranges::find(s_.plan->tools, or_empty(entry.tool), &ToolPolicy::name);
     if (named == s_.plan->tools.end())
       return corrupt_event("a call of a tool that the plan has not");
     tool = static_cast<std::uint32_t>(named - s_.plan->tools.begin());

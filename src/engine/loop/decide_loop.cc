@@ -59,10 +59,9 @@ void Decider::ask_model(const Step& step) {
 void Decider::record_tool_choice(const Step& step) {
   auto choice = tool_choice_of(s_, step, &work_);
   if (!choice) return fail_step(step, choice.error());
-  emit_of(step, DecisionRecorded{.decision_id = decision_id_of(
-                                     step, "turn" + std::to_string(step.loop->turns.size() - 1)),
-                                 .kind = "tool_choice",
-                                 .payload = *std::move(choice)});
+  const std::string turn = "turn" + std::to_string(step.loop->turns.size() - 1);
+  emit_of(step, decision_event(ToolChosen{.choice = *std::move(choice)},
+                               {.decision_id = decision_id_of(step, turn)}));
 }
 
 void Decider::start_calls(const Step& step) {

@@ -64,7 +64,7 @@ std::string call_id(const Value& call, std::size_t turn, std::size_t nth) {
   return id.empty() ? "call_" + std::to_string(turn) + "_" + std::to_string(nth) : id;
 }
 
-Failure tool_failure(Code code, std::string message) {
+RefusedCall tool_failure(Code code, std::string message) {
   return {std::string(code_name(code)), std::move(message)};
 }
 
@@ -150,8 +150,8 @@ std::string names_of(const Plan& plan, const LoopSpec& spec) {
 }
 
 // Why a call is not made; nullopt: it is made.
-std::optional<Failure> refusal_of(const State& state, const LoopSpec& spec, const Value& call,
-                                  std::size_t nth, Work* work) {
+std::optional<RefusedCall> refusal_of(const State& state, const LoopSpec& spec, const Value& call,
+                                      std::size_t nth, Work* work) {
   const Plan& plan = *state.plan;
   const auto granted = std::ranges::find_if(
       spec.tools, [&](std::uint32_t tool) { return plan.tools[tool].name == call.text("name"); });
@@ -214,8 +214,8 @@ Value stored_arguments(const LoopSpec& spec, const Conversation& conversation, c
   return Value::object(std::move(arguments));
 }
 
-Result<Value> tool_choice_at(const State& state, const Step& loop, std::size_t turn,
-                             std::uint32_t before, Work* work);
+Result<ToolChoice> tool_choice_at(const State& state, const Step& loop, std::size_t turn,
+                                  std::uint32_t before, Work* work);
 
 // Is this an answer in our format?
 Status check_answer(const Value& answer) {
@@ -315,55 +315,48 @@ const InvocationId& answer_of(const Step& turn) {
   return turn.call ? turn.call->id : turn.imported->invocation;
 }
 
-Result<Value> tool_choice_of(const State& state, const Step& loop, Work* work) {
+Result<ToolChoice> tool_choice_of(const State& state, const Step& loop, Work* work) {
   return tool_choice_at(state, loop, loop.loop->turns.size() - 1, loop.loop->repairs, work);
 }
 
 namespace {
 
 // `before`: earlier turns with a repair.
-Result<Value> tool_choice_at(const State& state, const Step& loop, std::size_t turn,
-                             std::uint32_t before, Work* work) {
+Result<ToolChoice> tool_choice_at(const State& state, const Step& loop, std::size_t turn,
+                                  std::uint32_t before, Work* work) {
   const LoopSpec& spec = *state.node_of(loop).loop;
   const Step& turn_step = step_of_turn(state, loop, turn);
   AE_TRY(check_answer(turn_step.result));
-  std::vector<Value> calls;
+  ToolChoice choice{.of = answer_of(turn_step), .turn = static_cast<std::int64_t>(turn)};
   const Value& wanted = turn_step.result["tool_calls"];
   for (std::size_t nth = 0; nth < wanted.size(); ++nth) {
     const Value& call = wanted.items()[nth];
-    std::vector<Member> one{{"id", call_id(call, turn, nth)}, {"name", call.text("name")}};
-    if (auto refused = refusal_of(state, spec, call, nth, work)) {
-      one.emplace_back("refused", failure_value(*refused));
-    }
-    calls.push_back(Value::object(std::move(one)));
+    choice.calls.push_back({.id = call_id(call, turn, nth),
+                            .name = std::string(call.text("name")),
+                            .refused = refusal_of(state, spec, call, nth, work)});
   }
-  std::vector<Member> choice{{field::of, answer_of(turn_step).text},
-                             {"turn", static_cast<std::uint64_t>(turn)}};
-  if (calls.empty() && before < spec.repairs && is_repairable(turn_step.result)) {
+  if (choice.calls.empty() && before < spec.repairs && is_repairable(turn_step.result)) {
     if (const auto json =
             parse_final_answer(*state.plan, state.node_of(loop), turn_step.result, work);
         !json) {
-      choice.emplace_back("repair", truncate(json.error().message, kRepairMax));
+      choice.repair = truncate(json.error().message, kRepairMax);
     }
   }
-  choice.emplace_back("calls", Value::array(std::move(calls)));
-  return Value::object(std::move(choice));
+  return choice;
 }
 
 // Does the recorded choice follow from the answer? Error messages may differ between versions.
-bool is_chosen(const State& state, const LoopTurn& turn, const Value& choice) {
-  const auto& calls = choice["calls"].items();
-  if (calls.size() != turn.calls.size() ||
-      turn.repair.has_value() != choice["repair"].is_string()) {
+bool is_chosen(const State& state, const LoopTurn& turn, const ToolChoice& choice) {
+  const std::vector<ChosenCall>& calls = choice.calls;
+  if (calls.size() != turn.calls.size() || turn.repair.has_value() != choice.repair.has_value()) {
     return false;
   }
   for (std::size_t nth = 0; nth < calls.size(); ++nth) {
     const LoopCall& call = turn.calls[nth];
-    const std::string_view refused = calls[nth]["refused"].text(field::code);
-    if (call.id != calls[nth].text("id") || (call.refused ? call.refused->code : "") != refused) {
-      return false;
-    }
-    if (!call.refused && state.plan->tools[call.tool].name != calls[nth].text("name")) return false;
+    const bool refused = calls[nth].refused.has_value();
+    if (call.id != or_empty(calls[nth].id) || call.refused.has_value() != refused) return false;
+    if (refused && call.refused->code != calls[nth].refused->code) return false;
+    if (!refused && state.plan->tools[call.tool].name != or_empty(calls[nth].name)) return false;
   }
   return true;
 }

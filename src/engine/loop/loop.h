@@ -33,6 +33,7 @@
 #include "base/error.h"
 #include "engine/state/state.h"
 #include "json/value.h"
+#include "log/records.h"
 
 namespace ae::engine {
 
@@ -75,9 +76,9 @@ const InvocationId& answer_of(const Step& turn);
 // What is wrong with the imported turns of this loop: one does not follow from those before it, or
 // the recorded choice is not what its answer requests. "" = nothing.
 std::string find_invalid_turn(const State& state, const Step& loop);
-// The payload of tool_choice of the newest turn, which has its answer. Fails with
-// tool_output_invalid: the answer is not valid.
-Result<Value> tool_choice_of(const State& state, const Step& loop, Work* work = nullptr);
+// What the newest turn requests, which has its answer. Fails with tool_output_invalid: the answer
+// is not valid.
+Result<ToolChoice> tool_choice_of(const State& state, const Step& loop, Work* work = nullptr);
 // The arguments of a call that the answer of a turn requested. REQUIRES: the call is not refused.
 const Value& requested_arguments_of(const State& state, const Step& loop, std::uint32_t turn,
                                     std::uint32_t nth);

@@ -28,7 +28,7 @@ Fork retried(const JobFixture& job) {
 }
 
 // A loop whose model is unreachable at its third turn.
-JobFixture out_of_reach(std::string_view more = "", JobFixtureOptions setup = {}) {
+JobFixture job_with_unreachable_model(std::string_view more = "", JobFixtureOptions setup = {}) {
   JobFixture job = loop_job(more, setup);
   job.claim().ok("chat/0",
                  tool_calls_answer({{"a", "put", "{'v': 1}"}, {"b", "nope"}, {"c", "pay", "{}"}}));
@@ -44,17 +44,16 @@ std::string tools_sent(const JobFixture& job) {
   return text;
 }
 
-AE_TEST(
-    "loop fork/a retry of one whose model was out of reach asks nothing again that is recorded") {
-  JobFixture calm = loop_job();
-  calm.claim().ok("chat/0",
-                  tool_calls_answer({{"a", "put", "{'v': 1}"}, {"b", "nope"}, {"c", "pay", "{}"}}));
-  calm.ok("chat/0/0", "'one'").ok("chat/0/2", "'paid'");
-  calm.ok("chat/1", tool_calls_answer({{"d", "look"}})).fails("chat/1/0");
-  const Value undisturbed = request(calm, "chat/2");
-  calm.ok("chat/2", text_answer("Done"));
+AE_TEST("loop fork/a retry after an unreachable model repeats no recorded call") {
+  JobFixture reference = loop_job();
+  reference.claim().ok(
+      "chat/0", tool_calls_answer({{"a", "put", "{'v': 1}"}, {"b", "nope"}, {"c", "pay", "{}"}}));
+  reference.ok("chat/0/0", "'one'").ok("chat/0/2", "'paid'");
+  reference.ok("chat/1", tool_calls_answer({{"d", "look"}})).fails("chat/1/0");
+  const Value undisturbed = request(reference, "chat/2");
+  reference.ok("chat/2", text_answer("Done"));
 
-  JobFixture origin = out_of_reach();
+  JobFixture origin = job_with_unreachable_model();
   const Fork fork = retried(origin);
   EXPECT_TRUE(fork.effects.empty()) << canonical(Value::array(fork.effects));
   JobFixture job(fork, "job-2");
@@ -69,19 +68,17 @@ AE_TEST(
   expect_whole(job);
   job.ok("chat/2", text_answer("Done"));
   EXPECT_EQ(job.status(), "completed") << job.log_text();
-  EXPECT_EQ(job.state.result, calm.state.result);
+  EXPECT_EQ(job.state.result, reference.state.result);
   const Value loop = trace_view(job.state, job.log)["nodes"].items()[0];
   const Value calls = loop["items"].items()[0]["calls"];
-  ASSERT_EQ(calls.size(), 3u) << "what its origin was asked for stands in its trace";
+  ASSERT_EQ(calls.size(), 3u) << "the trace has the calls of the origin";
   EXPECT_EQ(calls.items()[1]["error"].text("code"), "tool_not_granted");
   EXPECT_EQ(job.state.result["chat"]["turns"], Value(3));
   expect_whole(job);
 }
 
-AE_TEST(
-    "loop fork/at any event it calls only what its origin has no answer of, and lists what it "
-    "repeats") {
-  JobFixture origin = out_of_reach();
+AE_TEST("loop fork/a fork at any event makes only unrecorded calls and lists what it repeats") {
+  JobFixture origin = job_with_unreachable_model();
   for (std::uint64_t at = 2; at <= origin.log.size(); ++at) {
     SCOPED_TRACE(at);
     const auto fork = origin.fork(at);
@@ -116,8 +113,8 @@ AE_TEST(
   }
 }
 
-AE_TEST("loop fork/a crash at any commit changes nothing of it") {
-  JobFixture origin = out_of_reach();
+AE_TEST("loop fork/a crash at any commit does not change the result") {
+  JobFixture origin = job_with_unreachable_model();
   for (int crash = 0; crash < 4; ++crash) {
     SCOPED_TRACE(crash);
     JobFixture job(retried(origin), "job-2");
@@ -136,8 +133,8 @@ AE_TEST("loop fork/a crash at any commit changes nothing of it") {
   }
 }
 
-AE_TEST("loop fork/of a fork it goes on where that one stood") {
-  JobFixture origin = out_of_reach();
+AE_TEST("loop fork/a fork of a fork continues where the first fork stopped") {
+  JobFixture origin = job_with_unreachable_model();
   JobFixture second(retried(origin), "job-2");
   second.claim()
       .ok("chat/2", tool_calls_answer({{"e", "put", "{'v': 2}"}}))
@@ -157,7 +154,7 @@ AE_TEST("loop fork/of a fork it goes on where that one stood") {
   expect_whole(third);
 }
 
-AE_TEST("loop fork/an answer of which it failed is asked for again, those before it are not") {
+AE_TEST("loop fork/an answer that failed the loop is requested again, earlier ones are not") {
   const std::string_view schema = ", 'schema': {'type': 'object', 'required': ['n']}";
   JobFixture origin = loop_job(schema);
   origin.claim()
@@ -188,7 +185,7 @@ AE_TEST("loop fork/an answer of which it failed is asked for again, those before
   expect_whole(again);
 }
 
-AE_TEST("loop fork/one that had too few turns goes on under a plan that gives it more") {
+AE_TEST("loop fork/a loop that ran out of turns continues under a plan with more turns") {
   JobFixture origin = loop_job(", 'max_turns': 2");
   origin.claim().ok("chat/0", tool_calls_answer({{"a", "put"}})).ok("chat/0/0", "1");
   origin.ok("chat/1", tool_calls_answer({{"b", "put"}}));
@@ -218,7 +215,7 @@ AE_TEST("loop fork/one that had too few turns goes on under a plan that gives it
   EXPECT_FALSE(other.refused);
   other.claim();
   EXPECT_EQ(tools_sent(other), "model:main");
-  EXPECT_EQ(other.state.steps.size(), 2u) << "the turns of the first plan are let go";
+  EXPECT_EQ(other.state.steps.size(), 2u) << "the turns of the first plan are dropped";
   expect_whole(other);
 }
 
@@ -230,7 +227,7 @@ JobFixture beside_pay() {
   return job;
 }
 
-AE_TEST("loop fork/a retry keeps a loop whose job failed at a node beside it") {
+AE_TEST("loop fork/a retry keeps a loop whose job failed at a parallel node") {
   JobFixture origin = beside_pay();
   origin.ok("chat/0", tool_calls_answer({{"a", "put", "{'v': 1}"}}))
       .ok("chat/0/0", "'one'")
@@ -242,14 +239,14 @@ AE_TEST("loop fork/a retry keeps a loop whose job failed at a node beside it") {
   JobFixture job(fork, "job-2");
   expect_whole(job);
   job.claim().ok("b");
-  EXPECT_EQ(tools_sent(job), "pay put") << "both turns are kept, and the call that was not made";
+  EXPECT_EQ(tools_sent(job), "pay put") << "both turns are kept, and the missing call is made";
   job.ok("chat/1/0", "'two'").ok("chat/2", text_answer("Done"));
   EXPECT_EQ(job.status(), "completed") << job.log_text();
   EXPECT_EQ(tools_sent(job), "pay put model:main");
   expect_whole(job);
 }
 
-AE_TEST("loop fork/a retry of a loop that failed keeps what a node beside it committed later") {
+AE_TEST("loop fork/a retry of a failed loop keeps what a parallel node committed later") {
   JobFixture origin = beside_pay();
   origin.ok("chat/0", tool_calls_answer({{"a", "put", "{'v': 1}"}})).ok("chat/0/0", "'one'");
   origin.fails("chat/1", "connect").ok("b", "'paid'");
@@ -268,7 +265,7 @@ AE_TEST("loop fork/a retry of a loop that failed keeps what a node beside it com
   expect_whole(job);
 }
 
-AE_TEST("loop fork/a call whose tool asked a person, and had no answer, is made again") {
+AE_TEST("loop fork/a call whose tool asked an unanswered question is made again") {
   JobFixture origin = loop_job();
   origin.claim().ok("chat/0", tool_calls_answer({{"a", "risk"}, {"b", "put"}}));
   origin.answer("chat/0/1",
@@ -286,9 +283,7 @@ AE_TEST("loop fork/a call whose tool asked a person, and had no answer, is made 
   expect_whole(job);
 }
 
-AE_TEST(
-    "loop fork/a call in doubt is listed and made again only when somebody agrees, its turn "
-    "stands") {
+AE_TEST("loop fork/an unknown call is listed before it is repeated, and its turn is kept") {
   JobFixture origin = loop_job();
   origin.claim().ok("chat/0", tool_calls_answer({{"a", "risk"}, {"b", "put"}}));
   origin.ok("chat/0/1", "1").times_out("chat/0/0");
@@ -308,7 +303,7 @@ AE_TEST(
   expect_whole(job);
 }
 
-AE_TEST("loop fork/it goes on before the first turn of which something was undone") {
+AE_TEST("loop fork/a fork continues before the first turn with a compensated call") {
   JobFixture origin = loop_job();
   origin.claim().ok("chat/0", tool_calls_answer({{"a", "put"}})).ok("chat/0/0", "1");
   origin.ok("chat/1", tool_calls_answer({{"b", "book"}, {"c", "put"}})).ok("chat/1/0", "'seat'");
@@ -329,17 +324,16 @@ AE_TEST("loop fork/it goes on before the first turn of which something was undon
   expect_whole(job);
 }
 
-AE_TEST("loop fork/what people said no to, and what they edited, is told as it was") {
+AE_TEST("loop fork/rejections and edits of approvers are sent to the model unchanged") {
   JobFixture origin = loop_job();
   origin.claim().ok("chat/0",
                     tool_calls_answer({{"a", "refund", "{'n': 1}"}, {"b", "refund", "{'n': 2}"}}));
   origin.reject("chat/0/0");
-  origin.send_request({.kind = ControlRequest::Kind::signal,
-                       .by = "ann",
-                       .wait_type = "human",
-                       .approval = origin.open_request_id("chat/0/1"),
-                       .arguments = json("{'n': 3}"),
-                       .payload = json("{'decision': 'approve'}")});
+  origin.send_request({.by = "ann",
+                       .body = SignalRequest{.approval = origin.open_request_id("chat/0/1"),
+                                             .wait_type = "human",
+                                             .arguments = json("{'n': 3}"),
+                                             .payload = json("{'decision': 'approve'}")}});
   origin.ok("chat/0/1", "'back'");
   const Value recorded_request = request(origin, "chat/1");
   origin.fails("chat/1");
@@ -353,14 +347,13 @@ AE_TEST("loop fork/what people said no to, and what they edited, is told as it w
   expect_whole(job);
 }
 
-AE_TEST(
-    "loop fork/its budget is what its origin had left, and its reservations are those of one job") {
+AE_TEST("loop fork/a fork has the rest of its origin's budget and reserves like one job") {
   JobFixtureOptions budget{.more = "", .input = "{'message': 'Hello'}"};
   const std::string more = std::string(kTools.substr(0, kTools.size() - 1)) +
                            ", 'budget': {'tokens': 100000, 'model_calls': 9, 'tool_calls': 3}}";
   budget.more = more;
-  JobFixture calm = loop_job("", budget);
-  calm.claim().ok("chat/0", tool_calls_answer({{"a", "put"}})).ok("chat/0/0", "1");
+  JobFixture reference = loop_job("", budget);
+  reference.claim().ok("chat/0", tool_calls_answer({{"a", "put"}})).ok("chat/0/0", "1");
   JobFixture origin = loop_job("", budget);
   origin.claim()
       .ok("chat/0", tool_calls_answer({{"a", "put"}}))
@@ -372,14 +365,14 @@ AE_TEST(
   job.claim();
   ASSERT_EQ(tools_sent(job), "model:main");
   EXPECT_EQ(job.step("chat/1").call->reserved.input_tokens,
-            calm.step("chat/1").call->reserved.input_tokens);
+            reference.step("chat/1").call->reserved.input_tokens);
   job.ok("chat/1", tool_calls_answer({{"b", "put"}, {"c", "put"}, {"d", "put"}}));
   EXPECT_EQ(tools_sent(job), "model:main put put");
   expect_whole(job);
 }
 
-AE_TEST("loop fork/turns that cannot have been are refused, or disproved") {
-  JobFixture origin = out_of_reach();
+AE_TEST("loop fork/impossible turns are rejected, or detected by verify") {
+  JobFixture origin = job_with_unreachable_model();
   const Fork fork = retried(origin);
   const auto good = std::get<ForkImported>(fork.imported[0]);
   const std::vector<Value> entries(good.commands.items().begin(), good.commands.items().end());
@@ -406,14 +399,14 @@ AE_TEST("loop fork/turns that cannot have been are refused, or disproved") {
     return event;
   };
   EXPECT_FALSE(refused(good));
-  EXPECT_TRUE(refused(with({entries[0], entries[0]}))) << "begun twice";
-  EXPECT_TRUE(refused(with({entries[1]}))) << "of no loop that goes on";
+  EXPECT_TRUE(refused(with({entries[0], entries[0]}))) << "started twice";
+  EXPECT_TRUE(refused(with({entries[1]}))) << "a turn without its loop";
   EXPECT_TRUE(refused(with({entries[0], entries[4]}))) << "the second turn first";
   EXPECT_TRUE(refused(with({entries[0], entries[1], entries[4]}))) << "before its calls are done";
-  EXPECT_TRUE(refused(with({entries[0], entries[2]}))) << "a call that nobody asked for";
+  EXPECT_TRUE(refused(with({entries[0], entries[2]}))) << "a call that no answer requested";
   EXPECT_TRUE(refused(with({entries[0], entries[1], entries[2], entries[2]})));
   EXPECT_TRUE(refused(with({entries[0], entries[1], entries[2].with("turn_call", 1)})))
-      << "one that is not made";
+      << "a call that was refused";
   EXPECT_TRUE(refused(with({entries[0], entries[1], entries[2].with("tool", "pay")})));
   const Value choice = entries[1]["choice"];
   const Value other = json("[{'id': 'a', 'name': 'once'}]");
@@ -438,7 +431,7 @@ AE_TEST("loop fork/turns that cannot have been are refused, or disproved") {
   const std::string second(entries[4].text("step_id"));
   const auto step_of = [&](std::size_t i) { return std::string(entries[i].text("step_id")); };
   EXPECT_TRUE(disproved(with_result(step_of(2), "'another'")))
-      << "the model of the turn after it was told something else";
+      << "the next turn had another message";
   EXPECT_TRUE(disproved(with_result(step_of(1), json(text_answer("No")))));
   const Value sent = good.results.value[second + "/arguments"];
   EXPECT_TRUE(disproved(with_result(second + "/arguments", sent.with("temperature", 2))));
@@ -447,7 +440,7 @@ AE_TEST("loop fork/turns that cannot have been are refused, or disproved") {
             entries[3], entries[4], entries[5]})));
 }
 
-AE_TEST("loop fork/one that is over is taken over with a call that failed in it") {
+AE_TEST("loop fork/a completed loop is imported with its failed call") {
   JobFixture job(chat_node().substr(0, chat_node().size() - 1) +
                      ", {'id': 'z', 'kind': 'tool', 'tool': 'once', 'needs': ['chat']}]",
                  {.more = kTools, .input = "{'message': 'Hello'}"});
@@ -465,8 +458,8 @@ AE_TEST("loop fork/one that is over is taken over with a call that failed in it"
   expect_whole(fork);
 }
 
-AE_TEST("loop fork/an erased answer is no ground to go on from") {
-  JobFixture origin = out_of_reach();
+AE_TEST("loop fork/a fork from an erased answer is rejected") {
+  JobFixture origin = job_with_unreachable_model();
   each<ToolInvocationStarted>(origin.log, [&](ToolInvocationStarted& call) {
     if (call.step_id == origin.step("chat/0").id) call.arguments = erased_value();
   });

@@ -7,7 +7,7 @@
 namespace ae::engine::testing {
 namespace {
 
-AE_TEST("loop/a turn costs the same in the log, however long the conversation is") {
+AE_TEST("loop/a turn takes the same space in the log, however long the conversation is") {
   JobFixture job = loop_job(", 'max_turns': 300");
   job.claim();
   std::vector<std::size_t> bytes;
@@ -29,7 +29,7 @@ AE_TEST("loop/a turn costs the same in the log, however long the conversation is
   expect_verified(job);
 }
 
-AE_TEST("loop/a crash at any event asks nothing again that is recorded, and tells the same") {
+AE_TEST("loop/a crash at any event repeats no recorded call and sends the same messages") {
   JobFixture whole = loop_job();
   const auto run = [](JobFixture& job) {
     for (int guard = 0; guard < 50 && !is_terminal(job.state.status); ++guard) {
@@ -69,7 +69,7 @@ AE_TEST("loop/a crash at any event asks nothing again that is recorded, and tell
   }
 }
 
-AE_TEST("loop/a checkpoint at any event folds on to the same state") {
+AE_TEST("loop/a checkpoint at any event folds to the same state") {
   JobFixture job = loop_job();
   job.claim().ok("chat/0", tool_calls_answer({{"a", "look", "{'q': 1}"}, {"b", "refund", "{}"}}));
   job.ok("chat/0/0", "1").approve("chat/0/1").ok("chat/0/1", "2").ok("chat/1", text_answer("ok"));
@@ -88,7 +88,7 @@ AE_TEST("loop/a checkpoint at any event folds on to the same state") {
   }
 }
 
-AE_TEST("loop/a call in doubt parks the job, and its answer is told when a person knows it") {
+AE_TEST("loop/an unknown call parks the job, and its resolved result is sent to the model") {
   JobFixture job = loop_job();
   job.claim().ok("chat/0", tool_calls_answer({{"a", "pay", "{'sum': 5}"}}));
   job.crash();
@@ -103,7 +103,7 @@ AE_TEST("loop/a call in doubt parks the job, and its answer is told when a perso
   expect_verified(job);
 }
 
-AE_TEST("loop/a call of which nobody will know ends the loop, so that no model asks for it again") {
+AE_TEST("loop/a call that stays unknown ends the loop, so that no model repeats it") {
   JobFixture given_up = loop_job();
   given_up.claim().ok("chat/0", tool_calls_answer({{"a", "pay", "{'sum': 5}"}})).crash();
   given_up.waits_for_settling = true;
@@ -118,7 +118,7 @@ AE_TEST("loop/a call of which nobody will know ends the loop, so that no model a
   expect_verified(by_policy);
 }
 
-AE_TEST("loop/a call that did not happen after all is made anew under its keys") {
+AE_TEST("loop/a call resolved as not_happened is repeated under its keys") {
   JobFixture job = loop_job();
   job.claim().ok("chat/0", tool_calls_answer({{"a", "pay", "{'sum': 5}"}})).crash();
   job.waits_for_settling = true;
@@ -130,7 +130,7 @@ AE_TEST("loop/a call that did not happen after all is made anew under its keys")
   expect_verified(job);
 }
 
-AE_TEST("loop/a turn whose answer a crash lost is asked again with the same conversation") {
+AE_TEST("loop/a turn whose answer was lost is requested again with the same conversation") {
   JobFixture job = loop_job();
   job.claim().ok("chat/0", tool_calls_answer({{"a", "look", "{}"}})).ok("chat/0/0", "1");
   const Value first = request(job, "chat/1");
@@ -144,8 +144,7 @@ AE_TEST("loop/a turn whose answer a crash lost is asked again with the same conv
   expect_verified(job);
 }
 
-AE_TEST(
-    "loop/cancelled in the middle of a turn it starts nothing, awaits what is sent, and undoes") {
+AE_TEST("loop/a cancel during a turn starts nothing, awaits sent calls and compensates") {
   JobFixture job = loop_job();
   job.claim().ok("chat/0",
                  tool_calls_answer({{"a", "book", "{}"}, {"b", "look", "{}"}, {"c", "put", "{}"}}));
@@ -161,7 +160,7 @@ AE_TEST(
   expect_verified(job);
 }
 
-AE_TEST("loop/a deadline ends it in the middle of a turn") {
+AE_TEST("loop/a deadline ends a loop during a turn") {
   JobFixture job = loop_job("", {.deadline = 60s});
   job.claim().ok("chat/0", tool_calls_answer({{"a", "refund", "{}"}}));
   EXPECT_EQ(job.status(), "waiting");
@@ -172,7 +171,7 @@ AE_TEST("loop/a deadline ends it in the middle of a turn") {
   expect_verified(job);
 }
 
-AE_TEST("loop/a pause lets it rest between its calls, and it goes on where it stood") {
+AE_TEST("loop/a pause parks the loop between its calls, and it resumes where it stopped") {
   JobFixture job = loop_job();
   job.claim().ok(
       "chat/0", tool_calls_answer({{"a", "look", "{}"}, {"b", "look", "{}"}, {"c", "look", "{}"}}));
@@ -188,9 +187,7 @@ AE_TEST("loop/a pause lets it rest between its calls, and it goes on where it st
   expect_verified(job);
 }
 
-AE_TEST(
-    "loop/a log that asks for a tool that is not granted, or for more than was chosen, is "
-    "refused") {
+AE_TEST("loop/a log that calls a tool that was not chosen or granted is rejected") {
   JobFixture job = loop_job();
   job.decides = false;
   job.claim();
@@ -212,7 +209,7 @@ AE_TEST(
   EXPECT_FALSE(apply(other, wrong, forged.now, uncached_plan_source()));
 }
 
-AE_TEST("loop/a fork after it takes it over whole, and lists nothing of it as done again") {
+AE_TEST("loop/a fork after a loop imports it whole and does not list its calls") {
   JobFixture job(chat_node().substr(0, chat_node().size() - 1) +
                      ", {'id': 'z', 'kind': 'tool', 'tool': 'put', 'needs': ['chat']}]",
                  {.more = kTools, .input = "{'message': 'Hello'}"});
@@ -241,7 +238,7 @@ AE_TEST("loop/a fork after it takes it over whole, and lists nothing of it as do
   EXPECT_EQ(on.step("chat/1").turn, 1u);
 }
 
-AE_TEST("loop/another plan waits until it is over, and then carries it") {
+AE_TEST("loop/a new plan is accepted after the loop has ended and carries it over") {
   const std::string two =
       chat_node().substr(0, chat_node().size() - 1) +
       ", {'id': 'z', 'kind': 'wait', 'wait': {'type': 'signal', 'key': 'k'}, 'needs': ['chat']}]";
@@ -262,7 +259,7 @@ AE_TEST("loop/another plan waits until it is over, and then carries it") {
   expect_verified(job);
 }
 
-AE_TEST("loop/its trace shows the turns below it, and below those the calls") {
+AE_TEST("loop/the trace shows the turns of a loop and the calls of each turn") {
   JobFixture job = loop_job();
   job.claim().ok("chat/0", tool_calls_answer({{"a", "look", "{}"}, {"b", "put", "{}"}}));
   job.ok("chat/0/0", "1").ok("chat/0/1", "2").ok("chat/1", text_answer("ok"));
@@ -277,7 +274,7 @@ AE_TEST("loop/its trace shows the turns below it, and below those the calls") {
   EXPECT_EQ(trace["totals"]["tries"], Value(4));
 }
 
-AE_TEST("loop/its trace shows every call that an answer asked for, in order, also those refused") {
+AE_TEST("loop/the trace shows every requested call in order, also the refused ones") {
   JobFixture job = loop_job();
   job.claim().ok("chat/0", tool_calls_answer({{"a", "wipe", "{'all': true}"},
                                               {"b", "look"},
@@ -301,7 +298,7 @@ AE_TEST("loop/its trace shows every call that an answer asked for, in order, als
   EXPECT_EQ(joined("call_id"), "a b c d");
   EXPECT_EQ(turn()["calls"].items()[0]["error"].text("code"), "tool_not_granted");
   EXPECT_EQ(turn()["calls"].items()[3]["error"].text("code"), "input_invalid");
-  EXPECT_EQ(turn()["items"].size(), 1u) << "what was refused is no step";
+  EXPECT_EQ(turn()["items"].size(), 1u) << "a refused call is not a step";
   EXPECT_EQ(trace_view(job.state, job.log)["totals"]["refused"], Value(3));
   const Value before = turn()["calls"];
   job.ok("chat/1", text_answer("ok"));
@@ -310,14 +307,14 @@ AE_TEST("loop/its trace shows every call that an answer asked for, in order, als
   EXPECT_EQ(trace_view(job.state, job.log)["totals"]["tries"], Value(3));
 }
 
-AE_TEST("loop/its trace shows calls that had no time to begin") {
+AE_TEST("loop/the trace shows calls that never started") {
   JobFixture job = loop_job();
   job.claim().ok("chat/0", tool_calls_answer({{"a", "look"}, {"b", "look"}, {"c", "put"}}));
   const auto third = [&] {
     const Value loop = trace_view(job.state, job.log)["nodes"].items()[0];
     return std::string(loop["items"].items()[0]["calls"].items()[2].text("status"));
   };
-  EXPECT_EQ(third(), "pending") << "two at a time";
+  EXPECT_EQ(third(), "pending") << "at most two in parallel";
   job.cancel().ok("chat/0/0", "1").ok("chat/0/1", "1");
   EXPECT_EQ(job.status(), "cancelled") << job.log_text();
   EXPECT_EQ(third(), "not_run");

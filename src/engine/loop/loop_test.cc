@@ -7,7 +7,7 @@
 namespace ae::engine::testing {
 namespace {
 
-AE_TEST("loop/a model that asks for no tool ends it, and its text is the result") {
+AE_TEST("loop/an answer without tool calls ends the loop, and its text is the result") {
   JobFixture job = loop_job();
   job.claim();
   EXPECT_EQ(canonical(request(job, "chat/0")["messages"]),
@@ -21,7 +21,7 @@ AE_TEST("loop/a model that asks for no tool ends it, and its text is the result"
   expect_verified(job);
 }
 
-AE_TEST("loop/a turn is recorded before it is acted on, and each call is a command of its own") {
+AE_TEST("loop/a turn is recorded before its calls, and each call is a command of its own") {
   JobFixture job = loop_job();
   job.claim();
   const std::size_t before = job.log.size();
@@ -47,7 +47,7 @@ AE_TEST("loop/a turn is recorded before it is acted on, and each call is a comma
   EXPECT_EQ(canonical(job.step("chat/0/1").call->arguments), R"({"v":2})");
 }
 
-AE_TEST("loop/what its tools gave is told in the order in which it was asked for") {
+AE_TEST("loop/tool results are sent to the model in the order of the requests") {
   JobFixture job = loop_job();
   job.claim().ok("chat/0",
                  tool_calls_answer({{"a", "look", "{'q': 1}"}, {"b", "put", "{'v': 2}"}}));
@@ -66,7 +66,7 @@ AE_TEST("loop/what its tools gave is told in the order in which it was asked for
   expect_verified(job);
 }
 
-AE_TEST("loop/at most parallel_tools calls of a turn are under way at once") {
+AE_TEST("loop/at most parallel_tools calls of a turn are in flight") {
   JobFixture job = loop_job();
   job.claim().ok("chat/0",
                  tool_calls_answer({{"a", "look"}, {"b", "look"}, {"c", "look"}, {"d", "look"}}));
@@ -97,7 +97,7 @@ AE_TEST("loop/two equal calls in two turns are two commands with two keys") {
   expect_verified(job);
 }
 
-AE_TEST("loop/a tool that is not granted is not called, and the model is told so") {
+AE_TEST("loop/a tool that is not granted is not called, and the model receives an error") {
   JobFixture job = loop_job();
   job.claim().ok("chat/0", tool_calls_answer({{"a", "once", "{}"}, {"b", "model:main", "{}"}}));
   EXPECT_EQ(job.sent.size(), 2u) << "two turns of the model";
@@ -113,7 +113,7 @@ AE_TEST("loop/a tool that is not granted is not called, and the model is told so
   expect_verified(job);
 }
 
-AE_TEST("loop/arguments that break the tool's schema, or are none, are told and not sent") {
+AE_TEST("loop/invalid arguments are reported to the model and not sent") {
   JobFixture job = loop_job();
   job.claim().ok("chat/0",
                  "{'text': '', 'tool_calls': [{'id': 'a', 'name': 'exact', 'arguments': {'n': "
@@ -133,7 +133,7 @@ AE_TEST("loop/arguments that break the tool's schema, or are none, are told and 
   expect_verified(job.ok("chat/1", text_answer("ok")));
 }
 
-AE_TEST("loop/why arguments are no JSON is told, where that is recorded with the answer") {
+AE_TEST("loop/the reason why arguments are invalid JSON is sent if it was recorded") {
   JobFixture job = loop_job();
   job.claim().ok(
       "chat/0",
@@ -143,15 +143,16 @@ AE_TEST("loop/why arguments are no JSON is told, where that is recorded with the
     const Value message = last_message(job, "chat/1", back);
     return std::string((*parse_json(message.text("content")))["error"].text("message"));
   };
-  EXPECT_EQ(error_message(2), "the arguments must be a JSON object") << "an answer of before";
+  EXPECT_EQ(error_message(2), "the arguments must be a JSON object")
+      << "an answer without a recorded reason";
   EXPECT_EQ(error_message(1), "the arguments must be a JSON object: no key at byte 1");
   const Value assistant_message = request(job, "chat/1")["messages"].items()[2];
   EXPECT_EQ(assistant_message["tool_calls"].items()[1].find("invalid"), nullptr)
-      << "the model said no such thing";
+      << "it is not part of the answer";
   expect_verified(job.ok("chat/1", text_answer("ok")));
 }
 
-AE_TEST("loop/a tool that fails is told to the model after its tries, and the loop goes on") {
+AE_TEST("loop/the model receives a tool's failure after its tries, and the loop continues") {
   JobFixture job = loop_job();
   job.claim().ok("chat/0", tool_calls_answer({{"a", "look", "{}"}}));
   job.fails("chat/0/0", "http_503").after(20s).fails("chat/0/0", "http_503").after(20s);
@@ -160,13 +161,13 @@ AE_TEST("loop/a tool that fails is told to the model after its tries, and the lo
   const Value message = last_message(job, "chat/1");
   EXPECT_EQ(message["error"], Value(true));
   EXPECT_EQ(message["content"],
-            Value(R"({"error":{"code":"http_503","message":"the tool said so"}})"));
+            Value(R"({"error":{"code":"http_503","message":"the tool failed"}})"));
   job.ok("chat/1", text_answer("It is down"));
   EXPECT_EQ(job.status(), "completed");
   expect_verified(job);
 }
 
-AE_TEST("loop/what it offers, and its settings, stand in each request and not in the log") {
+AE_TEST("loop/tools and settings are in each request and not in the log") {
   JobFixture job = loop_job(", 'temperature': 0.5, 'max_tokens': 64, 'schema': {'type': 'object'}");
   job.claim();
   const Value model_request = request(job, "chat/0");
@@ -186,7 +187,7 @@ AE_TEST("loop/what it offers, and its settings, stand in each request and not in
   expect_verified(job);
 }
 
-AE_TEST("loop/a last answer that its schema refuses fails it") {
+AE_TEST("loop/a final answer that violates the schema fails the loop") {
   JobFixture job = loop_job(", 'schema': {'type': 'object'}");
   job.claim().ok("chat/0", text_answer("no JSON"));
   EXPECT_EQ(job.status(), "failed");
@@ -194,7 +195,7 @@ AE_TEST("loop/a last answer that its schema refuses fails it") {
   expect_verified(job);
 }
 
-AE_TEST("loop/a call that a person must approve waits, others go on, and it is made once") {
+AE_TEST("loop/a call that needs approval waits, others continue, and it is made once") {
   JobFixture job = loop_job();
   job.claim().ok("chat/0", tool_calls_answer({{"a", "refund", "{'sum': 5}"}, {"b", "look", "{}"}}));
   job.ok("chat/0/1", "1");
@@ -211,7 +212,7 @@ AE_TEST("loop/a call that a person must approve waits, others go on, and it is m
   expect_verified(job);
 }
 
-AE_TEST("loop/a call that a person rejects is never made, and the model is told who said no") {
+AE_TEST("loop/a rejected call is never made, and the model receives the rejection") {
   JobFixture job = loop_job();
   job.claim().ok("chat/0", tool_calls_answer({{"a", "refund", "{'sum': 5}"}}));
   job.reject("chat/0/0");
@@ -225,7 +226,7 @@ AE_TEST("loop/a call that a person rejects is never made, and the model is told 
   expect_verified(job);
 }
 
-AE_TEST("loop/on_reject: fail ends it when a person says no, and withdraws what else is asked") {
+AE_TEST("loop/with on_reject: fail a rejection ends the loop and withdraws other requests") {
   JobFixture job = loop_job(", 'on_reject': 'fail'");
   job.claim().ok("chat/0",
                  tool_calls_answer({{"a", "refund", "{'sum': 5}"}, {"b", "refund", "{'sum': 6}"}}));
@@ -239,7 +240,7 @@ AE_TEST("loop/on_reject: fail ends it when a person says no, and withdraws what 
   expect_verified(job);
 }
 
-AE_TEST("loop/a model that fails for good fails the loop, and on_error lets the plan go on") {
+AE_TEST("loop/a permanent model failure fails the loop, on_error: continue tolerates it") {
   JobFixture job = loop_job();
   job.claim().fails("chat/0", "http_401");
   EXPECT_EQ(job.status(), "failed");
@@ -257,7 +258,7 @@ AE_TEST("loop/a model that fails for good fails the loop, and on_error lets the 
   EXPECT_EQ(on.step("chat").phase, StepPhase::done);
 }
 
-AE_TEST("loop/a retry asks the same turn again, and a long back-off releases the job") {
+AE_TEST("loop/a retry repeats the same turn under the same key") {
   JobFixture job = loop_job();
   job.claim().fails("chat/0", "http_500").after(20s);
   EXPECT_EQ(job.tries("chat/0"), 2u);
@@ -267,7 +268,7 @@ AE_TEST("loop/a retry asks the same turn again, and a long back-off releases the
   expect_verified(job);
 }
 
-AE_TEST("loop/after its last turn what the model still asks for is not done") {
+AE_TEST("loop/calls requested in the last turn are not made") {
   JobFixture job = loop_job(", 'max_turns': 2");
   job.claim().ok("chat/0", tool_calls_answer({{"a", "put", "{'v': 1}"}})).ok("chat/0/0", "1");
   job.ok("chat/1", tool_calls_answer({{"a", "put", "{'v': 2}"}}));
@@ -277,7 +278,7 @@ AE_TEST("loop/after its last turn what the model still asks for is not done") {
   expect_verified(job);
 }
 
-AE_TEST("loop/an answer that is none fails it") {
+AE_TEST("loop/an invalid answer fails the loop") {
   for (const char* answer : {"'text'", "{'text': 7}", "{'text': '', 'tool_calls': [{'id': 'a'}]}",
                              "{'text': '', 'tool_calls': 'all'}"}) {
     JobFixture job = loop_job();
@@ -288,7 +289,7 @@ AE_TEST("loop/an answer that is none fails it") {
   }
 }
 
-AE_TEST("loop/more calls in one answer than there may be are told so, and not made") {
+AE_TEST("loop/calls above the limit of one answer are reported and not made") {
   std::string calls;
   for (std::size_t i = 0; i < kTurnCallsMax + 2; ++i) {
     calls += std::string(i == 0 ? "" : ",") + "{'name': 'look', 'arguments': {}}";
@@ -304,7 +305,7 @@ AE_TEST("loop/more calls in one answer than there may be are told so, and not ma
   EXPECT_EQ(last_message(job, "chat/1")["call_id"], Value("call_0_129"));
 }
 
-AE_TEST("loop/a refusal of the model is a result that says so") {
+AE_TEST("loop/a refusal of the model is a result with its text") {
   JobFixture job = loop_job();
   job.claim().ok("chat/0", "{'text': '', 'finish_reason': 'refusal', 'refusal': 'I will not'}");
   EXPECT_EQ(job.status(), "completed");
@@ -312,7 +313,7 @@ AE_TEST("loop/a refusal of the model is a result that says so") {
   EXPECT_EQ(job.state.result["chat"]["finish_reason"], Value("refusal"));
 }
 
-AE_TEST("loop/verbatim blocks of a provider come back in the next request") {
+AE_TEST("loop/verbatim blocks of a provider are sent back in the next request") {
   JobFixture job = loop_job();
   job.claim().ok("chat/0",
                  "{'text': 'so', 'blocks': [{'type': 'thinking', 'signature': 'x'}],"
@@ -322,7 +323,7 @@ AE_TEST("loop/verbatim blocks of a provider come back in the next request") {
             R"([{"signature":"x","type":"thinking"}])");
 }
 
-AE_TEST("loop/a plan goes on with what it gave, and may skip it") {
+AE_TEST("loop/later nodes read the result of a loop, and a skipped loop gives null") {
   const std::string nodes =
       "[{'id': 'a', 'kind': 'tool', 'tool': 'look'},"
       " {'id': 'chat', 'kind': 'loop', 'needs': ['a'], 'when': '${ .steps.a > 1 }', 'loop':"
@@ -341,7 +342,7 @@ AE_TEST("loop/a plan goes on with what it gave, and may skip it") {
   EXPECT_TRUE(skipped.sent.back().arguments["said"].is_null());
 }
 
-AE_TEST("loop/a prompt that gives nothing fails it before anybody is asked") {
+AE_TEST("loop/an empty prompt fails the loop before a request is sent") {
   JobFixture job = loop_job("", {.input = "{'other': 1}"});
   job.claim();
   EXPECT_EQ(job.status(), "failed");

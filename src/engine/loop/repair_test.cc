@@ -8,7 +8,7 @@
 namespace ae::engine::testing {
 namespace {
 
-constexpr std::string_view kMended =
+constexpr std::string_view kRepair =
     ", 'schema': {'type': 'object', 'required': ['n']}, 'repair': 1";
 constexpr std::string_view kGood = R"({"text": "{\"n\": 1}", "finish_reason": "stop"})";
 constexpr std::string_view kWrong = R"({"text": "{\"m\": 1}", "finish_reason": "stop"})";
@@ -26,11 +26,11 @@ JobFixture repairable_job(std::string_view more = ", 'repair': 1") {
       {.more = kTools, .input = "{'message': 'rain'}"});
 }
 
-void completes(const JobFixture& job) {
+void expect_completed(const JobFixture& job) {
   EXPECT_EQ(job.status(), "completed") << job.log_text();
   expect_verified(job);
 }
-void fails_so(const JobFixture& job, std::string_view words) {
+void expect_failed(const JobFixture& job, std::string_view words) {
   EXPECT_EQ(job.status(), "failed") << job.log_text();
   ASSERT_TRUE(job.state.error);
   EXPECT_EQ(job.state.error->code, "tool_output_invalid");
@@ -38,10 +38,8 @@ void fails_so(const JobFixture& job, std::string_view words) {
   expect_verified(job);
 }
 
-AE_TEST(
-    "repair/an answer that breaks the schema is recorded, and its model is told why and asked "
-    "again") {
-  JobFixture job = loop_job(kMended);
+AE_TEST("repair/an invalid answer is recorded, and the model receives the error and a retry") {
+  JobFixture job = loop_job(kRepair);
   job.claim();
   EXPECT_EQ(request(job, "chat/0")["repair"], Value(true));
   job.ok("chat/0", text_answer("no JSON"));
@@ -57,12 +55,12 @@ AE_TEST(
   job.ok("chat/1", kGood);
   EXPECT_EQ(canonical(job.state.result["chat"]["json"]), R"({"n":1})");
   EXPECT_EQ(job.state.result["chat"]["turns"], Value(2));
-  completes(job);
+  expect_completed(job);
 }
 
 // The same job with a changed choice of the first turn, continued from there.
 JobFixture with_choice(const JobFixture& whole, const auto& change) {
-  JobFixture job = loop_job(kMended);
+  JobFixture job = loop_job(kRepair);
   const auto choice = std::ranges::find_if(whole.log, [](const Event& event) {
     const auto* decision = as<DecisionRecorded>(event);
     return decision != nullptr && decision->kind == "tool_choice";
@@ -78,18 +76,16 @@ JobFixture with_choice(const JobFixture& whole, const auto& change) {
   return job;
 }
 
-AE_TEST(
-    "repair/a log whose words are another version's is proved, and one with another choice is "
-    "not") {
-  JobFixture whole = loop_job(kMended);
+AE_TEST("repair/verify accepts other wording of another version but not another choice") {
+  JobFixture whole = loop_job(kRepair);
   whole.claim().ok("chat/0", text_answer("no JSON"));
   JobFixture job =
       with_choice(whole, [](const Value& p) { return p.with("repair", "is gibberish"); });
   EXPECT_NE(last_message(job, "chat/1").text("content").find("is gibberish"),
             std::string_view::npos);
-  completes(job.ok("chat/1", kGood));
+  expect_completed(job.ok("chat/1", kGood));
 
-  JobFixture calls = loop_job(kMended);
+  JobFixture calls = loop_job(kRepair);
   calls.claim().ok("chat/0", tool_calls_answer({{"a", "nothing"}}));
   const auto reworded = [](std::string_view code) {
     return [=](const Value& p) {
@@ -97,17 +93,17 @@ AE_TEST(
       return p.with("calls", Value::array({p["calls"].items()[0].with("refused", refused)}));
     };
   };
-  completes(with_choice(calls, reworded("tool_not_granted")).ok("chat/1", kGood));
+  expect_completed(with_choice(calls, reworded("tool_not_granted")).ok("chat/1", kGood));
   const JobFixture other = with_choice(calls, reworded("input_invalid"));
   EXPECT_FALSE(verify({.job = other.state.job, .events = other.log, .last_seq = {}, .head = {}},
                       uncached_plan_source())
                    .replay.ok);
 }
 
-AE_TEST("repair/a log in which a loop ends well with an answer that will not do is refused") {
-  JobFixture job = loop_job(kMended);
+AE_TEST("repair/a log in which a loop succeeds with an invalid answer is rejected") {
+  JobFixture job = loop_job(kRepair);
   job.claim().ok("chat/0", kGood);
-  completes(job);
+  expect_completed(job);
   const auto with = [&](const Erasable& answer) {
     std::vector<Event> forged = job.log;
     each<ToolInvocationFinished>(forged,
@@ -121,26 +117,26 @@ AE_TEST("repair/a log in which a loop ends well with an answer that will not do 
   EXPECT_EQ(with(erased_value()), "") << "erased";
 }
 
-AE_TEST("repair/a second answer that breaks the schema fails the loop") {
-  JobFixture job = loop_job(kMended);
+AE_TEST("repair/a second answer that violates the schema fails the loop") {
+  JobFixture job = loop_job(kRepair);
   job.claim().ok("chat/0", text_answer("no JSON")).ok("chat/1", kWrong);
   EXPECT_EQ(job.sent.size(), 2u);
-  fails_so(job, "breaks the schema");
+  expect_failed(job, "breaks the schema");
 }
 
-AE_TEST("repair/one turn more is allowed for it than max_turns says, and it calls no tool more") {
-  JobFixture job = loop_job(std::string(kMended) + ", 'max_turns': 1");
+AE_TEST("repair/a repair allows one turn above max_turns, without further tool calls") {
+  JobFixture job = loop_job(std::string(kRepair) + ", 'max_turns': 1");
   job.claim().ok("chat/0", text_answer("no JSON")).ok("chat/1", kGood);
-  completes(job);
-  JobFixture more = loop_job(std::string(kMended) + ", 'max_turns': 1");
+  expect_completed(job);
+  JobFixture more = loop_job(std::string(kRepair) + ", 'max_turns': 1");
   more.claim().ok("chat/0", text_answer("no JSON")).ok("chat/1", tool_calls_answer({{"a", "put"}}));
   EXPECT_EQ(more.state.error->code, "turns_limit") << more.log_text();
   EXPECT_EQ(more.sent.size(), 2u);
   expect_verified(more);
 }
 
-AE_TEST("repair/after it tools may be called again, and once is once for the whole loop") {
-  JobFixture job = loop_job(kMended);
+AE_TEST("repair/tools may be called after a repair, and a loop is repaired only once") {
+  JobFixture job = loop_job(kRepair);
   job.claim().ok("chat/0", tool_calls_answer({{"a", "look"}})).ok("chat/0/0", "1");
   job.ok("chat/1", text_answer("no JSON"))
       .ok("chat/2", tool_calls_answer({{"b", "put"}}))
@@ -148,31 +144,31 @@ AE_TEST("repair/after it tools may be called again, and once is once for the who
   EXPECT_EQ(last_message(job, "chat/3")["content"], Value("2"));
   EXPECT_EQ(request(job, "chat/3")["messages"].size(), 2u + 2u + 2u + 2u);
   job.ok("chat/3", text_answer("still none"));
-  fails_so(job, "is invalid JSON");
+  expect_failed(job, "is invalid JSON");
 }
 
-AE_TEST("repair/what was refused or cut off is not asked for again") {
+AE_TEST("repair/a refused or truncated answer is not repaired") {
   for (const char* answer :
        {"{'text': '', 'refusal': 'I will not'}", "{'text': 'x', 'finish_reason': 'length'}",
         "{'text': 'x', 'finish_reason': 'content_filter'}",
         "{'text': 'x', 'finish_reason': 'refusal'}"}) {
-    JobFixture job = loop_job(kMended);
+    JobFixture job = loop_job(kRepair);
     job.claim().ok("chat/0", answer);
     EXPECT_EQ(job.sent.size(), 1u) << answer;
-    fails_so(job, "is invalid JSON");
+    expect_failed(job, "is invalid JSON");
   }
 }
 
-AE_TEST("repair/without it an answer that breaks the schema fails at once") {
+AE_TEST("repair/without repair an answer that violates the schema fails at once") {
   JobFixture job = loop_job(", 'schema': {'type': 'object'}");
   job.claim();
   EXPECT_EQ(request(job, "chat/0").find("repair"), nullptr);
   job.ok("chat/0", text_answer("no JSON"));
   EXPECT_EQ(job.sent.size(), 1u);
-  fails_so(job, "is invalid JSON");
+  expect_failed(job, "is invalid JSON");
 }
 
-AE_TEST("repair/what a model is told of a long fault is cut, at a whole character") {
+AE_TEST("repair/a long error message to the model is cut at a character boundary") {
   std::string pattern;
   for (int i = 0; i < 700; ++i) pattern += "é";
   JobFixture job = loop_job(", 'repair': 1, 'schema': {'enum': ['" + pattern + "']}");
@@ -181,10 +177,10 @@ AE_TEST("repair/what a model is told of a long fault is cut, at a whole characte
   EXPECT_LE(choice.text("repair").size(), kRepairMax);
   EXPECT_TRUE(is_utf8(choice.text("repair")));
   job.ok("chat/1", R"({"text": "\")" + pattern + R"(\""})");
-  completes(job);
+  expect_completed(job);
 }
 
-AE_TEST("repair/a node that asks a model once is asked once more, and gives its last answer") {
+AE_TEST("repair/an llm node is asked once more and returns its last answer") {
   JobFixture job = repairable_job();
   job.claim();
   EXPECT_EQ(canonical(request(job, "read/0")["messages"]),
@@ -196,29 +192,27 @@ AE_TEST("repair/a node that asks a model once is asked once more, and gives its 
   EXPECT_EQ(canonical(job.sent.back().arguments), R"({"n":1})");
   EXPECT_EQ(job.state.kind_of(job.step("read")), NodeKind::llm);
   EXPECT_EQ(job.state.path_of(job.step("read/1")), "0/0/1");
-  completes(job.ok("then"));
+  expect_completed(job.ok("then"));
   const Value node = trace_view(job.state, job.log)["nodes"].items()[0];
   EXPECT_EQ(node["items"].size(), 2u);
-  EXPECT_TRUE(node["model"].is_null()) << "its turns say which model was asked";
+  EXPECT_TRUE(node["model"].is_null()) << "the turns have the model";
 }
 
-AE_TEST(
-    "repair/a node whose first answer is good asks nothing more, and one that says no repair "
-    "fails") {
+AE_TEST("repair/a valid first answer is not repaired, a second invalid one fails") {
   JobFixture job = repairable_job();
   job.claim().ok("read/0", kGood).ok("then");
   EXPECT_EQ(job.sent.size(), 2u);
-  completes(job);
+  expect_completed(job);
   JobFixture twice = repairable_job();
   twice.claim().ok("read/0", kWrong).ok("read/1", kWrong);
-  fails_so(twice, "breaks the schema");
+  expect_failed(twice, "breaks the schema");
   JobFixture plain = repairable_job("");
   plain.claim();
-  EXPECT_EQ(plain.step("read").phase, StepPhase::calling) << "a call of its own, as ever";
+  EXPECT_EQ(plain.step("read").phase, StepPhase::calling) << "a single call without turns";
   EXPECT_EQ(canonical(request(plain, "read")["schema"]), R"({"required":["n"],"type":"object"})");
 }
 
-AE_TEST("repair/a crash at any event asks nothing again that is recorded, and tells the same") {
+AE_TEST("repair/a crash at any event repeats no recorded call and sends the same messages") {
   const auto run = [](JobFixture& job) {
     for (int guard = 0; guard < 20 && !is_terminal(job.state.status); ++guard) {
       ASSERT_FALSE(job.in_flight.empty()) << job.log_text();
@@ -250,11 +244,11 @@ AE_TEST("repair/a crash at any event asks nothing again that is recorded, and te
   }
 }
 
-AE_TEST("repair/a checkpoint at any event folds on to the same state") {
-  JobFixture job = loop_job(kMended);
+AE_TEST("repair/a checkpoint at any event folds to the same state") {
+  JobFixture job = loop_job(kRepair);
   job.claim().ok("chat/0", text_answer("no JSON")).ok("chat/1", tool_calls_answer({{"a", "look"}}));
   job.ok("chat/1/0", "1").ok("chat/2", kGood);
-  completes(job);
+  expect_completed(job);
   for (std::size_t at = 2; at <= job.log.size(); ++at) {
     const std::string bytes = checkpoint(job.folded(at), {});
     auto restored = restore(job.state.job, at, bytes, uncached_plan_source());
@@ -269,17 +263,17 @@ AE_TEST("repair/a checkpoint at any event folds on to the same state") {
   }
 }
 
-AE_TEST("repair/a pause comes before it, and it is asked when the job goes on") {
-  JobFixture job = loop_job(kMended);
+AE_TEST("repair/a pause takes effect before the repair, which is sent after resume") {
+  JobFixture job = loop_job(kRepair);
   job.claim().pause().ok("chat/0", text_answer("no JSON"));
   EXPECT_EQ(job.status(), "parked") << job.log_text();
   EXPECT_EQ(job.sent.size(), 1u);
   job.resume();
   EXPECT_EQ(job.tries("chat/1"), 1u);
-  completes(job.ok("chat/1", kGood));
+  expect_completed(job.ok("chat/1", kGood));
 }
 
-AE_TEST("repair/it counts in the job's budget, and waits for room in it") {
+AE_TEST("repair/a repair counts in the budget and waits for it") {
   JobFixture job(
       "[{'id': 'read', 'kind': 'llm', 'tool': 'model:main', 'repair': 1, 'args': {'model': 'small',"
       " 'messages': [{'role': 'user', 'content': 'Hello'}], 'schema': {'type': 'object'}}}]",
@@ -293,7 +287,7 @@ AE_TEST("repair/it counts in the job's budget, and waits for room in it") {
   expect_verified(job);
 }
 
-AE_TEST("repair/a log that mends what it may not, or a second time, is refused") {
+AE_TEST("repair/a log with a repair that is not allowed is rejected") {
   JobFixture job = loop_job(", 'schema': {'type': 'object'}");
   job.claim();
   job.decides = false;
@@ -314,7 +308,7 @@ AE_TEST("repair/a log that mends what it may not, or a second time, is refused")
   EXPECT_TRUE(apply(same, choice.events[0], job.now, uncached_plan_source()));
 }
 
-AE_TEST("repair/a fork takes a node over that was mended, and another plan carries it") {
+AE_TEST("repair/a fork imports a repaired node, and a new plan carries it over") {
   JobFixture job = repairable_job();
   job.claim().ok("read/0", kWrong).ok("read/1", kGood);
   const auto whole = job.fork(job.seq_of(EventType::node_finished, "read"));
@@ -323,7 +317,7 @@ AE_TEST("repair/a fork takes a node over that was mended, and another plan carri
   fork.claim();
   ASSERT_EQ(fork.sent.size(), 1u);
   EXPECT_EQ(fork.sent[0].tool, "put");
-  completes(fork.ok("then"));
+  expect_completed(fork.ok("then"));
   JobFixture waits(
       "[{'id': 'read', 'kind': 'llm', 'tool': 'model:main', 'repair': 1, 'args': {'model': 'small',"
       " 'messages': [{'role': 'user', 'content': 'Hi'}], 'schema': {'type': 'object'}}},"
@@ -338,15 +332,15 @@ AE_TEST("repair/a fork takes a node over that was mended, and another plan carri
       kTools));
   waits.replan(next);
   EXPECT_FALSE(waits.refused) << waits.log_text();
-  EXPECT_EQ(waits.sent.size(), 2u) << "it is not asked again";
-  completes(waits.signal("k", "1").ok("z"));
+  EXPECT_EQ(waits.sent.size(), 2u) << "no request is repeated";
+  expect_completed(waits.signal("k", "1").ok("z"));
 }
 
-AE_TEST("repair/a plan that mends what has no schema, or more than once, is refused") {
+AE_TEST("repair/a plan with a repair without schema or with more than one is rejected") {
   const auto compiles = [](std::string_view loop) {
     return Plan::compile(graph(chat_node(loop), kTools)).has_value();
   };
-  EXPECT_TRUE(compiles(kMended));
+  EXPECT_TRUE(compiles(kRepair));
   EXPECT_FALSE(compiles(", 'repair': 1"));
   EXPECT_FALSE(compiles(", 'schema': {'type': 'object'}, 'repair': 2"));
   EXPECT_FALSE(compiles(", 'schema': {'type': 'object'}, 'repair': 0"));

@@ -7,6 +7,7 @@
 #include "engine/heart/features.h"
 #include "engine/heart/recorded_value.h"
 #include "json/json.h"
+#include "log/field_names.h"
 #include "schema/answer_json.h"
 
 namespace ae::engine {
@@ -69,18 +70,18 @@ class Lowering {
         if (source.find(other) != nullptr)
           return plan_error(where, "waits, and takes no " + quoted(other));
       }
-      node.emplace_back("kind", "wait");
+      node.emplace_back(field::kind, "wait");
       node.emplace_back("wait", Value::object({{"for", source["wait_for"]}, {"type", "timer"}}));
       return Value::object(std::move(node));
     }
     AE_ASSIGN(std::vector<Member> call, lower_call(source, where));
     if (source.find("map") == nullptr) {
       if (source.find("as") != nullptr) return plan_error(where, "has `as`, which is for a `map`");
-      node.emplace_back("kind", "tool");
+      node.emplace_back(field::kind, "tool");
       for (Member& member : call) node.push_back(std::move(member));
       return Value::object(std::move(node));
     }
-    node.emplace_back("kind", "map");
+    node.emplace_back(field::kind, "map");
     node.emplace_back("over", source["map"]);
     node.emplace_back("max_parallel", 8);
     if (const Value* as = source.find("as")) node.emplace_back("as", *as);

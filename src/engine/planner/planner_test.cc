@@ -46,9 +46,7 @@ std::string a_plan(std::initializer_list<Value> nodes, const Value& output = {})
 }
 Value node(std::string_view text) { return json(text); }
 
-AE_TEST(
-    "planner/what its model answers becomes the plan, in the commit of the answer, and is carried "
-    "out") {
+AE_TEST("planner/the answer of the model becomes the plan in its commit and is executed") {
   JobFixture job = plans();
   job.claim();
   EXPECT_EQ(canonical(request(job, "planner/0")["messages"]),
@@ -81,9 +79,7 @@ AE_TEST(
   expect_verified(job);
 }
 
-AE_TEST(
-    "planner/a plan that is none is mended once, and a second one fails the job with "
-    "plan_invalid") {
+AE_TEST("planner/an invalid plan is repaired once, a second one fails with plan_invalid") {
   const char* wrong[] = {
       "[{'id': 'a', 'tool': 'once'}]",                           // not granted
       "[{'id': 'a', 'tool': 'model:main'}]",                     // not a tool
@@ -110,17 +106,15 @@ AE_TEST(
     EXPECT_EQ(job.count(EventType::plan_generated), 1u);
     expect_verified(job);
   }
-  JobFixture mended = plans();
-  mended.claim().ok("planner/0", answer("[{'id': 'a', 'tool': 'once'}]")).ok("planner/1", two());
-  EXPECT_EQ(mended.sent.back().tool, "look");
-  mended.ok("find").ok("save");
-  EXPECT_EQ(mended.status(), "completed");
-  expect_verified(mended);
+  JobFixture repaired = plans();
+  repaired.claim().ok("planner/0", answer("[{'id': 'a', 'tool': 'once'}]")).ok("planner/1", two());
+  EXPECT_EQ(repaired.sent.back().tool, "look");
+  repaired.ok("find").ok("save");
+  EXPECT_EQ(repaired.status(), "completed");
+  expect_verified(repaired);
 }
 
-AE_TEST(
-    "planner/its plan may pause, go over lists, branch, go on after failures, and say what it "
-    "gives") {
+AE_TEST("planner/a generated plan may wait, map, branch, tolerate failures and set an output") {
   JobFixture job = plans();
   job.claim().ok(
       "planner/0",
@@ -138,8 +132,7 @@ AE_TEST(
   expect_verified(job);
 }
 
-AE_TEST(
-    "planner/a crash at any event asks nothing again that is recorded, and makes the same plan") {
+AE_TEST("planner/a crash at any event repeats no recorded call and gives the same plan") {
   const auto run = [](JobFixture& job) {
     for (int guard = 0; guard < 20 && !is_terminal(job.state.status); ++guard) {
       ASSERT_FALSE(job.in_flight.empty()) << job.log_text();
@@ -173,7 +166,7 @@ AE_TEST(
   }
 }
 
-AE_TEST("planner/a log in which another plan was made than the answer makes is refused") {
+AE_TEST("planner/a log with another plan than the answer gives is rejected") {
   JobFixture job = plans();
   job.claim().ok("planner/0", two());
   const auto at = std::ranges::find_if(job.log, [&](const Event& event) {
@@ -199,13 +192,14 @@ AE_TEST("planner/a log in which another plan was made than the answer makes is r
   EXPECT_TRUE(refused(wrong));
   State done = job.folded(at->seq - 1);
   const auto ended = apply(done, JobCompleted{}, job.now, uncached_plan_source());
-  ASSERT_FALSE(ended) << "its plan is not made yet";
+  ASSERT_FALSE(ended) << "its plan is not generated yet";
   EXPECT_NE(ended.error().message.find("plan is to follow"), std::string::npos);
   State early = job.folded(at->seq - 2);
-  EXPECT_FALSE(apply(early, good, job.now, uncached_plan_source())) << "its planner is not done";
+  EXPECT_FALSE(apply(early, good, job.now, uncached_plan_source()))
+      << "its planner is not finished";
 }
 
-AE_TEST("planner/a plan that another program made in its own way asks for that program") {
+AE_TEST("planner/a plan of a newer planner version returns needs_version") {
   JobFixture job = plans();
   job.claim().ok("planner/0", two());
   std::vector<Event> log = job.log;
@@ -218,7 +212,7 @@ AE_TEST("planner/a plan that another program made in its own way asks for that p
   EXPECT_EQ(folded.error().code, Code::needs_version);
 }
 
-AE_TEST("planner/an answer can be erased when its plan is made: the job stays as it is") {
+AE_TEST("planner/an answer can be erased after its plan was made, and the job stays the same") {
   JobFixture job = plans();
   job.claim().ok("planner/0", two()).ok("find", "'it'").ok("save", "'kept'");
   ASSERT_EQ(job.status(), "completed") << job.log_text();
@@ -232,7 +226,7 @@ AE_TEST("planner/an answer can be erased when its plan is made: the job stays as
   EXPECT_EQ(folded->result, job.state.result);
 }
 
-AE_TEST("planner/what its tools can do and is not granted is denied, in a fork too") {
+AE_TEST("planner/a tool without the granted capability is denied, in a fork too") {
   constexpr std::string_view kGrants =
       "{'grants': ['reads'], 'tools': {'model:main': {'effect': 'read', 'provider': 'openai'},"
       " 'look': {'effect': 'read', 'capabilities': ['reads']},"
@@ -252,7 +246,7 @@ AE_TEST("planner/what its tools can do and is not granted is denied, in a fork t
   EXPECT_EQ(fork.state.error->code, "denied") << fork.log_text();
 }
 
-AE_TEST("planner/another plan by a person begins anew, and asks its model again") {
+AE_TEST("planner/a new plan by an operator starts the planner again") {
   JobFixture job = plans();
   job.claim().ok("planner/0",
                  a_plan({node("{'id': 'find', 'tool': 'look'}"),
@@ -270,7 +264,7 @@ AE_TEST("planner/another plan by a person begins anew, and asks its model again"
   expect_verified(job);
 }
 
-AE_TEST("planner/a checkpoint at any event folds on to the same state") {
+AE_TEST("planner/a checkpoint at any event folds to the same state") {
   JobFixture job = plans();
   job.claim().ok("planner/0", two()).ok("find", "1").ok("save", "2");
   for (std::size_t at = 2; at <= job.log.size(); ++at) {
@@ -286,7 +280,7 @@ AE_TEST("planner/a checkpoint at any event folds on to the same state") {
   }
 }
 
-AE_TEST("planner/a planner stands alone in its plan, and comes first in the one that it made") {
+AE_TEST("planner/a planner is the first node of its plan and its options are validated") {
   const Value one = planner()->task_graph["nodes"].items()[0];
   const Value look = json("{'id': 'a', 'kind': 'tool', 'tool': 'look'}");
   const auto compiles = [&](std::vector<Value> nodes) {

@@ -38,12 +38,11 @@ JobFixture job_with_question(std::string_view nodes = kBook, const JobFixtureOpt
 }
 
 JobFixture& fill_in(JobFixture& job, std::string_view node, std::string_view content) {
-  return job.send_request({.kind = ControlRequest::Kind::signal,
-                           .by = "ann",
-                           .wait_type = "human",
-                           .approval = job.open_request_id(node),
-                           .arguments = json(content),
-                           .payload = json("{'decision':'approve'}")});
+  return job.send_request({.by = "ann",
+                           .body = SignalRequest{.approval = job.open_request_id(node),
+                                                 .wait_type = "human",
+                                                 .arguments = json(content),
+                                                 .payload = json("{'decision':'approve'}")}});
 }
 
 void expect_proved(const JobFixture& job) {
@@ -55,7 +54,7 @@ void expect_proved(const JobFixture& job) {
   EXPECT_TRUE(proved.ok) << canonical(proved.to_json());
 }
 
-AE_TEST("question/ends the try, nothing is in doubt, and the job rests until a person answers") {
+AE_TEST("question/a question ends the try without an unknown outcome, and the job waits") {
   JobFixture job = job_with_question();
   EXPECT_EQ(job.status(), "waiting");
   EXPECT_EQ(job.types("a"), (Types{"node_started", "command_emitted", "tool_invocation_started",
@@ -77,8 +76,7 @@ AE_TEST("question/ends the try, nothing is in doubt, and the job rests until a p
   EXPECT_EQ(job.state.open_tries, 0u);
 }
 
-AE_TEST(
-    "question/its answer makes the next try of the same command, which sends it with the state") {
+AE_TEST("question/the next try of the same call sends the answer with the state") {
   JobFixture job = job_with_question();
   const std::string key = job.sent.back().external_key;
   fill_in(job, "a", "{'n':3}");
@@ -97,7 +95,7 @@ AE_TEST(
   expect_proved(job);
 }
 
-AE_TEST("question/a no and a cancel are told to the tool, which decides") {
+AE_TEST("question/a rejection and a cancel are passed to the tool, which decides") {
   for (const auto& [payload, action] : {std::pair("{'decision':'reject'}", "decline"),
                                         std::pair("{'action':'cancel'}", "cancel")}) {
     JobFixture job = job_with_question();
@@ -112,7 +110,7 @@ AE_TEST("question/a no and a cancel are told to the tool, which decides") {
   }
 }
 
-AE_TEST("question/an answer that does not fit the form is refused, and the question stays") {
+AE_TEST("question/an answer that violates the form is rejected, and the question stays open") {
   JobFixture job = job_with_question();
   const std::size_t before = job.log.size();
   for (const std::string_view content : {"{}", "{'n':0}", "{'n':'many'}", "7"}) {
@@ -120,16 +118,14 @@ AE_TEST("question/an answer that does not fit the form is refused, and the quest
     EXPECT_EQ(job.refused, Code::input_invalid) << content;
   }
   job.approve("a");
-  EXPECT_EQ(job.refused, Code::input_invalid) << "nothing is filled in";
+  EXPECT_EQ(job.refused, Code::input_invalid) << "no content";
   job.signal(job.last<WaitOpened>().correlation_key, "{'n':3}");
   EXPECT_EQ(job.refused, Code::input_invalid) << "no action";
   EXPECT_EQ(job.log.size(), before);
   EXPECT_EQ(job.status(), "waiting");
 }
 
-AE_TEST(
-    "question/a field has the format that it says, filled in or as it stands, or the answer is "
-    "refused") {
+AE_TEST("question/a field must match its declared format, also by default") {
   JobFixture job(kBook);
   job.claim();
   job.answer("a",
@@ -144,7 +140,7 @@ AE_TEST(
     EXPECT_EQ(job.refused, Code::input_invalid) << content;
   }
   job.approve("a");
-  EXPECT_EQ(job.refused, Code::input_invalid) << "what it has by default is held to it too";
+  EXPECT_EQ(job.refused, Code::input_invalid) << "defaults must match the format too";
   EXPECT_EQ(job.log.size(), before);
   fill_in(job, "a", "{'mail':'ada@example.org','day':'2026-05-02','n':3}");
   EXPECT_FALSE(job.refused);
@@ -162,7 +158,7 @@ AE_TEST("question/the action that approves a form has its schema") {
   EXPECT_EQ(actions.items()[1]["act"], "reject");
 }
 
-AE_TEST("question/a form that is approved as it stands has the values it shows") {
+AE_TEST("question/a form approved without changes has its default values") {
   JobFixture job(kBook);
   job.claim();
   job.answer("a", input_required(
@@ -175,7 +171,7 @@ AE_TEST("question/a form that is approved as it stands has the values it shows")
             json("{'action':'accept', 'content':{'n':2}}"));
 }
 
-AE_TEST("question/of several each is a wait of its own, one after the other") {
+AE_TEST("question/several questions are asked one after the other") {
   JobFixture job(kBook);
   job.claim();
   job.answer("a", input_required(Value::object({{"go", json(kGo)}, {"how", json(kHow)}})));
@@ -193,7 +189,7 @@ AE_TEST("question/of several each is a wait of its own, one after the other") {
   expect_proved(job);
 }
 
-AE_TEST("question/a tool that only wants its state back is called again after a pause") {
+AE_TEST("question/a tool that only returns a state is called again after a pause") {
   JobFixture job(kBook);
   job.claim();
   job.answer("a", input_required(Value::object({}), "later"));
@@ -209,7 +205,7 @@ AE_TEST("question/a tool that only wants its state back is called again after a 
   expect_proved(job);
 }
 
-AE_TEST("question/the newest round counts, and no tool asks for ever") {
+AE_TEST("question/the newest round counts, and the number of rounds is limited") {
   JobFixture job = job_with_question();
   for (std::uint32_t round = 2; round <= kQuestionRoundsMax; ++round) {
     fill_in(job, "a", "{'n':" + std::to_string(round) + "}");
@@ -224,8 +220,7 @@ AE_TEST("question/the newest round counts, and no tool asks for ever") {
   expect_proved(job);
 }
 
-AE_TEST(
-    "question/each round of answers is another call for the budget, and its other tries are none") {
+AE_TEST("question/each round of answers counts as a call in the budget, its retries do not") {
   JobFixture job = job_with_question("[{'id':'a', 'kind':'tool', 'tool':'put'}]",
                                      {.more = "{'budget':{'tool_calls':2}}"});
   EXPECT_EQ(job.state.budget.spent.tool_calls, 1u);
@@ -247,9 +242,7 @@ AE_TEST(
   expect_proved(job);
 }
 
-AE_TEST(
-    "question/the pauses of a tool that only wants its state back grow, and it is not asked for "
-    "ever") {
+AE_TEST("question/the pauses for a tool that only returns a state grow and are limited in number") {
   JobFixture job("[{'id':'a', 'kind':'tool', 'tool':'put'}]");
   job.claim();
   std::vector<Duration> pauses;
@@ -269,7 +262,7 @@ AE_TEST(
   expect_proved(job);
 }
 
-AE_TEST("question/nobody answers: the tool is told so when the time is over") {
+AE_TEST("question/an unanswered question expires, and the tool receives a cancel") {
   JobFixture job =
       job_with_question(kBook, {.more = "{'tools':{'pay':{'effect':'at_most_once',"
                                         " 'on_in_doubt':'park', 'ask_expires':'2h'}}}"});
@@ -282,8 +275,7 @@ AE_TEST("question/nobody answers: the tool is told so when the time is over") {
   expect_proved(job);
 }
 
-AE_TEST(
-    "question/a crash while a person thinks changes nothing, and one in the next try is a doubt") {
+AE_TEST("question/a crash while a question is open changes nothing, a lost next try is unknown") {
   JobFixture job = job_with_question();
   job.reload();
   EXPECT_EQ(job.status(), "waiting");
@@ -311,7 +303,7 @@ AE_TEST("question/a later try sends the same answers again") {
   expect_proved(job);
 }
 
-AE_TEST("question/an answer is for the tool that asked: another version is not told") {
+AE_TEST("question/an answer is not sent to another version of the tool") {
   JobFixture job = job_with_question();
   job.versions.assign(job.plan->tools.size(), "ffffffffffffffff");
   fill_in(job, "a", "{'n':3}");
@@ -320,7 +312,7 @@ AE_TEST("question/an answer is for the tool that asked: another version is not t
   EXPECT_EQ(job.sent.size(), 1u);
 }
 
-AE_TEST("question/answering twice is one answer, and another answer is not applied") {
+AE_TEST("question/a repeated answer is a duplicate, and a different one is not applied") {
   JobFixture job = job_with_question();
   const std::string key(job.last<WaitOpened>().correlation_key);
   job.signal(key, "{'action':'accept', 'content':{'n':3}}");
@@ -334,17 +326,17 @@ AE_TEST("question/answering twice is one answer, and another answer is not appli
   EXPECT_EQ(job.log.size(), before);
 }
 
-AE_TEST("question/a cancelled job asks no more, and calls nothing again") {
+AE_TEST("question/a cancelled job withdraws its question and calls nothing again") {
   JobFixture job = job_with_question();
   job.cancel();
   EXPECT_EQ(job.status(), "cancelled");
   EXPECT_EQ(job.sent.size(), 1u);
   EXPECT_TRUE(approvals_view(job.state).empty());
-  EXPECT_EQ(job.state.final_in_doubt, Value()) << "nothing is in doubt";
+  EXPECT_EQ(job.state.final_in_doubt, Value()) << "no outcome is unknown";
   expect_proved(job);
 }
 
-AE_TEST("question/a paused job is asked, and goes on after the pause") {
+AE_TEST("question/a paused job accepts an answer and continues after the pause") {
   JobFixture job = job_with_question();
   job.pause();
   EXPECT_EQ(job.status(), "parked");
@@ -358,7 +350,7 @@ AE_TEST("question/a paused job is asked, and goes on after the pause") {
   expect_proved(job);
 }
 
-AE_TEST("question/other branches go on while a person is asked") {
+AE_TEST("question/other branches continue while a question is open") {
   JobFixture job(
       "[{'id':'a', 'kind':'tool', 'tool':'pay'}, {'id':'b', 'kind':'tool', 'tool':'put'}]");
   job.claim();
@@ -371,7 +363,7 @@ AE_TEST("question/other branches go on while a person is asked") {
   expect_proved(job);
 }
 
-AE_TEST("question/an item asks no more when its map has failed") {
+AE_TEST("question/an item of a failed map withdraws its question") {
   JobFixture job(
       "[{'id':'m', 'kind':'map', 'over':'${ .input.l }', 'max_parallel':2,"
       " 'do':{'tool':'pay', 'args':{'n':'${ .item }'}}}]",
@@ -386,7 +378,7 @@ AE_TEST("question/an item asks no more when its map has failed") {
   expect_proved(job);
 }
 
-AE_TEST("question/what asks about a call, or what nobody can answer, is a failure") {
+AE_TEST("question/an unsupported kind of question is a failure") {
   JobFixture job(kBook);
   job.claim();
   job.answer("a", input_required(json("{'k':{'mode':'sampling', 'message':'m'}}")));
@@ -394,17 +386,17 @@ AE_TEST("question/what asks about a call, or what nobody can answer, is a failur
   EXPECT_EQ(job.state.error->code, "input_required");
 }
 
-AE_TEST("question/keys of the runtime's own cannot be a plan's, nor be answered early") {
+AE_TEST("question/keys of the runtime are reserved, also in old plans") {
   JobFixture job(
       "[{'id':'w', 'kind':'wait', 'wait':{'type':'human', 'key':'input/0123456789abcdef#1'}}]");
   job.claim();
   EXPECT_EQ(job.state.error->code, "correlation_key_reused");
   JobFixture other("[{'id':'w', 'kind':'wait', 'wait':{'type':'human', 'key':'input/x#1'}}]");
   other.claim();
-  EXPECT_EQ(other.status(), "waiting") << "as in plans of before";
+  EXPECT_EQ(other.status(), "waiting") << "as in older plans";
 }
 
-AE_TEST("question/an effect that was recorded and not logged is caught up") {
+AE_TEST("question/a recorded question that is not in the log is imported") {
   JobFixture job(kBook);
   job.claim();
   job.decides = false;
@@ -416,7 +408,7 @@ AE_TEST("question/an effect that was recorded and not logged is caught up") {
   expect_proved(job);
 }
 
-AE_TEST("question/one that comes late ends the doubt about its call, and is put") {
+AE_TEST("question/a late question decides its unknown call and is asked") {
   JobFixture job(kBook);
   job.claim().crash();
   ASSERT_EQ(job.state.parked_until, "resolve");
@@ -430,7 +422,7 @@ AE_TEST("question/one that comes late ends the doubt about its call, and is put"
   expect_proved(job);
 }
 
-AE_TEST("question/one that comes after somebody said that its call did not happen is put too") {
+AE_TEST("question/a late question after a not_happened resolution is asked") {
   JobFixture job(kBook);
   job.claim().crash().after(2min);
   ASSERT_EQ(job.state.parked_until, "resolve");
@@ -446,7 +438,7 @@ AE_TEST("question/one that comes after somebody said that its call did not happe
   expect_proved(job);
 }
 
-AE_TEST("question/a checkpoint at any event, and the tail after it, is the same") {
+AE_TEST("question/a checkpoint at any event folds to the same state") {
   JobFixture job = job_with_question();
   fill_in(job, "a", "{'n':3}");
   job.ok("a", "{'booked':3}");

@@ -4,6 +4,7 @@
 
 #include "base/hash.h"
 #include "engine/heart/request.h"
+#include "log/field_names.h"
 #include "schema/question.h"
 
 namespace ae::engine {
@@ -11,16 +12,16 @@ namespace {
 
 // `approve` with arguments submits a form and `reject` declines it; or the
 // payload has MCP's `action`.
-std::string_view action_of(const ControlRequest& request) {
-  const std::string_view decision = request.payload.text("decision");
+std::string_view action_of(const SignalRequest& signal) {
+  const std::string_view decision = signal.payload.text("decision");
   if (decision == "approve") return "accept";
   if (decision == "reject") return "decline";
-  return request.payload.text("action");
+  return signal.payload.text("action");
 }
 
-std::optional<Value> content_of(const ControlRequest& request) {
-  if (request.arguments) return request.arguments;
-  const Value* content = request.payload.find("content");
+std::optional<Value> content_of(const SignalRequest& signal) {
+  if (signal.arguments) return signal.arguments;
+  const Value* content = signal.payload.find("content");
   return content != nullptr ? std::optional(*content) : std::nullopt;
 }
 
@@ -40,18 +41,19 @@ bool is_question_wait_key(std::string_view key) {
 Value inputs_of(const Invocation& call) {
   if (!call.questions || call.questions->rounds == 0) return {};
   std::vector<Member> inputs{{"answers", call.questions->answers}};
-  if (const Value* state = call.questions->input_required.find("state"))
-    inputs.emplace_back("state", *state);
+  if (const Value* state = call.questions->input_required.find(field::state))
+    inputs.emplace_back(field::state, *state);
   return Value::object(std::move(inputs));
 }
 
 Result<AppliedRequest> apply_question_answer(const State& state, const std::string& key,
-                                             const Wait& wait, const ControlRequest& request) {
+                                             const Wait& wait, const ControlRequest& request,
+                                             const SignalRequest& signal) {
   const Step& step = state.steps[wait.step];
   const Member* question = step.call ? open_question(*step.call) : nullptr;
   if (question == nullptr) return fail(Code::wait_mismatch, "this question is no longer open");
-  const std::string_view action = action_of(request);
-  auto answer = validate_answer(question->second, action, content_of(request));
+  const std::string_view action = action_of(signal);
+  auto answer = validate_answer(question->second, action, content_of(signal));
   if (!answer) {
     return std::unexpected(std::move(answer).error().with_context(
         "\"" + step.call->tool +
@@ -60,9 +62,10 @@ Result<AppliedRequest> apply_question_answer(const State& state, const std::stri
   }
   const std::string_view outcome = action == "accept" ? "approved" : "rejected";
   AppliedRequest applied{
-      .events = {with_answer(wait_completed_event(state, key, wait, outcome), request, *answer)},
-      .answer =
-          Value::object({{"correlation_key", key}, {"delivered", true}, {"outcome", outcome}})};
+      .events = {with_answer(wait_completed_event(state, key, wait, outcome), request, signal,
+                             *answer)},
+      .answer = Value::object(
+          {{field::correlation_key, key}, {"delivered", true}, {field::outcome, outcome}})};
   if (outcome == "rejected") {
     applied.answer = applied.answer.with(
         "then", "the tool \"" + step.call->tool + "\" gets the rejection as the answer");
@@ -70,9 +73,9 @@ Result<AppliedRequest> apply_question_answer(const State& state, const std::stri
   return applied;
 }
 
-bool is_same_answer(const ControlRequest& request, const Value& answer) {
-  if (action_of(request) != answer.text("action")) return false;
-  const auto content = content_of(request);
+bool is_same_answer(const SignalRequest& signal, const Value& answer) {
+  if (action_of(signal) != answer.text("action")) return false;
+  const auto content = content_of(signal);
   return !content || *content == answer["content"];
 }
 

@@ -30,8 +30,9 @@ Value inputs_of(const Invocation& call);
 
 // Answers the question of this wait. Fails with input_invalid, payload_too_large.
 Result<AppliedRequest> apply_question_answer(const State& state, const std::string& key,
-                                             const Wait& wait, const ControlRequest& request);
-// Does the request give this same answer?
-bool is_same_answer(const ControlRequest& request, const Value& answer);
+                                             const Wait& wait, const ControlRequest& request,
+                                             const SignalRequest& signal);
+// Does the signal give this same answer?
+bool is_same_answer(const SignalRequest& signal, const Value& answer);
 
 }  // namespace ae::engine

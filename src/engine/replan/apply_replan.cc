@@ -11,10 +11,11 @@ namespace ae::engine {
 Result<std::map<std::uint32_t, std::uint32_t>> Applier::parse_carried(const Value& list,
                                                                       const Plan& plan) const {
   std::map<std::uint32_t, std::uint32_t> carried;
-  if (!list.is_array()) return corrupt_event("without what is carried");
-  for (const Value& entry : list.items()) {
-    const auto step = s_.by_id.find(StepId(std::string(entry.text("step_id"))));
-    const auto node = plan.by_id.find(std::string(entry.text("node_id")));
+  const auto entries = record_list_from_json<CarriedNode>(list);
+  if (!entries) return corrupt_event(entries.error().message);
+  for (const CarriedNode& entry : *entries) {
+    const auto step = s_.by_id.find(entry.step_id);
+    const auto node = plan.by_id.find(entry.node_id);
     if (step == s_.by_id.end() || node == plan.by_id.end())
       return corrupt_event("it carries what is not there");
     const Step& old = s_.steps[step->second];

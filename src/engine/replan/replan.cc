@@ -9,6 +9,7 @@
 #include "base/hash.h"
 #include "engine/heart/evaluate.h"
 #include "json/json.h"
+#include "log/records.h"
 
 namespace ae::engine {
 namespace {
@@ -277,12 +278,12 @@ Status may_replan(const State& state) {
 }
 
 Value carried_list(const State& state, const Replan& replan) {
-  std::vector<Value> list;
+  std::vector<CarriedNode> list;
   for (const Replan::CarriedStep& carry : replan.carried) {
     const Step& step = state.steps[carry.step];
-    list.push_back(Value::object({{"node_id", state.node_of(step).id}, {"step_id", step.id.text}}));
+    list.push_back({.node_id = state.node_of(step).id, .step_id = step.id});
   }
-  return Value::array(std::move(list));
+  return record_list_json(list);
 }
 
 }  // namespace ae::engine

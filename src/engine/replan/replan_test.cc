@@ -1,8 +1,11 @@
 // Re-plans: a job continues under another plan, with everything that both have in common.
 #include <set>
 
+#include "engine/heart/dice_test.h"
 #include "engine/heart/job_fixture_test.h"
 #include "engine/heart/random_plan_test.h"
+#include "engine/heart/random_walk_test.h"
+#include "engine/heart/random_world_test.h"
 #include "engine/replan/replan.h"
 #include "engine/state/checkpoint.h"
 #include "inspect/trace.h"
@@ -53,7 +56,7 @@ void expect_proved(const JobFixture& job) {
   (void)trace_view(job.state, job.log);
 }
 
-AE_TEST("replan/under the same plan a result of another job is dropped once, an own result never") {
+AE_TEST("replan/the same plan drops an imported result once, and never an own one") {
   JobFixture own = waiting();
   own.replan(own.plan, {"a"});
   EXPECT_EQ(own.reply["unchanged"], Value(true));
@@ -72,7 +75,7 @@ AE_TEST("replan/under the same plan a result of another job is dropped once, an 
   expect_proved(job);
 }
 
-AE_TEST("replan/a request whose answer was lost is one, also when it drops a node that is gone") {
+AE_TEST("replan/a repeated request is recognized, even if it drops a node that is gone") {
   JobFixture job = waiting();
   const auto other = plan_of({"{'id':'z','kind':'tool','tool':'put'}"});
   job.replan(other, {"a"});
@@ -90,15 +93,19 @@ AE_TEST("replan/a request to drop a kept result counts as applied when it is dro
   const auto other = plan_of({kA, kB});
   job.replan(other);
   ASSERT_FALSE(job.refused) << job.refusal;
-  const ControlRequest request{.kind = ControlRequest::Kind::plan,
-                               .payload = Value::object({{"drop", Value::array({Value("a")})},
-                                                         {"task_graph", other->task_graph}})};
-  EXPECT_FALSE(is_handled(job.state, request)) << "the plan is the job's, and a is kept";
+  const ControlRequest request{
+      .body = PlanRequest{.task_graph = other->task_graph, .drop = Value::array({Value("a")})}};
+  const auto before = apply_request(job.state, request, job.context());
+  ASSERT_TRUE(before) << before.error().message;
+  EXPECT_FALSE(before->events.empty()) << "the plan is the job's, and a is kept";
   job.replan(other, {"a"});
-  EXPECT_TRUE(is_handled(job.state, request));
+  const auto after = apply_request(job.state, request, job.context());
+  ASSERT_TRUE(after) << after.error().message;
+  EXPECT_TRUE(after->events.empty());
+  EXPECT_EQ(after->answer["unchanged"], Value(true));
 }
 
-AE_TEST("replan/the plan that the job has changes nothing") {
+AE_TEST("replan/a replan to the current plan changes nothing") {
   JobFixture job = waiting();
   const std::size_t events = job.log.size();
   job.replan(job.plan);
@@ -106,8 +113,7 @@ AE_TEST("replan/the plan that the job has changes nothing") {
   EXPECT_EQ(job.log.size(), events);
 }
 
-AE_TEST(
-    "replan/what is done and what waits is carried under the ids it had, the rest begins anew") {
+AE_TEST("replan/completed and waiting nodes keep their step ids, the others start again") {
   JobFixture job = waiting();
   const StepId a = job.step("a").id, b = job.step("b").id, c = job.step("c").id;
   job.replan(plan_of({kA, kB,
@@ -129,7 +135,7 @@ AE_TEST(
   expect_proved(job);
 }
 
-AE_TEST("replan/who did it, when, and what it replaces is in the log") {
+AE_TEST("replan/the log has the requester and the replaced plan") {
   JobFixture job = waiting();
   const std::string before = to_hex(job.plan->hash);
   job.replan(plan_of({kA, kB}));
@@ -144,20 +150,20 @@ AE_TEST("replan/who did it, when, and what it replaces is in the log") {
   expect_proved(job);
 }
 
-AE_TEST("replan/nodes may change their places") {
+AE_TEST("replan/nodes may change their positions") {
   JobFixture job = waiting();
   const StepId a = job.step("a").id;
   job.replan(plan_of({"{'id':'z','kind':'tool','tool':'look','needs':['a']}", kC, kB, kA}));
   EXPECT_EQ(job.step("a").id, a);
   EXPECT_EQ(job.state.path_of(job.step("a")), "0/0");
   EXPECT_EQ(job.state.path_of(job.step("z")), "1/0");
-  EXPECT_EQ(job.status(), "running") << "the new node is called at once";
+  EXPECT_EQ(job.status(), "running") << "the new node starts at once";
   job.ok("z").signal("b", "1").ok("c", "2");
   EXPECT_EQ(job.status(), "completed");
   expect_proved(job);
 }
 
-AE_TEST("replan/other arguments are another node: its effect must be named, and is made anew") {
+AE_TEST("replan/changed arguments are a new node whose old effect must be dropped by name") {
   JobFixture job = waiting();
   const auto other = plan_of({"{'id':'a','kind':'tool','tool':'put','args':{'n':2}}", kB, kC});
   const std::size_t events = job.log.size();
@@ -168,16 +174,16 @@ AE_TEST("replan/other arguments are another node: its effect must be named, and 
   ASSERT_FALSE(job.refused);
   EXPECT_EQ(job.sent.back().arguments, json("{'n':2}"));
   EXPECT_EQ(job.last<PlanGenerated>().drop, json("['a']"));
-  EXPECT_FALSE(job.state.waits.contains("b")) << "its need is to be done anew";
+  EXPECT_FALSE(job.state.waits.contains("b")) << "its dependency runs again";
   job.ok("a", "'A2'");
-  EXPECT_TRUE(job.state.waits.contains("b#1")) << "a key names one wait for ever\n"
+  EXPECT_TRUE(job.state.waits.contains("b#1")) << "a key names one wait permanently\n"
                                                << job.log_text();
   job.signal("b#1", "1").ok("c");
   EXPECT_EQ(job.status(), "completed");
   expect_proved(job);
 }
 
-AE_TEST("replan/the trace shows what was let go as it was, and which plan did it") {
+AE_TEST("replan/the trace shows dropped steps and the plan that dropped them") {
   JobFixture job = waiting();
   const StepId first = job.step("a").id;
   const Value before = trace_view(job.state, job.log);
@@ -188,7 +194,7 @@ AE_TEST("replan/the trace shows what was let go as it was, and which plan did it
   EXPECT_EQ(job.status(), "completed");
   const Value trace = trace_view(job.state, job.log);
   EXPECT_EQ(trace["nodes"].size(), 2u);
-  ASSERT_EQ(trace["dropped"].size(), 2u) << "the wait that was open, too; c had not begun";
+  ASSERT_EQ(trace["dropped"].size(), 2u) << "the open wait too; c had not started";
   const Value a = trace["dropped"].items()[0], b = trace["dropped"].items()[1];
   EXPECT_EQ(a.text("step_id"), first.text);
   EXPECT_EQ(a.text("node_id"), "a");
@@ -200,11 +206,11 @@ AE_TEST("replan/the trace shows what was let go as it was, and which plan did it
   EXPECT_EQ(a["effect"]["invocation_id"], trace["effects"].items()[0]["effect_id"]);
   EXPECT_EQ(trace["effects"].items()[0].text("node_id"), "a");
   EXPECT_EQ(b.text("status"), "not_run");
-  EXPECT_EQ(trace["totals"]["tries"], Value(2)) << "all calls that went out";
+  EXPECT_EQ(trace["totals"]["tries"], Value(2)) << "all calls that were sent";
   expect_proved(job);
 }
 
-AE_TEST("replan/the trace names the plan of each that was let go") {
+AE_TEST("replan/the trace names the dropping plan of each step") {
   JobFixture job = waiting();
   job.replan(plan_of({"{'id':'a','kind':'tool','tool':'put','args':{'n':2}}", kB}), {"a"});
   job.ok("a", "'A2'");
@@ -219,7 +225,7 @@ AE_TEST("replan/the trace names the plan of each that was let go") {
   EXPECT_EQ(trace["totals"]["tries"], Value(3));
 }
 
-AE_TEST("replan/arguments that come out the same are the same, however they are written") {
+AE_TEST("replan/arguments that evaluate to the same value are equal, however written") {
   JobFixture job = waiting();
   const StepId a = job.step("a").id;
   job.replan(
@@ -228,7 +234,7 @@ AE_TEST("replan/arguments that come out the same are the same, however they are 
   EXPECT_EQ(job.step("a").id, a);
 }
 
-AE_TEST("replan/reads that are let go need no word") {
+AE_TEST("replan/reads are dropped without being named") {
   JobFixture job(
       "[{'id':'r','kind':'tool','tool':'look'},"
       "{'id':'b','kind':'wait','wait':{'type':'signal','key':'b'},'needs':['r']}]");
@@ -241,7 +247,7 @@ AE_TEST("replan/reads that are let go need no word") {
   expect_proved(job);
 }
 
-AE_TEST("replan/it is refused while a call is under way, or in doubt, and after the end") {
+AE_TEST("replan/a replan is refused during an open or unknown call and after the end") {
   JobFixture calling(nodes({kA, kB}), {.input = "{'x':1}"});
   const auto other = plan_of({kA});
   calling.claim().replan(other);
@@ -251,24 +257,23 @@ AE_TEST("replan/it is refused while a call is under way, or in doubt, and after 
   EXPECT_EQ(doubt.refused, Code::call_pending);
   JobFixture again("[{'id':'p','kind':'tool','tool':'put'}]");
   again.claim().times_out("p").replan(other);
-  EXPECT_EQ(again.refused, Code::call_pending) << "it is to be sent again: it may have happened";
+  EXPECT_EQ(again.refused, Code::call_pending) << "the call is to be resent and may have happened";
   JobFixture over(nodes({kA}), {.input = "{'x':1}"});
   over.claim().ok("a").replan(plan_of({kA, kB}));
   EXPECT_EQ(over.refused, Code::job_terminal);
 }
 
-AE_TEST("replan/a plan with faults changes nothing") {
+AE_TEST("replan/an invalid plan changes nothing") {
   JobFixture job = waiting();
   const std::size_t events = job.log.size();
-  job.send_request({.kind = ControlRequest::Kind::plan,
-                    .payload = json("{'task_graph':{'schema':1,'nodes':3}}")});
+  job.send_request({.body = PlanRequest{.task_graph = json("{'schema':1,'nodes':3}")}});
   EXPECT_EQ(job.refused, Code::plan_invalid);
-  job.replan(plan_of({kA, kB}), {"nobody"});
+  job.replan(plan_of({kA, kB}), {"missing"});
   EXPECT_EQ(job.refused, Code::plan_invalid);
   EXPECT_EQ(job.log.size(), events);
 }
 
-AE_TEST("replan/a job that backs off goes on under the new plan at once, its try carried") {
+AE_TEST("replan/a job in back-off continues under the new plan at once and keeps its try") {
   JobFixture job("[{'id':'p','kind':'tool','tool':'put'}]");
   job.claim().fails("p", "connect");
   ASSERT_EQ(to_text(job.step("p").phase), "backoff");
@@ -284,7 +289,7 @@ AE_TEST("replan/a job that backs off goes on under the new plan at once, its try
   expect_proved(job);
 }
 
-AE_TEST("replan/a paused job takes a new plan and stays paused") {
+AE_TEST("replan/a paused job accepts a new plan and stays paused") {
   JobFixture job = waiting();
   job.pause().replan(plan_of({kA, "{'id':'c','kind':'tool','tool':'pay','needs':['a']}"}));
   ASSERT_FALSE(job.refused);
@@ -297,7 +302,7 @@ AE_TEST("replan/a paused job takes a new plan and stays paused") {
   expect_proved(job);
 }
 
-AE_TEST("replan/a map under way is carried with its items") {
+AE_TEST("replan/a running map is carried over with its items") {
   constexpr std::string_view kMap =
       "{'id':'m','kind':'map','over':'${ .input.list }','max_parallel':1,"
       "'do':{'tool':'put','args':{'v':'${ .item }'}}}";
@@ -313,7 +318,7 @@ AE_TEST("replan/a map under way is carried with its items") {
   expect_proved(job);
 }
 
-AE_TEST("replan/another map lets the effects of the items go") {
+AE_TEST("replan/a plan without the map must drop the effects of its items") {
   constexpr std::string_view kMap =
       "{'id':'m','kind':'map','over':'${ .input.list }','max_parallel':1,"
       "'do':{'tool':'put','args':{'v':'${ .item }'}}}";
@@ -326,7 +331,7 @@ AE_TEST("replan/another map lets the effects of the items go") {
   expect_proved(job);
 }
 
-AE_TEST("replan/a request for an approval is carried when the call is the same") {
+AE_TEST("replan/an open approval is carried over if the call is the same") {
   constexpr std::string_view kTool =
       "{'tools':{'sign':{'effect':'idempotent','approval':'required'}}}";
   constexpr std::string_view kSign = "{'id':'s','kind':'tool','tool':'sign','args':{'n':1}}";
@@ -351,7 +356,7 @@ constexpr std::string_view kUndo = R"({'tools': {
     'book': {'effect': 'idempotent', 'compensate': {'tool': 'unbook', 'args': {'id': '${ .result }'}}}}})";
 constexpr std::string_view kBook = "{'id':'a','kind':'tool','tool':'book','args':{'n':1}}";
 
-AE_TEST("replan/what is carried is undone when the job fails under the new plan") {
+AE_TEST("replan/carried steps are compensated when the job fails under the new plan") {
   JobFixture job(nodes({kBook, kB}), {.more = kUndo});
   job.claim()
       .ok("a", "'A'")
@@ -367,7 +372,7 @@ AE_TEST("replan/what is carried is undone when the job fails under the new plan"
   expect_proved(job);
 }
 
-AE_TEST("replan/an effect that was dropped is not this job's any more, and is not undone") {
+AE_TEST("replan/a dropped effect is not compensated") {
   JobFixture job(nodes({kBook, kB}), {.more = kUndo});
   job.claim()
       .ok("a", "'A'")
@@ -378,7 +383,7 @@ AE_TEST("replan/an effect that was dropped is not this job's any more, and is no
   expect_proved(job);
 }
 
-AE_TEST("replan/a dropped node of the same call is made anew under a new key") {
+AE_TEST("replan/a dropped node with the same call runs again under a new key") {
   JobFixture job = waiting();
   const std::string key = job.sent[0].key;
   job.replan(plan_of({kA, kB}), {"a"});
@@ -389,7 +394,7 @@ AE_TEST("replan/a dropped node of the same call is made anew under a new key") {
   expect_proved(job);
 }
 
-AE_TEST("replan/twice in a row, and back again") {
+AE_TEST("replan/a second replan may return to the first plan") {
   JobFixture job = waiting();
   const auto first = job.plan;
   const StepId a = job.step("a").id, c = job.step("c").id;
@@ -397,13 +402,13 @@ AE_TEST("replan/twice in a row, and back again") {
   ASSERT_FALSE(job.refused);
   EXPECT_EQ(job.state.plan_number, 2u);
   EXPECT_EQ(job.step("a").id, a);
-  EXPECT_NE(job.step("c").id, c) << "its path begins with another number";
+  EXPECT_NE(job.step("c").id, c) << "its path has another plan number";
   job.signal("b", "1").ok("c");
   EXPECT_EQ(job.status(), "completed");
   expect_proved(job);
 }
 
-AE_TEST("replan/a crash after it changes nothing, and one before it knows nothing of it") {
+AE_TEST("replan/a crash after a replan keeps the new plan") {
   JobFixture job = waiting();
   job.replan(plan_of({kA, "{'id':'c','kind':'tool','tool':'put','needs':['a']}"})).crash();
   EXPECT_EQ(job.tries("c"), 2u) << "the call was in flight: it is sent again under its key";
@@ -412,7 +417,7 @@ AE_TEST("replan/a crash after it changes nothing, and one before it knows nothin
   expect_proved(job);
 }
 
-AE_TEST("replan/a fork goes on under another plan with what was brought in") {
+AE_TEST("replan/a fork continues under a new plan with its imported results") {
   JobFixture origin = waiting();
   JobFixture job(*origin.fork(origin.log.size()), "job-2");
   job.claim();
@@ -426,7 +431,7 @@ AE_TEST("replan/a fork goes on under another plan with what was brought in") {
   expect_proved(job);
 }
 
-AE_TEST("replan/a retry under another plan keeps what a branch beside the failed node committed") {
+AE_TEST("replan/a retry under a new plan keeps what a parallel branch committed") {
   constexpr std::string_view kFails = "{'id':'f','kind':'tool','tool':'pay','args':{'n':1}}";
   constexpr std::string_view kFixed = "{'id':'f','kind':'tool','tool':'pay','args':{'n':2}}";
   constexpr std::string_view kItems =
@@ -449,7 +454,7 @@ AE_TEST("replan/a retry under another plan keeps what a branch beside the failed
   EXPECT_EQ(other.refused, Code::plan_invalid);
 }
 
-AE_TEST("replan/a fork of a job with another plan begins with the plan of that event") {
+AE_TEST("replan/a fork of a replanned job starts with the plan of its event") {
   JobFixture origin = waiting();
   const std::size_t before = origin.log.size();
   origin.replan(plan_of({kA, "{'id':'c','kind':'tool','tool':'put','needs':['a']}"})).fails("c");
@@ -464,21 +469,19 @@ AE_TEST("replan/a fork of a job with another plan begins with the plan of that e
   expect_proved(late);
 }
 
-AE_TEST("replan/an event that carries what it may not is refused") {
+AE_TEST("replan/an event that carries over an impossible step is rejected") {
   JobFixture job = waiting();
   const auto other = plan_of({kA, kB});
-  const auto taken = apply_request(job.state,
-                                   {.kind = ControlRequest::Kind::plan,
-                                    .payload = Value::object({{"task_graph", other->task_graph}})},
-                                   job.context());
-  ASSERT_TRUE(taken);
+  const auto accepted = apply_request(
+      job.state, {.body = PlanRequest{.task_graph = other->task_graph}}, job.context());
+  ASSERT_TRUE(accepted);
   PlanGenerated good;
-  for (const EventBody& event : taken->events) {
+  for (const EventBody& event : accepted->events) {
     if (const auto* made = std::get_if<PlanGenerated>(&event)) good = *made;
   }
   const auto refused = [&](const Value& carries) {
     State state = job.folded(job.log.size());
-    for (const EventBody& draft : taken->events) {
+    for (const EventBody& draft : accepted->events) {
       if (std::holds_alternative<PlanGenerated>(draft)) break;
       AE_CHECK(apply(state, draft, job.now, uncached_plan_source()).has_value());
     }
@@ -488,7 +491,7 @@ AE_TEST("replan/an event that carries what it may not is refused") {
   };
   const auto carried = good.carried.items();
   EXPECT_FALSE(refused(good.carried));
-  EXPECT_TRUE(refused(Value::array({carried[1]}))) << "the effect of a is let go";
+  EXPECT_TRUE(refused(Value::array({carried[1]}))) << "the effect of a is dropped";
   EXPECT_TRUE(refused(Value::array({carried[0]}))) << "b's wait is open";
   EXPECT_TRUE(refused(Value::array({carried[0], carried[0]})));
   EXPECT_TRUE(refused(Value::array({carried[0].with("node_id", "b"), carried[1]})));
@@ -513,13 +516,11 @@ Value next_graph(const Value& graph, Dice& dice, bool changed) {
   return graph.with("nodes", Value::array(std::move(all)));
 }
 
-AE_TEST(
-    "property/another plan at any moment: what is common stays, the job ends, no effect is lost "
-    "unsaid") {
+AE_TEST("property/a new plan at any moment keeps common steps, and no effect is lost silently") {
   const std::uint64_t first = first_seed();
-  std::size_t taken = 0, refused = 0, dropped = 0;
+  std::size_t accepted = 0, refused = 0, dropped = 0;
   for (std::uint64_t seed = first; seed < first + seeds(60); ++seed) {
-    SCOPED_TRACE(repeat(seed, "property.another plan*"));
+    SCOPED_TRACE(repeat(seed, "property.a new plan*"));
     Dice dice(seed);
     const FailureMode failing = dice.one_in(2) ? FailureMode::tolerated : FailureMode::ends;
     const Value graph = random_plan(dice, failing);
@@ -542,7 +543,8 @@ AE_TEST(
       const auto before = job.log.size();
       job.replan(next);
       if (job.refused == Code::plan_invalid) {
-        ASSERT_TRUE(changed) << "all is carried when all is the same\n" << job.log_text();
+        ASSERT_TRUE(changed) << "all nodes are carried over when all are the same\n"
+                             << job.log_text();
         ASSERT_EQ(job.log.size(), before);
         const DroppedNodes lost = replan_of(job.state, next, {})->lost;
         ASSERT_FALSE(lost.empty());
@@ -555,7 +557,7 @@ AE_TEST(
         refused++;
         continue;
       }
-      taken++;
+      accepted++;
       if (!changed) {
         for (const auto& [id, step] : begun)
           ASSERT_EQ(job.step(id).id, step) << id << job.log_text();
@@ -578,8 +580,8 @@ AE_TEST(
       ASSERT_EQ(checkpoint(restored->state, Hash{}), checkpoint(then, Hash{}));
     }
   }
-  EXPECT_TRUE((taken > 5 && refused > 0 && dropped > 0) || std::getenv("AETHERIS_SEED"))
-      << taken << " " << refused << " " << dropped;
+  EXPECT_TRUE((accepted > 5 && refused > 0 && dropped > 0) || std::getenv("AETHERIS_SEED"))
+      << accepted << " " << refused << " " << dropped;
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include "engine/heart/request.h"
 #include "engine/replan/replan.h"
 #include "json/json.h"
+#include "log/field_names.h"
 
 namespace ae::engine {
 namespace {
@@ -34,18 +35,19 @@ std::string joined(const DroppedNodes& names) {
   return text;
 }
 
-DecisionRecorded plan_decision(const State& state, const ControlRequest& request, const Plan& plan,
+DecisionRecorded plan_decision(const State& state, const ControlRequest& request,
+                               const std::string& reason, const Plan& plan,
                                const DecisionContext& context) {
   const std::string number = std::to_string(state.plan_number + 1);
-  return {.at = context.now,
-          .by = none_if_empty(request.by),
-          .decision_id =
-              DecisionId(step_id(state.job, plan.decision, number + "#re_plan", "decision").text),
-          .kind = "re_plan",
-          .payload = Value::object({{"plan", state.plan_number + std::uint64_t{1}},
-                                    {"plan_hash", to_hex(plan.hash)},
-                                    {"replaces", to_hex(state.plan->hash)}}),
-          .reason = none_if_empty(request.reason)};
+  return decision_event(
+      PlanReplaced{.plan = std::int64_t{state.plan_number} + 1,
+                   .plan_hash = plan.hash,
+                   .replaces = state.plan->hash},
+      {.at = context.now,
+       .by = none_if_empty(request.by),
+       .decision_id =
+           DecisionId(step_id(state.job, plan.decision, number + "#re_plan", "decision").text),
+       .reason = none_if_empty(reason)});
 }
 
 PlanGenerated generated(const State& state, const Plan& plan, const Value& carried,
@@ -64,21 +66,20 @@ PlanGenerated generated(const State& state, const Plan& plan, const Value& carri
 
 }  // namespace
 
-Result<AppliedRequest> apply_plan_request(const State& state, const ControlRequest& request,
-                                          const DecisionContext& context) {
-  const Value& task_graph = request.payload["task_graph"];
-  AE_ASSIGN(const auto plan, Plan::compile(task_graph));
+Result<AppliedRequest> apply_request(const State& state, const ControlRequest& request,
+                                     const PlanRequest& requested, const DecisionContext& context) {
+  AE_ASSIGN(const auto plan, Plan::compile(requested.task_graph));
   if (!state.plan) return fail(Code::plan_missing, "the job's log holds no plan");
   const std::string hash = to_hex(plan->hash);
   const bool same = plan->hash == state.plan->hash;
-  if (same && kept_results(state, request.payload["drop"]).empty()) {
+  if (same && kept_results(state, requested.drop).empty()) {
     return AppliedRequest{.events = {},
-                          .answer = Value::object({{"plan_hash", hash}, {"unchanged", true}})};
+                          .answer = Value::object({{field::plan_hash, hash}, {"unchanged", true}})};
   }
   AE_TRY(may_replan(state));
-  AE_ASSIGN(const DroppedNodes drop,
-            same ? Result<DroppedNodes>(kept_results(state, request.payload["drop"]))
-                 : dropped_of(state, request.payload["drop"]));
+  AE_ASSIGN(const DroppedNodes drop, same
+                                         ? Result<DroppedNodes>(kept_results(state, requested.drop))
+                                         : dropped_of(state, requested.drop));
   AE_ASSIGN(const Replan replan, replan_of(state, plan, drop));
   DroppedNodes unnamed;
   std::ranges::set_difference(replan.lost, drop, std::inserter(unnamed, unnamed.end()));
@@ -98,7 +99,7 @@ Result<AppliedRequest> apply_plan_request(const State& state, const ControlReque
     closed = true;
   }
   const Value carried = carried_list(state, replan);
-  applied.events.push_back(plan_decision(state, request, *plan, context));
+  applied.events.push_back(plan_decision(state, request, requested.reason, *plan, context));
   applied.events.push_back(generated(state, *plan, carried, drop));
   // The job is released to any worker that has the tools of the new plan.
   const std::string by = request.by.empty() ? "somebody" : request.by;
@@ -110,10 +111,10 @@ Result<AppliedRequest> apply_plan_request(const State& state, const ControlReque
     applied.events.push_back(paused_event("re_plan"));
     applied.events.emplace_back(JobResumed{.by = by});
   }
-  applied.answer = Value::object({{"carried", carried},
-                                  {"drop", list_of(drop)},
+  applied.answer = Value::object({{field::carried, carried},
+                                  {field::drop, list_of(drop)},
                                   {"plan", state.plan_number + std::uint64_t{1}},
-                                  {"plan_hash", hash}});
+                                  {field::plan_hash, hash}});
   return applied;
 }
 

@@ -20,14 +20,26 @@
 #include <vector>
 
 #include "json/value.h"
+#include "log/field_names.h"
 
 namespace ae::engine {
+
+namespace act {
+inline constexpr std::string_view kApprove = "approve";
+inline constexpr std::string_view kReject = "reject";
+inline constexpr std::string_view kMessage = "message";
+inline constexpr std::string_view kSignal = "signal";
+inline constexpr std::string_view kResolve = "resolve";
+inline constexpr std::string_view kResume = "resume";
+inline constexpr std::string_view kBudget = "budget";
+inline constexpr std::string_view kRun = "run";
+}  // namespace act
 
 inline Value action(std::string_view act, std::vector<Member> arguments,
                     std::initializer_list<std::string_view> choices = {}) {
   return Value::object(
       {{"act", act},
-       {"arguments", Value::object(std::move(arguments))},
+       {field::arguments, Value::object(std::move(arguments))},
        {"choices", Value::array(std::vector<Value>(choices.begin(), choices.end()))}});
 }
 

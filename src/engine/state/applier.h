@@ -6,6 +6,8 @@
 // a model made) and apply_replan.cc (re-plans).
 //
 // Only `apply` uses it. Threads: short-lived, one owner.
+//
+// Long: one overload for each type of event and of decision, and the steps that they share.
 #pragma once
 
 #include <map>
@@ -16,46 +18,12 @@
 #include <string_view>
 #include <utility>
 
+#include "engine/state/event_values.h"
 #include "engine/state/state.h"
+#include "log/decisions.h"
 #include "log/event.h"
 
 namespace ae::engine {
-
-inline std::unexpected<Error> corrupt(const State& state, EventType type, std::string_view why) {
-  return fail(Code::log_corrupt, "event " + std::to_string(state.seq + 1) + " (" +
-                                     std::string(event_name(type)) + "): " + std::string(why));
-}
-
-inline Failure failure_of(const RecordedError& error) {
-  const Value& message = error.message.value;
-  return {error.code, message.is_string() ? message.as_string() : std::string()};
-}
-
-inline Failure failure_of(const Value& error) {
-  return {std::string(error.text("code")), std::string(error.text("message"))};
-}
-
-inline Instant instant_of(const Value& payload, std::string_view key) {
-  auto instant = instant_from_text(payload.text(key));
-  return instant ? *instant : Instant{};
-}
-
-inline std::optional<Instant> maybe_instant(const Value& payload, std::string_view key) {
-  if (!payload.find(key)) return std::nullopt;
-  return instant_of(payload, key);
-}
-
-inline std::optional<std::int64_t> maybe_int(const Value& payload, std::string_view key) {
-  const Value& value = payload[key];
-  return value.is_integer() ? std::optional(value.as_int()) : std::nullopt;
-}
-
-inline bool flag(const Value& payload, std::string_view key) {
-  const Value& value = payload[key];
-  return value.is_bool() && value.as_bool();
-}
-
-ResultType result_type_of(std::string_view text);  // none: unknown text
 
 class Applier {
  public:
@@ -90,6 +58,25 @@ class Applier {
   Status apply(const JobFailed& event);
   Status apply(const JobCancelled& event);
   Status apply(const DecisionRecorded& event);
+  // Its decision, once the payload is read. `step`: nullptr: it names none of the job.
+  Status apply(const BranchTaken& branch, const DecisionRecorded& event, Step* step);
+  Status apply(const MapListed& map, const DecisionRecorded& event, Step* step);
+  Status apply(const ToolChosen& chosen, const DecisionRecorded& event, Step* step);
+  Status apply(const RetryScheduled& retry, const DecisionRecorded& event, Step* step);
+  Status apply(const OutcomeDecided& decided, const DecisionRecorded& event, Step* step);
+  Status apply(const ResendDecided& resend, const DecisionRecorded& event, Step* step);
+  Status apply(const ApprovalRequested& request, const DecisionRecorded& event, Step* step);
+  Status apply(const CallDenied& denial, const DecisionRecorded& event, Step* step);
+  Status apply(const ApprovalAnswered& answer, const DecisionRecorded& event, Step* step);
+  Status apply(const ArgumentsEdited& edit, const DecisionRecorded& event, Step* step);
+  Status apply(const ChangesChecked& checked, const DecisionRecorded& event, Step* step);
+  Status apply(const ConfirmationRequested& request, const DecisionRecorded& event, Step* step);
+  Status apply(const ConfirmationAnswered& answer, const DecisionRecorded& event, Step* step);
+  Status apply(const ConfirmationFailed& failure, const DecisionRecorded& event, Step* step);
+  Status apply(const BudgetExceeded& exceeded, const DecisionRecorded& event, Step* step);
+  Status apply(const BudgetRaised& raised, const DecisionRecorded& event, Step* step);
+  Status apply(const EndDecided& end, const DecisionRecorded& event, Step* step);
+  Status apply(const PlanReplaced&, const DecisionRecorded&, Step*) { return {}; }
   Status apply(const NodeStarted& event);
   Status apply(const NodeFinished& event);
   Status apply(const CommandEmitted& event);
@@ -141,17 +128,13 @@ class Applier {
   static void advance_past_answered(LoopProgress& loop);
   bool loop_wants_decision(const Step& step) const;
   bool ends_loop(const Step& step) const;
-  Status apply_tool_choice_decision(const DecisionRecorded& event, Step* step);
-  Status apply_tool_choice(Step& loop, const Value& choice);
+  Status apply_tool_choice(Step& loop, const ToolChoice& choice);
   void begin_map(Step& map, Value over);
-  Status apply_branch_decision(const DecisionRecorded& event, Step* step);
-  Status apply_retry_decision(const DecisionRecorded& event, Step* step);
   Status loop_part_finished(Step& step);
   Status import_running_loop(Step& loop);
-  Status import_of_loop(Step& loop, const StepId& id, const Value& entry, const Erasable& results);
-  Status import_turn(Step& loop, const StepId& id, const Value& entry, const Erasable& results);
-  Status import_turn_call(Step& loop, const StepId& id, const Value& entry,
-                          const Erasable& results);
+  Status import_of_loop(Step& loop, const ForkEntry& entry, const Erasable& results);
+  Status import_turn(Step& loop, const ForkEntry& entry, const Erasable& results);
+  Status import_turn_call(Step& loop, const ForkEntry& entry, const Erasable& results);
   Status check_follows_from_answer(const PlanGenerated& event, const Plan& plan) const;
   void begin_node(Step& step, const Node& node);
   Status apply_replan(const PlanGenerated& event, std::shared_ptr<const Plan> plan);
@@ -162,20 +145,18 @@ class Applier {
   static void move_step(Step& step, std::uint32_t node);
   Status move_tool(Step& step, const Plan& before);
   Status reindex_steps(const std::map<std::uint32_t, std::uint32_t>& moved);
-  Status import_unknown(const Value& list);
-  static bool import_end(Step& step, const Value& entry, const Erasable& results);
-  Status import_entry(const Value& entry, const Erasable& results);
+  void import_unknown(const UnknownImport& unknown);
+  static bool import_end(Step& step, const ForkEntry& entry, const Erasable& results);
+  Status import_entry(const ForkEntry& entry, const Erasable& results);
   Status import_over(Step& map, const Value& over);
-  Status import_item(Step& map, std::uint32_t item, const StepId& id, const Value& entry,
+  Status import_item(Step& map, std::uint32_t item, const ForkEntry& entry,
                      const Erasable& results);
-  Status import_node(Step& step, const StepId& id, const Value& entry, const Erasable& results);
+  Status import_node(Step& step, const ForkEntry& entry, const Erasable& results);
   void note_progress();
   void allow_one_more_attempt();
   void store_opened();
   void retire(Step& side);
-  Status apply_in_doubt_decision(const DecisionRecorded& event, Step& step);
   void begin_ending(Ending ending);
-  Status apply_end_decision(const DecisionRecorded& event);
   ExternalKey declared_external_key(const Step& step, const IdempotencyKey& key) const;
   Status value_recorded(const std::string& effect_id, const Erasable& value);
   Status value_approved(Step& step);
@@ -184,12 +165,15 @@ class Applier {
   Status loop_concluded(Step& loop);
   Status item_finished(Step& step);
   Status check_may_request(const Step* step) const;
-  std::optional<PolicyAction> recorded_policy_action(const Erasable& payload,
+  struct RecordedArguments {
+    const Value& value;
+    bool erased = false;
+  };
+  std::optional<PolicyAction> recorded_policy_action(const RecordedArguments& arguments,
                                                      const Step& step) const;
-  Status approval_requested(const DecisionRecorded& event, Step* step);
-  Status approval_denied(const DecisionRecorded& event, Step* step);
-  Status arguments_edited(const Erasable& payload, Step& step);
-  Status approval_answered(const DecisionRecorded& event, Step* step);
+  Status check_requested(const DecisionId& approval, const Step* step) const;
+  static void record_answer(const DecisionRecorded& event, Approval& approval, ApprovalState state);
+  Status edit_arguments(const ArgumentsEdited& edit, Step& step);
   std::uint32_t* open_count(const Wait& wait);
   Status request_opened(Step& step, Wait& wait);
   void await_answers(Step& step, const Erasable& result);
@@ -197,24 +181,26 @@ class Applier {
   Status question_opened(Step& step, std::string_view key, Wait& wait);
   Status question_closed(Step& step, std::string_view outcome, const Value& payload);
   Status request_closed(Step& step, std::string_view outcome);
+  Status check_may_start(const Step* step) const;
+  Status check_may_repeat(const ToolInvocationStarted& event, const Step& step) const;
+  Status declare_call(const ToolInvocationStarted& event, Step& step);
   Status check_approval(const ToolInvocationStarted& event, Step& step);
   std::optional<BufferedMessage> take_buffered(const std::string& key, const Wait& wait,
                                                const std::string& signal_id);
   void restart_confirmation();
   void withdraw_escalations();
-  Status apply_confirmation_decision(const DecisionRecorded& event, Step* step);
-  Status confirmation_answered(const DecisionRecorded& event, Step& step);
+  Change* find_change(const std::string& type, const std::string& id);
+  void escalate(Change& change, Deviation deviation);
   Status confirmation_failed(const Step& step, std::string message);
   bool may_resume() const;
   Status deadline_passed(const TimerFired& event);
   Status set_initial_budget(const Value& budget);
-  Status apply_budget_decision(const DecisionRecorded& event);
   Status reserve(const Step& step, const Value& reservation);
   void settle(const Step& step, bool withdrawn);
   void settle_answer(const Step& step, const Value& usage);
   static void record_notices(LoopProgress& loop, const Value& arguments);
   Status wall_passed(const TimerFired& event);
-  bool has_room(const Value& payload) const;
+  bool has_room(const BudgetExceeded& exceeded) const;
   static bool fired_before(const TimerFired& event, Instant due);
   Status may_end() const;
   bool ends_own_park() const;

@@ -4,6 +4,8 @@
 
 #include "engine/state/applier.h"
 #include "json/json.h"
+#include "log/field_names.h"
+#include "log/park_until.h"
 
 namespace ae::engine {
 
@@ -154,10 +156,10 @@ Status Applier::apply(const JobCreated& event) {
   s_.traceparent = or_empty(event.traceparent);
   s_.tracestate = or_empty(event.tracestate);
   s_.deadline = event.deadline;
-  s_.job_root = Value::object({{"agent", s_.agent},
+  s_.job_root = Value::object({{field::agent, s_.agent},
                                {"created_at", to_text(created_at_)},
                                {"id", s_.job.text},
-                               {"labels", s_.labels}});
+                               {field::labels, s_.labels}});
   return set_initial_budget(event.budget);
 }
 
@@ -249,8 +251,8 @@ bool Applier::fired_before(const TimerFired& event, Instant due) {
 }
 
 Status Applier::apply(const TimerFired& event) {
-  if (event.effect_id == "budget") return wall_passed(event);
-  return event.effect_id == "deadline" ? deadline_passed(event) : Status();
+  if (event.effect_id == kWallTimer) return wall_passed(event);
+  return event.effect_id == kDeadlineTimer ? deadline_passed(event) : Status();
 }
 
 Status Applier::deadline_passed(const TimerFired& event) {
@@ -322,11 +324,11 @@ Status Applier::apply(const JobParked& event) {
   s_.parked_reason = event.reason;
   s_.parked_until = event.until;
   s_.parked_since = created_at_;
-  if (s_.parked_until == "confirmation" && s_.escalated == 0)
+  if (s_.parked_until == park_until::kConfirmation && s_.escalated == 0)
     return corrupt_event("no confirmation is requested");
-  if (s_.parked_until == "budget" && !s_.budget.exceeded)
+  if (s_.parked_until == park_until::kBudget && !s_.budget.exceeded)
     return corrupt_event("no budget is used up");
-  if (s_.parked_until == "resume") {
+  if (s_.parked_until == park_until::kResume) {
     s_.pause_request.reset();
     s_.not_before.reset();
   }
@@ -361,7 +363,7 @@ Status Applier::apply(const JobCancelled& event) {
 // Does this event end a wait that the park itself opened?
 bool Applier::ends_own_park() const {
   const auto* event = std::get_if<WaitCompleted>(&event_);
-  if (event == nullptr || s_.parked_until != "resolve") return false;
+  if (event == nullptr || s_.parked_until != park_until::kResolve) return false;
   auto wait = s_.waits.find(event->correlation_key);
   return wait != s_.waits.end() && wait->second.resolve;
 }

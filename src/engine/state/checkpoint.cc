@@ -205,7 +205,7 @@ void parts(A& a, Part<A, BufferedMessage>& x) {
 }
 
 template <class A>
-void parts(A& a, Part<A, PauseRequest>& x) {
+void parts(A& a, Part<A, PendingPause>& x) {
   auto& [by, reason] = x;
   all(a, by, reason);
 }

@@ -1,5 +1,5 @@
-// Fuzzes the reader of checkpoints behind their checksum: a state is either rejected, or is written
-// exactly as it was read.
+// Fuzzes the reader of checkpoints after their checksum: a state is either rejected or written back
+// unchanged.
 //
 // The first byte selects the meaning of the rest: 0 = the fields of a state; else
 // edits of a valid checkpoint.
@@ -24,13 +24,13 @@ std::string with_sum(std::string content) {
   return content;
 }
 
-struct Ours {
+struct ValidCheckpoint {
   engine::State state = std::move(engine::FuzzJob().state);
   ae::Hash head = ae::sha256("head");
   std::string content;     // without its checksum
   std::size_t fields = 0;  // offset after the fold's version and the head
 
-  Ours() {
+  ValidCheckpoint() {
     content = engine::checkpoint(state, head);
     content.resize(content.size() - kHashSize);
     std::string begin;
@@ -56,20 +56,20 @@ std::string edited(std::string bytes, std::string_view edits) {
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  static const Ours ours;
+  static const ValidCheckpoint valid;
   if (size == 0) return 0;
   const std::string_view rest(reinterpret_cast<const char*>(data) + 1, size - 1);
-  const std::string content = *data == 0 ? ours.content.substr(0, ours.fields) + std::string(rest)
-                                         : edited(ours.content, rest);
-  const auto restored = engine::restore(ours.state.job, ours.state.seq, with_sum(content),
+  const std::string content = *data == 0 ? valid.content.substr(0, valid.fields) + std::string(rest)
+                                         : edited(valid.content, rest);
+  const auto restored = engine::restore(valid.state.job, valid.state.seq, with_sum(content),
                                         engine::uncached_plan_source());
   if (!restored) {
-    AE_CHECK(content != ours.content);
+    AE_CHECK(content != valid.content);
     return 0;
   }
   const std::string written = engine::checkpoint(restored->state, restored->head);
   const auto again =
-      engine::restore(ours.state.job, ours.state.seq, written, engine::uncached_plan_source());
+      engine::restore(valid.state.job, valid.state.seq, written, engine::uncached_plan_source());
   AE_CHECK(again.has_value(), again ? "" : again.error().message);
   AE_CHECK(engine::checkpoint(again->state, again->head) == written);
   return 0;

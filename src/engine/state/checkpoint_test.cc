@@ -9,7 +9,6 @@
 
 #include "base/bytes.h"
 #include "engine/heart/job_fixture_test.h"
-#include "engine/heart/random_plan_test.h"
 #include "inspect/verify.h"
 #include "inspect/view.h"
 #include "testing/test.h"
@@ -22,8 +21,8 @@ Hash hash_at(std::uint64_t seq) { return sha256(std::to_string(seq)); }
 State whole(const JobFixture& job, std::size_t events) { return job.folded(events); }
 
 // Folds from the checkpoint at `prefix` to `end`.
-State carried_on(const JobFixture& job, const std::string& bytes, std::size_t prefix,
-                 std::size_t end) {
+State continued(const JobFixture& job, const std::string& bytes, std::size_t prefix,
+                std::size_t end) {
   auto restored = restore(job.state.job, prefix, bytes, uncached_plan_source());
   AE_CHECK(restored.has_value(), restored ? "" : restored.error().message);
   AE_CHECK(restored->head == hash_at(prefix));
@@ -47,7 +46,7 @@ void expect_every_prefix(const JobFixture& job) {
     ASSERT_EQ(checkpoint(back->state, back->head), bytes) << "at event " << prefix;
     ASSERT_EQ(back->state.by_id, state.by_id);
     ASSERT_EQ(state_view(back->state), state_view(state));
-    const State tail = carried_on(job, bytes, prefix, job.log.size());
+    const State tail = continued(job, bytes, prefix, job.log.size());
     ASSERT_EQ(checkpoint(tail, Hash{}), bytes_at_end) << "from event " << prefix;
     ASSERT_EQ(state_view(tail), view_at_end);
   }
@@ -70,7 +69,7 @@ JobFixture rich_job() {
   return job;
 }
 
-AE_TEST("checkpoint/with the tail it comes to what the whole log comes to, at every prefix") {
+AE_TEST("checkpoint/a checkpoint and its tail give the state of the whole log, at every prefix") {
   const JobFixture job = rich_job();
   ASSERT_EQ(job.status(), "completed") << job.log_text();
   expect_every_prefix(job);
@@ -86,7 +85,7 @@ AE_TEST("checkpoint/with the tail it comes to what the whole log comes to, at ev
   expect_every_prefix(failed);
 }
 
-AE_TEST("checkpoint/any changed byte makes it void") {
+AE_TEST("checkpoint/any changed byte makes a checkpoint invalid") {
   JobFixture job("[{'id':'a', 'kind':'tool', 'tool':'put'}]");
   job.claim();
   const std::string bytes = checkpoint(job.state, hash_at(job.state.seq));
@@ -111,7 +110,7 @@ std::string varint(std::uint64_t n) {
   return bytes;
 }
 
-AE_TEST("checkpoint/what is no state is refused behind a sum that fits, too") {
+AE_TEST("checkpoint/an invalid state is rejected even with a valid checksum") {
   constexpr std::int64_t kIntMax = (std::int64_t{1} << 53) - 1;
   JobFixture job("[{'id':'a', 'kind':'tool', 'tool':'put'}]",
                  {.input = "{'key-a':1, 'key-b':5.5, 'most':9007199254740991}"});
@@ -127,7 +126,7 @@ AE_TEST("checkpoint/what is no state is refused behind a sum that fits, too") {
     return restore(job.state.job, job.state.seq, content, uncached_plan_source()).has_value();
   };
   const std::string five = big_endian(std::bit_cast<std::uint64_t>(5.5));
-  EXPECT_TRUE(forged("key-b", "key-c")) << "the forger's hand is good";
+  EXPECT_TRUE(forged("key-b", "key-c")) << "a valid change with a valid checksum is accepted";
   EXPECT_FALSE(forged("key-b", "key-a")) << "a key twice";
   EXPECT_FALSE(forged("key-a", "key-z")) << "keys out of order";
   EXPECT_FALSE(forged("key-b", "key-\xff")) << "no text";
@@ -136,7 +135,7 @@ AE_TEST("checkpoint/what is no state is refused behind a sum that fits, too") {
   EXPECT_FALSE(forged(varint(zig_zag(kIntMax)), varint(zig_zag(kIntMax + 1)))) << "too large";
 }
 
-AE_TEST("checkpoint/verify compares it with the log") {
+AE_TEST("checkpoint/verify compares a checkpoint with the log") {
   const JobFixture job = rich_job();
   VerifyInput input;
   input.job = job.state.job;

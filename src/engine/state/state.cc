@@ -5,6 +5,7 @@
 
 #include "engine/state/view_values.h"
 #include "json/json.h"
+#include "log/field_names.h"
 
 namespace ae::engine {
 
@@ -244,8 +245,8 @@ std::optional<Instant> State::next_due() const {
 
 Value State::result_for_dependents(const Step& step) const {
   if (step.failure) {
-    return Value::object({{"error", Value::object({{"code", step.failure->code},
-                                                   {"message", step.failure->message}})}});
+    return Value::object({{field::error, Value::object({{field::code, step.failure->code},
+                                                        {"message", step.failure->message}})}});
   }
   return step.result;
 }
@@ -265,7 +266,8 @@ Value steps_list(const State& state, const std::vector<std::uint32_t>& steps) {
   list.reserve(steps.size());
   for (std::uint32_t index : steps) {
     const Step& step = state.steps[index];
-    Value one = Value::object({{"node_id", state.node_of(step).id}, {"step_id", step.id.text}});
+    Value one =
+        Value::object({{field::node_id, state.node_of(step).id}, {field::step_id, step.id.text}});
     if (step.item != kNoItem) one = one.with("item", number(step.item));
     if (step.turn != kNoTurn) one = one.with("turn", number(step.turn));
     if (step.nth != kNoTurn) one = one.with("turn_call", number(step.nth));

@@ -2,9 +2,11 @@
 //
 //   state' = apply(state, event)   pure; the same for workers, recovery, replay, verify, simulation
 //
-// A job is a set of steps. Each node of the plan has one (steps[node.index]); each item of a map
-// gets its own when it starts. A step moves through phases. `todo` holds the steps that need a
+// A job is a set of steps (step.h). Each node of the plan has one (steps[node.index]); each item of
+// a map gets its own when it starts. A step moves through phases. `todo` holds the steps that need a
 // decision, so a decision costs the same at step 100,000 as at step 1. Threads: a value; one owner.
+//
+// Long: the fields of one value, the queries that read several of them, and the fold that makes it.
 #pragma once
 
 #include <algorithm>
@@ -23,9 +25,15 @@
 #include "base/error.h"
 #include "base/ids.h"
 #include "base/time.h"
+#include "engine/state/change.h"
+#include "engine/state/invocation.h"
+#include "engine/state/job_status.h"
+#include "engine/state/step.h"
+#include "engine/state/unknown_call.h"
+#include "engine/state/wait.h"
 #include "json/value.h"
 #include "log/event.h"
-#include "log/outcome.h"
+#include "log/park_until.h"
 #include "plan/budget.h"
 #include "plan/model_calls.h"
 #include "plan/plan.h"
@@ -35,300 +43,8 @@ namespace ae::engine {
 // The total cost of expression evaluations and schema checks, in steps (ExprScope::charge).
 using Work = std::size_t;
 
-enum class JobStatus : std::uint8_t {
-  none,
-  queued,
-  running,
-  waiting,
-  parked,
-  completed,
-  failed,
-  cancelled
-};
-std::string_view to_text(JobStatus status);
-bool is_terminal(JobStatus status);
-bool is_blocked(JobStatus status);  // waiting or parked: never claimed, never reclaimed
-
-// The status table of SPEC §2: the status after `event`, or nullopt if the event is illegal in
-// `status`. `ends_own_park`: a wait_completed for a wait that the park itself opened.
-std::optional<JobStatus> next_status(JobStatus status, EventType event, bool ends_own_park = false);
-
-enum class ResultType : std::uint8_t {
-  none,
-  pure,
-  side_effect_committed,
-  permanent_failure,
-  compensatable_failure,
-  compensated
-};
-std::string_view to_text(ResultType type);
-
-struct Failure {
-  std::string code, message;
-};
-
-// How the newest try is accounted in the job's budget (plan/budget.h).
-enum class Charge : std::uint8_t { none, reserved, spent };
-
-// The questions with which a try of a call ended, and the user's answers (schema/question.h). Only
-// the newest round counts; every later try sends it.
-struct Questions {
-  Value input_required;  // {requests, state?}
-  Value answers;         // by key of a request
-  bool erased = false;   // `input_required` was erased from the log (log/redacted.h)
-  std::uint32_t rounds = 0;
-  std::uint32_t number = 0;  // of the newest question, over all rounds
-};
-
-// The call of a step. All its tries share keys and arguments.
-struct Invocation {
-  InvocationId id;
-  IdempotencyKey key;
-  ExternalKey external_key;
-  Value arguments;
-  bool erased = false;  // `arguments` was erased from the log (log/redacted.h)
-  DigestText arguments_hash;
-  std::string tool;
-  ShortDigest tool_version;
-  std::uint32_t try_no = 0;  // the newest try
-  // Tries that count against max_attempts: neither withdrawn tries nor resends after a crash.
-  std::uint32_t counted_tries = 0;
-  // A try may have taken effect, and neither a later response under this key nor an
-  // operator has settled it.
-  bool outcome_unknown = false;
-  std::uint32_t unsent_tries = 0;  // newest consecutive tries withdrawn before a byte was sent
-  std::uint32_t absent_tries = 0;  // tries that a probe reported as not happened
-  std::uint32_t last_late_try =
-      0;              // the newest try with a late result: its outcome was already decided
-  bool open = false;  // the newest try has started and not finished
-  AttemptId attempt;  // declared the newest try
-  Instant first_send_by, send_by, deadline;
-  // When another attempt first ran the job while this try was open. The sender's
-  // lease had ended by then.
-  std::optional<Instant> taken_over_at;
-  // On a store with a single owner process: the store opening under which the newest try was sent,
-  // and the first later one, by another process, that ran the job. That process held the store
-  // lock, so the sender was dead.
-  std::optional<Instant> sent_opening, next_opening;
-  bool unsettled = false;  // a try ended and its request may still take effect
-  // A check made before this instant does not cover the newest try. Set when the earlier tries are
-  // ruled out, then to the time at which the end of the newest try was observed.
-  std::optional<Instant> checkable_from;
-  std::optional<Instant> ended_at;          // of the newest try; for display
-  std::set<std::uint32_t> uncertain_tries;  // tries that ended without a certain result
-  // Of the newest finished try:
-  OutcomeKind outcome = OutcomeKind::unknown;
-  bool definite = false, retryable = false;
-  Failure error;
-  std::optional<Duration> retry_after;
-  Charge charge = Charge::none;
-  Reservation reserved;  // per try, for a model call of a job with a budget
-  std::unique_ptr<Questions> questions;
-};
-
-enum class StepPhase : std::uint8_t {
-  blocked,    // dependencies are not complete
-  ready,      // may start
-  calling,    // a try is open
-  settled,    // the newest try ended without success: next action undecided
-  backoff,    // a retry is scheduled, not before `not_before`
-  redo,       // decided as not happened: one new try
-  in_doubt,   // a resolve wait is open
-  probing,    // the outcome is unknown and its probe is running
-  committed,  // the command is committed; the node is not finished
-  asking,     // the call waits for approval
-  waiting,    // its wait is open
-  answered,   // its wait has completed, or its call was not approved; the node is not finished
-  mapping,    // items are running
-  refused,    // resolved as `fail`
-  done,
-  looping,     // a turn of the loop, or a call of that turn, is running
-  questioned,  // its tool has asked a user a question
-  recorded,    // its time, random number or UUID is recorded; the command is not committed
-};
-
-// An approval of a call. It is valid for exactly this call and for one invocation of it. `denied`:
-// a policy forbids the call; no approver was asked.
-enum class ApprovalState : std::uint8_t {
-  requested,
-  approved,
-  rejected,
-  expired,
-  withdrawn,
-  denied
-};
-struct Approval {
-  std::string id;  // 16 hex digits: the decision that requested it
-  ApprovalState state = ApprovalState::requested;
-  Value arguments;  // until the invocation holds them
-  std::string arguments_hash, tool, tool_version, schema_digest;
-  std::optional<Instant> expires_at;
-  StepPhase from = StepPhase::ready;  // the phase to return to when it is approved
-  std::uint32_t request_count = 1;    // how often approval was requested for this command
-  bool used = false;                  // an invocation was declared with it
-  std::string by, note;               // the approver and their note; of a denial, the reason
-  // The approver edited the arguments: the digest of the requested ones; "" = not edited.
-  std::string edited_from;
-};
-
-struct MapProgress {
-  Value over;                  // the recorded array
-  std::vector<Value> results;  // by item
-  std::vector<bool> finished;  // by item
-  bool erased = false;         // one of the results was erased from the log
-  std::uint32_t started = 0;   // the next item to start; all earlier ones have started
-  std::uint32_t active = 0, done = 0;
-  std::uint32_t asking = 0;        // items whose call waits for approval or for an answer
-  std::optional<Failure> failure;  // of the first item that failed permanently
-};
-
-// A call that a model requested in one answer.
-struct LoopCall {
-  std::string id;                   // chosen by the model
-  std::uint32_t tool = 0;           // index into Plan::tools; meaningless if `refused`
-  std::uint32_t step = 0xffffffff;  // kNoStep: it has not started
-  std::optional<Failure> refused;   // the call is not made; the model receives this error
-  std::optional<Value> edited;      // the arguments sent instead, edited by the approver
-};
-
-struct LoopTurn {
-  std::uint32_t step = 0;  // of the model call
-  bool chosen = false;     // its requested calls are recorded
-  std::vector<LoopCall> calls;
-  // Its answer broke the schema; the model receives this message.
-  std::optional<std::string> repair;
-};
-
-struct LoopProgress {
-  std::vector<LoopTurn> turns;
-  // Of the newest turn:
-  std::uint32_t next = 0;  // the next call to start; earlier ones have started or are refused
-  std::uint32_t active = 0, asking = 0;
-  // The messages sent to the model in the newest turn: the end of their hash chain, and their
-  // number (engine/loop/loop.h).
-  std::string conversation;
-  std::uint64_t message_count = 0;
-  std::optional<Failure> failure;  // no further part starts
-  std::set<Limit> noticed_limits;  // low limits that the model has been notified of
-  std::uint32_t repairs = 0;       // turns that ended with a repair message
-};
-
-// What a step takes over from the call of another job: the origin of this fork.
-struct Imported {
-  std::string tool, arguments_hash;  // of the call; empty: it made none
-  // Of a turn of a loop that continues here:
-  Value arguments;          // of the model call
-  InvocationId invocation;  // the invocation whose result is the answer
-};
-
-constexpr std::uint32_t kNoItem = 0xffffffff;
-constexpr std::uint32_t kNoTurn = 0xffffffff;
-constexpr std::uint32_t kNoStep = 0xffffffff;
-
-// The role of a step: a node or a part of one (an item of a map, a turn of a loop, a call of a
-// turn), a probe of a call with an unknown outcome, or the compensation of a committed call.
-enum class Role : std::uint8_t { node, probe, undo };
-
-struct Step {
-  StepId id;
-  std::uint32_t node = 0;
-  // Its position in the plan under which it started: its path is made of these. `node` is its
-  // position in the current plan.
-  std::uint32_t start_plan = 0, start_node = 0;
-  std::uint32_t item = kNoItem;
-  // Of a loop: the turn, and the index of the call in its answer; without an index: the model call.
-  std::uint32_t turn = kNoTurn, nth = kNoTurn;
-  std::uint32_t tool = kNoTurn;  // of such a call: index into Plan::tools
-  Role role = Role::node;
-  std::uint32_t of = kNoStep;     // of a probe or undo: the step of the call
-  std::uint32_t of_try = 0;       // of a probe: the try that it checks
-  std::uint32_t probe = kNoStep;  // the newest probe of this step's call
-  std::uint32_t undo = kNoStep;   // the compensation of this step's call
-  StepPhase phase = StepPhase::blocked;
-  // In the log: node_started, command_committed, step_committed.
-  bool started = false, committed = false, barrier = false;
-  std::uint32_t changed = 0;  // number of state_changed events of its call
-  std::uint32_t needs_left = 0;
-  std::optional<bool> branch;  // the recorded value of `when`
-  std::unique_ptr<Invocation> call;
-  std::unique_ptr<Approval> approval;
-  std::unique_ptr<MapProgress> map;
-  std::unique_ptr<LoopProgress> loop;
-  std::unique_ptr<Imported> imported;  // its result comes from the origin of this fork
-  Instant not_before;
-  std::string wait_key;    // of its newest wait, also of a resolve wait
-  bool timed_out = false;  // its wait expired
-  bool rejected = false;   // its wait was answered with a rejection
-  std::optional<Failure> failure;
-  Value result;
-  bool erased = false;  // `result` was erased from the log (log/redacted.h)
-  ResultType result_type = ResultType::none;
-  bool skipped = false;
-
-  // It is below the step of its node, steps[node]: an item of a map, a turn of
-  // a loop, a call of a turn.
-  bool is_part() const { return item != kNoItem || turn != kNoTurn; }
-  bool is_turn() const { return turn != kNoTurn && nth == kNoTurn; }
-  bool is_loop_call() const { return nth != kNoTurn; }
-};
-
-struct Wait {
-  std::uint32_t step = 0;
-  WaitType type = WaitType::signal;
-  std::optional<Instant> due_at, expires_at;
-  bool resolve = false;   // for a call with an unknown outcome
-  bool approval = false;  // for a call that needs approval
-  bool question = false;  // for a question of a tool during its call
-  Instant opened_at;      // the writer's clock; for display
-  std::string reason;
-  std::string channel;           // of a message wait
-  std::uint64_t opened_seq = 0;  // waits for one channel are served in this order
-};
-
-// Open waits, by what an operator is asked for.
-struct OpenRequests {
-  std::uint32_t calls = 0;      // approvals of calls
-  std::uint32_t waits = 0;      // human waits
-  std::uint32_t questions = 0;  // of tools, in the middle of their calls
-};
-
-struct ClosedWait {
-  WaitType type = WaitType::signal;
-  std::string outcome;
-  Value payload;
-  std::string signal_id;  // of the request that ended it; "" = none
-  std::string approval;   // its id in the list of approvals; "" = not listed
-};
-
-// A message, or an early signal, that no wait has taken yet.
-struct BufferedMessage {
-  std::string id, by, wait_type;
-  Value payload;
-  bool erased = false;  // `payload` was erased from the log
-};
-
-// A verification that found a resource changed, or that could not be made.
-struct Deviation {
-  std::string verdict;   // mismatch | unreachable
-  std::string observed;  // of a mismatch
-};
-
-// The last change by this job of an external resource, and its newest verification
-// (engine/confirm/confirm.h).
-struct Change {
-  std::string resource_type, resource_id, operation;
-  std::string version, etag, external_ref;  // "" = not recorded
-  std::string tool;
-  std::uint32_t step = 0;
-  std::uint64_t seq = 0;               // of its state_changed
-  AttemptId attempt;                   // made the call
-  std::string verdict;                 // of the newest verification; "" = none yet
-  std::optional<Deviation> escalated;  // an operator is asked
-  std::optional<Deviation> accepted;   // an operator accepted it
-};
-
 // A requested pause. The job parks as soon as no call is in flight.
-struct PauseRequest {
+struct PendingPause {
   std::string by, reason;
 };
 
@@ -338,37 +54,14 @@ struct Ending {
   bool compensate = true;  // undo committed steps whose tools name a compensation first
 };
 
-// An outcome noted later for a call that was given up or whose job has ended.
-struct NotedOutcome {
-  std::string resolution, by;  // happened | not_happened
-  Instant at;
-  Value result, note;  // null = none was given
-};
-
-// A call whose outcome is unknown or is being probed: what an operator needs
-// to check and to name it.
-struct UnknownCall {
-  StepId step;
-  std::string node_id, tool;
-  std::uint32_t item = kNoItem;
-  InvocationId invocation;
-  IdempotencyKey key;
-  ExternalKey external_key;                 // "" = the arguments could not be evaluated
-  std::uint32_t try_no = 0;                 // the newest try; 0 = none
-  std::set<std::uint32_t> uncertain_tries;  // tries that ended without a certain result
-  Failure error;
-  Value arguments;
-  std::optional<Instant> ended_at;  // of the newest try
-  // The time from which a check shows what the newest try did; nullopt = at any time.
-  std::optional<Instant> checkable_at;
-  StepId compensates;     // "" = it is no compensation
-  bool given_up = false;  // the job continued without its outcome
-};
-
 // The reason of a job_requeued that counts a process death, and of the park after the last one.
 inline constexpr std::string_view kProcessDied = "process_died";
 inline constexpr std::string_view kWornOut = "worn_out";
 inline constexpr std::uint32_t kProcessDeathsMax = 2;
+
+// The `effect_id` of the timer_fired of the job's deadline, and of the `wall` limit of its budget.
+inline constexpr std::string_view kDeadlineTimer = "deadline";
+inline constexpr std::string_view kWallTimer = "budget";
 
 class State {
  public:
@@ -420,7 +113,7 @@ class State {
   // Signals that arrived before their wait, by correlation key.
   std::map<std::string, std::deque<BufferedMessage>> early_signals;
   std::set<std::string> message_keys;         // of all messages and early signals so far
-  std::optional<PauseRequest> pause_request;  // requested, and not in effect yet
+  std::optional<PendingPause> pause_request;  // requested, and not in effect yet
   std::string parked_reason, parked_until;
   std::optional<Instant> parked_since;
   std::optional<Ending> ending;
@@ -506,17 +199,23 @@ class State {
   bool may_have_changed(const Step& step) const;
   // Parked because a verification found a mismatch or could not be made. An operator answers.
   bool awaits_confirmation() const {
-    return status == JobStatus::parked && parked_until == "confirmation";
+    return status == JobStatus::parked && parked_until == park_until::kConfirmation;
   }
   // Parked because the budget is used up. Raising the budget ends the park.
-  bool awaits_budget() const { return status == JobStatus::parked && parked_until == "budget"; }
+  bool awaits_budget() const {
+    return status == JobStatus::parked && parked_until == park_until::kBudget;
+  }
   // Parked until a process offers its execution version (SPEC §12, strict).
-  bool awaits_version() const { return status == JobStatus::parked && parked_until == "version"; }
+  bool awaits_version() const {
+    return status == JobStatus::parked && parked_until == park_until::kVersion;
+  }
   // It killed or blocked the process that ran it as often as a job may. It runs again when an
   // operator resumes it.
   bool is_worn_out() const { return process_deaths >= kProcessDeathsMax; }
   // Parked by `pause`: only `resume`, a cancel or the deadline end the park.
-  bool is_paused() const { return status == JobStatus::parked && parked_until == "resume"; }
+  bool is_paused() const {
+    return status == JobStatus::parked && parked_until == park_until::kResume;
+  }
   // The correlation key for a wait with this key in the plan. If a re-plan abandoned an open wait
   // with this key, the new wait gets a key of its own.
   std::string unique_wait_key(const std::string& named) const;
@@ -543,17 +242,8 @@ bool awaits_plan(const State& state);
 Value steps_list(const State& state, const std::vector<std::uint32_t>& steps);
 // Steps that could have been undone before the job ended and were not.
 std::vector<std::uint32_t> not_undone(const State& state);
-// The next request to ask: the first one without an answer; nullptr = all are
-// answered, or there are none.
-const Member* open_question(const Invocation& call);
 // The id of the current question in the list of approvals.
 std::string question_id(const State& state, const Step& step);
-// Is the next try the first one that sends the user's answers? A job's budget
-// counts it as another call.
-bool is_first_with_answers(const Invocation& call);
-// The arguments of the model call of a turn, here or in the origin of this fork.
-// REQUIRES: the model was called.
-const Value& turn_arguments(const Step& turn);
 
 // Fails with log_corrupt (the event is not possible here: SPEC §2, unknown step, second
 // result, …), job_terminal (after the end), plan_invalid (the plan does not compile).

@@ -1,4 +1,4 @@
-// The state machine of a job: SPEC §2 as a table.
+// The state machine of a job: SPEC §2 as a table; the texts of the enumerations of the state.
 #include "engine/state/state.h"
 
 namespace ae::engine {
@@ -50,6 +50,24 @@ std::string_view to_text(ResultType type) {
       return "compensated";
   }
   return "none";
+}
+
+std::string_view to_text(ApprovalState state) {
+  switch (state) {
+    case ApprovalState::requested:
+      return "requested";
+    case ApprovalState::approved:
+      return "approved";
+    case ApprovalState::rejected:
+      return "rejected";
+    case ApprovalState::expired:
+      return "expired";
+    case ApprovalState::withdrawn:
+      return "withdrawn";
+    case ApprovalState::denied:
+      return "denied";
+  }
+  return {};
 }
 
 std::optional<JobStatus> next_status(JobStatus status, EventType event, bool ends_own_park) {

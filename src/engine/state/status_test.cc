@@ -32,7 +32,7 @@ std::string text_of(const std::optional<JobStatus>& status) {
   return status ? std::string(to_text(*status)) : "-";
 }
 
-AE_TEST("status/every cell of the table is as the specification has it") {
+AE_TEST("status/every cell of the table matches the specification") {
   std::istringstream lines{std::string(kTable)};
   std::string event, cell;
   lines >> event >> cell >> cell >> cell >> cell >> cell;
@@ -49,12 +49,12 @@ AE_TEST("status/every cell of the table is as the specification has it") {
   EXPECT_EQ(cells, 55);
 }
 
-AE_TEST("status/a wait that the park itself opened ends the park") {
+AE_TEST("status/a wait opened by the park itself ends the park") {
   EXPECT_EQ(next_status(JobStatus::parked, EventType::wait_completed, true), JobStatus::queued);
   EXPECT_EQ(next_status(JobStatus::waiting, EventType::wait_completed, true), JobStatus::queued);
 }
 
-AE_TEST("status/types without a column never change it and are legal before the end") {
+AE_TEST("status/events without a row never change the status and are legal before the end") {
   constexpr std::string_view kColumns = kTable;
   for (const EventKind& kind : event_kinds()) {
     if (kColumns.find("\n" + std::string(kind.name) + " ") != kColumns.npos) continue;
@@ -66,7 +66,7 @@ AE_TEST("status/types without a column never change it and are legal before the 
   }
 }
 
-AE_TEST("status/what has ended takes nothing but narrative") {
+AE_TEST("status/a terminal status accepts only narrative events") {
   for (const JobStatus status : {JobStatus::completed, JobStatus::failed, JobStatus::cancelled}) {
     EXPECT_TRUE(is_terminal(status));
     for (const EventKind& kind : event_kinds()) {
@@ -76,7 +76,7 @@ AE_TEST("status/what has ended takes nothing but narrative") {
   }
 }
 
-AE_TEST("status/a terminal job answers job_terminal") {
+AE_TEST("status/an event of a terminal job returns job_terminal") {
   testing::JobFixture job("[{'id':'a', 'kind':'tool', 'tool':'pay'}]");
   job.claim().ok("a");
   ASSERT_EQ(job.status(), "completed");
@@ -86,7 +86,7 @@ AE_TEST("status/a terminal job answers job_terminal") {
   EXPECT_EQ(again.error().code, Code::job_terminal);
 }
 
-AE_TEST("status/an illegal event is log_corrupt and says where") {
+AE_TEST("status/an illegal event is log_corrupt and names its position") {
   testing::JobFixture job("[{'id':'a', 'kind':'tool', 'tool':'pay'}]");
   auto bad = apply(job.state, requeued_event("drain", {}), job.now, uncached_plan_source());
   ASSERT_FALSE(bad);
@@ -101,7 +101,7 @@ AE_TEST("status/only waiting and parked are blocked") {
   }
 }
 
-AE_TEST("status/no call in flight outlives its job") {
+AE_TEST("status/a job cannot end while a call is in flight") {
   testing::JobFixture job("[{'id':'a', 'kind':'tool', 'tool':'pay'}]");
   job.claim();
   const EventBody end = JobFailed{.code = "x", .error = Value("y")};

@@ -13,6 +13,7 @@
 // outcome is unknown, the job parks, and an operator decides: happened (it is undone), not_happened
 // (try again) or fail (it stays done, and is listed).
 #include "engine/heart/decider.h"
+#include "log/park_until.h"
 
 namespace ae::engine {
 
@@ -93,7 +94,8 @@ void Decider::settle_unknown_call(const Step& step) {
                                      : void();
   }
   if (!code.empty()) return open_resolve_wait(step, code);
-  open_resolve_wait(step, step.call->open ? "the runtime stopped during the call" : "unknown");
+  open_resolve_wait(step, step.call->open ? "the runtime stopped during the call"
+                                          : to_text(OutcomeKind::unknown));
 }
 
 // REQUIRES: a step must be undone, and no call has an unknown outcome.
@@ -165,7 +167,8 @@ void Decider::park_before_end() {
   }
   if (s_.has_live_call() || release_until(backoff)) return;
   if (!s_.awaits_operator_before_end()) return;
-  emit(JobParked{.reason = std::string(code_name(Code::invocation_in_doubt)), .until = "resolve"});
+  emit(JobParked{.reason = std::string(code_name(Code::invocation_in_doubt)),
+                 .until = park_until::kResolve});
   decision_.release = true;
 }
 

@@ -55,7 +55,7 @@ void expect_proved(const JobFixture& job) {
   EXPECT_EQ(state_view(job.folded(job.log.size())), state_view(job.state));
 }
 
-AE_TEST("undo/a job that fails undoes its committed steps, the last one first, then ends") {
+AE_TEST("undo/a failing job compensates its committed steps in reverse order, then ends") {
   JobFixture job = booked();
   job.fails("c");
   ASSERT_EQ(job.sent.size(), 4u) << job.log_text();
@@ -73,20 +73,20 @@ AE_TEST("undo/a job that fails undoes its committed steps, the last one first, t
   expect_proved(job);
 }
 
-AE_TEST("undo/the node whose failure leads to it ends compensatable_failure") {
+AE_TEST("undo/the node whose failure starts the compensation ends compensatable_failure") {
   JobFixture job = booked();
   job.fails("c");
   EXPECT_EQ(to_text(job.step("c").result_type), "compensatable_failure");
 }
 
-AE_TEST("undo/a failure with nothing to undo is permanent") {
+AE_TEST("undo/a failure with nothing to compensate is permanent") {
   JobFixture job = booking();
   job.claim().fails("a");
   EXPECT_EQ(to_text(job.step("a").result_type), "permanent_failure");
   EXPECT_EQ(job.status(), "failed");
 }
 
-AE_TEST("undo/a failure that the plan goes on after undoes nothing") {
+AE_TEST("undo/a tolerated failure compensates nothing") {
   JobFixture job = booking(
       "[{'id':'a','kind':'tool','tool':'book'},"
       "{'id':'b','kind':'tool','tool':'put','needs':['a'],'on_error':'continue'}]");
@@ -97,7 +97,7 @@ AE_TEST("undo/a failure that the plan goes on after undoes nothing") {
   expect_proved(job);
 }
 
-AE_TEST("undo/a step committed in the commit of the failure is undone too") {
+AE_TEST("undo/a step committed together with the failure is compensated too") {
   JobFixture job =
       booking("[{'id':'a','kind':'tool','tool':'book'},{'id':'b','kind':'tool','tool':'put'}]");
   job.claim();
@@ -110,7 +110,7 @@ AE_TEST("undo/a step committed in the commit of the failure is undone too") {
   expect_proved(job);
 }
 
-AE_TEST("undo/the step is compensated in the views, and the world is rolled back") {
+AE_TEST("undo/the views show the step as compensated and rolled back") {
   JobFixture job = booked();
   job.fails("c").ok("b/compensate").ok("a/compensate");
   EXPECT_EQ(to_text(job.step("a").result_type), "compensated");
@@ -126,7 +126,7 @@ AE_TEST("undo/the step is compensated in the views, and the world is rolled back
             job.step("a/compensate").call->id);
 }
 
-AE_TEST("undo/calls in flight are awaited first, and undone when they went well") {
+AE_TEST("undo/calls in flight are awaited first and compensated if they succeeded") {
   JobFixture job =
       booking("[{'id':'a','kind':'tool','tool':'book'},{'id':'b','kind':'tool','tool':'put'}]");
   job.claim().fails("b");
@@ -137,7 +137,7 @@ AE_TEST("undo/calls in flight are awaited first, and undone when they went well"
   expect_proved(job);
 }
 
-AE_TEST("undo/a cancel undoes too") {
+AE_TEST("undo/a cancel compensates") {
   JobFixture job = booked();
   job.cancel("changed my mind");
   EXPECT_EQ(job.sent.size(), 3u) << "c is in flight";
@@ -147,7 +147,7 @@ AE_TEST("undo/a cancel undoes too") {
   expect_proved(job);
 }
 
-AE_TEST("undo/a cancel that says compensate: false leaves and lists what was done") {
+AE_TEST("undo/a cancel with compensate: false keeps and lists the committed steps") {
   JobFixture job = booked();
   job.cancel("", false).ok("c");
   EXPECT_EQ(job.status(), "cancelled");
@@ -160,7 +160,7 @@ AE_TEST("undo/a cancel that says compensate: false leaves and lists what was don
   expect_proved(job);
 }
 
-AE_TEST("undo/a second cancel may stop it half way") {
+AE_TEST("undo/a second cancel can stop the compensation half way") {
   JobFixture job = booked();
   job.cancel().ok("c");
   EXPECT_EQ(job.sent.back().tool, "unbook");
@@ -177,7 +177,7 @@ AE_TEST("undo/a second cancel may stop it half way") {
   expect_proved(job);
 }
 
-AE_TEST("undo/a job that waits is claimed to be undone when its deadline passes") {
+AE_TEST("undo/a waiting job is claimed for compensation when its deadline passes") {
   JobFixture job = booking(
       "[{'id':'a','kind':'tool','tool':'book'},"
       "{'id':'w','kind':'wait','wait':{'type':'signal','key':'k'},'needs':['a']}]",
@@ -193,7 +193,7 @@ AE_TEST("undo/a job that waits is claimed to be undone when its deadline passes"
   expect_proved(job);
 }
 
-AE_TEST("undo/a job that waits is claimed to be undone when it is cancelled") {
+AE_TEST("undo/a waiting job is claimed for compensation when it is cancelled") {
   JobFixture job = booking(
       "[{'id':'a','kind':'tool','tool':'book'},"
       "{'id':'w','kind':'wait','wait':{'type':'signal','key':'k'},'needs':['a']}]");
@@ -202,7 +202,7 @@ AE_TEST("undo/a job that waits is claimed to be undone when it is cancelled") {
   expect_proved(job);
 }
 
-AE_TEST("undo/an output that fails undoes") {
+AE_TEST("undo/a failing output compensates") {
   JobFixture job("[{'id':'a','kind':'tool','tool':'book'}]",
                  {.more = std::string(kTools.substr(0, kTools.size() - 1)) +
                           ",'output':'${ .steps.a.id + 1 }'}"});
@@ -214,14 +214,12 @@ AE_TEST("undo/an output that fails undoes") {
   expect_proved(job);
 }
 
-AE_TEST(
-    "undo/too many lost attempts undo, and a compensation that is lost as often is left to a "
-    "person") {
+AE_TEST("undo/lost attempts start the compensation, a lost compensation parks the job") {
   JobFixture job = booked();
   job.limits.lost_claims_max = 3;
   job.waits_for_settling = true;
   for (int i = 0; i < 3; ++i) job.crash();
-  ASSERT_EQ(job.status(), "parked") << "c is in doubt\n" << job.log_text();
+  ASSERT_EQ(job.status(), "parked") << "c is unknown\n" << job.log_text();
   job.resolve("c", "not_happened");
   EXPECT_EQ(job.sent.back().tool, "unbook") << job.log_text();
   for (int i = 0; i < 3; ++i) job.crash();
@@ -232,7 +230,7 @@ AE_TEST(
   expect_proved(job);
 }
 
-AE_TEST("undo/a call in doubt is decided before anything is undone") {
+AE_TEST("undo/an unknown call is resolved before the compensation") {
   JobFixture job = booking(
       "[{'id':'a','kind':'tool','tool':'book'},{'id':'p','kind':'tool','tool':'pay'},"
       "{'id':'b','kind':'tool','tool':'put'}]");
@@ -246,7 +244,7 @@ AE_TEST("undo/a call in doubt is decided before anything is undone") {
   expect_proved(job);
 }
 
-AE_TEST("undo/a call of which a person says that it happened is undone as well") {
+AE_TEST("undo/a call resolved as happened is compensated too") {
   JobFixture job = booking(
       "[{'id':'a','kind':'tool','tool':'book'},{'id':'p','kind':'tool','tool':'buy'},"
       "{'id':'b','kind':'tool','tool':'put'}]");
@@ -258,9 +256,7 @@ AE_TEST("undo/a call of which a person says that it happened is undone as well")
   expect_proved(job);
 }
 
-AE_TEST(
-    "undo/a doubt that a person ends with not_happened or fail lets it begin, without another "
-    "try") {
+AE_TEST("undo/a not_happened or fail resolution starts the compensation without a new try") {
   for (const char* resolution : {"not_happened", "fail"}) {
     JobFixture job = booking(
         "[{'id':'a','kind':'tool','tool':'book'},{'id':'p','kind':'tool','tool':'buy'},"
@@ -275,7 +271,7 @@ AE_TEST(
   }
 }
 
-AE_TEST("undo/a try that a crash left open, and that did not happen, is closed before it begins") {
+AE_TEST("undo/an open try resolved as not_happened is closed before the compensation") {
   JobFixture job = booking(
       "[{'id':'a','kind':'tool','tool':'book'},{'id':'p','kind':'tool','tool':'pay'},"
       "{'id':'b','kind':'tool','tool':'put'}]");
@@ -292,7 +288,7 @@ AE_TEST("undo/a try that a crash left open, and that did not happen, is closed b
   expect_proved(job);
 }
 
-AE_TEST("undo/a retry that was decided and not made is a doubt like any other") {
+AE_TEST("undo/a retry that was decided but not sent is unknown") {
   JobFixture job = booking(
       "[{'id':'a','kind':'tool','tool':'book'},{'id':'p','kind':'tool','tool':'put'},"
       "{'id':'b','kind':'tool','tool':'put'}]");
@@ -303,7 +299,7 @@ AE_TEST("undo/a retry that was decided and not made is a doubt like any other") 
   expect_proved(job);
 }
 
-AE_TEST("undo/a compensation is tried again by its tool's rules, under the same keys") {
+AE_TEST("undo/a compensation is retried by its tool's policy under the same keys") {
   JobFixture job = booked();
   job.fails("c").times_out("b/compensate").after(1s);
   EXPECT_EQ(job.tries("b/compensate"), 2u) << job.log_text();
@@ -313,7 +309,7 @@ AE_TEST("undo/a compensation is tried again by its tool's rules, under the same 
   expect_proved(job);
 }
 
-AE_TEST("undo/a compensation that fails parks the job, and goes on as a person says") {
+AE_TEST("undo/a failed compensation parks the job and continues by the resolution") {
   for (const char* resolution : {"happened", "not_happened", "fail"}) {
     JobFixture job = booked();
     job.waits_for_settling = true;
@@ -338,9 +334,7 @@ AE_TEST("undo/a compensation that fails parks the job, and goes on as a person s
   }
 }
 
-AE_TEST(
-    "undo/a compensation of which nobody knows parks, and is in the end's in_doubt when it is "
-    "given up") {
+AE_TEST("undo/an unknown compensation parks and is listed in_doubt when resolved as fail") {
   JobFixture job = booking(
       "[{'id':'a','kind':'tool','tool':'buy'},{'id':'b','kind':'tool','tool':'put','needs':['a']}"
       "]");
@@ -354,7 +348,7 @@ AE_TEST(
   expect_proved(job);
 }
 
-AE_TEST("undo/a compensation whose arguments fail asks a person, as often as it fails") {
+AE_TEST("undo/a compensation with invalid arguments parks each time it fails") {
   JobFixture job = booking(
       "[{'id':'a','kind':'tool','tool':'odd'},{'id':'b','kind':'tool','tool':'put','needs':['a']}"
       "]");
@@ -371,7 +365,7 @@ AE_TEST("undo/a compensation whose arguments fail asks a person, as often as it 
   expect_proved(job);
 }
 
-AE_TEST("undo/an output that broke a rule is an effect that was done: it is undone") {
+AE_TEST("undo/an invalid output is a completed effect and is compensated") {
   JobFixture job = booking("[{'id':'a','kind':'tool','tool':'buy'}]");
   job.claim().answer("a", {.kind = OutcomeKind::success,
                            .invalid = json("{'invalid':true,'sha256':'00','size':1,'head':''}")});
@@ -380,11 +374,11 @@ AE_TEST("undo/an output that broke a rule is an effect that was done: it is undo
   job.ok("a/compensate");
   EXPECT_EQ(job.last<JobFailed>().code, "tool_output_invalid");
   EXPECT_EQ(undone_nodes(job.last<JobFailed>().compensated), "a ");
-  EXPECT_EQ(job.resolve("a", "happened").refused, Code::job_terminal) << "there is nothing to keep";
+  EXPECT_EQ(job.resolve("a", "happened").refused, Code::job_terminal) << "no result can be set";
   expect_proved(job);
 }
 
-AE_TEST("undo/a result that comes late decides a compensation that a person was asked about") {
+AE_TEST("undo/a late result decides a compensation that waits for an operator") {
   for (const bool good : {true, false}) {
     JobFixture job = booking(
         "[{'id':'a','kind':'tool','tool':'buy'},{'id':'b','kind':'tool','tool':'put','needs':['a']}"
@@ -393,7 +387,7 @@ AE_TEST("undo/a result that comes late decides a compensation that a person was 
     EXPECT_EQ(job.status(), "parked") << job.log_text();
     job.claims_when_free = false;
     job.cancel();
-    EXPECT_EQ(job.status(), "queued") << "a cancel does not answer for a person";
+    EXPECT_EQ(job.status(), "queued") << "a cancel does not resolve the call";
     job.claims_when_free = true;
     job.add({running_event(AttemptId("attempt-9"), job.state.epoch + 1, "worker")});
     job.store_effect(
@@ -413,9 +407,7 @@ AE_TEST("undo/a result that comes late decides a compensation that a person was 
   }
 }
 
-AE_TEST(
-    "undo/a cancel without compensation ends a job that waits for a person to say whether it is "
-    "undone") {
+AE_TEST("undo/a cancel without compensation ends a job parked for a compensation") {
   JobFixture job = booking(
       "[{'id':'a','kind':'tool','tool':'buy'},{'id':'b','kind':'tool','tool':'put','needs':['a']}"
       "]");
@@ -428,7 +420,7 @@ AE_TEST(
   expect_proved(job);
 }
 
-AE_TEST("undo/items of a map are undone one by one, the last committed first") {
+AE_TEST("undo/items of a map are compensated one by one in reverse order") {
   JobFixture job = booking(
       "[{'id':'m','kind':'map','over':[1,2,3],'max_parallel':3,'do':{'tool':'book','args':{'n':'${ "
       ".item }'}}}]");
@@ -443,7 +435,7 @@ AE_TEST("undo/items of a map are undone one by one, the last committed first") {
   expect_proved(job);
 }
 
-AE_TEST("undo/a long pause between tries gives the job back, and it is claimed when it is over") {
+AE_TEST("undo/a long back-off of a compensation releases the job until it ends") {
   JobFixture job(
       "[{'id':'a','kind':'tool','tool':'slow'},"
       "{'id':'b','kind':'tool','tool':'put','needs':['a']}]",
@@ -460,7 +452,7 @@ AE_TEST("undo/a long pause between tries gives the job back, and it is claimed w
   expect_proved(job);
 }
 
-AE_TEST("undo/a deadline that passes meanwhile changes nothing") {
+AE_TEST("undo/a deadline during the compensation changes nothing") {
   JobFixture job = booked(1h);
   job.fails("c").after(2h).ok("b/compensate").ok("a/compensate");
   EXPECT_EQ(job.last<JobFailed>().code, "http_400") << job.log_text();
@@ -468,7 +460,7 @@ AE_TEST("undo/a deadline that passes meanwhile changes nothing") {
   expect_proved(job);
 }
 
-AE_TEST("undo/nothing starts and nobody is heard while it is under way") {
+AE_TEST("undo/nothing starts and no signal is delivered during the compensation") {
   JobFixture job = booking(
       "[{'id':'a','kind':'tool','tool':'book'},{'id':'b','kind':'tool','tool':'put'},"
       "{'id':'w','kind':'wait','wait':{'type':'signal','key':'k'}},"
@@ -517,13 +509,13 @@ void crash_everywhere(bool takes_place) {
     if (!crashed) return;
   }
 }
-AE_TEST("undo/a crash after any commit loses no compensation and makes none twice") {
+AE_TEST("undo/a crash after any commit loses no compensation and repeats none") {
   crash_everywhere(true);
   crash_everywhere(false);
 }
 
 // With split durability a crash can truncate the log at every event.
-AE_TEST("undo/a crash between any two events loses no compensation and makes none twice") {
+AE_TEST("undo/a crash between any two events loses no compensation and repeats none") {
   JobFixture whole = booked();
   whole.fails("c").ok("b/compensate").ok("a/compensate");
   for (std::size_t cut = 3; cut < whole.log.size(); ++cut) {
@@ -549,7 +541,7 @@ AE_TEST("undo/a crash between any two events loses no compensation and makes non
   }
 }
 
-AE_TEST("undo/a log that undoes in another order, or ends before it has, is refused") {
+AE_TEST("undo/a log that compensates in another order or ends too early is rejected") {
   JobFixture job = booked();
   job.fails("c").ok("b/compensate").ok("a/compensate");
   VerifyInput input;
@@ -575,10 +567,10 @@ AE_TEST("undo/a log that undoes in another order, or ends before it has, is refu
            step == job.step("b/compensate").id.text;
   };
   const Verification ended = without(all);
-  EXPECT_FALSE(ended.state_machine.ok) << "it ends and b stands";
+  EXPECT_FALSE(ended.state_machine.ok) << "it ends without compensating b";
 }
 
-AE_TEST("undo/the cost of undoing a step does not grow with the steps") {
+AE_TEST("undo/the cost of compensating a step does not grow with the number of steps") {
   const auto cost = [](int items) {
     std::string list = "[0";
     for (int i = 1; i < items; ++i) list += ",0";
@@ -589,7 +581,7 @@ AE_TEST("undo/the cost of undoing a step does not grow with the steps") {
     job.decides = false;
     job.begin_attempt();
     const PlanSource same = [&](const Value&, std::string_view) { return job.plan; };
-    const auto take = [&](const std::vector<EventBody>& drafts) {
+    const auto apply_all = [&](const std::vector<EventBody>& drafts) {
       for (const EventBody& draft : drafts) AE_CHECK(apply(job.state, draft, job.now, same));
     };
     std::size_t checked = 0, decisions = 0;
@@ -600,13 +592,13 @@ AE_TEST("undo/the cost of undoing a step does not grow with the steps") {
           decisions++;
         }
         const Decision decision = decide(job.state, job.context(), job.limits);
-        take(decision.events);
+        apply_all(decision.events);
         if (decision.events.empty() || decision.release) break;
       }
       if (is_terminal(job.state.status)) break;
       const std::uint32_t step = *job.state.calling.begin();
       const bool last = step == job.index_of("z");
-      take(record_outcome(
+      apply_all(record_outcome(
           job.state, step,
           last ? Outcome{.kind = OutcomeKind::failure, .definite = true, .error_code = "no"}
                : Outcome{.kind = OutcomeKind::success, .result = json("{'id':1}")},

@@ -36,7 +36,7 @@ struct Call {
   std::uint64_t number = 0;            // from 1, over all methods
   std::uint64_t number_of_method = 0;  // from 1, of this method
   Method method{};
-  std::uint64_t from_seq = 0;  // of a load
+  std::uint64_t from_seq = 0;  // of a load; WindowRequest::seq
 };
 
 using FaultScript = std::function<Fault(const Call&)>;

@@ -2,9 +2,9 @@
 
 #include <string>
 
-#include "store/conformance_random_test.h"
-#include "store/conformance_rig_test.h"
+#include "store/conformance_fixture_test.h"
 #include "store/memory/memory_store.h"
+#include "testing/seeded_random.h"
 #include "testing/test.h"
 
 namespace ae::store {
@@ -35,7 +35,7 @@ struct FaultyFixture {
   std::string answers;
 };
 
-AE_TEST("faulty/without faults it is the store behind it") {
+AE_TEST("faulty/without faults every call is passed through") {
   FaultyFixture w({});
   w.create("j1");
   w.loop.run_ready();
@@ -45,7 +45,7 @@ AE_TEST("faulty/without faults it is the store behind it") {
   EXPECT_EQ(w.store.calls(), 1U);
 }
 
-AE_TEST("faulty/a call that fails before changes nothing, one that fails after has done it") {
+AE_TEST("faulty/fail_before changes nothing, fail_after applies the call and loses the result") {
   FaultyFixture w(
       [](const Call& call) { return call.number == 1 ? Fault::fail_before : Fault::fail_after; });
   w.create("j1");
@@ -57,7 +57,7 @@ AE_TEST("faulty/a call that fails before changes nothing, one that fails after h
   EXPECT_TRUE(w.exists("j2"));
 }
 
-AE_TEST("faulty/a read whose answer is lost is just unavailable") {
+AE_TEST("faulty/a read whose result is lost returns unavailable") {
   FaultyFixture w(inject_at(Method::load, 1, Fault::fail_after));
   Code code{};
   w.store.load(JobId("j1"), 1, [&](Result<LoadedJob> answer) { code = answer.error().code; });
@@ -65,7 +65,7 @@ AE_TEST("faulty/a read whose answer is lost is just unavailable") {
   EXPECT_EQ(code, Code::unavailable);
 }
 
-AE_TEST("faulty/a delayed call is overtaken, a delayed answer only comes late") {
+AE_TEST("faulty/a delayed call runs after later calls, a delayed result only arrives late") {
   FaultyFixture w([](const Call& call) {
     return call.number == 1 ? Fault::delay : call.number == 2 ? Fault::delay_answer : Fault::none;
   });
@@ -81,7 +81,7 @@ AE_TEST("faulty/a delayed call is overtaken, a delayed answer only comes late") 
   EXPECT_TRUE(w.exists("j1"));
 }
 
-AE_TEST("faulty/after a crash nothing is answered any more") {
+AE_TEST("faulty/after a crash no call is answered") {
   for (const Fault fault : {Fault::crash_before, Fault::crash_after}) {
     FaultyFixture w(inject_at(2, fault));
     w.create("j1");
@@ -99,14 +99,14 @@ AE_TEST("faulty/after a crash nothing is answered any more") {
   }
 }
 
-AE_TEST("faulty/one seed gives the same faults") {
+AE_TEST("faulty/the same seed injects the same faults") {
   class SeededSource final : public async::RandomSource {
    public:
     explicit SeededSource(std::uint64_t seed) : dice_(seed) {}
     std::uint64_t next() override { return dice_.below(UINT64_MAX); }
 
    private:
-    conformance::SeededRandom dice_;
+    testing::SeededRandom dice_;
   };
   const auto run = [](std::uint64_t seed) {
     SeededSource random(seed);
@@ -121,7 +121,7 @@ AE_TEST("faulty/one seed gives the same faults") {
   EXPECT_TRUE(run(1).contains("unknown_outcome"));
 }
 
-AE_TEST("faulty/what is delayed does not outlive its store") {
+AE_TEST("faulty/a delayed call is dropped with its store") {
   testing::TestLoop loop;
   MemoryStore inner(loop, loop);
   bool answered = false;

@@ -9,6 +9,8 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "async/loop.h"
 #include "store/store.h"
@@ -54,6 +56,7 @@ class MemoryStore final : public Store {
   void list_due(std::size_t limit, async::Done<Result<std::vector<JobId>>> done) override;
   void next_due(async::Done<Result<std::optional<Instant>>> done) override;
   void load(JobId job, std::uint64_t from_seq, async::Done<Result<LoadedJob>> done) override;
+  void load_window(JobId job, WindowRequest window, async::Done<Result<LogWindow>> done) override;
   void read_inbox_entry(JobId job, std::string id,
                         async::Done<Result<InboxEntryState>> done) override;
   void query(Filter filter, async::Done<Result<std::vector<JobRow>>> done) override;
@@ -73,7 +76,10 @@ class MemoryStore final : public Store {
   using Data = MemoryDisk::Data;
   class ReadyJobs;
   template <class T>
-  void answer(async::Done<T> done, T value);
+  void answer(async::Done<T> done, T value) {
+    loop_.post(
+        [done = std::move(done), value = std::move(value)]() mutable { done(std::move(value)); });
+  }
 
   async::Loop& loop_;
   async::Clock& clock_;

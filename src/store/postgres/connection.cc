@@ -5,7 +5,8 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstring>
+#include <cstdint>
+#include <utility>
 
 #include "base/error.h"
 
@@ -13,14 +14,6 @@ namespace ae::store::postgres {
 namespace {
 
 constexpr int kBinary = 1;
-
-void append_u32(std::string& to, std::uint32_t value) {
-  for (int shift = 24; shift >= 0; shift -= 8) to.push_back(static_cast<char>(value >> shift));
-}
-void append_u64(std::string& to, std::uint64_t value) {
-  append_u32(to, static_cast<std::uint32_t>(value >> 32));
-  append_u32(to, static_cast<std::uint32_t>(value));
-}
 
 // libpq's messages end with a line break and repeat themselves in several lines.
 std::string one_line(std::string_view text) {
@@ -55,109 +48,6 @@ std::string_view field(const PGresult* result, int which) {
 }
 
 }  // namespace
-
-bool PgError::is_transient() const {
-  return sqlstate == "40001" || sqlstate == "40P01" || sqlstate == "23505";
-}
-
-std::string PgError::text() const {
-  if (sqlstate == "53100") return "PostgreSQL's disk is full: free some space there";
-  if (sqlstate == "25006") {
-    return "PostgreSQL takes no writes (it is read-only): use the primary server";
-  }
-  if (sqlstate == "55P03") {
-    return "another session held a lock in PostgreSQL longer than the timeout: " + message;
-  }
-  return "PostgreSQL: " + message + (sqlstate.empty() ? "" : " (" + sqlstate + ")");
-}
-
-// ---------------------------------------------------------------- parameters
-
-Params& Params::add(std::int64_t value) {
-  std::string bytes;
-  append_u64(bytes, static_cast<std::uint64_t>(value));
-  return add_encoded(std::move(bytes));
-}
-Params& Params::add(std::string_view text) { return add_encoded(std::string(text)); }
-Params& Params::add(std::nullopt_t) {
-  values_.emplace_back(std::nullopt);
-  return *this;
-}
-Params& Params::add_encoded(std::string bytes) {
-  values_.emplace_back(std::move(bytes));
-  return *this;
-}
-
-void Column::add(bool value) {
-  append_u32(body_, 1);
-  body_.push_back(value ? 1 : 0);
-  ++count_;
-}
-void Column::add(std::int64_t value) {
-  append_u32(body_, 8);
-  append_u64(body_, static_cast<std::uint64_t>(value));
-  ++count_;
-}
-void Column::add(std::string_view bytes) {
-  append_u32(body_, static_cast<std::uint32_t>(bytes.size()));
-  body_.append(bytes);
-  ++count_;
-}
-void Column::add(const Hash& hash) {
-  add(std::string_view(reinterpret_cast<const char*>(hash.bytes.data()), hash.bytes.size()));
-}
-void Column::add(std::nullopt_t) {
-  append_u32(body_, 0xFFFFFFFF);
-  nulls_ = true;
-  ++count_;
-}
-
-std::string Column::encoded() const {
-  std::string bytes;
-  bytes.reserve(body_.size() + 20);
-  append_u32(bytes, count_ == 0 ? 0 : 1);  // dimensions
-  append_u32(bytes, nulls_ ? 1 : 0);
-  append_u32(bytes, static_cast<std::uint32_t>(type_));
-  if (count_ == 0) return bytes;
-  append_u32(bytes, count_);
-  append_u32(bytes, 1);  // the first index
-  bytes += body_;
-  return bytes;
-}
-
-// ---------------------------------------------------------------- rows
-
-Rows::~Rows() { PQclear(result_); }
-int Rows::size() const { return PQntuples(result_); }
-bool Rows::is_null(int row, int column) const { return PQgetisnull(result_, row, column) != 0; }
-std::string_view Rows::bytes(int row, int column) const {
-  return {PQgetvalue(result_, row, column),
-          static_cast<std::size_t>(PQgetlength(result_, row, column))};
-}
-bool Rows::boolean(int row, int column) const {
-  const std::string_view value = bytes(row, column);
-  AE_CHECK(value.size() == 1);
-  return value[0] != 0;
-}
-std::int64_t Rows::integer(int row, int column) const {
-  const std::string_view value = bytes(row, column);
-  AE_CHECK(value.size() == 8, "not an int8");
-  std::uint64_t number = 0;
-  for (const char byte : value) number = number << 8 | static_cast<unsigned char>(byte);
-  return static_cast<std::int64_t>(number);
-}
-Hash Rows::hash(int row, int column) const {
-  Hash hash;
-  const std::string_view value = bytes(row, column);
-  std::memcpy(hash.bytes.data(), value.data(), std::min(value.size(), hash.bytes.size()));
-  return hash;
-}
-std::optional<Instant> Rows::maybe_instant(int row, int column) const {
-  if (is_null(row, column)) return std::nullopt;
-  return instant(row, column);
-}
-
-// ---------------------------------------------------------------- the connection
 
 void Connection::ConnectionDeleter::operator()(pg_conn* connection) const { PQfinish(connection); }
 

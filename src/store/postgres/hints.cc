@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "json/json.h"
+#include "log/field_names.h"
 
 namespace ae::store::postgres {
 namespace {
@@ -21,7 +22,7 @@ void HintBatch::add_claimable(const std::string& agent,
                               const std::vector<std::string>& capabilities) {
   if (claim_hints_.contains(kAnyClaim)) return;
   const Value needs =
-      Value::object({{"agent", agent},
+      Value::object({{field::agent, agent},
                      {"capabilities",
                       Value::array(std::vector<Value>(capabilities.begin(), capabilities.end()))}});
   std::string text = std::string(kClaim) + canonical(needs);
@@ -81,11 +82,11 @@ Hint parse_hint(std::string_view text) {
   }
   if (!text.starts_with(kClaim)) return hint;
   const auto needs = parse_json(text.substr(kClaim.size()));
-  if (!needs || !needs->is_object() || !(*needs)["agent"].is_string() ||
+  if (!needs || !needs->is_object() || !(*needs)[field::agent].is_string() ||
       !(*needs)["capabilities"].is_array()) {
     return hint;
   }
-  Hint::Needs read{.agent = std::string(needs->text("agent")), .capabilities = {}};
+  Hint::Needs read{.agent = std::string(needs->text(field::agent)), .capabilities = {}};
   for (const Value& one : (*needs)["capabilities"].items()) {
     if (!one.is_string()) return hint;
     read.capabilities.emplace_back(one.as_string());

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "base/error.h"
-#include "store/conformance_rig_test.h"
+#include "store/conformance_fixture_test.h"
 #include "store/postgres/connection.h"
 #include "store/postgres/postgres_store.h"
 #include "store/postgres/schema.h"
@@ -55,7 +55,8 @@ class OwnSchema {
       free().pop_back();
       sql("DELETE FROM jobs; DELETE FROM heads; DELETE FROM commits; DELETE FROM blobs; "
           "DELETE FROM labels; DELETE FROM effects; DELETE FROM ledger; DELETE FROM inbox; "
-          "DELETE FROM signed_heads; DELETE FROM checkpoints; DELETE FROM turns; DELETE FROM "
+          "DELETE FROM signed_heads; DELETE FROM checkpoints; DELETE FROM summaries; "
+          "DELETE FROM turns; DELETE FROM "
           "audit; DELETE FROM workers; DELETE FROM value_uses; "
           "DELETE FROM meta WHERE key IN ('lost', 'timeline', 'timelines', 'accepting'); "
           "UPDATE meta SET value = '' WHERE key = 'fair_by'; "

@@ -44,7 +44,7 @@ bool contains(const std::string& text, const std::string& part) { return text.co
 
 // The store's backends are terminated repeatedly while a log is written. Each commit is stored
 // once.
-AE_TEST("outage/ended backends lose no commit and repeat none") {
+AE_TEST("outage/terminated backends lose no commit and duplicate none") {
   const OwnSchema schema;
   PostgresFixture fixture(schema.name());
   ASSERT_TRUE(fixture.open());
@@ -79,7 +79,7 @@ AE_TEST("outage/ended backends lose no commit and repeat none") {
 }
 
 // The server is killed as in a power loss while many jobs write, and restarts.
-AE_TEST("outage/a server that is killed loses nothing that it confirmed") {
+AE_TEST("outage/a killed server loses no confirmed commit") {
   const OwnSchema schema;
   PostgresFixture fixture(schema.name());
   ASSERT_TRUE(fixture.open());
@@ -140,7 +140,7 @@ AE_TEST("outage/a server that is killed loses nothing that it confirmed") {
   }
 }
 
-AE_TEST("outage/while the server is away every call says so, and afterwards all goes on") {
+AE_TEST("outage/every call returns unavailable while the server is down and succeeds afterwards") {
   const OwnSchema schema;
   PostgresFixture fixture(schema.name());
   ASSERT_TRUE(fixture.open());
@@ -166,7 +166,7 @@ AE_TEST("outage/while the server is away every call says so, and afterwards all 
   EXPECT_EQ(loaded->row.last_seq, 3u);
 }
 
-AE_TEST("outage/a restart between two calls is not noticed") {
+AE_TEST("outage/a server restart between two calls causes no error") {
   const OwnSchema schema;
   PostgresFixture fixture(schema.name());
   ASSERT_TRUE(fixture.open());
@@ -280,7 +280,7 @@ class TcpProxy {
   std::thread thread_;
 };
 
-AE_TEST("outage/a commit whose answer is lost is unknown, and there when it is sent again") {
+AE_TEST("outage/a commit whose response is lost is unknown, and a duplicate when repeated") {
   const OwnSchema schema;
   TcpProxy proxy;
   PostgresFixture fixture(schema.name());
@@ -299,7 +299,7 @@ AE_TEST("outage/a commit whose answer is lost is unknown, and there when it is s
   EXPECT_EQ(fixture.load("j0")->commits.size(), 2u);
 }
 
-AE_TEST("outage/a network that is silent is given up, and nothing has changed") {
+AE_TEST("outage/a silent network times out as unavailable without changes") {
   const OwnSchema schema;
   TcpProxy proxy;
   PostgresFixture fixture(schema.name());
@@ -367,7 +367,7 @@ class PendingCommit {
 };
 
 // A commit that is stored on the primary alone does not count as confirmed.
-AE_TEST("outage/a commit whose wait for a standby was cancelled is unknown, and waits again") {
+AE_TEST("outage/a commit with a cancelled standby wait is unknown, and its retry waits again") {
   const OwnSchema schema;
   PostgresFixture fixture(schema.name());
   ASSERT_TRUE(fixture.open());
@@ -386,10 +386,10 @@ AE_TEST("outage/a commit whose wait for a standby was cancelled is unknown, and 
     PendingCommit::stop_waiting("pg_cancel_backend", waits);
     ASSERT_TRUE(fixture.loop.run_until([&] { return !answers.empty(); }));
     EXPECT_EQ(answers, "unknown_outcome;");
-    EXPECT_EQ(fixture.load("j0")->row.last_seq, 3U) << "it stands there";
+    EXPECT_EQ(fixture.load("j0")->row.last_seq, 3U) << "it is stored";
     send();
     waits = PendingCommit::waiting();
-    ASSERT_NE(waits, 0) << "what is there already is waited for as well";
+    ASSERT_NE(waits, 0) << "a duplicate waits for the standby too";
     fixture.loop.run_ready();
     EXPECT_EQ(answers, "unknown_outcome;");
   }
@@ -397,7 +397,7 @@ AE_TEST("outage/a commit whose wait for a standby was cancelled is unknown, and 
   EXPECT_EQ(answers, "unknown_outcome;seq 3 repeated;");
 }
 
-AE_TEST("outage/also a claim, or one that is ended while it waits for a standby, is unknown") {
+AE_TEST("outage/a claim that is cancelled or terminated while it waits for a standby is unknown") {
   const OwnSchema schema;
   PostgresFixture fixture(schema.name());
   ASSERT_TRUE(fixture.open());
@@ -417,7 +417,7 @@ AE_TEST("outage/also a claim, or one that is ended while it waits for a standby,
 
 // The server has committed and answered, and then terminates the connection, which it reports with
 // an error code.
-AE_TEST("outage/a write of its own that was committed before the connection ended is unknown") {
+AE_TEST("outage/a redaction committed before its connection is lost is unknown") {
   const OwnSchema schema;
   TcpProxy proxy;
   PostgresFixture fixture(schema.name());
@@ -442,7 +442,7 @@ AE_TEST("outage/a write of its own that was committed before the connection ende
   for (int i = 0; i < 2000 && body() != "less"; ++i) {
     std::this_thread::sleep_for(std::chrono::milliseconds(1));  // waits for the server
   }
-  ASSERT_EQ(body(), "less") << "it is committed, and its answer is not out yet";
+  ASSERT_EQ(body(), "less") << "it is committed and not yet answered";
   // Blocks reconnects: a retry would find the commit.
   sql("UPDATE meta SET value = 'not ' || value WHERE key = 'store_id'", schema.name());
   sql("SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity "
@@ -457,14 +457,14 @@ AE_TEST("outage/a write of its own that was committed before the connection ende
     ASSERT_TRUE(fixture.loop.run_until([&] { return again.has_value(); }));
     if (!*again) std::this_thread::sleep_for(std::chrono::milliseconds(10));
   }
-  EXPECT_TRUE(*again) << "what stands there is fine";
+  EXPECT_TRUE(*again) << "a repeated redaction succeeds";
   EXPECT_EQ(sql("SELECT count(*) FROM audit", schema.name())[1].integer(0, 0), 1)
       << "and is written once";
 }
 
 // A row is locked for longer than the timeout: the write to its job fails, the others of the group
 // succeed.
-AE_TEST_SLOW("outage/a lock that is not given back stops its job only") {
+AE_TEST_SLOW("outage/a lock that is never released blocks only its own job") {
   const OwnSchema schema;
   PostgresFixture fixture(schema.name());
   ASSERT_TRUE(fixture.open());
@@ -489,7 +489,7 @@ AE_TEST_SLOW("outage/a lock that is not given back stops its job only") {
 
 // A process is suspended in the middle of a transaction: the server ends the transaction, and
 // others continue.
-AE_TEST_SLOW("outage/a process that is stopped keeps its locks for some seconds only") {
+AE_TEST_SLOW("outage/a suspended process loses its locks within 15 seconds") {
   const OwnSchema schema;
   PostgresFixture fixture(schema.name());
   ASSERT_TRUE(fixture.open());

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "log/field_names.h"
 #include "store/postgres/session.h"
 #include "store/postgres/transaction.h"
 #include "store/rebuild_row.h"
@@ -106,6 +107,7 @@ struct PostgresRebuild::Impl {
                         std::vector<Difference>& differences);
   Status reconcile_labels(const Projection& expected, std::vector<Difference>& differences);
   Status reconcile_commits(const Projection& expected, std::vector<Difference>& differences);
+  Status reconcile_summary(const Projection& expected, std::vector<Difference>& differences);
   Status reconcile_checkpoint(const Projection& expected, std::vector<Difference>& differences);
 };
 
@@ -240,13 +242,24 @@ Status PostgresRebuild::Impl::reconcile_job(const Projection& expected,
   }
   ExpectedRow row{.table = "jobs",
                   .key = {integer_column("number", job)},
-                  .columns = {text_column("agent", expected.agent),
-                              text_column("idempotency_key", expected.idempotency_key),
-                              integer_column("priority", expected.priority),
+                  .columns = {text_column(field::agent, expected.agent),
+                              text_column(field::idempotency_key, expected.idempotency_key),
+                              integer_column(field::priority, expected.priority),
                               list_column("capabilities", expected.capabilities),
                               time_column("created_at", expected.created_at)}};
   if (expected.request_hash) {
     row.columns.push_back(hash_column("request_hash", *expected.request_hash));
+  }
+  // Rows of an earlier layout, or of a process of an older version, are completed.
+  AE_ASSIGN(
+      const Rows origin,
+      query("SELECT forked_from IS NULL FROM jobs WHERE number = $1::bigint", Params().add(job)));
+  const bool not_computed = !origin.empty() && origin.boolean(0, 0);
+  if (not_computed && writes) {
+    AE_TRY(query("UPDATE jobs SET forked_from = $2::text WHERE number = $1::bigint",
+                 Params().add(job).add(expected.forked_from)));
+  } else if (!not_computed) {
+    row.columns.push_back(text_column(field::forked_from, expected.forked_from));
   }
   return reconcile_row(row, differences);
 }
@@ -264,17 +277,17 @@ Status PostgresRebuild::Impl::reconcile_head(const Projection& expected, Instant
   const std::uint64_t epoch = head.empty() ? 0 : head.count(0, 0);
   bool held = !head.empty() && head.boolean(0, 1);
   std::optional<Instant> lease_until = held ? head.maybe_instant(0, 2) : std::nullopt;
-  ExpectedRow row{
-      .table = "heads",
-      .key = {integer_column("job", job)},
-      .columns = {integer_column("last_seq", expected.last_seq),
-                  time_column("updated_at", expected.updated_at),
-                  hash_column("head", expected.head), integer_column("priority", expected.priority),
-                  integer_column("epoch", std::max(epoch, expected.epoch)),
-                  text_column("status", expected.row.status),
-                  time_column("not_before", expected.row.not_before),
-                  time_column("wake_at", expected.row.wake_at),
-                  text_column("queue", expected.queue)}};
+  ExpectedRow row{.table = "heads",
+                  .key = {integer_column("job", job)},
+                  .columns = {integer_column("last_seq", expected.last_seq),
+                              time_column("updated_at", expected.updated_at),
+                              hash_column("head", expected.head),
+                              integer_column(field::priority, expected.priority),
+                              integer_column(field::epoch, std::max(epoch, expected.epoch)),
+                              text_column("status", expected.row.status),
+                              time_column(field::not_before, expected.row.not_before),
+                              time_column("wake_at", expected.row.wake_at),
+                              text_column(field::queue, expected.queue)}};
   // An ended job may keep a key of an earlier fairness label.
   const bool keeps_fairness_key = !head.empty() && has_ended(expected.row.status) &&
                                   may_be_fairness_key(head.text(0, 4), expected.labels);
@@ -290,7 +303,8 @@ Status PostgresRebuild::Impl::reconcile_head(const Projection& expected, Instant
   }
   // With kind '' a claim checks the job's own columns.
   if (head.empty() || !head.boolean(0, 3)) {
-    row.columns.push_back(bytes_column("kind", kind_of(expected.agent, expected.capabilities)));
+    row.columns.push_back(
+        bytes_column(field::kind, kind_of(expected.agent, expected.capabilities)));
   }
   if (!is_runnable(expected.row.status)) {
     held = false;
@@ -348,6 +362,14 @@ Status PostgresRebuild::Impl::reconcile_commits(const Projection& expected,
   return {};
 }
 
+Status PostgresRebuild::Impl::reconcile_summary(const Projection& expected,
+                                                std::vector<Difference>& differences) {
+  std::vector<Difference> found;
+  AE_TRY(reconcile_row(summary_row(job, expected), found));
+  add_summary_differences(std::move(found), differences);
+  return {};
+}
+
 Status PostgresRebuild::Impl::reconcile_checkpoint(const Projection& expected,
                                                    std::vector<Difference>& differences) {
   if (!expected.checkpoint) return {};
@@ -371,6 +393,7 @@ Result<std::vector<Difference>> PostgresRebuild::reconcile(const Projection& exp
   AE_TRY(p.reconcile_head(expected, now, differences));
   AE_TRY(p.reconcile_labels(expected, differences));
   AE_TRY(p.reconcile_commits(expected, differences));
+  AE_TRY(p.reconcile_summary(expected, differences));
   AE_TRY(p.reconcile_checkpoint(expected, differences));
   return differences;
 }
@@ -380,7 +403,7 @@ Result<std::vector<Difference>> PostgresRebuild::reconcile_store_rows() {
   std::vector<Difference> differences;
   if (!p.only.empty()) return differences;
   AE_TRY(p.begin());
-  for (const std::string table : {"heads", "labels", "checkpoints"}) {
+  for (const std::string table : {"heads", field::labels, "summaries", "checkpoints"}) {
     const std::string where =
         " FROM " + table + " WHERE NOT EXISTS (SELECT 1 FROM jobs WHERE number = job)";
     AE_ASSIGN(const Rows found, p.query("SELECT count(*)" + where));

@@ -1,6 +1,9 @@
 // Rollbacks of a PostgreSQL store: restored while a process uses it or before it starts, or a
 // failover without the last commits. The tests delete the lost rows directly.
+#include <chrono>
+#include <cstdlib>
 #include <filesystem>
+#include <thread>
 
 #include "store/postgres/postgres_fixture_test.h"
 
@@ -26,7 +29,7 @@ class TempDir {
   std::string path_;
 };
 
-PostgresOptions remembering(PostgresFixture& fixture, const TempDir& folder) {
+PostgresOptions guarded(PostgresFixture& fixture, const TempDir& folder) {
   PostgresOptions options = fixture.options();
   options.rollback_guard_dir = folder.path();
   options.plan_max_age = std::chrono::milliseconds(1);  // check again at once
@@ -50,38 +53,39 @@ void cut_connections() {
       "WHERE application_name = 'aetheris' AND pid <> pg_backend_pid()");
 }
 
-AE_TEST("rollback/what a process wrote is missed when it begins anew, and reading goes on") {
+AE_TEST("rollback/a restarted process detects a lost commit and can still read") {
   const OwnSchema schema;
   const TempDir folder;
   PostgresFixture fixture(schema.name());
-  ASSERT_TRUE(fixture.open(remembering(fixture, folder)));
+  ASSERT_TRUE(fixture.open(guarded(fixture, folder)));
   ASSERT_TRUE(fixture.commit(PostgresFixture::create_claimed("j0")));
   ASSERT_TRUE(fixture.commit(PostgresFixture::append("j0", 2)));
   fixture.close();
-  ASSERT_TRUE(fixture.open(remembering(fixture, folder))) << "nothing is missing yet";
+  ASSERT_TRUE(fixture.open(guarded(fixture, folder))) << "nothing is missing yet";
   fixture.close();
   lose_last_commit(schema);
-  const auto refused = fixture.open(remembering(fixture, folder));
+  const auto refused = fixture.open(guarded(fixture, folder));
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.error().code, Code::store_rolled_back);
   EXPECT_TRUE(refused.error().message.contains("j0")) << refused.error().message;
   EXPECT_TRUE(refused.error().message.contains("--accept-rollback"));
-  auto read_only = remembering(fixture, folder);
+  auto read_only = guarded(fixture, folder);
   read_only.read_only = true;
   ASSERT_TRUE(fixture.open(read_only));
   EXPECT_EQ(fixture.load("j0")->row.last_seq, 2u);
 }
 
-AE_TEST("rollback/whoever finds something missing stops those who remember nothing") {
+AE_TEST("rollback/a process that detects a loss stops all other processes") {
   const OwnSchema schema;
   const TempDir folder;
   PostgresFixture fixture(schema.name()), other(schema.name());
-  ASSERT_TRUE(fixture.open(remembering(fixture, folder)));
-  ASSERT_TRUE(other.open(remembering(other, TempDir())));
+  ASSERT_TRUE(fixture.open(guarded(fixture, folder)));
+  ASSERT_TRUE(other.open(guarded(other, TempDir())));
   ASSERT_TRUE(fixture.commit(PostgresFixture::create_claimed("j0")));
   ASSERT_TRUE(fixture.commit(PostgresFixture::append("j0", 2)));
   lose_last_commit(schema);
-  ASSERT_TRUE(other.commit(PostgresFixture::create("j1"))) << "nobody has said anything yet";
+  ASSERT_TRUE(other.commit(PostgresFixture::create("j1")))
+      << "no process has reported the loss yet";
   EXPECT_EQ(fixture.commit(PostgresFixture::append("j0", 3)).error().code, Code::store_stopped);
   std::this_thread::sleep_for(std::chrono::milliseconds(2));  // its next check
   EXPECT_EQ(other.commit(PostgresFixture::create("j2")).error().code, Code::store_stopped);
@@ -90,7 +94,7 @@ AE_TEST("rollback/whoever finds something missing stops those who remember nothi
   EXPECT_EQ(third.open().error().code, Code::store_rolled_back);
 }
 
-AE_TEST("rollback/a process whose server comes back without its last commit writes nothing more") {
+AE_TEST("rollback/a process stops writing if the server returns without its last commit") {
   const OwnSchema schema;
   PostgresFixture fixture(schema.name());
   // These options keep the mark in memory only and check on new connections.
@@ -107,23 +111,22 @@ AE_TEST("rollback/a process whose server comes back without its last commit writ
   ASSERT_FALSE(stopped);
   EXPECT_EQ(stopped.error().code, Code::store_stopped) << stopped.error().message;
   EXPECT_EQ(fixture.load("j0").error().code, Code::store_stopped)
-      << "what it would read back is not what it knows";
+      << "it would read less than it has acknowledged";
   sql("UPDATE heads SET last_seq = last_seq + 1", schema.name());
   EXPECT_EQ(fixture.commit(PostgresFixture::append("j0", 4)).error().code, Code::store_stopped)
       << "for good";
 }
 
-AE_TEST(
-    "rollback/a shared store whose loss was accepted opens for nothing else before its jobs rest") {
+AE_TEST("rollback/a shared store refuses other opens until an accepted loss is finished") {
   const OwnSchema schema;
   const TempDir folder;
   PostgresFixture fixture(schema.name()), old(schema.name());
-  ASSERT_TRUE(fixture.open(remembering(fixture, folder)));
-  ASSERT_TRUE(old.open(remembering(old, TempDir())));
+  ASSERT_TRUE(fixture.open(guarded(fixture, folder)));
+  ASSERT_TRUE(old.open(guarded(old, TempDir())));
   ASSERT_TRUE(fixture.commit(PostgresFixture::create_claimed("j0")));
   ASSERT_TRUE(fixture.commit(PostgresFixture::append("j0", 2)));
   fixture.close();
-  auto accepts = remembering(fixture, folder);
+  auto accepts = guarded(fixture, folder);
   accepts.accept_loss = true;
   accepts.accepted_by = "ada";
   ASSERT_TRUE(fixture.open(accepts));
@@ -136,19 +139,19 @@ AE_TEST(
   const std::string timeline = fixture.store().timeline();
   EXPECT_EQ(meta_value(schema, "timeline"), timeline);
   PostgresFixture third(schema.name());
-  EXPECT_EQ(third.open().error().code, Code::store_rolled_back) << "its jobs do not rest yet";
+  EXPECT_EQ(third.open().error().code, Code::store_rolled_back) << "its jobs are not parked yet";
   fixture.close();
-  ASSERT_TRUE(fixture.open(accepts)) << "who dies in between begins again";
+  ASSERT_TRUE(fixture.open(accepts)) << "an interrupted acceptance starts again";
   EXPECT_TRUE(fixture.store().accepting());
-  EXPECT_EQ(fixture.store().timeline(), timeline) << "of one loss there is one timeline";
+  EXPECT_EQ(fixture.store().timeline(), timeline) << "one loss has one timeline";
   ASSERT_TRUE(fixture.loop.await<Result<void>>(
       [&](auto done) { fixture.store().finish_accepting(std::move(done)); }));
   ASSERT_TRUE(third.open());
   std::this_thread::sleep_for(std::chrono::milliseconds(2));
   EXPECT_EQ(old.commit(PostgresFixture::create("j1")).error().code, Code::store_stopped)
-      << "who began before holds what was lost";
+      << "a process from before the loss may hold lost state";
   fixture.close();
-  ASSERT_TRUE(fixture.open(remembering(fixture, folder)));
+  ASSERT_TRUE(fixture.open(guarded(fixture, folder)));
   const auto log = fixture.loop.await<Result<AuditLog>>(
       [&](auto done) { fixture.store().read_audit_log(0, std::move(done)); });
   ASSERT_TRUE(log);
@@ -157,34 +160,32 @@ AE_TEST(
   EXPECT_TRUE(verify_audit_log(*log).ok);
 }
 
-AE_TEST(
-    "rollback/a copy from before an accepted loss is missed too, and a restored one when somebody "
-    "says so") {
+AE_TEST("rollback/a loss can be declared, and a copy from before an accepted loss is refused") {
   const OwnSchema schema;
   const TempDir folder;
   PostgresFixture fixture(schema.name());
-  ASSERT_TRUE(fixture.open(remembering(fixture, folder)));
+  ASSERT_TRUE(fixture.open(guarded(fixture, folder)));
   ASSERT_TRUE(fixture.commit(PostgresFixture::create_claimed("j0")));
   fixture.close();
-  auto accepts = remembering(fixture, folder);
+  auto accepts = guarded(fixture, folder);
   accepts.accept_loss = accepts.is_loss_certain = true;
   ASSERT_TRUE(fixture.open(accepts));
-  EXPECT_TRUE(fixture.store().accepting()) << "nothing is missing, but somebody knows better";
+  EXPECT_TRUE(fixture.store().accepting()) << "nothing is missing, but the loss was declared";
   ASSERT_TRUE(fixture.loop.await<Result<void>>(
       [&](auto done) { fixture.store().finish_accepting(std::move(done)); }));
   fixture.close();
-  ASSERT_TRUE(fixture.open(remembering(fixture, folder)));
+  ASSERT_TRUE(fixture.open(guarded(fixture, folder)));
   ASSERT_TRUE(fixture.commit(PostgresFixture::append("j0", 2)));
   fixture.close();
   sql("DELETE FROM meta WHERE key IN ('timeline', 'timelines')", schema.name());
-  EXPECT_EQ(fixture.open(remembering(fixture, folder)).error().code, Code::store_rolled_back);
+  EXPECT_EQ(fixture.open(guarded(fixture, folder)).error().code, Code::store_rolled_back);
 }
 
-AE_TEST("rollback/a mark that is torn or of another store refuses nothing") {
+AE_TEST("rollback/a torn or empty high-water mark does not refuse a store") {
   const OwnSchema schema;
   const TempDir folder;
   PostgresFixture fixture(schema.name());
-  ASSERT_TRUE(fixture.open(remembering(fixture, folder)));
+  ASSERT_TRUE(fixture.open(guarded(fixture, folder)));
   ASSERT_TRUE(fixture.commit(PostgresFixture::create_claimed("j0")));
   fixture.close();
   std::filesystem::path high_water_mark;
@@ -196,7 +197,7 @@ AE_TEST("rollback/a mark that is torn or of another store refuses nothing") {
   for (const std::uintmax_t size :
        {std::filesystem::file_size(high_water_mark) / 2, std::uintmax_t{0}}) {
     std::filesystem::resize_file(high_water_mark, size);
-    ASSERT_TRUE(fixture.open(remembering(fixture, folder))) << size;
+    ASSERT_TRUE(fixture.open(guarded(fixture, folder))) << size;
     fixture.close();
   }
 }
@@ -223,13 +224,12 @@ void end(PostgresFixture& fixture, const std::string& job) {
   ASSERT_TRUE(fixture.commit(last));
 }
 
-AE_TEST(
-    "rollback/a job that another process deleted is not missed, and what it remembers then is") {
+AE_TEST("rollback/a job pruned by another process is no loss, but a lost audit entry of it is") {
   const OwnSchema schema;
   const TempDir folder;
   PostgresFixture fixture(schema.name()), other(schema.name());
-  ASSERT_TRUE(fixture.open(remembering(fixture, folder)));
-  ASSERT_TRUE(other.open(remembering(other, TempDir())));
+  ASSERT_TRUE(fixture.open(guarded(fixture, folder)));
+  ASSERT_TRUE(other.open(guarded(other, TempDir())));
   ASSERT_TRUE(other.commit(PostgresFixture::create_claimed("j1")));
   ASSERT_TRUE(fixture.commit(PostgresFixture::create_claimed("j0")));
   end(fixture, "j0");
@@ -240,20 +240,19 @@ AE_TEST(
   EXPECT_TRUE(fixture.load("j0")) << fixture.load("j0").error().message;
   EXPECT_EQ(meta_value(schema, "lost"), "");
   fixture.close();
-  ASSERT_TRUE(fixture.open(remembering(fixture, folder))) << "nor when it begins anew";
+  ASSERT_TRUE(fixture.open(guarded(fixture, folder))) << "nor after a restart";
   fixture.close();
   // The store as it was before that audit entry.
   sql("DELETE FROM audit; UPDATE meta SET value = '0 ' || repeat('0', 64) "
       "WHERE key = 'audit_head'",
       schema.name());
-  const auto refused = fixture.open(remembering(fixture, folder));
+  const auto refused = fixture.open(guarded(fixture, folder));
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.error().code, Code::store_rolled_back);
   EXPECT_TRUE(refused.error().message.contains("audit log")) << refused.error().message;
 }
 
-AE_TEST(
-    "rollback/a store that was written in another cluster, database or set of tables is refused") {
+AE_TEST("rollback/a store written in another cluster, database or set of tables is refused") {
   const OwnSchema schema;
   PostgresFixture fixture(schema.name());
   ASSERT_TRUE(fixture.open());
@@ -279,39 +278,39 @@ AE_TEST(
   EXPECT_TRUE(fixture.open());
 }
 
-AE_TEST("rollback/who deleted jobs misses it when they are back") {
+AE_TEST("rollback/a process that pruned jobs detects the loss of its audit entry") {
   const OwnSchema schema;
   const TempDir folder;
   PostgresFixture fixture(schema.name());
-  ASSERT_TRUE(fixture.open(remembering(fixture, folder)));
+  ASSERT_TRUE(fixture.open(guarded(fixture, folder)));
   ASSERT_TRUE(fixture.commit(PostgresFixture::create_claimed("j0")));
   end(fixture, "j0");
   EXPECT_EQ(*prune(fixture, "j0"), true);
   fixture.close();
-  ASSERT_TRUE(fixture.open(remembering(fixture, folder)));
+  ASSERT_TRUE(fixture.open(guarded(fixture, folder)));
   fixture.close();
   sql("DELETE FROM audit", schema.name());
-  EXPECT_EQ(fixture.open(remembering(fixture, folder)).error().code, Code::store_rolled_back);
+  EXPECT_EQ(fixture.open(guarded(fixture, folder)).error().code, Code::store_rolled_back);
 }
 
-AE_TEST("rollback/a job that is missing is missed, whichever others were deleted") {
+AE_TEST("rollback/a missing job is detected even if other jobs were pruned") {
   const OwnSchema schema;
   const TempDir folder;
   PostgresFixture fixture(schema.name()), other(schema.name());
-  ASSERT_TRUE(other.open(remembering(other, TempDir())));
+  ASSERT_TRUE(other.open(guarded(other, TempDir())));
   ASSERT_TRUE(other.commit(PostgresFixture::create_claimed("j1")));
   end(other, "j1");
   EXPECT_EQ(*prune(other, "j1"), true);
-  ASSERT_TRUE(fixture.open(remembering(fixture, folder)));
+  ASSERT_TRUE(fixture.open(guarded(fixture, folder)));
   ASSERT_TRUE(fixture.commit(PostgresFixture::create_claimed("j0")));
   fixture.close();
   sql("DELETE FROM heads; DELETE FROM jobs", schema.name());
-  const auto refused = fixture.open(remembering(fixture, folder));
+  const auto refused = fixture.open(guarded(fixture, folder));
   ASSERT_FALSE(refused);
   EXPECT_TRUE(refused.error().message.contains("j0")) << refused.error().message;
 }
 
-AE_TEST("prune/of a deleted job no row is left in any table") {
+AE_TEST("prune/a deleted job leaves no row in any table") {
   const OwnSchema schema;
   PostgresFixture fixture(schema.name());
   ASSERT_TRUE(fixture.open());
@@ -320,6 +319,7 @@ AE_TEST("prune/of a deleted job no row is left in any table") {
   create.effects = {{InvocationId("i1"), 1, "{}"}};
   create.ledger_put = {{InvocationId("i1"), 1, "COMMITTED", "{}"}};
   create.signed_head = "signed";
+  create.summary = Summary{.error = {}, .body = "{}"};
   std::get<Batch::Create>(create.authority).job.labels = {{"a", "b"}};
   ASSERT_TRUE(fixture.commit(create));
   end(fixture, "j0");
@@ -329,7 +329,7 @@ AE_TEST("prune/of a deleted job no row is left in any table") {
   EXPECT_EQ(rows("value_uses"), 2U);
   EXPECT_EQ(*prune(fixture, "j0"), true);
   for (const char* table : {"jobs", "heads", "commits", "blobs", "labels", "effects", "ledger",
-                            "inbox", "signed_heads", "checkpoints", "value_uses"}) {
+                            "inbox", "signed_heads", "checkpoints", "value_uses", "summaries"}) {
     EXPECT_EQ(rows(table), 0U) << table;
   }
 }

@@ -1,4 +1,14 @@
 // PostgreSQL servers, schema versions, and the cost of the store's statements.
+#include <pwd.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <csignal>
+#include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <map>
 #include <sstream>
@@ -31,12 +41,12 @@ std::string refusal(const std::string& url) {
   return refusal({.url = url, .loop = loop});
 }
 
-AE_TEST("postgres_server/a server that may lose what it confirmed is refused") {
-  const PostgresServer careless({"fsync=off"});
-  EXPECT_PRED2(contains, refusal(careless.url()), "unsupported: ");
-  EXPECT_PRED2(contains, refusal(careless.url()), "fsync=on");
+AE_TEST("postgres_server/a server with fsync=off is refused unless it is allowed") {
+  const PostgresServer without_fsync({"fsync=off"});
+  EXPECT_PRED2(contains, refusal(without_fsync.url()), "unsupported: ");
+  EXPECT_PRED2(contains, refusal(without_fsync.url()), "fsync=on");
   testing::TestLoop loop;
-  EXPECT_EQ(refusal({.url = careless.url(), .loop = loop, .allow_no_fsync = true}), "opened");
+  EXPECT_EQ(refusal({.url = without_fsync.url(), .loop = loop, .allow_no_fsync = true}), "opened");
 }
 
 AE_TEST("postgres_server/a replica is refused") {
@@ -44,7 +54,8 @@ AE_TEST("postgres_server/a replica is refused") {
   EXPECT_PRED2(contains, refusal(replica->url()), "address of the primary");
 }
 
-AE_TEST("postgres_server/no server, a wrong address and a wrong encoding say what is wrong") {
+AE_TEST(
+    "postgres_server/an unreachable server, a wrong address and a wrong encoding are reported") {
   EXPECT_PRED2(contains, refusal("postgres://127.0.0.1:1/x"), "unavailable: ");
   EXPECT_PRED2(contains, refusal(server().url("nowhere")), "\"nowhere\" does not exist");
   EXPECT_PRED2(contains, refusal("postgres://%%%"), "usage: ");
@@ -52,7 +63,7 @@ AE_TEST("postgres_server/no server, a wrong address and a wrong encoding say wha
   EXPECT_PRED2(contains, refusal(server().url("latin")), "UTF8");
 }
 
-AE_TEST("postgres_server/what it is like is told, for whoever is to rely on it") {
+AE_TEST("postgres_server/settings, connections and clock of a server are reported") {
   const PostgresServer small({"max_connections=10", "superuser_reserved_connections=3",
                               "full_page_writes=off", "autovacuum=off",
                               "synchronous_standby_names=elsewhere"});
@@ -62,7 +73,7 @@ AE_TEST("postgres_server/what it is like is told, for whoever is to rely on it")
   EXPECT_FALSE(facts->full_page_writes);
   EXPECT_FALSE(facts->autovacuum);
   EXPECT_EQ(facts->connections_max, 7);
-  EXPECT_EQ(facts->connections_used, 0) << "without the one that asked";
+  EXPECT_EQ(facts->connections_used, 0) << "without the connection of this query";
   const auto apart = std::max(facts->clock_ahead, Duration(0) - facts->clock_ahead);
   EXPECT_LE(apart, facts->clock_error + std::chrono::milliseconds(5)) << "it is this machine's";
   auto other = postgres::Connection::open({.url = small.url()});
@@ -75,7 +86,7 @@ AE_TEST("postgres_server/what it is like is told, for whoever is to rely on it")
   EXPECT_EQ(read_server_info("postgres://127.0.0.1:1/x").error().code, Code::unavailable);
 }
 
-AE_TEST("postgres_server/a session that asks for less is made durable") {
+AE_TEST("postgres_server/a session with synchronous_commit=off is made durable") {
   const std::string less = server().url("postgres", "&options=-csynchronous_commit%3Doff");
   auto connection = postgres::Connection::open({.url = less});
   ASSERT_TRUE(connection);
@@ -128,20 +139,20 @@ class Pooler {
 };
 
 // A session is impossible if two clients share one server process.
-AE_TEST("postgres_server/a pooler in transaction mode is refused, one in session mode is not") {
+AE_TEST("postgres_server/a pooler is refused in transaction mode and accepted in session mode") {
   EXPECT_PRED2(contains, refusal(Pooler("transaction").url()), "unsupported: a pooler");
   EXPECT_EQ(refusal(Pooler("session").url()), "opened");
 }
 
-AE_TEST("postgres_server/through a pooler nothing is made, brought up to date or made anew") {
+AE_TEST("postgres_server/a transaction pooler is refused for creating, migrating and rebuilding") {
   server().create_database("pooled");
-  const Pooler dealing("transaction");
-  const Pooler lending("session");
+  const Pooler transaction_pooler("transaction");
+  const Pooler session_pooler("session");
   const auto outcome = [](const auto& result) {
     if (result) return std::string("done");
     return std::string(code_name(result.error().code)) + ": " + result.error().message;
   };
-  const std::string url = dealing.url("pooled");
+  const std::string url = transaction_pooler.url("pooled");
   EXPECT_PRED2(contains, refusal(url), "unsupported: a pooler");
   EXPECT_PRED2(contains, outcome(migrate_postgres(url)), "unsupported: a pooler");
   EXPECT_PRED2(contains, outcome(migrate_postgres(url, {.check_only = true})),
@@ -149,16 +160,14 @@ AE_TEST("postgres_server/through a pooler nothing is made, brought up to date or
   const auto schemas = sql("SELECT count(*) FROM pg_namespace WHERE nspname = 'aetheris'", "public",
                            server().url("pooled"));
   EXPECT_EQ(schemas[1].integer(0, 0), 0);
-  EXPECT_EQ(outcome(migrate_postgres(lending.url("pooled"))), "done");
+  EXPECT_EQ(outcome(migrate_postgres(session_pooler.url("pooled"))), "done");
   EXPECT_PRED2(contains, outcome(PostgresRebuild::open({.url = url})), "unsupported: a pooler");
-  EXPECT_EQ(outcome(PostgresRebuild::open({.url = lending.url("pooled")})), "done");
+  EXPECT_EQ(outcome(PostgresRebuild::open({.url = session_pooler.url("pooled")})), "done");
 }
 
 // ---------------------------------------------------------------- versions
 
-AE_TEST(
-    "postgres_schema/a newer store is refused, an older one read by nobody, and brought up to "
-    "date") {
+AE_TEST("postgres_schema/a store of a newer layout is refused, also read-only") {
   const OwnSchema schema;
   PostgresFixture fixture(schema.name());
   ASSERT_TRUE(fixture.open());
@@ -176,7 +185,7 @@ AE_TEST(
   EXPECT_EQ(refusal(reading), "opened");
 }
 
-AE_TEST("postgres_schema/many processes may make a store at once") {
+AE_TEST("postgres_schema/several processes can create a store concurrently") {
   std::vector<std::thread> processes;
   std::vector<std::string> answers(6);
   processes.reserve(answers.size());
@@ -192,20 +201,20 @@ AE_TEST("postgres_schema/many processes may make a store at once") {
 }
 
 // The connection is lost while it creates the tables: the next one finds nothing, and creates them.
-AE_TEST("postgres_schema/a store that was half made is made anew") {
+AE_TEST("postgres_schema/an interrupted creation of a store is repeated") {
   sql("BEGIN; CREATE SCHEMA half; CREATE TABLE half.meta(key text, value text); ROLLBACK");
-  auto dying = postgres::Connection::open({.url = server().url()});
-  ASSERT_TRUE(dying);
-  dying->add_unprepared("BEGIN");
-  dying->add_unprepared("CREATE SCHEMA half");
-  dying->add_unprepared("CREATE TABLE half.jobs(number bigint)");
-  dying->add_unprepared("SELECT pg_terminate_backend(pg_backend_pid())");
-  EXPECT_TRUE(dying->run().error().connection_lost);
+  auto interrupted = postgres::Connection::open({.url = server().url()});
+  ASSERT_TRUE(interrupted);
+  interrupted->add_unprepared("BEGIN");
+  interrupted->add_unprepared("CREATE SCHEMA half");
+  interrupted->add_unprepared("CREATE TABLE half.jobs(number bigint)");
+  interrupted->add_unprepared("SELECT pg_terminate_backend(pg_backend_pid())");
+  EXPECT_TRUE(interrupted->run().error().connection_lost);
   testing::TestLoop loop;
   EXPECT_EQ(refusal({.url = server().url(), .loop = loop, .schema = "half"}), "opened");
 }
 
-AE_TEST("postgres_schema/a new store and one that was brought up to date are the same") {
+AE_TEST("postgres_schema/a migrated store has the same schema as a new one") {
   const auto dump = [](const std::string& database) {
     std::istringstream lines(
         server().run("pg_dump", {"--schema-only", "--no-owner", "-d", server().url(database)}));
@@ -231,8 +240,7 @@ AE_TEST("postgres_schema/a new store and one that was brought up to date are the
 }
 
 // The kind is computed in C++ for new jobs, and in SQL for existing ones.
-AE_TEST(
-    "postgres_schema/jobs that were there before they were told apart get the kind of new ones") {
+AE_TEST("postgres_schema/a migration gives existing jobs the kind of new ones") {
   server().create_database("kinds");
   testing::TestLoop loop;
   auto connection = postgres::Connection::open({.url = server().url("kinds")});
@@ -386,7 +394,7 @@ void add_crowd(const std::string& schema, int jobs) {
       schema);
 }
 
-AE_TEST("postgres_cost/a claim passes by the jobs that others run, however many they are") {
+AE_TEST("postgres_cost/the cost of a claim does not grow with jobs of other workers") {
   const auto pages = [](int crowd) {
     const OwnSchema schema;
     PostgresFixture fixture(schema.name());
@@ -404,7 +412,7 @@ AE_TEST("postgres_cost/a claim passes by the jobs that others run, however many 
 }
 
 // A locked row shows its locker in xmax.
-AE_TEST("postgres_cost/a claim under limits locks what it takes, and no other job") {
+AE_TEST("postgres_cost/a claim with queue limits locks only the jobs that it claims") {
   const OwnSchema schema;
   PostgresFixture fixture(schema.name());
   ASSERT_TRUE(fixture.open());
@@ -429,7 +437,7 @@ AE_TEST("postgres_cost/a claim under limits locks what it takes, and no other jo
 }
 
 // The best job is locked by another transaction: the next one is claimed instead, without waiting.
-AE_TEST("postgres/a claim passes by a job that another transaction has, under limits too") {
+AE_TEST("postgres/a claim skips a job locked by another transaction, also with queue limits") {
   const OwnSchema schema;
   PostgresFixture fixture(schema.name());
   ASSERT_TRUE(fixture.open());
@@ -454,7 +462,7 @@ AE_TEST("postgres/a claim passes by a job that another transaction has, under li
   }
 }
 
-AE_TEST("postgres_cost/what a redaction drops does not cost more among many jobs") {
+AE_TEST("postgres_cost/the cost of a redaction does not grow with the number of jobs") {
   const OwnSchema schema;
   PostgresFixture fixture(schema.name());
   ASSERT_TRUE(fixture.open());
@@ -485,7 +493,7 @@ AE_TEST("postgres_cost/what a redaction drops does not cost more among many jobs
   }
 }
 
-AE_TEST("postgres_cost/what a claim and a timer cost does not grow with finished jobs") {
+AE_TEST("postgres_cost/the cost of claims and timers does not grow with finished jobs") {
   const OwnSchema schema;
   PostgresFixture fixture(schema.name());
   ASSERT_TRUE(fixture.open());

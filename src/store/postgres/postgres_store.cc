@@ -357,6 +357,14 @@ void PostgresStore::load(JobId job, std::uint64_t from_seq, async::Done<Result<L
           });
 }
 
+void PostgresStore::load_window(JobId job, WindowRequest window,
+                                async::Done<Result<LogWindow>> done) {
+  enqueue(impl_->loop, *impl_->query_reader, std::move(done),
+          [job = std::move(job), window](Connection& connection) {
+            return postgres::load_window(connection, job, window);
+          });
+}
+
 void PostgresStore::read_inbox_entry(JobId job, std::string id,
                                      async::Done<Result<InboxEntryState>> done) {
   enqueue(impl_->loop, *impl_->load_reader, std::move(done),

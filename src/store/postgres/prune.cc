@@ -34,6 +34,7 @@ constexpr Statement kDrop[] = {
     {"prune_replies", "DELETE FROM inbox_replies WHERE job = ANY($1::bigint[])"},
     {"prune_heads_signed", "DELETE FROM signed_heads WHERE job = ANY($1::bigint[])"},
     {"prune_checkpoints", "DELETE FROM checkpoints WHERE job = ANY($1::bigint[])"},
+    {"prune_summaries", "DELETE FROM summaries WHERE job = ANY($1::bigint[])"},
     {"prune_log", "DELETE FROM commits WHERE job = ANY($1::bigint[])"},
     {"prune_heads", "DELETE FROM heads WHERE job = ANY($1::bigint[])"},
     {"prune_jobs", "DELETE FROM jobs WHERE number = ANY($1::bigint[])"}};

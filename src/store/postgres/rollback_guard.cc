@@ -13,6 +13,7 @@
 
 #include "base/hash.h"
 #include "json/json.h"
+#include "log/field_names.h"
 #include "store/postgres/location.h"
 #include "store/postgres/transaction.h"
 
@@ -199,7 +200,7 @@ Result<std::optional<HighWaterMark>> RollbackGuard::find_prune_entry(
       const auto entry = parse_json(rows.text(i, 1), {.depth_max = 128});
       if (!entry) continue;
       if (high_water_mark.number == 0 ||
-          contains_number((*entry)["detail"].text("numbers"), high_water_mark.number)) {
+          contains_number((*entry)[field::detail].text("numbers"), high_water_mark.number)) {
         return HighWaterMark{.job = {}, .audit = {.seq = before_seq, .hash = rows.hash(i, 2)}};
       }
     }

@@ -163,8 +163,8 @@ constexpr const char* kNoSamples[] = {
 };
 
 // The requests to operators that a job may have open (store/pending.h), and the replies to consumed
-// entries of inboxes. A process of an older
-// version does not compute them for the jobs that it creates.
+// entries of inboxes. A process of an older version does not compute them for the jobs that it
+// creates.
 constexpr const char* kPending[] = {
     "ALTER TABLE heads ADD COLUMN pending bigint NOT NULL DEFAULT 127",
     "UPDATE heads SET pending = 80 WHERE status IN ('completed', 'failed', 'cancelled')",
@@ -176,6 +176,18 @@ constexpr const char* kPending[] = {
       reply bytea NOT NULL,
       UNIQUE(job, id)))sql",
     "ALTER TABLE inbox_replies ALTER reply SET STATISTICS 0",
+};
+
+// What lists show of a job: its origin (NULL = not set) and its summary. A process of an older
+// version does not compute them for the jobs that it writes.
+constexpr const char* kSummaries[] = {
+    "ALTER TABLE jobs ADD COLUMN forked_from text COLLATE \"C\"",
+    "CREATE INDEX jobs_forked_from ON jobs(forked_from, number) WHERE forked_from <> ''",
+    R"sql(CREATE TABLE summaries(
+      job bigint PRIMARY KEY,
+      error text COLLATE "C" NOT NULL,
+      body bytea NOT NULL))sql",
+    "CREATE INDEX summaries_error ON summaries(error, job) WHERE error <> ''",
 };
 
 struct Step {
@@ -190,6 +202,7 @@ constexpr Step kMigrations[] = {
     {kKinds, std::size(kKinds)},          // 3 → 4
     {kNoSamples, std::size(kNoSamples)},  // 4 → 5
     {kPending, std::size(kPending)},      // 5 → 6
+    {kSummaries, std::size(kSummaries)},  // 6 → 7
 };
 
 std::string literal(std::string_view text) {

@@ -193,6 +193,7 @@ void Transaction::write_rows(const Batch& batch, Job& job) {
   }
   if (batch.audit) append_audit_entry(*batch.audit);
   if (batch.signed_head) signed_heads_[job.number] = &*batch.signed_head;
+  if (batch.summary) summaries_[job.number] = &*batch.summary;
   if (batch.checkpoint) checkpoints_[job.number] = {job.last_seq, &*batch.checkpoint};
 }
 

@@ -179,6 +179,7 @@ class Transaction {
   std::map<std::pair<std::int64_t, Slot>, const LedgerRow*> ledger_;  // nullptr: erased
   std::vector<std::pair<std::int64_t, std::uint64_t>> newly_served_;
   std::map<std::int64_t, const std::string*> signed_heads_;
+  std::map<std::int64_t, const Summary*> summaries_;
   std::map<std::int64_t, std::pair<std::uint64_t, const std::string*>> checkpoints_;
   std::vector<AuditRow> audit_;
   HintBatch hints_;

@@ -13,10 +13,12 @@ constexpr Statement kCommit{"commit", "COMMIT"};
 constexpr Statement kPutJobs{
     "put_jobs",
     "INSERT INTO jobs(number, job_id, agent, idempotency_key, request_hash, priority, "
-    "capabilities, created_at) "
-    "SELECT n, id, agent, key, hash, priority, string_to_array(capabilities, E'\\n'), created "
+    "capabilities, created_at, forked_from) "
+    "SELECT n, id, agent, key, hash, priority, string_to_array(capabilities, E'\\n'), created, "
+    "origin "
     "FROM unnest($1::bigint[], $2::text[], $3::text[], $4::text[], $5::bytea[], $6::bigint[], "
-    "$7::text[], $8::bigint[]) AS w(n, id, agent, key, hash, priority, capabilities, created)"};
+    "$7::text[], $8::bigint[], $9::text[]) "
+    "AS w(n, id, agent, key, hash, priority, capabilities, created, origin)"};
 constexpr Statement kPutLabels{
     "put_labels",
     "INSERT INTO labels(job, number, key, value) "
@@ -93,6 +95,11 @@ constexpr Statement kPutAudit{"put_audit",
                               "unnest($1::bigint[], $2::bytea[], $3::bytea[])"};
 constexpr Statement kPutAuditHead{"put_audit_head",
                                   "UPDATE meta SET value = $1::text WHERE key = 'audit_head'"};
+constexpr Statement kPutSummaries{
+    "put_summaries",
+    "INSERT INTO summaries(job, error, body) "
+    "SELECT * FROM unnest($1::bigint[], $2::text[], $3::bytea[]) "
+    "ON CONFLICT (job) DO UPDATE SET error = excluded.error, body = excluded.body"};
 constexpr Statement kPutCheckpoints{
     "put_checkpoints",
     "INSERT INTO checkpoints(job, seq, body) "
@@ -134,7 +141,8 @@ void Transaction::send_new_jobs(Connection& connection, std::size_t& statements)
     return std::tie(new_job.agent, new_job.idempotency_key, row.number);
   });
   Column numbers(Type::integer), ids(Type::text), agents(Type::text), keys(Type::text),
-      hashes(Type::bytes), priorities(Type::integer), needed(Type::text), created(Type::integer);
+      hashes(Type::bytes), priorities(Type::integer), needed(Type::text), created(Type::integer),
+      origins(Type::text);
   Column jobs(Type::integer), places(Type::integer), names(Type::text), values(Type::text);
   for (const NewRow& row : new_jobs_) {
     const NewJob& new_job = std::get<Batch::Create>(row.batch->authority).job;
@@ -146,6 +154,7 @@ void Transaction::send_new_jobs(Connection& connection, std::size_t& statements)
     priorities.add(new_job.priority);
     needed.add(joined(new_job.capabilities));
     created.add(row.batch->sealed->created_at);
+    origins.add(new_job.forked_from);
     std::int64_t location = 0;
     for (const auto& [key, value] : new_job.labels) {
       jobs.add(row.number);
@@ -162,7 +171,8 @@ void Transaction::send_new_jobs(Connection& connection, std::size_t& statements)
                                .add(hashes)
                                .add(priorities)
                                .add(needed)
-                               .add(created));
+                               .add(created)
+                               .add(origins));
   ++statements;
   if (jobs.empty()) return;
   connection.add(kPutLabels, Params().add(jobs).add(places).add(names).add(values));
@@ -350,6 +360,16 @@ void Transaction::send_side_records(Connection& connection, std::size_t& stateme
       bodies.add(std::string_view(*body));
     }
     connection.add(kPutSignedHeads, Params().add(jobs).add(bodies));
+    ++statements;
+  }
+  if (!summaries_.empty()) {
+    Column jobs(Type::integer), errors(Type::text), bodies(Type::bytes);
+    for (const auto& [job, summary] : summaries_) {
+      jobs.add(job);
+      errors.add(summary->error);
+      bodies.add(std::string_view(summary->body));
+    }
+    connection.add(kPutSummaries, Params().add(jobs).add(errors).add(bodies));
     ++statements;
   }
   if (checkpoints_.empty()) return;

@@ -2,10 +2,12 @@
 
 #include <algorithm>
 #include <cstring>
+#include <span>
 #include <string>
 #include <unordered_map>
 #include <unordered_set>
 
+#include "store/log_window.h"
 #include "store/rules.h"
 
 namespace ae::store::postgres {
@@ -17,8 +19,9 @@ using Type = Column::Type;
 #define ROW_COLUMNS                                                                             \
   "SELECT j.number, j.job_id, j.agent, h.status, j.idempotency_key, j.priority, j.created_at, " \
   "h.updated_at, h.last_seq, h.head, h.not_before, h.wake_at, h.epoch, h.attempt, h.worker, "   \
-  "h.lease_until, array_to_string(j.capabilities, E'\\n'), h.queue, h.pending "                 \
-  "FROM jobs j JOIN heads h ON h.job = j.number "
+  "h.lease_until, array_to_string(j.capabilities, E'\\n'), h.queue, h.pending, "                \
+  "j.forked_from, s.error, s.body "                                                             \
+  "FROM jobs j JOIN heads h ON h.job = j.number LEFT JOIN summaries s ON s.job = j.number "
 #define JOB_NUMBER "(SELECT number FROM jobs WHERE job_id = $1::text)"
 #define TIME                      \
   "(SELECT coalesce($1::bigint, " \
@@ -63,6 +66,27 @@ constexpr Statement kCommits{
     "AND last_seq >= (SELECT seq FROM from_seq) ORDER BY first_seq"};
 constexpr Statement kFirst{
     "load_first", "SELECT body, blobs FROM commits WHERE job = " JOB_NUMBER " AND first_seq = 1"};
+// The commits of a window without their bytes: those that end after an event, and those that begin
+// before one.
+constexpr Statement kSpansAfter{
+    "spans_after",
+    "SELECT first_seq, last_seq, octet_length(body)::bigint FROM commits "
+    "WHERE job = " JOB_NUMBER
+    " AND first_seq >= coalesce((SELECT c.first_seq FROM commits c WHERE c.job = " JOB_NUMBER
+    " AND c.first_seq <= $2::bigint + 1 "
+    "ORDER BY c.first_seq DESC LIMIT 1), 0) "
+    "AND last_seq > $2::bigint ORDER BY first_seq LIMIT $3::bigint"};
+constexpr Statement kSpansBefore{
+    "spans_before",
+    "SELECT first_seq, last_seq, octet_length(body)::bigint FROM commits "
+    "WHERE job = " JOB_NUMBER
+    " AND first_seq < $2::bigint ORDER BY first_seq DESC LIMIT $3::bigint"};
+constexpr Statement kWindow{"window", "SELECT body, blobs FROM commits WHERE job = " JOB_NUMBER
+                                      " AND first_seq >= $2::bigint AND first_seq <= $3::bigint "
+                                      "ORDER BY first_seq"};
+constexpr Statement kPreceding{"preceding", "SELECT body FROM commits WHERE job = " JOB_NUMBER
+                                            " AND first_seq < $2::bigint "
+                                            "ORDER BY first_seq DESC LIMIT 1"};
 constexpr Statement kBlobs{"load_blobs",
                            "SELECT hash, bytes FROM blobs WHERE hash = ANY($1::bytea[])"};
 constexpr Statement kNumber{"job_number", "SELECT number FROM jobs WHERE job_id = $1::text"};
@@ -120,6 +144,8 @@ JobRow row_of(const Rows& rows, int i) {
   job.capabilities = lines(rows.bytes(i, 16));
   job.queue = rows.text(i, 17);
   job.pending = static_cast<PendingKinds>(rows.count(i, 18));
+  if (!rows.is_null(i, 19)) job.forked_from = rows.text(i, 19);
+  if (!rows.is_null(i, 21)) job.summary = Summary{rows.text(i, 20), rows.text(i, 21)};
   return job;
 }
 
@@ -150,7 +176,8 @@ PgError undone(Connection& connection, PgError error) {
   return error;
 }
 
-Pg<void> read_blobs(Connection& connection, const std::vector<Hash>& hashes, LoadedJob& into) {
+Pg<void> read_blobs(Connection& connection, const std::vector<Hash>& hashes,
+                    std::vector<Blob>& into) {
   if (hashes.empty()) return {};
   std::unordered_set<Hash> seen;
   std::vector<Hash> once;
@@ -167,7 +194,7 @@ Pg<void> read_blobs(Connection& connection, const std::vector<Hash>& hashes, Loa
   for (const Hash& hash : once) {
     // A missing one is omitted: opening the commit fails with log_corrupt.
     if (const auto it = found.find(hash); it != found.end()) {
-      into.blobs.push_back({hash, answers[0].text(it->second, 1)});
+      into.push_back({hash, answers[0].text(it->second, 1)});
     }
   }
   return {};
@@ -179,9 +206,9 @@ std::vector<Statement> timer_statements() { return {kDue, kNextDue}; }
 
 namespace {
 
-void add_commits(const Rows& rows, LoadedJob& into, std::vector<Hash>& blobs) {
+void add_commits(const Rows& rows, std::vector<std::string>& into, std::vector<Hash>& blobs) {
   for (int i = 0; i < rows.size(); ++i) {
-    into.commits.push_back(rows.text(i, 0));
+    into.push_back(rows.text(i, 0));
     const std::string_view list = rows.bytes(i, 1);
     for (std::size_t at = 0; at + sizeof(Hash) <= list.size(); at += sizeof(Hash)) {
       std::memcpy(blobs.emplace_back().bytes.data(), list.data() + at, sizeof(Hash));
@@ -190,7 +217,7 @@ void add_commits(const Rows& rows, LoadedJob& into, std::vector<Hash>& blobs) {
 }
 
 Pg<bool> add_blobs(Connection& connection, const std::vector<Hash>& blobs, LoadedJob& into) {
-  AE_TRY(read_blobs(connection, blobs, into));
+  AE_TRY(read_blobs(connection, blobs, into.blobs));
   return into.blobs.size() == std::unordered_set<Hash>(blobs.begin(), blobs.end()).size();
 }
 
@@ -207,7 +234,7 @@ Pg<Result<LoadedJob>> load_first(Connection& connection, const JobId& job, bool&
   if (answers[1].empty()) return Result<LoadedJob>(std::unexpected(job_not_found(job)));
   LoadedJob loaded{.row = row_of(answers[1], 0)};
   std::vector<Hash> blobs;
-  add_commits(answers[2], loaded, blobs);
+  add_commits(answers[2], loaded.commits, blobs);
   AE_ASSIGN(complete, add_blobs(connection, blobs, loaded));
   return Result<LoadedJob>(std::move(loaded));
 }
@@ -255,7 +282,7 @@ Pg<Result<LoadedJob>> load_once(Connection& connection, const JobId& job, std::u
   }
   if (from_seq == 1) loaded.request_hash = answers[9].hash(0, 0);
   std::vector<Hash> blobs;
-  add_commits(answers[8], loaded, blobs);
+  add_commits(answers[8], loaded.commits, blobs);
   AE_ASSIGN(complete, add_blobs(connection, blobs, loaded));
   return Result<LoadedJob>(std::move(loaded));
 }
@@ -269,6 +296,70 @@ Pg<Result<LoadedJob>> load(Connection& connection, const JobId& job, std::uint64
   // Deleted or redacted meanwhile: the commits now reference other blobs, or another job has the
   // id.
   return load_once(connection, job, from_seq, complete);
+}
+
+namespace {
+
+// The commits of a window, in the transaction that has read their spans.
+Pg<void> read_window(Connection& connection, const JobId& job, std::span<const CommitSpan> commits,
+                     LogWindow& into) {
+  const Params id = Params().add(job.text);
+  connection.add(
+      kWindow, Params().add(job.text).add(commits.front().first_seq).add(commits.back().first_seq));
+  connection.add(kPreceding, Params().add(job.text).add(commits.front().first_seq));
+  AE_ASSIGN(const auto answers, connection.run());
+  std::vector<Hash> blobs;
+  add_commits(answers[0], into.commits, blobs);
+  if (!answers[1].empty()) into.preceding = answers[1].text(0, 0);
+  return read_blobs(connection, blobs, into.blobs);
+}
+
+Pg<Result<LogWindow>> read_spans_and_window(Connection& connection, const JobId& job,
+                                            const WindowRequest& window) {
+  const bool forwards = window.direction == WindowRequest::Direction::after;
+  const std::uint64_t seq = std::min<std::uint64_t>(window.seq, INT64_MAX - 1);
+  const Params id = Params().add(job.text);
+  connection.add(kBegin);
+  for (const Statement* statement : {&kRow, &kLabels, &kCheckpoint}) connection.add(*statement, id);
+  connection.add(forwards ? kSpansAfter : kSpansBefore,
+                 Params().add(job.text).add(seq).add(window.events_max));
+  AE_ASSIGN(const auto answers, connection.run());
+  if (answers[1].empty()) return Result<LogWindow>(std::unexpected(job_not_found(job)));
+  LogWindow read{.row = row_of(answers[1], 0)};
+  for (int i = 0; i < answers[2].size(); ++i) {
+    read.row.labels.emplace_back(answers[2].text(i, 0), answers[2].text(i, 1));
+  }
+  if (window.reads_checkpoint && !answers[3].empty()) {
+    read.checkpoint = Checkpoint{answers[3].count(0, 0), answers[3].text(0, 1)};
+  }
+  const SeqRange range = range_of(window, read.row.last_seq);
+  std::vector<CommitSpan> spans;
+  for (int i = 0; i < answers[4].size(); ++i) {
+    const Rows& rows = answers[4];
+    const CommitSpan span{rows.count(i, 0), rows.count(i, 1),
+                          static_cast<std::size_t>(rows.count(i, 2))};
+    if (!range.empty() && range.overlaps(span)) spans.push_back(span);
+  }
+  if (!forwards) std::ranges::reverse(spans);
+  if (spans.empty() && !range.empty()) {
+    return Result<LogWindow>(std::unexpected(commit_missing(job)));
+  }
+  const auto fitting = fit_window(window, spans);
+  if (!fitting.empty()) AE_TRY(read_window(connection, job, fitting, read));
+  return Result<LogWindow>(std::move(read));
+}
+
+}  // namespace
+
+Pg<Result<LogWindow>> load_window(Connection& connection, const JobId& job,
+                                  const WindowRequest& window) {
+  auto read = read_spans_and_window(connection, job, window);
+  if (!read) return std::unexpected(undone(connection, std::move(read).error()));
+  connection.add(kCommit);
+  if (auto ended = connection.run(); !ended) {
+    return std::unexpected(undone(connection, std::move(ended).error()));
+  }
+  return read;
 }
 
 Pg<Result<InboxEntryState>> read_inbox_entry(Connection& connection, const JobId& job,
@@ -300,12 +391,31 @@ Pg<Result<std::vector<JobRow>>> query(Connection& connection, const Filter& filt
     }
     sql += " AND j.number < " + next(answers[0].integer(0, 0), "bigint");
   }
-  if (!filter.status.empty()) {
-    sql += " AND h.status = " + next(filter.status, "text");
-    if (filter.status != "completed") sql += " AND h.status <> 'completed'";  // for the index
+  const auto equals = [&](const char* column, const std::string& value) {
+    if (!value.empty()) sql += " AND " + std::string(column) + " = " + next(value, "text");
+  };
+  const auto compares = [&](const char* condition, const std::optional<Instant>& time) {
+    if (time) sql += " AND " + std::string(condition) + " " + next(*time, "bigint");
+  };
+  if (!filter.statuses.empty()) {
+    std::string in;
+    for (const std::string& status : filter.statuses) {
+      in += (in.empty() ? "" : ", ") + next(status, "text");
+    }
+    sql += " AND h.status IN (" + in + ")";
+    const bool open = std::ranges::find(filter.statuses, "completed") == filter.statuses.end();
+    if (open) sql += " AND h.status <> 'completed'";  // for the index
   }
-  if (!filter.agent.empty()) sql += " AND j.agent = " + next(filter.agent, "text");
-  if (filter.updated_before) sql += " AND h.updated_at < " + next(*filter.updated_before, "bigint");
+  equals("j.agent", filter.agent);
+  equals("h.queue", filter.queue);
+  equals("s.error", filter.error);
+  if (!filter.error.empty()) sql += " AND s.error <> ''";  // for the index
+  equals("j.forked_from", filter.forked_from);
+  if (!filter.forked_from.empty()) sql += " AND j.forked_from <> ''";  // for the index
+  compares("j.created_at >=", filter.created_from);
+  compares("j.created_at <", filter.created_before);
+  compares("h.updated_at >=", filter.updated_from);
+  compares("h.updated_at <", filter.updated_before);
   if (filter.pending != 0) {  // the first condition is for the index
     sql += " AND h.pending <> 0 AND h.pending & " +
            next(std::uint64_t{filter.pending | pending::not_computed}, "bigint") + " <> 0";

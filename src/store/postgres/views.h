@@ -14,6 +14,8 @@
 namespace ae::store::postgres {
 
 Pg<Result<LoadedJob>> load(Connection& connection, const JobId& job, std::uint64_t from_seq);
+Pg<Result<LogWindow>> load_window(Connection& connection, const JobId& job,
+                                  const WindowRequest& window);
 Pg<Result<InboxEntryState>> read_inbox_entry(Connection& connection, const JobId& job,
                                              const std::string& id);
 Pg<Result<std::vector<JobRow>>> query(Connection& connection, const Filter& filter);

@@ -3,7 +3,7 @@
 // Threads: created and answered on the loop's thread, applied on the writer's.
 #pragma once
 
-#include <memory>
+#include <cstddef>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -11,53 +11,10 @@
 #include "async/loop.h"
 #include "store/batch_failpoints.h"
 #include "store/postgres/transaction.h"
+#include "store/postgres/write.h"
 #include "store/store.h"
 
 namespace ae::store::postgres {
-
-// A write. `declare_reads`, `decide` and `run_standalone` may be called again after a rollback.
-class Write {
- public:
-  virtual ~Write() = default;
-  virtual std::size_t bytes() const { return 0; }
-  virtual void declare_reads(Transaction& transaction) const = 0;
-  virtual void decide(Transaction& transaction) = 0;
-  // True for a write with its own transaction, which run_standalone runs completely.
-  virtual bool is_standalone() const { return false; }
-  virtual Pg<void> run_standalone(Connection&) { return {}; }
-  // What it wrote, to be remembered by the rollback guard; nullopt: nothing.
-  virtual std::optional<HighWaterMark> high_water_mark() const { return std::nullopt; }
-  // The transaction is durable: hit failpoints, free memory.
-  virtual void committed() = 0;
-  // Replaces the answer by an error: nothing happened, or the outcome is unknown.
-  virtual void fail(const Error& error) = 0;
-  virtual void answer() = 0;
-};
-
-// Stores the answer and delivers it once.
-template <class T>
-class WriteWithResult : public Write {
- public:
-  // `at`: replaces the database's time in tests.
-  WriteWithResult(std::optional<Instant> at, async::Done<Result<T>> done)
-      : at_(at), done_(std::move(done)) {}
-  void fail(const Error& error) final { answer_ = std::unexpected(error); }
-  void answer() final { done_(std::move(*answer_)); }
-
- protected:
-  void set_result(Result<T> answer) { answer_ = std::move(answer); }
-  void override_with_error(std::optional<Error> error) {
-    if (error) answer_ = std::unexpected(*std::move(error));
-  }
-  const Result<T>& result() const { return *answer_; }
-  Instant time(const Transaction& transaction) const { return at_.value_or(transaction.now()); }
-  const std::optional<Instant>& at() const { return at_; }
-
- private:
-  const std::optional<Instant> at_;
-  async::Done<Result<T>> done_;
-  std::optional<Result<T>> answer_;
-};
 
 class CommitWrite final : public WriteWithResult<CommitResult> {
  public:

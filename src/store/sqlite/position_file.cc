@@ -98,10 +98,11 @@ Status PositionFile::write(const StorePosition& position) {
   if (fd_ < 0) {
     const auto identity = read();
     // A new file, or one of another store: truncate both slots.
-    const bool anew = !identity || identity->store != position.store;
-    fd_ = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | (anew ? O_TRUNC : 0), 0600);
+    const bool should_truncate = !identity || identity->store != position.store;
+    fd_ = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | (should_truncate ? O_TRUNC : 0),
+                 0600);
     if (fd_ < 0) return failed("write");
-    if (!anew) {
+    if (!should_truncate) {
       std::string first(kSlot, '\0');
       const int reading = ::open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
       if (reading >= 0) {

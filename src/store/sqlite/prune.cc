@@ -17,12 +17,17 @@ constexpr std::uint64_t kCommitsListed = 4096;
 constexpr std::size_t kValuesListed = 16384;
 
 // Rows with the job's number; commits and blobs are deleted separately.
-constexpr const char* kRowsOfJobs[] = {
-    "DELETE FROM labels WHERE job = ?1",        "DELETE FROM effects WHERE job = ?1",
-    "DELETE FROM ledger WHERE job = ?1",        "DELETE FROM inbox WHERE job = ?1",
-    "DELETE FROM inbox_replies WHERE job = ?1", "DELETE FROM signed_heads WHERE job = ?1",
-    "DELETE FROM checkpoints WHERE job = ?1",   "DELETE FROM value_uses WHERE job = ?1",
-    "DELETE FROM heads WHERE job = ?1",         "DELETE FROM jobs WHERE id = ?1"};
+constexpr const char* kRowsOfJobs[] = {"DELETE FROM labels WHERE job = ?1",
+                                       "DELETE FROM effects WHERE job = ?1",
+                                       "DELETE FROM ledger WHERE job = ?1",
+                                       "DELETE FROM inbox WHERE job = ?1",
+                                       "DELETE FROM inbox_replies WHERE job = ?1",
+                                       "DELETE FROM signed_heads WHERE job = ?1",
+                                       "DELETE FROM checkpoints WHERE job = ?1",
+                                       "DELETE FROM value_uses WHERE job = ?1",
+                                       "DELETE FROM summaries WHERE job = ?1",
+                                       "DELETE FROM heads WHERE job = ?1",
+                                       "DELETE FROM jobs WHERE id = ?1"};
 
 constexpr const char* kPutMeta =
     "INSERT INTO meta VALUES(?1, ?2) ON CONFLICT DO UPDATE SET value = excluded.value";

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <unordered_set>
 
+#include "log/field_names.h"
 #include "store/rules.h"
 #include "store/sqlite/audit_table.h"
 #include "store/sqlite/schema.h"
@@ -18,33 +19,23 @@ constexpr std::int64_t kMissing = -1;  // no commit has this number
 constexpr std::string_view kRow =
     "SELECT jobs.id, job_id, agent, status, idempotency_key, priority, created_at, updated_at, "
     "last_seq, head, not_before, wake_at, epoch, attempt, worker, lease_until, last_commit, "
-    "capabilities, queue, pending "
-    "FROM jobs JOIN heads ON heads.job = jobs.id ";
-
-// A read transaction that ends with the scope.
-class Snapshot {
- public:
-  Snapshot(Statement& begin, Statement& end) : begin_(begin), end_(end) {}
-  Snapshot(const Snapshot&) = delete;
-  Snapshot& operator=(const Snapshot&) = delete;
-  ~Snapshot() {
-    if (!open_) return;
-    // Nothing was written, so a failed end loses nothing.
-    [[maybe_unused]] const auto done = end_.run();
-  }
-  Sql<void> open() {
-    AE_TRY(begin_.run());
-    open_ = true;
-    return {};
-  }
-
- private:
-  Statement& begin_;
-  Statement& end_;
-  bool open_ = false;
-};
+    "capabilities, queue, pending, forked_from, summaries.error, summaries.body "
+    "FROM jobs JOIN heads ON heads.job = jobs.id "
+    "LEFT JOIN summaries ON summaries.job = jobs.id ";
 
 }  // namespace
+
+Snapshot::~Snapshot() {
+  if (!open_) return;
+  // Nothing was written, so a failed end loses nothing.
+  [[maybe_unused]] const auto done = end_.run();
+}
+
+Sql<void> Snapshot::open() {
+  AE_TRY(begin_.run());
+  open_ = true;
+  return {};
+}
 
 Sql<ReadStatements> ReadStatements::open(Database db) {
   ReadStatements v(std::move(db));
@@ -60,6 +51,8 @@ Sql<ReadStatements> ReadStatements::open(Database db) {
       {v.labels_, "SELECT key, value FROM labels WHERE job = ?1 ORDER BY number"},
       {v.commit_,
        "SELECT job, first_seq, last_seq, prev, jump, blobs, body FROM commits WHERE id = ?1"},
+      {v.commit_span_,
+       "SELECT job, first_seq, last_seq, prev, jump, length(body) FROM commits WHERE id = ?1"},
       {v.blob_, "SELECT bytes FROM blobs WHERE hash = ?1"},
       {v.effects_,
        "SELECT invocation, try, record FROM effects WHERE job = ?1 ORDER BY invocation, try"},
@@ -114,6 +107,8 @@ Sql<JobRow> ReadStatements::read_row(Statement& row) {
   job.capabilities = lines(row.text(17));
   job.queue = row.text(18);
   job.pending = static_cast<PendingKinds>(row.count(19));
+  if (!row.is_null(20)) job.forked_from = row.text(20);
+  if (!row.is_null(22)) job.summary = Summary{row.text(21), row.text(22)};
   Rows label(labels_, id);
   for (;;) {
     AE_ASSIGN(const bool found, label.next());
@@ -170,7 +165,7 @@ Sql<bool> ReadStatements::read_first(const JobLocation& found, LoadedJob& into) 
       for (std::size_t at = 0; at + sizeof(Hash) <= list.size(); at += sizeof(Hash)) {
         std::memcpy(blobs.emplace_back().bytes.data(), list.data() + at, sizeof(Hash));
       }
-      AE_TRY(read_blobs(blobs, into));  // a missing one fails later, with log_corrupt
+      AE_TRY(read_blobs(blobs, into.blobs));  // a missing one fails later, with log_corrupt
       return true;
     }
     const std::int64_t jump = row->integer(4);
@@ -263,7 +258,7 @@ Sql<bool> ReadStatements::read_commits(const JobLocation& found, std::uint64_t f
   }
   std::ranges::reverse(into.commits);
   std::ranges::reverse(blobs);
-  return read_blobs(blobs, into);
+  return read_blobs(blobs, into.blobs);
 }
 
 // A commit is missing or a pointer is damaged. Loads the existing commits in the order of their
@@ -286,7 +281,7 @@ Sql<bool> ReadStatements::read_remaining_commits(const JobLocation& found, std::
       std::memcpy(blobs.emplace_back().bytes.data(), list.data() + at, sizeof(Hash));
     }
   }
-  return read_blobs(blobs, into);
+  return read_blobs(blobs, into.blobs);
 }
 
 // Reads up to bytes_max. Answers the next commit to read, 0 at the end, kMissing if it does not
@@ -313,7 +308,7 @@ Sql<std::int64_t> ReadStatements::step_back(std::int64_t commit, std::size_t byt
   return commit;
 }
 
-Sql<bool> ReadStatements::read_blobs(const std::vector<Hash>& hashes, LoadedJob& into) {
+Sql<bool> ReadStatements::read_blobs(const std::vector<Hash>& hashes, std::vector<Blob>& into) {
   std::unordered_set<Hash> seen;
   bool complete = true;
   for (const Hash& hash : hashes) {
@@ -321,7 +316,7 @@ Sql<bool> ReadStatements::read_blobs(const std::vector<Hash>& hashes, LoadedJob&
     Rows row(blob_, hash);
     AE_ASSIGN(const bool found, row.next());
     // A missing one is omitted: opening the commit fails with log_corrupt.
-    if (found) into.blobs.push_back({hash, row->text(0)});
+    if (found) into.push_back({hash, row->text(0)});
     complete = complete && found;
   }
   return complete;
@@ -356,14 +351,33 @@ Sql<Result<std::vector<JobRow>>> ReadStatements::query(const Filter& filter) {
     texts.push_back(value);
     sql += " AND " + std::string(column) + " = ?" + std::to_string(texts.size() + 2);
   };
-  if (!filter.status.empty()) {
-    equals("status", filter.status);
-    if (filter.status != "completed") sql += " AND status <> 'completed'";  // for the index
+  if (!filter.statuses.empty()) {
+    std::string in;
+    for (const std::string& status : filter.statuses) {
+      texts.push_back(status);
+      in += (in.empty() ? "?" : ", ?") + std::to_string(texts.size() + 2);
+    }
+    sql += " AND status IN (" + in + ")";
+    const bool open = std::ranges::find(filter.statuses, "completed") == filter.statuses.end();
+    if (open) sql += " AND status <> 'completed'";  // for the index
   }
-  if (!filter.agent.empty()) equals("agent", filter.agent);
-  if (filter.updated_before) {
-    sql += " AND updated_at < " + std::to_string(filter.updated_before->us);
+  if (!filter.agent.empty()) equals(field::agent, filter.agent);
+  if (!filter.queue.empty()) equals(field::queue, filter.queue);
+  if (!filter.error.empty()) {  // the second condition is for the index
+    equals("summaries.error", filter.error);
+    sql += " AND summaries.error <> ''";
   }
+  if (!filter.forked_from.empty()) {
+    equals(field::forked_from, filter.forked_from);
+    sql += " AND forked_from <> ''";
+  }
+  const auto compares = [&](std::string_view condition, const std::optional<Instant>& time) {
+    if (time) sql += " AND " + std::string(condition) + " " + std::to_string(time->us);
+  };
+  compares("created_at >=", filter.created_from);
+  compares("created_at <", filter.created_before);
+  compares("updated_at >=", filter.updated_from);
+  compares("updated_at <", filter.updated_before);
   if (filter.pending != 0) {  // the first condition is for the index
     sql += " AND pending <> 0 AND pending & " +
            std::to_string(filter.pending | pending::not_computed) + " <> 0";
@@ -371,7 +385,7 @@ Sql<Result<std::vector<JobRow>>> ReadStatements::query(const Filter& filter) {
   for (const auto& [key, value] : filter.labels) {
     sql += " AND jobs.id IN (SELECT labels.job FROM labels WHERE true";
     equals("key", key);
-    equals("value", value);
+    equals(field::value, value);
     sql += ")";
   }
   sql += " ORDER BY jobs.id DESC LIMIT ?2";

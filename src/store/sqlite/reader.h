@@ -15,10 +15,26 @@
 #include <thread>
 #include <vector>
 
+#include "store/log_window.h"
 #include "store/sqlite/database.h"
 #include "store/store.h"
 
 namespace ae::store::sqlite {
+
+// A read transaction that ends with the scope.
+class Snapshot {
+ public:
+  Snapshot(Statement& begin, Statement& end) : begin_(begin), end_(end) {}
+  Snapshot(const Snapshot&) = delete;
+  Snapshot& operator=(const Snapshot&) = delete;
+  ~Snapshot();
+  Sql<void> open();
+
+ private:
+  Statement& begin_;
+  Statement& end_;
+  bool open_ = false;
+};
 
 // The statements of a reading connection.
 class ReadStatements {
@@ -26,6 +42,7 @@ class ReadStatements {
   static Sql<ReadStatements> open(Database db);
 
   Sql<Result<LoadedJob>> load(const JobId& job, std::uint64_t from_seq);
+  Sql<Result<LogWindow>> load_window(const JobId& job, const WindowRequest& window);
   Sql<Result<std::vector<JobRow>>> query(const Filter& filter);
   Sql<EndedPage> list_ended(const EndedFilter& filter);
   Sql<std::vector<JobId>> list_due(std::size_t limit, Instant now);
@@ -54,13 +71,20 @@ class ReadStatements {
                               std::uint64_t from_seq, LoadedJob& into, std::vector<Hash>& blobs);
   Sql<bool> read_remaining_commits(const JobLocation& found, std::uint64_t from_seq,
                                    LoadedJob& into);
-  Sql<bool> read_blobs(const std::vector<Hash>& hashes, LoadedJob& into);
+  Sql<bool> read_blobs(const std::vector<Hash>& hashes, std::vector<Blob>& into);
+  // A commit of a window; `id` 0: it is missing, or its pointers are damaged.
+  struct LinkedSpan {
+    std::int64_t id = 0, prev = 0, jump = 0;
+    CommitSpan span;
+  };
+  Sql<LinkedSpan> read_span(const JobLocation& found, std::int64_t commit);
+  Sql<LinkedSpan> find_commit(const JobLocation& found, std::uint64_t seq);
   Sql<void> read_rows(const JobLocation& found, LoadedJob& into);
 
   Database db_;
   Statement begin_, end_;
-  Statement find_, labels_, commit_, blob_, effects_, ledger_, inbox_, inbox_entry_, signed_head_,
-      request_, checkpoint_;
+  Statement find_, labels_, commit_, commit_span_, blob_, effects_, ledger_, inbox_, inbox_entry_,
+      signed_head_, request_, checkpoint_;
   Statement due_, next_wake_, next_eligible_, number_, job_exists_;
 };
 

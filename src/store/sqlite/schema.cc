@@ -181,6 +181,20 @@ CREATE TABLE inbox_replies(
 );
 )sql";
 
+// Added by layout 8: what lists show of a job: its origin (NULL = a row of an earlier layout) and
+// its summary.
+constexpr const char* kSummaries = R"sql(
+ALTER TABLE jobs ADD COLUMN forked_from TEXT;
+CREATE INDEX jobs_forked_from ON jobs(forked_from) WHERE forked_from <> '';
+
+CREATE TABLE summaries(
+  job INTEGER PRIMARY KEY,
+  error TEXT NOT NULL,
+  body BLOB NOT NULL
+);
+CREATE INDEX summaries_error ON summaries(error) WHERE error <> '';
+)sql";
+
 constexpr const char* kDropOldClaimOrder = R"sql(
 ALTER TABLE jobs ADD COLUMN queue TEXT NOT NULL DEFAULT 'default';
 ALTER TABLE jobs ADD COLUMN turn TEXT NOT NULL DEFAULT '';
@@ -195,6 +209,7 @@ constexpr std::initializer_list<const char*> kMigrations[] = {
     {kValueUses},                                                           // 4 → 5
     {kByNeeds},                                                             // 5 → 6
     {kPending},                                                             // 6 → 7
+    {kSummaries},                                                           // 7 → 8
 };
 static_assert(std::size(kMigrations) == kLayout - 1);
 
@@ -278,6 +293,7 @@ Status prepare_schema(Database& db, const std::string& path) {
       AE_TRY(db.execute(kValueUses));
       AE_TRY(db.execute(kByNeeds));
       AE_TRY(db.execute(kPending));
+      AE_TRY(db.execute(kSummaries));
     } else {
       for (std::int64_t from = layout; from < kLayout; ++from) {
         for (const char* step : kMigrations[from - 1]) AE_TRY(db.execute(step));

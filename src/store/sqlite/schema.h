@@ -17,7 +17,7 @@
 namespace ae::store::sqlite {
 
 inline constexpr int kApplicationId = 0x41455448;  // "AETH"
-inline constexpr int kLayout = 7;
+inline constexpr int kLayout = 8;
 
 // 0 = an empty file. Fails as prepare_schema.
 Result<std::int64_t> layout_of(Database& db, const std::string& path);

@@ -4,9 +4,9 @@
 #include <fstream>
 #include <set>
 
-#include "store/conformance_random_test.h"
 #include "store/sqlite/flaky_vfs_test.h"
 #include "store/sqlite/sqlite_fixture_test.h"
+#include "testing/seeded_random.h"
 
 namespace ae::store {
 namespace {
@@ -50,7 +50,7 @@ WriteResult write_steps(SqliteFixture& fixture, std::uint64_t steps,
   return written;
 }
 
-void expect_sound(const std::string& path, std::uint64_t acked) {
+void expect_consistent(const std::string& path, std::uint64_t acked) {
   EXPECT_EQ(integrity(path), "ok");
   SqliteFixture fixture(path);
   const auto opened = fixture.open();
@@ -86,7 +86,7 @@ bool fail_operation(std::uint64_t number, int code) {
       EXPECT_EQ(fixture.commit(SqliteFixture::append("j0", written.acked)).error().code,
                 Code::store_stopped);
       EXPECT_EQ(fixture.load("j0").error().code, Code::store_stopped)
-          << "nobody can say what stands";
+          << "the stored state is unknown";
     } else if (written.denied != 0 && code == SQLITE_FULL) {
       EXPECT_EQ(fixture.load("j0").has_value(), written.acked > 0);
     }
@@ -96,7 +96,7 @@ bool fail_operation(std::uint64_t number, int code) {
   fixture.close();
   const bool reached = vfs.operations() >= number;
   vfs.begin({});
-  expect_sound(folder / "a.db", written.acked);
+  expect_consistent(folder / "a.db", written.acked);
   SqliteFixture after(folder / "a.db");
   EXPECT_TRUE(after.open());
   const auto loaded = after.load("j0");
@@ -118,14 +118,15 @@ void fail_every(std::uint64_t step) {
   }
 }
 
-AE_TEST(
-    "sqlite/a disk that fails anywhere loses nothing acknowledged, and unavailable is nothing") {
+AE_TEST("sqlite/a disk error loses no acknowledged commit, and unavailable means no change") {
   fail_every(5);
 }
-AE_TEST_SLOW("sqlite/a disk that fails at each operation in turn") { fail_every(1); }
+AE_TEST_SLOW("sqlite/a disk error at every single operation loses no acknowledged commit") {
+  fail_every(1);
+}
 
 // Possible contents of a file after a power loss.
-std::string after_power_cut(const DiskFile& file, conformance::SeededRandom& dice) {
+std::string after_power_cut(const DiskFile& file, testing::SeededRandom& dice) {
   std::string bytes = file.durable;
   const bool in_order = dice.one_in(2);
   std::uint64_t left = in_order ? dice.below(file.pending.size() + 1) : file.pending.size();
@@ -141,7 +142,7 @@ std::string after_power_cut(const DiskFile& file, conformance::SeededRandom& dic
   return bytes;
 }
 
-AE_TEST("sqlite/a power cut at any operation loses nothing acknowledged") {
+AE_TEST("sqlite/a power loss at any operation loses no acknowledged commit") {
   struct Cut {
     Disk disk;
     std::uint64_t acked;
@@ -162,16 +163,16 @@ AE_TEST("sqlite/a power cut at any operation loses nothing acknowledged") {
   }
   vfs.begin({});
   ASSERT_GT(cuts.size(), 100U);
-  conformance::SeededRandom dice(7);
+  testing::SeededRandom dice(7);
   std::set<std::uint64_t> seen;
   for (std::size_t i = 0; i < cuts.size(); i += 3) {
     SCOPED_TRACE("cut before operation " + std::to_string(i + 1));
-    const TempDir wreck(true);
+    const TempDir after_loss(true);
     for (const auto& [path, file] : cuts[i].disk) {
       const std::string name = std::filesystem::path(path).filename();
-      std::ofstream(wreck / name, std::ios::binary) << after_power_cut(file, dice);
+      std::ofstream(after_loss / name, std::ios::binary) << after_power_cut(file, dice);
     }
-    expect_sound(wreck / "a.db", cuts[i].acked);
+    expect_consistent(after_loss / "a.db", cuts[i].acked);
     seen.insert(cuts[i].acked);
     if (::testing::Test::HasFailure()) return;
   }

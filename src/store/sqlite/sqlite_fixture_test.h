@@ -11,7 +11,7 @@
 #include <string>
 #include <utility>
 
-#include "store/conformance_rig_test.h"
+#include "store/conformance_fixture_test.h"
 #include "store/sqlite/sqlite_store.h"
 #include "testing/test.h"
 #include "testing/test_loop.h"
@@ -118,5 +118,38 @@ class SqliteFixture {
   const std::string path_;
   std::unique_ptr<SqliteStore> store_;
 };
+
+inline void run_sql(const std::string& path, const char* sql) {
+  sqlite3* db = nullptr;
+  ASSERT_EQ(sqlite3_open(path.c_str(), &db), SQLITE_OK);
+  char* error = nullptr;
+  sqlite3_exec(db, sql, nullptr, nullptr, &error);
+  EXPECT_EQ(error, nullptr) << error;
+  sqlite3_close(db);
+}
+
+// Copies the single file of a closed store.
+inline void copy_store(const std::string& from, const std::string& to) {
+  std::filesystem::copy_file(from, to, std::filesystem::copy_options::overwrite_existing);
+}
+
+// A claimed job with a row in every table.
+inline void fill_tables(SqliteFixture& fixture, const std::string& job, const std::string& status) {
+  Batch create = SqliteFixture::create(job);
+  std::get<Batch::Create>(create.authority).job.labels = {{"who", job}};
+  create.sealed->blobs = {conformance::blob("plan"), conformance::blob("of " + job)};
+  ASSERT_TRUE(fixture.commit(create));
+  Batch more = SqliteFixture::append(job, 2);
+  more.effects = {{InvocationId("i1"), 1, "secret effect"}};
+  more.ledger_put = {{InvocationId("i1"), 1, "COMMITTED", "a call"}};
+  more.checkpoint = "state";
+  more.signed_head = "signed";
+  more.summary = Summary{.error = {}, .body = "secret summary"};
+  ASSERT_TRUE(fixture.commit(more));
+  Batch end = SqliteFixture::append(job, 3);
+  end.row.status = status;
+  end.release = true;
+  ASSERT_TRUE(fixture.commit(end));
+}
 
 }  // namespace ae::store

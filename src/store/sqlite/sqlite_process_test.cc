@@ -13,8 +13,8 @@
 #include <map>
 #include <thread>
 
-#include "store/conformance_random_test.h"
 #include "store/sqlite/sqlite_fixture_test.h"
+#include "testing/seeded_random.h"
 
 namespace ae::store {
 namespace {
@@ -71,7 +71,7 @@ void write_to(int pipe, const std::string& text) {
   AE_CHECK(::write(pipe, text.data(), text.size()) == static_cast<ssize_t>(text.size()));
 }
 
-AE_TEST("sqlite/a second owner is locked out and told who the first is") {
+AE_TEST("sqlite/a second owner is refused with the process id of the first") {
   const TempDir folder(true);
   Child owner([&](int pipe) {
     SqliteFixture fixture(folder / "a.db");
@@ -87,13 +87,13 @@ AE_TEST("sqlite/a second owner is locked out and told who the first is") {
   EXPECT_EQ(refused.error().code, Code::store_locked);
   EXPECT_PRED2(contains, refused.error().message, "process " + std::to_string(owner.pid()));
   owner.kill();
-  EXPECT_TRUE(second.open()) << "the lock dies with its owner";
+  EXPECT_TRUE(second.open()) << "the lock ends with its owner";
   SqliteFixture third(folder / "a.db");
   EXPECT_EQ(third.open().error().code, Code::store_locked) << "also within one process";
 }
 
 // Commits steps of eight jobs and reports each acknowledged one, until it is killed.
-int write_for_ever(SqliteFixture& fixture, int pipe) {
+int write_until_killed(SqliteFixture& fixture, int pipe) {
   if (!fixture.open()) return 1;
   int broken = 0;
   std::function<void(int, std::uint64_t)> step = [&](int job, std::uint64_t seq) {
@@ -115,24 +115,24 @@ int write_for_ever(SqliteFixture& fixture, int pipe) {
 
 void kill_while_writing(std::uint64_t seed) {
   SCOPED_TRACE("seed " + std::to_string(seed));
-  conformance::SeededRandom dice(seed);
+  testing::SeededRandom dice(seed);
   const TempDir folder;
   Child writer([&](int pipe) {
     SqliteFixture fixture(folder / "a.db");
-    return write_for_ever(fixture, pipe);
+    return write_until_killed(fixture, pipe);
   });
   // Kills it at a random time after the first acknowledgements.
-  std::string acks = writer.read_some();
+  std::string output = writer.read_some();
   std::this_thread::sleep_for(std::chrono::microseconds(dice.below(20'000)));
   writer.kill();
-  acks += writer.read_all();
+  output += writer.read_all();
   std::map<std::string, std::uint64_t> acked;
-  for (std::size_t at = 0, end = 0; (end = acks.find('\n', at)) != std::string::npos;
+  for (std::size_t at = 0, end = 0; (end = output.find('\n', at)) != std::string::npos;
        at = end + 1) {
-    const std::string group = acks.substr(at, end - at);
+    const std::string group = output.substr(at, end - at);
     acked[group.substr(0, group.find(' '))] = std::stoull(group.substr(group.find(' ') + 1));
   }
-  ASSERT_FALSE(acked.empty()) << acks;
+  ASSERT_FALSE(acked.empty()) << output;
   SqliteFixture after(folder / "a.db");
   ASSERT_TRUE(after.open());
   for (const auto& [job, seq] : acked) {
@@ -149,15 +149,15 @@ void kill_while_writing(std::uint64_t seed) {
   EXPECT_EQ(integrity(folder / "a.db"), "ok");
 }
 
-AE_TEST("sqlite/after kill -9 every acknowledged commit is there") {
+AE_TEST("sqlite/every acknowledged commit survives kill -9") {
   for (std::uint64_t seed = 1; seed <= 4; ++seed) kill_while_writing(seed);
 }
-AE_TEST_SLOW("sqlite/after kill -9, a hundred times, every acknowledged commit is there") {
+AE_TEST_SLOW("sqlite/every acknowledged commit survives kill -9, repeated a hundred times") {
   for (std::uint64_t seed = 100; seed < 200; ++seed) kill_while_writing(seed);
 }
 
-AE_TEST("sqlite/a folder that cannot be written says so, and can still be read") {
-  if (::geteuid() != 0) GTEST_SKIP() << "needs root, to become nobody";
+AE_TEST("sqlite/a folder without write permission is reported and can be read") {
+  if (::geteuid() != 0) GTEST_SKIP() << "needs root, to switch to the user nobody";
   const TempDir folder(true);
   {
     SqliteFixture owner(folder / "a.db");
@@ -220,7 +220,7 @@ int fill_up(SqliteFixture& fixture, const std::function<void()>& make_room) {
   return answers == "+-+" ? 0 : 20;
 }
 
-AE_TEST("sqlite/a file-size limit is a full disk: nothing changes, and it heals") {
+AE_TEST("sqlite/a file-size limit acts as a full disk: no changes, then recovery") {
   const TempDir folder(true);
   Child child([&](int) {
     ::signal(SIGXFSZ, SIG_IGN);
@@ -248,7 +248,7 @@ bool fill(const std::string& path) {
   return full;
 }
 
-AE_TEST("sqlite/on a disk that is full already, opening says which disk, and what to do") {
+AE_TEST("sqlite/opening on a full disk fails with the disk and the remedy") {
   const TempDir folder(true);
   const std::string disk = folder / "disk";
   ::mkdir(disk.c_str(), 0700);
@@ -275,13 +275,13 @@ AE_TEST("sqlite/on a disk that is full already, opening says which disk, and wha
   ::unlink((disk + "/filler").c_str());
   {
     SqliteFixture fixture(disk + "/old.db");
-    EXPECT_TRUE(fixture.open()) << "with space there is nothing else to do";
+    EXPECT_TRUE(fixture.open()) << "free space is all it needs";
     EXPECT_EQ(fixture.load("j0")->commits.size(), 1U);
   }
   ::umount2(disk.c_str(), MNT_DETACH);
 }
 
-AE_TEST("sqlite/a full disk changes nothing, lets small commits pass, and heals") {
+AE_TEST("sqlite/a full disk refuses commits without changes and recovers when space is freed") {
   const TempDir folder(true);
   const std::string disk = folder / "disk";
   ::mkdir(disk.c_str(), 0700);

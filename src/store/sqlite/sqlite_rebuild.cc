@@ -6,6 +6,7 @@
 #include <unordered_map>
 
 #include "json/value.h"
+#include "log/field_names.h"
 #include "store/rebuild_row.h"
 #include "store/rules.h"
 #include "store/sqlite/audit_table.h"
@@ -101,6 +102,7 @@ struct SqliteRebuild::Impl {
   Sql<void> reconcile_head(const Projection& expected, std::vector<Difference>& differences);
   Sql<void> reconcile_labels(const Projection& expected, std::vector<Difference>& differences);
   Sql<void> reconcile_commits(const Projection& expected, std::vector<Difference>& differences);
+  Sql<void> reconcile_summary(const Projection& expected, std::vector<Difference>& differences);
   Sql<void> reconcile_checkpoint(const Projection& expected, std::vector<Difference>& differences);
 };
 
@@ -276,17 +278,19 @@ Sql<Result<void>> SqliteRebuild::Impl::reconcile_job(const Projection& expected,
     bool held = false;
     std::optional<Instant> lease_until;
     bool may_be_ready = false;  // `ready` is 0 or 1
-    bool not_computed = false;  // `pending` is of a file of an earlier layout
+    // of a file of an earlier layout: `pending`, `forked_from`
+    bool not_computed = false, has_no_origin = false;
   } head;
   AE_TRY(read_row(
-      "SELECT epoch, attempt IS NOT NULL, lease_until, ready IN (0, 1), pending >= 64 FROM jobs "
-      "WHERE id = ?1",
+      "SELECT epoch, attempt IS NOT NULL, lease_until, ready IN (0, 1), pending >= 64, "
+      "forked_from IS NULL FROM jobs WHERE id = ?1",
       [&](Statement& found) {
         head.epoch = found.count(0);
         head.held = found.integer(1) != 0;
         head.lease_until = found.maybe_instant(2);
         head.may_be_ready = found.integer(3) == 1;
         head.not_computed = found.integer(4) == 1;
+        head.has_no_origin = found.integer(5) == 1;
       },
       number));
   AE_ASSIGN(const bool has_key, release_key(expected));
@@ -301,13 +305,14 @@ Sql<Result<void>> SqliteRebuild::Impl::reconcile_job(const Projection& expected,
   ExpectedRow job{
       .table = "jobs",
       .key = {integer_column("id", number)},
-      .columns = {text_column("agent", expected.agent),
-                  text_column("idempotency_key", expected.idempotency_key),
-                  integer_column("priority", expected.priority),
-                  text_column("capabilities", capabilities), text_column("queue", expected.queue),
-                  text_column("turn", fairness_key), time_column("created_at", expected.created_at),
+      .columns = {text_column(field::agent, expected.agent),
+                  text_column(field::idempotency_key, expected.idempotency_key),
+                  integer_column(field::priority, expected.priority),
+                  text_column("capabilities", capabilities),
+                  text_column(field::queue, expected.queue), text_column("turn", fairness_key),
+                  time_column("created_at", expected.created_at),
                   text_column("status", expected.row.status),
-                  time_column("not_before", expected.row.not_before),
+                  time_column(field::not_before, expected.row.not_before),
                   time_column("wake_at", expected.row.wake_at)}};
   if (head.not_computed && writes) {
     AE_TRY(run("UPDATE jobs SET pending = ?2 WHERE id = ?1", number,
@@ -315,12 +320,18 @@ Sql<Result<void>> SqliteRebuild::Impl::reconcile_job(const Projection& expected,
   } else if (!head.not_computed) {
     job.columns.push_back(integer_column("pending", std::uint64_t{expected.row.pending}));
   }
+  if (head.has_no_origin && writes) {
+    AE_TRY(run("UPDATE jobs SET forked_from = ?2 WHERE id = ?1", number, expected.forked_from));
+  } else if (!head.has_no_origin) {
+    job.columns.push_back(text_column(field::forked_from, expected.forked_from));
+  }
   if (expected.request_hash) {
     job.columns.push_back(hash_column("request_hash", *expected.request_hash));
   }
   // Claims are not part of the log. But the epoch must not decrease, and a blocked job with a lease
   // could never wake up.
-  if (head.epoch < expected.epoch) job.columns.push_back(integer_column("epoch", expected.epoch));
+  if (head.epoch < expected.epoch)
+    job.columns.push_back(integer_column(field::epoch, expected.epoch));
   if (!is_runnable(expected.row.status)) {
     head.held = false;
     for (const char* column : {"attempt", "worker", "lease_until"}) {
@@ -397,6 +408,14 @@ Sql<void> SqliteRebuild::Impl::reconcile_commits(const Projection& expected,
   return {};
 }
 
+Sql<void> SqliteRebuild::Impl::reconcile_summary(const Projection& expected,
+                                                 std::vector<Difference>& differences) {
+  std::vector<Difference> found;
+  AE_TRY(reconcile_row(summary_row(number, expected), found));
+  add_summary_differences(std::move(found), differences);
+  return {};
+}
+
 Sql<void> SqliteRebuild::Impl::reconcile_checkpoint(const Projection& expected,
                                                     std::vector<Difference>& differences) {
   if (!expected.checkpoint) return {};
@@ -421,6 +440,7 @@ Result<std::vector<Difference>> SqliteRebuild::reconcile(const Projection& expec
     AE_TRY(p.reconcile_head(expected, differences));
     AE_TRY(p.reconcile_labels(expected, differences));
     AE_TRY(p.reconcile_commits(expected, differences));
+    AE_TRY(p.reconcile_summary(expected, differences));
     AE_TRY(p.reconcile_checkpoint(expected, differences));
     return Result<void>();
   };
@@ -435,7 +455,7 @@ Result<std::vector<Difference>> SqliteRebuild::reconcile_store_rows() {
   if (!p.only.empty()) return differences;
   const auto all = [&]() -> Sql<void> {
     AE_TRY(p.begin());
-    for (const std::string table : {"heads", "labels", "checkpoints"}) {
+    for (const std::string table : {"heads", field::labels, "summaries", "checkpoints"}) {
       std::uint64_t rows = 0;
       const std::string where = " FROM " + table + " WHERE job NOT IN (SELECT id FROM jobs)";
       AE_TRY(p.read_row("SELECT count(*)" + where, [&](Statement& row) { rows = row.count(0); }));

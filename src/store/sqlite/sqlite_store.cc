@@ -226,16 +226,25 @@ void SqliteStore::next_due(async::Done<Result<std::optional<Instant>>> done) {
           [at = now()](ReadStatements& statements) { return statements.next_due(at); });
 }
 
+// After a disk error it is unknown whether the last commit is durable.
+std::optional<Error> SqliteStore::stopped() const {
+  return impl_->writer ? impl_->writer->stopped() : std::nullopt;
+}
+
 void SqliteStore::load(JobId job, std::uint64_t from_seq, async::Done<Result<LoadedJob>> done) {
-  // After a disk error it is unknown whether the last commit is durable.
-  if (impl_->writer) {
-    if (auto stopped = impl_->writer->stopped()) {
-      return answer_later(impl_->loop, std::move(done), *std::move(stopped));
-    }
-  }
+  if (auto error = stopped()) return answer_later(impl_->loop, std::move(done), *std::move(error));
   enqueue(impl_->loop, *impl_->load_reader, std::move(done),
           [job = std::move(job), from_seq](ReadStatements& statements) {
             return statements.load(job, from_seq);
+          });
+}
+
+void SqliteStore::load_window(JobId job, WindowRequest window,
+                              async::Done<Result<LogWindow>> done) {
+  if (auto error = stopped()) return answer_later(impl_->loop, std::move(done), *std::move(error));
+  enqueue(impl_->loop, *impl_->query_reader, std::move(done),
+          [job = std::move(job), window](ReadStatements& statements) {
+            return statements.load_window(job, window);
           });
 }
 

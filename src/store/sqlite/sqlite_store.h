@@ -107,6 +107,7 @@ class SqliteStore final : public Store {
   void list_due(std::size_t limit, async::Done<Result<std::vector<JobId>>> done) override;
   void next_due(async::Done<Result<std::optional<Instant>>> done) override;
   void load(JobId job, std::uint64_t from_seq, async::Done<Result<LoadedJob>> done) override;
+  void load_window(JobId job, WindowRequest window, async::Done<Result<LogWindow>> done) override;
   void read_inbox_entry(JobId job, std::string id,
                         async::Done<Result<InboxEntryState>> done) override;
   void query(Filter filter, async::Done<Result<std::vector<JobRow>>> done) override;
@@ -134,6 +135,7 @@ class SqliteStore final : public Store {
  private:
   struct Impl;
   explicit SqliteStore(std::unique_ptr<Impl> parts);
+  std::optional<Error> stopped() const;
 
   std::unique_ptr<Impl> impl_;
 };

@@ -2,7 +2,8 @@
 //
 // The state of leased jobs is cached in memory, which is safe because there is one writer: a commit
 // checks its fence and seq there and touches two rows. Call `clear_cache()` after any rollback.
-// Every check comes before the first write: a refused call has written nothing.
+// Every check comes before the first write: a refused call has written nothing. Its methods are in
+// tables.cc (commits and the inbox), statements.cc, job_cache.cc, claims.cc, redaction.cc, prune.cc.
 // Threads: the writer's thread.
 #pragma once
 
@@ -119,6 +120,11 @@ class Tables {
 
   explicit Tables(Database& db) : db_(&db) {}
 
+  Sql<void> prepare_commits();
+  Sql<void> prepare_side_rows();
+  Sql<void> prepare_claims();
+  Sql<void> prepare_transactions();
+
   Sql<Job*> find(const JobId& id);  // nullptr: no such job. Valid until the next call
   Sql<void> read_skip_list(Job& job, std::int64_t last_commit);
   Sql<bool> is_below_queue_limit(const ClaimRequest& request, const std::string& queue,
@@ -168,7 +174,7 @@ class Tables {
 
   Statement find_job_, commit_pointers_, commit_bytes_, find_key_;
   Statement insert_job_, insert_label_, insert_head_, update_head_, insert_commit_, update_state_;
-  Statement put_signed_head_, put_checkpoint_;
+  Statement put_signed_head_, put_summary_, put_checkpoint_;
   Statement insert_blob_, put_effect_, find_effect_, put_ledger_, erase_ledger_;
   Statement put_inbox_, delete_inbox_, inbox_numbers_;
   Statement put_reply_, delete_reply_, drop_old_replies_;

@@ -83,7 +83,7 @@ class TestLoop final : public async::Loop {
   async::TimerId last_ = 0;
 };
 
-class NoSecrets final : public SecretSource {
+class TestSecrets final : public SecretSource {
  public:
   std::map<std::string, std::string, std::less<>> values;
   Result<Secret> get(std::string_view name) override {
@@ -139,7 +139,7 @@ inline Value sh(const std::string& script) {
 
 struct CommandFixture {
   TestLoop loop;
-  NoSecrets secrets;
+  TestSecrets secrets;
   Processes processes{loop};
   std::unique_ptr<CommandTool> tool;
   std::optional<Outcome> outcome;
@@ -163,10 +163,10 @@ struct CommandFixture {
   void perform(Call c) {
     auto permit = testing::PermitForTests::make(c.invocation, c.try_no);
     tool->perform(std::move(permit), std::move(c), [this](Outcome o) {
-      EXPECT_FALSE(outcome.has_value()) << "answered twice";
+      EXPECT_FALSE(outcome.has_value()) << "completed twice";
       outcome = std::move(o);
     });
-    EXPECT_FALSE(outcome.has_value()) << "answered inside perform";
+    EXPECT_FALSE(outcome.has_value()) << "completed inside perform";
   }
   Outcome wait() {
     EXPECT_TRUE(loop.run_until([&] { return outcome.has_value(); }));

@@ -27,7 +27,7 @@ using namespace std::chrono_literals;
 
 std::string definition_error_of(const Value& definition) {
   TestLoop loop;
-  NoSecrets secrets;
+  TestSecrets secrets;
   Processes processes(loop);
   auto made = CommandTool::make(definition, {loop, processes, secrets});
   if (made) return "";
@@ -37,21 +37,21 @@ std::string definition_error_of(const Value& definition) {
 
 // ---- results
 
-AE_TEST("command/exit code 0 is success, and the output without its last newline is the result") {
+AE_TEST("command/exit code 0 is success with stdout as the result, without its last newline") {
   const Outcome o = CommandFixture().run(sh("echo hello; echo; exit 0"));
   EXPECT_EQ(o.kind, OutcomeKind::success) << o.error_message;
   EXPECT_EQ(o.result, Value("hello\n"));
   EXPECT_GT(o.elapsed, 0us);
 }
 
-AE_TEST("command/arguments come on stdin as canonical JSON") {
+AE_TEST("command/arguments are sent to stdin as canonical JSON") {
   const Outcome o = CommandFixture().run(sh("cat"), Value::object({{"z", 1}, {"a", "ü"}}));
   EXPECT_EQ(o.result, Value(R"({"a":"ü","z":1})"));
 }
 
-AE_TEST("command/what a call would run is shown by the code that runs it, secrets by name") {
+AE_TEST("command/preview() shows the command as it would run, with secrets by name") {
   TestLoop loop;
-  NoSecrets secrets;
+  TestSecrets secrets;
   secrets.values["TOKEN"] = "s3cr3t-canary";
   Processes processes(loop);
   auto tool =
@@ -68,19 +68,19 @@ AE_TEST("command/what a call would run is shown by the code that runs it, secret
   EXPECT_EQ(canonical((*shown)["env"]), R"({"KEY":"secret:TOKEN"})");
 }
 
-AE_TEST("command/an output declared as JSON becomes its value") {
+AE_TEST("command/an output declared as JSON is parsed") {
   const Value json = sh("cat").with("output", "json");
   const Value args = Value::object({{"n", 1.5}, {"list", Value::array({1, nullptr})}});
   EXPECT_EQ(CommandFixture().run(json, args).result, args);
   const Value big = sh("echo '[12345678901234567890, 1]'").with("output", "json");
   EXPECT_EQ(canonical(CommandFixture().run(big.with("numbers", "string")).result),
             R"(["12345678901234567890",1])");
-  const Outcome refused = CommandFixture().run(big);
-  EXPECT_EQ(refused.kind, OutcomeKind::success);
-  EXPECT_TRUE(refused.invalid.has_value());
+  const Outcome invalid = CommandFixture().run(big);
+  EXPECT_EQ(invalid.kind, OutcomeKind::success);
+  EXPECT_TRUE(invalid.invalid.has_value());
 }
 
-AE_TEST("command/an output that breaks a rule is a success that says so") {
+AE_TEST("command/an invalid output is a success with a record of it") {
   const Outcome json = CommandFixture().run(sh("printf '{\"a\":NaN}'").with("output", "json"));
   EXPECT_EQ(json.kind, OutcomeKind::success);
   ASSERT_TRUE(json.invalid.has_value());
@@ -93,7 +93,7 @@ AE_TEST("command/an output that breaks a rule is a success that says so") {
   EXPECT_EQ((*text.invalid)["size"].as_int(), 4);
 }
 
-AE_TEST("command/any other exit code is a definite failure with the end of stderr") {
+AE_TEST("command/a nonzero exit code is a definite failure with the end of stderr") {
   const Outcome o = CommandFixture().run(sh("echo no money >&2; exit 3"));
   EXPECT_EQ(o.kind, OutcomeKind::failure);
   EXPECT_TRUE(o.definite);
@@ -103,24 +103,24 @@ AE_TEST("command/any other exit code is a definite failure with the end of stder
   EXPECT_TRUE(CommandFixture().run(sh("exit 75")).retryable);
 }
 
-AE_TEST("command/of a long stderr the end is kept") {
+AE_TEST("command/the end of a long stderr is kept") {
   const Outcome o =
       CommandFixture().run(sh("yes é | head -c 300000 >&2; echo the end >&2; exit 1"));
   EXPECT_EQ(o.error_code, "exit_1");
   EXPECT_LE(o.error_message.size(), 4096u + 64u);
   EXPECT_TRUE(o.error_message.ends_with("the end"));
   EXPECT_TRUE(is_utf8(o.error_message));
-  EXPECT_EQ(o.error_message.find('\\'), std::string::npos) << "half a character";
+  EXPECT_EQ(o.error_message.find('\\'), std::string::npos) << "a split character";
 }
 
-AE_TEST("command/a program ended by a signal leaves an unknown outcome") {
+AE_TEST("command/a program killed by a signal has an unknown outcome") {
   const Outcome o = CommandFixture().run(sh("kill -SEGV $$"));
   EXPECT_EQ(o.kind, OutcomeKind::unknown);
   EXPECT_FALSE(o.definite);
   EXPECT_EQ(o.error_code, "signal_11");
 }
 
-AE_TEST("command/what cannot be started is a definite failure") {
+AE_TEST("command/a program that cannot be started is a definite failure") {
   const Folder folder;
   const std::string path = folder / "tool";
   const auto write_tool = [&](const char* text) {
@@ -150,7 +150,7 @@ AE_TEST("command/what cannot be started is a definite failure") {
 
 AE_TEST("command/a supervisor that cannot be started is a definite failure") {
   TestLoop loop;
-  NoSecrets secrets;
+  TestSecrets secrets;
   Processes processes(loop, "/no/such/aetheris");
   auto tool = CommandTool::make(sh("true"), {loop, processes, secrets});
   std::optional<Outcome> outcome;
@@ -162,12 +162,12 @@ AE_TEST("command/a supervisor that cannot be started is a definite failure") {
   EXPECT_TRUE(outcome->definite);
 }
 
-AE_TEST("command/a program that cannot be started for want of descriptors is started later") {
-  const auto held = [] {
+AE_TEST("command/a program that lacks file descriptors to start is not_sent and retryable") {
+  const auto open_files = [] {
     return std::distance(std::filesystem::directory_iterator("/proc/self/fd"), {});
   };
   CommandFixture w;
-  const auto idle = held();
+  const auto idle = open_files();
   EXPECT_EQ(w.run(sh("echo 1")).result, Value("1"));
   rlimit before{};
   ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
@@ -175,7 +175,8 @@ AE_TEST("command/a program that cannot be started for want of descriptors is sta
   for (const std::size_t free : {0u, 3u, 9u}) {
     const rlimit few{256, before.rlim_max};
     // Wait until the call before has released its descriptors.
-    ASSERT_TRUE(w.loop.run_until([&] { return held() <= idle; })) << held() << " not " << idle;
+    ASSERT_TRUE(w.loop.run_until([&] { return open_files() <= idle; }))
+        << open_files() << " not " << idle;
     ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &few), 0);
     std::vector<int> taken;
     for (int fd = ::dup(2); fd >= 0; fd = ::dup(2)) taken.push_back(fd);
@@ -197,9 +198,9 @@ AE_TEST("command/a program that cannot be started for want of descriptors is sta
   EXPECT_EQ(w.wait().result, Value("1"));
 }
 
-AE_TEST("command/a program may have open what it is given, not what we have") {
+AE_TEST("command/a program has its own limit of open files") {
   TestLoop loop;
-  NoSecrets secrets;
+  TestSecrets secrets;
   Processes processes(loop, "/proc/self/exe", 64);
   auto tool = CommandTool::make(sh("ulimit -Sn"), {loop, processes, secrets});
   std::optional<Outcome> outcome;
@@ -212,7 +213,7 @@ AE_TEST("command/a program may have open what it is given, not what we have") {
 
 // ---- inputs
 
-AE_TEST("command/an expression's value is one argument, verbatim") {
+AE_TEST("command/the value of an expression is one verbatim argument") {
   const Value definition = Value::object(
       {{"command", Value::array({"/usr/bin/printf", "<%s>", "${ .args.a }", "--x=${ .args.b }",
                                  "${ .args.n }", "${ .call.try }", "$${ literal", "$(id) `id`"})}});
@@ -224,7 +225,7 @@ AE_TEST("command/an expression's value is one argument, verbatim") {
                   "<$(id) `id`>"));
 }
 
-AE_TEST("command/a value that is null or holds a NUL never reaches a program") {
+AE_TEST("command/a null value or a NUL byte in an argument is rejected") {
   const Value definition =
       Value::object({{"command", Value::array({"/bin/echo", "${ .args.a }"})}});
   for (const Value& bad : {Value(nullptr), Value(std::string("a\0b", 3))}) {
@@ -236,7 +237,7 @@ AE_TEST("command/a value that is null or holds a NUL never reaches a program") {
   }
 }
 
-AE_TEST("command/a program sees the allowed environment and nothing else") {
+AE_TEST("command/a program receives the allowed environment variables and no others") {
   ::setenv("AE_T_ALLOWED", "yes", 1);
   ::setenv("AE_T_OTHER", "no", 1);
   ::setenv("AETHERIS_STORE", "no", 1);
@@ -269,7 +270,8 @@ AE_TEST("command/a program sees the allowed environment and nothing else") {
   EXPECT_EQ(seen, wanted);
 }
 
-AE_TEST("command/a program sees four open files, its own session, no core and no new privileges") {
+AE_TEST(
+    "command/a program starts with four files, its own session, no core and no new privileges") {
   const int leak = ::open("/dev/null", O_RDONLY);  // intentionally without O_CLOEXEC
   const Outcome files = CommandFixture().run(sh("ls -l /proc/self/fd | awk '{print $9}' | xargs"));
   EXPECT_EQ(files.result, Value("0 1 2 3 4")) << "4 is the folder that ls itself reads";
@@ -290,12 +292,12 @@ AE_TEST("command/a program sees four open files, its own session, no core and no
   EXPECT_EQ(std::stoull(ignored, nullptr, 16) & 0x7fffffff, 0u) << ignored;
 }
 
-AE_TEST("command/a program runs where it is told to") {
+AE_TEST("command/a program runs in the folder cwd") {
   const Folder folder;
   EXPECT_EQ(CommandFixture().run(sh("pwd").with("cwd", folder.path)).result, Value(folder.path));
 }
 
-AE_TEST("command/a secret reaches the environment and no record") {
+AE_TEST("command/a secret is passed in the environment and recorded nowhere") {
   CommandFixture w;
   w.secrets.values["TOKEN"] = "hunter22-token";
   const Value definition =
@@ -315,7 +317,7 @@ AE_TEST("command/a secret reaches the environment and no record") {
       Value("[secret TOKEN]"));
 }
 
-AE_TEST("command/an argument that names a secret gets none") {
+AE_TEST("command/a secret reference in an argument is not resolved") {
   CommandFixture w;
   w.secrets.values["TOKEN"] = "hunter22-token";
   const Value definition =
@@ -324,7 +326,7 @@ AE_TEST("command/an argument that names a secret gets none") {
             Value("secret:TOKEN"));
 }
 
-AE_TEST("command/a missing secret is a definite failure, before anything is started") {
+AE_TEST("command/a missing secret is a definite failure before the program starts") {
   const Outcome o =
       CommandFixture().run(sh("true").with("env", Value::object({{"T", "secret:NONE"}})));
   EXPECT_EQ(o.kind, OutcomeKind::failure);
@@ -332,7 +334,7 @@ AE_TEST("command/a missing secret is a definite failure, before anything is star
   EXPECT_EQ(o.error_code, "secret_missing");
 }
 
-AE_TEST("command/a definition is checked when the tool is made") {
+AE_TEST("command/an invalid definition is rejected when the tool is created") {
   const auto command = [](std::vector<Value> words) {
     return Value::object({{"command", Value::array(std::move(words))}});
   };
@@ -366,7 +368,7 @@ AE_TEST("command/a definition is checked when the tool is made") {
 
 // ---- limits
 
-AE_TEST("command/a timeout ends the whole group, whatever it ignores or wherever it went") {
+AE_TEST("command/a timeout kills all processes, also in other sessions and with SIGTERM ignored") {
   const Folder folder;
   const std::string f = folder.path;
   CommandFixture w;
@@ -389,12 +391,12 @@ AE_TEST("command/a timeout ends the whole group, whatever it ignores or wherever
   EXPECT_FALSE(o.definite);
   EXPECT_EQ(o.error_code, "timeout");
   EXPECT_LT(boot_now() - began, 2s + 5300ms);
-  for (const char* who : {"self", "stubborn", "away", "far"}) {
-    EXPECT_FALSE(is_alive(read_pid_file(folder / who))) << who;
+  for (const char* name : {"self", "stubborn", "away", "far"}) {
+    EXPECT_FALSE(is_alive(read_pid_file(folder / name))) << name;
   }
 }
 
-AE_TEST("command/a program that obeys SIGTERM may tidy up, and is still a timeout") {
+AE_TEST("command/a program that exits on SIGTERM can clean up, and is still a timeout") {
   const Folder folder;
   CommandFixture w;
   w.make(sh("trap 'echo tidy >" + folder.path + "/note; exit 0' TERM; echo on; sleep 60 & wait"));
@@ -420,7 +422,7 @@ struct ReportRecorder : CommandFixture {
   }
 };
 
-AE_TEST("command/what a program reports is heard, the newest whole line for certain") {
+AE_TEST("command/progress reports are delivered, at least the last complete line") {
   ReportRecorder w;
   const Outcome o = w.run(
       "echo '{\"done\":1}' >&$AETHERIS_PROGRESS_FD; "
@@ -430,7 +432,7 @@ AE_TEST("command/what a program reports is heard, the newest whole line for cert
   EXPECT_EQ(w.reports.back(), R"({"done":2})");
 }
 
-AE_TEST("command/a line that is no JSON, or too long, is a sign of life and no report") {
+AE_TEST("command/an invalid or too long line counts as a heartbeat, not as a report") {
   ReportRecorder w;
   EXPECT_EQ(
       w.run("echo '[1' >&3; head -c 4097 /dev/zero | tr '\\0' 7 >&3; echo >&3; echo ok").result,
@@ -438,7 +440,7 @@ AE_TEST("command/a line that is no JSON, or too long, is a sign of life and no r
   EXPECT_TRUE(w.reports.empty());
 }
 
-AE_TEST("command/a secret in a report is taken out") {
+AE_TEST("command/a secret in a report is redacted") {
   ReportRecorder w;
   w.secrets.values["TOKEN"] = "hidden-value";
   w.make(sh("echo \"\\\"$T\\\"\" >&3").with("env", Value::object({{"T", "secret:TOKEN"}})));
@@ -450,8 +452,7 @@ AE_TEST("command/a secret in a report is taken out") {
   EXPECT_EQ(w.reports[0], R"("[secret TOKEN]")");
 }
 
-AE_TEST(
-    "command/a program that reports nothing for longer than its heartbeat is killed: a timeout") {
+AE_TEST("command/a program without a report within its heartbeat is killed with a timeout") {
   const Folder folder;
   ReportRecorder w;
   const Duration began = boot_now();
@@ -465,12 +466,12 @@ AE_TEST(
   EXPECT_FALSE(is_alive(read_pid_file(folder / "pid")));
 }
 
-AE_TEST("command/closing its channel is no report: the program is silent from then on") {
+AE_TEST("command/closing the progress channel is not a report") {
   ReportRecorder w;
   EXPECT_EQ(w.run("exec 3>&-; exec sleep 60", "200ms").kind, OutcomeKind::timeout);
 }
 
-AE_TEST_SLOW("command/a program that goes on reporting outlives its heartbeat many times") {
+AE_TEST_SLOW("command/a program that keeps reporting is not stopped by its heartbeat") {
   ReportRecorder w;
   const Outcome o = w.run(
       "i=0; while [ $i -lt 20 ]; do i=$((i+1)); echo $i >&3; sleep 0.05; done; echo ok", "500ms");
@@ -479,7 +480,7 @@ AE_TEST_SLOW("command/a program that goes on reporting outlives its heartbeat ma
   EXPECT_EQ(w.reports.back(), "20");
 }
 
-AE_TEST("command/what a program leaves in the background ends with it") {
+AE_TEST("command/background processes are killed when the program exits") {
   const Folder folder;
   const Outcome o = CommandFixture().run(sh("setsid sleep 60 >/dev/null & echo $! >" + folder.path +
                                             "/pid; sleep 61 & echo done; exit 0"));
@@ -487,7 +488,7 @@ AE_TEST("command/what a program leaves in the background ends with it") {
   EXPECT_FALSE(is_alive(read_pid_file(folder / "pid")));
 }
 
-AE_TEST("command/an output without end costs no memory and is cut off by the timeout") {
+AE_TEST("command/an endless output is ended by the timeout") {
   CommandFixture w;
   w.make(sh("yes"));
   Call call = CommandFixture::call();
@@ -518,8 +519,10 @@ void expect_bounded(std::size_t mebibytes) {
   EXPECT_LT(after.ru_maxrss - before.ru_maxrss, 16 << 10) << "KiB";
 }
 
-AE_TEST("command/a large output is drained and hashed, not kept") { expect_bounded(16); }
-AE_TEST_SLOW("command/an output of 1 GiB is drained and hashed, not kept") { expect_bounded(1024); }
+AE_TEST("command/a large output is read and hashed in bounded memory") { expect_bounded(16); }
+AE_TEST_SLOW("command/an output of 1 GiB is read and hashed in bounded memory") {
+  expect_bounded(1024);
+}
 
 AE_TEST("command/an output of exactly the limit is kept") {
   const Value definition = sh("printf 12345678").with("output_max", 8);
@@ -527,7 +530,7 @@ AE_TEST("command/an output of exactly the limit is kept") {
   EXPECT_TRUE(CommandFixture().run(definition.with("output_max", 7)).invalid.has_value());
 }
 
-AE_TEST("command/an output of more than 1 MiB is refused unless the tool says otherwise") {
+AE_TEST("command/an output over 1 MiB is invalid by default") {
   const auto printing = [](std::size_t bytes) {
     return sh("head -c " + std::to_string(bytes) + " /dev/zero | tr '\\0' x");
   };
@@ -537,7 +540,7 @@ AE_TEST("command/an output of more than 1 MiB is refused unless the tool says ot
 
 // ---- before the start, and while it runs
 
-AE_TEST("command/a program starts only when its process group is noted") {
+AE_TEST("command/a program starts only after its process group is recorded") {
   const Folder folder;
   CommandFixture w;
   w.make(sh("echo ran >" + folder.path + "/ran"));
@@ -563,13 +566,13 @@ AE_TEST("command/a program starts only when its process group is noted") {
   EXPECT_EQ(read_text_file(folder / "ran"), "ran\n");
 }
 
-AE_TEST("command/a group that cannot be noted never runs") {
+AE_TEST("command/a program whose process group cannot be recorded never runs") {
   const Folder folder;
   CommandFixture w;
   w.make(sh("echo ran >" + folder.path + "/ran"));
   Call call = CommandFixture::call();
   call.note_in_flight = [](Value, async::Done<Status> done) {
-    done(fail(Code::unavailable, "the store is away"));
+    done(fail(Code::unavailable, "the store is unavailable"));
   };
   w.perform(std::move(call));
   const Outcome o = w.wait();
@@ -578,7 +581,7 @@ AE_TEST("command/a group that cannot be noted never runs") {
   EXPECT_EQ(::access((folder / "ran").c_str(), F_OK), -1);
 }
 
-AE_TEST("command/a call that is not sent in time is withdrawn") {
+AE_TEST("command/a call that is not started within send_within is not sent") {
   for (const Duration within : {Duration(0), Duration(150ms)}) {
     CommandFixture w;
     w.make(sh("true"));
@@ -595,7 +598,7 @@ AE_TEST("command/a call that is not sent in time is withdrawn") {
   }
 }
 
-AE_TEST("command/a call abandoned before it runs was not sent") {
+AE_TEST("command/a call abandoned before its start is not sent") {
   CommandFixture w;
   w.make(sh("true"));
   w.perform(CommandFixture::call());
@@ -605,7 +608,7 @@ AE_TEST("command/a call abandoned before it runs was not sent") {
   EXPECT_EQ(w.wait().error_code, "not_sent");
 }
 
-AE_TEST("command/a call abandoned while it runs is killed and unknown") {
+AE_TEST("command/a call abandoned while running is killed with an unknown outcome") {
   const Folder folder;
   CommandFixture w;
   w.make(sh("echo $$ >" + folder.path + "/pid; sleep 60"));
@@ -618,7 +621,7 @@ AE_TEST("command/a call abandoned while it runs is killed and unknown") {
   EXPECT_FALSE(is_alive(read_pid_file(folder / "pid")));
 }
 
-AE_TEST("command/a tool that is closed ends and answers its calls") {
+AE_TEST("command/destroying the tool kills its programs and completes its calls") {
   const Folder folder;
   CommandFixture w;
   w.make(sh("echo $$ >" + folder.path + "/pid; sleep 60"));
@@ -629,7 +632,7 @@ AE_TEST("command/a tool that is closed ends and answers its calls") {
   EXPECT_TRUE(wait_until_gone(read_pid_file(folder / "pid"), 2s));
 }
 
-AE_TEST("command/many calls at once do not meet") {
+AE_TEST("command/concurrent calls are independent") {
   CommandFixture w;
   w.make(Value::object({{"command", Value::array({"/bin/echo", "${ .args.n }"})}}));
   std::map<int, Outcome> outcomes;

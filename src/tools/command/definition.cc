@@ -13,6 +13,7 @@
 #include <string_view>
 
 #include "json/json.h"
+#include "tools/call_scope.h"
 #include "tools/command/leftovers.h"
 #include "tools/output.h"
 
@@ -185,25 +186,6 @@ Status read_environment(const Value& definition, CommandDefinition& out) {
   }
   return {};
 }
-
-// The scope of a tool's expressions.
-class CallScope final : public ExprScope {
- public:
-  explicit CallScope(const Call& call)
-      : args_(call.args),
-        call_(Value::object({{"key", call.key.text},
-                             {"external_key", call.external_key.text},
-                             {"invocation_id", call.invocation.text},
-                             {"try", static_cast<std::uint64_t>(call.try_no)}})) {}
-  const Value* root(std::string_view name) const override {
-    return name == "args" ? &args_ : name == "call" ? &call_ : nullptr;
-  }
-  const Value* step(std::string_view) const override { return nullptr; }
-  Value steps() const override { return {}; }
-
- private:
-  Value args_, call_;
-};
 
 Result<std::string> text_of(const Expr& expression, const ExprScope& scope) {
   auto value = expression.eval(scope);

@@ -11,7 +11,7 @@ namespace {
 using namespace command_test;
 using namespace std::chrono_literals;
 
-AE_TEST("command/a supervisor that is killed takes its program along, and the outcome is unknown") {
+AE_TEST("command/killing the supervisor kills its program with an unknown outcome") {
   const Folder folder;
   CommandFixture w;
   w.make(sh("cut -d' ' -f4 /proc/$$/stat >" + folder.path +
@@ -41,7 +41,7 @@ pid_t fork_runtime(const Value& definition) {
   ::_exit(0);
 }
 
-AE_TEST("command/kill -9 of the runtime ends its programs within two seconds") {
+AE_TEST("command/kill -9 of the runtime kills its programs within two seconds") {
   const Folder folder;
   const pid_t runtime =
       fork_runtime(sh("trap '' TERM HUP; setsid sh -c 'echo $$ >" + folder.path +
@@ -54,12 +54,12 @@ AE_TEST("command/kill -9 of the runtime ends its programs within two seconds") {
   EXPECT_TRUE(wait_until_gone(away, 2s));
 }
 
-bool is_among_tools(pid_t pid, const std::vector<ProcessEntry>& processes = all_processes()) {
+bool is_tool_process(pid_t pid, const std::vector<ProcessEntry>& processes = all_processes()) {
   return std::ranges::any_of(filter_tool_processes(processes),
                              [pid](const ProcessEntry& tool) { return tool.pid == pid; });
 }
 
-AE_TEST("command/a program of another runtime is a tool, and what it leaves behind as well") {
+AE_TEST("command/programs of another runtime and their descendants are identified as tools") {
   const Folder folder;
   const std::string d = folder.path;
   const pid_t runtime = fork_runtime(sh("trap '' TERM HUP; cut -d' ' -f4 /proc/$$/stat >" + d +
@@ -68,24 +68,24 @@ AE_TEST("command/a program of another runtime is a tool, and what it leaves behi
   const pid_t program = read_pid_file(folder / "pid"), away = read_pid_file(folder / "away");
   for (const pid_t pid : {program, away}) {
     EXPECT_EQ(origin_of(pid), Origin::tool);
-    EXPECT_TRUE(is_among_tools(pid));
+    EXPECT_TRUE(is_tool_process(pid));
   }
   EXPECT_EQ(origin_of(runtime), Origin::elsewhere);
-  EXPECT_FALSE(is_among_tools(runtime));
+  EXPECT_FALSE(is_tool_process(runtime));
   // As if the runtime was killed: its supervisor is a child of process 1 until it has killed its
   // program.
   const pid_t supervisor = read_pid_file(folder / "supervisor");
   std::vector<ProcessEntry> orphaned = all_processes();
   std::erase_if(orphaned, [&](const ProcessEntry& one) { return one.pid == runtime; });
   std::ranges::find(orphaned, supervisor, &ProcessEntry::pid)->parent = 1;
-  EXPECT_TRUE(is_among_tools(program, orphaned));
+  EXPECT_TRUE(is_tool_process(program, orphaned));
   // As if another process has reused the supervisor's pid.
   std::vector<ProcessEntry> processes = all_processes();
   const auto reused = std::ranges::find(processes, supervisor, &ProcessEntry::pid);
   EXPECT_TRUE(reused != processes.end());
   reused->parent = reused->session = 1;
   reused->start = process_entry(program)->start + 1;
-  EXPECT_TRUE(is_among_tools(program, processes));
+  EXPECT_TRUE(is_tool_process(program, processes));
   // The runtime adopts the orphans of a killed supervisor, and kills them when it continues.
   ::kill(runtime, SIGSTOP);
   ::kill(supervisor, SIGKILL);
@@ -95,14 +95,14 @@ AE_TEST("command/a program of another runtime is a tool, and what it leaves behi
   }
   EXPECT_EQ(process_entry(away)->parent, runtime);
   EXPECT_EQ(origin_of(away), Origin::tool);
-  EXPECT_TRUE(is_among_tools(away));
+  EXPECT_TRUE(is_tool_process(away));
   ::kill(runtime, SIGCONT);
   EXPECT_TRUE(wait_until_gone(away, 10s));
   ::kill(runtime, SIGKILL);
   ::waitpid(runtime, nullptr, 0);
 }
 
-AE_TEST("command/a runtime that is stopped does not stop the clock of its programs") {
+AE_TEST("command/a stopped runtime does not extend the timeout of its programs") {
   const Folder folder;
   const pid_t runtime = ::fork();
   if (runtime == 0) {
@@ -114,7 +114,7 @@ AE_TEST("command/a runtime that is stopped does not stop the clock of its progra
     w.loop.run_until([&] { return w.outcome.has_value(); }, 60s);
     if (w.outcome && w.outcome->kind == OutcomeKind::timeout) ::_exit(0);
     std::fprintf(stderr, "instead: %s\n",
-                 w.outcome ? w.outcome->error_message.c_str() : "no answer");
+                 w.outcome ? w.outcome->error_message.c_str() : "no outcome");
     ::_exit(1);
   }
   const pid_t program = read_pid_file(folder / "pid");
@@ -157,7 +157,7 @@ struct Group {
   }
 };
 
-AE_TEST("command/what an earlier process left behind is ended by its note") {
+AE_TEST("command/processes left by an earlier runtime are killed by their recorded note") {
   CommandFixture w;
   w.make(sh("true"));
   const Group group;
@@ -167,10 +167,10 @@ AE_TEST("command/what an earlier process left behind is ended by its note") {
   EXPECT_FALSE(is_alive(group.leader));
   EXPECT_FALSE(is_alive(group.member));
   EXPECT_FALSE(is_alive(group.away));
-  EXPECT_TRUE(w.tool->kill_leftovers(note).has_value()) << "again changes nothing";
+  EXPECT_TRUE(w.tool->kill_leftovers(note).has_value()) << "a second call changes nothing";
 }
 
-AE_TEST("command/a process id that was used again is spared") {
+AE_TEST("command/a reused process id is not killed") {
   const Group group;
   const std::uint64_t start = process_entry(group.leader)->start;
   const Value other = make_in_flight_note(group.leader, start + 1, make_process_mark());
@@ -183,15 +183,15 @@ AE_TEST("command/a process id that was used again is spared") {
   EXPECT_TRUE(is_alive(group.away));
 }
 
-AE_TEST("command/what moved away is found by the mark it began with") {
+AE_TEST("command/processes that left their group are found by their mark") {
   const Group group;
   EXPECT_TRUE(kill_leftovers(make_in_flight_note(group.leader, 1, group.mark)).has_value());
   EXPECT_FALSE(is_alive(group.leader));
   EXPECT_FALSE(is_alive(group.away));
-  EXPECT_TRUE(is_alive(group.member)) << "it has neither the mark nor a group that is known";
+  EXPECT_TRUE(is_alive(group.member)) << "it has neither the mark nor a known group";
 }
 
-AE_TEST("command/a note that is none is refused") {
+AE_TEST("command/an invalid note is rejected") {
   for (const Value& note : {Value(), Value::object({{"pgid", 1}, {"start", 1}, {"boot_id", "x"}}),
                             Value::object({{"pgid", -5}, {"start", 1}, {"boot_id", "x"}})}) {
     auto ended = kill_leftovers(note);
@@ -200,7 +200,7 @@ AE_TEST("command/a note that is none is refused") {
   }
 }
 
-AE_TEST("command/nothing of a call stays behind: no process, no file") {
+AE_TEST("command/a call leaves no process and no open file") {
   const auto files = [] {
     int count = 0;
     for (int fd = 0; fd < 256; ++fd) count += ::fcntl(fd, F_GETFD) >= 0 ? 1 : 0;

@@ -40,8 +40,10 @@ enum class Origin : std::uint8_t { elsewhere, tool, gone };
 Origin origin_of(pid_t pid);
 // The processes of this list (of all_processes()) that belong to tools and are still running.
 std::vector<ProcessEntry> filter_tool_processes(const std::vector<ProcessEntry>& processes);
-// Makes this process the parent of orphans of its supervisors, and sets its name so that other
-// Aetheris processes recognize it.
+// Names this process so that other Aetheris processes recognize it, whatever its file is called.
+// REQUIRES: this is the main thread.
+void name_process();
+// Makes this process the parent of orphans of its supervisors, and names it if it may.
 void adopt_orphans();
 // Kills the orphans of a killed supervisor and their descendants, except the supervisors in
 // `except` and processes started before `since`. False: a process is still running after SIGKILL.

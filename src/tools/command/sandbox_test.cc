@@ -22,7 +22,7 @@ using namespace std::chrono_literals;
 struct SandboxFixture {
   Folder folder;
   TestLoop loop;
-  NoSecrets secrets;
+  TestSecrets secrets;
 
   SandboxFixture() {
     for (const char* name : {"in", "out", "store", "in/store"}) {
@@ -62,7 +62,7 @@ struct SandboxFixture {
 
 bool can_restrict_files() { return sandbox_support().landlock >= kLandlockForFiles; }
 
-AE_TEST("sandbox/a program reads and writes what is named and nothing else") {
+AE_TEST("sandbox/a program can read and write only the listed paths") {
   if (!can_restrict_files()) GTEST_SKIP() << "this kernel has no Landlock of ABI 3";
   SandboxFixture fixture;
   const std::string d = fixture.folder.path;
@@ -83,7 +83,7 @@ AE_TEST("sandbox/a program reads and writes what is named and nothing else") {
   EXPECT_EQ(read_text_file(d + "/in/a"), "text of in/a\n");
 }
 
-AE_TEST("sandbox/what belongs to the runtime stays closed inside of a folder that is read") {
+AE_TEST("sandbox/files of the runtime stay inaccessible inside a readable folder") {
   if (!can_restrict_files()) GTEST_SKIP() << "this kernel has no Landlock of ABI 3";
   SandboxFixture fixture;
   const std::string d = fixture.folder.path;
@@ -98,7 +98,7 @@ AE_TEST("sandbox/what belongs to the runtime stays closed inside of a folder tha
   }
 }
 
-AE_TEST("sandbox/a folder that holds the store cannot be opened for writing") {
+AE_TEST("sandbox/a folder that contains the store cannot be made writable") {
   if (!can_restrict_files()) GTEST_SKIP() << "this kernel has no Landlock of ABI 3";
   SandboxFixture fixture;
   for (const char* key : {"write", "read"}) {
@@ -116,7 +116,7 @@ AE_TEST("sandbox/a folder that holds the store cannot be opened for writing") {
   }
 }
 
-AE_TEST("sandbox/without network there is no address to reach, not even this machine") {
+AE_TEST("sandbox/without network no address is reachable, including loopback") {
   if (!sandbox_support().network_namespaces) GTEST_SKIP() << "no network namespaces here";
   SandboxFixture fixture;
   EXPECT_EQ(fixture.text(fixture.with("tail -n +3 /proc/net/dev | cut -d: -f1 | tr -d ' '; "
@@ -135,7 +135,7 @@ AE_TEST("sandbox/without network there is no address to reach, not even this mac
             std::to_string(::geteuid()));
 }
 
-AE_TEST("sandbox/memory, size of files, open files and processor time have their limits") {
+AE_TEST("sandbox/memory, file size, open files and CPU time are limited") {
   SandboxFixture fixture;
   const std::string d = fixture.folder.path;
   const auto limits = [](std::string_view key, const Value& value) {
@@ -153,7 +153,7 @@ AE_TEST("sandbox/memory, size of files, open files and processor time have their
   EXPECT_LE(info.st_size, 8192);
 }
 
-AE_TEST("sandbox/a program starts no more processes than it may") {
+AE_TEST("sandbox/the number of processes is limited") {
   SandboxFixture fixture;
   const Value definition =
       fixture.with("for i in 1 2 3 4 5 6 7 8; do sleep 1 & done; wait; echo all",
@@ -169,7 +169,7 @@ AE_TEST("sandbox/a program starts no more processes than it may") {
   EXPECT_NE(fixture.run(definition).result, Value("all"));
 }
 
-AE_TEST("sandbox/a program sends no signal to its supervisor, unless its sandbox is none") {
+AE_TEST("sandbox/a program cannot signal its supervisor, except with sandbox none") {
   if (sandbox_support().landlock < kLandlockForSignals) GTEST_SKIP() << "Landlock is older here";
   SandboxFixture fixture;
   const std::string script = "kill -0 $PPID 2>/dev/null && echo yes || echo no; sleep 9 & kill $!";
@@ -180,7 +180,8 @@ AE_TEST("sandbox/a program sends no signal to its supervisor, unless its sandbox
 
 // The exit code of `attempt` in a process that has entered the sandbox as on a kernel with this
 // Landlock ABI; -1: `enter_sandbox` failed.
-int inside(const Sandbox& sandbox, int landlock, const std::function<int()>& attempt) {
+int exit_code_in_sandbox(const Sandbox& sandbox, int landlock,
+                         const std::function<int()>& attempt) {
   const pid_t child = ::fork();
   if (child == 0) {
     ::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
@@ -202,7 +203,7 @@ int trace(pid_t pid) {
 }
 
 // A process with a tool's capabilities and no Landlock domain, which waits to be killed.
-pid_t another_program() {
+pid_t fork_program() {
   int ready[2];
   EXPECT_EQ(::pipe(ready), 0);
   const pid_t pid = ::fork();
@@ -222,18 +223,18 @@ pid_t another_program() {
   return pid;
 }
 
-AE_TEST("sandbox/a program traces no process outside on any kernel that can keep it inside") {
+AE_TEST("sandbox/a program cannot trace processes outside if Landlock supports it") {
   if (sandbox_support().landlock < kLandlockForTracing) GTEST_SKIP() << "Landlock is older here";
-  const pid_t outside = another_program();
+  const pid_t outside = fork_program();
   const auto traces = [&] { return trace(outside); };
   Sandbox none;
   none.none = true;
-  const int without = inside(none, sandbox_support().landlock, traces);
+  const int without = exit_code_in_sandbox(none, sandbox_support().landlock, traces);
   if (without != 0) {
-    EXPECT_EQ(without, EPERM) << "another module of the kernel refuses it";
+    EXPECT_EQ(without, EPERM) << "another kernel module denies it";
   }
   for (int landlock = kLandlockForTracing; landlock <= sandbox_support().landlock; ++landlock) {
-    EXPECT_EQ(inside({}, landlock, traces), EPERM) << landlock;
+    EXPECT_EQ(exit_code_in_sandbox({}, landlock, traces), EPERM) << landlock;
     const auto traces_its_own = [] {
       const pid_t own = ::fork();
       if (own == 0) ::_exit((::pause(), 0));
@@ -241,13 +242,13 @@ AE_TEST("sandbox/a program traces no process outside on any kernel that can keep
       ::kill(own, SIGKILL);
       return error;
     };
-    EXPECT_EQ(inside({}, landlock, traces_its_own), 0) << landlock;
+    EXPECT_EQ(exit_code_in_sandbox({}, landlock, traces_its_own), 0) << landlock;
   }
   ::kill(outside, SIGKILL);
   ::waitpid(outside, nullptr, 0);
 }
 
-AE_TEST("sandbox/keeping its tracing inside closes no file to a program") {
+AE_TEST("sandbox/the restriction of tracing does not restrict files") {
   SandboxFixture fixture;
   const std::string d = fixture.folder.path;
   const std::string script =
@@ -258,7 +259,7 @@ AE_TEST("sandbox/keeping its tracing inside closes no file to a program") {
       "truncate -s 1 out/new && chmod 600 out/new && rm -r in/deep && "
       "mv in/s out/s && rm out/s out/new out/pipe && mv out/other in/other";
   for (int landlock = 0; landlock <= sandbox_support().landlock; ++landlock) {
-    const int code = inside({}, landlock, [&] {
+    const int code = exit_code_in_sandbox({}, landlock, [&] {
       ::execl("/bin/sh", "sh", "-c", script.c_str(), nullptr);
       return 98;
     });
@@ -266,8 +267,8 @@ AE_TEST("sandbox/keeping its tracing inside closes no file to a program") {
   }
 }
 
-AE_TEST("sandbox/a program of root keeps its rights over files and none over processes") {
-  if (::geteuid() != 0) GTEST_SKIP() << "this is about a server that runs as root";
+AE_TEST("sandbox/a program run as root keeps file capabilities and no process capabilities") {
+  if (::geteuid() != 0) GTEST_SKIP() << "this tests a server that runs as root";
   SandboxFixture fixture;
   const auto capabilities = [&](const Value& sandbox) {
     const std::string text = fixture.text(
@@ -301,21 +302,21 @@ AE_TEST("sandbox/a program of root keeps its rights over files and none over pro
   ::waitpid(outside, nullptr, 0);
 }
 
-AE_TEST("sandbox/what is not a sandbox is refused, and where it stands is said") {
+AE_TEST("sandbox/an invalid sandbox is rejected with the path of the field") {
   SandboxFixture fixture;
-  const auto refusal = [&](const Value& sandbox) {
+  const auto rejection = [&](const Value& sandbox) {
     auto read = read_sandbox(sandbox, fixture.folder.path);
     return read ? std::string() : read.error().message;
   };
-  EXPECT_TRUE(refusal("some").starts_with("sandbox: "));
-  EXPECT_TRUE(refusal(Value::object({{"read", "x"}})).starts_with("sandbox.read: "));
-  EXPECT_TRUE(refusal(Value::object({{"read", Value::array({"not/there"})}}))
+  EXPECT_TRUE(rejection("some").starts_with("sandbox: "));
+  EXPECT_TRUE(rejection(Value::object({{"read", "x"}})).starts_with("sandbox.read: "));
+  EXPECT_TRUE(rejection(Value::object({{"read", Value::array({"not/there"})}}))
                   .starts_with("sandbox.read: "));
-  EXPECT_TRUE(refusal(Value::object({{"network", "some"}})).starts_with("sandbox.network: "));
-  EXPECT_TRUE(refusal(Value::object({{"memory", 0}})).starts_with("sandbox.memory: "));
-  EXPECT_TRUE(refusal(Value::object({{"cpu", "1ms"}})).starts_with("sandbox.cpu: "));
-  EXPECT_EQ(refusal("none"), "");
-  EXPECT_EQ(refusal(Value::object({})), "");
+  EXPECT_TRUE(rejection(Value::object({{"network", "some"}})).starts_with("sandbox.network: "));
+  EXPECT_TRUE(rejection(Value::object({{"memory", 0}})).starts_with("sandbox.memory: "));
+  EXPECT_TRUE(rejection(Value::object({{"cpu", "1ms"}})).starts_with("sandbox.cpu: "));
+  EXPECT_EQ(rejection("none"), "");
+  EXPECT_EQ(rejection(Value::object({})), "");
 }
 
 }  // namespace

@@ -41,8 +41,8 @@ std::string error_text_in(const HttpResult& answer, const std::vector<UsedSecret
   std::string error_text = answer.body;
   if (is_json(answer)) {
     const auto body = parse_json(answer.body);
-    if (body && !(*body)["error"].text("message").empty())
-      error_text = (*body)["error"].text("message");
+    const std::string_view message = body ? (*body)["error"].text("message") : std::string_view();
+    if (!message.empty()) error_text = message;
   }
   error_text = scrub(error_text, used);
   error_text.resize(error_text.find_last_not_of(" \t\r\n") + 1);  // npos + 1 == 0: only blanks

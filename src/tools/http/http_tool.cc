@@ -10,6 +10,8 @@
 #include "async/boot_clock.h"
 #include "base/hash.h"
 #include "json/json.h"
+#include "log/field_names.h"
+#include "tools/call_scope.h"
 
 namespace ae::tools {
 namespace {
@@ -26,8 +28,8 @@ constexpr std::array<std::string_view, 17> kReservedHeaders = {"Idempotency-Key"
                                                                "X-Aetheris-Execution-Key",
                                                                "X-Aetheris-Invocation-Id",
                                                                "X-Aetheris-Try",
-                                                               "traceparent",
-                                                               "tracestate",
+                                                               field::traceparent,
+                                                               field::tracestate,
                                                                "Host",
                                                                "Content-Length",
                                                                "Connection",
@@ -130,26 +132,6 @@ Result<std::size_t> size_of(const Value& value) {
   return static_cast<std::size_t>(size);
 }
 
-// `.args` and `.call`.
-class CallScope final : public ExprScope {
- public:
-  explicit CallScope(const Call& call)
-      : args_(call.args),
-        call_(Value::object({{"key", call.key.text},
-                             {"external_key", call.external_key.text},
-                             {"invocation_id", call.invocation.text},
-                             {"try", static_cast<int>(call.try_no)}})) {}
-  const Value* root(std::string_view name) const override {
-    return name == "args" ? &args_ : name == "call" ? &call_ : nullptr;
-  }
-  const Value* step(std::string_view) const override { return nullptr; }
-  Value steps() const override { return {}; }
-
- private:
-  const Value& args_;
-  Value call_;
-};
-
 constexpr std::size_t kTargetShown = 120;  // bytes
 
 // "GET example.com/orders/7": without scheme and query. Scrubbed before it is cut, so that no part
@@ -237,7 +219,8 @@ Result<std::unique_ptr<HttpTool>> HttpTool::make(const Value& definition, Depend
 Status HttpTool::read(const Value& definition) {
   if (!definition.is_object()) return bad("an http tool is an object with at least a url");
   constexpr std::array<std::string_view, 8> kKeys = {
-      "method", "url", "headers", "body", "result", "numbers", "output_max", "definite_failures"};
+      "method",      "url",     "headers",    "body",
+      field::result, "numbers", "output_max", "definite_failures"};
   for (const auto& [key, value] : definition.members()) {
     if (std::ranges::count(kKeys, key) == 0) {
       return fail(Code::unsupported, "an http tool has no key \"" + key + "\"");
@@ -297,7 +280,7 @@ Status HttpTool::read_headers(const Value& headers) {
 }
 
 Status HttpTool::read_rules(const Value& definition) {
-  if (const Value* result = definition.find("result")) {
+  if (const Value* result = definition.find(field::result)) {
     if (*result != Value("full") && *result != Value("body")) {
       return bad("result: it must be full or body");
     }
@@ -351,8 +334,8 @@ Status HttpTool::make_request(const Call& call, SecretSource& secrets, Request& 
                   {"X-Aetheris-Execution-Key", call.key.text},
                   {"X-Aetheris-Invocation-Id", call.invocation.text},
                   {"X-Aetheris-Try", std::to_string(call.try_no)}};
-  if (!call.traceparent.empty()) http.headers.push_back({"traceparent", call.traceparent});
-  if (!call.tracestate.empty()) http.headers.push_back({"tracestate", call.tracestate});
+  if (!call.traceparent.empty()) http.headers.push_back({field::traceparent, call.traceparent});
+  if (!call.tracestate.empty()) http.headers.push_back({field::tracestate, call.tracestate});
   if (method_ != "GET" && method_ != "HEAD") {
     AE_ASSIGN(http.body, make_body(scope, call));
     if (!has_content_type_) http.headers.push_back({"Content-Type", "application/json"});
@@ -415,7 +398,7 @@ void HttpTool::perform(Permit permit, Call call, async::Done<Outcome> done) {
         Stream{.reader = std::move(call.reader),
                .stop_reading = [calls = calls_, key] { calls->cancel(key); },
                .on_text_delta = std::move(call.on_text_delta),
-               .scrubber = ScrubbedStream(deps_.secrets.scrub_table(request.used))});
+               .scrubber = ScrubbedStream(request.used)});
     request.http.keep_event_body = false;
     request.http.on_event_bytes = [stream](const net::HttpHeaders&, const std::string& bytes) {
       stream->feed(bytes);

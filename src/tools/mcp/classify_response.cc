@@ -7,6 +7,7 @@
 #include "base/http_status.h"
 #include "base/utf8.h"
 #include "json/json.h"
+#include "log/field_names.h"
 #include "schema/question.h"
 
 namespace ae::tools::mcp {
@@ -68,10 +69,10 @@ Outcome classify_questions(const Value& result, const std::vector<UsedSecret>& u
   }
   std::vector<Member> members{{"requests", Value::object(std::move(requests))}};
   const Value* state = result.find("requestState");
-  if (state != nullptr) members.emplace_back("state", *state);
+  if (state != nullptr) members.emplace_back(field::state, *state);
   const Value questions = scrub_value(Value::object(std::move(members)), used);
   // The server could not use a state from which a secret was scrubbed.
-  if (state != nullptr && !(questions["state"] == *state)) answerable = false;
+  if (state != nullptr && !(questions[field::state] == *state)) answerable = false;
   const Status good = check_questions(questions);
   if (answerable && good && (state != nullptr || questions["requests"].size() > 0)) {
     return make_input_required(questions);
@@ -157,7 +158,7 @@ std::optional<Outcome> classify_open_question(const Value& params, std::string_v
                                               const std::vector<UsedSecret>& used) {
   const Value requests =
       Value::object({{std::string(kOpenRequest), scrub_value(questions_in(params), used)}});
-  Value questions = Value::object({{"requests", requests}, {"state", state}});
+  Value questions = Value::object({{"requests", requests}, {field::state, state}});
   if (!check_questions(questions)) return std::nullopt;
   return make_input_required(std::move(questions));
 }

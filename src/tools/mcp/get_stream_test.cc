@@ -76,7 +76,7 @@ struct GetStreamFixture {
                      .timeout = 20s},
                     std::move(done));
   }
-  // True: it had to wait.
+  // Returns whether it had to wait.
   bool listen() {
     if (transport->listen([this] { loop.stop(); })) return false;
     loop.run();
@@ -91,7 +91,7 @@ struct GetStreamFixture {
   }
 };
 
-AE_TEST("mcp/get/a session has one stream, which is open before a call is sent, and is heard") {
+AE_TEST("mcp/get_stream/a session opens one stream before a call and receives its messages") {
   GetStreamFixture fixture([](Conversation& c, int) {
     c.send(kBegin);
     c.wait(50ms);
@@ -100,7 +100,7 @@ AE_TEST("mcp/get/a session has one stream, which is open before a call is sent, 
   });
   fixture.begin();
   EXPECT_TRUE(fixture.listen());
-  EXPECT_TRUE(fixture.received.empty()) << "it is open before anything is said";
+  EXPECT_TRUE(fixture.received.empty()) << "the stream is open before the first message";
   EXPECT_FALSE(fixture.listen());
   fixture.loop.run();
   ASSERT_EQ(fixture.received.size(), 1u);
@@ -113,7 +113,7 @@ AE_TEST("mcp/get/a session has one stream, which is open before a call is sent, 
   EXPECT_EQ(fixture.get_requests()[0].header("Last-Event-ID"), "");
 }
 
-AE_TEST("mcp/get/a server that has none is asked once") {
+AE_TEST("mcp/get_stream/a server without a GET stream is requested once") {
   for (const int status : {405, 404, 400, 501, 200}) {
     GetStreamFixture fixture([status](Conversation& c, int) {
       c.send(testing::raw_response(status, "no", "text/plain", "Connection: close\r\n"));
@@ -125,7 +125,7 @@ AE_TEST("mcp/get/a server that has none is asked once") {
   }
 }
 
-AE_TEST("mcp/get/where it ended, it is taken up again while a request is open") {
+AE_TEST("mcp/get_stream/a stream that ended is resumed while a request is open") {
   GetStreamFixture fixture([](Conversation& c, int nth) {
     c.send(kBegin);
     c.send(kQuestionEvent);
@@ -141,10 +141,11 @@ AE_TEST("mcp/get/where it ended, it is taken up again while a request is open") 
   idle.listen();
   idle.loop.after(500ms, [&] { idle.loop.stop(); });
   idle.loop.run();
-  EXPECT_EQ(idle.gets, 1) << "nothing is open that it could be about";
+  EXPECT_EQ(idle.gets, 1) << "no request is open";
 }
 
-AE_TEST("mcp/get/when nothing is open any more it ends, and the next call finds it where it was") {
+AE_TEST(
+    "mcp/get_stream/an idle stream is closed, and the next call resumes it from the last event") {
   std::atomic<bool> gone = false;
   GetStreamFixture fixture([&gone](Conversation& c, int) {
     c.send(kBegin);
@@ -181,7 +182,7 @@ AE_TEST("mcp/get/when nothing is open any more it ends, and the next call finds 
   stream.close();
 }
 
-AE_TEST("mcp/get/a call waits for a silent server once, and not long") {
+AE_TEST("mcp/get_stream/a call waits for a silent server once, for a limited time") {
   GetStreamFixture fixture([](Conversation& c, int) { c.hang(); });
   fixture.begin();
   EXPECT_TRUE(fixture.listen());
@@ -189,14 +190,14 @@ AE_TEST("mcp/get/a call waits for a silent server once, and not long") {
   EXPECT_EQ(fixture.gets, 1);
 }
 
-AE_TEST("mcp/get/a server without sessions is not asked: it could not tell us from others") {
+AE_TEST("mcp/get_stream/no stream is opened to a server without sessions") {
   GetStreamFixture fixture([](Conversation& c, int) { c.send(kBegin); }, "");
   fixture.begin();
   EXPECT_FALSE(fixture.listen());
   EXPECT_EQ(fixture.gets, 0);
 }
 
-AE_TEST("mcp/get/an event that is too large ends it for good, an answer on it is none") {
+AE_TEST("mcp/get_stream/a too large event ends the stream for good, a response on it is ignored") {
   GetStreamFixture fixture([](Conversation& c, int) {
     c.send(kBegin);
     c.send("data: {\"jsonrpc\":\"2.0\",\"id\":2,\"result\":{}}\n\n");

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "log/field_names.h"
 #include "tools/mcp/server.h"
 #include "tools/tool.h"
 
@@ -27,7 +28,7 @@ class McpTool final : public tools::Tool {
   }
   Result<Value> preview(const Call& call) override {
     return Value::object(
-        {{"arguments", call.args}, {"server", server_name_}, {"tool", tool_.name}});
+        {{field::arguments, call.args}, {"server", server_name_}, {"tool", tool_.name}});
   }
 
  private:

@@ -9,6 +9,10 @@
 namespace ae::tools::mcp {
 namespace {
 
+constexpr char kResult[] = "result";
+constexpr char kError[] = "error";
+constexpr char kCode[] = "code";
+
 std::unexpected<Error> bad(const char* what) {
   return fail(Code::input_invalid, std::string("not a JSON-RPC 2.0 message: ") + what);
 }
@@ -28,8 +32,8 @@ Result<Message> read_message(const Value& value) {
     message.body = value["params"];
     return message;
   }
-  const Value* result = value.find("result");
-  const Value& error = value["error"];
+  const Value* result = value.find(kResult);
+  const Value& error = value[kError];
   if ((result != nullptr) == error.is_object())
     return bad("neither a method, a result nor an error");
   if (result != nullptr) {
@@ -38,7 +42,7 @@ Result<Message> read_message(const Value& value) {
     return message;
   }
   message.kind = Message::Kind::error;
-  message.code = error["code"].is_integer() ? error["code"].as_int() : 0;
+  message.code = error[kCode].is_integer() ? error[kCode].as_int() : 0;
   message.text = error.text("message");
   message.body = error["data"];
   return message;
@@ -97,13 +101,13 @@ Value notification(std::string_view method, Value params) {
 }
 
 Value make_response(const Value& id, Value result) {
-  return Value::object({{"jsonrpc", "2.0"}, {"id", id}, {"result", std::move(result)}});
+  return Value::object({{"jsonrpc", "2.0"}, {"id", id}, {kResult, std::move(result)}});
 }
 
 Value make_error_response(const Value& id, std::int64_t code, std::string_view text) {
   return Value::object({{"jsonrpc", "2.0"},
                         {"id", id},
-                        {"error", Value::object({{"code", code}, {"message", text}})}});
+                        {kError, Value::object({{kCode, code}, {"message", text}})}});
 }
 
 }  // namespace ae::tools::mcp

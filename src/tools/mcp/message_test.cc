@@ -19,7 +19,7 @@ namespace {
 
 Value json(std::string_view text) { return *parse_json(text); }
 
-AE_TEST("mcp/message/requests, notifications, results, errors and batches of them are read") {
+AE_TEST("mcp/message/requests, notifications, results, errors and batches are parsed") {
   const auto one = read_messages(R"({"jsonrpc":"2.0","id":"a","method":"m","params":{"x":1}})");
   ASSERT_TRUE(one.has_value());
   EXPECT_TRUE(one->front().kind == Message::Kind::request);
@@ -34,7 +34,7 @@ AE_TEST("mcp/message/requests, notifications, results, errors and batches of the
   EXPECT_EQ((*many)[2].text, "no");
 }
 
-AE_TEST("mcp/message/what is no message is refused") {
+AE_TEST("mcp/message/an invalid message is rejected") {
   for (const char* text :
        {"", "x", "[]", "7", "{}", R"({"jsonrpc":"1.0","id":1,"result":1})",
         R"({"jsonrpc":"2.0","id":1})", R"({"jsonrpc":"2.0","id":{},"method":"m"})",
@@ -47,7 +47,7 @@ AE_TEST("mcp/message/what is no message is refused") {
               Code::payload_too_large);
 }
 
-AE_TEST("mcp/judge/every end of a call means what SPEC 6 says") {
+AE_TEST("mcp/classify_response/every end of a call is classified as in SPEC 6") {
   using Kind = Reply::Kind;
   struct Row {
     Reply reply;
@@ -113,8 +113,7 @@ AE_TEST("mcp/judge/every end of a call means what SPEC 6 says") {
 }
 
 AE_TEST(
-    "mcp/judge/an error that the server answers settles the call, what an intermediary says does "
-    "not") {
+    "mcp/classify_response/an error from the server settles the call, a gateway error does not") {
   const auto settles = [](const Reply& reply) {
     return classify_response(reply, kOutputMax, {}).settled;
   };
@@ -128,10 +127,12 @@ AE_TEST(
   }
   EXPECT_FALSE(settles({.kind = Kind::lost}));
   const Value task = json(R"({"resultType":"task","taskId":"t"})");
-  EXPECT_FALSE(settles({.kind = Kind::result, .value = task})) << "the server works on";
+  EXPECT_FALSE(settles({.kind = Kind::result, .value = task})) << "the server is still working";
 }
 
-AE_TEST("mcp/judge/the result is what is structured, else the one text, else the list") {
+AE_TEST(
+    "mcp/classify_response/the result is the structured content, else the only text, else the "
+    "list") {
   const auto result = [](std::string_view text) {
     return classify_response({.kind = Reply::Kind::result, .value = json(text)}, 100, {}).result;
   };
@@ -144,7 +145,7 @@ AE_TEST("mcp/judge/the result is what is structured, else the one text, else the
   EXPECT_EQ(result(R"({"content":[{"type":"image","data":"","mimeType":"a/b"}]})").size(), 1u);
 }
 
-AE_TEST("mcp/judge/a result that breaks a rule is a success whose record says so") {
+AE_TEST("mcp/classify_response/an invalid result is a success with a record of it") {
   for (const char* text : {R"({})", R"([])", R"({"content":"x"})"}) {
     const Outcome outcome =
         classify_response({.kind = Reply::Kind::result, .value = json(text)}, 100, {});
@@ -156,7 +157,8 @@ AE_TEST("mcp/judge/a result that breaks a rule is a success whose record says so
                   .invalid.has_value());
 }
 
-AE_TEST("mcp/judge/what a server asks a person is said in our words, with the state as it is") {
+AE_TEST(
+    "mcp/classify_response/an elicitation is converted to our format, with its state unchanged") {
   const Outcome outcome = classify_response(
       {.kind = Reply::Kind::result,
        .value = json(R"({"resultType":"input_required","requestState":"s","inputRequests":{
@@ -171,7 +173,7 @@ AE_TEST("mcp/judge/what a server asks a person is said in our words, with the st
       "b":{"message":"m","mode":"url","url":"u"}}})"));
 }
 
-AE_TEST("mcp/judge/a state that holds one of our secrets is not kept") {
+AE_TEST("mcp/classify_response/a state that contains a secret is not stored") {
   std::vector<UsedSecret> used;
   used.push_back({"T", Secret("hush-hush")});
   const Outcome outcome = classify_response(
@@ -182,7 +184,7 @@ AE_TEST("mcp/judge/a state that holds one of our secrets is not kept") {
   EXPECT_EQ(canonical(outcome.result).find("hush"), std::string::npos);
 }
 
-AE_TEST("mcp/judge/no secret is in what is kept") {
+AE_TEST("mcp/classify_response/secrets are scrubbed from results and errors") {
   std::vector<UsedSecret> used;
   used.push_back({"T", Secret("hush-hush")});
   for (const Reply& reply :
@@ -199,7 +201,7 @@ AE_TEST("mcp/judge/no secret is in what is kept") {
   }
 }
 
-AE_TEST("mcp/listing/the digest is over all that a tool says of itself, and over nothing else") {
+AE_TEST("mcp/listing/the digest covers all declared fields of a tool, and nothing else") {
   const Value tool = json(
       R"({"name":"t","description":"d","inputSchema":{"type":"object"},"annotations":{"a":1}})");
   const auto pin = pin_tool(tool);
@@ -221,7 +223,7 @@ AE_TEST("mcp/listing/the digest is over all that a tool says of itself, and over
   EXPECT_FALSE(pin_tool(tool.with("description", std::string(kToolMax, 'x'))).has_value());
 }
 
-AE_TEST("mcp/listing/headers that no call can carry make a tool none") {
+AE_TEST("mcp/listing/invalid x-mcp-header declarations are rejected") {
   const auto schema = [](std::string_view properties) {
     return json(R"({"type":"object","properties":{)" + std::string(properties) + "}}");
   };
@@ -248,7 +250,7 @@ AE_TEST("mcp/listing/headers that no call can carry make a tool none") {
   }
 }
 
-AE_TEST("mcp/http/a header's value is plain, or base64 that says so") {
+AE_TEST("mcp/http/a header value is plain or marked base64") {
   EXPECT_EQ(encode_header_value("read_file"), "read_file");
   EXPECT_EQ(encode_header_value("Zürich"), "=?base64?WsO8cmljaA==?=");
   EXPECT_EQ(encode_header_value(" x"), "=?base64?IHg=?=");
@@ -260,7 +262,7 @@ class OneSecret final : public SecretSource {
   Result<Secret> get(std::string_view) override { return Secret("s3cr3t-canary"); }
 };
 
-AE_TEST("mcp/http/a refusal shows no half of a secret, wherever what it shows ends") {
+AE_TEST("mcp/http/an error shows no part of a secret, wherever it is truncated") {
   net::AsioLoop loop;
   net::HttpClient client{loop};
   OneSecret secrets;

@@ -11,6 +11,7 @@
 #include "async/boot_clock.h"
 #include "base/http_status.h"
 #include "json/json.h"
+#include "log/field_names.h"
 #include "tools/mcp/classify_response.h"
 #include "tools/mcp/http.h"
 #include "tools/mcp/listing.h"
@@ -32,8 +33,8 @@ Value meta_of(const Call& call) {
                                  {"aetheris/execution-key", call.key.text},
                                  {"aetheris/invocation-id", call.invocation.text},
                                  {"aetheris/try", static_cast<std::uint64_t>(call.try_no)}};
-  if (!call.traceparent.empty()) members.emplace_back("traceparent", call.traceparent);
-  if (!call.tracestate.empty()) members.emplace_back("tracestate", call.tracestate);
+  if (!call.traceparent.empty()) members.emplace_back(field::traceparent, call.traceparent);
+  if (!call.tracestate.empty()) members.emplace_back(field::tracestate, call.tracestate);
   return Value::object(std::move(members));
 }
 
@@ -44,7 +45,8 @@ Value params_of(const Call& call, const std::string& tool) {
                              {"_meta", meta_of(call)}};
   if (!call.inputs.is_null()) {
     params.emplace_back("inputResponses", call.inputs["answers"]);
-    if (const Value* state = call.inputs.find("state")) params.emplace_back("requestState", *state);
+    if (const Value* state = call.inputs.find(field::state))
+      params.emplace_back("requestState", *state);
   }
   return Value::object(std::move(params));
 }

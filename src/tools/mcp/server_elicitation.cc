@@ -8,6 +8,7 @@
 
 #include "async/boot_clock.h"
 #include "json/json.h"
+#include "log/field_names.h"
 #include "tools/mcp/classify_response.h"
 #include "tools/mcp/server.h"
 #include "tools/mcp/server_calls.h"
@@ -28,7 +29,8 @@ std::string qualified_name(const Server::Tool& tool) {
 }
 
 std::optional<std::uint32_t> suspended_try_of(const Value& inputs) {
-  const std::string_view state = inputs.is_object() ? inputs.text("state") : std::string_view();
+  const std::string_view state =
+      inputs.is_object() ? inputs.text(field::state) : std::string_view();
   if (!state.starts_with(kState)) return std::nullopt;
   const std::string_view number = state.substr(kState.size());
   std::uint32_t try_no = 0;

@@ -59,8 +59,7 @@ struct ElicitationFixture : McpFixture {
 };
 
 AE_TEST(
-    "mcp/people/a question ends the try, its answer goes out on the open call, which is not made "
-    "again") {
+    "mcp/elicitation/a question ends the try, and the next try sends the answer on the open call") {
   for (const bool stdio : {true, false}) {
     ElicitationFixture fixture(stdio);
     fixture.call(1);
@@ -86,7 +85,8 @@ AE_TEST(
   }
 }
 
-AE_TEST("mcp/people/it may ask again, also for an address, and a no is told as it is") {
+AE_TEST(
+    "mcp/elicitation/a server may ask again, also in url mode, and a decline is sent unchanged") {
   ElicitationFixture fixture;
   fixture.call(1);
   const std::int64_t id = fixture.open();
@@ -107,7 +107,7 @@ AE_TEST("mcp/people/it may ask again, also for an address, and a no is told as i
   EXPECT_EQ(fixture.calls(), 1u);
 }
 
-AE_TEST("mcp/people/the time of a call runs again when it has its answer") {
+AE_TEST("mcp/elicitation/the timeout of a call restarts when its answer is sent") {
   ElicitationFixture fixture;
   fixture.call(1);
   fixture.send_question();
@@ -119,9 +119,7 @@ AE_TEST("mcp/people/the time of a call runs again when it has its answer") {
             Value(fixture.open()));
 }
 
-AE_TEST(
-    "mcp/people/an answer leaves in the time that its try has to be sent, and is over with the "
-    "try's timeout") {
+AE_TEST("mcp/elicitation/an answer has the send_within and the timeout of its try") {
   ElicitationFixture fixture(false);
   fixture.call(1);
   fixture.send_question();
@@ -132,9 +130,7 @@ AE_TEST(
   EXPECT_EQ(answer.timeout, Duration(1s));
 }
 
-AE_TEST(
-    "mcp/people/an answer that for sure was not sent is not_sent: the call is kept, and the next "
-    "try tells it") {
+AE_TEST("mcp/elicitation/an answer that was not sent gives not_sent, and the next try sends it") {
   for (const Kind kind : {Kind::not_sent, Kind::unreachable}) {
     ElicitationFixture fixture(false);
     fixture.call(1);
@@ -154,15 +150,14 @@ AE_TEST(
     fixture.last_sent_try = 1;  // as the engine counts: the second try was not sent
     fixture.call(3);
     EXPECT_EQ(fixture.sent_answers(), (std::vector<Value>{kAccept, kAccept}))
-        << "the first one never left";
+        << "the first one was not sent";
     fixture.send_reply(id);
     EXPECT_EQ(fixture.outcomes.back().result, Value("done"));
     EXPECT_EQ(fixture.calls(), 1u);
   }
 }
 
-AE_TEST(
-    "mcp/people/an answer that cannot get out is withdrawn when its try ends, and so is not late") {
+AE_TEST("mcp/elicitation/a pending answer is withdrawn when its try ends") {
   for (const bool abandoned : {false, true}) {
     ElicitationFixture fixture(false);
     fixture.call(1);
@@ -181,11 +176,11 @@ AE_TEST(
     fixture.last_sent_try = 1;
     fixture.call(3);
     fixture.send_reply(id);
-    EXPECT_EQ(fixture.outcomes.back().result, Value("done")) << "the call is as it was";
+    EXPECT_EQ(fixture.outcomes.back().result, Value("done")) << "the call is unchanged";
   }
 }
 
-AE_TEST("mcp/people/an answer that may have arrived is a try that was sent, whatever ends it") {
+AE_TEST("mcp/elicitation/an answer that may have arrived counts as sent") {
   for (const bool abandoned : {false, true}) {
     ElicitationFixture fixture(false);
     fixture.call(1);
@@ -200,12 +195,12 @@ AE_TEST("mcp/people/an answer that may have arrived is a try that was sent, what
     EXPECT_EQ(fixture.outcomes[1].kind, abandoned ? OutcomeKind::unknown : OutcomeKind::timeout);
     fixture.last_sent_try = 1;
     fixture.call(3);
-    EXPECT_EQ(fixture.outcomes.back().kind, OutcomeKind::unknown) << "nothing is kept any more";
+    EXPECT_EQ(fixture.outcomes.back().kind, OutcomeKind::unknown) << "the call is no longer kept";
     EXPECT_EQ(fixture.calls(), 1u);
   }
 }
 
-AE_TEST("mcp/people/a call that ends while its answer is on its way takes it back") {
+AE_TEST("mcp/elicitation/a call that ends withdraws its pending answer") {
   ElicitationFixture fixture(false);
   fixture.call(1);
   const std::int64_t id = fixture.open();
@@ -218,9 +213,7 @@ AE_TEST("mcp/people/a call that ends while its answer is on its way takes it bac
   EXPECT_EQ(fixture.outcomes.size(), 2u);
 }
 
-AE_TEST(
-    "mcp/people/a question that is taken back while its answer is on its way is not answered "
-    "later") {
+AE_TEST("mcp/elicitation/a question cancelled while its answer is pending is not answered later") {
   ElicitationFixture fixture(false);
   fixture.call(1);
   const std::int64_t id = fixture.open();
@@ -240,7 +233,7 @@ AE_TEST(
   EXPECT_EQ(fixture.outcomes.back().result, Value("done"));
 }
 
-AE_TEST("mcp/people/a call is not kept for ever when its answer does not get out") {
+AE_TEST("mcp/elicitation/a call whose answer cannot be sent is cancelled after the grace period") {
   ElicitationFixture fixture(false);
   fixture.call(1);
   fixture.send_question();
@@ -251,7 +244,7 @@ AE_TEST("mcp/people/a call is not kept for ever when its answer does not get out
   EXPECT_EQ(fixture.script.count("notifications/cancelled"), 1u);
 }
 
-AE_TEST("mcp/people/a server that does not wait has its reply kept for the next try") {
+AE_TEST("mcp/elicitation/a reply before the answer is kept for the next try") {
   ElicitationFixture fixture;
   fixture.call(1);
   fixture.send_question();
@@ -260,11 +253,11 @@ AE_TEST("mcp/people/a server that does not wait has its reply kept for the next 
   fixture.call_with_answer(2);
   ASSERT_EQ(fixture.outcomes.size(), 2u);
   EXPECT_EQ(fixture.outcomes[1].result, Value("done"));
-  EXPECT_TRUE(fixture.sent_answers().empty()) << "it asks no more";
+  EXPECT_TRUE(fixture.sent_answers().empty()) << "the question is closed";
   EXPECT_EQ(fixture.calls(), 1u);
 }
 
-AE_TEST("mcp/people/a question that its server has taken back is not answered") {
+AE_TEST("mcp/elicitation/a question cancelled by its server is not answered") {
   ElicitationFixture fixture;
   fixture.call(1);
   const std::int64_t id = fixture.open();
@@ -278,15 +271,13 @@ AE_TEST("mcp/people/a question that its server has taken back is not answered") 
   EXPECT_EQ(fixture.outcomes.back().result, Value("done"));
 }
 
-AE_TEST(
-    "mcp/people/a call that was lost while a person thinks is unknown once, and only a later try "
-    "is sent, without answers") {
+AE_TEST("mcp/elicitation/a call lost while waiting is unknown once, then resent without answers") {
   ElicitationFixture fixture;
   fixture.call(1);
   fixture.send_question();
   fixture.script.lose_connection("killed");
   fixture.script.loop.run();
-  EXPECT_EQ(fixture.outcomes.size(), 1u) << "the try is over, and nobody waits";
+  EXPECT_EQ(fixture.outcomes.size(), 1u) << "the try is over";
   fixture.call_with_answer(2);
   ASSERT_EQ(fixture.outcomes.size(), 2u);
   EXPECT_EQ(fixture.outcomes[1].kind, OutcomeKind::unknown);
@@ -308,7 +299,8 @@ AE_TEST(
   EXPECT_EQ(params.find("requestState"), nullptr);
 }
 
-AE_TEST("mcp/people/another process that has the answer sends nothing, in both eras") {
+AE_TEST(
+    "mcp/elicitation/a process without the open call does not send the answer, in both revisions") {
   for (const bool modern : {false, true}) {
     McpFixture other(modern ? modern_server : legacy_server);
     other.inputs =
@@ -324,8 +316,7 @@ AE_TEST("mcp/people/another process that has the answer sends nothing, in both e
 }
 
 AE_TEST(
-    "mcp/people/nobody comes for the answer: its server is told cancel, then that the call is "
-    "given up") {
+    "mcp/elicitation/an unclaimed question is answered with cancel, then its call is cancelled") {
   ElicitationFixture fixture;
   fixture.call(1);
   const std::int64_t id = fixture.open();
@@ -343,7 +334,7 @@ AE_TEST(
   EXPECT_EQ(fixture.calls(), 1u);
 }
 
-AE_TEST("mcp/people/a job that ends gives up the call that is kept for it") {
+AE_TEST("mcp/elicitation/a job that ends cancels its open call") {
   ElicitationFixture fixture;
   fixture.call(1);
   const std::int64_t id = fixture.open();
@@ -352,13 +343,11 @@ AE_TEST("mcp/people/a job that ends gives up the call that is kept for it") {
   EXPECT_EQ(fixture.sent_answers(), std::vector<Value>{json(R"({"action":"cancel"})")});
   fixture.send_reply(id);
   fixture.script.loop.fire(kRequestTimeout);
-  EXPECT_EQ(fixture.script.count("notifications/cancelled"), 0u) << "it has ended by itself";
+  EXPECT_EQ(fixture.script.count("notifications/cancelled"), 0u) << "the call has ended";
   EXPECT_EQ(fixture.outcomes.size(), 1u);
 }
 
-AE_TEST(
-    "mcp/people/with two calls open on one stream nobody knows which asks: it is declined, and "
-    "both jobs say why") {
+AE_TEST("mcp/elicitation/a question with two open calls on its stream is declined and reported") {
   ElicitationFixture fixture;
   fixture.call(1);
   fixture.call(2);
@@ -370,7 +359,7 @@ AE_TEST(
             std::string_view::npos);
 }
 
-AE_TEST("mcp/people/over HTTP each question is its own call's, however many are open") {
+AE_TEST("mcp/elicitation/over HTTP a question belongs to the call of its stream") {
   ElicitationFixture fixture(false);
   fixture.call(1);
   fixture.call(2);
@@ -380,8 +369,7 @@ AE_TEST("mcp/people/over HTTP each question is its own call's, however many are 
   EXPECT_TRUE(fixture.sent_answers().empty());
 }
 
-AE_TEST(
-    "mcp/people/aside of every call, over HTTP, it is asked as on the one stream of a program") {
+AE_TEST("mcp/elicitation/a question on the GET stream is handled as over stdio") {
   ElicitationFixture one(false);
   one.uses_get_stream = true;
   one.call(1);
@@ -404,9 +392,8 @@ AE_TEST(
 }
 
 AE_TEST(
-    "mcp/people/a call that was lost over HTTP may be the one that asks aside; one that was "
-    "refused "
-    "or answered is not") {
+    "mcp/elicitation/a lost call makes a question on the GET stream ambiguous, an ended one does "
+    "not") {
   const std::vector<std::pair<Reply, bool>> ends = {
       {{.kind = Kind::lost}, false},
       {{.kind = Kind::refused, .status = 502}, false},
@@ -428,7 +415,7 @@ AE_TEST(
 }
 
 AE_TEST(
-    "mcp/people/a call is sent once its server can be heard, once, and not when it was withdrawn") {
+    "mcp/elicitation/a call is sent once after the GET stream is open, unless it was withdrawn") {
   ElicitationFixture fixture(false);
   fixture.script.is_listening = false;
   fixture.call(1);
@@ -448,7 +435,7 @@ AE_TEST(
   EXPECT_EQ(fixture.outcomes.back().result, Value("done"));
 }
 
-AE_TEST("mcp/people/a program with a call that waits or was given up may mean that one") {
+AE_TEST("mcp/elicitation/a suspended or abandoned call makes a question over stdio ambiguous") {
   ElicitationFixture waits;
   waits.call(1);
   waits.send_question("q1");
@@ -464,7 +451,7 @@ AE_TEST("mcp/people/a program with a call that waits or was given up may mean th
   EXPECT_NE(late.progress.back().text("message").find("abandoned or lost"), std::string_view::npos);
 }
 
-AE_TEST("mcp/people/a program that answers a call that was given up means that one no more") {
+AE_TEST("mcp/elicitation/a late reply to an abandoned call ends its ambiguity") {
   ElicitationFixture fixture;
   fixture.call(1);
   const std::int64_t first = fixture.open();
@@ -482,7 +469,7 @@ AE_TEST("mcp/people/a program that answers a call that was given up means that o
   EXPECT_TRUE(fixture.sent_answers("q2").empty());
 }
 
-AE_TEST("mcp/people/more calls are astray than are counted: from then on nobody knows") {
+AE_TEST("mcp/elicitation/questions are declined after more abandoned calls than can be tracked") {
   ElicitationFixture fixture;
   std::vector<std::int64_t> all;
   all.reserve(kOrphanedMax + 2);
@@ -497,7 +484,7 @@ AE_TEST("mcp/people/more calls are astray than are counted: from then on nobody 
   EXPECT_EQ(fixture.sent_answers(), std::vector<Value>{json(R"({"action":"decline"})")});
 }
 
-AE_TEST("mcp/people/where nobody is asked, and what nobody can answer, is declined") {
+AE_TEST("mcp/elicitation/a question is declined if no user can be asked or it cannot be answered") {
   ElicitationFixture ends;
   ends.answer_timeout = Duration(0);
   ends.call(1);
@@ -523,7 +510,7 @@ AE_TEST("mcp/people/where nobody is asked, and what nobody can answer, is declin
   }
 }
 
-AE_TEST("mcp/people/what a warning shows of a question is short and harmless") {
+AE_TEST("mcp/elicitation/a warning shows a question truncated and escaped") {
   ElicitationFixture fixture;
   fixture.answer_timeout = Duration(0);
   fixture.call(1);
@@ -536,7 +523,7 @@ AE_TEST("mcp/people/what a warning shows of a question is short and harmless") {
   EXPECT_LT(fixture.warnings[0].size(), 700u);
 }
 
-AE_TEST("mcp/people/no more than so many calls wait") {
+AE_TEST("mcp/elicitation/the number of suspended calls is limited") {
   ElicitationFixture fixture(false);
   for (std::uint32_t i = 1; i <= kSuspendedMax; ++i) {
     fixture.call(i);
@@ -549,7 +536,7 @@ AE_TEST("mcp/people/no more than so many calls wait") {
   EXPECT_EQ(fixture.sent_answers("more"), std::vector<Value>{json(R"({"action":"decline"})")});
 }
 
-AE_TEST("mcp/people/a server is told that people can be asked") {
+AE_TEST("mcp/elicitation/initialize declares the elicitation capability") {
   McpFixture fixture(legacy_server);
   fixture.call(1);
   EXPECT_EQ(canonical(fixture.script.last("initialize").message["params"]["capabilities"]),

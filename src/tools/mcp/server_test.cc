@@ -14,7 +14,7 @@
 namespace ae::tools::mcp {
 namespace {
 
-AE_TEST("mcp/session/a server of the new era is asked for nothing but what is wanted") {
+AE_TEST("mcp/session/a modern server gets only discover, list and call") {
   McpFixture fixture(modern_server);
   fixture.call();
   EXPECT_EQ(fixture.only_outcome().result, Value("done"));
@@ -28,8 +28,7 @@ AE_TEST("mcp/session/a server of the new era is asked for nothing but what is wa
   }
 }
 
-AE_TEST(
-    "mcp/session/a server of the old era is initialized, whatever it says to the first question") {
+AE_TEST("mcp/session/a legacy server is initialized after any response to server/discover") {
   for (const Reply& first :
        {error(-32601), error(-32600), error(-32602), error(0), result("{}"),
         Reply{.kind = Kind::refused, .status = 400}, Reply{.kind = Kind::refused, .status = 404}}) {
@@ -46,7 +45,7 @@ AE_TEST(
   }
 }
 
-AE_TEST("mcp/session/a program that is silent to the first question is asked in the old way, too") {
+AE_TEST("mcp/session/a program that does not answer server/discover is initialized") {
   McpFixture fixture([](const OutgoingMessage& outgoing) -> std::optional<Reply> {
     if (outgoing.method == "server/discover") return std::nullopt;
     return legacy_server(outgoing);
@@ -57,7 +56,7 @@ AE_TEST("mcp/session/a program that is silent to the first question is asked in 
   EXPECT_EQ(fixture.only_outcome().result, Value("done"));
 }
 
-AE_TEST("mcp/session/a program that says nothing at all is given up, and it is said what it owes") {
+AE_TEST("mcp/session/a silent program fails with the name of the missing response") {
   McpFixture fixture([](const OutgoingMessage&) -> std::optional<Reply> { return std::nullopt; });
   std::string why;
   fixture.server->list(
@@ -68,22 +67,20 @@ AE_TEST("mcp/session/a program that says nothing at all is given up, and it is s
   EXPECT_NE(why.find("no answer to initialize within 30s"), std::string::npos) << why;
 }
 
-AE_TEST(
-    "mcp/session/a program that ends over the first question is started again, and asked in the "
-    "old way") {
+AE_TEST("mcp/session/a program that exits on server/discover is restarted and initialized") {
   McpFixture fixture([](const OutgoingMessage& outgoing) -> std::optional<Reply> {
     if (outgoing.method == "server/discover") return std::nullopt;
     return legacy_server(outgoing);
   });
   fixture.call();
-  fixture.script.lose_connection("it fell over");
+  fixture.script.lose_connection("it crashed");
   fixture.script.loop.run();
   EXPECT_EQ(fixture.only_outcome().result, Value("done"));
   EXPECT_EQ(fixture.script.opened, 2);
   EXPECT_EQ(fixture.script.count("server/discover"), 1u);
 }
 
-AE_TEST("mcp/session/an idle server is stopped after its idle timeout, and never under a call") {
+AE_TEST("mcp/session/an idle server is stopped after its idle timeout, never during a call") {
   constexpr Duration kIdle = 500ms;
   bool silent = false;
   McpFixture fixture([&](const OutgoingMessage& outgoing) -> std::optional<Reply> {
@@ -94,9 +91,9 @@ AE_TEST("mcp/session/an idle server is stopped after its idle timeout, and never
   fixture.script.loop.fire(kIdle);
   EXPECT_EQ(fixture.script.opened, 0);
   fixture.call(1);
-  EXPECT_NE(fixture.script.callbacks, nullptr) << "it is idle for a moment only";
+  EXPECT_NE(fixture.script.callbacks, nullptr) << "the idle timeout has not passed";
   fixture.script.loop.fire(kIdle);
-  EXPECT_EQ(fixture.script.callbacks, nullptr) << "it is closed";
+  EXPECT_EQ(fixture.script.callbacks, nullptr) << "the connection is closed";
   EXPECT_EQ(fixture.script.stops, 1);
   silent = true;
   fixture.call(2);
@@ -131,16 +128,16 @@ AE_TEST("mcp/session/an idle server is stopped after its idle timeout, and never
   EXPECT_EQ(fixture.script.stops, 4);
 }
 
-AE_TEST("mcp/session/errors that only the new era knows decide which it is") {
-  for (const auto& [data, old_way] : std::map<std::string, bool>{
+AE_TEST("mcp/session/modern error codes decide the revision") {
+  for (const auto& [data, is_legacy] : std::map<std::string, bool>{
            {R"({"supported":["2025-11-25"]})", true}, {R"({"supported":["2099-01-01"]})", false}}) {
     McpFixture fixture([&](const OutgoingMessage& outgoing) -> std::optional<Reply> {
       return outgoing.method == "server/discover" ? error(-32022, data, 400)
                                                   : legacy_server(outgoing);
     });
     fixture.call();
-    EXPECT_EQ(fixture.script.count("initialize"), old_way ? 1u : 0u);
-    EXPECT_EQ(fixture.only_outcome().error_code, old_way ? "" : "connect");
+    EXPECT_EQ(fixture.script.count("initialize"), is_legacy ? 1u : 0u);
+    EXPECT_EQ(fixture.only_outcome().error_code, is_legacy ? "" : "connect");
   }
   McpFixture fixture([](const OutgoingMessage& outgoing) -> std::optional<Reply> {
     return outgoing.method == "server/discover" ? error(-32021, "{}", 400)
@@ -151,23 +148,24 @@ AE_TEST("mcp/session/errors that only the new era knows decide which it is") {
   EXPECT_TRUE(fixture.only_outcome().definite);
 }
 
-AE_TEST("mcp/session/a server that refuses the revision which it offers is asked again, once") {
-  for (const bool relents : {true, false}) {
+AE_TEST("mcp/session/a server that rejects a revision it offers is retried once") {
+  for (const bool accepts_retry : {true, false}) {
     int probes = 0;
     McpFixture fixture([&](const OutgoingMessage& outgoing) -> std::optional<Reply> {
-      const bool refused = outgoing.method == "server/discover" && (++probes == 1 || !relents);
-      return refused ? error(-32022, R"({"supported":["2026-07-28"]})", 400)
+      const bool rejects =
+          outgoing.method == "server/discover" && (++probes == 1 || !accepts_retry);
+      return rejects ? error(-32022, R"({"supported":["2026-07-28"]})", 400)
                      : modern_server(outgoing);
     });
     fixture.script.stdio = false;
     fixture.call();
     EXPECT_EQ(probes, 2);
     EXPECT_EQ(fixture.script.count("initialize"), 0u);
-    EXPECT_EQ(fixture.only_outcome().error_code, relents ? "" : "connect");
+    EXPECT_EQ(fixture.only_outcome().error_code, accepts_retry ? "" : "connect");
   }
 }
 
-AE_TEST("mcp/session/over HTTP a tool with headers that no call can carry is none") {
+AE_TEST("mcp/session/over HTTP a tool with an invalid x-mcp-header is ignored") {
   const Value bad = json(
       R"({"name":"t","inputSchema":{"properties":{"a":{"type":"number","x-mcp-header":"A"}}}})");
   for (const bool stdio : {false, true}) {
@@ -182,7 +180,7 @@ AE_TEST("mcp/session/over HTTP a tool with headers that no call can carry is non
   }
 }
 
-AE_TEST("mcp/session/a revision that we do not speak is refused") {
+AE_TEST("mcp/session/an unsupported revision is rejected") {
   McpFixture fixture([](const OutgoingMessage& outgoing) -> std::optional<Reply> {
     if (outgoing.method == "initialize") return result(R"({"protocolVersion":"1999-01-01"})");
     return legacy_server(outgoing);
@@ -192,7 +190,7 @@ AE_TEST("mcp/session/a revision that we do not speak is refused") {
   EXPECT_EQ(fixture.script.count("tools/call"), 0u);
 }
 
-AE_TEST("mcp/session/tools come page by page, and a page that follows itself ends it") {
+AE_TEST("mcp/session/tools are listed by page, and a repeated cursor is an error") {
   McpFixture fixture([](const OutgoingMessage& outgoing) -> std::optional<Reply> {
     if (outgoing.method != "tools/list") return legacy_server(outgoing);
     const Value& cursor = outgoing.message["params"]["cursor"];
@@ -210,7 +208,7 @@ AE_TEST("mcp/session/tools come page by page, and a page that follows itself end
   EXPECT_EQ(round.only_outcome().error_code, "connect");
 }
 
-AE_TEST("mcp/call/it says who it is in _meta, beside the arguments") {
+AE_TEST("mcp/call/a call sends its keys in _meta, beside the arguments") {
   McpFixture fixture(legacy_server);
   fixture.call();
   const Value& params = fixture.script.last("tools/call").message["params"];
@@ -223,13 +221,13 @@ AE_TEST("mcp/call/it says who it is in _meta, beside the arguments") {
   EXPECT_EQ(meta.text("traceparent"), "00-trace");
 }
 
-AE_TEST("mcp/call/what would be sent is shown before, as it is sent then, and nobody is asked") {
+AE_TEST("mcp/call/preview() shows the call as it would be sent, without starting the server") {
   McpFixture fixture(modern_server);
   const Value definition = Value::object(
       {{"server", "shop"}, {"tool", "t"}, {"digest", pin_tool(kTool)->text("digest")}});
   auto tool = McpTool::make(definition, fixture.server);
   ASSERT_TRUE(tool) << tool.error().message;
-  const auto the_call = [] {
+  const auto make_call = [] {
     Call call;
     call.tool = "shop.t";
     call.args = Value::object({{"sum", 5}, {"who", "secret:TOKEN"}});
@@ -238,13 +236,13 @@ AE_TEST("mcp/call/what would be sent is shown before, as it is sent then, and no
     call.timeout = call.send_within = 20s;
     return call;
   };
-  const auto shown = (*tool)->preview(the_call());
+  const auto shown = (*tool)->preview(make_call());
   ASSERT_TRUE(shown) << shown.error().message;
   EXPECT_EQ(canonical(*shown),
             R"({"arguments":{"sum":5,"who":"secret:TOKEN"},"server":"shop","tool":"t"})");
   fixture.script.loop.run();
-  EXPECT_EQ(fixture.script.opened, 0) << "a person who looks starts no server";
-  Call real = the_call();
+  EXPECT_EQ(fixture.script.opened, 0) << "a preview starts no server";
+  Call real = make_call();
   Permit permit = testing::PermitForTests::make(real.invocation, 1);
   (*tool)->perform(std::move(permit), std::move(real),
                    [&](Outcome outcome) { fixture.outcomes.push_back(std::move(outcome)); });
@@ -252,10 +250,11 @@ AE_TEST("mcp/call/what would be sent is shown before, as it is sent then, and no
   EXPECT_EQ(fixture.only_outcome().kind, OutcomeKind::success);
   const Value& sent = fixture.script.last("tools/call").message["params"];
   EXPECT_EQ(sent["name"], (*shown)["tool"]);
-  EXPECT_EQ(sent["arguments"], (*shown)["arguments"]) << "an argument names no secret";
+  EXPECT_EQ(sent["arguments"], (*shown)["arguments"])
+      << "a secret reference in an argument is not resolved";
 }
 
-AE_TEST("mcp/call/a tool that says something else than what is pinned is not called") {
+AE_TEST("mcp/call/a tool that differs from its pinned digest is not called") {
   McpFixture fixture(legacy_server);
   fixture.call(1, "another");
   EXPECT_EQ(fixture.only_outcome().error_code, "tool_changed");
@@ -269,9 +268,7 @@ AE_TEST("mcp/call/a tool that says something else than what is pinned is not cal
   EXPECT_EQ(fixture.warnings.size(), 1u);
 }
 
-AE_TEST(
-    "mcp/call/when the server says that its tools have changed, they are looked at before the next "
-    "call") {
+AE_TEST("mcp/call/after tools/list_changed the tools are listed before the next call") {
   bool changed = false;
   McpFixture fixture([&](const OutgoingMessage& outgoing) -> std::optional<Reply> {
     if (outgoing.method != "tools/list" || !changed) return legacy_server(outgoing);
@@ -289,9 +286,7 @@ AE_TEST(
   EXPECT_EQ(fixture.script.count("tools/call"), 1u);
 }
 
-AE_TEST(
-    "mcp/call/a server that dies in the middle of it leaves it unknown; what had not gone out, "
-    "goes to the next one") {
+AE_TEST("mcp/call/a call is unknown if its server dies, the next call starts the server again") {
   bool dies = true;
   McpFixture fixture([&](const OutgoingMessage& outgoing) -> std::optional<Reply> {
     if (outgoing.method == "tools/call" && dies) return std::nullopt;
@@ -313,7 +308,7 @@ AE_TEST(
   EXPECT_EQ(fixture.script.count("tools/call"), 2u);
 }
 
-AE_TEST("mcp/call/what takes too long is told so, and is a timeout; what is given up is unknown") {
+AE_TEST("mcp/call/a timeout cancels the call at the server, an abandoned call is unknown") {
   McpFixture fixture([](const OutgoingMessage& outgoing) -> std::optional<Reply> {
     if (outgoing.method == "tools/call") return std::nullopt;
     return legacy_server(outgoing);
@@ -331,7 +326,7 @@ AE_TEST("mcp/call/what takes too long is told so, and is a timeout; what is give
   EXPECT_EQ(fixture.outcomes[1].error_code, "abandoned");
 }
 
-AE_TEST("mcp/call/one that is given up before it went out was never sent") {
+AE_TEST("mcp/call/a call abandoned before it was sent is not_sent") {
   McpFixture fixture([](const OutgoingMessage&) -> std::optional<Reply> { return std::nullopt; });
   fixture.call(1);
   fixture.server->abandon(InvocationId{"i"}, 1);
@@ -340,25 +335,24 @@ AE_TEST("mcp/call/one that is given up before it went out was never sent") {
   EXPECT_TRUE(fixture.only_outcome().definite);
 }
 
-AE_TEST("mcp/call/a server that is not ready in time has been sent nothing") {
+AE_TEST("mcp/call/a call to a server that is not ready in time is not_sent") {
   McpFixture fixture([](const OutgoingMessage&) -> std::optional<Reply> { return std::nullopt; });
   fixture.call(1);
   fixture.script.loop.fire(20s);
   EXPECT_EQ(fixture.only_outcome().error_code, "not_sent");
 }
 
-AE_TEST(
-    "mcp/call/a session that the server has forgotten is made anew, and the call is not counted") {
-  bool forgotten = false;
+AE_TEST("mcp/call/an expired session is replaced, and its call is not_sent") {
+  bool expired = false;
   McpFixture fixture([&](const OutgoingMessage& outgoing) -> std::optional<Reply> {
-    if (outgoing.method == "tools/call" && std::exchange(forgotten, false)) {
+    if (outgoing.method == "tools/call" && std::exchange(expired, false)) {
       return Reply{.kind = Kind::refused, .status = 404};
     }
     return legacy_server(outgoing);
   });
   fixture.script.stdio = false;
   fixture.call(1);
-  forgotten = true;
+  expired = true;
   fixture.call(2);
   ASSERT_EQ(fixture.outcomes.size(), 2u);
   EXPECT_EQ(fixture.outcomes[1].error_code, "not_sent");
@@ -376,7 +370,7 @@ AE_TEST(
   EXPECT_EQ(fresh.only_outcome().error_code, "http_404");
 }
 
-AE_TEST("mcp/call/progress of this call is passed on, and of no other") {
+AE_TEST("mcp/call/progress is forwarded for its own call only") {
   McpFixture fixture([](const OutgoingMessage& outgoing) -> std::optional<Reply> {
     if (outgoing.method == "tools/call") return std::nullopt;
     return legacy_server(outgoing);
@@ -397,7 +391,7 @@ AE_TEST("mcp/call/progress of this call is passed on, and of no other") {
   EXPECT_EQ(canonical(fixture.progress[0]), R"({"message":"half","progress":1})");
 }
 
-AE_TEST("mcp/call/what people answered goes along with what the server wants to have back") {
+AE_TEST("mcp/call/answers are sent with the request state of the server") {
   McpFixture fixture([](const OutgoingMessage& outgoing) { return modern_server(outgoing); });
   fixture.call(1);
   const Value first = fixture.script.last("tools/call").message["params"];
@@ -412,7 +406,7 @@ AE_TEST("mcp/call/what people answered goes along with what the server wants to 
   EXPECT_EQ(second["arguments"], first["arguments"]);
 }
 
-AE_TEST("mcp/call/a server that went back to the old era is not told answers") {
+AE_TEST("mcp/call/answers are not sent to a server that changed to a legacy revision") {
   McpFixture fixture(legacy_server);
   fixture.inputs = json(R"({"answers":{"k":{"action":"accept"}}})");
   fixture.call(2);
@@ -421,7 +415,7 @@ AE_TEST("mcp/call/a server that went back to the old era is not told answers") {
   EXPECT_EQ(fixture.script.count("tools/call"), 0u);
 }
 
-AE_TEST("mcp/session/a ping is answered, nobody is asked anything, and nothing else is on offer") {
+AE_TEST("mcp/session/a ping is answered, an elicitation declined, other requests are rejected") {
   McpFixture fixture(legacy_server);
   fixture.call(1);
   for (const char* method :
@@ -436,8 +430,7 @@ AE_TEST("mcp/session/a ping is answered, nobody is asked anything, and nothing e
   EXPECT_EQ(fixture.script.sent[n - 1].message["error"]["code"], Value(-32601));
 }
 
-AE_TEST(
-    "mcp/call/when its tool is closed, what was sent is unknown and what was not is withdrawn") {
+AE_TEST("mcp/call/closing the server ends an open call as abandoned") {
   McpFixture fixture([](const OutgoingMessage& outgoing) -> std::optional<Reply> {
     if (outgoing.method == "tools/call") return std::nullopt;
     return legacy_server(outgoing);

@@ -161,10 +161,9 @@ void Session::initialize() {
   modern_ = false;
   deps_.loop.cancel(probe_timer_);
   transport_->set_protocol_version({});
-  const Value params = Value::object(
-      {{"protocolVersion", kLegacy[0]},
-       {"capabilities", client_capabilities()},
-       {"clientInfo", Value::object({{"name", "aetheris"}, {"version", deps_.version}})}});
+  const Value params = Value::object({{"protocolVersion", kLegacy[0]},
+                                      {"capabilities", client_capabilities()},
+                                      {"clientInfo", client_info()}});
   send_request({.method = "initialize", .params = params},
                [weak = weak_from_this()](const Reply& reply) {
                  if (const auto self = weak.lock()) self->on_initialize_reply(reply);
@@ -202,10 +201,13 @@ void Session::finish_start(Status status) {
 
 // ---- requests to the server
 
+Value Session::client_info() const {
+  return Value::object({{"name", "aetheris"}, {"version", deps_.version}});
+}
+
 Value Session::client_meta() const {
   return Value::object({{"io.modelcontextprotocol/protocolVersion", kModern},
-                        {"io.modelcontextprotocol/clientInfo",
-                         Value::object({{"name", "aetheris"}, {"version", deps_.version}})},
+                        {"io.modelcontextprotocol/clientInfo", client_info()},
                         {"io.modelcontextprotocol/clientCapabilities", client_capabilities()}});
 }
 

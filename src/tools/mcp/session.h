@@ -121,6 +121,7 @@ class Session : public std::enable_shared_from_this<Session> {
                  async::Done<Result<ToolList>> done);
   void report_progress(std::int64_t id, const Value& what);
   void send_notification(std::string_view method, Value params);
+  Value client_info() const;
   Value client_meta() const;
 
   Dependencies deps_;

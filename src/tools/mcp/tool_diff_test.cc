@@ -10,9 +10,7 @@ using Lines = std::vector<std::string>;
 
 Value one(std::string_view tool) { return Value::array({*parse_json(tool)}); }
 
-AE_TEST(
-    "mcp/difference/each thing that differs is a line: its words, members of schemas, "
-    "annotations") {
+AE_TEST("mcp/tool_diff/each difference is one line: texts, schema members, annotations") {
   const Value before = *parse_json(R"([
     {"name":"gone","inputSchema":{}},
     {"name":"pay","description":"Pays.","annotations":{"readOnlyHint":true},
@@ -37,7 +35,7 @@ AE_TEST(
   EXPECT_EQ(diff_tools(now, now), Lines{});
 }
 
-AE_TEST("mcp/difference/what is long is shown where it differs, and says how much is not shown") {
+AE_TEST("mcp/tool_diff/long texts are shown around the difference, with the size of the rest") {
   const std::string same(5000, 'a');
   const auto tool = [](const std::string& words) {
     return Value::array({Value::object({{"name", "t"}, {"description", words}})});
@@ -56,7 +54,7 @@ AE_TEST("mcp/difference/what is long is shown where it differs, and says how muc
   }
 }
 
-AE_TEST("mcp/difference/it is harmless on a terminal, whatever a server says") {
+AE_TEST("mcp/tool_diff/control characters from a server are escaped") {
   const Lines lines = diff_tools(
       one(R"({"name":"t","description":"a","annotations":{}})"),
       one(R"({"name":"t","description":"\u001b[2J\na","annotations":{"\u001b]0;x":1}})"));
@@ -67,7 +65,7 @@ AE_TEST("mcp/difference/it is harmless on a terminal, whatever a server says") {
   }
 }
 
-AE_TEST("mcp/difference/so many lines and no more") {
+AE_TEST("mcp/tool_diff/the number of lines is limited") {
   std::vector<Member> many;
   many.reserve(kDifferencesMax + 5);
   for (std::size_t i = 0; i < kDifferencesMax + 5; ++i)

@@ -60,12 +60,11 @@ struct StdioFixture {
   }
 };
 
-std::string answer_to(std::int64_t id) {
+std::string response_to(std::int64_t id) {
   return canonical(make_response(Value(id), Value::object({})));
 }
 
-AE_TEST(
-    "mcp/stdio/a line that is no message ends the one call that is open, and says what it was") {
+AE_TEST("mcp/stdio/an invalid line ends the only open call and is shown") {
   for (const char* line : {"{it broke", "{", "[7", R"({"id":"7","result":1})"}) {
     StdioFixture server;
     server.call(7);
@@ -76,17 +75,17 @@ AE_TEST(
     EXPECT_NE(why.find("[secret TOKEN]"), why.npos) << why;
     EXPECT_EQ(why.find("canary"), why.npos) << why;
     server.call(8);
-    server.print_line(answer_to(8));
-    EXPECT_EQ(server.kind(8), "result") << "the server goes on";
+    server.print_line(response_to(8));
+    EXPECT_EQ(server.kind(8), "result") << "the server stays connected";
   }
 }
 
-AE_TEST("mcp/stdio/banners, log lines and empty lines are passed over") {
+AE_TEST("mcp/stdio/banners, log lines and empty lines are skipped") {
   StdioFixture server;
   server.print_line("a banner");
   server.send(1, "initialize", "");
   server.print_line("another banner");
-  server.print_line(answer_to(1));
+  server.print_line(response_to(1));
   EXPECT_EQ(server.kind(1), "result");
   server.call(2);
   server.print_line("");
@@ -95,11 +94,11 @@ AE_TEST("mcp/stdio/banners, log lines and empty lines are passed over") {
   server.print_line("7");
   server.print_line(R"({"jsonrpc":"2.0","method":"notifications/of-its-own"})");
   EXPECT_EQ(server.kind(2), "open");
-  server.print_line(answer_to(2));
+  server.print_line(response_to(2));
   EXPECT_EQ(server.kind(2), "result");
 }
 
-AE_TEST("mcp/stdio/a broken answer with an id ends that request, and no other") {
+AE_TEST("mcp/stdio/an invalid response with an id ends only that request") {
   StdioFixture server;
   server.send(1, "tools/list", "");
   server.call(2);
@@ -109,11 +108,11 @@ AE_TEST("mcp/stdio/a broken answer with an id ends that request, and no other") 
   server.print_line(R"([{"jsonrpc":"2.0","id":1}])");
   EXPECT_EQ(server.kind(1), "unreadable");
   EXPECT_EQ(server.kind(3), "open");
-  server.print_line(answer_to(3));
+  server.print_line(response_to(3));
   EXPECT_EQ(server.kind(3), "result");
 }
 
-AE_TEST("mcp/stdio/of several calls those end that no other line can answer") {
+AE_TEST("mcp/stdio/an invalid line ends the call whose response it must have been") {
   StdioFixture server;
   server.call(1);
   server.call(2);
@@ -121,10 +120,10 @@ AE_TEST("mcp/stdio/of several calls those end that no other line can answer") {
   server.print_line("{no message");
   EXPECT_EQ(server.kind(1) + server.kind(2) + server.kind(3), "openopenopen");
   server.call(4);
-  server.print_line(answer_to(1));
+  server.print_line(response_to(1));
   EXPECT_EQ(server.kind(2), "open");
-  server.print_line(answer_to(3));
-  EXPECT_EQ(server.kind(2), "unreadable") << "the line was its answer";
+  server.print_line(response_to(3));
+  EXPECT_EQ(server.kind(2), "unreadable") << "the line was its response";
   EXPECT_EQ(server.kind(4), "open") << "it was sent after the line";
   server.print_line("{no message");
   EXPECT_EQ(server.kind(4), "unreadable");
@@ -132,12 +131,12 @@ AE_TEST("mcp/stdio/of several calls those end that no other line can answer") {
   server.call(6);
   server.print_line("{no message");
   server.transport.cancel_request(5);
-  EXPECT_EQ(server.kind(6), "open") << "the line may have been the answer of the other";
+  EXPECT_EQ(server.kind(6), "open") << "the line may have been the response to the other";
   server.print_line("{no message");
   EXPECT_EQ(server.kind(6), "unreadable");
 }
 
-Reply over_http(testing::RawHttpServer::Script script) {
+Reply send_over_http(testing::RawHttpServer::Script script) {
   net::AsioLoop loop;
   net::HttpClient client{loop};
   NoSecrets secrets;
@@ -154,18 +153,18 @@ Reply over_http(testing::RawHttpServer::Script script) {
   return reply.value_or(Reply{});
 }
 
-AE_TEST("mcp/http/a body that is no message ends the call, and says what it was") {
-  const Reply reply = over_http(
+AE_TEST("mcp/http/an invalid response body ends the call and is shown") {
+  const Reply reply = send_over_http(
       testing::RawHttpServer::always(testing::raw_response(200, "<html>", "application/json")));
   EXPECT_EQ(reply.kind, Kind::unreadable);
   EXPECT_NE(reply.text.find("<html>"), std::string::npos) << reply.text;
-  const Reply empty =
-      over_http(testing::RawHttpServer::always(testing::raw_response(200, "", "application/json")));
-  EXPECT_EQ(empty.kind, Kind::lost) << "that is no answer at all";
+  const Reply empty = send_over_http(
+      testing::RawHttpServer::always(testing::raw_response(200, "", "application/json")));
+  EXPECT_EQ(empty.kind, Kind::lost) << "an empty body is not a response";
 }
 
-AE_TEST("mcp/http/an event that is no message ends the call, although its stream stays open") {
-  const Reply reply = over_http([](testing::RawHttpServer::Conversation& c) {
+AE_TEST("mcp/http/an invalid event ends the call, even if its stream stays open") {
+  const Reply reply = send_over_http([](testing::RawHttpServer::Conversation& c) {
     c.read_request();
     c.send(
         "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n"
@@ -176,17 +175,17 @@ AE_TEST("mcp/http/an event that is no message ends the call, although its stream
   EXPECT_NE(reply.text.find("{broken"), std::string::npos) << reply.text;
 }
 
-AE_TEST("mcp/call/an answer that cannot be read leaves what the tool did unknown, and names it") {
+AE_TEST("mcp/call/an unreadable response is an unknown outcome with the name of the tool") {
   McpFixture fixture([](const OutgoingMessage& outgoing) -> std::optional<Reply> {
     if (outgoing.method == "tools/call")
-      return Reply{.kind = Kind::unreadable, .text = "it is no JSON"};
+      return Reply{.kind = Kind::unreadable, .text = "invalid JSON"};
     return modern_server(outgoing);
   });
   fixture.call();
   EXPECT_EQ(fixture.only_outcome().kind, OutcomeKind::unknown);
   EXPECT_FALSE(fixture.only_outcome().definite);
   EXPECT_EQ(fixture.only_outcome().error_code, "rpc_error");
-  EXPECT_EQ(fixture.only_outcome().error_message, "s.t: it is no JSON");
+  EXPECT_EQ(fixture.only_outcome().error_message, "s.t: invalid JSON");
 }
 
 }  // namespace

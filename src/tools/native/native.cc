@@ -1,9 +1,7 @@
-// NativeTool, and the built-in functions.
 #include "tools/native/native.h"
 
 #include <algorithm>
 #include <chrono>
-#include <condition_variable>
 #include <exception>
 #include <map>
 #include <mutex>
@@ -16,8 +14,7 @@
 namespace ae::tools {
 namespace {
 
-constexpr std::size_t kFillMax = 64u << 20;  // largest text of `fill`
-constexpr std::size_t kMessageMax = 4096;    // bytes of a function's error message
+constexpr std::size_t kMessageMax = 4096;  // bytes of a function's error message
 
 using Key = std::pair<InvocationId, std::uint32_t>;
 
@@ -98,53 +95,6 @@ Outcome run(const NativeFunction& function, const Call& call, RunContext& contex
   }
 }
 
-NativeFailure failure_from_args(const Value& args, bool unknown) {
-  return {.code = std::string(args.text("code", "native_error")),
-          .message = std::string(args.text("message", "as the arguments asked")),
-          .retryable = args["retryable"] == Value(true),
-          .unknown = unknown};
-}
-
-std::expected<Value, NativeFailure> fill(const Call& call, RunContext&) {
-  const Value& bytes = call.args["bytes"];
-  if (!bytes.is_integer() || bytes.as_int() < 0 ||
-      bytes.as_int() > static_cast<std::int64_t>(kFillMax)) {
-    return std::unexpected(
-        NativeFailure{.code = "request_invalid", .message = "fill: bytes must be 0 to 67108864"});
-  }
-  return Value::object({{"text", std::string(static_cast<std::size_t>(bytes.as_int()), 'x')}});
-}
-
-constexpr std::int64_t kNapMax = 24 * 3600 * 1000;  // ms
-
-std::expected<Value, NativeFailure> nap(const Call& call, RunContext& context) {
-  const auto number = [&](std::string_view key, std::int64_t otherwise) {
-    const Value& n = call.args[key];
-    return n.is_null() ? otherwise : n.is_integer() ? n.as_int() : -1;
-  };
-  const std::int64_t most = number("ms", -1), every = number("report_ms", kNapMax);
-  if (most < 0 || most > kNapMax || every < 1 || every > kNapMax) {
-    return std::unexpected(NativeFailure{
-        .code = "request_invalid", .message = "nap: ms must be 0 to 86400000, report_ms from 1"});
-  }
-  // A deaf function gets a token that is never stopped.
-  const std::stop_token stop =
-      call.args["deaf"] == Value(true) ? std::stop_token() : context.stop();
-  std::mutex mutex;
-  std::condition_variable_any wake;
-  std::unique_lock lock(mutex);
-  for (std::int64_t slept = 0; slept < most;) {
-    const std::int64_t next = std::min(every, most - slept);
-    wake.wait_for(lock, stop, std::chrono::milliseconds(next), [] { return false; });
-    if (stop.stop_requested()) {
-      return std::unexpected(NativeFailure{.code = "cut_off", .message = "woken up"});
-    }
-    slept += next;
-    context.progress(Value::object({{"done_ms", slept}}));
-  }
-  return Value::object({{"slept_ms", most}});
-}
-
 // For a function that runs on the loop: its reports could not be delivered before it returns.
 class InlineRunContext final : public RunContext {
  public:
@@ -181,7 +131,7 @@ struct NativeTool::Run final : RunContext, std::enable_shared_from_this<Run> {
   // Guarded by loop_handle->mutex.
   enum class Stage { waiting, running, returned, withdrawn } stage = Stage::waiting;
   Permit permit;
-  Duration send_by{}, started_at{}, last_heard_at{};
+  Duration send_by{}, started_at{}, last_report_at{};
   std::optional<Value> report;    // the latest one
   bool is_report_posted = false;  // a task to deliver it is posted
 };
@@ -235,7 +185,7 @@ void NativeTool::Run::work() {
   {
     const std::scoped_lock lock(loop_handle->mutex);
     if (loop_handle->clock == nullptr || stage != Stage::waiting) return;
-    started_at = last_heard_at = loop_handle->clock->since_start();
+    started_at = last_report_at = loop_handle->clock->since_start();
     if (started_at >= send_by) return;  // the loop is about to withdraw it
     stage = Stage::running;
     std::move(permit).consume(call.invocation, call.try_no);
@@ -254,7 +204,7 @@ void NativeTool::Run::progress(Value value) {
   const bool fits = !canonical_exceeds(value, kProgressMax);
   const std::scoped_lock lock(loop_handle->mutex);
   if (loop_handle->loop == nullptr) return;
-  last_heard_at = loop_handle->clock->since_start();
+  last_report_at = loop_handle->clock->since_start();
   if (!fits) return;
   report = std::move(value);
   if (std::exchange(is_report_posted, true)) return;
@@ -337,8 +287,8 @@ void NativeTool::State::check_deadline(const Key& key) {
   }
   if (heartbeat.count() > 0) {
     // If this check is late, the process may have been suspended, and the function with it.
-    if (now - flight.due_at >= heartbeat) run.last_heard_at = now;
-    const Duration silent = now - run.last_heard_at;
+    if (now - flight.due_at >= heartbeat) run.last_report_at = now;
+    const Duration silent = now - run.last_report_at;
     if (silent >= heartbeat) {
       lock.unlock();
       return end_early(flight,
@@ -451,23 +401,10 @@ void NativeTool::abandon(const InvocationId& invocation, std::uint32_t try_no) {
   if (!has_started) state_->in_flight_calls.erase(found);
 }
 
-std::map<std::string, NativeFunctionEntry, std::less<>> built_in_functions() {
-  const auto runs_inline = [](NativeFunction function) {
-    return NativeFunctionEntry{.function = std::move(function), .runs_inline = true};
-  };
-  std::map<std::string, NativeFunctionEntry, std::less<>> functions;
-  functions["echo"] = runs_inline([](const Call& call, RunContext&) { return call.args; });
-  functions["fill"] = runs_inline(fill);
-  functions["fail"] =
-      runs_inline([](const Call& call, RunContext&) -> std::expected<Value, NativeFailure> {
-        return std::unexpected(failure_from_args(call.args, false));
-      });
-  functions["doubt"] =
-      runs_inline([](const Call& call, RunContext&) -> std::expected<Value, NativeFailure> {
-        return std::unexpected(failure_from_args(call.args, true));
-      });
-  functions["nap"] = NativeFunctionEntry{.function = nap};
-  return functions;
+NativeFunctions built_in_functions() {
+  return {
+      {"echo",
+       {.function = [](const Call& call, RunContext&) { return call.args; }, .runs_inline = true}}};
 }
 
 }  // namespace ae::tools

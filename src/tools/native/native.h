@@ -86,13 +86,9 @@ class NativeTool final : public Tool {
   std::shared_ptr<State> state_;
 };
 
-// The functions that every runtime provides, by name:
-//   echo   returns its arguments
-//   fill   {bytes} returns {text} of that many bytes, for benchmarks and limits
-//   fail   {code?, message?, retryable?} a definite failure
-//   doubt  {code?, message?, retryable?} an unknown outcome
-//   nap    {ms, report_ms?, deaf?} sleeps and reports {done_ms} every report_ms; wakes up when the
-//          call is cut off, unless it is deaf. For testing deadlines and progress
-std::map<std::string, NativeFunctionEntry, std::less<>> built_in_functions();
+using NativeFunctions = std::map<std::string, NativeFunctionEntry, std::less<>>;  // by name
+
+// The functions of every program: `echo` returns its arguments.
+NativeFunctions built_in_functions();
 
 }  // namespace ae::tools

@@ -4,6 +4,7 @@
 #include <stdexcept>
 
 #include "json/json.h"
+#include "testing/native_functions.h"
 #include "testing/permit.h"
 #include "testing/test.h"
 
@@ -48,40 +49,40 @@ struct NativeFixture {
       outcome = std::move(o);
     });
   }
-  Outcome answer(NativeFunction function, Value args = {}) {
+  Outcome run(NativeFunction function, Value args = {}) {
     NativeTool tool(loop, clock, std::move(function));
     perform(tool, make_call(std::move(args)));
-    EXPECT_FALSE(outcome.has_value()) << "answered inside perform";
+    EXPECT_FALSE(outcome.has_value()) << "completed inside perform";
     loop.run();
     return outcome.value_or(Outcome{});
   }
-  Outcome answer(const NativeFunctionEntry& native, Value args = {}) {
+  Outcome run(const NativeFunctionEntry& native, Value args = {}) {
     EXPECT_TRUE(native.runs_inline);
-    return answer(native.function, std::move(args));
+    return run(native.function, std::move(args));
   }
 };
 
-AE_TEST("native/a value is success") {
-  const Outcome o = NativeFixture().answer(built_in_functions()["echo"], Value::object({{"a", 1}}));
+AE_TEST("native/a returned value is a success") {
+  const Outcome o = NativeFixture().run(built_in_functions()["echo"], Value::object({{"a", 1}}));
   EXPECT_EQ(o.kind, OutcomeKind::success);
   EXPECT_EQ(canonical(o.result), R"({"a":1})");
 }
 
-AE_TEST("native/a failure is definite, unless the function says unknown") {
+AE_TEST("native/a failure is definite, unless the function reports unknown") {
   const Value args = Value::object({{"code", "sold_out"}, {"retryable", true}});
-  const Outcome failed = NativeFixture().answer(built_in_functions()["fail"], args);
+  const Outcome failed = NativeFixture().run(testing::native_functions()["fail"], args);
   EXPECT_EQ(failed.kind, OutcomeKind::failure);
   EXPECT_TRUE(failed.definite);
   EXPECT_TRUE(failed.retryable);
   EXPECT_EQ(failed.error_code, "sold_out");
-  const Outcome doubt = NativeFixture().answer(built_in_functions()["doubt"], args);
+  const Outcome doubt = NativeFixture().run(testing::native_functions()["doubt"], args);
   EXPECT_EQ(doubt.kind, OutcomeKind::unknown);
   EXPECT_FALSE(doubt.definite);
 }
 
-AE_TEST("native/what is thrown is unknown") {
+AE_TEST("native/an exception gives an unknown outcome") {
   const Outcome o =
-      NativeFixture().answer([](const Call&, RunContext&) -> std::expected<Value, NativeFailure> {
+      NativeFixture().run([](const Call&, RunContext&) -> std::expected<Value, NativeFailure> {
         throw std::runtime_error("oh");
       });
   EXPECT_EQ(o.kind, OutcomeKind::unknown);
@@ -89,12 +90,12 @@ AE_TEST("native/what is thrown is unknown") {
   EXPECT_EQ(o.error_message, "the function threw: oh");
   EXPECT_EQ(
       NativeFixture()
-          .answer([](const Call&, RunContext&) -> std::expected<Value, NativeFailure> { throw 1; })
+          .run([](const Call&, RunContext&) -> std::expected<Value, NativeFailure> { throw 1; })
           .kind,
       OutcomeKind::unknown);
 }
 
-AE_TEST("native/a call abandoned before its turn never begins") {
+AE_TEST("native/a call abandoned before its start never runs") {
   NativeFixture w;
   int runs = 0;
   NativeTool tool(w.loop, w.clock, [&](const Call&, RunContext&) { return Value(++runs); });
@@ -108,7 +109,7 @@ AE_TEST("native/a call abandoned before its turn never begins") {
   EXPECT_TRUE(w.outcome->definite);
 }
 
-AE_TEST("native/a call that comes too late never begins") {
+AE_TEST("native/a call after send_within never runs") {
   NativeFixture w;
   int runs = 0;
   NativeTool tool(w.loop, w.clock, [&](const Call&, RunContext&) { return Value(++runs); });
@@ -119,7 +120,7 @@ AE_TEST("native/a call that comes too late never begins") {
   EXPECT_EQ(w.outcome->error_code, "not_sent");
 }
 
-AE_TEST("native/a call whose tool is gone answers that it was not sent") {
+AE_TEST("native/a call whose tool is destroyed is not sent") {
   NativeFixture w;
   {
     NativeTool tool(w.loop, w.clock, built_in_functions()["echo"].function);
@@ -129,9 +130,9 @@ AE_TEST("native/a call whose tool is gone answers that it was not sent") {
   EXPECT_EQ(w.outcome->error_code, "not_sent");
 }
 
-AE_TEST("native/a result beyond the limit is a success with a refused output") {
+AE_TEST("native/a result over the limit is a success with an invalid output") {
   const Outcome o =
-      NativeFixture().answer(built_in_functions()["fill"], Value::object({{"bytes", 2 << 20}}));
+      NativeFixture().run(testing::native_functions()["fill"], Value::object({{"bytes", 2 << 20}}));
   EXPECT_EQ(o.kind, OutcomeKind::success);
   ASSERT_TRUE(o.invalid.has_value());
   EXPECT_TRUE(o.result.is_null());

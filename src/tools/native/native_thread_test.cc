@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "json/json.h"
+#include "testing/native_functions.h"
 #include "testing/permit.h"
 #include "testing/test.h"
 #include "testing/test_loop.h"
@@ -78,10 +79,10 @@ struct NativeFixture {
     };
     auto permit = testing::PermitForTests::make(call.invocation, call.try_no);
     tool->perform(std::move(permit), std::move(call), [&mine](Outcome o) {
-      EXPECT_FALSE(mine.answer.has_value()) << "answered twice";
+      EXPECT_FALSE(mine.answer.has_value()) << "completed twice";
       mine.answer = std::move(o);
     });
-    EXPECT_FALSE(mine.answer.has_value()) << "answered inside perform";
+    EXPECT_FALSE(mine.answer.has_value()) << "completed inside perform";
     return mine;
   }
   void wait_until_inside(int calls) {
@@ -102,7 +103,7 @@ struct NativeFixture {
   std::optional<NativeTool> tool;
 };
 
-AE_TEST("native/a function has a thread of its own, and its answer comes to the loop") {
+AE_TEST("native/a function runs on its own thread and completes on the loop") {
   NativeFixture w;
   std::thread::id where;
   w.make([&](const Call& call, RunContext&) -> Answer {
@@ -118,7 +119,7 @@ AE_TEST("native/a function has a thread of its own, and its answer comes to the 
   EXPECT_NE(where, std::this_thread::get_id());
 }
 
-AE_TEST("native/one that does not return ends at its deadline, others go on, and it is late then") {
+AE_TEST("native/a function that does not return times out, and its late result is reported") {
   NativeFixture w;
   w.make([&](const Call& call, RunContext&) -> Answer {
     if (call.args.is_null()) w.barrier.wait();
@@ -129,7 +130,8 @@ AE_TEST("native/one that does not return ends at its deadline, others go on, and
   w.advance(9990ms);
   EXPECT_FALSE(stuck.answer.has_value());
   CallRecord& other = w.perform("another0another0", Value(1));
-  EXPECT_TRUE(w.loop.run_until([&] { return other.answer.has_value(); })) << "it is held up";
+  EXPECT_TRUE(w.loop.run_until([&] { return other.answer.has_value(); }))
+      << "the other call is blocked";
   w.advance(10ms);
   ASSERT_TRUE(stuck.answer.has_value()) << "not cut off at its deadline";
   EXPECT_EQ(stuck.answer->kind, OutcomeKind::timeout);
@@ -142,7 +144,7 @@ AE_TEST("native/one that does not return ends at its deadline, others go on, and
   EXPECT_EQ(stuck.late->result, Value("done"));
 }
 
-AE_TEST("native/when functions keep all threads, a call that waits is withdrawn and never runs") {
+AE_TEST("native/if all threads are busy, a waiting call is not sent and never runs") {
   NativeFixture w({.threads = 2, .waiting = 2});
   std::atomic<int> runs = 0;
   w.make([&](const Call&, RunContext&) -> Answer {
@@ -163,7 +165,7 @@ AE_TEST("native/when functions keep all threads, a call that waits is withdrawn 
   w.perform("fourth");
   CallRecord& fifth = w.perform("fifth");
   w.loop.run_ready();
-  ASSERT_TRUE(fifth.answer.has_value()) << "what waits is bounded";
+  ASSERT_TRUE(fifth.answer.has_value()) << "the queue is bounded";
   EXPECT_EQ(fifth.answer->error_code, "not_sent");
   w.barrier.release();
   // The fourth runs when a thread is free again; withdrawn calls never run.
@@ -172,7 +174,7 @@ AE_TEST("native/when functions keep all threads, a call that waits is withdrawn 
   EXPECT_EQ(runs.load(), 3);
 }
 
-AE_TEST("native/an abandoned call that runs is unknown, and its function is told to stop") {
+AE_TEST("native/an abandoned running call is unknown, and its function gets a stop request") {
   NativeFixture w;
   std::atomic<bool> stop_seen = false;
   w.make([&](const Call&, RunContext& context) -> Answer {
@@ -184,17 +186,17 @@ AE_TEST("native/an abandoned call that runs is unknown, and its function is told
   w.wait_until_inside(1);
   w.tool->abandon(InvocationId("0123456789abcdef"), 1);
   w.tool->abandon(InvocationId("0123456789abcdef"), 1);
-  EXPECT_FALSE(call.answer.has_value()) << "answered inside abandon";
+  EXPECT_FALSE(call.answer.has_value()) << "completed inside abandon";
   w.loop.run_ready();
   ASSERT_TRUE(call.answer.has_value());
   EXPECT_EQ(call.answer->kind, OutcomeKind::unknown);
   w.barrier.release();
   ASSERT_TRUE(w.loop.run_until([&] { return call.late.has_value(); }));
   EXPECT_TRUE(stop_seen.load());
-  EXPECT_TRUE(call.late->definite) << "it says that nothing happened, late";
+  EXPECT_TRUE(call.late->definite) << "the late result is a definite failure";
 }
 
-AE_TEST("native/an abandoned call that waits for a thread was not sent") {
+AE_TEST("native/an abandoned call that waits for a thread is not sent") {
   NativeFixture w({.threads = 1, .waiting = 8});
   w.make([&](const Call&, RunContext&) -> Answer {
     w.barrier.wait();
@@ -212,11 +214,11 @@ AE_TEST("native/an abandoned call that waits for a thread was not sent") {
   EXPECT_EQ(w.barrier.inside.load(), 1);
 }
 
-AE_TEST("native/a tool and a pool that go wait for no function, which touches neither any more") {
+AE_TEST("native/destroying tool and pool does not wait for running functions") {
   NativeFixture w;
   w.make([&](const Call&, RunContext& context) -> Answer {
     w.barrier.wait();
-    context.progress(Value("to nobody"));
+    context.progress(Value("dropped"));
     return Value();
   });
   CallRecord& call = w.perform();
@@ -226,8 +228,7 @@ AE_TEST("native/a tool and a pool that go wait for no function, which touches ne
   w.loop.run_ready();
   ASSERT_TRUE(call.answer.has_value());
   EXPECT_EQ(call.answer->kind, OutcomeKind::unknown);
-  EXPECT_EQ(NativeThreadPool::abandoned_threads(), 1u)
-      << "the process knows that it must not end as usual";
+  EXPECT_EQ(NativeThreadPool::abandoned_threads(), 1u) << "the process must not exit normally";
   w.barrier.release();
   while (NativeThreadPool::abandoned_threads() > 0) std::this_thread::yield();
   w.loop.run_ready();
@@ -235,7 +236,7 @@ AE_TEST("native/a tool and a pool that go wait for no function, which touches ne
   EXPECT_TRUE(call.reports.empty());
 }
 
-AE_TEST("native/silence for longer than the heartbeat is a timeout, a report puts it off") {
+AE_TEST("native/a missing heartbeat is a timeout, a report resets it") {
   NativeFixture w;
   std::atomic<int> level = 0;
   w.make(
@@ -272,10 +273,10 @@ AE_TEST("native/silence for longer than the heartbeat is a timeout, a report put
   level = 4;
   level.notify_all();
   ASSERT_TRUE(w.loop.run_until([&] { return call.late.has_value(); }));
-  EXPECT_EQ(call.reports.size(), 3u) << "what it reports later reaches nobody";
+  EXPECT_EQ(call.reports.size(), 3u) << "later reports are dropped";
 }
 
-AE_TEST("native/who was stopped for a while and looks late accuses nobody of silence") {
+AE_TEST("native/time during which the process was stopped does not count for the heartbeat") {
   NativeFixture w;
   w.make(
       [&](const Call&, RunContext&) -> Answer {
@@ -287,13 +288,13 @@ AE_TEST("native/who was stopped for a while and looks late accuses nobody of sil
   w.wait_until_inside(1);
   w.advance(500ms);
   w.advance(8s, 8s);
-  EXPECT_FALSE(call.answer.has_value()) << "the function was stopped with us";
+  EXPECT_FALSE(call.answer.has_value()) << "the function was stopped too";
   w.advance(1s);
   ASSERT_TRUE(call.answer.has_value());
   EXPECT_EQ(call.answer->kind, OutcomeKind::timeout);
 }
 
-AE_TEST("native/a report beyond the limit is a sign of life and is not kept") {
+AE_TEST("native/a report over the limit counts as a heartbeat and is dropped") {
   NativeFixture w;
   w.make([&](const Call&, RunContext& context) -> Answer {
     context.progress(Value(std::string(kProgressMax - 2, 'x')));
@@ -333,7 +334,7 @@ class HeldLoop final : public async::Loop {
   std::deque<async::Task> held_;  // guarded by mutex_
 };
 
-AE_TEST("native/a function that returned in time succeeded, however late its answer is heard") {
+AE_TEST("native/a function that returned in time succeeds, even if the loop handles it late") {
   NativeFixture w;
   HeldLoop slow(w.loop);
   w.tool.emplace(
@@ -351,12 +352,12 @@ AE_TEST("native/a function that returned in time succeeded, however late its ans
   EXPECT_FALSE(call.late.has_value());
 }
 
-AE_TEST("native/a nap wakes up when it is cut off, and says so for sure") {
+AE_TEST("native/the function nap returns at its stop request with a definite failure") {
   NativeFixture w;
   w.make([&](const Call& call, RunContext& context) -> Answer {
     w.barrier.inside++;
     w.loop.post([] {});
-    return built_in_functions().at("nap").function(call, context);
+    return testing::native_functions().at("nap").function(call, context);
   });
   CallRecord& call = w.perform("0123456789abcdef", Value::object({{"ms", 3'600'000}}));
   w.wait_until_inside(1);

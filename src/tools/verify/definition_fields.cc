@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "json/json.h"
+#include "log/field_names.h"
 
 namespace ae::tools {
 namespace {
@@ -25,7 +26,7 @@ Status check_roots(const ExprRoots& roots, std::string_view key, std::string_vie
 
 Status check_known_keys(const Value& definition, std::initializer_list<std::string_view> keys) {
   for (const auto& [key, value] : definition.members()) {
-    if (key == "kind") continue;
+    if (key == field::kind) continue;
     if (std::ranges::find(keys, key) == keys.end()) return bad(key, "no such key here");
   }
   return {};

@@ -16,6 +16,7 @@
 
 #include "base/hash.h"
 #include "base/time.h"
+#include "log/field_names.h"
 #include "tools/verify/compare.h"
 #include "tools/verify/definition_fields.h"
 #include "tools/verify/local_verifiers.h"
@@ -157,7 +158,7 @@ class FileVerifier final : public Verifier {
     const std::string why = path ? std::string() : path.error().message;
     deps_.reader.read(
         [change = std::move(change), at, why, by = by_, scope = scope_, same]() {
-          return compare(change, "version",
+          return compare(change, field::version,
                          why.empty() ? read_file_state(at, scope, by) : failed_observation(why),
                          same);
         },
@@ -203,10 +204,10 @@ Result<PathScope> scope_of(const Value& definition, const Template& path,
 
 Result<std::unique_ptr<Verifier>> make_file_verifier(const Value& definition,
                                                      VerifierDependencies deps) {
-  AE_TRY(check_known_keys(definition, {"path", "by", "below"}));
+  AE_TRY(check_known_keys(definition, {"path", field::by, "below"}));
   AE_TRY(text_of(definition, "path"));
   AE_ASSIGN(Template path, template_of(definition, "path", "change"));
-  const std::string_view by = definition.text("by", "sha256");
+  const std::string_view by = definition.text(field::by, "sha256");
   if (by != "sha256" && by != "size" && by != "mtime") {
     return fail(Code::plan_invalid, "by: sha256, size or mtime");
   }

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "log/field_names.h"
 #include "tools/verify/compare.h"
 #include "tools/verify/definition_fields.h"
 #include "tools/verify/verify.h"
@@ -20,7 +21,7 @@ class HttpVerifier final : public Verifier {
     std::function<Result<std::string>(const Value& change)> url;
     // Evaluates a 2xx response.
     std::function<Observation(const net::HttpResult& answer)> observe;
-    std::string_view recorded = "version";  // the member of `change` to compare
+    std::string_view recorded = field::version;  // the member of `change` to compare
     SameFn same = same_text;
     Headers headers;
     net::HttpHeaders default_headers;  // sent unless `headers` sets them

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "json/json.h"
+#include "log/field_names.h"
 #include "net/outbound.h"
 #include "tools/verify/http_verifier.h"
 #include "tools/verify/local_verifiers.h"
@@ -16,6 +17,8 @@ using Options = HttpVerifier::Options;
 using ObserveFn = std::function<Observation(const net::HttpResult& answer)>;
 
 constexpr std::string_view kGithub = "https://api.github.com";
+// The member of an issue or a pull request, and the word of `by` that selects it.
+constexpr std::string_view kState = "state";
 
 Observation value(std::string text) { return {.unreachable = {}, .value = std::move(text)}; }
 
@@ -35,7 +38,7 @@ ObserveFn body(std::function<Observation(const Value& body)> read) {
 }
 
 Observation field_of(const Template& field, const Value& body) {
-  const auto found = field.eval(SingleRootScope("result", body));
+  const auto found = field.eval(SingleRootScope(field::result, body));
   if (!found) return failed_observation(found.error().message);
   if (found->is_null()) return failed_observation("the answer has no such field");
   return value(found->is_string() ? found->as_string() : canonical(*found));
@@ -48,17 +51,17 @@ Status read_common(const Value& definition, bool is_host_literal, Options& optio
 }
 
 Result<Options> http(const Value& definition) {
-  const std::string_view kind = definition.text("kind");
+  const std::string_view kind = definition.text(field::kind);
   Options options;
   if (kind == "http_json") {
     AE_TRY(check_known_keys(definition, {"url", "field", "headers", "timeout", "allow"}));
-    AE_ASSIGN(Template field, template_of(definition, "field", "result"));
+    AE_ASSIGN(Template field, template_of(definition, "field", field::result));
     options.observe = body([field](const Value& body) { return field_of(field, body); });
   } else {
     AE_TRY(check_known_keys(definition, {"url", "headers", "timeout", "allow"}));
     const bool etag = kind == "http_etag";
     options.observe = header(etag ? "ETag" : "Last-Modified");
-    options.recorded = etag ? "etag" : "version";
+    options.recorded = etag ? field::etag : field::version;
     options.same = etag ? same_etag : same_time;
     options.body = false;
   }
@@ -129,12 +132,12 @@ std::string state_of(const Value& body, std::string_view what) {
     return body["prerelease"] == Value(true) ? "prerelease" : "published";
   }
   if (body["merged"] == Value(true)) return "merged";
-  return std::string(body.text("state"));
+  return std::string(body.text(kState));
 }
 
 Result<Options> github(const Value& definition) {
-  AE_TRY(check_known_keys(definition,
-                          {"api", "repo", "issue", "pull", "release", "by", "headers", "timeout"}));
+  AE_TRY(check_known_keys(
+      definition, {"api", "repo", "issue", "pull", "release", field::by, "headers", "timeout"}));
   std::string_view what;
   for (const std::string_view one : {"issue", "pull", "release"}) {
     if (!definition.find(one)) continue;
@@ -144,8 +147,8 @@ Result<Options> github(const Value& definition) {
   }
   if (what.empty()) return fail(Code::plan_invalid, "github: an issue, pull or release is missing");
   AE_ASSIGN(const Template number, template_of(definition, what, "change"));
-  const std::string_view by = definition.text("by", "updated_at");
-  if (by != "updated_at" && by != "state")
+  const std::string_view by = definition.text(field::by, "updated_at");
+  if (by != "updated_at" && by != kState)
     return fail(Code::plan_invalid, "by: updated_at or state");
   Options options;
   const std::string kind(what);
@@ -157,7 +160,7 @@ Result<Options> github(const Value& definition) {
               if (kind == "release" && !digits) return "releases/tags/" + path;
               return kind + "s/" + path;
             }));
-  options.observe = body([kind, state = by == "state"](const Value& body) {
+  options.observe = body([kind, state = by == kState](const Value& body) {
     std::string observation(body.text("updated_at"));
     if (observation.empty()) observation = body.text("published_at");
     if (state) observation = state_of(body, kind);
@@ -171,7 +174,7 @@ Result<Options> github(const Value& definition) {
 }
 
 Result<Options> options_of(const Value& definition) {
-  const std::string_view kind = definition.text("kind");
+  const std::string_view kind = definition.text(field::kind);
   if (kind == "git_ref") return git_ref(definition);
   if (kind == "github") return github(definition);
   if (kind.starts_with("http_")) return http(definition);
@@ -182,7 +185,7 @@ Result<Options> options_of(const Value& definition) {
 
 Result<std::unique_ptr<Verifier>> make_verifier(const Value& definition,
                                                 VerifierDependencies deps) {
-  const std::string_view kind = definition.text("kind");
+  const std::string_view kind = definition.text(field::kind);
   if (kind == "file") return make_file_verifier(definition, std::move(deps));
   if (kind == "sql") return make_sql_verifier(definition, std::move(deps));
   AE_ASSIGN(Options options, options_of(definition));

@@ -114,7 +114,7 @@ Value etag_of(const RawHttpServer& server) {
   return Value::object({{"kind", "http_etag"}, {"url", server.url("/things/${ .change.id }")}});
 }
 
-AE_TEST("verify/http_etag: the tag that was recorded is there, weak or strong, or it is not") {
+AE_TEST("verify/http_etag: compares the recorded tag, weak or strong") {
   RawHttpServer server(
       RawHttpServer::always(raw_response(200, "{}", "application/json", "ETag: W/\"v1\"\r\n")));
   VerifierFixture fixture;
@@ -130,7 +130,7 @@ AE_TEST("verify/http_etag: the tag that was recorded is there, weak or strong, o
   EXPECT_TRUE(server.requests()[0].head.starts_with("GET "));
 }
 
-AE_TEST("verify/http_etag: the url may be what the tool answered") {
+AE_TEST("verify/http_etag: the url may come from the tool's result") {
   RawHttpServer server(
       RawHttpServer::always(raw_response(200, "{}", "application/json", "ETag: \"v1\"\r\n")));
   VerifierFixture fixture;
@@ -148,7 +148,7 @@ AE_TEST("verify/http_etag: the url may be what the tool answered") {
   EXPECT_EQ(server.arrivals(), 1);
 }
 
-AE_TEST("verify/what was never recorded is unconfirmed, not a match") {
+AE_TEST("verify/a change without a recorded version is unconfirmed") {
   RawHttpServer server(
       RawHttpServer::always(raw_response(200, "{}", "application/json", "ETag: \"v1\"\r\n")));
   VerifierFixture fixture;
@@ -157,7 +157,7 @@ AE_TEST("verify/what was never recorded is unconfirmed, not a match") {
   EXPECT_EQ(result.reason, "no etag was recorded");
 }
 
-AE_TEST("verify/a thing that is gone is a mismatch, and a match when the job deleted it") {
+AE_TEST("verify/a missing resource is a mismatch, or a match if the job deleted it") {
   VerifierFixture fixture;
   for (const int status : {404, 410}) {
     RawHttpServer server(RawHttpServer::always(raw_response(status)));
@@ -173,7 +173,7 @@ AE_TEST("verify/a thing that is gone is a mismatch, and a match when the job del
             CheckVerdict::mismatch);
 }
 
-AE_TEST("verify/no answer, a strange one or none that says it: unreachable, with the reason") {
+AE_TEST("verify/an error, an invalid response or a missing tag is unreachable with the reason") {
   VerifierFixture fixture;
   for (const int status : {301, 401, 403, 429, 500, 503}) {
     RawHttpServer server(RawHttpServer::always(raw_response(status)));
@@ -222,7 +222,7 @@ AE_TEST("verify/http_last_modified: dates are compared as times") {
             CheckVerdict::mismatch);
 }
 
-AE_TEST("verify/http_json: one field of the answer") {
+AE_TEST("verify/http_json: compares one field of the response") {
   RawHttpServer server(
       RawHttpServer::always(raw_response(200, R"({"a": {"version": 12, "none": null}})")));
   VerifierFixture fixture;
@@ -238,7 +238,7 @@ AE_TEST("verify/http_json: one field of the answer") {
   EXPECT_EQ(check_with(".result.b", "11").verdict, CheckVerdict::unreachable);
 }
 
-AE_TEST("verify/a secret goes only to a host that is written out, and is not told again") {
+AE_TEST("verify/a secret is sent only to a literal host, and is redacted from the result") {
   RawHttpServer server(RawHttpServer::always(
       raw_response(200, "{}", "application/json", "ETag: \"s3cr3t-canary\"\r\n")));
   VerifierFixture fixture;
@@ -252,7 +252,7 @@ AE_TEST("verify/a secret goes only to a host that is written out, and is not tol
                    "ETag: \"" + std::string(kCheckTextMax - 8, 'x') + "s3cr3t-canary\"\r\n")));
   const std::string observed =
       fixture.check(etag_of(longer).with("headers", headers), change("create", {}, "v1")).observed;
-  EXPECT_TRUE(observed.ends_with("x[secret")) << observed << ": taken out before it is cut";
+  EXPECT_TRUE(observed.ends_with("x[secret")) << observed << ": redacted before truncation";
   const Value anywhere =
       Value::object({{"kind", "http_etag"}, {"url", "${ .change.ref }"}, {"headers", headers}});
   EXPECT_FALSE(fixture.make(anywhere));
@@ -261,7 +261,7 @@ AE_TEST("verify/a secret goes only to a host that is written out, and is not tol
   EXPECT_EQ(fixture.check(missing, change("create", {}, "v1")).verdict, CheckVerdict::unreachable);
 }
 
-AE_TEST("verify/git_ref: the commit that a ref names, at a server that speaks GitHub's REST") {
+AE_TEST("verify/git_ref: compares the commit of a ref by GitHub's REST API") {
   RawHttpServer server(RawHttpServer::always(
       raw_response(200, R"({"ref": "refs/heads/main", "object": {"sha": "abc123"}})")));
   VerifierFixture fixture;
@@ -282,7 +282,7 @@ AE_TEST("verify/git_ref: the commit that a ref names, at a server that speaks Gi
   EXPECT_EQ(server.arrivals(), 2);
 }
 
-AE_TEST("verify/github: when an issue, pull or release was changed last, or its state") {
+AE_TEST("verify/github: compares the last update or the state of an issue, pull or release") {
   RawHttpServer server([](RawHttpServer::Conversation& c) {
     while (auto request = c.read_request()) {
       const std::string target = request->target();
@@ -309,7 +309,7 @@ AE_TEST("verify/github: when an issue, pull or release was changed last, or its 
             CheckVerdict::mismatch);
 }
 
-AE_TEST("verify/http_etag: an answer does not lead into this machine or its networks") {
+AE_TEST("verify/http_etag: a url from a result cannot reach private addresses") {
   RawHttpServer server(
       RawHttpServer::always(raw_response(200, "{}", "application/json", "ETag: \"v1\"\r\n")));
   VerifierFixture fixture;
@@ -342,7 +342,7 @@ AE_TEST("verify/http_etag: an answer does not lead into this machine or its netw
   EXPECT_EQ(server.arrivals(), 1);
 }
 
-AE_TEST("verify/file: an answer does not lead out of the folders that are named") {
+AE_TEST("verify/file: a path from a result cannot leave the allowed folders") {
   Folder folder, elsewhere;
   const std::string secret = elsewhere.write("secret", "text");
   folder.write("a.txt", "hello");
@@ -371,7 +371,7 @@ AE_TEST("verify/file: an answer does not lead out of the folders that are named"
       CheckVerdict::match);
 }
 
-AE_TEST("verify/file: an answer does not lead to what belongs to the runtime") {
+AE_TEST("verify/file: a path from a result cannot reach files of the runtime") {
   Folder folder;
   const std::string store = folder.write("store.db", "text");
   folder.write("store.db-wal", "text");
@@ -398,7 +398,7 @@ AE_TEST("verify/file: an answer does not lead to what belongs to the runtime") {
             CheckVerdict::match);
 }
 
-AE_TEST("verify/file: the digest of one that grows without end is given up") {
+AE_TEST("verify/file: the digest of a file that keeps growing is aborted") {
   Folder folder;
   const std::string path = folder.write("log", "hello");
   ASSERT_EQ(::truncate(path.c_str(), 64 << 20), 0);
@@ -416,7 +416,7 @@ AE_TEST("verify/file: the digest of one that grows without end is given up") {
   EXPECT_NE(result.reason.find("it grew while it was read"), std::string::npos) << result.reason;
 }
 
-AE_TEST("verify/file: its digest, its size, its time; gone, or not to be read") {
+AE_TEST("verify/file: compares digest, size or time, a missing or unreadable file is reported") {
   Folder folder;
   const std::string path = folder.write("a.txt", "hello");
   VerifierFixture fixture;
@@ -455,7 +455,7 @@ AE_TEST("verify/file: its digest, its size, its time; gone, or not to be read") 
             CheckVerdict::unreachable);
 }
 
-AE_TEST("verify/sql: the first column of the first row; only one statement that only reads") {
+AE_TEST("verify/sql: compares the first column of the first row, one read-only statement only") {
   Folder folder;
   folder.adopt("d.db");
   sqlite3* db = nullptr;
@@ -495,7 +495,7 @@ AE_TEST("verify/sql: the first column of the first row; only one statement that 
   sqlite3_close(db);
 }
 
-AE_TEST("verify/sql: a row of PostgreSQL, read by a session that cannot write") {
+AE_TEST("verify/sql: reads a row of PostgreSQL in a read-only session") {
   const testing::PostgresServer server;
   const auto admin = [&](const char* statement) {
     PGconn* connection = PQconnectdb(server.url().c_str());
@@ -546,7 +546,7 @@ AE_TEST("verify/sql: a row of PostgreSQL, read by a session that cannot write") 
   }
 }
 
-AE_TEST("verify/a definition that means nothing is refused with its key") {
+AE_TEST("verify/an invalid definition is rejected") {
   VerifierFixture fixture;
   for (const char* text :
        {R"({"kind": "carrier_pigeon"})", R"({"kind": "http_etag"})",
@@ -564,7 +564,7 @@ AE_TEST("verify/a definition that means nothing is refused with its key") {
   }
 }
 
-AE_TEST("verify/a look whose verifier and reader have gone answers nobody, and harms nobody") {
+AE_TEST("verify/a check whose verifier and reader are destroyed is dropped safely") {
   Folder folder;
   const std::string path = folder.write("a.txt", "hello");
   net::AsioLoop loop;

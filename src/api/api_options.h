@@ -1,0 +1,47 @@
+// ApiOptions: what an Api may do in this process, and what it gets from there.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "agents/agents_file.h"
+#include "api/api_request.h"
+#include "async/loop.h"
+#include "base/error.h"
+#include "base/ids.h"
+#include "json/value.h"
+#include "runtime/prune.h"
+#include "store/measured_store.h"
+
+namespace ae::api {
+
+struct ApiOptions {
+  const agents::AgentsFile* agents = nullptr;  // of which jobs can be created here; nullptr = none
+  bool runs = false;                           // created jobs start here at once
+  bool receives_commits = true;                // on_events is called for each commit to this store
+  // Parses an agent, given as JSON, that uses the tools of `agents`; empty = no agents are
+  // registered here.
+  std::function<std::vector<agents::Diagnostic>(std::string_view name, std::string_view json,
+                                                agents::Agent& out)>
+      read_agent{};
+  const store::MeasuredStore* measured = nullptr;  // source of latencies; nullptr = none
+  // Opens a folder of this machine as the archive of deleted jobs; empty = no archiving here.
+  std::function<Result<std::shared_ptr<runtime::Archive>>(const std::string& folder)> archive{};
+  bool health_only = false;  // serve health, ready and metrics only
+  // Called for each refused request: method and path, status, code. May be empty.
+  std::function<void(const ApiRequest&, int, std::string_view)> on_refused = {};
+  std::string version;
+  std::string store;  // for health
+  // What a call of a tool of our file would send (tools::Tool::preview); empty = unavailable here.
+  std::function<Result<Value>(std::string_view tool, const JobId& job, const StepId& step,
+                              const Value& arguments, std::string_view blind,
+                              std::string_view version)>
+      preview = {};
+  async::RandomSource* random_source = nullptr;  // generates keys; nullptr = none are created here
+  std::function<void(const std::string&)> warn{};  // about invalid entries of the store; or empty
+};
+
+}  // namespace ae::api

@@ -1,0 +1,179 @@
+// Pages of events: the events of a job, forwards or backwards, and with ?wait those that follow.
+#include <algorithm>
+#include <memory>
+#include <ranges>
+#include <utility>
+
+#include "agents/diagnostics.h"
+#include "api/request_context.h"
+#include "inspect/event_page.h"
+#include "runtime/log_walk.h"
+#include "store/rules.h"
+
+namespace ae::api {
+namespace {
+
+using Direction = store::WindowRequest::Direction;
+
+Result<std::optional<EventClass>> class_from_text(const std::string& name) {
+  if (name.empty() || name == "effect") return std::nullopt;
+  if (name == "history") return EventClass::history;
+  if (name == "coordination") return EventClass::coordination;
+  if (name == "recorded_effect") return EventClass::recorded_effect;
+  if (name == "narrative") return EventClass::narrative;
+  return fail(Code::input_invalid,
+              "\"class\" must be history, coordination, recorded_effect, narrative or effect");
+}
+
+Status is_event_type(const std::string& name) {
+  if (name.empty() || event_kind(name) != nullptr) return {};
+  agents::ClosestName nearest(name);
+  for (const EventKind& kind : event_kinds()) nearest.consider(kind.name);
+  const std::string suggestion = nearest.best();
+  return fail(Code::input_invalid,
+              "\"type\" is not an event type: \"" + name.substr(0, 64) + "\"" +
+                  (suggestion.empty() ? "" : " (did you mean " + suggestion + "?)"));
+}
+
+std::string text_parameter(const Query& query, std::string_view name) {
+  const std::string* text = query.find(name);
+  return text != nullptr ? *text : std::string();
+}
+
+Result<engine::EventQuery> event_query(const Query& query) {
+  engine::EventQuery wanted;
+  AE_ASSIGN(const auto after, query.number("after"));
+  wanted.after = after.value_or(0);
+  AE_ASSIGN(wanted.before, query.number("before"));
+  AE_ASSIGN(wanted.limit, query.limit(kEventsDefault, kEventsMax));
+  const std::string event_class = text_parameter(query, "class");
+  AE_ASSIGN(wanted.of_class, class_from_text(event_class));
+  wanted.effects = event_class == "effect";
+  wanted.type = text_parameter(query, "type");
+  AE_TRY(is_event_type(wanted.type));
+  wanted.step = text_parameter(query, "step");
+  wanted.text = text_parameter(query, "q");
+  const std::string order = text_parameter(query, "order");
+  if (!order.empty() && order != "asc" && order != "desc") {
+    return fail(Code::input_invalid, "\"order\" must be asc or desc");
+  }
+  wanted.descending = order == "desc";
+  const std::string fields = text_parameter(query, "fields");
+  if (!fields.empty() && fields != "slim") {
+    return fail(Code::input_invalid, "\"fields\" must be slim");
+  }
+  wanted.slim = fields == "slim";
+  AE_ASSIGN(const Duration wait, wait_parameter(query));
+  if (wanted.descending && (wanted.effects || wait.count() > 0)) {
+    return fail(Code::input_invalid,
+                "\"order=desc\" cannot be used with \"class=effect\" or \"wait\"");
+  }
+  return wanted;
+}
+
+// Where to begin, and how much to read at once. `scanned`: the last event that was read for this
+// request.
+store::WindowRequest window_of(const engine::EventQuery& query, std::uint64_t scanned) {
+  store::WindowRequest window{
+      .direction = Direction::after, .seq = query.after, .events_max = runtime::kPartEvents};
+  if (query.descending) {
+    window.direction = Direction::before;
+    window.seq = query.before.value_or(store::kLogEnd);
+  }
+  // The kind of an effect depends on the events before it.
+  if (query.effects) window.seq = scanned;
+  // One more event tells whether there is a next page.
+  if (!query.is_filtered() && query.limit < window.events_max) window.events_max = query.limit + 1;
+  return window;
+}
+
+}  // namespace
+
+// One request.
+struct Api::EventsRead {
+  JobId job;
+  engine::EventQuery query;
+  bool waits = false;
+  // Of the events that were read while it waited.
+  std::uint64_t scanned = 0;
+  engine::EffectKinds kinds = {};
+};
+
+// A page, filled on reader threads.
+struct Api::EventsScan {
+  engine::EventPage page;
+  bool descending = false;
+  std::optional<store::JobRow> row;  // the page shows the log as of this row
+
+  // False: the page is complete.
+  bool add(const runtime::LogPart& part) {
+    // Backwards, events that are committed during the walk are not in the page.
+    if (!descending || !row) row = part.row;
+    const auto take = [this](const Event& event) { return page.add(event); };
+    return descending ? std::ranges::all_of(part.events | std::views::reverse, take)
+                      : std::ranges::all_of(part.events, take);
+  }
+};
+
+void Api::events(ContextPtr ctx) {
+  auto query = event_query(ctx->query);
+  if (!query) return ctx->refuse(query.error());
+  const auto job = job_id_of(ctx->id);
+  if (!job) return ctx->refuse(job.error());
+  const Duration most = wait_parameter(ctx->query).value_or(Duration(0));
+  const auto read = std::make_shared<EventsRead>(
+      EventsRead{.job = *job, .query = *std::move(query), .waits = most.count() > 0});
+  if_changed(ctx, *job, [this, ctx, read, most] {
+    wait(ctx, read->job, most, [this, ctx, read](const std::shared_ptr<LongPoll>& long_poll) {
+      when_progressed(ctx, long_poll,
+                      [this, ctx, read, long_poll] { read_events(ctx, read, long_poll); });
+    });
+  });
+}
+
+void Api::read_events(const ContextPtr& ctx, std::shared_ptr<EventsRead> read,
+                      std::shared_ptr<LongPoll> long_poll) {
+  const auto refuse = [ctx, long_poll](const Error& error) {
+    long_poll->is_done = true;
+    ctx->refuse(error.code == Code::not_found ? missing_job_error(ctx->id) : error);
+  };
+  with_slot(ctx, [this, ctx, read, long_poll, refuse](Result<ReadLimiter::Slot> slot) {
+    if (!slot) return refuse(slot.error());
+    const auto scan = std::make_shared<EventsScan>(
+        EventsScan{.page = engine::EventPage(read->job, read->query, read->kinds),
+                   .descending = read->query.descending,
+                   .row = {}});
+    runtime::walk_log(
+        {.store = store_,
+         .executor = runtime_.reader().executor(),
+         .lookup = {},
+         .abandoned = ctx->request.disconnected,
+         .owner = alive_.watch()},
+        read->job, window_of(read->query, read->scanned),
+        [scan](runtime::LogPart& part) { return scan->add(part); },
+        [this, alive = alive_.watch(), ctx, read, long_poll, refuse, scan, slot = *slot,
+         maker = response_maker(ctx)](Result<store::JobRow> walked) mutable {
+          if (!alive) return;
+          if (!walked) return refuse(walked.error());
+          const bool ended = store::has_ended(scan->row->status);
+          const bool answers = scan->page.has_events() || !read->waits || long_poll->last || ended;
+          if (!answers) {
+            long_poll->seen = scan->row->last_seq;
+            read->scanned = std::max(read->scanned, scan->page.scanned());
+            read->query.after = std::max(read->query.after, read->scanned);
+            read->kinds = scan->page.kinds();
+            return long_poll->keep_waiting();
+          }
+          long_poll->is_done = true;
+          async::compute<ApiResponse>(
+              runtime_.reader().executor(),
+              [scan, ended, maker = std::move(maker)](const std::stop_token&) {
+                return maker.make(&*scan->row,
+                                  std::move(scan->page).take(scan->row->last_seq, ended));
+              },
+              [ctx, slot](ApiResponse response) { ctx->done(std::move(response)); });
+        });
+  });
+}
+
+}  // namespace ae::api

@@ -1,0 +1,118 @@
+// Pages of a conversation: the messages between a step and its model.
+#include <utility>
+
+#include "api/steps_read.h"
+#include "inspect/conversation.h"
+
+namespace ae::api {
+namespace {
+
+constexpr std::size_t kMessagesDefault = 100, kMessagesMax = 1'000;  // in one page
+
+struct ConversationQuery {
+  std::string step;
+  std::uint64_t after = 0;
+  std::size_t limit = kMessagesDefault;
+  std::optional<std::uint64_t> sent_turn;  // the request of this turn instead
+};
+
+Result<ConversationQuery> conversation_query(const Query& query) {
+  ConversationQuery wanted;
+  if (const auto* step = query.find("step")) wanted.step = *step;
+  AE_ASSIGN(const auto after, query.number("after"));
+  wanted.after = after.value_or(0);
+  AE_ASSIGN(wanted.limit, query.limit(kMessagesDefault, kMessagesMax));
+  AE_ASSIGN(const auto turn, query.number("turn"));
+  const auto* as = query.find("as");
+  if (as != nullptr && *as != "sent") return fail(Code::input_invalid, "\"as\" must be sent");
+  if (as == nullptr && turn) return fail(Code::input_invalid, "\"turn\" needs \"as=sent\"");
+  if (as != nullptr) wanted.sent_turn = turn.value_or(0);
+  return wanted;
+}
+
+// The messages of a page, and their events.
+struct SelectedMessages {
+  std::shared_ptr<const engine::Conversation> conversation;
+  std::vector<std::uint64_t> seqs;
+};
+
+// The request of a turn: the state after event `seq` has what was sent.
+struct SentTurn {
+  StepId step;
+  std::uint64_t seq = 0;
+};
+
+}  // namespace
+
+void Api::conversation(ContextPtr ctx) {
+  auto query = conversation_query(ctx->query);
+  if (!query) return ctx->refuse(query.error());
+  read_steps(ctx, [this, ctx, query = *std::move(query)](const StepsReadPtr& read,
+                                                         const ReadLimiter::Slot& slot) {
+    if (query.sent_turn) return answer_sent_turn(ctx, read, slot, query.step, *query.sent_turn);
+    compute_from<SelectedMessages>(
+        read, slot,
+        [query](const StepsRead& from) -> Result<SelectedMessages> {
+          AE_ASSIGN(engine::Conversation found, engine::Conversation::of(from.state, query.step));
+          auto seqs = found.seqs(*from.index, query.after, query.limit);
+          return SelectedMessages{std::make_shared<const engine::Conversation>(std::move(found)),
+                                  std::move(seqs)};
+        },
+        [this, ctx, read, slot, query](Result<SelectedMessages> selected) {
+          if (!selected) return ctx->refuse(selected.error());
+          history_.events(
+              read->state.job, std::move(selected->seqs), ctx->request.disconnected,
+              [this, alive = alive_.watch(), ctx, read, slot, query,
+               conversation = selected->conversation](Result<std::vector<Event>> events) {
+                if (!alive) return;
+                if (!events) return ctx->refuse(events.error());
+                compute_from<ApiResponse>(
+                    read, slot,
+                    [conversation, query, events = *std::move(events),
+                     maker = response_maker(ctx)](const StepsRead& from) -> Result<ApiResponse> {
+                      engine::TraceRecord record;
+                      for (const Event& event : events) record.add(event);
+                      return maker.make(nullptr, conversation->page(record, *from.index,
+                                                                    query.after, query.limit));
+                    },
+                    respond(ctx));
+              });
+        });
+  });
+}
+
+void Api::answer_sent_turn(const ContextPtr& ctx, const StepsReadPtr& read,
+                           const ReadLimiter::Slot& slot, const std::string& step,
+                           std::uint64_t turn) {
+  compute_from<SentTurn>(
+      read, slot,
+      [step, turn](const StepsRead& from) -> Result<SentTurn> {
+        AE_ASSIGN(const engine::Conversation found, engine::Conversation::of(from.state, step));
+        AE_ASSIGN(const engine::Step* const sent, found.turn(turn));
+        const engine::IndexedStep* indexed = from.index->find(sent->id);
+        // Without a try in this job, its own state tells why there is no request.
+        const bool was_sent = indexed != nullptr && indexed->first_try_seq > 0;
+        return SentTurn{sent->id, was_sent ? indexed->first_try_seq : from.state.seq};
+      },
+      [this, ctx, read, slot](Result<SentTurn> sent) {
+        if (!sent) return ctx->refuse(sent.error());
+        history_.state_at(
+            read->state.job, sent->seq, ctx->request.disconnected,
+            [this, alive = alive_.watch(), ctx, read, slot,
+             id = sent->step](Result<runtime::History::PastState> past) {
+              if (!alive) return;
+              if (!past) return ctx->refuse(past.error());
+              if (!past->state) return ctx->refuse(missing_job_error(ctx->id));
+              compute_from<ApiResponse>(
+                  read, slot,
+                  [state = *std::move(past->state), id,
+                   maker = response_maker(ctx)](const StepsRead&) -> Result<ApiResponse> {
+                    AE_ASSIGN(Value request, engine::sent_request_view(state, id.text));
+                    return maker.make(nullptr, std::move(request));
+                  },
+                  respond(ctx));
+            });
+      });
+}
+
+}  // namespace ae::api

@@ -1,0 +1,30 @@
+// StepsRead: what the routes about the steps of a job read. Only for the .cc files of this module.
+#pragma once
+
+#include <utility>
+
+#include "api/request_context.h"
+
+namespace ae::api {
+
+struct Api::StepsRead {
+  engine::State state;
+  runtime::History::IndexPtr index;
+};
+
+// Runs `work` on a reader thread, as Api::compute. `then` keeps the index from being changed in
+// place while it is read.
+template <class T>
+void Api::compute_from(StepsReadPtr read, ReadLimiter::Slot slot,
+                       std::move_only_function<Result<T>(const StepsRead&)> work,
+                       async::Done<Result<T>> then) {
+  async::compute<Result<T>>(
+      runtime_.reader().executor(),
+      [read, work = std::move(work)](const std::stop_token&) mutable { return work(*read); },
+      [alive = alive_.watch(), read, slot = std::move(slot),
+       then = std::move(then)](Result<T> result) mutable {
+        if (alive) then(std::move(result));
+      });
+}
+
+}  // namespace ae::api

@@ -1,0 +1,264 @@
+// GET /api/jobs?stuck=true and ?in_doubt=true: lists of stalled jobs, and of jobs with an unknown
+// outcome. Rows are read page by page; a log only if its row does not hold the answer, kLogsMax of
+// them for one response.
+#include <algorithm>
+#include <deque>
+#include <utility>
+
+#include "api/request_context.h"
+#include "api/stuck.h"
+#include "api/views.h"
+#include "json/json.h"
+#include "log/field_names.h"
+#include "log/park_until.h"
+#include "runtime/row.h"
+#include "store/rules.h"
+
+namespace ae::api {
+namespace {
+
+constexpr std::size_t kListDefault = 100;
+constexpr std::size_t kStuckRowsAtOnce = 200;
+
+}  // namespace
+
+std::vector<WorkerOffer> Api::worker_offers(const store::JobStats& job_stats) const {
+  std::vector<WorkerOffer> all;
+  for (const auto& [name, worker] : job_stats.workers) {
+    if (worker.announcement.empty()) continue;
+    if (auto offer = worker_offer(worker.announcement)) all.push_back(*std::move(offer));
+  }
+  // In a single-owner store workers are not announced.
+  if (store_.owned() && options_.runs && runtime_.options().may_claim) {
+    all.push_back({runtime_.options().agents, runtime_.offered()});
+  }
+  return all;
+}
+
+// A walk over jobs by status, page by page, newest first; each is shown or skipped.
+struct Api::JobWalk {
+  std::vector<std::string> statuses;
+  std::size_t status = 0;
+  std::string after;
+  std::size_t wanted = kListDefault;
+  Duration older_than = kStuckAfter;
+  bool unknown_outcomes = false;  // unknown outcomes; else stalled jobs
+  bool unattended = false;
+  std::size_t logs = 0;  // number of logs read
+  std::vector<WorkerOffer> offers;
+  std::deque<store::JobRow> rows;
+  bool last_page = false;
+  std::vector<Value> found;
+
+  bool over() const { return status == statuses.size(); }
+};
+
+namespace {
+
+Status read_flag(const Query& query, std::string_view name) {
+  if (*query.find(name) == "true") return {};
+  return fail(Code::input_invalid, "\"" + std::string(name) + "\" must be true if set");
+}
+
+std::vector<Value> commands_of(const Value& body) {
+  std::vector<Value> all;
+  const auto add = [&](const Value& from) {
+    if (!from.is_array()) return;
+    for (const Value& one : from.items()) {
+      if (!one[field::commands].is_array()) continue;
+      for (const Value& command : one[field::commands].items()) all.push_back(command);
+    }
+  };
+  add(body[field::in_doubt]);
+  add(body["confirmations"]);
+  if (all.empty() && body["parked"]["command"].is_string()) {
+    all.push_back(body["parked"]["command"]);
+  }
+  return all;
+}
+
+std::vector<Value> worker_commands(const StuckReason& why, bool has_single_owner) {
+  std::string command = has_single_owner ? "aetheris serve FILE" : "aetheris worker FILE";
+  for (const std::string& one : why.missing) {
+    if (!one.starts_with(kVersionPrefix)) command += " --capability " + one;
+  }
+  return {Value(command)};
+}
+
+Value stuck_json(const StuckReason& why, std::vector<Value> commands) {
+  return Value::object({{field::commands, Value::array(std::move(commands))},
+                        {"message", why.message},
+                        {"missing", texts(why.missing)},
+                        {field::reason, why.reason},
+                        {"since", to_text(why.since)}});
+}
+
+// `row`: as in lists.
+Value unreadable_json(const Value& row, const Error& error) {
+  return Value::object(
+      {{field::code, std::string(code_name(error.code))},
+       {field::commands, Value::array({Value("aetheris verify " + row["id"].as_string())})},
+       {"message", error.message},
+       {"missing", Value::array({})},
+       {field::reason, "parked"},
+       {"since", row["updated_at"]}});
+}
+
+// `body`: a parked job (views.h).
+Value parked_json(const Value& body) {
+  const Value& parked = body["parked"];
+  Value message = parked[field::reason];
+  std::vector<std::string> missing;
+  if (parked.text(field::until) == park_until::kVersion) {
+    missing = {
+        runtime::version_capability(body.text(field::agent), body.text(field::execution_version))};
+    message = "no worker has the version " + missing[0].substr(kVersionPrefix.size());
+  }
+  return Value::object({{field::commands, Value::array(commands_of(body))},
+                        {"message", message},
+                        {"missing", texts(missing)},
+                        {field::reason, "parked"},
+                        {"since", parked["since"]},
+                        {field::until, parked[field::until]}});
+}
+
+}  // namespace
+
+void Api::stuck_jobs(ContextPtr ctx) {
+  auto walk = std::make_shared<JobWalk>();
+  walk->statuses = {"parked", "running", "queued"};
+  const auto params = [&]() -> Status {
+    AE_TRY(ctx->query.check_combination("stuck", {"older_than", "cursor", "limit"}));
+    AE_TRY(read_flag(ctx->query, "stuck"));
+    if (const std::string* text = ctx->query.find("older_than")) {
+      auto age = duration_from_text(*text);
+      if (!age) return std::unexpected(std::move(age).error().with_context("\"older_than\""));
+      walk->older_than = *age;
+    }
+    return {};
+  }();
+  if (!params) return ctx->refuse(params.error());
+  store_.count_jobs([this, alive = alive_.watch(), ctx, walk](Result<store::JobStats> job_stats) {
+    if (!alive) return;
+    if (!job_stats) return ctx->refuse(job_stats.error());
+    walk->offers = worker_offers(*job_stats);
+    walk->unattended = has_no_owner();
+    begin_walk(ctx, walk);
+  });
+}
+
+void Api::in_doubt_jobs(ContextPtr ctx) {
+  auto walk = std::make_shared<JobWalk>();
+  walk->statuses = {""};
+  walk->unknown_outcomes = true;
+  const auto params = [&]() -> Status {
+    AE_TRY(ctx->query.check_combination(field::in_doubt, {"cursor", "limit"}));
+    return read_flag(ctx->query, field::in_doubt);
+  }();
+  if (!params) return ctx->refuse(params.error());
+  begin_walk(std::move(ctx), std::move(walk));
+}
+
+void Api::begin_walk(ContextPtr ctx, std::shared_ptr<JobWalk> walk) {
+  const auto params = [&]() -> Status {
+    AE_ASSIGN(walk->wanted, ctx->query.limit(kListDefault, kJobsMax));
+    const std::string* cursor = ctx->query.find("cursor");
+    if (!cursor) return {};
+    const std::size_t colon = cursor->find(':');
+    const auto status = std::ranges::find(walk->statuses, cursor->substr(0, colon));
+    if (colon == cursor->npos || status == walk->statuses.end()) {
+      return fail(Code::input_invalid, "\"cursor\" must be one that a response returned");
+    }
+    walk->status = static_cast<std::size_t>(status - walk->statuses.begin());
+    walk->after = cursor->substr(colon + 1);
+    return {};
+  }();
+  if (!params) return ctx->refuse(params.error());
+  next_page(std::move(ctx), std::move(walk));
+}
+
+void Api::next_page(ContextPtr ctx, std::shared_ptr<JobWalk> walk) {
+  store::Filter filter;
+  const std::string& status = walk->statuses[walk->status];
+  if (!status.empty()) filter.statuses = {status};
+  apply_cursor(walk->after, filter);
+  filter.limit = kStuckRowsAtOnce;
+  if (walk->unknown_outcomes) filter.pending = store::pending::unknown_outcome;
+  // A job without progress has an old update time; an expired lease is in the row.
+  if (!walk->unknown_outcomes && !walk->unattended && status == "queued") {
+    filter.updated_before = store_.now() - walk->older_than + Duration(1);
+  }
+  store_.query(std::move(filter), [this, alive = alive_.watch(), ctx,
+                                   walk](Result<std::vector<store::JobRow>> rows) {
+    if (!rows && rows.error().code == Code::not_found) {
+      return ctx->refuse({Code::input_invalid, "\"cursor\" does not match a job of this store"});
+    }
+    if (!rows) return ctx->refuse(rows.error());
+    walk->last_page = rows->size() < kStuckRowsAtOnce;
+    for (store::JobRow& row : *rows) walk->rows.push_back(std::move(row));
+    if (alive) next_row(ctx, walk);
+  });
+}
+
+void Api::next_row(ContextPtr ctx, std::shared_ptr<JobWalk> walk) {
+  while (walk->found.size() < walk->wanted && walk->logs < kLogsMax && !walk->over()) {
+    if (walk->rows.empty() && !walk->last_page) return next_page(std::move(ctx), std::move(walk));
+    if (walk->rows.empty()) {
+      walk->status++;
+      walk->after.clear();
+      if (walk->over()) break;
+      walk->last_page = false;
+      continue;
+    }
+    store::JobRow row = std::move(walk->rows.front());
+    walk->rows.pop_front();
+    walk->after = cursor_of(row);
+    std::optional<StuckReason> why;
+    if (!walk->unknown_outcomes) {
+      const bool left = walk->unattended && store::is_runnable(row.status);
+      why = left ? unattended_reason(row)
+                 : find_stuck_reason(row, store_.now(), walk->older_than, walk->offers);
+      if (!why) continue;
+    }
+    Value shown = row_json(row, runtime_.state_of(row.id));
+    if (!why || why->reason == "parked") return read_row(ctx, walk, row.id, std::move(shown));
+    const bool has_single_owner =
+        store_.owned() || is_owner_alive_;  // the store has a single owner
+    walk->found.push_back(shown.with(
+        "stuck", stuck_json(*why, walk->unattended ? unattended_commands(row)
+                                                   : worker_commands(*why, has_single_owner))));
+  }
+  Value next;
+  if (!walk->over()) next = walk->statuses[walk->status] + ":" + walk->after;
+  answer_large(
+      ctx, Value::object({{"jobs", Value::array(std::move(walk->found))}, {"next_cursor", next}}));
+}
+
+// Reads the log of a job, and shows it if it is parked or has an unknown outcome. Then continues
+// with the next row.
+void Api::read_row(const ContextPtr& ctx, const std::shared_ptr<JobWalk>& walk, const JobId& job,
+                   Value shown) {
+  ++walk->logs;
+  runtime_.read_state(job, [this, alive = alive_.watch(), ctx, walk, shown = std::move(shown)](
+                               Result<runtime::Runtime::JobSnapshot> read) mutable {
+    if (!alive) return;
+    if (!read && read.error().code == Code::unavailable) return ctx->refuse(read.error());
+    if (!read) {  // an unreadable log must not hide other jobs
+      if (!walk->unknown_outcomes) {
+        walk->found.push_back(shown.with("stuck", unreadable_json(shown, read.error())));
+      }
+      return next_row(ctx, walk);
+    }
+    const Value body = job_body(*read, store_.now());
+    if (walk->unknown_outcomes) {
+      if (body[field::in_doubt].size() > 0) {
+        walk->found.push_back(shown.with(field::in_doubt, body[field::in_doubt]));
+      }
+    } else if (body["parked"].is_object()) {
+      walk->found.push_back(shown.with("stuck", parked_json(body)));
+    }
+    next_row(ctx, walk);
+  });
+}
+
+}  // namespace ae::api

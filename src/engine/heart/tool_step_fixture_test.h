@@ -1,0 +1,18 @@
+// A plan of one tool node, for tests of its calls.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "engine/heart/job_fixture_test.h"
+
+namespace ae::engine::testing {
+
+using Types = std::vector<std::string>;
+
+inline std::string one(std::string_view tool) {
+  return "[{'id':'a', 'kind':'tool', 'tool':'" + std::string(tool) + "'}]";
+}
+
+}  // namespace ae::engine::testing

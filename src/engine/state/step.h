@@ -1,0 +1,184 @@
+// Step: a node of the plan or a part of one, with its phase and its progress: its call, its
+// approval, the items of a map, the turns of a loop.
+//
+// Only `apply` changes it. Threads: a value; one owner.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/ids.h"
+#include "base/time.h"
+#include "engine/state/invocation.h"
+#include "json/value.h"
+#include "plan/budget.h"
+
+namespace ae::engine {
+
+enum class ResultType : std::uint8_t {
+  none,
+  pure,
+  side_effect_committed,
+  permanent_failure,
+  compensatable_failure,
+  compensated
+};
+std::string_view to_text(ResultType type);
+
+enum class StepPhase : std::uint8_t {
+  blocked,    // dependencies are not complete
+  ready,      // may start
+  calling,    // a try is open
+  settled,    // the newest try ended without success: next action undecided
+  backoff,    // a retry is scheduled, not before `not_before`
+  redo,       // decided as not happened: one new try
+  in_doubt,   // a resolve wait is open
+  probing,    // the outcome is unknown and its probe is running
+  committed,  // the command is committed; the node is not finished
+  asking,     // the call waits for approval
+  waiting,    // its wait is open
+  answered,   // its wait has completed, or its call was not approved; the node is not finished
+  mapping,    // items are running
+  refused,    // resolved as `fail`
+  done,
+  looping,     // a turn of the loop, or a call of that turn, is running
+  questioned,  // its tool has asked a user a question
+  recorded,    // its time, random number or UUID is recorded; the command is not committed
+};
+
+// An approval of a call. It is valid for exactly this call and for one invocation of it. `denied`:
+// a policy forbids the call; no approver was asked.
+enum class ApprovalState : std::uint8_t {
+  requested,
+  approved,
+  rejected,
+  expired,
+  withdrawn,
+  denied
+};
+std::string_view to_text(ApprovalState state);
+struct Approval {
+  std::string id;  // 16 hex digits: the decision that requested it
+  ApprovalState state = ApprovalState::requested;
+  Value arguments;  // until the invocation holds them
+  std::string arguments_hash, tool, tool_version, schema_digest;
+  std::optional<Instant> expires_at;
+  StepPhase from = StepPhase::ready;  // the phase to return to when it is approved
+  std::uint32_t request_count = 1;    // how often approval was requested for this command
+  bool used = false;                  // an invocation was declared with it
+  std::string by, note;               // the approver and their note; of a denial, the reason
+  // The approver edited the arguments: the digest of the requested ones; "" = not edited.
+  std::string edited_from;
+};
+
+struct MapProgress {
+  Value over;                  // the recorded array
+  std::vector<Value> results;  // by item
+  std::vector<bool> finished;  // by item
+  bool erased = false;         // one of the results was erased from the log
+  std::uint32_t started = 0;   // the next item to start; all earlier ones have started
+  std::uint32_t active = 0, done = 0;
+  std::uint32_t asking = 0;        // items whose call waits for approval or for an answer
+  std::optional<Failure> failure;  // of the first item that failed permanently
+};
+
+// A call that a model requested in one answer.
+struct LoopCall {
+  std::string id;                   // chosen by the model
+  std::uint32_t tool = 0;           // index into Plan::tools; meaningless if `refused`
+  std::uint32_t step = 0xffffffff;  // kNoStep: it has not started
+  std::optional<Failure> refused;   // the call is not made; the model receives this error
+  std::optional<Value> edited;      // the arguments sent instead, edited by the approver
+};
+
+struct LoopTurn {
+  std::uint32_t step = 0;  // of the model call
+  bool chosen = false;     // its requested calls are recorded
+  std::vector<LoopCall> calls;
+  // Its answer broke the schema; the model receives this message.
+  std::optional<std::string> repair;
+};
+
+struct LoopProgress {
+  std::vector<LoopTurn> turns;
+  // Of the newest turn:
+  std::uint32_t next = 0;  // the next call to start; earlier ones have started or are refused
+  std::uint32_t active = 0, asking = 0;
+  // The messages sent to the model in the newest turn: the end of their hash chain, and their
+  // number (engine/loop/loop.h).
+  std::string conversation;
+  std::uint64_t message_count = 0;
+  std::optional<Failure> failure;  // no further part starts
+  std::set<Limit> noticed_limits;  // low limits that the model has been notified of
+  std::uint32_t repairs = 0;       // turns that ended with a repair message
+};
+
+// What a step takes over from the call of another job: the origin of this fork.
+struct Imported {
+  std::string tool, arguments_hash;  // of the call; empty: it made none
+  // Of a turn of a loop that continues here:
+  Value arguments;          // of the model call
+  InvocationId invocation;  // the invocation whose result is the answer
+};
+
+constexpr std::uint32_t kNoItem = 0xffffffff;
+constexpr std::uint32_t kNoTurn = 0xffffffff;
+constexpr std::uint32_t kNoStep = 0xffffffff;
+
+// The role of a step: a node or a part of one (an item of a map, a turn of a loop, a call of a
+// turn), a probe of a call with an unknown outcome, or the compensation of a committed call.
+enum class Role : std::uint8_t { node, probe, undo };
+
+struct Step {
+  StepId id;
+  std::uint32_t node = 0;
+  // Its position in the plan under which it started: its path is made of these. `node` is its
+  // position in the current plan.
+  std::uint32_t start_plan = 0, start_node = 0;
+  std::uint32_t item = kNoItem;
+  // Of a loop: the turn, and the index of the call in its answer; without an index: the model call.
+  std::uint32_t turn = kNoTurn, nth = kNoTurn;
+  std::uint32_t tool = kNoTurn;  // of such a call: index into Plan::tools
+  Role role = Role::node;
+  std::uint32_t of = kNoStep;     // of a probe or undo: the step of the call
+  std::uint32_t of_try = 0;       // of a probe: the try that it checks
+  std::uint32_t probe = kNoStep;  // the newest probe of this step's call
+  std::uint32_t undo = kNoStep;   // the compensation of this step's call
+  StepPhase phase = StepPhase::blocked;
+  // In the log: node_started, command_committed, step_committed.
+  bool started = false, committed = false, barrier = false;
+  std::uint32_t changed = 0;  // number of state_changed events of its call
+  std::uint32_t needs_left = 0;
+  std::optional<bool> branch;  // the recorded value of `when`
+  std::unique_ptr<Invocation> call;
+  std::unique_ptr<Approval> approval;
+  std::unique_ptr<MapProgress> map;
+  std::unique_ptr<LoopProgress> loop;
+  std::unique_ptr<Imported> imported;  // its result comes from the origin of this fork
+  Instant not_before;
+  std::string wait_key;    // of its newest wait, also of a resolve wait
+  bool timed_out = false;  // its wait expired
+  bool rejected = false;   // its wait was answered with a rejection
+  std::optional<Failure> failure;
+  Value result;
+  bool erased = false;  // `result` was erased from the log (log/redacted.h)
+  ResultType result_type = ResultType::none;
+  bool skipped = false;
+
+  // It is below the step of its node, steps[node]: an item of a map, a turn of
+  // a loop, a call of a turn.
+  bool is_part() const { return item != kNoItem || turn != kNoTurn; }
+  bool is_turn() const { return turn != kNoTurn && nth == kNoTurn; }
+  bool is_loop_call() const { return nth != kNoTurn; }
+};
+
+// The arguments of the model call of a turn, here or in the origin of this fork.
+// REQUIRES: the model was called.
+const Value& turn_arguments(const Step& turn);
+
+}  // namespace ae::engine

@@ -1,0 +1,70 @@
+// EventPage: a page of the events of a log that a query selects, in either direction.
+//
+//  {ended, events: [envelope…], last_seq, next, total}
+//    ended: the job has ended. last_seq: of the log. total: how many events the query selects; null
+//    if it has a filter, because counting them would read the whole log
+//    next: seq of the last event of the page, or null if it is the last page
+//  An envelope is as in log/event.h; with `effects` it has `kind` (inspect/effects.h). `slim`: without
+//  `salts`, and members of `payload` above 256 bytes are {"$cut": bytes}.
+//
+// Threads: a value.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/ids.h"
+#include "inspect/effects.h"
+#include "json/value.h"
+#include "log/event.h"
+
+namespace ae::engine {
+
+struct EventQuery {
+  std::uint64_t after = 0;              // only events with a higher seq
+  std::optional<std::uint64_t> before;  // only events with a lower seq
+  bool descending = false;
+  std::size_t limit = 1'000;
+  std::optional<EventClass> of_class;
+  bool effects = false;  // only records of effects. REQUIRES: ascending
+  std::string type, step;
+  std::string text;  // is in the canonical text of the envelope
+  bool slim = false;
+
+  bool is_filtered() const {
+    return of_class || effects || !type.empty() || !step.empty() || !text.empty();
+  }
+};
+
+class EventPage {
+ public:
+  // `kinds`: after the events before the first one that it takes.
+  EventPage(const JobId& job, EventQuery query, EffectKinds kinds = {})
+      : job_(job), query_(std::move(query)), kinds_(std::move(kinds)) {}
+
+  // Takes the events in the direction of the query. False: the page is complete.
+  bool add(const Event& event);
+  // After the last event that was taken.
+  const EffectKinds& kinds() const { return kinds_; }
+  bool has_events() const { return !events_.empty(); }
+  // The last event that was taken; 0 = none.
+  std::uint64_t scanned() const { return scanned_; }
+  // `last_seq`: of the log.
+  Value take(std::uint64_t last_seq, bool ended) &&;
+
+ private:
+  bool selects(const Event& event) const;  // without `text`
+
+  const JobId job_;
+  const EventQuery query_;
+  EffectKinds kinds_;
+  std::vector<Value> events_;
+  std::uint64_t scanned_ = 0;
+  bool has_more_ = false;
+};
+
+}  // namespace ae::engine

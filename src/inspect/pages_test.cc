@@ -1,0 +1,358 @@
+// Tests that pages equal the whole: lists of steps and single steps the trace, pages of events the
+// log, conversations the requests that were sent.
+#include <map>
+#include <set>
+
+#include "engine/fork/fork.h"
+#include "engine/heart/dice_test.h"
+#include "engine/heart/random_plan_test.h"
+#include "engine/heart/random_walk_test.h"
+#include "engine/heart/random_world_test.h"
+#include "engine/loop/loop_fixture_test.h"
+#include "inspect/conversation.h"
+#include "inspect/event_page.h"
+#include "inspect/fork_preview.h"
+#include "inspect/step_list.h"
+#include "inspect/summary.h"
+#include "inspect/trace.h"
+#include "inspect/trace_record.h"
+
+namespace ae::engine::testing {
+namespace {
+
+StepIndex index_of(const std::vector<Event>& log) {
+  StepIndex index;
+  for (const Event& event : log) index.add(event);
+  return index;
+}
+
+// The events with these seqs.
+std::vector<Event> selected(const std::vector<Event>& log, std::vector<std::uint64_t> seqs) {
+  const std::set<std::uint64_t> wanted(seqs.begin(), seqs.end());
+  std::vector<Event> events;
+  for (const std::uint64_t seq : wanted) events.push_back(log[seq - 1]);
+  return events;
+}
+
+Value list(const JobFixture& job, StepQuery query) {
+  const auto page = list_steps(job.state, index_of(job.log), query);
+  EXPECT_TRUE(page) << page.error().message;
+  return page ? *page : Value();
+}
+
+// ---------------------------------------------------------------- steps
+
+// Each row of the list below `parent` equals the node of the trace, and so does the single step.
+void expect_same_as_trace(const JobFixture& job, const StepIndex& index, const std::string& parent,
+                          const Value& nodes) {
+  StepQuery query{.parent = parent, .limit = 10'000};
+  const auto page = list_steps(job.state, index, query);
+  ASSERT_TRUE(page) << page.error().message;
+  std::map<std::string, Value> rows;
+  for (const Value& row : (*page)["steps"].items()) {
+    rows.emplace(std::string(row.text("step_id")), row);
+  }
+  for (const Value& node : nodes.items()) {
+    const std::string id(node.text("step_id"));
+    ASSERT_TRUE(rows.contains(id)) << canonical(node);
+    const Value& row = rows.at(id);
+    for (const char* name :
+         {"status", "phase", "world", "role", "kind", "path", "tool", "item", "turn", "turn_call",
+          "started_at", "finished_at", "duration_us", "node_id"}) {
+      if (node.text("role") != "node" && std::string_view(name).ends_with("_at")) continue;
+      if (node.text("role") != "node" && std::string_view(name) == "duration_us") continue;
+      EXPECT_EQ(row[name], node[name]) << name << " of " << canonical(node);
+    }
+    EXPECT_EQ(row["tries"], node["try"]);
+    if (!node["error"].is_null()) {
+      EXPECT_EQ(row["error"]["code"], node["error"]["code"]);
+    }
+    EXPECT_EQ(row["parent"], parent.empty() ? Value() : Value(parent));
+    const Step& step = **find_step(job.state, id);
+    TraceRecord record;
+    const std::vector<Event> events = selected(job.log, seqs_of(StepTree(job.state), index, step));
+    for (const Event& event : events) record.add(event);
+    const Value single = step_trace_view(job.state, record, step,
+                                         world_of(job.state, index, StepTree(job.state), step));
+    EXPECT_EQ(single, node.with("items", Value::array({})));
+    expect_same_as_trace(job, index, id, node["items"]);
+    expect_same_as_trace(job, index, id, node["probes"]);
+  }
+}
+
+AE_TEST("pages/the rows of steps and single steps equal those of the trace") {
+  for (std::uint64_t seed = first_seed(); seed < first_seed() + seeds(20); ++seed) {
+    SCOPED_TRACE(repeat(seed, "pages.the rows of steps*"));
+    Dice dice(seed);
+    const Value graph = random_plan(dice, FailureMode::ends);
+    JobFixture job(compiled(graph), {.input = random_input(dice)});
+    RandomWorld world(FailureMode::ends);
+    StepIndex index;
+    std::size_t indexed = 0;
+    for (int i = 0; i < 400 && advance_randomly(job, world, dice); ++i) {
+      if (i % 5 != 0) continue;
+      for (; indexed < job.log.size(); ++indexed) index.add(job.log[indexed]);
+      expect_same_as_trace(job, index, "", trace_view(job.state, job.log)["nodes"]);
+      if (::testing::Test::HasFailure()) return;
+    }
+    for (; indexed < job.log.size(); ++indexed) index.add(job.log[indexed]);
+    expect_same_as_trace(job, index, "", trace_view(job.state, job.log)["nodes"]);
+  }
+}
+
+AE_TEST("pages/the turns of a loop are listed below it, with the calls of each turn") {
+  JobFixture job = loop_job();
+  job.claim().ok("chat/0", tool_calls_answer({{"a", "look", "{'q': 1}"}, {"b", "nope"}}));
+  job.ok("chat/0/0", "'found'").ok("chat/1", text_answer("Done"));
+  expect_same_as_trace(job, index_of(job.log), "", trace_view(job.state, job.log)["nodes"]);
+  const Value turns = list(job, {.parent = job.step("chat").id.text.string()});
+  EXPECT_EQ(turns["total"], Value(2));
+  EXPECT_EQ(turns["by_status"], json("{'done': 2}"));
+  EXPECT_EQ(turns["steps"].items()[0]["children"], json("{'by_status': {'done': 1}, 'total': 1}"));
+}
+
+AE_TEST("pages/steps are filtered by status and change, and pages join to the whole list") {
+  JobFixture job(
+      "[{'id': 'm', 'kind': 'map', 'over': [1, 2, 3, 4, 5], 'on_item_error': 'collect',"
+      "  'max_parallel': 5, 'do': {'tool': 'look', 'args': {'q': '${ .item }'}}}]");
+  job.claim().ok("m/0").fails("m/1").ok("m/2").ok("m/3");
+  const std::string map = job.step("m").id.text.string();
+  const Value all = list(job, {.parent = map});
+  EXPECT_EQ(all["total"], Value(5));
+  EXPECT_EQ(all["by_status"], json("{'done': 3, 'failed': 1, 'running': 1}"));
+  const Value failed = list(job, {.parent = map, .statuses = {"failed"}});
+  ASSERT_EQ(failed["steps"].size(), 1U);
+  EXPECT_EQ(failed["steps"].items()[0]["item"], Value(1));
+  EXPECT_EQ(failed["steps"].items()[0]["error"], json("{'code': 'http_400'}"));
+  std::vector<Value> joined;
+  std::string after;
+  for (int pages = 0; pages < 10; ++pages) {
+    const Value page = list(job, {.parent = map, .after = after, .limit = 2});
+    for (const Value& row : page["steps"].items()) joined.push_back(row);
+    if (page["next"].is_null()) break;
+    after = page["next"].as_string();
+  }
+  EXPECT_EQ(Value::array(joined), all["steps"]);
+  const std::uint64_t seen = job.log.size();
+  job.ok("m/4");
+  const Value changed = list(job, {.parent = map, .changed_since = seen});
+  ASSERT_EQ(changed["steps"].size(), 1U);
+  EXPECT_EQ(changed["steps"].items()[0]["item"], Value(4));
+  EXPECT_EQ(list(job, {.changed_since = seen})["steps"].size(), 1U)
+      << "a change of its items counts";
+  const auto none = list_steps(job.state, index_of(job.log), {.parent = "nope"});
+  ASSERT_FALSE(none);
+  EXPECT_EQ(none.error().code, Code::not_found);
+}
+
+// ---------------------------------------------------------------- events
+
+Value events_of(const JobFixture& job, const EventQuery& query) {
+  EventPage page(job.state.job, query);
+  std::vector<Event> log = job.log;
+  if (query.descending) std::ranges::reverse(log);
+  for (const Event& event : log) {
+    if (!page.add(event)) break;
+  }
+  return std::move(page).take(job.log.size(), is_terminal(job.state.status));
+}
+
+AE_TEST("pages/events are listed forwards and backwards, and pages join to the whole list") {
+  JobFixture job = loop_job();
+  job.claim().ok("chat/0", text_answer("Done"));
+  const Value all = events_of(job, {});
+  EXPECT_EQ(all["events"].size(), job.log.size());
+  EXPECT_EQ(all["total"], Value(job.log.size()));
+  EXPECT_EQ(all["last_seq"], Value(job.log.size()));
+  EXPECT_EQ(all["ended"], Value(true));
+  std::vector<Value> joined;
+  EventQuery query{.descending = true, .limit = 3};
+  for (int pages = 0; pages < 100; ++pages) {
+    const Value page = events_of(job, query);
+    for (const Value& event : page["events"].items()) joined.push_back(event);
+    if (page["next"].is_null()) break;
+    query.before = static_cast<std::uint64_t>(page["next"].as_int());
+  }
+  std::ranges::reverse(joined);
+  EXPECT_EQ(Value::array(joined), all["events"]);
+  const Value middle = events_of(job, {.after = 2, .before = 6});
+  EXPECT_EQ(middle["total"], Value(3));
+  ASSERT_EQ(middle["events"].size(), 3U);
+  EXPECT_EQ(middle["events"].items()[0]["seq"], Value(3));
+  EXPECT_TRUE(middle["next"].is_null());
+}
+
+AE_TEST("pages/events are filtered by step and text, and slim events are cut") {
+  JobFixture job(
+      "[{'id': 'a', 'kind': 'tool', 'tool': 'look', 'args': {'q': 1}},"
+      " {'id': 'b', 'kind': 'tool', 'tool': 'look', 'args': {'q': 2}}]");
+  const std::string large(300, 'x');
+  job.claim().ok("a", "'" + large + "'").ok("b", "'needle'");
+  const StepId a = job.step("a").id;
+  const Value of_a = events_of(job, {.step = a.text.string()});
+  EXPECT_GT(of_a["events"].size(), 3U);
+  EXPECT_TRUE(of_a["total"].is_null());
+  for (const Value& event : of_a["events"].items()) {
+    EXPECT_EQ(event["payload"]["step_id"], Value(a.text));
+  }
+  const Value found = events_of(job, {.text = "needle"});
+  ASSERT_GE(found["events"].size(), 1U);
+  EXPECT_EQ(found["events"].items()[0]["payload"]["result"], Value("needle"));
+  bool is_cut = false;
+  const Value slim = events_of(job, {.slim = true});
+  for (const Value& event : slim["events"].items()) {
+    EXPECT_EQ(event.find("salts"), nullptr);
+    EXPECT_FALSE(canonical(event).contains(large));
+    is_cut = is_cut || event["payload"]["result"] == json("{'$cut': 302}");
+  }
+  EXPECT_TRUE(is_cut);
+}
+
+// ---------------------------------------------------------------- conversations
+
+Value conversation(const JobFixture& job, std::string_view step = "", std::uint64_t after = 0,
+                   std::size_t limit = 100) {
+  const StepIndex index = index_of(job.log);
+  const auto found = Conversation::of(job.state, step);
+  EXPECT_TRUE(found) << found.error().message;
+  if (!found) return {};
+  TraceRecord record;
+  const std::vector<Event> events = selected(job.log, found->seqs(index, after, limit));
+  for (const Event& event : events) record.add(event);
+  return found->page(record, index, after, limit);
+}
+
+// "role origin content" of each message.
+std::vector<std::string> lines_of(const Value& page) {
+  std::vector<std::string> lines;
+  for (const Value& message : page["messages"].items()) {
+    const Value& shown = message["error"].is_null() ? message["content"] : message["error"]["code"];
+    lines.push_back(std::string(message.text("role")) + " " + std::string(message.text("origin")) +
+                    " " + canonical(shown));
+  }
+  return lines;
+}
+using Lines = std::vector<std::string>;
+
+AE_TEST("pages/a conversation has the prompt, the answers and the results of calls") {
+  JobFixture job = loop_job();
+  job.claim().ok("chat/0", tool_calls_answer({{"a", "look", "{'q': 1}"}, {"b", "nope"}}));
+  const Value started = conversation(job);
+  EXPECT_EQ(started["live"], Value(true));
+  EXPECT_EQ(lines_of(started), (Lines{R"(system prompt "Be kind")", R"(user prompt "Hello")",
+                                      R"(assistant answer "")"}))
+      << "the first call has no result yet";
+  job.ok("chat/0/0", "'found'").ok("chat/1", text_answer("Done"));
+  const Value all = conversation(job);
+  EXPECT_EQ(lines_of(all),
+            (Lines{R"(system prompt "Be kind")", R"(user prompt "Hello")", R"(assistant answer "")",
+                   R"(tool call "found")", R"(tool call "tool_not_granted")",
+                   R"(assistant answer "Done")"}));
+  EXPECT_EQ(all["live"], Value(false));
+  EXPECT_EQ(all["node_id"], Value("chat"));
+  EXPECT_EQ(all["steps"].size(), 1U);
+  EXPECT_EQ(all["messages"].items()[3]["call_id"], Value("a"));
+  EXPECT_EQ(all["messages"].items()[4]["call_id"], Value("b"));
+  EXPECT_EQ(all["messages"].items()[5]["usage"]["input_tokens"], Value(5));
+  EXPECT_EQ(all["messages"].items()[5]["turn"], Value(1));
+  for (const Value& message : all["messages"].items()) {
+    ASSERT_TRUE(message["seq"].is_integer()) << canonical(message);
+    const Event& event = job.log[static_cast<std::size_t>(message["seq"].as_int()) - 1];
+    EXPECT_EQ(message["at"], Value(to_text(event.created_at)));
+  }
+}
+
+AE_TEST("pages/messages keep their numbers while a conversation grows, and pages join") {
+  JobFixture job = loop_job(", 'repair': 1, 'schema': {'type': 'object'}");
+  job.claim().ok("chat/0", tool_calls_answer({{"a", "look"}}));
+  const Value early = conversation(job);
+  job.ok("chat/0/0", "1").ok("chat/1", text_answer("no JSON"));
+  job.ok("chat/2", text_answer("{}"));
+  ASSERT_EQ(job.state.status, JobStatus::completed) << job.log_text();
+  const Value all = conversation(job);
+  const auto of_early = early["messages"].items();
+  for (std::size_t i = 0; i < of_early.size(); ++i) {
+    EXPECT_EQ(all["messages"].items()[i]["n"], of_early[i]["n"]);
+    EXPECT_EQ(all["messages"].items()[i]["content"], of_early[i]["content"]);
+  }
+  EXPECT_EQ(all["messages"].items()[5].text("origin"), "repair");
+  EXPECT_TRUE(all["messages"].items()[5]["content"].is_string());
+  std::vector<Value> joined;
+  std::uint64_t after = 0;
+  for (int pages = 0; pages < 20; ++pages) {
+    const Value page = conversation(job, "", after, 2);
+    for (const Value& message : page["messages"].items()) joined.push_back(message);
+    if (page["next"].is_null()) break;
+    after = static_cast<std::uint64_t>(page["next"].as_int());
+  }
+  EXPECT_EQ(Value::array(joined), all["messages"]);
+}
+
+AE_TEST("pages/the request of a turn equals the request that was sent") {
+  JobFixture job = loop_job();
+  job.claim().ok("chat/0", tool_calls_answer({{"a", "look"}}));
+  job.ok("chat/0/0", "'found'");
+  const Value sent = request(job, "chat/1");
+  const std::string step = job.step("chat/1").id.text.string();
+  const std::uint64_t seq = index_of(job.log).find(job.step("chat/1").id)->first_try_seq;
+  job.ok("chat/1", text_answer("Done"));
+  const std::vector<Event> until(job.log.begin(),
+                                 job.log.begin() + static_cast<std::ptrdiff_t>(seq));
+  const auto then = fold(job.state.job, until, uncached_plan_source());
+  ASSERT_TRUE(then);
+  const auto view = sent_request_view(*then, step);
+  ASSERT_TRUE(view) << view.error().message;
+  EXPECT_EQ((*view)["request"], sent);
+  EXPECT_EQ((*view)["turn"], Value(1));
+}
+
+AE_TEST("pages/a step that calls no model has no conversation") {
+  JobFixture job("[{'id': 'a', 'kind': 'tool', 'tool': 'look'}]");
+  job.claim().ok("a");
+  const Value none = conversation(job);
+  EXPECT_EQ(none["messages"].size(), 0U);
+  EXPECT_TRUE(none["step_id"].is_null());
+  const auto refused = Conversation::of(job.state, job.step("a").id.text.view());
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code, Code::input_invalid);
+}
+
+// ---------------------------------------------------------------- forks and summaries
+
+AE_TEST("pages/a preview of a fork lists imported, run and repeated nodes") {
+  JobFixture job(
+      "[{'id': 'a', 'kind': 'tool', 'tool': 'pay'},"
+      " {'id': 'b', 'kind': 'tool', 'tool': 'pay', 'needs': ['a']},"
+      " {'id': 'c', 'kind': 'tool', 'tool': 'look', 'needs': ['b']}]");
+  job.claim().ok("a");
+  const std::uint64_t at = job.log.size();
+  job.ok("b").fails("c");
+  const auto fork = fork_at(job.state, job.log, at, uncached_plan_source());
+  ASSERT_TRUE(fork) << fork.error().message;
+  const Value preview = fork_preview(*fork, at);
+  EXPECT_EQ(preview["at_seq"], Value(at));
+  EXPECT_EQ(preview["imports"], json("{'items': 0, 'nodes': 1}"));
+  EXPECT_EQ(preview["runs"], json("['b', 'c']"));
+  ASSERT_EQ(preview["repeats"].size(), 1U);
+  EXPECT_EQ(preview["repeats"].items()[0]["node_id"], Value("b"));
+}
+
+AE_TEST("pages/a summary has the error, the wait and the usage of the job") {
+  JobFixture waits("[{'id': 'w', 'kind': 'wait', 'wait': {'type': 'signal', 'key': 'go'}}]");
+  waits.claim();
+  const Value waiting = summary_view(waits.state);
+  EXPECT_EQ(waiting["waiting"],
+            json("{'expires_at': null, 'node_id': 'w', 'wait_type': 'signal'}"));
+  EXPECT_EQ(waiting["kind"], Value("plan"));
+  EXPECT_TRUE(waiting["ended_at"].is_null());
+  JobFixture fails("[{'id': 'a', 'kind': 'tool', 'tool': 'look'}]");
+  fails.claim().fails("a", "http_400");
+  const Value failed = summary_view(fails.state);
+  EXPECT_EQ(failed["error"], json("{'code': 'http_400', 'node_id': 'a'}"));
+  EXPECT_EQ(failed["usage"]["tool_calls"], Value(1));
+  EXPECT_TRUE(failed["ended_at"].is_string());
+  EXPECT_EQ(summary_view(loop_job().state)["kind"], Value("loop"));
+}
+
+}  // namespace
+}  // namespace ae::engine::testing

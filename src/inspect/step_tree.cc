@@ -1,0 +1,168 @@
+#include "inspect/step_tree.h"
+
+#include <algorithm>
+
+namespace ae::engine {
+
+std::string_view to_text(StepStatus status) {
+  switch (status) {
+    case StepStatus::pending:
+      return "pending";
+    case StepStatus::running:
+      return "running";
+    case StepStatus::backoff:
+      return "backoff";
+    case StepStatus::waiting:
+      return "waiting";
+    case StepStatus::in_doubt:
+      return "in_doubt";
+    case StepStatus::done:
+      return "done";
+    case StepStatus::skipped:
+      return "skipped";
+    case StepStatus::failed:
+      return "failed";
+    case StepStatus::not_run:
+      return "not_run";
+  }
+  return {};
+}
+
+std::string_view to_text(ExternalEffect effect) {
+  switch (effect) {
+    case ExternalEffect::unchanged:
+      return "unchanged";
+    case ExternalEffect::changed:
+      return "changed";
+    case ExternalEffect::unknown:
+      return "unknown";
+    case ExternalEffect::rolled_back:
+      return "rolled back";
+  }
+  return {};
+}
+
+StepTree::StepTree(const State& state, bool is_dropped) : s_(state), is_dropped_(is_dropped) {
+  for (const Step& step : s_.steps) {
+    if (step.role != Role::node) {
+      sides_[step.of].push_back(&step);
+    } else if (step.is_loop_call()) {
+      calls_[{step.node, step.turn}].push_back(&step);
+    } else if (step.is_part()) {
+      parts_[step.node].push_back(&step);
+    }
+  }
+}
+
+const StepTree::Steps& StepTree::parts_of(const Step& step) const {
+  static const Steps kNone;
+  if (step.role != Role::node || step.item != kNoItem || step.is_loop_call()) return kNone;
+  if (step.is_turn()) {
+    const auto calls = calls_.find({step.node, step.turn});
+    return calls == calls_.end() ? kNone : calls->second;
+  }
+  const auto parts = parts_.find(step.node);
+  return parts == parts_.end() ? kNone : parts->second;
+}
+
+const StepTree::Steps& StepTree::sides_of(const Step& step) const {
+  static const Steps kNone;
+  if (step.probe == kNoStep && step.undo == kNoStep) return kNone;
+  const auto sides = sides_.find(s_.by_id.at(step.id));
+  return sides == sides_.end() ? kNone : sides->second;
+}
+
+StepStatus StepTree::container_status_of(const Step& step) const {
+  const auto is_unknown = [](const Step* one) { return one->phase == StepPhase::in_doubt; };
+  const auto outcome_unknown = [&](const Step* part) {
+    return is_unknown(part) || std::ranges::any_of(parts_of(*part), is_unknown);
+  };
+  return std::ranges::any_of(parts_of(step), outcome_unknown) ? StepStatus::in_doubt
+                                                              : StepStatus::running;
+}
+
+StepStatus StepTree::status_of(const Step& step) const {
+  using enum StepStatus;
+  if (step.role != Role::node && step.phase == StepPhase::done) {
+    return step.committed || !step.call ? done : failed;
+  }
+  if (step.phase == StepPhase::done) {
+    if (step.skipped) return skipped;
+    return step.failure ? failed : done;
+  }
+  if (is_dropped_ && s_.kind_of(step) == NodeKind::wait) return not_run;
+  if (is_terminal(s_.status) || is_dropped_) {
+    if (s_.may_have_happened(step)) return in_doubt;
+    return step.started ? failed : not_run;
+  }
+  switch (step.phase) {
+    case StepPhase::blocked:
+    case StepPhase::ready:
+      return step.started ? running : pending;
+    case StepPhase::backoff:
+      return backoff;
+    case StepPhase::asking:
+    case StepPhase::questioned:
+    case StepPhase::waiting:
+      return waiting;
+    case StepPhase::in_doubt:
+    case StepPhase::probing:
+      return in_doubt;
+    case StepPhase::refused:
+      return step.role == Role::undo ? failed : running;
+    case StepPhase::mapping:
+    case StepPhase::looping:
+      return container_status_of(step);
+    default:
+      return running;
+  }
+}
+
+TryOutcome::Resolution resolution_from_text(std::string_view text) {
+  using Resolution = TryOutcome::Resolution;
+  if (text.empty()) return Resolution::none;
+  if (text == "happened") return Resolution::happened;
+  return text == "not_happened" ? Resolution::not_happened : Resolution::other;
+}
+
+OutcomeKind outcome_from_text(std::string_view text) {
+  for (const OutcomeKind kind : {OutcomeKind::success, OutcomeKind::failure, OutcomeKind::timeout,
+                                 OutcomeKind::input_required}) {
+    if (to_text(kind) == text) return kind;
+  }
+  return OutcomeKind::unknown;
+}
+
+ExternalEffect external_effect_of(EffectClass effect, std::span<const TryOutcome> tries,
+                                  const TryOutcome& one) {
+  using enum ExternalEffect;
+  using Resolution = TryOutcome::Resolution;
+  const auto took_effect = [](const TryOutcome& other) {
+    return other.outcome == OutcomeKind::success || other.resolution == Resolution::happened;
+  };
+  if (effect == EffectClass::read) return unchanged;
+  if (took_effect(one)) return changed;
+  if (one.outcome == OutcomeKind::failure && one.definite) return unchanged;
+  if (one.outcome == OutcomeKind::input_required) return unchanged;
+  if (one.resolution == Resolution::not_happened) return unchanged;
+  // If a later try with the same external key succeeded, the effect of the earlier try is the same
+  // effect.
+  return std::ranges::any_of(tries, took_effect) ? changed : unknown;
+}
+
+void EffectSum::add(ExternalEffect effect) {
+  changed_ |= effect == ExternalEffect::changed;
+  unknown_ |= effect == ExternalEffect::unknown;
+  rolled_back_ |= effect == ExternalEffect::rolled_back;
+}
+
+void EffectSum::add(EffectClass effect, std::span<const TryOutcome> tries) {
+  for (const TryOutcome& one : tries) add(external_effect_of(effect, tries, one));
+}
+
+ExternalEffect EffectSum::total() const {
+  using enum ExternalEffect;
+  return unknown_ ? unknown : changed_ ? changed : rolled_back_ ? rolled_back : unchanged;
+}
+
+}  // namespace ae::engine

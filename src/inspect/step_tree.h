@@ -1,0 +1,86 @@
+// StepTree: the steps of a job as a tree, the status of each step, and the external effect of its
+// tries. The input of traces (inspect/trace.h) and of lists of steps (inspect/step_list.h).
+//
+// Threads: short-lived, one owner; borrows the state.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <span>
+#include <string_view>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "engine/state/state.h"
+#include "log/outcome.h"
+
+namespace ae::engine {
+
+// The status of a step, for display.
+enum class StepStatus : std::uint8_t {
+  pending,
+  running,
+  backoff,
+  waiting,
+  in_doubt,
+  done,
+  skipped,
+  failed,
+  not_run
+};
+std::string_view to_text(StepStatus status);
+
+// The external effect of a call.
+enum class ExternalEffect : std::uint8_t { unchanged, changed, unknown, rolled_back };
+std::string_view to_text(ExternalEffect effect);
+
+class StepTree {
+ public:
+  using Steps = std::vector<const Step*>;
+  // `is_dropped`: the state is that of a plan which a re-plan has dropped since.
+  explicit StepTree(const State& state, bool is_dropped = false);
+
+  // The items of a map, the turns of a loop, or the calls of a turn, in their order.
+  const Steps& parts_of(const Step& step) const;
+  // The probes and the compensation of its call.
+  const Steps& sides_of(const Step& step) const;
+  StepStatus status_of(const Step& step) const;
+
+ private:
+  StepStatus container_status_of(const Step& step) const;
+
+  const State& s_;
+  const bool is_dropped_;
+  std::map<std::uint32_t, Steps> parts_;                            // by map or loop
+  std::map<std::pair<std::uint32_t, std::uint32_t>, Steps> calls_;  // by loop and turn
+  std::unordered_map<std::uint32_t, Steps> sides_;  // by the step that they probe or compensate
+};
+
+// The end of a try, and an operator's or probe's answer about it.
+struct TryOutcome {
+  enum class Resolution : std::uint8_t { none, happened, not_happened, other };
+  std::uint32_t try_no = 0;
+  std::optional<OutcomeKind> outcome;  // nullopt: it is open
+  bool definite = false;
+  Resolution resolution = Resolution::none;
+};
+TryOutcome::Resolution resolution_from_text(std::string_view text);
+OutcomeKind outcome_from_text(std::string_view text);  // unknown: no outcome has this name
+
+// The external effect of one of the tries of a call.
+ExternalEffect external_effect_of(EffectClass effect, std::span<const TryOutcome> tries,
+                                  const TryOutcome& one);
+// That of a step: the sum of the effects of its tries and of its parts.
+class EffectSum {
+ public:
+  void add(ExternalEffect effect);
+  void add(EffectClass effect, std::span<const TryOutcome> tries);
+  ExternalEffect total() const;
+
+ private:
+  bool changed_ = false, unknown_ = false, rolled_back_ = false;
+};
+
+}  // namespace ae::engine

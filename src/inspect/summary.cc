@@ -1,0 +1,75 @@
+#include "inspect/summary.h"
+
+#include "engine/confirm/confirm.h"
+#include "engine/state/view_values.h"
+#include "log/field_names.h"
+
+namespace ae::engine {
+namespace {
+
+std::string_view summary_kind(const State& state) {
+  if (!state.plan) return "plan";
+  if (state.planned_by_model || is_planner_only(*state.plan)) return "planner";
+  const bool is_loop =
+      state.plan->nodes.size() == 1 && state.plan->nodes.front().kind == NodeKind::loop;
+  return is_loop ? "loop" : "plan";
+}
+
+Value summary_error(const State& state) {
+  if (!state.error) return {};
+  return Value::object({{field::code, state.error->code},
+                        {field::node_id, state.ending ? or_null(state.ending->node_id) : Value()}});
+}
+
+// The reason of a pause is the text of an operator.
+std::string_view parked_code(const State& state) {
+  const std::string_view reason = state.parked_reason;
+  const bool is_code = !state.is_paused() || reason == kWornOut || reason == kVerifierUnreachable;
+  return is_code ? reason : "paused";
+}
+
+Value summary_parked(const State& state) {
+  if (state.status != JobStatus::parked) return {};
+  return Value::object({{field::reason, or_null(parked_code(state))},
+                        {"since", or_null(state.parked_since)},
+                        {field::until, or_null(state.parked_until)}});
+}
+
+// The first open wait, as in job_view.
+Value summary_waiting(const State& state) {
+  if (state.status != JobStatus::waiting) return {};
+  const Wait* first = nullptr;
+  for (const auto& [key, wait] : state.waits) {
+    if (!wait.resolve && (first == nullptr || wait.step < first->step)) first = &wait;
+  }
+  if (first == nullptr) return {};
+  return Value::object({{field::expires_at, or_null(first->expires_at)},
+                        {field::node_id, state.node_of(state.steps[first->step]).id},
+                        {field::wait_type, to_text(first->type)}});
+}
+
+}  // namespace
+
+Value summary_view(const State& state) {
+  const std::uint64_t nodes = state.plan ? state.plan->nodes.size() : 0;
+  const bool may_be_unknown =
+      state.had_unknown_outcome || !state.earlier_unknown.empty() || is_terminal(state.status);
+  const ModelUsage& models = state.models;
+  return Value::object(
+      {{"attempt", number(state.epoch)},
+       {"ended_at", is_terminal(state.status) ? Value(to_text(state.updated_at)) : Value()},
+       {field::error, summary_error(state)},
+       {field::execution_version, state.execution_version},
+       {"unknown_outcomes", number(may_be_unknown ? state.unknown_calls().size() : 0)},
+       {field::kind, summary_kind(state)},
+       {"parked", summary_parked(state)},
+       {"progress",
+        Value::object({{"done", number(nodes - state.nodes_left)}, {"nodes", number(nodes)}})},
+       {field::usage, Value::object({{"cost_micros", number(models.cost_micros)},
+                                     {"model_calls", number(models.tries - models.withdrawn)},
+                                     {"tool_calls", number(state.tries_started - models.tries)},
+                                     {"total_tokens", number(models.total_tokens)}})},
+       {"waiting", summary_waiting(state)}});
+}
+
+}  // namespace ae::engine

@@ -1,0 +1,32 @@
+// summary_view: what lists show of a job, in a size that does not depend on the job.
+//
+//  {attempt, ended_at, error{code, node_id}, execution_version, kind, parked{reason, since, until},
+//   progress{done, nodes}, unknown_outcomes, usage{cost_micros, model_calls, tool_calls,
+//   total_tokens}, waiting{expires_at, node_id, wait_type}}
+//
+// kind: plan loop planner. unknown_outcomes: how many calls have an unknown outcome. error, parked,
+// waiting and ended_at are null if they do not apply. It has no value that can be erased, and no
+// text that an expression made, such as the key of a wait.
+//
+// The store keeps the summary of the last commit that changed the summary's key, and not newer
+// figures: a commit in the middle of an attempt writes none.
+// Stored: in the rows of jobs; `aetheris rebuild` computes it again. Threads: pure functions.
+#pragma once
+
+#include <cstdint>
+
+#include "engine/state/state.h"
+#include "json/value.h"
+
+namespace ae::engine {
+
+struct SummaryKey {
+  JobStatus status = JobStatus::none;
+  std::uint64_t epoch = 0;
+  friend bool operator==(const SummaryKey&, const SummaryKey&) = default;
+};
+inline SummaryKey summary_key(const State& state) { return {state.status, state.epoch}; }
+
+Value summary_view(const State& state);
+
+}  // namespace ae::engine

@@ -1,0 +1,119 @@
+// Failures, the budget, a pause and the open waits of a job.
+#include "inspect/view_parts.h"
+
+#include <algorithm>
+#include <span>
+#include <utility>
+
+#include "engine/state/action.h"
+#include "inspect/view.h"
+#include "log/field_names.h"
+
+namespace ae::engine {
+namespace {
+
+Value use_view(const Usage& use) {
+  return Value::object({{"cost_micros", number(use.cost_micros)},
+                        {"model_calls", number(use.model_calls)},
+                        {"tokens", number(use.tokens)},
+                        {"tool_calls", number(use.tool_calls)}});
+}
+
+// The new total of an exceeded limit: twice its value, or what the pending call needs. null: it
+// cannot be raised.
+Value raised_total(const Budget& budget, const ExceededLimit& exceeded) {
+  if (exceeded.limit == Limit::wall) {
+    return budget.limits.wall ? Value(ae::to_text(*budget.limits.wall * 2)) : Value();
+  }
+  const auto& max = budget.limits.max_of(exceeded.limit);
+  if (!max) return {};
+  const std::uint64_t amount =
+      std::min(std::max(*max * 2, budget.used(exceeded.limit) + exceeded.requested), kBudgetMax);
+  return exceeded.limit == Limit::cost ? Value(cost_text(amount)) : Value(std::to_string(amount));
+}
+
+std::vector<Value> wait_actions(const State& state, const std::string& key, const Wait& wait) {
+  const Step& step = state.steps[wait.step];
+  if (std::string id = state.approval_id(wait); !id.empty()) {
+    id = state.job.text + "." + id;
+    std::vector<Member> approval{{"id", id}};
+    const Member* question = wait.question && step.call ? open_question(*step.call) : nullptr;
+    if (question && question->second.text("mode") == "form") {
+      approval.emplace_back("schema", question->second["schema"]);
+    }
+    return {action(act::kApprove, std::move(approval)), action(act::kReject, {{"id", id}})};
+  }
+  if (wait.type == WaitType::message) {
+    return {action(act::kMessage, {{field::channel, wait.channel}, {"job_id", state.job.text}})};
+  }
+  if (wait.type == WaitType::timer) return {};
+  return {action(act::kSignal, {{field::correlation_key, key}, {"job_id", state.job.text}})};
+}
+
+}  // namespace
+
+Value failure_view(const std::optional<Failure>& failure) {
+  if (!failure) return {};
+  return Value::object({{field::code, failure->code}, {"message", failure->message}});
+}
+
+Value budget_view(const Budget& budget) {
+  if (!budget.is_tracked()) return {};
+  std::vector<Member> limits;
+  for (const Limit limit : kCountedLimits) {
+    const auto& max = budget.limits.max_of(limit);
+    const bool cost = limit == Limit::cost;
+    limits.emplace_back(cost ? "cost_micros" : to_text(limit), max ? number(*max) : Value());
+  }
+  limits.emplace_back("soft", budget.limits.soft > 0 ? number(budget.limits.soft) : Value());
+  limits.emplace_back("wall",
+                      budget.limits.wall ? Value(ae::to_text(*budget.limits.wall)) : Value());
+  Value exceeded;
+  if (budget.exceeded) {
+    exceeded = Value::object({{field::asked, number(budget.exceeded->requested)},
+                              {"limit", to_text(budget.exceeded->limit)}});
+  }
+  return Value::object({{"exceeded", exceeded},
+                        {"limits", Value::object(std::move(limits))},
+                        {field::reserved, use_view(budget.reserved)},
+                        {"spent", use_view(budget.spent)},
+                        {"wall_until", or_null(budget.wall_until)}});
+}
+
+Value pausing_view(const State& state) {
+  if (!state.pause_request) return {};
+  return Value::object({{field::by, or_null(state.pause_request->by)},
+                        {field::reason, or_null(state.pause_request->reason)}});
+}
+
+Value wait_view(const State& state, const std::string& key, const Wait& wait) {
+  const Step& step = state.steps[wait.step];
+  return Value::object({{"actions", Value::array(wait_actions(state, key, wait))},
+                        {field::channel, or_null(wait.channel)},
+                        {field::correlation_key, key},
+                        {field::due_at, or_null(wait.due_at)},
+                        {field::expires_at, or_null(wait.expires_at)},
+                        {field::node_id, state.node_of(step).id},
+                        {field::opened_at, to_text(wait.opened_at)},
+                        {field::reason, or_null(wait.reason)},
+                        {field::step_id, step.id.text},
+                        {field::wait_type, to_text(wait.type)}});
+}
+
+Value resume_action(const State& state) {
+  return action(act::kResume, {{"job_id", state.job.text}});
+}
+
+Value raise_action(const State& state, std::span<const ExceededLimit> exceeded) {
+  std::vector<Value> limits;
+  for (const ExceededLimit& one : exceeded) {
+    const Value total = raised_total(state.budget, one);
+    if (total.is_null()) continue;
+    limits.push_back(Value::object({{"limit", to_text(one.limit)}, {"total", total}}));
+  }
+  if (limits.empty()) return {};
+  return action(act::kBudget,
+                {{"job_id", state.job.text}, {"limits", Value::array(std::move(limits))}});
+}
+
+}  // namespace ae::engine

@@ -1,0 +1,49 @@
+// Parts of views (view.h) that several views have.
+//
+// Only the views use them. Threads: pure functions.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "engine/state/state.h"
+#include "engine/state/view_values.h"
+#include "json/value.h"
+#include "plan/budget.h"
+
+namespace ae::engine {
+
+inline Value item_number(const Step& step) {
+  return step.item == kNoItem ? Value() : number(step.item);
+}
+inline Value turn_number(const Step& step) {
+  return step.turn == kNoTurn ? Value() : number(step.turn);
+}
+inline Value nth_number(const Step& step) {
+  return step.nth == kNoTurn ? Value() : number(step.nth);
+}
+
+// {code, message}; null = none.
+Value failure_view(const std::optional<Failure>& failure);
+// Limits, spent and reserved amounts; null = no budget.
+Value budget_view(const Budget& budget);
+// The requested pause; null = none.
+Value pausing_view(const State& state);
+// An open wait, with the actions that end it.
+Value wait_view(const State& state, const std::string& key, const Wait& wait);
+// Calls with an unknown outcome that are probed once their requests can no longer take effect.
+std::vector<Value> settling_view(const State& state);
+
+// The steps whose verification an operator must decide: a changed resource does not match or cannot
+// be reached.
+std::vector<std::uint32_t> escalated_steps(const State& state);
+std::vector<Value> confirmation_actions(const State& state, std::uint32_t step);
+// One request per step, with all resources that it changed.
+Value confirmation_view(const State& state, std::uint32_t index);
+
+// The action that resumes the job.
+Value resume_action(const State& state);
+
+}  // namespace ae::engine

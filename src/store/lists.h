@@ -1,0 +1,67 @@
+// Lists: the filters, pages and counts of the queries over many jobs.
+//
+// They read job rows and indexes, never a log.
+// Limits: a page has at most `limit` rows; a page of ended jobs scans at most kEndedScanMax; a count
+// stops at kJobCountMax.
+// Threads: values.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/time.h"
+#include "store/pending.h"
+#include "store/rows.h"
+
+namespace ae::store {
+
+struct Filter {
+  std::vector<std::string> statuses;  // empty = any
+  std::string agent, queue;           // "" = any
+  std::string error;                  // code of the error with which the job failed; "" = any
+  std::string forked_from;            // forks of this job; "" = any job
+  std::vector<std::pair<std::string, std::string>> labels;
+  std::string after;  // page cursor: a job id of an earlier answer ("" = from the newest)
+  // Number of the job `after`: also valid when that job has been deleted.
+  std::optional<std::uint64_t> after_number;
+  std::optional<Instant> created_from, created_before;
+  std::optional<Instant> updated_from, updated_before;  // the last write
+  PendingKinds pending = 0;  // jobs that may have one of these open; 0 = any job
+  std::size_t limit = 100;
+};
+
+// Jobs that have ended, that no worker holds, and whose last event is older than `before`.
+struct EndedFilter {
+  Instant before;
+  std::vector<std::string> statuses;  // of completed failed cancelled; empty = all three
+  std::string agent;                  // "" = any
+  std::vector<std::pair<std::string, std::string>> labels;
+  std::uint64_t after = 0;  // only jobs with a higher number
+  std::size_t limit = 100;
+};
+// A page scans at most this many rows. The scan ends at a page whose rows were all created at or
+// after `before`, so one job with a wrong clock does not hide others.
+inline constexpr std::size_t kEndedScanMax = 1024;
+struct EndedPage {
+  std::vector<JobRow> rows;           // oldest first
+  std::optional<std::uint64_t> next;  // `after` of the next page; nullopt = last page
+};
+
+// Job counts at one moment. They are read from indexes and stop at kJobCountMax.
+inline constexpr std::uint64_t kJobCountMax = 100'000;
+struct JobStats {
+  std::map<std::string, std::uint64_t> statuses;  // of queued, running, waiting, parked
+  std::map<std::string, std::uint64_t> ready;     // claimable now, by queue
+  struct Worker {
+    std::uint64_t live = 0, expired = 0;  // jobs that it holds: lease valid; lease expired
+    std::string announcement;             // its announcement; "" = none, or expired
+  };
+  std::map<std::string, Worker> workers;  // workers that hold a job or have an announcement
+};
+
+}  // namespace ae::store

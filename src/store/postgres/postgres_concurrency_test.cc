@@ -1,0 +1,190 @@
+// Several processes that use one store: claims, leases, keys and blobs.
+#include <set>
+#include <thread>
+
+#include "store/postgres/postgres_fixture_test.h"
+
+namespace ae::store {
+namespace {
+
+AE_TEST("postgres/two processes claim each job once") {
+  const OwnSchema schema;
+  PostgresFixture one(schema.name()), two(schema.name());
+  ASSERT_TRUE(one.open());
+  ASSERT_TRUE(two.open());
+  constexpr int kJobs = 120;
+  int pending = kJobs;
+  for (int i = 0; i < kJobs; ++i) {
+    one.store().commit(PostgresFixture::create("j" + std::to_string(i)),
+                       [&](Result<CommitResult> answer) {
+                         EXPECT_TRUE(answer);
+                         --pending;
+                       });
+  }
+  ASSERT_TRUE(one.loop.run_until([&] { return pending == 0; }));
+  std::vector<std::string> claimed[2];
+  const auto claim_all = [](PostgresFixture& fixture, std::vector<std::string>& into) {
+    for (;;) {
+      const auto leases = fixture.claim(7);
+      ASSERT_TRUE(leases);
+      if (leases->empty()) return;
+      for (const Lease& lease : *leases) {
+        into.push_back(lease.job.text);
+        EXPECT_EQ(lease.fence.epoch, 1u);
+      }
+    }
+  };
+  std::thread other([&] { claim_all(two, claimed[1]); });
+  claim_all(one, claimed[0]);
+  other.join();
+  std::set<std::string> all(claimed[0].begin(), claimed[0].end());
+  all.insert(claimed[1].begin(), claimed[1].end());
+  EXPECT_EQ(claimed[0].size() + claimed[1].size(), std::size_t{kJobs});
+  EXPECT_EQ(all.size(), std::size_t{kJobs});
+}
+
+AE_TEST("postgres/a claim does not wait for a job locked by another transaction") {
+  const OwnSchema schema;
+  PostgresFixture fixture(schema.name());
+  ASSERT_TRUE(fixture.open());
+  ASSERT_TRUE(fixture.commit(PostgresFixture::create("j0")));
+  ASSERT_TRUE(fixture.commit(PostgresFixture::create("j1")));
+  auto other = postgres::Connection::open({.url = server().url()});
+  ASSERT_TRUE(other);
+  other->add_unprepared("BEGIN");
+  other->add_unprepared("SELECT 1 FROM " + schema.name() +
+                        ".heads WHERE job = (SELECT number FROM " + schema.name() +
+                        ".jobs WHERE job_id = 'j0') FOR UPDATE");
+  ASSERT_TRUE(other->run());
+  EXPECT_EQ(conformance::show(*fixture.claim(5)).substr(0, 2), "j1");
+  other->add_unprepared("ROLLBACK");
+  ASSERT_TRUE(other->run());
+  EXPECT_EQ(conformance::show(*fixture.claim(5)).substr(0, 2), "j0");
+}
+
+AE_TEST("postgres/a process that lost its lease to another one cannot write") {
+  const OwnSchema schema;
+  PostgresFixture one(schema.name(), false), two(schema.name(), false);
+  ASSERT_TRUE(one.open());
+  ASSERT_TRUE(two.open());
+  ASSERT_TRUE(one.commit(PostgresFixture::create_claimed("j0")));
+  two.loop.advance(conformance::kLease);
+  ASSERT_EQ(two.claim(1)->size(), 1u);
+  Batch stale = PostgresFixture::append("j0", 2);
+  stale.effects = {{InvocationId("i"), 1, "{}"}};
+  EXPECT_EQ(one.commit(stale).error().code, Code::stale_attempt);
+  EXPECT_TRUE(two.commit(PostgresFixture::append("j0", 2, conformance::fence("B0", 2))));
+  EXPECT_TRUE(one.load("j0")->effects.empty());
+}
+
+// Creates with one key, and jobs with the same blobs in opposite orders, from two processes
+// concurrently.
+AE_TEST("postgres/concurrent creates with the same keys and blobs succeed, one per key") {
+  const OwnSchema schema;
+  PostgresFixture processes[2] = {PostgresFixture(schema.name()), PostgresFixture(schema.name())};
+  for (PostgresFixture& fixture : processes) ASSERT_TRUE(fixture.open());
+  constexpr int kRounds = 12;
+  std::vector<std::string> answers_of[2];
+  const auto work = [&](int me) {
+    PostgresFixture& fixture = processes[me];
+    for (int round = 0; round < kRounds; ++round) {
+      int pending = 4;
+      std::vector<std::string> answers(4);
+      for (int k = 0; k < 4; ++k) {
+        const int which = me == 0 ? k : 3 - k;
+        Batch b = PostgresFixture::create(
+            "j" + std::to_string(me) + "-" + std::to_string(round) + "-" + std::to_string(which),
+            {.agent = "a",
+             .idempotency_key = "k" + std::to_string(round) + "-" + std::to_string(which)});
+        b.sealed->blobs = {conformance::blob("v" + std::to_string(round) + std::to_string(which)),
+                           conformance::blob("w" + std::to_string(round) + std::to_string(which))};
+        fixture.store().commit(std::move(b), [&, which](Result<CommitResult> answer) {
+          EXPECT_TRUE(answer) << (answer ? "" : answer.error().message);
+          if (answer) {
+            answers[static_cast<std::size_t>(which)] =
+                answer->existing ? answer->existing->text : "mine";
+          }
+          --pending;
+        });
+      }
+      EXPECT_TRUE(fixture.loop.run_until([&] { return pending == 0; }));
+      answers_of[me].insert(answers_of[me].end(), answers.begin(), answers.end());
+    }
+  };
+  std::thread other([&] { work(1); });
+  work(0);
+  other.join();
+  ASSERT_EQ(answers_of[0].size(), answers_of[1].size());
+  for (std::size_t i = 0; i < answers_of[0].size(); ++i) {
+    EXPECT_NE(answers_of[0][i] == "mine", answers_of[1][i] == "mine")
+        << i << ": exactly one of them created it";
+  }
+  EXPECT_EQ(processes[0].query({.limit = 1000})->size(), std::size_t{kRounds} * 4);
+}
+
+AE_TEST("postgres/a queue limit holds across concurrent processes") {
+  const OwnSchema schema;
+  PostgresFixture processes[2] = {PostgresFixture(schema.name()), PostgresFixture(schema.name())};
+  for (PostgresFixture& fixture : processes) ASSERT_TRUE(fixture.open());
+  for (int i = 0; i < 30; ++i) {
+    ASSERT_TRUE(processes[0].commit(
+        PostgresFixture::create("j" + std::to_string(i), {.agent = "a", .queue = "narrow"})));
+  }
+  std::vector<std::size_t> claimed(2);
+  const auto work = [&](std::size_t me) {
+    PostgresFixture& fixture = processes[me];
+    for (int round = 0; round < 6; ++round) {
+      ClaimRequest request = conformance::ConformanceFixture::claim_request(
+          "A" + std::to_string(me) + std::to_string(round), 2);
+      request.queues = {{"narrow", 5}};
+      const auto leases = fixture.loop.await<Result<std::vector<Lease>>>(
+          [&](auto done) { fixture.store().claim(request, std::move(done)); });
+      ASSERT_TRUE(leases) << leases.error().message;
+      claimed[me] += leases->size();
+      const auto one = fixture.loop.await<Result<std::optional<Lease>>>([&](auto done) {
+        fixture.store().claim_job(JobId("j" + std::to_string(29 - round)), request,
+                                  std::move(done));
+      });
+      ASSERT_TRUE(one) << one.error().message;
+      claimed[me] += one->has_value() ? 1 : 0;
+    }
+  };
+  std::thread other([&] { work(1); });
+  work(0);
+  other.join();
+  EXPECT_EQ(claimed[0] + claimed[1], 5u);
+}
+
+// One process deletes a blob that another is about to reference: the blob exists for that other
+// job.
+AE_TEST("postgres/a blob dropped while another job stores it is kept for that job") {
+  const OwnSchema schema;
+  PostgresFixture processes[2] = {PostgresFixture(schema.name()), PostgresFixture(schema.name())};
+  for (PostgresFixture& fixture : processes) ASSERT_TRUE(fixture.open());
+  for (int round = 0; round < 20; ++round) {
+    const std::string n = std::to_string(round);
+    const Blob value = conformance::blob("value " + n);
+    Batch first = PostgresFixture::create("a" + n);
+    first.row.status = "completed";
+    first.sealed->blobs = {value};
+    ASSERT_TRUE(processes[0].commit(first));
+    Redaction drop{.job = JobId("a" + n)};
+    drop.commits = {{.first_seq = 1,
+                     .expected_hash = sha256(first.sealed->bytes),
+                     .bytes = "left",
+                     .blobs = {}}};
+    drop.audit = {.at = {}, .by = "me", .act = "redact", .job = drop.job, .detail = {}};
+    Batch second = PostgresFixture::create("b" + n);
+    second.sealed->blobs = {value};
+    std::thread other([&] { EXPECT_TRUE(processes[1].commit(second)); });
+    const auto dropped = processes[0].loop.await<Result<void>>(
+        [&](auto done) { processes[0].store().redact(drop, std::move(done)); });
+    other.join();
+    ASSERT_TRUE(dropped) << dropped.error().message;
+    ASSERT_EQ(processes[0].load("b" + n)->blobs.size(), 1u) << n;
+    ASSERT_TRUE(processes[0].load("a" + n)->blobs.empty());
+  }
+}
+
+}  // namespace
+}  // namespace ae::store
