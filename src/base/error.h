@@ -44,10 +44,7 @@ struct Error {
   std::string message;  // one sentence for users: what happened and what to do
 
   // Adds what the caller was doing: "<context>: <message>".
-  Error&& with_context(std::string_view context) && {
-    message = std::string(context) + ": " + message;
-    return std::move(*this);
-  }
+  Error&& with_context(std::string_view context) &&;
   friend bool operator==(const Error&, const Error&) = default;
 };
 

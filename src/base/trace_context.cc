@@ -1,5 +1,7 @@
 #include "base/trace_context.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <array>
 #include <set>
@@ -112,12 +114,7 @@ std::optional<TraceContext> trace_context(std::string_view traceparent,
 }
 
 std::string traceparent(std::string_view trace_id, std::string_view span_id, std::uint8_t flags) {
-  constexpr std::string_view kDigits = "0123456789abcdef";
-  std::string text = "00-";
-  text.append(trace_id).append("-").append(span_id).append("-");
-  text += kDigits[flags >> 4];
-  text += kDigits[flags & 15];
-  return text;
+  return fmt::format("00-{}-{}-{:02x}", trace_id, span_id, flags);
 }
 
 std::string trace_id_of(const JobId& job) { return hash_digits("aetheris.trace.v1", job.text, 32); }

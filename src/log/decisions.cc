@@ -1,6 +1,8 @@
 // Decisions: their field tables, and how they are stored in a decision_recorded.
 #include "log/decisions.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <array>
 #include <string>
@@ -153,9 +155,9 @@ Result<DecisionBody> decision_body(const DecisionRecorded& event) {
     return decision;                                   \
   }
 #include "log/define_records.h"
-  std::string message("an unknown decision: kind ");
-  message.append(event.kind).append(", state ").append(event.state ? event.state->view() : "none");
-  return fail(Code::log_corrupt, std::move(message));
+  return fail(Code::log_corrupt,
+              fmt::format("an unknown decision: kind {}, state {}", event.kind.view(),
+                          event.state ? event.state->view() : "none"));
 }
 
 Value retained_payload(const DecisionBody& decision, bool blinded) {

@@ -1,4 +1,6 @@
 // Reads the `probe` and `compensate` of a tool, and checks the tools that they call.
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -17,7 +19,7 @@ Result<SideCall> read_side_call(const Value& value, Keys keys, Keys args_read) {
     for (const std::string& root : part.roots().roots) {
       if (std::find(roots.begin(), roots.end(), root) == roots.end()) {
         return fail(Code::plan_invalid,
-                    "reads " + quoted("." + root) + ", which is not available here");
+                    fmt::format("reads `.{}`, which is not available here", root));
       }
     }
     return {};
