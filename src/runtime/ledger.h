@@ -6,6 +6,8 @@
 // before the call is performed. Threads: the loop's.
 #pragma once
 
+#include <fmt/core.h>
+
 #include <optional>
 #include <unordered_set>
 
@@ -21,15 +23,14 @@ class Ledger {
   // before.
   std::optional<tools::Permit> permit(const engine::State& durable, const engine::Step& step) {
     if (!step.call || !durable.is_live(step)) return std::nullopt;
-    auto [it, fresh] =
-        issued_.emplace(step.call->id.text + "/" + std::to_string(step.call->try_no));
+    auto [it, fresh] = issued_.emplace(fmt::format("{}/{}", step.call->id.text, step.call->try_no));
     if (!fresh) return std::nullopt;
     return tools::Permit(step.call->id, step.call->try_no);
   }
   // The outcome of the try is recorded, so the log prevents another permit and the entry can be
   // dropped.
   void forget(const InvocationId& invocation, std::uint32_t try_no) {
-    issued_.erase(invocation.text + "/" + std::to_string(try_no));
+    issued_.erase(fmt::format("{}/{}", invocation.text, try_no));
   }
 
  private:

@@ -1,5 +1,7 @@
 #include "runtime/request_submitter.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <chrono>
 #include <functional>
@@ -161,9 +163,9 @@ void RequestSubmitter::submit(JobId job, engine::ControlRequest request,
                               async::Done<Result<Value>> done) {
   if (engine::is_too_large(request)) {
     return world_.loop.post([done = std::move(done)]() mutable {
-      done(fail(Code::payload_too_large,
-                "a payload may have " + std::to_string(kValueMax >> 20) +
-                    " MiB as canonical JSON; keep the rest elsewhere and send where it is"));
+      done(fail(Code::payload_too_large, fmt::format("a payload may have {} MiB as canonical JSON; "
+                                                     "keep the rest elsewhere and send where it is",
+                                                     kValueMax >> 20)));
     });
   }
   if (request.id.empty()) request.id = new_uuid(world_);
@@ -346,10 +348,12 @@ void RequestSubmitter::on_polled(const std::shared_ptr<ActiveRequest>& active,
                                  Result<store::InboxEntryState> state) {
   if (!is_waiting(active)) return;  // answered meanwhile
   if (!state) {
-    return finish(active, fail(Code::unknown_outcome,
-                               "the request is in the job's inbox, and whether it was applied is "
-                               "unknown: " +
-                                   state.error().message));
+    return finish(
+        active,
+        fail(Code::unknown_outcome,
+             fmt::format(
+                 "the request is in the job's inbox, and whether it was applied is unknown: {}",
+                 state.error().message)));
   }
   if (state->reply) return finish(active, read_reply(*state->reply));
   if (state->pending && active->waited < kReplyWait) return poll_later(active);

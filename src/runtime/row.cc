@@ -1,5 +1,7 @@
 #include "runtime/row.h"
 
+#include <fmt/core.h>
+
 #include "json/json.h"
 #include "log/field_names.h"
 
@@ -117,7 +119,7 @@ std::optional<Hash> request_hash_of(const Event& first) {
 }
 
 std::string version_capability(std::string_view agent, std::string_view version) {
-  return "execution_version:" + std::string(agent) + "=" + std::string(version);
+  return fmt::format("execution_version:{}={}", agent, version);
 }
 
 std::vector<std::string> needed_capabilities(std::vector<std::string> required,

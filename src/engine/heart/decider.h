@@ -150,9 +150,7 @@ class Decider {
   void emit_first(const Declaration& d);
   void emit_started(const Declaration& d, const Value& args, ToolInvocationStarted event);
   void emit(EventBody event) { decision_.events.push_back(std::move(event)); }
-  DecisionId decision_id_of(const Step& step, std::string_view what) const {
-    return decision_at(s_, s_.path_of(step) + "#" + std::string(what));
-  }
+  DecisionId decision_id_of(const Step& step, std::string_view what) const;
   // An event of a step, with its node and id filled in.
   template <class E>
   void emit_of(const Step& step, E event) {
