@@ -186,18 +186,16 @@ class SocketClient final : public ApiClient {
 
   Result<api::ApiResponse> answer_of(const std::string& method, const net::HttpResult& seen) const {
     if (!seen.sent()) {
-      return fail(Code::unavailable,
-                  fmt::format("no server responds at {}: {}", where(), seen.error));
+      return fail(Code::unavailable, "no server responds at {}: {}", where(), seen.error);
     }
     if (seen.too_large && method == "GET") {
-      return fail(Code::payload_too_large,
-                  fmt::format("{}: {}: request less of it", where(), seen.error));
+      return fail(Code::payload_too_large, "{}: {}: request less of it", where(), seen.error);
     }
     if (seen.phase != net::HttpPhase::complete) {
       return fail(Code::unknown_outcome,
-                  fmt::format("the server at {} closed the connection before it responded ({}); "
-                              "check the outcome before you retry",
-                              where(), seen.error));
+                  "the server at {} closed the connection before it responded ({}); "
+                  "check the outcome before you retry",
+                  where(), seen.error);
     }
     api::ApiResponse response{.status = seen.status, .body = {}, .location = {}};
     auto body = parse_json(seen.body, {.bytes_max = response_max(), .depth_max = 1000});
@@ -265,9 +263,8 @@ Result<std::string> key_for_server() {
     from = file;
   }
   if (!api::key_from_text(key)) {
-    return fail(
-        Code::usage,
-        fmt::format("{} holds no API key as `aetheris keys create` prints it (aek_…)", from));
+    return fail(Code::usage, "{} holds no API key as `aetheris keys create` prints it (aek_…)",
+                from);
   }
   return key;
 }
@@ -321,20 +318,20 @@ Result<std::unique_ptr<ApiClient>> ApiClient::connect_to_server(std::string url)
   if (!url.starts_with("http://") && !url.starts_with("https://")) {
     return fail(
         Code::usage,
-        fmt::format(
-            "AETHERIS_URL is the address of a server, such as http://127.0.0.1:7070, not \"{}\"",
-            url.substr(0, 80)));
+        "AETHERIS_URL is the address of a server, such as http://127.0.0.1:7070, not \"{}\"",
+        url.substr(0, 80));
   }
   while (url.ends_with('/')) url.pop_back();
   if (url.find_first_of("/?#", url.find("://") + 3) != url.npos) {
-    return fail(Code::usage, fmt::format("AETHERIS_URL is the address of a server, without a path, "
-                                         "such as http://127.0.0.1:7070, not \"{}\"",
-                                         url.substr(0, 80)));
+    return fail(Code::usage,
+                "AETHERIS_URL is the address of a server, without a path, "
+                "such as http://127.0.0.1:7070, not \"{}\"",
+                url.substr(0, 80));
   }
   AE_ASSIGN(std::string key, key_for_server());
   const std::string ca_file = environment("AETHERIS_CA_FILE");
   if (!ca_file.empty() && ::access(ca_file.c_str(), R_OK) != 0) {
-    return fail(Code::usage, fmt::format("AETHERIS_CA_FILE: cannot read {}", ca_file));
+    return fail(Code::usage, "AETHERIS_CA_FILE: cannot read {}", ca_file);
   }
   // A server without keys inspects our open files to detect tools (tool_peer.h).
   if (key.empty()) ::prctl(PR_SET_DUMPABLE, 1, 0, 0, 0);
@@ -350,11 +347,9 @@ Result<std::unique_ptr<ApiClient>> ApiClient::open(const StoreUrl& store, OpenMo
     health.path = {"api", "health"};
     const auto answer = client->send(health);
     if (!answer && answer.error().code == Code::unknown_outcome) {
-      return fail(
-          Code::unavailable,
-          fmt::format(
-              "the server at {} does not respond (health check within {}): nothing was sent", url,
-              ae::to_text(kServerWait)));
+      return fail(Code::unavailable,
+                  "the server at {} does not respond (health check within {}): nothing was sent",
+                  url, ae::to_text(kServerWait));
     }
     return client;
   }

@@ -15,7 +15,7 @@ namespace ae::app {
 namespace {
 
 std::unexpected<Error> failed(const std::string& path, int error) {
-  return fail(Code::unavailable, fmt::format("{}: {}", path, std::strerror(error)));
+  return fail(Code::unavailable, "{}: {}", path, std::strerror(error));
 }
 
 Status sync_folder(const std::string& path) {
@@ -55,9 +55,9 @@ Status compare(const std::string& path, const std::string& bytes) {
   AE_ASSIGN(const bool same, has_content(file.get(), path, bytes));
   if (!same) {
     return fail(Code::already_exists,
-                fmt::format("{} is there and holds something else: nothing of this job was "
-                            "deleted; move the file away, or give another folder",
-                            path));
+                "{} is there and holds something else: nothing of this job was "
+                "deleted; move the file away, or give another folder",
+                path);
   }
   if (::fsync(file.get()) != 0) return failed(path, errno);
   return {};
@@ -94,8 +94,8 @@ Status put_all(const std::string& folder, const std::vector<runtime::Archive::Fi
 Result<std::unique_ptr<ArchiveFolder>> ArchiveFolder::open(async::Loop& loop, std::string folder) {
   while (folder.size() > 1 && folder.ends_with('/')) folder.pop_back();
   if (!folder.starts_with('/')) {
-    return fail(Code::usage, fmt::format("\"archive\" is the absolute path of a folder, not \"{}\"",
-                                         folder.substr(0, 80)));
+    return fail(Code::usage, "\"archive\" is the absolute path of a folder, not \"{}\"",
+                folder.substr(0, 80));
   }
   if (::mkdir(folder.c_str(), 0700) == 0) {
     const std::size_t slash = folder.rfind('/');

@@ -20,9 +20,10 @@ std::optional<std::uint64_t> number(std::string_view text) {
 }
 
 std::unexpected<Error> refuse(std::string_view part) {
-  return fail(Code::usage, fmt::format("AETHERIS_FAILPOINTS: cannot read \"{}\"; it is "
-                                       "NAME=exit|error|error_after|pause:MS[@N], several with ;",
-                                       part.substr(0, 80)));
+  return fail(Code::usage,
+              "AETHERIS_FAILPOINTS: cannot read \"{}\"; it is "
+              "NAME=exit|error|error_after|pause:MS[@N], several with ;",
+              part.substr(0, 80));
 }
 
 }  // namespace

@@ -441,8 +441,7 @@ class InstanceImpl final : public Instance, private runtime::RuntimeObserver {
 
 Result<std::string> read_file(const std::string& path) {
   const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (file < 0)
-    return fail(Code::usage, fmt::format("cannot read {}: {}", path, std::strerror(errno)));
+  if (file < 0) return fail(Code::usage, "cannot read {}: {}", path, std::strerror(errno));
   std::string text;
   char buffer[65536];
   while (true) {
@@ -451,7 +450,7 @@ Result<std::string> read_file(const std::string& path) {
     if (size < 0) {
       const int error = errno;
       ::close(file);
-      return fail(Code::usage, fmt::format("cannot read {}: {}", path, std::strerror(error)));
+      return fail(Code::usage, "cannot read {}: {}", path, std::strerror(error));
     }
     text.append(buffer, static_cast<std::size_t>(size));
     // The parser rejects a file that is too large; it need not be read completely.

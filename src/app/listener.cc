@@ -354,25 +354,22 @@ Result<std::uint16_t> Listener::listen_tcp() {
   const std::string& address = options_.address;
   if (!is_loopback(address)) {
     if (options_.local_only) {
-      return fail(
-          Code::usage,
-          fmt::format("{} can be reached from other machines, but a worker serves only its own "
-                      "machine, without TLS: listen on 127.0.0.1, and forward from there",
-                      address));
+      return fail(Code::usage,
+                  "{} can be reached from other machines, but a worker serves only its own "
+                  "machine, without TLS: listen on 127.0.0.1, and forward from there",
+                  address);
     }
     if (!options_.tls && !options_.insecure_http) {
-      return fail(
-          Code::usage,
-          fmt::format("{} can be reached from other machines: give --tls-cert and --tls-key, "
-                      "--insecure-http if a proxy encrypts, or listen on 127.0.0.1 (keys need TLS)",
-                      address));
+      return fail(Code::usage,
+                  "{} can be reached from other machines: give --tls-cert and --tls-key, "
+                  "--insecure-http if a proxy encrypts, or listen on 127.0.0.1 (keys need TLS)",
+                  address);
     }
     if (!authenticator_->has_live_key()) {
-      return fail(
-          Code::usage,
-          fmt::format("{} can be reached from other machines, and there is no API key: create one "
-                      "with `aetheris keys create --role admin`, or listen on 127.0.0.1",
-                      address));
+      return fail(Code::usage,
+                  "{} can be reached from other machines, and there is no API key: create one "
+                  "with `aetheris keys create --role admin`, or listen on 127.0.0.1",
+                  address);
     }
   }
   const bool bracketed = address.starts_with('[');
@@ -380,8 +377,8 @@ Result<std::uint16_t> Listener::listen_tcp() {
                                   options_.port);
   if (!port && port.error().code == Code::held) {
     return fail(Code::unavailable,
-                fmt::format("{}: stop the process that listens there, or give another --listen",
-                            port.error().message));
+                "{}: stop the process that listens there, or give another --listen",
+                port.error().message);
   }
   return port;
 }

@@ -1,7 +1,5 @@
 #include "app/maintenance.h"
 
-#include <fmt/core.h>
-
 #include <memory>
 
 #include "app/instance.h"
@@ -40,9 +38,9 @@ Status verify_job(Instance& instance, const std::string& id) {
   if (proof && (*proof)["ok"] == Value(true)) return {};
   const std::string why = proof ? std::string(proof->text("head")) : proof.error().message;
   return fail(Code::log_corrupt,
-              fmt::format("job {} of the backup does not verify ({}): use an earlier backup, or "
-                          "restore with --skip-verify and inspect the job",
-                          id, why));
+              "job {} of the backup does not verify ({}): use an earlier backup, or "
+              "restore with --skip-verify and inspect the job",
+              id, why);
 }
 
 Result<std::uint64_t> verify_audit_log(const std::string& copy, const Progress& progress) {

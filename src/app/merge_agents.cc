@@ -37,9 +37,9 @@ bool is_same_definition(const agents::Agent& one, const agents::Agent& other) {
 std::unexpected<Error> conflict_error(const std::string& what, const std::string& first,
                                       const std::string& second) {
   return fail(Code::usage,
-              fmt::format("{} has two different definitions: at {} and at {}; names are unique in "
-                          "a process: rename one, or serve the files from two processes",
-                          what, first, second));
+              "{} has two different definitions: at {} and at {}; names are unique in "
+              "a process: rename one, or serve the files from two processes",
+              what, first, second);
 }
 
 using Locations = std::map<std::string, Location, std::less<>>;

@@ -17,7 +17,7 @@ namespace {
 constexpr std::chrono::milliseconds kLockPause(5);
 
 std::unexpected<Error> cannot(const std::string& what, const std::string& path, int error) {
-  return fail(Code::unavailable, fmt::format("cannot {} {}: {}", what, path, std::strerror(error)));
+  return fail(Code::unavailable, "cannot {} {}: {}", what, path, std::strerror(error));
 }
 
 }  // namespace

@@ -31,9 +31,8 @@ using tools::mcp::Session;
 std::unexpected<Error> invalid_lock_error(const std::string& agents_path, const std::string& what) {
   return fail(
       Code::plan_invalid,
-      fmt::format(
-          "{}: {}; restore the file, or remove it and check what aetheris check {} --accept pins",
-          lock_path_of(agents_path), what, agents_path));
+      "{}: {}; restore the file, or remove it and check what aetheris check {} --accept pins",
+      lock_path_of(agents_path), what, agents_path);
 }
 
 Result<Value> validate_tools(const std::string& agents_path, const std::string& server,
@@ -123,7 +122,7 @@ Result<ServerLock> ServerLock::read(const std::string& agents_path) {
   std::ifstream file(lock.path_, std::ios::binary);
   if (!file) {
     if (errno == ENOENT || errno == ENOTDIR) return lock;
-    return fail(Code::usage, fmt::format("cannot read {}: {}", lock.path_, std::strerror(errno)));
+    return fail(Code::usage, "cannot read {}: {}", lock.path_, std::strerror(errno));
   }
   std::string text;
   char buffer[65536];
@@ -135,8 +134,7 @@ Result<ServerLock> ServerLock::read(const std::string& agents_path) {
   const auto value = parse_json(text, {.depth_max = 128});
   if (!value) return invalid_lock_error(agents_path, value.error().message);
   if ((*value)["lock"] != Value(1)) {
-    return fail(Code::plan_invalid,
-                fmt::format("{}: this version reads lock files of version 1", lock.path_));
+    return fail(Code::plan_invalid, "{}: this version reads lock files of version 1", lock.path_);
   }
   if (!(*value)["servers"].is_object()) return invalid_lock_error(agents_path, "it has no servers");
   for (const auto& [name, server] : (*value)["servers"].members()) {
@@ -152,8 +150,8 @@ Result<Value> ServerLock::tools_of(std::string_view server, const Value& connect
   if (known != servers_.end() && pin_mode == ServerListing::if_unpinned) return known->second;
   if (pin_mode == ServerListing::never) {
     if (known != servers_.end()) return known->second;
-    return fail(Code::unavailable,
-                fmt::format("its tools are not pinned yet: run `aetheris check {}`", agents_path_));
+    return fail(Code::unavailable, "its tools are not pinned yet: run `aetheris check {}`",
+                agents_path_);
   }
   auto listed = listing(connection, folder);
   if (!listed) {
@@ -200,9 +198,9 @@ Status ServerLock::write() {
     const std::string why = std::strerror(errno);
     ::unlink(other.c_str());
     return fail(Code::unavailable,
-                fmt::format("cannot write {}: {}; create it elsewhere with aetheris check FILE "
-                            "--accept, and put it next to the agents file",
-                            path_, why));
+                "cannot write {}: {}; create it elsewhere with aetheris check FILE "
+                "--accept, and put it next to the agents file",
+                path_, why);
   };
   const int file = ::open(other.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
   if (file < 0) return failed();

@@ -51,9 +51,10 @@ Status check_owner(const std::string& path, const std::string& store) {
   for (const auto stat_call : {::lstat, ::stat}) {
     struct stat found{};
     if (stat_call(path.c_str(), &found) != 0 || found.st_uid == ::geteuid()) continue;
-    return fail(Code::forbidden, fmt::format("{} belongs to another user (uid {}); to use it "
-                                             "anyway: --store sqlite:{}",
-                                             path, found.st_uid, store));
+    return fail(Code::forbidden,
+                "{} belongs to another user (uid {}); to use it "
+                "anyway: --store sqlite:{}",
+                path, found.st_uid, store);
   }
   return {};
 }
@@ -117,9 +118,8 @@ Result<StoreUrl> store_url(std::string_view text) {
     }
     return StoreUrl{StoreUrl::Kind::sqlite, std::string(text)};
   }
-  return fail(Code::usage,
-              fmt::format("a store is sqlite:PATH, postgres://… or memory:, not \"{}\"",
-                          text.substr(0, 80)));
+  return fail(Code::usage, "a store is sqlite:PATH, postgres://… or memory:, not \"{}\"",
+              text.substr(0, 80));
 }
 
 Result<StoreUrl> find_store() {
@@ -150,11 +150,9 @@ Status check_folder(const StoreUrl& store) {
   const std::string folder = folder_of(store::sqlite::resolve_symlinks(store.path));
   struct stat found{};
   if (::stat(folder.c_str(), &found) == 0 || errno != ENOENT) return {};
-  return fail(
-      Code::not_found,
-      fmt::format(
-          "there is no folder {} for the store: create it, or correct --store (AETHERIS_STORE)",
-          folder));
+  return fail(Code::not_found,
+              "there is no folder {} for the store: create it, or correct --store (AETHERIS_STORE)",
+              folder);
 }
 
 }  // namespace ae::app

@@ -62,11 +62,9 @@ class DriverToolbox final : public Toolbox {
         if (tool.kind == "mcp") used.insert(server_key(tool.definition, folder));
         if (is_known(tool, folder)) continue;
         if (tool_registry_.all(name).size() >= kVersionsMax) {
-          return fail(
-              Code::input_invalid,
-              fmt::format(
-                  "tool {} has {} versions since the start, the maximum: restart the server", name,
-                  kVersionsMax));
+          return fail(Code::input_invalid,
+                      "tool {} has {} versions since the start, the maximum: restart the server",
+                      name, kVersionsMax);
         }
         auto entry = entry_of(tool, folder);
         if (!entry)
@@ -267,9 +265,8 @@ Status check_usable(const agents::ToolDefinition& tool, const std::string& folde
   if (runs_inline && tool.definition.find("heartbeat_timeout") != nullptr) {
     return fail(
         Code::plan_invalid,
-        fmt::format(
-            "heartbeat_timeout: the function {} returns at once and reports nothing: leave it out",
-            found->first));
+        "heartbeat_timeout: the function {} returns at once and reports nothing: leave it out",
+        found->first);
   }
   return {};
 }

@@ -121,12 +121,10 @@ std::string to_text(Instant instant) {
 
 Result<Instant> instant_from_text(std::string_view text) {
   if (const auto instant = parse(text)) return *instant;
-  return fail(
-      Code::input_invalid,
-      fmt::format(
-          "\"{}\" is not a valid time; write it in UTC, as in 2025-01-31T09:30:00Z, with at "
-          "most six digits after the second",
-          truncate_utf8(text, 64)));
+  return fail(Code::input_invalid,
+              "\"{}\" is not a valid time; write it in UTC, as in 2025-01-31T09:30:00Z, with at "
+              "most six digits after the second",
+              truncate_utf8(text, 64));
 }
 
 Result<Duration> duration_from_text(std::string_view text) {
@@ -137,16 +135,15 @@ Result<Duration> duration_from_text(std::string_view text) {
   for (const Unit& unit : kUnits) {
     if (!digits || name != unit.name) continue;
     if (error != std::errc() || count > kDaysMax * kUnits[0].ms / unit.ms) {
-      return fail(Code::input_invalid, fmt::format("\"{}\" is too long a duration; at most 36500d",
-                                                   truncate_utf8(text, 64)));
+      return fail(Code::input_invalid, "\"{}\" is too long a duration; at most 36500d",
+                  truncate_utf8(text, 64));
     }
     return std::chrono::milliseconds(count * unit.ms);
   }
   return fail(
       Code::input_invalid,
-      fmt::format(
-          "\"{}\" is not a valid duration; write a whole number and ms, s, m, h or d, as in 90s",
-          truncate_utf8(text, 64)));
+      "\"{}\" is not a valid duration; write a whole number and ms, s, m, h or d, as in 90s",
+      truncate_utf8(text, 64));
 }
 
 std::string to_text(Duration duration) {

@@ -166,10 +166,10 @@ agents:
 Status write_file(const std::string& path, std::string_view text) {
   const int file = ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
   if (file < 0 && errno == EEXIST) {
-    return fail(Code::already_exists, fmt::format("{} already exists; nothing was changed", path));
+    return fail(Code::already_exists, "{} already exists; nothing was changed", path);
   }
   if (file < 0) {
-    return fail(Code::unavailable, fmt::format("cannot write {}: {}", path, std::strerror(errno)));
+    return fail(Code::unavailable, "cannot write {}: {}", path, std::strerror(errno));
   }
   std::size_t done = 0;
   while (done < text.size()) {
@@ -194,8 +194,7 @@ Status make_folders(const std::string& path) {
     if (at < path.size() && path[at] != '/') continue;
     const std::string part = path.substr(0, at);
     if (::mkdir(part.c_str(), 0777) != 0 && errno != EEXIST) {
-      return fail(Code::unavailable,
-                  fmt::format("cannot create the folder {}: {}", part, std::strerror(errno)));
+      return fail(Code::unavailable, "cannot create the folder {}: {}", part, std::strerror(errno));
     }
   }
   return {};

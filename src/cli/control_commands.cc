@@ -168,7 +168,7 @@ Result<Value> post_to(const CommonOptions& options, const std::string& id, api::
   request.by = cli_actor();
   auto client = app::ApiClient::open(store, app::OpenMode::write);
   if (!client && client.error().code == Code::not_found) {
-    return fail(Code::not_found, fmt::format("job {} not found: {}", id, client.error().message));
+    return fail(Code::not_found, "job {} not found: {}", id, client.error().message);
   }
   if (!client) return std::unexpected(client.error());
   AE_ASSIGN(api::ApiResponse response, (*client)->send(request));

@@ -53,8 +53,7 @@ Status FollowRetry::on_failure(const Error& error) {
     return {};
   }
   if (now - lost_at_ >= kOutageMax) {
-    return fail(Code::unavailable,
-                fmt::format("no connection for {}: {}", to_text(kOutageMax), error.message));
+    return fail(Code::unavailable, "no connection for {}: {}", to_text(kOutageMax), error.message);
   }
   if (!std::exchange(reported_, true)) {
     environment_.warn(fmt::format("the connection is lost; retrying for {}: {}",

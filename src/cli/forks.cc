@@ -141,8 +141,8 @@ Result<Value> task_graph_of(const std::string& path, const agents::AgentsFile& f
   const std::string name(job.text(field::agent));
   const auto agent = file.agents.find(name);
   if (agent != file.agents.end()) return agent->second.task_graph;
-  return fail(Code::plan_invalid, fmt::format("job {} belongs to agent \"{}\", which is not in {}",
-                                              job.text("id"), name, path));
+  return fail(Code::plan_invalid, "job {} belongs to agent \"{}\", which is not in {}",
+              job.text("id"), name, path);
 }
 
 Result<Value> job_of(app::ApiClient& client, const std::string& id) {
@@ -294,9 +294,9 @@ Result<std::string> retry_job_id(const RetryOptions& options, const app::StoreUr
   const RetryChain known = find_retries(store, options.id);
   if (!known.may_retry() && !options.repeat_effects && !exists(options.job_id, store)) {
     return fail(Code::effects_repeated,
-                fmt::format("job {} was retried as {} ({}); --repeat-effects allows another retry, "
-                            "which makes its calls again",
-                            options.id, known.last, known.status));
+                "job {} was retried as {} ({}); --repeat-effects allows another retry, "
+                "which makes its calls again",
+                options.id, known.last, known.status);
   }
   return options.job_id.empty() ? known.next : options.job_id;
 }
@@ -358,7 +358,7 @@ Result<Value> plan_request_body(const Value& job, const PlanOptions& options,
   AE_ASSIGN(Value graph, task_graph_of(options.file, file, job));
   const std::string_view status = job.text("status");
   if (status == "completed" || status == "failed" || status == "cancelled") {
-    return fail(Code::job_terminal, fmt::format("the job has ended ({})", status));
+    return fail(Code::job_terminal, "the job has ended ({})", status);
   }
   Value body = Value::object({{field::task_graph, std::move(graph)}});
   if (!options.reason.empty()) body = body.with(field::reason, options.reason);

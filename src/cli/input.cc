@@ -21,8 +21,7 @@ Result<Member> member_of(const std::string& word) {
   const bool json = at != word.npos && at > 0 && word[at - 1] == ':';
   const std::string key = word.substr(0, json ? at - 1 : at);
   if (at == word.npos || key.empty()) {
-    return fail(Code::usage,
-                fmt::format("expected KEY=VALUE or KEY:=JSON, not \"{}\"", cut(word, kWordShown)));
+    return fail(Code::usage, "expected KEY=VALUE or KEY:=JSON, not \"{}\"", cut(word, kWordShown));
   }
   const std::string text = word.substr(at + 1);
   if (!json) return Member(key, text);
@@ -45,13 +44,13 @@ Result<std::optional<Value>> input_of(const InputOptions& options) {
   }
   if (!options.message && options.pairs.empty()) return input;
   if (!input.is_object()) {
-    return fail(Code::usage, fmt::format("--input is not an object: {} adds a member to it",
-                                         options.message ? "--message" : "KEY=VALUE"));
+    return fail(Code::usage, "--input is not an object: {} adds a member to it",
+                options.message ? "--message" : "KEY=VALUE");
   }
   const auto add = [&](const std::string& key, Value value, const std::string& from) -> Status {
     if (input.find(key) != nullptr) {
-      return fail(Code::usage, fmt::format("{}: the input has the member \"{}\" already", from,
-                                           cut(key, kWordShown)));
+      return fail(Code::usage, "{}: the input has the member \"{}\" already", from,
+                  cut(key, kWordShown));
     }
     input = input.with(key, std::move(value));
     return {};

@@ -68,7 +68,7 @@ Value commits_view(const store::LoadedJob& loaded) {
     for (const Blob& blob : loaded.blobs) {
       if (blob.hash == hash) return blob.bytes;
     }
-    return fail(Code::log_corrupt, fmt::format("a blob is missing: {}", to_hex(hash)));
+    return fail(Code::log_corrupt, "a blob is missing: {}", to_hex(hash));
   };
   std::vector<Value> commits;
   std::optional<Hash> head = Hash{};

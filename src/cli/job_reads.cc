@@ -29,7 +29,7 @@ Result<std::unique_ptr<app::ApiClient>> open_to_read(const app::StoreUrl& store,
                                                      const std::string& id) {
   auto client = app::ApiClient::open(store, app::OpenMode::read);
   if (!client && client.error().code == Code::not_found && !id.empty()) {
-    return fail(Code::not_found, fmt::format("there is no job {}: {}", id, client.error().message));
+    return fail(Code::not_found, "there is no job {}: {}", id, client.error().message);
   }
   return client;
 }

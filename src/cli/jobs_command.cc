@@ -178,8 +178,7 @@ int jobs_command(const JobsOptions& options, Terminal& terminal) {
                           {"cursor", options.cursor}};
     for (const std::string& label : options.labels) {
       if (const std::size_t at = label.find_first_of(":="); at == 0 || at == label.npos) {
-        return fail(Code::usage,
-                    fmt::format("--label must be NAME=VALUE, not \"{}\"", label.substr(0, 80)));
+        return fail(Code::usage, "--label must be NAME=VALUE, not \"{}\"", label.substr(0, 80));
       }
       query.emplace_back("label", label);
     }

@@ -39,7 +39,7 @@ Status check_action(const KeysOptions& options) {
     return fail(Code::usage, "ID is missing: `aetheris keys revoke ID`");
   }
   if (!revokes && !options.id.empty()) {
-    return fail(Code::usage, fmt::format("`keys {}` does not take an ID", options.action));
+    return fail(Code::usage, "`keys {}` does not take an ID", options.action);
   }
   if (!creates && !(options.role + options.name + options.expires).empty()) {
     return fail(Code::usage, "--role, --name and --expires are for `aetheris keys create`");

@@ -1,7 +1,6 @@
 #include "cli/program.h"
 
 #include <fcntl.h>
-#include <fmt/core.h>
 #include <sys/prctl.h>
 #include <unistd.h>
 
@@ -31,15 +30,17 @@ std::string_view environment(const char* name) {
 Status check_single_target(const Command& command, bool store_given) {
   if (environment("AETHERIS_URL").empty() || command.target == Target::nothing) return {};
   if (command.target == Target::store) {
-    return fail(Code::usage, fmt::format("`aetheris {}` needs direct access to the store: unset "
-                                         "AETHERIS_URL, or run it on the server's machine",
-                                         command.name));
+    return fail(Code::usage,
+                "`aetheris {}` needs direct access to the store: unset "
+                "AETHERIS_URL, or run it on the server's machine",
+                command.name);
   }
   const bool serves = command.target == Target::served_store;
   if (serves && !store_given) {
-    return fail(Code::usage, fmt::format("`aetheris {}` needs a store, but AETHERIS_URL is set: "
-                                         "use --store, or unset AETHERIS_URL",
-                                         command.name));
+    return fail(Code::usage,
+                "`aetheris {}` needs a store, but AETHERIS_URL is set: "
+                "use --store, or unset AETHERIS_URL",
+                command.name);
   }
   if (!serves && store_given) {
     return fail(Code::usage, "--store and AETHERIS_URL cannot be used together");

@@ -42,9 +42,10 @@ Result<Value> statuses_of(const std::string& text) {
     const std::size_t end = std::min(text.find(',', from), text.size());
     const std::string one = text.substr(from, end - from);
     if (one != "completed" && one != "failed" && one != "cancelled") {
-      return fail(Code::usage, fmt::format("--status must be a comma-separated list of completed, "
-                                           "failed and cancelled them, not \"{}\"",
-                                           one.substr(0, 64)));
+      return fail(Code::usage,
+                  "--status must be a comma-separated list of completed, "
+                  "failed and cancelled them, not \"{}\"",
+                  one.substr(0, 64));
     }
     all.emplace_back(one);
     from = end + 1;
@@ -54,7 +55,7 @@ Result<Value> statuses_of(const std::string& text) {
 
 Result<std::vector<Member>> parse_prune_params(const PruneOptions& options) {
   if (auto age = duration_from_text(options.older_than); !age) {
-    return fail(Code::usage, fmt::format("--older-than: {}", age.error().message));
+    return fail(Code::usage, "--older-than: {}", age.error().message);
   }
   std::vector<Member> params{{"older_than", options.older_than}, {"dry_run", options.dry_run}};
   if (!options.status.empty()) {
@@ -68,7 +69,7 @@ Result<std::vector<Member>> parse_prune_params(const PruneOptions& options) {
     // The process that owns the store has another working directory.
     std::error_code unknown;
     const auto whole = std::filesystem::absolute(options.archive, unknown).lexically_normal();
-    if (unknown) return fail(Code::usage, fmt::format("--archive: {}", unknown.message()));
+    if (unknown) return fail(Code::usage, "--archive: {}", unknown.message());
     params.emplace_back("archive", whole.string());
   }
   return params;

@@ -108,7 +108,7 @@ int rebuild_command(const RebuildOptions& options, Terminal& terminal) {
             },
             cli_actor()));
     if (done.jobs == 0 && !options.job_id.empty()) {
-      return fail(Code::not_found, fmt::format("job {} not found in this store", options.job_id));
+      return fail(Code::not_found, "job {} not found in this store", options.job_id);
     }
     return done;
   }();

@@ -54,9 +54,8 @@ Result<Value> value_of(const std::string& text) {
   const bool fine = read.ec == std::errc() && read.ptr == number.data() + number.size() &&
                     seq > 0 && seq <= kHeadSeqMax && colon + 1 != text.size();
   if (!fine) {
-    return fail(Code::usage,
-                fmt::format("a value must be SEQ or SEQ:FIELD, such as 1:input, not \"{}\"",
-                            text.substr(0, 80)));
+    return fail(Code::usage, "a value must be SEQ or SEQ:FIELD, such as 1:input, not \"{}\"",
+                text.substr(0, 80));
   }
   std::vector<Member> value{{"seq", seq}};
   if (colon != text.npos) value.emplace_back("field", text.substr(colon + 1));

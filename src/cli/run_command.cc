@@ -292,9 +292,9 @@ Status check_served(const std::string& agent, const std::string& owner, const st
     return std::unexpected(answer.error().error);
   }
   return fail(Code::needs_version,
-              fmt::format("{} owns the store and does not run agent \"{}\": serve this file too{}, "
-                          "run this again once it has ended, or use another --store",
-                          owner, agent, serve_too_text(file)));
+              "{} owns the store and does not run agent \"{}\": serve this file too{}, "
+              "run this again once it has ended, or use another --store",
+              owner, agent, serve_too_text(file));
 }
 
 // The owner of the store runs the job; this process waits. nullopt: the owner has ended. After the
@@ -342,8 +342,8 @@ std::optional<RunOutcome> run_at_owner(app::ApiClient& client, const RunParams& 
   }
   auto end = wait_until_idle(*std::move(job), send, [&](const Value& now) -> Status {
     if (!now["needs_version"].is_string()) return {};
-    return fail(Code::needs_version, fmt::format("{} owns the store and cannot run job {}: {}",
-                                                 owner, now.text("id"), now.text("needs_version")));
+    return fail(Code::needs_version, "{} owns the store and cannot run job {}: {}", owner,
+                now.text("id"), now.text("needs_version"));
   });
   if (end) return with_approvals(*std::move(end), params.store, send, terminal);
   return failed(end.error());

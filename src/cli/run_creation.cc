@@ -52,20 +52,17 @@ Status check_same_job(const RunParams& params, const RunOptions& options,
   const std::string agent(job.text(field::agent));
   const std::string id(job.text("id"));
   if (!options.agent.empty() && agent != options.agent) {
-    return fail(Code::already_exists, fmt::format("job {} belongs to agent \"{}\", not of \"{}\"",
-                                                  id, agent, options.agent));
+    return fail(Code::already_exists, "job {} belongs to agent \"{}\", not of \"{}\"", id, agent,
+                options.agent);
   }
   if (!file.agents.contains(agent)) {
-    return fail(
-        Code::already_exists,
-        fmt::format("job {} belongs to agent \"{}\", which is not in {}", id, agent, params.file));
+    return fail(Code::already_exists, "job {} belongs to agent \"{}\", which is not in {}", id,
+                agent, params.file);
   }
   if (params.input && *params.input != job[field::input]) {
     return fail(
         Code::already_exists,
-        fmt::format(
-            "job {} exists with another input; omit --input to resume it, or use another --job-id",
-            id));
+        "job {} exists with another input; omit --input to resume it, or use another --job-id", id);
   }
   return {};
 }
@@ -154,9 +151,8 @@ Result<Value> find_or_create_job(const RunParams& params, const RunOptions& opti
     }
   }
   if (params.agent.empty()) {
-    return fail(Code::usage,
-                fmt::format("{} has several agents and job {} is new: AGENT is missing",
-                            params.file, options.job_id));
+    return fail(Code::usage, "{} has several agents and job {} is new: AGENT is missing",
+                params.file, options.job_id);
   }
   AE_ASSIGN(const api::ApiResponse made, send(creation_request(params, options, plan_hash)));
   if (made.status >= 400) return std::unexpected(api::error_of_problem(made.body, made.status));

@@ -18,7 +18,7 @@ Result<RunParams> parse_run_params(const RunOptions& options, const agents::Agen
   params.priority = options.priority;
   AE_ASSIGN(params.queues, queue_limits(options.queue_limits));
   auto grace = duration_from_text(options.grace);
-  if (!grace) return fail(Code::usage, fmt::format("--grace: {}", grace.error().message));
+  if (!grace) return fail(Code::usage, "--grace: {}", grace.error().message);
   params.grace = *grace;
   if (!options.job_id.empty()) {
     auto id = job_id_from_text(options.job_id);
@@ -28,15 +28,14 @@ Result<RunParams> parse_run_params(const RunOptions& options, const agents::Agen
   for (const auto& [name, agent] : file.agents) names += (names.empty() ? "" : ", ") + name;
   if (!options.agent.empty()) {
     if (!file.agents.contains(options.agent)) {
-      return fail(Code::usage, fmt::format("there is no agent \"{}\" in {}; its agents: {}",
-                                           options.agent, options.file, names));
+      return fail(Code::usage, "there is no agent \"{}\" in {}; its agents: {}", options.agent,
+                  options.file, names);
     }
     params.agent = options.agent;
   } else if (file.agents.size() == 1) {
     params.agent = file.agents.begin()->first;
   } else if (options.job_id.empty()) {
-    return fail(Code::usage,
-                fmt::format("{} has several agents; choose one of {}", options.file, names));
+    return fail(Code::usage, "{} has several agents; choose one of {}", options.file, names);
   }
   AE_ASSIGN(params.input, input_of(options.input));
   return params;

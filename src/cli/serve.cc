@@ -54,9 +54,8 @@ Result<std::optional<double>> rate_of(const std::string& text) {
   if (error != std::errc() || stop != end || rate > kRateMax) {
     return fail(
         Code::usage,
-        fmt::format(
-            "--rate must be a number of requests per second from 0 (no limit) to {}, not \"{}\"",
-            kRateMax, text.substr(0, 80)));
+        "--rate must be a number of requests per second from 0 (no limit) to {}, not \"{}\"",
+        kRateMax, text.substr(0, 80));
   }
   return rate;
 }

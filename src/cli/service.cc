@@ -30,8 +30,8 @@ Result<std::size_t> workers_of(const std::string& text) {
   const char* const end = text.data() + text.size();
   const auto [stop, error] = std::from_chars(text.data(), end, workers);
   if (error != std::errc() || stop != end || workers > kWorkersMax) {
-    return fail(Code::usage, fmt::format("--workers must be from 0 to {}, not \"{}\"", kWorkersMax,
-                                         text.substr(0, 80)));
+    return fail(Code::usage, "--workers must be from 0 to {}, not \"{}\"", kWorkersMax,
+                text.substr(0, 80));
   }
   return workers;
 }
@@ -64,9 +64,8 @@ Result<Address> address_of(const std::string& text) {
   const char* const end = port.data() + port.size();
   const auto [stop, error] = std::from_chars(port.data(), end, address.port);
   if (error != std::errc() || stop != end || port.empty()) {
-    return fail(Code::usage,
-                fmt::format("--listen must be ADDRESS:PORT (127.0.0.1:7070), not \"{}\"",
-                            text.substr(0, 80)));
+    return fail(Code::usage, "--listen must be ADDRESS:PORT (127.0.0.1:7070), not \"{}\"",
+                text.substr(0, 80));
   }
   return address;
 }
@@ -84,7 +83,7 @@ std::expected<ServiceSettings, int> parse_service_settings(const ServiceOptions&
     auto lease = duration_from_text(options.lease);
     if (!lease) return std::unexpected(std::move(lease).error().with_context("--lease"));
     if (*lease < kLeaseMin || *lease > kLeaseMax) {
-      return fail(Code::usage, fmt::format("--lease must be 1s to 1h, not {}", options.lease));
+      return fail(Code::usage, "--lease must be 1s to 1h, not {}", options.lease);
     }
     service_settings.lease = *lease;
     if (options.wait_store.empty()) {

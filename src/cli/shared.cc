@@ -24,8 +24,7 @@ constexpr std::size_t kArgumentMax = 16u << 20;
 Result<std::string> read_all(const std::string& path) {
   const bool stdin_wanted = path == "-";
   const int file = stdin_wanted ? STDIN_FILENO : ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (file < 0)
-    return fail(Code::usage, fmt::format("cannot read {}: {}", path, std::strerror(errno)));
+  if (file < 0) return fail(Code::usage, "cannot read {}: {}", path, std::strerror(errno));
   std::string text;
   char buffer[65536];
   while (text.size() <= kArgumentMax) {
@@ -34,7 +33,7 @@ Result<std::string> read_all(const std::string& path) {
     if (size < 0) {
       const int error = errno;
       if (!stdin_wanted) ::close(file);
-      return fail(Code::usage, fmt::format("cannot read {}: {}", path, std::strerror(error)));
+      return fail(Code::usage, "cannot read {}: {}", path, std::strerror(error));
     }
     if (size == 0) break;
     text.append(buffer, static_cast<std::size_t>(size));
@@ -87,11 +86,11 @@ Result<Value> labels_of(const std::vector<std::string>& texts) {
   for (const std::string& text : texts) {
     const std::size_t at = text.find('=');
     if (at == 0 || at == text.npos) {
-      return fail(Code::usage, fmt::format("--label must be NAME=VALUE, not \"{}\"", text));
+      return fail(Code::usage, "--label must be NAME=VALUE, not \"{}\"", text);
     }
     const std::string name = text.substr(0, at);
     if (std::ranges::find(members, name, &Member::first) != members.end()) {
-      return fail(Code::usage, fmt::format("--label {} is given twice", name));
+      return fail(Code::usage, "--label {} is given twice", name);
     }
     members.emplace_back(name, text.substr(at + 1));
   }
@@ -111,12 +110,11 @@ Result<std::vector<store::QueueLimit>> queue_limits(const std::vector<std::strin
                                       : std::from_chars(text.data() + at + 1, end, limit);
     if (read.ec != std::errc() || read.ptr != end || limit == 0 || limit > kQueueLimitMax ||
         !agents::is_capability(queue)) {
-      return fail(Code::usage,
-                  fmt::format("--queue-limit must be NAME=N with N from 1 to {}, not \"{}\"",
-                              kQueueLimitMax, text.substr(0, 80)));
+      return fail(Code::usage, "--queue-limit must be NAME=N with N from 1 to {}, not \"{}\"",
+                  kQueueLimitMax, text.substr(0, 80));
     }
     if (std::ranges::find(limits, queue, &store::QueueLimit::queue) != limits.end()) {
-      return fail(Code::usage, fmt::format("--queue-limit {} is given twice", queue));
+      return fail(Code::usage, "--queue-limit {} is given twice", queue);
     }
     limits.push_back({queue, limit});
   }

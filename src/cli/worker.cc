@@ -34,9 +34,10 @@ Status may_share(const app::StoreUrl& store) {
   if (store.kind == Kind::memory) {
     return fail(Code::usage, "a memory: store cannot be shared; use --store postgres://…");
   }
-  return fail(Code::usage, fmt::format("a SQLite store has one owner ({}): use `aetheris serve` or "
-                                       "`aetheris run`, or --store postgres://…",
-                                       store.path));
+  return fail(Code::usage,
+              "a SQLite store has one owner ({}): use `aetheris serve` or "
+              "`aetheris run`, or --store postgres://…",
+              store.path);
 }
 
 Value texts(const std::vector<std::string>& from) {

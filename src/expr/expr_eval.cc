@@ -45,8 +45,7 @@ Result<Value> Eval::run() {
     fail_at(program_.tree->at,
             fmt::format("the result nests deeper than {} levels", limits_.depth_max));
   }
-  return ae::fail(Code::expression_failed,
-                  fmt::format("{}: {}", position(program_.source, fault_at_), fault_));
+  return ae::fail(Code::expression_failed, "{}: {}", position(program_.source, fault_at_), fault_);
 }
 
 // Failures.

@@ -216,8 +216,8 @@ NodePtr Parser::pipe_until(std::string_view sign) {
 Result<ParsedSource> parse(std::string_view source, const ExprLimits& limits) {
   if (source.size() > std::min<std::size_t>(limits.source_max, 1u << 30)) {
     return fail(Code::plan_invalid,
-                fmt::format("line 1, column 1: the expression has {} bytes; at most {} are allowed",
-                            source.size(), limits.source_max));
+                "line 1, column 1: the expression has {} bytes; at most {} are allowed",
+                source.size(), limits.source_max);
   }
   if (!is_utf8(source)) {
     return fail(Code::plan_invalid, "line 1, column 1: the expression is not valid UTF-8");
@@ -225,8 +225,7 @@ Result<ParsedSource> parse(std::string_view source, const ExprLimits& limits) {
   try {
     return Parser(source, limits).parse();
   } catch (const SyntaxError& fault) {
-    return fail(Code::plan_invalid,
-                fmt::format("{}: {}", position(source, fault.at), fault.message));
+    return fail(Code::plan_invalid, "{}: {}", position(source, fault.at), fault.message);
   }
 }
 

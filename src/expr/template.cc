@@ -392,8 +392,8 @@ Result<Value> Template::eval(const ExprScope& scope, const ExprLimits& limits) c
   AE_CHECK(root_ != nullptr);
   AE_ASSIGN(Value value, Filler(scope, limits).run(*root_));
   if (!is_constant() && !expr::depth_within(value, limits.depth_max)) {
-    return fail(Code::expression_failed,
-                fmt::format("the filled-in value nests deeper than {} levels", limits.depth_max));
+    return fail(Code::expression_failed, "the filled-in value nests deeper than {} levels",
+                limits.depth_max);
   }
   return value;
 }

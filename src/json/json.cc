@@ -70,9 +70,8 @@ class Reader {
 
   Result<Value> read() {
     if (text_.size() > limits_.bytes_max) {
-      return fail(Code::payload_too_large,
-                  fmt::format("JSON text of {} bytes; at most {} are allowed", text_.size(),
-                              limits_.bytes_max));
+      return fail(Code::payload_too_large, "JSON text of {} bytes; at most {} are allowed",
+                  text_.size(), limits_.bytes_max);
     }
     if (text_.starts_with("\xEF\xBB\xBF")) return error_at("a byte order mark (remove it)", 0);
     const std::size_t valid = valid_utf8_prefix(text_);
@@ -100,7 +99,7 @@ class Reader {
   };
 
   std::unexpected<Error> error_at(std::string_view what, std::size_t where) const {
-    return fail(Code::input_invalid, fmt::format("invalid JSON: {} at byte {}", what, where));
+    return fail(Code::input_invalid, "invalid JSON: {} at byte {}", what, where);
   }
 
   char peek() const { return at_ < text_.size() ? text_[at_] : '\0'; }

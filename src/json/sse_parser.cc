@@ -1,8 +1,6 @@
 // Lines end with CR, LF or both; an empty line ends an event.
 #include "json/sse_parser.h"
 
-#include <fmt/core.h>
-
 #include <charconv>
 #include <cstdint>
 #include <utility>
@@ -24,7 +22,7 @@ std::optional<Duration> milliseconds_of(std::string_view text) {
 
 std::unexpected<Error> SseParser::too_large(std::string_view what) {
   refused_ = true;
-  return fail(Code::payload_too_large, fmt::format("{} of the stream is too long", what));
+  return fail(Code::payload_too_large, "{} of the stream is too long", what);
 }
 
 Status SseParser::feed(std::string_view bytes, std::vector<SseEvent>& events) {

@@ -1,8 +1,6 @@
 // Decisions: their field tables, and how they are stored in a decision_recorded.
 #include "log/decisions.h"
 
-#include <fmt/core.h>
-
 #include <algorithm>
 #include <array>
 #include <string>
@@ -155,9 +153,8 @@ Result<DecisionBody> decision_body(const DecisionRecorded& event) {
     return decision;                                   \
   }
 #include "log/define_records.h"
-  return fail(Code::log_corrupt,
-              fmt::format("an unknown decision: kind {}, state {}", event.kind.view(),
-                          event.state ? event.state->view() : "none"));
+  return fail(Code::log_corrupt, "an unknown decision: kind {}, state {}", event.kind.view(),
+              event.state ? event.state->view() : "none");
 }
 
 Value retained_payload(const DecisionBody& decision, bool blinded) {

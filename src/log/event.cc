@@ -101,7 +101,7 @@ std::string_view expected_json(FieldKind kind) {
 
 std::unexpected<Error> field_error(std::string_view of, std::string_view field,
                                    std::string_view what) {
-  return fail(Code::log_corrupt, fmt::format("{}.{} {}", of, field, what));
+  return fail(Code::log_corrupt, "{}.{} {}", of, field, what);
 }
 
 }  // namespace
@@ -157,8 +157,7 @@ std::string_view event_name(const Event& event) noexcept {
 
 // Members and fields have the same order, so one pass finds missing fields and unknown members.
 Status check_fields(const FieldCheck& check, const Value& json) {
-  if (!json.is_object())
-    return fail(Code::log_corrupt, fmt::format("{} is not an object", check.of));
+  if (!json.is_object()) return fail(Code::log_corrupt, "{} is not an object", check.of);
   const auto members = json.members();
   auto member = members.begin();
   for (const Field& field : check.fields) {

@@ -4,8 +4,6 @@
 // Stored: permanent; docs/data.md lists the forms. Threads: pure functions.
 #pragma once
 
-#include <fmt/core.h>
-
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -152,7 +150,7 @@ Status read_json(const Value& json, T& record) {
 template <IsRecord T>
 Status read_json(const Value& json, std::vector<T>& records) {
   if (!json.is_array()) {
-    return fail(Code::log_corrupt, fmt::format("the value of {} is not a list", T::kName));
+    return fail(Code::log_corrupt, "the value of {} is not a list", T::kName);
   }
   records.reserve(json.size());
   for (const Value& item : json.items()) AE_TRY(read_json(item, records.emplace_back()));

@@ -66,9 +66,8 @@ Result<std::optional<AttemptId>> read_attempt(ByteReader& in) {
 Result<Header> read_header(ByteReader& in) {
   const std::uint8_t version = in.byte();
   if (in.ok() && version > kSealedVersion) {
-    return fail(
-        Code::needs_version,
-        fmt::format("a batch of format version {}; use a newer Aetheris to read it", version));
+    return fail(Code::needs_version,
+                "a batch of format version {}; use a newer Aetheris to read it", version);
   }
   if (version != kSealedVersion) return corrupt("no batch of sealed events");
   Header header;
@@ -537,10 +536,9 @@ Status read_event(ByteReader& in, BodyReader& reader, EventHasher& hasher, Event
   if (event.schema == 0) return corrupt("it has no schema version");
   const EventKind* const kind = event_kind(event.type);
   if (number < kNarrativeFrom && (kind == nullptr || event.schema > kind->schema)) {
-    return fail(
-        Code::needs_version,
-        fmt::format("type {}, schema {}, is newer than this Aetheris; use the one that wrote it",
-                    number, event.schema));
+    return fail(Code::needs_version,
+                "type {}, schema {}, is newer than this Aetheris; use the one that wrote it",
+                number, event.schema);
   }
   AE_TRY(reader.read(kind, body, event, hasher));
   event.hash = hasher.finish();

@@ -102,8 +102,8 @@ Result<Limits> limits_of(const Value& value) {
     if (counted != std::end(kStored)) {
       const auto n = amount_in(member);
       if (!n) {
-        return fail(Code::plan_invalid,
-                    fmt::format("`budget.{}` must be a whole number, at most {}", key, kBudgetMax));
+        return fail(Code::plan_invalid, "`budget.{}` must be a whole number, at most {}", key,
+                    kBudgetMax);
       }
       limits.max_of(static_cast<Limit>(counted - std::begin(kStored))) = *n;
     } else if (key == "wall") {
@@ -118,7 +118,7 @@ Result<Limits> limits_of(const Value& value) {
       }
       limits.soft = static_cast<std::uint32_t>(member.as_int());
     } else if (key != "wall_until" && key != "spent") {  // next to the limits in job_created
-      return fail(Code::plan_invalid, fmt::format("`budget` has the unknown member `{}`", key));
+      return fail(Code::plan_invalid, "`budget` has the unknown member `{}`", key);
     }
   }
   return limits;
@@ -176,17 +176,14 @@ Result<Limits> parse_limits(const Value& requested) {
     } else if (key == "tokens" || key == "model_calls" || key == "tool_calls") {
       const auto n = amount_in(value);
       if (!n) {
-        return fail(Code::input_invalid,
-                    fmt::format("\"{}\" is a whole number, at most {}", key, kBudgetMax));
+        return fail(Code::input_invalid, "\"{}\" is a whole number, at most {}", key, kBudgetMax);
       }
       const auto counted = std::ranges::find(kStored, std::string_view(key));
       limits.max_of(static_cast<Limit>(counted - std::begin(kStored))) = *n;
     } else {
-      return fail(
-          Code::input_invalid,
-          fmt::format(
-              "a budget has no \"{}\": it has tokens, cost, model_calls, tool_calls and wall",
-              truncate_utf8(key, 64)));
+      return fail(Code::input_invalid,
+                  "a budget has no \"{}\": it has tokens, cost, model_calls, tool_calls and wall",
+                  truncate_utf8(key, 64));
     }
   }
   return limits;
@@ -195,10 +192,9 @@ Result<Limits> parse_limits(const Value& requested) {
 Result<Limits> lower_limits(const Limits& agent, const Limits& requested) {
   Limits limits = agent;
   const auto too_high = [](Limit limit, const std::string& max) {
-    return fail(
-        Code::input_invalid,
-        fmt::format("the budget of {} is more than the agent's, {}: a request may only lower it",
-                    to_text(limit), max));
+    return fail(Code::input_invalid,
+                "the budget of {} is more than the agent's, {}: a request may only lower it",
+                to_text(limit), max);
   };
   for (const Limit limit : kCountedLimits) {
     const auto& requested_max = requested.max_of(limit);

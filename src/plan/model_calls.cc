@@ -23,25 +23,25 @@ constexpr std::size_t kUrlMax = 4 << 20;  // for images embedded as data: URLs
 constexpr std::uint64_t kTokenCountMax = (std::uint64_t{1} << 53) - 1;
 
 std::unexpected<Error> message_error(std::size_t index, std::string_view what) {
-  return fail(Code::expression_failed, fmt::format("messages[{}] {}", index, what));
+  return fail(Code::expression_failed, "messages[{}] {}", index, what);
 }
 
 Status check_parts(const Value& parts, const std::string& where) {
   if (parts.size() == 0 || parts.size() > kPartsMax) {
-    return fail(Code::plan_invalid, fmt::format("{} has 1 to 256 parts", where));
+    return fail(Code::plan_invalid, "{} has 1 to 256 parts", where);
   }
   for (const Value& part : parts.items()) {
     const bool image = part.text("type") == "image";
     const std::string_view key = image ? "url" : "text";
     if ((!image && part.text("type") != "text") || part.size() != 2 || !part[key].is_string()) {
-      return fail(Code::plan_invalid,
-                  fmt::format("{}: a part is {{type: text, text}} or {{type: image, url}}", where));
+      return fail(Code::plan_invalid, "{}: a part is {{type: text, text}} or {{type: image, url}}",
+                  where);
     }
     if (image && !has_literal_host(part.text("url"))) {
       return fail(Code::plan_invalid,
-                  fmt::format("{}: the url of an image begins with its scheme and host, or with "
-                              "data:image/…;base64, and no ${{ in them",
-                              where));
+                  "{}: the url of an image begins with its scheme and host, or with "
+                  "data:image/…;base64, and no ${{ in them",
+                  where);
     }
   }
   return {};
@@ -148,9 +148,8 @@ Status check_model_args(const Value& args) {
     if (!message["content"].is_array()) continue;
     const std::string where = fmt::format("messages[{}].content", i);
     if (message.text("role") == "assistant") {
-      return fail(
-          Code::plan_invalid,
-          fmt::format("{}: the content of an assistant message is a string, not parts", where));
+      return fail(Code::plan_invalid,
+                  "{}: the content of an assistant message is a string, not parts", where);
     }
     AE_TRY(check_parts(message["content"], where));
   }

@@ -62,14 +62,12 @@ Status read_output(const Value& graph, Plan& plan) {
   if (!plan.output || plan.output->is_constant()) return {};
   for (const std::string& root : plan.output->roots().roots) {
     if (root != field::input && root != "job" && root != "steps") {
-      return fail(Code::plan_invalid,
-                  fmt::format("`output` reads `.{}`, which is not available here", root));
+      return fail(Code::plan_invalid, "`output` reads `.{}`, which is not available here", root);
     }
   }
   for (const std::string& step : plan.output->roots().steps) {
     if (!plan.by_id.contains(step)) {
-      return fail(Code::plan_invalid,
-                  fmt::format("`output` reads `.steps.{}`: no such node", step));
+      return fail(Code::plan_invalid, "`output` reads `.steps.{}`: no such node", step);
     }
   }
   return {};

@@ -1,6 +1,4 @@
 // Reads nodes of kind loop and planner, and `repair`: the model, its prompt, its tools.
-#include <fmt/core.h>
-
 #include "base/hash.h"
 #include "json/json.h"
 #include "plan/plan_read.h"
@@ -41,7 +39,7 @@ Status read_tools(const Value& names, const Plan& plan, const ToolsByName& tool_
     const ToolPolicy& tool = plan.tools[found->second];
     if (tool.is_model()) return fail(Code::plan_invalid, "a loop calls tools, not models");
     if (std::ranges::find(loop.tools, found->second) != loop.tools.end()) {
-      return fail(Code::plan_invalid, fmt::format("`tools` names `{}` twice", tool.name));
+      return fail(Code::plan_invalid, "`tools` names `{}` twice", tool.name);
     }
     loop.tools.push_back(found->second);
     tool_definitions.push_back(tool_definition(tool, plan.task_graph["tools"][tool.name]));

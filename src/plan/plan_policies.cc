@@ -1,6 +1,4 @@
 // Reads the policy rules and capabilities of a tool.
-#include <fmt/core.h>
-
 #include <algorithm>
 
 #include "log/field_names.h"
@@ -72,11 +70,11 @@ Result<std::vector<std::string>> capabilities_at(const Value& object, std::strin
   const Value* list = object.find(key);
   if (list == nullptr) return found;
   if (!list->is_array() || list->size() > kCapabilitiesMax) {
-    return fail(Code::plan_invalid, fmt::format("`{}` must be a list of at most 64 names", key));
+    return fail(Code::plan_invalid, "`{}` must be a list of at most 64 names", key);
   }
   for (const Value& one : list->items()) {
     if (!one.is_string() || one.as_string().empty() || one.as_string().size() > kCapabilityMax) {
-      return fail(Code::plan_invalid, fmt::format("`{}` holds names of 1 to 64 bytes", key));
+      return fail(Code::plan_invalid, "`{}` holds names of 1 to 64 bytes", key);
     }
     found.push_back(one.as_string());
   }

@@ -1,6 +1,4 @@
 // The references between the nodes of a plan: `needs`, and the steps that expressions read.
-#include <fmt/core.h>
-
 #include <algorithm>
 #include <optional>
 
@@ -20,13 +18,12 @@ class References {
       const Value* needs = nodes.items()[node.index].find("needs");
       if (needs == nullptr) continue;
       if (!needs->is_array()) {
-        return fail(Code::plan_invalid, fmt::format("node `{}`: `needs` must be a list", node.id));
+        return fail(Code::plan_invalid, "node `{}`: `needs` must be a list", node.id);
       }
       for (const Value& need : needs->items()) {
         const auto found = plan_.by_id.find(need.is_string() ? need.as_string() : "");
         if (found == plan_.by_id.end()) {
-          return fail(Code::plan_invalid,
-                      fmt::format("node `{}` needs a node that does not exist", node.id));
+          return fail(Code::plan_invalid, "node `{}` needs a node that does not exist", node.id);
         }
         node.needs.push_back(found->second);
       }
@@ -34,7 +31,7 @@ class References {
       sorted = node.needs;
       std::ranges::sort(sorted);
       if (std::ranges::adjacent_find(sorted) != sorted.end()) {
-        return fail(Code::plan_invalid, fmt::format("node `{}` needs a node twice", node.id));
+        return fail(Code::plan_invalid, "node `{}` needs a node twice", node.id);
       }
       for (const std::uint32_t need : sorted) {
         plan_.nodes[need].dependents.push_back(node.index);
@@ -46,8 +43,8 @@ class References {
   Status check() {
     const TopologicalOrder order = topological_order(needs_);
     if (!order.cycles.empty()) {
-      return fail(Code::plan_invalid, fmt::format("dependency cycle that begins at `{}`",
-                                                  plan_.nodes[order.cycles.front().front()].id));
+      return fail(Code::plan_invalid, "dependency cycle that begins at `{}`",
+                  plan_.nodes[order.cycles.front().front()].id);
     }
     for (const Node& node : plan_.nodes) {
       AE_TRY(check_roots(node, node.when ? &*node.when : nullptr, false, order));
@@ -74,19 +71,18 @@ class References {
     for (const std::string& root : read.roots) {
       if (root == field::input || root == "job" || root == "steps") continue;
       if (per_item && (root == "item" || root == "index" || root == node.as)) continue;
-      return fail(Code::plan_invalid,
-                  fmt::format("node `{}` reads `.{}`, which is not available here", node.id, root));
+      return fail(Code::plan_invalid, "node `{}` reads `.{}`, which is not available here", node.id,
+                  root);
     }
     if (read.all_steps) {
-      return fail(Code::plan_invalid,
-                  fmt::format("node `{}` reads all of `.steps`; only `output` may", node.id));
+      return fail(Code::plan_invalid, "node `{}` reads all of `.steps`; only `output` may",
+                  node.id);
     }
     for (const std::string& step : read.steps) {
       const auto found = plan_.by_id.find(step);
       if (found == plan_.by_id.end() || !reaches(node.index, found->second, order)) {
-        return fail(
-            Code::plan_invalid,
-            fmt::format("node `{0}` reads `.steps.{1}` without needing `{1}`", node.id, step));
+        return fail(Code::plan_invalid, "node `{0}` reads `.steps.{1}` without needing `{1}`",
+                    node.id, step);
       }
     }
     return {};

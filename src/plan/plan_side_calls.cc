@@ -1,6 +1,4 @@
 // Reads the `probe` and `compensate` of a tool, and checks the tools that they call.
-#include <fmt/core.h>
-
 #include <algorithm>
 #include <utility>
 
@@ -18,8 +16,7 @@ Result<SideCall> read_side_call(const Value& value, Keys keys, Keys args_read) {
     if (part.is_constant()) return {};
     for (const std::string& root : part.roots().roots) {
       if (std::find(roots.begin(), roots.end(), root) == roots.end()) {
-        return fail(Code::plan_invalid,
-                    fmt::format("reads `.{}`, which is not available here", root));
+        return fail(Code::plan_invalid, "reads `.{}`, which is not available here", root);
       }
     }
     return {};

@@ -109,15 +109,13 @@ Status read_records(const Value& value, ToolPolicy& tool) {
 Result<Template> read_change(const Value& value) {
   AE_TRY(only_keys(value, {"type", "id", "op", field::version, field::etag, "ref"}));
   for (const std::string_view key : {"type", "id", "op"}) {
-    if (value.find(key) == nullptr)
-      return fail(Code::plan_invalid, fmt::format("without `{}`", key));
+    if (value.find(key) == nullptr) return fail(Code::plan_invalid, "without `{}`", key);
   }
   AE_ASSIGN(Template change, template_of(value, "changes"));
   if (change.is_constant()) return change;
   for (const std::string& root : change.roots().roots) {
     if (root != "args" && root != "call" && root != field::result) {
-      return fail(Code::plan_invalid,
-                  fmt::format("reads `.{}`, which is not available here", root));
+      return fail(Code::plan_invalid, "reads `.{}`, which is not available here", root);
     }
   }
   return change;

@@ -1,6 +1,4 @@
 // Runtime::create: creates a job, and runs it here if there is capacity.
-#include <fmt/core.h>
-
 #include <algorithm>
 #include <memory>
 #include <utility>
@@ -240,10 +238,9 @@ void Runtime::compare_with_existing(JobId job, Hash known, JobRequest job_reques
           case SameRequest::no:
             break;
         }
-        done(fail(
-            Code::idempotency_conflict,
-            fmt::format("the idempotency key was used for another request (job {}); use a new key",
-                        job.text)));
+        done(fail(Code::idempotency_conflict,
+                  "the idempotency key was used for another request (job {}); use a new key",
+                  job.text));
       });
 }
 

@@ -18,8 +18,8 @@ Status check_row(const engine::State& state, const store::JobRow& row) {
   const bool claimable =
       state.status == engine::JobStatus::queued || state.status == engine::JobStatus::running;
   if (!claimable) {
-    return fail(Code::log_corrupt, fmt::format("its row is runnable, but by its log it is {}",
-                                               engine::to_text(state.status)));
+    return fail(Code::log_corrupt, "its row is runnable, but by its log it is {}",
+                engine::to_text(state.status));
   }
   const std::pair<std::string_view, std::optional<Instant>> times[] = {
       {"created_at", row.created_at},
@@ -28,8 +28,7 @@ Status check_row(const engine::State& state, const store::JobRow& row) {
       {"wake_at", row.wake_at}};
   for (const auto& [name, time] : times) {
     if (!time || is_representable(*time)) continue;
-    return fail(Code::log_corrupt,
-                fmt::format("its row holds an invalid time ({}): {}", name, time->us));
+    return fail(Code::log_corrupt, "its row holds an invalid time ({}): {}", name, time->us);
   }
   return {};
 }

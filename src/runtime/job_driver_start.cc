@@ -175,9 +175,8 @@ Status JobDriver::resolve_tools() {
     }
     ToolRegistry::Entry* entry = world_.tool_registry.find(tool.name, tool.version);
     if (!entry) {
-      return fail(
-          Code::needs_version,
-          fmt::format("the tool \"{}\" is not in the agents file of this process", tool.name));
+      return fail(Code::needs_version, "the tool \"{}\" is not in the agents file of this process",
+                  tool.name);
     }
     if (entry->version != tool.version) {
       host_.warn(job_,
@@ -186,8 +185,7 @@ Status JobDriver::resolve_tools() {
     }
     if (!tool.verified_by.empty() && !entry->verifier) {
       return fail(Code::needs_version,
-                  fmt::format("the tool \"{}\" has no `verify` in the agents file of this process",
-                              tool.name));
+                  "the tool \"{}\" has no `verify` in the agents file of this process", tool.name);
     }
     tool_versions_.push_back(entry->version);
   }

@@ -46,9 +46,10 @@ std::vector<std::string> present_fields(const Event& event) {
 
 Status has_ended(const JobId& job, const engine::State& state, const store::LoadedJob& loaded) {
   if (engine::is_terminal(state.status) && !loaded.row.claim) return {};
-  return fail(Code::not_settled, fmt::format("job {} has not ended ({}): it still uses its values; "
-                                             "wait for its end or cancel it, then redact",
-                                             job.text, engine::to_text(state.status)));
+  return fail(Code::not_settled,
+              "job {} has not ended ({}): it still uses its values; "
+              "wait for its end or cancel it, then redact",
+              job.text, engine::to_text(state.status));
 }
 
 Value names_json(const std::vector<ValueName>& names) {
@@ -95,7 +96,7 @@ class RedactionBuilder {
       }
       const auto found = std::ranges::find(loaded_.blobs, hash, &Blob::hash);
       if (found != loaded_.blobs.end()) return found->bytes;
-      return fail(Code::log_corrupt, fmt::format("blob {} is missing", to_hex(hash)));
+      return fail(Code::log_corrupt, "blob {} is missing", to_hex(hash));
     };
   }
 
@@ -119,17 +120,16 @@ class RedactionBuilder {
     }
     for (const ValueName& requested : request_.values) {
       if (requested.seq == 0 || requested.seq > events_.size()) {
-        return fail(Code::input_invalid,
-                    fmt::format("job {} has no event {}: its log has 1 to {}", request_.job.text,
-                                requested.seq, events_.size()));
+        return fail(Code::input_invalid, "job {} has no event {}: its log has 1 to {}",
+                    request_.job.text, requested.seq, events_.size());
       }
       const Event& event = events_[requested.seq - 1];
       const auto present = present_fields(event);
       const auto erased = erased_fields(event);
       if (requested.field.empty()) {
         if (present.empty() && erased.empty()) {
-          return fail(Code::input_invalid,
-                      fmt::format("event {} holds no value that could be dropped", requested.seq));
+          return fail(Code::input_invalid, "event {} holds no value that could be dropped",
+                      requested.seq);
         }
         for (const std::string& field : present) AE_TRY(check_erasable(event, field));
         add_values(event, present, result);
@@ -142,8 +142,8 @@ class RedactionBuilder {
         result.already_erased.push_back(requested);
       } else {
         const std::string others = present.empty() ? "" : "; it has " + join_names(present);
-        return fail(Code::input_invalid, fmt::format("event {} has no value \"{}\"{}",
-                                                     requested.seq, requested.field, others));
+        return fail(Code::input_invalid, "event {} has no value \"{}\"{}", requested.seq,
+                    requested.field, others);
       }
     }
     // Without the blind no hash confirms a guess of an erased value.
@@ -159,7 +159,7 @@ class RedactionBuilder {
   static Status check_erasable(const Event& event, std::string_view field) {
     const std::string_view why = engine::retention_reason(event, field);
     if (why.empty()) return {};
-    return fail(Code::input_invalid, fmt::format("event {}, {} stays: {}", event.seq, field, why));
+    return fail(Code::input_invalid, "event {}, {} stays: {}", event.seq, field, why);
   }
 
   void add_values(const Event& event, const std::vector<std::string>& fields, RedactResult&) {
@@ -211,11 +211,9 @@ class RedactionBuilder {
                                    .blobs = std::move(used_blobs)});
     }
     if (auto folded = engine::fold(request_.job, events, engine::uncached_plan_source()); !folded) {
-      return fail(
-          Code::input_invalid,
-          fmt::format(
-              "the job's course follows from one of these values, which therefore stays: {}",
-              folded.error().message));
+      return fail(Code::input_invalid,
+                  "the job's course follows from one of these values, which therefore stays: {}",
+                  folded.error().message);
     }
     return {};
   }
@@ -448,9 +446,10 @@ class FamilyRedaction : public std::enable_shared_from_this<FamilyRedaction> {
       AE_ASSIGN(const engine::State state,
                 engine::fold(job, events, engine::uncached_plan_source()));
       if (!engine::is_terminal(state.status) || loaded.row.claim) {
-        return fail(Code::not_settled, fmt::format("job {}, a fork of job {}, has not ended: it "
-                                                   "still uses its values; nothing was redacted",
-                                                   job.text, request_.job.text));
+        return fail(Code::not_settled,
+                    "job {}, a fork of job {}, has not ended: it "
+                    "still uses its values; nothing was redacted",
+                    job.text, request_.job.text);
       }
     }
     forks_with_values_.push_back(job);
@@ -462,11 +461,10 @@ class FamilyRedaction : public std::enable_shared_from_this<FamilyRedaction> {
       std::vector<std::string> names;
       names.reserve(forks_with_values_.size());
       for (const JobId& fork : forks_with_values_) names.push_back(fork.text);
-      return done_(
-          fail(Code::input_invalid,
-               fmt::format("forks of job {} hold copies of its values or its blind: {}; redact "
-                           "them too (--tree with --all), or leave them (--keep-forks)",
-                           request_.job.text, join_names(names))));
+      return done_(fail(Code::input_invalid,
+                        "forks of job {} hold copies of its values or its blind: {}; redact "
+                        "them too (--tree with --all), or leave them (--keep-forks)",
+                        request_.job.text, join_names(names)));
     }
     next();
   }

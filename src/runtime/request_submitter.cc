@@ -1,7 +1,5 @@
 #include "runtime/request_submitter.h"
 
-#include <fmt/core.h>
-
 #include <algorithm>
 #include <chrono>
 #include <functional>
@@ -163,9 +161,10 @@ void RequestSubmitter::submit(JobId job, engine::ControlRequest request,
                               async::Done<Result<Value>> done) {
   if (engine::is_too_large(request)) {
     return world_.loop.post([done = std::move(done)]() mutable {
-      done(fail(Code::payload_too_large, fmt::format("a payload may have {} MiB as canonical JSON; "
-                                                     "keep the rest elsewhere and send where it is",
-                                                     kValueMax >> 20)));
+      done(fail(Code::payload_too_large,
+                "a payload may have {} MiB as canonical JSON; "
+                "keep the rest elsewhere and send where it is",
+                kValueMax >> 20));
     });
   }
   if (request.id.empty()) request.id = new_uuid(world_);
@@ -349,11 +348,9 @@ void RequestSubmitter::on_polled(const std::shared_ptr<ActiveRequest>& active,
   if (!is_waiting(active)) return;  // answered meanwhile
   if (!state) {
     return finish(
-        active,
-        fail(Code::unknown_outcome,
-             fmt::format(
-                 "the request is in the job's inbox, and whether it was applied is unknown: {}",
-                 state.error().message)));
+        active, fail(Code::unknown_outcome,
+                     "the request is in the job's inbox, and whether it was applied is unknown: {}",
+                     state.error().message));
   }
   if (state->reply) return finish(active, read_reply(*state->reply));
   if (state->pending && active->waited < kReplyWait) return poll_later(active);

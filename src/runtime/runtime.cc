@@ -98,21 +98,17 @@ Status Runtime::check_can_run(const std::string& agent, const engine::Plan& plan
   const bool owned = world_.store.owned();
   if (!may_claim(agent, {})) {
     if (!owned) return {};
-    return fail(
-        Code::needs_version,
-        fmt::format(
-            "the process that owns this store does not run agent \"{}\"; serve this file too",
-            agent));
+    return fail(Code::needs_version,
+                "the process that owns this store does not run agent \"{}\"; serve this file too",
+                agent);
   }
   for (const engine::ToolPolicy& tool : plan.tools) {
     if (!tool.makes_call()) continue;
     const ToolRegistry::Entry* const entry = world_.tool_registry.find(tool.name, tool.version);
     if (entry == nullptr ? !owned : entry->version == tool.version) continue;
-    return fail(
-        Code::needs_version,
-        fmt::format(
-            "the process that runs agent \"{}\" has {} tool \"{}\"; restart it with this file",
-            agent, entry ? "another version of" : "no", tool.name));
+    return fail(Code::needs_version,
+                "the process that runs agent \"{}\" has {} tool \"{}\"; restart it with this file",
+                agent, entry ? "another version of" : "no", tool.name);
   }
   return {};
 }

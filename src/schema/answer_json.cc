@@ -25,11 +25,10 @@ Result<Value> parse_answer_json(const Schema& schema, const Value& answer, std::
                               : "";
   auto json = parse_json(answer.text("text"), {.big_integers_as_strings = true});
   if (!json) {
-    return fail(Code::tool_output_invalid, fmt::format("is {}{}", json.error().message, why));
+    return fail(Code::tool_output_invalid, "is {}{}", json.error().message, why);
   }
   if (auto fits = schema.check(*json, work); !fits) {
-    return fail(Code::tool_output_invalid,
-                fmt::format("breaks the schema: {}", fits.error().message));
+    return fail(Code::tool_output_invalid, "breaks the schema: {}", fits.error().message);
   }
   return json;
 }

@@ -53,7 +53,7 @@ Status check_formats(const Value& question, const Value& filled) {
     const Value* answer = filled.find(name);
     if (answer == nullptr || !answer->is_string() || matches_format(format, answer->as_string()))
       continue;
-    return fail(Code::input_invalid, fmt::format("/{} must be {}", name, describe_format(format)));
+    return fail(Code::input_invalid, "/{} must be {}", name, describe_format(format));
   }
   return {};
 }
@@ -76,8 +76,8 @@ Status check_question(const Value& question) {
   if (mode != "form") return fail(Code::input_invalid, "a question is a form or a url");
   auto schema = schema_of(question);
   if (!schema) {
-    return fail(Code::input_invalid,
-                fmt::format("a form whose schema cannot be used: {}", schema.error().message));
+    return fail(Code::input_invalid, "a form whose schema cannot be used: {}",
+                schema.error().message);
   }
   if (question["schema"].text("type") != "object") {
     return fail(Code::input_invalid, "a form whose schema is not that of an object");

@@ -413,9 +413,8 @@ Result<std::shared_ptr<const Schema::Compiled>> Schema::Compiled::compile(const 
   try {
     Compiler(schema, *compiled).run();
   } catch (const CompileError& fault) {
-    return fail(
-        Code::plan_invalid,
-        fmt::format("{}: {}", fault.pointer.empty() ? "the schema" : fault.pointer, fault.why));
+    return fail(Code::plan_invalid, "{}: {}", fault.pointer.empty() ? "the schema" : fault.pointer,
+                fault.why);
   }
   return compiled;
 }

@@ -203,8 +203,8 @@ Status check_prunable(const Pruning::Job& requested,
                     (!requested.content_hash || candidate->content_hash == requested.content_hash);
   if (same) return {};
   return fail(Code::sequence_conflict,
-              fmt::format("job {} has changed since it was read, or has not ended: reload it",
-                          requested.job.text));
+              "job {} has changed since it was read, or has not ended: reload it",
+              requested.job.text);
 }
 
 Eligibility eligibility_of(const RowState& row, const std::optional<Instant>& lease_until) {

@@ -1,7 +1,5 @@
 #include "tools/url_template.h"
 
-#include <fmt/core.h>
-
 #include <algorithm>
 
 #include "json/json.h"
@@ -37,7 +35,7 @@ void percent_encode(std::string_view text, std::string& out) {
 }
 
 std::unexpected<Error> bad_url(std::string_view why) {
-  return fail(Code::plan_invalid, fmt::format("url: {}", why));
+  return fail(Code::plan_invalid, "url: {}", why);
 }
 
 // `host`, `host:port`, `[v6]:port`.
@@ -79,9 +77,8 @@ struct UrlPosition {
     if (from_argument && !in_query && (segment.empty() || segment == "." || segment == "..")) {
       return fail(
           Code::input_invalid,
-          fmt::format(
-              "an argument makes the URL's path segment \"{}\", which would name another resource",
-              segment));
+          "an argument makes the URL's path segment \"{}\", which would name another resource",
+          segment);
     }
     segment.clear();
     from_argument = false;
@@ -151,8 +148,7 @@ Result<std::string> UrlTemplate::render(const ExprScope& scope) const {
 Result<std::string> render_expression(const Expr& expression, const ExprScope& scope) {
   auto value = expression.eval(scope);
   if (!value) return std::unexpected(std::move(value).error().with_context(expression.text()));
-  if (value->is_null())
-    return fail(Code::expression_failed, fmt::format("{} is null", expression.text()));
+  if (value->is_null()) return fail(Code::expression_failed, "{} is null", expression.text());
   return value->is_string() ? value->as_string() : canonical(*value);
 }
 

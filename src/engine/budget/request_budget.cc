@@ -10,7 +10,7 @@ namespace ae::engine {
 namespace {
 
 std::unexpected<Error> limit_error(Limit limit, const std::string& why) {
-  return fail(Code::input_invalid, fmt::format("the budget of {} {}", to_text(limit), why));
+  return fail(Code::input_invalid, "the budget of {} {}", to_text(limit), why);
 }
 
 // Raises one limit of `next`. True: it changed.

@@ -1,8 +1,6 @@
 // What a job has done at an event, and what a fork from there repeats.
 #include "engine/fork/fork.h"
 
-#include <fmt/core.h>
-
 #include <algorithm>
 #include <iterator>
 #include <optional>
@@ -280,10 +278,9 @@ void ForkBuilder::flush_event_if_full(std::size_t bytes) {
 }
 
 std::unexpected<Error> ForkBuilder::erased_from(std::string_view node) {
-  return fail(
-      Code::input_invalid,
-      fmt::format("what node \"{}\" gave has been erased from the log; fork at an event before it",
-                  node));
+  return fail(Code::input_invalid,
+              "what node \"{}\" gave has been erased from the log; fork at an event before it",
+              node);
 }
 
 Status ForkBuilder::append_entry(ForkEntry entry, std::vector<Member> results) {
@@ -674,9 +671,8 @@ Result<Fork> fork_at(const State& now, const std::vector<Event>& events, std::ui
   if (at < first || at > events.size()) {
     return fail(
         Code::input_invalid,
-        fmt::format(
-            "a fork of this job can begin at an event from {} to {}; `aetheris events` lists them",
-            first, events.size()));
+        "a fork of this job can begin at an event from {} to {}; `aetheris events` lists them",
+        first, events.size());
   }
   const std::vector<Event> prefix(events.begin(), events.begin() + static_cast<std::ptrdiff_t>(at));
   AE_ASSIGN(const State then, fold(now.job, prefix, plans));
@@ -685,9 +681,10 @@ Result<Fork> fork_at(const State& now, const std::vector<Event>& events, std::ui
 
 Result<std::uint64_t> retry_point(const State& now, const std::vector<Event>& events) {
   if (now.status != JobStatus::failed) {
-    return fail(Code::input_invalid, fmt::format("only a failed job can be retried; this one is {} "
-                                                 "(`aetheris fork` starts a new job at any event)",
-                                                 to_text(now.status)));
+    return fail(Code::input_invalid,
+                "only a failed job can be retried; this one is {} "
+                "(`aetheris fork` starts a new job at any event)",
+                to_text(now.status));
   }
   return events.back().seq;
 }

@@ -158,8 +158,7 @@ Result<Value> Decider::check_item_limits(Value over) {
   constexpr std::size_t kMost = PlanLimits{}.nodes_times_items_max;
   if (items > kMost) {
     return fail(Code::expression_failed,
-                fmt::format("the maps of the job have {} items together; at most {} are allowed",
-                            items, kMost));
+                "the maps of the job have {} items together; at most {} are allowed", items, kMost);
   }
   new_items_ += over.size();
   return over;

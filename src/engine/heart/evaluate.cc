@@ -104,7 +104,7 @@ class CallScope : public ExprScope {
 
 Result<std::string> check_key_text(const Value& value, std::string_view what) {
   if (!value.is_string() || value.as_string().empty() || value.as_string().size() > kKeyBytesMax) {
-    return fail(Code::expression_failed, fmt::format("{} must be a text of 1 to 256 bytes", what));
+    return fail(Code::expression_failed, "{} must be a text of 1 to 256 bytes", what);
   }
   return value.as_string();
 }
@@ -148,9 +148,8 @@ Result<Value> over_of(const State& state, const Node& node, Work* work) {
     return fail(Code::expression_failed, "the value of `map` must be an array");
   }
   if (over.size() > PlanLimits{}.map_items_max) {
-    return fail(Code::expression_failed,
-                fmt::format("the value of `map` has {} items; at most {} are allowed", over.size(),
-                            PlanLimits{}.map_items_max));
+    return fail(Code::expression_failed, "the value of `map` has {} items; at most {} are allowed",
+                over.size(), PlanLimits{}.map_items_max);
   }
   return over;
 }

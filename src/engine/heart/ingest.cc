@@ -36,17 +36,18 @@ Result<const std::pair<const std::string, Wait>*> find_resolve_wait(const State&
       if (resolve.try_no != 0 && (!step.call || resolve.try_no != step.call->try_no)) continue;
       if (found) {
         return fail(Code::input_invalid,
-                    fmt::format("more than one call with an unknown outcome has a key that begins "
-                                "with \"{}\"; give more of the key",
-                                resolve.idempotency_key));
+                    "more than one call with an unknown outcome has a key that begins "
+                    "with \"{}\"; give more of the key",
+                    resolve.idempotency_key);
       }
       found = &entry;
     }
   }
   if (!found) {
-    return fail(Code::not_in_doubt, fmt::format("no call with this id has an unknown outcome; "
-                                                "`aetheris job {}` lists those that have one",
-                                                state.job.text));
+    return fail(Code::not_in_doubt,
+                "no call with this id has an unknown outcome; "
+                "`aetheris job {}` lists those that have one",
+                state.job.text);
   }
   return found;
 }
@@ -84,9 +85,9 @@ Result<UnknownCall> find_unknown_call(const State& state, const ResolveRequest& 
     if (!named) continue;
     if (found) {
       return fail(Code::input_invalid,
-                  fmt::format("more than one call with an unknown outcome has a key that begins "
-                              "with \"{}\"; give more of the key",
-                              resolve.idempotency_key));
+                  "more than one call with an unknown outcome has a key that begins "
+                  "with \"{}\"; give more of the key",
+                  resolve.idempotency_key);
     }
     found = std::move(call);
   }
@@ -103,9 +104,8 @@ Status check_settled(const std::optional<Instant>& checkable_at, Instant checked
   if (!checkable_at || checked_at >= *checkable_at) return {};
   return fail(
       Code::not_settled,
-      fmt::format(
-          "at {} the call could still be running, until {}; check it after that, then resolve it",
-          to_text(checked_at), to_text(*checkable_at)));
+      "at {} the call could still be running, until {}; check it after that, then resolve it",
+      to_text(checked_at), to_text(*checkable_at));
 }
 
 // The outcome of a call that was given up, or whose job has ended.
@@ -185,9 +185,8 @@ Result<AppliedRequest> apply_resolution(const State& state, const ControlRequest
     AE_TRY(given_result_fits(state, state.tool_of(step).name, resolve));
     changed = changes_of(state, step, resolve.result.value_or(Value()));
     if (!changed.status) {
-      return fail(Code::input_invalid,
-                  fmt::format("the result does not show what the call changed: {}",
-                              changed.status.error().message));
+      return fail(Code::input_invalid, "the result does not show what the call changed: {}",
+                  changed.status.error().message);
     }
   }
   AppliedRequest applied;
@@ -628,8 +627,8 @@ Error signals_limit_error() {
 Result<AppliedRequest> apply_request(const State& state, const ControlRequest& request,
                                      const CancelRequest& cancel, const DecisionContext&) {
   if (is_terminal(state.status)) {
-    return fail(Code::job_terminal,
-                fmt::format("the job has ended ({}); nothing to cancel", to_text(state.status)));
+    return fail(Code::job_terminal, "the job has ended ({}); nothing to cancel",
+                to_text(state.status));
   }
   const Value answer = Value::object({{"cancel_requested", true}});
   const bool keeps_effects = cancel.compensate == false;

@@ -3,8 +3,6 @@
 // Threads: pure functions.
 #pragma once
 
-#include <fmt/core.h>
-
 #include <string>
 #include <string_view>
 
@@ -21,8 +19,8 @@ inline RecordedError recorded_error(const Error& error) {
 
 inline std::unexpected<Error> too_large(std::string_view what) {
   return fail(Code::payload_too_large,
-              fmt::format("{} is longer than {} MiB as canonical JSON, the most that is kept", what,
-                          kValueMax >> 20));
+              "{} is longer than {} MiB as canonical JSON, the most that is kept", what,
+              kValueMax >> 20);
 }
 
 }  // namespace ae::engine

@@ -88,7 +88,7 @@ bool is_uuid(const Value& value, int version) {
 }
 
 std::unexpected<Error> invalid_arguments(std::string_view tool, std::string_view why) {
-  return fail(Code::input_invalid, fmt::format("the arguments of `{}` {}", tool, why));
+  return fail(Code::input_invalid, "the arguments of `{}` {}", tool, why);
 }
 
 Status check_bounds(const Value& args) {

@@ -209,7 +209,7 @@ Result<std::optional<Value>> edited_arguments(const State& state, const Wait& wa
   if (policy_decision.action == PolicyAction::deny) {
     const std::string& reason = policy_decision.reason;
     const std::string why = reason.empty() ? "" : ": " + reason;
-    return fail(Code::denied, fmt::format("a policy denies the call with these arguments{}", why));
+    return fail(Code::denied, "a policy denies the call with these arguments{}", why);
   }
   return signal.arguments;
 }
@@ -396,9 +396,9 @@ Status check_not_expired(const State& state, const ControlRequest& request, Inst
       std::visit([&](const auto& body) { return answered_wait(state, body, now); }, request.body);
   if (wait == nullptr || !has_expired(*wait, now)) return {};
   return fail(Code::wait_expired,
-              fmt::format("no answer came in time: the wait expired at {}, and job {} continues "
-                          "without an answer as soon as a process runs it",
-                          to_text(*wait->expires_at), state.job.text));
+              "no answer came in time: the wait expired at {}, and job {} continues "
+              "without an answer as soon as a process runs it",
+              to_text(*wait->expires_at), state.job.text);
 }
 
 Result<AppliedRequest> apply_request(const State& state, const ControlRequest& request,
@@ -419,15 +419,13 @@ Result<AppliedRequest> apply_request(const State& state, const ControlRequest& r
                     wait->second.type != WaitType::timer &&
                     wait->second.type != WaitType::message && !state.ending;
   if (!open) {
-    return fail(
-        Code::wait_mismatch,
-        fmt::format(
-            "no open wait of this job has the key \"{}\"; `aetheris job {}` lists its waits", key,
-            state.job.text));
+    return fail(Code::wait_mismatch,
+                "no open wait of this job has the key \"{}\"; `aetheris job {}` lists its waits",
+                key, state.job.text);
   }
   if (!signal.wait_type.empty() && signal.wait_type != to_text(wait->second.type)) {
-    return fail(Code::wait_mismatch,
-                fmt::format("the wait \"{}\" is of type {}", key, to_text(wait->second.type)));
+    return fail(Code::wait_mismatch, "the wait \"{}\" is of type {}", key,
+                to_text(wait->second.type));
   }
   if (wait->second.question)
     return apply_question_answer(state, key, wait->second, request, signal);
@@ -508,7 +506,7 @@ Result<AppliedRequest> apply_request(const State& state, const ControlRequest& r
 Result<AppliedRequest> apply_request(const State& state, const ControlRequest& request,
                                      const ResumeRequest&, const DecisionContext&) {
   if (is_terminal(state.status)) {
-    return fail(Code::job_terminal, fmt::format("the job has ended ({})", to_text(state.status)));
+    return fail(Code::job_terminal, "the job has ended ({})", to_text(state.status));
   }
   const std::string by = request.by.empty() ? "somebody" : request.by;
   const Value answer = Value::object({{"resumed", true}});
@@ -524,12 +522,11 @@ Result<AppliedRequest> apply_request(const State& state, const ControlRequest& r
   }
   if (state.status == JobStatus::parked) {
     return fail(Code::not_paused,
-                fmt::format("the job is parked ({}) until `{}`, which `resume` does not do; "
-                            "`aetheris job {}` shows how to continue it",
-                            state.parked_reason, state.parked_until, state.job.text));
+                "the job is parked ({}) until `{}`, which `resume` does not do; "
+                "`aetheris job {}` shows how to continue it",
+                state.parked_reason, state.parked_until, state.job.text);
   }
-  return fail(Code::not_paused,
-              fmt::format("the job is not paused: it is {}", to_text(state.status)));
+  return fail(Code::not_paused, "the job is not paused: it is {}", to_text(state.status));
 }
 
 }  // namespace ae::engine

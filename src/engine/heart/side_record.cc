@@ -48,7 +48,7 @@ Value with_checksum(std::string_view location, const Value& record) {
 Result<Value> read_side_record(std::string_view location, std::string_view text) {
   auto record = parse_json(text, kLimits);
   if (!record || !record->is_object()) {
-    return fail(Code::log_corrupt, fmt::format("the record at {} is not a JSON object", location));
+    return fail(Code::log_corrupt, "the record at {} is not a JSON object", location);
   }
   std::vector<Member> members;
   for (const Member& member : record->members()) {
@@ -56,8 +56,7 @@ Result<Value> read_side_record(std::string_view location, std::string_view text)
   }
   Value bare = Value::object(std::move(members));
   if (canonical(*record) != text || record->text(kName) != checksum(location, bare)) {
-    return fail(Code::log_corrupt,
-                fmt::format("the record at {} is not what was written there", location));
+    return fail(Code::log_corrupt, "the record at {} is not what was written there", location);
   }
   return bare;
 }

@@ -198,7 +198,7 @@ Result<Value> parse_final_answer(const Plan& plan, const Node& node, const Value
   AE_ASSIGN(Value json, parse_answer_json(*node.loop->schema, answer, work));
   if (node.kind != NodeKind::planner || !is_planner_only(plan)) return json;
   if (auto made = plan_from_answer(plan, answer); !made) {
-    return fail(Code::plan_invalid, fmt::format("makes no plan: {}", made.error().message));
+    return fail(Code::plan_invalid, "makes no plan: {}", made.error().message);
   }
   return json;
 }
@@ -462,11 +462,9 @@ Result<Value> sent_request(const State& state, const Step& step) {
     if (notice.is_object()) append(notice_message(notice));
   }
   if (to_hex(conversation.hash) != recorded.text("conversation")) {
-    return fail(
-        Code::log_corrupt,
-        fmt::format(
-            "turn {} of node \"{}\" was declared with another conversation than its log holds",
-            step.turn, state.node_of(step).id));
+    return fail(Code::log_corrupt,
+                "turn {} of node \"{}\" was declared with another conversation than its log holds",
+                step.turn, state.node_of(step).id);
   }
   std::vector<Member> request(spec.settings.members().begin(), spec.settings.members().end());
   request.emplace_back("messages", Value::array(std::move(messages)));

@@ -20,7 +20,7 @@ constexpr std::size_t kTextDepth = 64;
 Value text_schema() { return Value::object({{"type", "string"}}); }
 
 std::unexpected<Error> plan_error(const std::string& where, std::string_view what) {
-  return fail(Code::plan_invalid, fmt::format("{} {}", where, what));
+  return fail(Code::plan_invalid, "{} {}", where, what);
 }
 
 Result<Value> json_at(const Value& node, std::string_view key, const std::string& where) {
@@ -213,9 +213,10 @@ std::string planner_instructions(const std::vector<Value>& tools, std::uint32_t 
 Result<std::shared_ptr<const Plan>> plan_from_answer(const Plan& planner, const Value& answer,
                                                      std::string_view version) {
   if (version != kLoweringVersion) {
-    return fail(Code::needs_version, fmt::format("a plan was made of a model's answer in the way "
-                                                 "\"{}\", which this Aetheris does not know",
-                                                 version));
+    return fail(Code::needs_version,
+                "a plan was made of a model's answer in the way "
+                "\"{}\", which this Aetheris does not know",
+                version);
   }
   const LoopSpec& spec = *planner.nodes.front().loop;
   AE_ASSIGN(const Value json, parse_answer_json(*spec.schema, answer));

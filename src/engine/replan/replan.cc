@@ -2,8 +2,6 @@
 // steps carried over so far.
 #include "engine/replan/replan.h"
 
-#include <fmt/core.h>
-
 #include <algorithm>
 #include <unordered_map>
 #include <utility>
@@ -197,10 +195,9 @@ Result<Replan> ReplanBuilder::run() {
     if (work_ > work_max_) {
       return fail(
           Code::plan_invalid,
-          fmt::format(
-              "to compare the new plan with what the job has done takes more than {} steps of its "
-              "expressions; name nodes in `drop` (--drop NODE), which are not compared",
-              work_max_));
+          "to compare the new plan with what the job has done takes more than {} steps of its "
+          "expressions; name nodes in `drop` (--drop NODE), which are not compared",
+          work_max_);
     }
     if (step == nullptr) continue;
     replan.carried.push_back({.step = step->node, .node = index});
@@ -251,8 +248,8 @@ Result<Replan> replan_of(const State& state, std::shared_ptr<const Plan> plan,
 Status may_replan(const State& state) {
   if (is_terminal(state.status)) {
     return fail(Code::job_terminal,
-                fmt::format("the job has ended ({}); `aetheris fork` continues it as a new job",
-                            to_text(state.status)));
+                "the job has ended ({}); `aetheris fork` continues it as a new job",
+                to_text(state.status));
   }
   if (state.ending) return fail(Code::job_terminal, "the job is ending");
   if (state.escalated > 0) {
@@ -263,8 +260,8 @@ Status may_replan(const State& state) {
   for (const Step& step : state.steps) {
     if (step.phase == StepPhase::looping) {
       return fail(Code::call_pending,
-                  fmt::format("the loop \"{}\" is running; replace the plan when it has ended",
-                              state.node_of(step).id));
+                  "the loop \"{}\" is running; replace the plan when it has ended",
+                  state.node_of(step).id);
     }
     const bool over = step.phase == StepPhase::done;
     const bool pending = step.call && step.call->open;
@@ -273,11 +270,10 @@ Status may_replan(const State& state) {
         !over && step.call && step.call->outcome == OutcomeKind::input_required;
     if (pending || (!over && state.may_have_happened(step)) || step.phase == StepPhase::in_doubt ||
         step.phase == StepPhase::probing || step.phase == StepPhase::refused || asks_person) {
-      return fail(
-          Code::call_pending,
-          fmt::format("a call of node \"{}\" is running or has an unknown outcome; replace the "
-                      "plan when its outcome is recorded (`aetheris pause` pauses the job)",
-                      state.node_of(step).id));
+      return fail(Code::call_pending,
+                  "a call of node \"{}\" is running or has an unknown outcome; replace the "
+                  "plan when its outcome is recorded (`aetheris pause` pauses the job)",
+                  state.node_of(step).id);
     }
   }
   return {};

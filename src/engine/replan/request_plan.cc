@@ -20,9 +20,8 @@ Result<DroppedNodes> dropped_of(const State& state, const Value& drop) {
   if (!drop.is_array()) return fail(Code::input_invalid, "\"drop\" is a list of nodes");
   for (const Value& name : drop.items()) {
     if (!name.is_string() || !state.plan->by_id.contains(name.as_string())) {
-      return fail(
-          Code::plan_invalid,
-          fmt::format("\"drop\" names {}, which is not a node of the job's plan", canonical(name)));
+      return fail(Code::plan_invalid, "\"drop\" names {}, which is not a node of the job's plan",
+                  canonical(name));
     }
     dropped.insert(name.as_string());
   }
@@ -90,8 +89,8 @@ Result<AppliedRequest> apply_request(const State& state, const ControlRequest& r
     constexpr std::string_view kAdvice =
         "keep their id, tool and arguments, or name them in `drop` (--drop NODE): their effects "
         "stay, but no longer belong to the job";
-    return fail(Code::plan_invalid, fmt::format("the new plan drops what these nodes did: {}; {}",
-                                                joined(unnamed), kAdvice));
+    return fail(Code::plan_invalid, "the new plan drops what these nodes did: {}; {}",
+                joined(unnamed), kAdvice);
   }
   std::set<std::uint32_t> kept;
   for (const Replan::CarriedStep& carry : replan.carried) kept.insert(carry.step);

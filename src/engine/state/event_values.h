@@ -3,8 +3,6 @@
 // Only `apply` uses them. Threads: pure functions.
 #pragma once
 
-#include <fmt/core.h>
-
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -21,8 +19,7 @@
 namespace ae::engine {
 
 inline std::unexpected<Error> corrupt(const State& state, EventType type, std::string_view why) {
-  return fail(Code::log_corrupt,
-              fmt::format("event {} ({}): {}", state.seq + 1, event_name(type), why));
+  return fail(Code::log_corrupt, "event {} ({}): {}", state.seq + 1, event_name(type), why);
 }
 
 inline Failure failure_of(const RecordedError& error) {

@@ -111,7 +111,7 @@ void FaultyStore::call(MethodCall method_call, async::Done<Result<T>> done, Star
   if (fault == Fault::fail_before) {
     state.loop.post([shared = state_, done = std::move(done), number = call.number]() mutable {
       if (shared->crashed) return;
-      done(fail(Code::unavailable, fmt::format("call {} failed: try again", number)));
+      done(fail(Code::unavailable, "call {} failed: try again", number));
     });
     return;
   }

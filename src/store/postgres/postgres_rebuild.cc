@@ -189,7 +189,7 @@ Result<std::string> PostgresRebuild::blob(const Hash& hash) {
   AE_ASSIGN(const Rows found, impl_->query("SELECT bytes FROM blobs WHERE hash = $1::bytea",
                                            Params().add(Bytes{raw(hash)})));
   if (found.empty()) {
-    return fail(Code::log_corrupt, fmt::format("blob {} is missing", to_hex(hash)));
+    return fail(Code::log_corrupt, "blob {} is missing", to_hex(hash));
   }
   return found.text(0, 0);
 }

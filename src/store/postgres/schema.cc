@@ -246,15 +246,15 @@ Result<std::int64_t> layout_of(Connection& connection, const std::string& schema
   auto layout = connection.run();
   if (!layout) return std::unexpected(unavailable_error(layout.error()));
   if (layout->at(0).empty()) {
-    return fail(
-        Code::unavailable,
-        fmt::format("the schema {} belongs to another program: use another database", schema));
+    return fail(Code::unavailable, "the schema {} belongs to another program: use another database",
+                schema);
   }
   const std::int64_t found = layout->at(0).integer(0, 0);
   if (found > newest_layout()) {
-    return fail(Code::needs_version, fmt::format("this store was made by a newer aetheris (layout "
-                                                 "{}, this one knows {}): use that version",
-                                                 found, newest_layout()));
+    return fail(Code::needs_version,
+                "this store was made by a newer aetheris (layout "
+                "{}, this one knows {}): use that version",
+                found, newest_layout());
   }
   return found;
 }
@@ -375,10 +375,9 @@ Status check_schema(Connection& connection, const std::string& schema) {
   if (layout < newest_layout()) {
     return fail(
         Code::needs_version,
-        fmt::format(
-            "this store was made by an older aetheris (layout {}, this one knows {}): `aetheris "
-            "migrate` brings it up to date, and so does each process that runs jobs",
-            layout, newest_layout()));
+        "this store was made by an older aetheris (layout {}, this one knows {}): `aetheris "
+        "migrate` brings it up to date, and so does each process that runs jobs",
+        layout, newest_layout());
   }
   return {};
 }

@@ -31,7 +31,7 @@ std::uint64_t size_of(const std::string& path) {
 Status create_private_file(const std::string& path) {
   const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
   if (fd < 0) {
-    return fail(Code::unavailable, fmt::format("cannot make {}: {}", path, std::strerror(errno)));
+    return fail(Code::unavailable, "cannot make {}: {}", path, std::strerror(errno));
   }
   ::close(fd);
   return {};
@@ -60,7 +60,7 @@ Status copy(const Source& source, const std::string& to, const CopyProgress& pro
     if (auto layout = layout_of(db, path); !layout) {
       return Status(std::unexpected(std::move(layout).error()));
     } else if (*layout == 0) {
-      return Status(fail(Code::not_found, fmt::format("{} holds no store yet", path)));
+      return Status(fail(Code::not_found, "{} holds no store yet", path));
     }
     if (progress) db.set_progress_callback([&] { progress(size_of(to), total); });
     AE_ASSIGN(auto vacuum, db.prepare("VACUUM INTO ?1"));
@@ -71,8 +71,7 @@ Status copy(const Source& source, const std::string& to, const CopyProgress& pro
   if (!done && done.error().damaged()) {
     return std::unexpected(damaged(source, done.error().message));
   }
-  if (!done)
-    return fail(Code::unavailable, fmt::format("copy of {}: {}", path, done.error().text()));
+  if (!done) return fail(Code::unavailable, "copy of {}: {}", path, done.error().text());
   return *std::move(done);
 }
 
@@ -170,7 +169,7 @@ Status backup_sqlite(const std::string& given, const std::string& to,
                      const CopyProgress& progress) {
   const std::string path = resolve_symlinks(given);
   AE_TRY(check_file(path));
-  if (!file_exists(path)) return fail(Code::not_found, fmt::format("no store at {}", path));
+  if (!file_exists(path)) return fail(Code::not_found, "no store at {}", path);
   if (file_exists(to)) return std::unexpected(already_exists_error(to));
   return write_then_rename(to, [&](const std::string& part) -> Status {
     AE_TRY(copy({.path = path}, part, progress));
@@ -183,14 +182,15 @@ Status restore_sqlite(const std::string& from, const std::string& given,
   const std::string path = resolve_symlinks(given);
   AE_TRY(check_file(path));
   AE_TRY(check_file(resolve_symlinks(from)));
-  if (!file_exists(from)) return fail(Code::not_found, fmt::format("no backup at {}", from));
+  if (!file_exists(from)) return fail(Code::not_found, "no backup at {}", from);
   AE_TRY(create_parent_folder(path));
   AE_ASSIGN(const LockFile lock, LockFile::acquire(lock_path(path)));
   for (const char* end : {"", "-wal", "-shm"}) {
     if (!file_exists(path + end)) continue;
-    return fail(Code::already_exists, fmt::format("{}{} exists already: move it away first, with "
-                                                  "its -wal and -shm, and leave {} where it is",
-                                                  path, end, position_path(path)));
+    return fail(Code::already_exists,
+                "{}{} exists already: move it away first, with "
+                "its -wal and -shm, and leave {} where it is",
+                path, end, position_path(path));
   }
   return write_then_rename(path, [&](const std::string& part) -> Status {
     const Source source{.path = from,

@@ -25,19 +25,17 @@ Result<LockFile> LockFile::acquire(const std::string& path) {
   LockFile lock(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
   if (lock.fd_ < 0) {
     const bool full = errno == ENOSPC || errno == EDQUOT;
-    return fail(Code::unavailable,
-                fmt::format("cannot open the lock file {}: {}{}", path, std::strerror(errno),
-                            full ? "; free some space on that disk" : "; is the folder writable?"));
+    return fail(Code::unavailable, "cannot open the lock file {}: {}{}", path, std::strerror(errno),
+                full ? "; free some space on that disk" : "; is the folder writable?");
   }
   while (::flock(lock.fd_, LOCK_EX | LOCK_NB) != 0) {
     if (errno == EINTR) continue;
     if (errno == EWOULDBLOCK) {
-      return fail(
-          Code::store_locked,
-          fmt::format("the store is in use by process {} ({}): stop it first, or use its API",
-                      pid_in(lock.fd_), path));
+      return fail(Code::store_locked,
+                  "the store is in use by process {} ({}): stop it first, or use its API",
+                  pid_in(lock.fd_), path);
     }
-    return fail(Code::unavailable, fmt::format("cannot lock {}: {}", path, std::strerror(errno)));
+    return fail(Code::unavailable, "cannot lock {}: {}", path, std::strerror(errno));
   }
   const std::string pid = fmt::format("{}\n", ::getpid());
   // Only for messages: a full disk must not keep the owner from starting.
@@ -53,14 +51,14 @@ Result<LockFile> LockFile::lock_database(const std::string& path) {
     if (errno == EINTR) continue;
     if (errno == EWOULDBLOCK) {
       return fail(Code::store_locked,
-                  fmt::format("the file of the store, {}, is in use by a process that opened it by "
-                              "another path: stop that one first, or use its path",
-                              path));
+                  "the file of the store, {}, is in use by a process that opened it by "
+                  "another path: stop that one first, or use its path",
+                  path);
     }
-    return fail(Code::unavailable, fmt::format("cannot lock {}: {}", path, std::strerror(errno)));
+    return fail(Code::unavailable, "cannot lock {}: {}", path, std::strerror(errno));
   }
   if (lock.fd_ < 0) {
-    return fail(Code::unavailable, fmt::format("cannot open {}: {}", path, std::strerror(errno)));
+    return fail(Code::unavailable, "cannot open {}: {}", path, std::strerror(errno));
   }
   return lock;
 }

@@ -93,8 +93,7 @@ std::optional<StorePosition> PositionFile::read() const {
 
 Status PositionFile::write(const StorePosition& position) {
   const auto failed = [&](const char* what) {
-    return fail(Code::unavailable,
-                fmt::format("cannot {} {}: {}", what, path_, std::strerror(errno)));
+    return fail(Code::unavailable, "cannot {} {}: {}", what, path_, std::strerror(errno));
   };
   if (fd_ < 0) {
     const auto identity = read();

@@ -238,17 +238,13 @@ Result<std::int64_t> layout_of(Database& db, const std::string& path) {
   if (const auto done = read(); !done) return unusable(path, done.error());
   if (application == 0 && tables == 0) return 0;
   if (application != kApplicationId) {
-    return fail(
-        Code::unavailable,
-        fmt::format("{} is a database of another program: choose another file for the store",
-                    path));
+    return fail(Code::unavailable,
+                "{} is a database of another program: choose another file for the store", path);
   }
   if (layout > kLayout) {
-    return fail(
-        Code::needs_version,
-        fmt::format(
-            "{} was made by a newer aetheris (layout {}, this one knows {}): use that version",
-            path, layout, kLayout));
+    return fail(Code::needs_version,
+                "{} was made by a newer aetheris (layout {}, this one knows {}): use that version",
+                path, layout, kLayout);
   }
   return layout;
 }
@@ -317,13 +313,12 @@ Status prepare_schema(Database& db, const std::string& path) {
 
 Status check_schema(Database& db, const std::string& path) {
   AE_ASSIGN(const std::int64_t layout, layout_of(db, path));
-  if (layout == 0) return fail(Code::not_found, fmt::format("{} holds no store yet", path));
+  if (layout == 0) return fail(Code::not_found, "{} holds no store yet", path);
   if (layout < kLayout) {
-    return fail(
-        Code::needs_version,
-        fmt::format("{} was made by an older aetheris (layout {}, this one knows {}): `aetheris "
-                    "migrate` brings it up to date, and so does each command that writes",
-                    path, layout, kLayout));
+    return fail(Code::needs_version,
+                "{} was made by an older aetheris (layout {}, this one knows {}): `aetheris "
+                "migrate` brings it up to date, and so does each command that writes",
+                path, layout, kLayout);
   }
   return {};
 }

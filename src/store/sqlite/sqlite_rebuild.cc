@@ -53,7 +53,7 @@ struct SqliteRebuild::Impl {
 
   template <class T>
   Result<T> answer(Sql<T> answer) const {
-    if (!answer) return fail(Code::unavailable, fmt::format("{}: {}", path, answer.error().text()));
+    if (!answer) return fail(Code::unavailable, "{}: {}", path, answer.error().text());
     if constexpr (!std::is_void_v<T>) return *std::move(answer);
     return Result<T>();
   }
@@ -123,7 +123,7 @@ Result<std::unique_ptr<SqliteRebuild>> SqliteRebuild::open(const SqliteRebuildOp
   if (is_file_missing(path)) return std::unexpected(store_missing(path));
   std::error_code error;
   if (!std::filesystem::exists(options.path, error)) {
-    return fail(Code::not_found, fmt::format("no store at {} yet: run a job first", path));
+    return fail(Code::not_found, "no store at {} yet: run a job first", path);
   }
   auto parts = std::make_unique<Impl>();
   parts->path = path;
@@ -219,7 +219,7 @@ Result<std::string> SqliteRebuild::blob(const Hash& hash) {
                                    "SELECT bytes FROM blobs WHERE hash = ?1",
                                    [&](Statement& row) { bytes = row.text(0); }, hash)));
   if (!exists) {
-    return fail(Code::log_corrupt, fmt::format("blob {} is missing", to_hex(hash)));
+    return fail(Code::log_corrupt, "blob {} is missing", to_hex(hash));
   }
   return bytes;
 }

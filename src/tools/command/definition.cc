@@ -64,8 +64,7 @@ Result<std::string> find_program(const std::string& name, const std::string& fol
   if (name.find('/') != std::string::npos) {
     std::string path = absolute(name, folder);
     if (is_program(path)) return path;
-    return fail(Code::plan_invalid,
-                fmt::format("command[0]: {} does not exist or cannot be executed", path));
+    return fail(Code::plan_invalid, "command[0]: {} does not exist or cannot be executed", path);
   }
   const char* variable = std::getenv("PATH");
   std::string_view rest = variable != nullptr ? variable : "/usr/local/bin:/usr/bin:/bin";
@@ -77,10 +76,8 @@ Result<std::string> find_program(const std::string& name, const std::string& fol
     rest.remove_prefix(std::min(end + 1, rest.size()));
     if (path.starts_with('/') && is_program(path)) return path;
   }
-  return fail(
-      Code::plan_invalid,
-      fmt::format("command[0]: there is no program {} in PATH; install it, or give its path",
-                  name));
+  return fail(Code::plan_invalid,
+              "command[0]: there is no program {} in PATH; install it, or give its path", name);
 }
 
 std::string assignment(std::string_view name, std::string_view value) {
@@ -105,8 +102,7 @@ bool contains_secret_name(const CommandDefinition::Parts& parts) {
 }
 
 Result<CommandDefinition::Parts> parts_of(const Value& text, const std::string& where) {
-  if (!text.is_string())
-    return fail(Code::plan_invalid, fmt::format("{}: must be a text; quote it", where));
+  if (!text.is_string()) return fail(Code::plan_invalid, "{}: must be a text; quote it", where);
   auto parts = Template::parts(text.as_string());
   if (!parts) return std::unexpected(std::move(parts).error().with_context(where));
   for (const Template::Part& part : *parts) {
@@ -114,12 +110,12 @@ Result<CommandDefinition::Parts> parts_of(const Value& text, const std::string& 
     if (expression == nullptr) continue;
     for (const std::string& root : expression->roots().roots) {
       if (root == "args" || root == "call") continue;
-      return fail(Code::plan_invalid,
-                  fmt::format("{}: .{} is not available here; use .args or .call", where, root));
+      return fail(Code::plan_invalid, "{}: .{} is not available here; use .args or .call", where,
+                  root);
     }
     if (expression->roots().all_steps || !expression->roots().steps.empty()) {
-      return fail(Code::plan_invalid,
-                  fmt::format("{}: .steps is not available here; pass it in the args", where));
+      return fail(Code::plan_invalid, "{}: .steps is not available here; pass it in the args",
+                  where);
     }
   }
   return parts;
@@ -133,11 +129,9 @@ Status read_command(const Value& command, const std::string& folder, CommandDefi
     const std::string where = fmt::format("command[{}]", i);
     AE_ASSIGN(auto parts, parts_of(command.items()[i], where));
     if (contains_secret_name(parts)) {
-      return fail(
-          Code::plan_invalid,
-          fmt::format(
-              "{}: every user can see arguments in ps; pass a secret to the program in `env`",
-              where));
+      return fail(Code::plan_invalid,
+                  "{}: every user can see arguments in ps; pass a secret to the program in `env`",
+                  where);
     }
     if (i > 0) {
       out.arguments.push_back(std::move(parts));
@@ -145,8 +139,7 @@ Status read_command(const Value& command, const std::string& folder, CommandDefi
     }
     const auto* literal = parts.size() == 1 ? std::get_if<std::string>(&parts[0]) : nullptr;
     if (literal == nullptr || literal->empty() || literal->find('\0') != std::string::npos) {
-      return fail(Code::plan_invalid,
-                  fmt::format("{}: the program must be a literal name or path", where));
+      return fail(Code::plan_invalid, "{}: the program must be a literal name or path", where);
     }
     out.name = *literal;
   }
@@ -175,12 +168,11 @@ Status read_environment(const Value& definition, CommandDefinition& out) {
   if (!own.is_object()) return fail(Code::plan_invalid, "env: must be {NAME: text}");
   for (const auto& [name, text] : own.members()) {
     if (!is_variable_name(name)) {
-      return fail(Code::plan_invalid,
-                  fmt::format("env: {} is not the name of an environment variable",
-                              printable(name, LineBreaks::escape)));
+      return fail(Code::plan_invalid, "env: {} is not the name of an environment variable",
+                  printable(name, LineBreaks::escape));
     }
     if (is_reserved_variable(name))
-      return fail(Code::plan_invalid, fmt::format("env: {} is set by the runtime", name));
+      return fail(Code::plan_invalid, "env: {} is set by the runtime", name);
     AE_ASSIGN(auto parts, parts_of(text, "env." + name));
     out.variables.emplace_back(name, std::move(parts));
     out.inherited.erase(name);
@@ -191,11 +183,10 @@ Status read_environment(const Value& definition, CommandDefinition& out) {
 Result<std::string> text_of(const Expr& expression, const ExprScope& scope) {
   auto value = expression.eval(scope);
   if (!value) return std::unexpected(std::move(value).error().with_context(expression.text()));
-  if (value->is_null())
-    return fail(Code::expression_failed, fmt::format("{} is null", expression.text()));
+  if (value->is_null()) return fail(Code::expression_failed, "{} is null", expression.text());
   std::string text = value->is_string() ? value->as_string() : canonical(*value);
   if (text.find('\0') != std::string::npos) {
-    return fail(Code::input_invalid, fmt::format("{} holds a NUL character", expression.text()));
+    return fail(Code::input_invalid, "{} holds a NUL character", expression.text());
   }
   return text;
 }
@@ -272,7 +263,7 @@ Result<CommandDefinition> CommandDefinition::read(const Value& definition,
     if (!cwd->is_string()) return fail(Code::plan_invalid, "cwd: must be a path");
     out.folder = absolute(cwd->as_string(), folder);
     if (!std::filesystem::is_directory(out.folder, error)) {
-      return fail(Code::plan_invalid, fmt::format("cwd: {} is not a folder", out.folder));
+      return fail(Code::plan_invalid, "cwd: {} is not a folder", out.folder);
     }
   }
   return out;

@@ -82,9 +82,9 @@ Status kill_leftovers(const Value& note) {
   while (!kill_leftovers_once(note)) {
     if (boot_now() >= deadline) {
       return fail(Code::unavailable,
-                  fmt::format("the processes of an earlier call (process group {}) are still "
-                              "running after SIGKILL; check what blocks them",
-                              note["pgid"].as_int()));
+                  "the processes of an earlier call (process group {}) are still "
+                  "running after SIGKILL; check what blocks them",
+                  note["pgid"].as_int());
     }
     std::this_thread::sleep_for(kKillInterval);
   }

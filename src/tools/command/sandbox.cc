@@ -60,7 +60,7 @@ constexpr const char* kSystemDevices[] = {"/dev/null",   "/dev/zero",    "/dev/f
                                           "/dev/random", "/dev/urandom", "/dev/tty"};
 
 std::unexpected<Error> bad(const std::string& message) {
-  return fail(Code::plan_invalid, fmt::format("sandbox{}", message));
+  return fail(Code::plan_invalid, "sandbox{}", message);
 }
 
 bool is_below(std::string_view path, std::string_view folder) {
@@ -306,7 +306,7 @@ Result<std::uint64_t> number(const Value& value, const char* key) {
 Status check_supported(const Sandbox& sandbox) {
   const SandboxSupport& support = sandbox_support();
   const auto cannot = [](const std::string& why) {
-    return fail(Code::unsupported, fmt::format("sandbox{}. See: aetheris doctor --sandbox", why));
+    return fail(Code::unsupported, "sandbox{}. See: aetheris doctor --sandbox", why);
   };
   if (sandbox.files && support.landlock < kLandlockForFiles) {
     const std::string found =

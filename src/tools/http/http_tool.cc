@@ -226,7 +226,7 @@ Status HttpTool::read(const Value& definition) {
       field::result, "numbers", "output_max", "definite_failures"};
   for (const auto& [key, value] : definition.members()) {
     if (std::ranges::count(kKeys, key) == 0) {
-      return fail(Code::unsupported, fmt::format("an http tool has no key \"{}\"", key));
+      return fail(Code::unsupported, "an http tool has no key \"{}\"", key);
     }
   }
   if (const Value* method = definition.find("method")) {
@@ -361,8 +361,7 @@ Status HttpTool::make_request(const Call& call, SecretSource& secrets, Request& 
     }
     if (!net::is_header_value(value)) {
       return fail(Code::input_invalid,
-                  fmt::format("the value of header {} holds a line break or a control character",
-                              header.name));
+                  "the value of header {} holds a line break or a control character", header.name);
     }
     http.headers.push_back({header.name, std::move(value)});
   }

@@ -30,7 +30,7 @@ class TestSecrets final : public SecretSource {
     ++lookups;
     if (name == "TOKEN") return Secret("s3cr3t-canary");
     if (name == "BROKEN") return Secret("s3cr3t-canary\r\nX-Evil: 1");
-    return fail(Code::secret_missing, fmt::format("the secret {} is missing", name));
+    return fail(Code::secret_missing, "the secret {} is missing", name);
   }
   int lookups = 0;
 };

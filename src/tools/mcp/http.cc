@@ -80,9 +80,8 @@ Status HttpTransport::open(Callbacks callbacks) {
   for (const auto& [name, text] : headers.members()) {
     AE_ASSIGN(const Secret value, replace_secrets(text.as_string(), secrets_, used_));
     if (!net::is_header_value(value.reveal())) {
-      return fail(
-          Code::plan_invalid,
-          fmt::format("headers.{}: its value holds a line break or a control character", name));
+      return fail(Code::plan_invalid,
+                  "headers.{}: its value holds a line break or a control character", name);
     }
     configured_headers_.push_back({name, std::string(value.reveal())});
   }

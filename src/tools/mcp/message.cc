@@ -16,7 +16,7 @@ constexpr char kError[] = "error";
 constexpr char kCode[] = "code";
 
 std::unexpected<Error> bad(const char* what) {
-  return fail(Code::input_invalid, fmt::format("not a JSON-RPC 2.0 message: {}", what));
+  return fail(Code::input_invalid, "not a JSON-RPC 2.0 message: {}", what);
 }
 
 Result<Message> read_message(const Value& value) {

@@ -327,36 +327,34 @@ void Session::next_page(std::shared_ptr<ToolList> listed, std::string cursor, st
                         async::Done<Result<ToolList>> done) {
   Value params = Value::object({});
   if (!cursor.empty()) params = params.with("cursor", cursor);
-  send_request(
-      {.method = "tools/list", .params = std::move(params)},
-      [weak = weak_from_this(), listed, cursor, pages,
-       done = std::move(done)](Reply reply) mutable {
-        const auto self = weak.lock();
-        if (!self) return;
-        if (reply.kind != Kind::result || !reply.value["tools"].is_array()) {
-          return done(fail(
-              Code::unavailable,
-              fmt::format("tools/list: {}", reply.kind == Kind::result ? "the answer has no tools"
-                                                                       : error_text(reply))));
-        }
-        for (const Value& tool : reply.value["tools"].items()) {
-          auto pin = pin_tool(scrub_value(tool, self->used()));
-          const bool by_header = self->modern_ && !self->transport_->is_stdio();
-          const bool good = pin && is_valid_tool_name(pin->text("name")) &&
-                            (!by_header || has_valid_header_mirrors((*pin)["inputSchema"]));
-          if (!good) ++listed->rejected;
-          if (good) listed->tools.insert_or_assign(std::string(pin->text("name")), *pin);
-        }
-        const std::string next(reply.value.text("nextCursor"));
-        if (listed->tools.size() + listed->rejected > kToolsMax || pages > kPagesMax) {
-          return done(fail(Code::unavailable, "tools/list: more than 1,000 tools, or pages"));
-        }
-        if (next.empty()) return done(std::move(*listed));
-        if (next == cursor) {
-          return done(fail(Code::unavailable, "tools/list: a page names itself as its next page"));
-        }
-        self->next_page(listed, next, pages + 1, std::move(done));
-      });
+  send_request({.method = "tools/list", .params = std::move(params)}, [weak = weak_from_this(),
+                                                                       listed, cursor, pages,
+                                                                       done = std::move(done)](
+                                                                          Reply reply) mutable {
+    const auto self = weak.lock();
+    if (!self) return;
+    if (reply.kind != Kind::result || !reply.value["tools"].is_array()) {
+      return done(fail(Code::unavailable, "tools/list: {}",
+                       reply.kind == Kind::result ? "the answer has no tools" : error_text(reply)));
+    }
+    for (const Value& tool : reply.value["tools"].items()) {
+      auto pin = pin_tool(scrub_value(tool, self->used()));
+      const bool by_header = self->modern_ && !self->transport_->is_stdio();
+      const bool good = pin && is_valid_tool_name(pin->text("name")) &&
+                        (!by_header || has_valid_header_mirrors((*pin)["inputSchema"]));
+      if (!good) ++listed->rejected;
+      if (good) listed->tools.insert_or_assign(std::string(pin->text("name")), *pin);
+    }
+    const std::string next(reply.value.text("nextCursor"));
+    if (listed->tools.size() + listed->rejected > kToolsMax || pages > kPagesMax) {
+      return done(fail(Code::unavailable, "tools/list: more than 1,000 tools, or pages"));
+    }
+    if (next.empty()) return done(std::move(*listed));
+    if (next == cursor) {
+      return done(fail(Code::unavailable, "tools/list: a page names itself as its next page"));
+    }
+    self->next_page(listed, next, pages + 1, std::move(done));
+  });
 }
 
 // ---- requests and notifications of the server

@@ -14,7 +14,7 @@ constexpr std::size_t kHeadersMax = 64;
 constexpr std::size_t kTextMax = 8192;
 
 std::unexpected<Error> bad(std::string_view key, std::string_view why) {
-  return fail(Code::plan_invalid, fmt::format("{}: {}", key, why));
+  return fail(Code::plan_invalid, "{}: {}", key, why);
 }
 
 Status check_roots(const ExprRoots& roots, std::string_view key, std::string_view root) {
@@ -137,8 +137,7 @@ Result<net::HttpHeaders> Headers::fill(SecretSource& secrets, std::vector<UsedSe
     AE_ASSIGN(const Secret value, replace_secrets(text, secrets, used));
     std::string revealed(value.reveal());
     if (!net::is_header_value(revealed)) {
-      return fail(Code::input_invalid,
-                  fmt::format("the value of header {} holds a line break", name));
+      return fail(Code::input_invalid, "the value of header {} holds a line break", name);
     }
     headers.push_back({name, std::move(revealed)});
   }
@@ -156,7 +155,7 @@ Result<std::string> encoded_path(std::string_view path) {
       continue;
     }
     if (segment.empty() || segment == "." || segment == "..") {
-      return fail(Code::input_invalid, fmt::format("\"{}\" names another place", path));
+      return fail(Code::input_invalid, "\"{}\" names another place", path);
     }
     for (const char c : segment) {
       if (kPlain.find(c) != kPlain.npos) {

@@ -144,8 +144,7 @@ Result<Options> github(const Value& definition) {
   std::string_view what;
   for (const std::string_view one : {"issue", "pull", "release"}) {
     if (!definition.find(one)) continue;
-    if (!what.empty())
-      return fail(Code::plan_invalid, fmt::format("{}: one of issue, pull, release", one));
+    if (!what.empty()) return fail(Code::plan_invalid, "{}: one of issue, pull, release", one);
     what = one;
   }
   if (what.empty()) return fail(Code::plan_invalid, "github: an issue, pull or release is missing");
@@ -181,7 +180,7 @@ Result<Options> options_of(const Value& definition) {
   if (kind == "git_ref") return git_ref(definition);
   if (kind == "github") return github(definition);
   if (kind.starts_with("http_")) return http(definition);
-  return fail(Code::plan_invalid, fmt::format("verify: there is no verifier {}", kind));
+  return fail(Code::plan_invalid, "verify: there is no verifier {}", kind);
 }
 
 }  // namespace

@@ -35,7 +35,7 @@ class TestSecrets final : public SecretSource {
   std::map<std::string, std::string, std::less<>> values = {{"TOKEN", "s3cr3t-canary"}};
   Result<Secret> get(std::string_view name) override {
     if (const auto found = values.find(name); found != values.end()) return Secret(found->second);
-    return fail(Code::secret_missing, fmt::format("the secret {} is missing", name));
+    return fail(Code::secret_missing, "the secret {} is missing", name);
   }
 };
 
