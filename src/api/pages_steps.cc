@@ -1,4 +1,6 @@
 // Pages of steps: the steps below a step, one step, and the state of a job at an earlier event.
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <iterator>
 #include <utility>
@@ -129,9 +131,9 @@ namespace {
 
 Result<Value> replay_body(const runtime::History::PastState& past, const std::string& fields) {
   if (!past.state || past.state->seq == 0) {
-    return fail(Code::input_invalid, "\"at\" must be from 1 to " +
-                                         std::to_string(past.row.last_seq) +
-                                         ", the last event of this job");
+    return fail(
+        Code::input_invalid,
+        fmt::format("\"at\" must be from 1 to {}, the last event of this job", past.row.last_seq));
   }
   const engine::State& state = *past.state;
   if (fields == "summary") return engine::job_view(state).with(field::at, state.seq);
