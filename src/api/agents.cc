@@ -27,15 +27,14 @@ constexpr std::string_view kRegisteredByServe = "serve";
 Status check_capacity(const store::Registry& registry, std::size_t agents, std::string_view name) {
   const auto of = registry.agents().find(name);
   if (of == registry.agents().end() && agents >= kAgentsMax) {
-    return fail(
-        Code::input_invalid,
-        fmt::format("a store can have at most {} agents: use a registered name for agent {}",
-                    kAgentsMax, name.substr(0, 64)));
+    return fail(Code::input_invalid,
+                "a store can have at most {} agents: use a registered name for agent {}",
+                kAgentsMax, name.substr(0, 64));
   }
   if (of != registry.agents().end() && of->second.size() >= kVersionsMax) {
     return fail(Code::input_invalid,
-                fmt::format("agent {} has {} versions, the maximum: use another name for it",
-                            name.substr(0, 64), kVersionsMax));
+                "agent {} has {} versions, the maximum: use another name for it",
+                name.substr(0, 64), kVersionsMax);
   }
   return {};
 }
@@ -78,9 +77,8 @@ Result<Api::OfferedAgent*> Api::find_offered_agent(std::string_view name) {
   if (found == offered_agents_.end()) return std::unexpected(missing_agent_error(name));
   OfferedAgent& offer = found->second;
   if (!offer.agent) {
-    return fail(Code::needs_version,
-                fmt::format("version {} of agent \"{}\" is not available here: {}", offer.version,
-                            name, offer.refusal_reason));
+    return fail(Code::needs_version, "version {} of agent \"{}\" is not available here: {}",
+                offer.version, name, offer.refusal_reason);
   }
   AE_TRY(compile(offer));
   return &offer;

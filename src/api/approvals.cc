@@ -3,8 +3,6 @@
 //
 // A list reads the logs of the jobs whose rows have such a request (store/pending.h), page by page
 // and newest first. After kLogsMax logs it responds with what it has found.
-#include <fmt/core.h>
-
 #include <algorithm>
 #include <array>
 #include <deque>
@@ -224,10 +222,9 @@ void Api::answer_approval(ContextPtr ctx) {
     }
     const std::size_t dot = ctx->id.rfind('.');
     if (dot == ctx->id.npos) {
-      return fail(
-          Code::not_found,
-          fmt::format("there is no approval with the id \"{}\"; GET /api/approvals lists them",
-                      ctx->id.substr(0, 96)));
+      return fail(Code::not_found,
+                  "there is no approval with the id \"{}\"; GET /api/approvals lists them",
+                  ctx->id.substr(0, 96));
     }
     engine::SignalRequest answer{.wait_type = "human"};
     answer.approval = ctx->id.substr(dot + 1);

@@ -128,8 +128,7 @@ void Authenticator::with_fresh_keys(StatusCallback then) {
     const bool known = read || (age && *age <= kKeyCacheTtlMax);
     auto when_loaded = std::exchange(key_wait->then, nullptr);
     if (known) return when_loaded({});
-    when_loaded(fail(Code::unavailable,
-                     fmt::format("API keys cannot be loaded: {}", read.error().message)));
+    when_loaded(fail(Code::unavailable, "API keys cannot be loaded: {}", read.error().message));
   };
   key_wait->timer = loop_.after(kKeyLoadTimeout, [key_wait, answer] {
     key_wait->timer.reset();

@@ -252,10 +252,8 @@ Result<Value> find_previous_answer(const ControlRequest& control, const std::vec
   for (const Event& event : events) recorded.take(event);
   if (recorded.last() == nullptr) return std::unexpected(std::move(refusal));
   if (recorded.is_same_resolution()) return recorded.shown_answer();
-  return fail(
-      Code::not_in_doubt,
-      fmt::format("already answered differently: {}{}",
-                  answerer_text(*recorded.last(), recorded.resolution()), recorded.result_text()));
+  return fail(Code::not_in_doubt, "already answered differently: {}{}",
+              answerer_text(*recorded.last(), recorded.resolution()), recorded.result_text());
 }
 
 }  // namespace ae::api

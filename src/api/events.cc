@@ -33,8 +33,8 @@ Status is_event_type(const std::string& name) {
   for (const EventKind& kind : event_kinds()) nearest.consider(kind.name);
   const std::string best = nearest.best();
   const std::string suggestion = best.empty() ? "" : fmt::format(" (did you mean {}?)", best);
-  return fail(Code::input_invalid, fmt::format("\"type\" is not an event type: \"{}\"{}",
-                                               name.substr(0, 64), suggestion));
+  return fail(Code::input_invalid, "\"type\" is not an event type: \"{}\"{}", name.substr(0, 64),
+              suggestion);
 }
 
 std::string text_parameter(const Query& query, std::string_view name) {

@@ -100,15 +100,13 @@ Result<bool> is_this_fork(const runtime::ForkRequest& params, const engine::Stat
   if (same && !params.task_graph.is_null() && state.plan) {
     AE_ASSIGN(const auto plan, engine::Plan::compile(params.task_graph));
     if (plan->hash != state.plan->hash) {
-      return fail(
-          Code::already_exists,
-          fmt::format("the job {} exists with another plan; use another id", params.job.text));
+      return fail(Code::already_exists, "the job {} exists with another plan; use another id",
+                  params.job.text);
     }
   }
   if (same) return true;
-  return fail(
-      Code::already_exists,
-      fmt::format("the job {} exists and is not this fork; use another id", params.job.text));
+  return fail(Code::already_exists, "the job {} exists and is not this fork; use another id",
+              params.job.text);
 }
 
 }  // namespace

@@ -33,7 +33,7 @@ Result<std::pair<std::string, std::string>> label(const std::string& text) {
   std::size_t at = text.find(':');
   if (at == text.npos) at = text.find('=');
   if (at == 0 || at == text.npos) {
-    return fail(Code::input_invalid, fmt::format("a label must be NAME:VALUE, not \"{}\"", text));
+    return fail(Code::input_invalid, "a label must be NAME:VALUE, not \"{}\"", text);
   }
   return std::pair(text.substr(0, at), text.substr(at + 1));
 }
@@ -46,10 +46,9 @@ Result<std::vector<std::pair<std::string, std::string>>> labels_of(const Value& 
   }
   for (const auto& [name, value] : labels.members()) {
     if (!value.is_string() || name.empty() || name.size() > 256 || value.as_string().size() > 256) {
-      return fail(
-          Code::input_invalid,
-          fmt::format("label \"{}\" must be a string; names and values can have at most 256 bytes",
-                      name.substr(0, 64)));
+      return fail(Code::input_invalid,
+                  "label \"{}\" must be a string; names and values can have at most 256 bytes",
+                  name.substr(0, 64));
     }
     if (name.find('\0') != name.npos || value.as_string().find('\0') != std::string::npos) {
       return fail(Code::input_invalid, "a label contains a NUL character");
@@ -155,8 +154,7 @@ Status parse_job_options(const Value& body, const agents::Agent& agent, Instant 
     // found.
     const bool may_repeat = !params.idempotency_key.empty() || !params.job.empty();
     if (requested.at <= now && !may_repeat) {
-      return fail(Code::input_invalid,
-                  fmt::format("the \"deadline\" {} has passed", requested.text));
+      return fail(Code::input_invalid, "the \"deadline\" {} has passed", requested.text);
     }
     params.deadline = requested.at;
     deadline = std::move(requested.text);
@@ -180,11 +178,9 @@ Result<std::optional<Instant>> time_parameter(const Query& query, std::string_vi
   if (!text) return std::nullopt;
   if (const auto at = instant_from_text(*text)) return at;
   if (const auto before = duration_from_text(*text)) return now - *before;
-  return fail(
-      Code::input_invalid,
-      fmt::format(
-          "\"{}\" must be a time in UTC (2025-01-31T09:30:00Z) or a duration before now (24h)",
-          name));
+  return fail(Code::input_invalid,
+              "\"{}\" must be a time in UTC (2025-01-31T09:30:00Z) or a duration before now (24h)",
+              name);
 }
 
 // Contains the text in its id, agent, key or labels.
@@ -389,9 +385,9 @@ Result<runtime::NewJobRequest> Api::new_job(const RequestContext& ctx, const Val
   if (const Value* hash = body.find(field::plan_hash); hash && !hash->is_null()) {
     if (*hash != Value(to_hex(plan->hash))) {
       return fail(Code::needs_version,
-                  fmt::format("the process that owns this store runs another version of agent "
-                              "\"{}\"; restart it with this file, or start it with `serve --watch`",
-                              params.agent));
+                  "the process that owns this store runs another version of agent "
+                  "\"{}\"; restart it with this file, or start it with `serve --watch`",
+                  params.agent);
     }
   }
   const Value* input = body.find(field::input);
@@ -466,10 +462,9 @@ void Api::answer_existing_job(ContextPtr ctx, runtime::NewJobRequest params) {
         if (read.state.agent == agent && read.state.input == input) return true;
         const std::string other =
             read.state.agent != agent ? fmt::format("agent ({})", read.state.agent) : field::input;
-        return fail(
-            Code::already_exists,
-            fmt::format("the job {} was created with another {}; use another id for a new job",
-                        job.text, other));
+        return fail(Code::already_exists,
+                    "the job {} was created with another {}; use another id for a new job",
+                    job.text, other);
       },
       [this, ctx, job](Result<bool> same) {
         if (!same) return ctx->refuse(same.error());

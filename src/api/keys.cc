@@ -55,8 +55,7 @@ Result<KeyParams> parse_key_params(const Fields& fields) {
   const auto known = role_from_text(role);
   if (!known) {
     const std::string given = role.empty() ? "" : fmt::format(", not \"{}\"", role.substr(0, 64));
-    return fail(Code::input_invalid,
-                fmt::format("\"role\" is {}{}", roles_text(all_roles()), given));
+    return fail(Code::input_invalid, "\"role\" is {}{}", roles_text(all_roles()), given);
   }
   params.role = *known;
   AE_ASSIGN(const std::string expires, fields.text("expires"));

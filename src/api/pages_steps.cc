@@ -1,6 +1,4 @@
 // Pages of steps: the steps below a step, one step, and the state of a job at an earlier event.
-#include <fmt/core.h>
-
 #include <algorithm>
 #include <iterator>
 #include <utility>
@@ -131,9 +129,8 @@ namespace {
 
 Result<Value> replay_body(const runtime::History::PastState& past, const std::string& fields) {
   if (!past.state || past.state->seq == 0) {
-    return fail(
-        Code::input_invalid,
-        fmt::format("\"at\" must be from 1 to {}, the last event of this job", past.row.last_seq));
+    return fail(Code::input_invalid, "\"at\" must be from 1 to {}, the last event of this job",
+                past.row.last_seq);
   }
   const engine::State& state = *past.state;
   if (fields == "summary") return engine::job_view(state).with(field::at, state.seq);

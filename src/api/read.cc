@@ -20,8 +20,8 @@ constexpr std::string_view kViewVersion = "aetheris.view.1";
 Result<JobId> job_id_of(const std::string& id) {
   auto job = job_id_from_text(id);
   if (job) return *std::move(job);
-  return fail(Code::not_found, fmt::format("there is no job with the id \"{}\": {}",
-                                           id.substr(0, 64), job.error().message));
+  return fail(Code::not_found, "there is no job with the id \"{}\": {}", id.substr(0, 64),
+              job.error().message);
 }
 
 ApiResponse Api::ResponseMaker::make(const store::JobRow* row, Value body) const {

@@ -59,7 +59,7 @@ namespace {
 
 Status read_flag(const Query& query, std::string_view name) {
   if (*query.find(name) == "true") return {};
-  return fail(Code::input_invalid, fmt::format("\"{}\" must be true if set", name));
+  return fail(Code::input_invalid, "\"{}\" must be true if set", name);
 }
 
 std::vector<Value> commands_of(const Value& body) {

@@ -1,8 +1,6 @@
 // The path and query of a request: encoding, and checks of parameters.
 #include "api/target.h"
 
-#include <fmt/core.h>
-
 #include <algorithm>
 #include <charconv>
 
@@ -52,15 +50,14 @@ Status Query::check_names(std::span<const QueryParameter> known) const {
     const auto parameter = std::ranges::find(known, name, &QueryParameter::name);
     if (parameter != known.end()) {
       if (parameter->repeats || all(name).size() == 1) continue;
-      return fail(Code::input_invalid, fmt::format("duplicate query parameter \"{}\"", name));
+      return fail(Code::input_invalid, "duplicate query parameter \"{}\"", name);
     }
     std::string names;
     for (const QueryParameter& one : known) {
       names.append(names.empty() ? "allowed: " : ", ").append(one.name);
     }
     if (names.empty()) names = "this route has none";
-    return fail(Code::input_invalid,
-                fmt::format("unknown query parameter \"{}\"; {}", name, names));
+    return fail(Code::input_invalid, "unknown query parameter \"{}\"; {}", name, names);
   }
   return {};
 }
@@ -75,8 +72,8 @@ Status Query::check_combination(std::string_view name,
       names.append(names.empty() ? "" : ", ").append(one);
     }
     return fail(Code::input_invalid,
-                fmt::format("the query parameter \"{}\" cannot be used with \"{}\"; allowed: {}",
-                            other, name, names));
+                "the query parameter \"{}\" cannot be used with \"{}\"; allowed: {}", other, name,
+                names);
   }
   return {};
 }
@@ -104,7 +101,7 @@ Result<std::optional<std::uint64_t>> Query::number(std::string_view name) const 
   const char* end = text->data() + text->size();
   const auto [at, error] = std::from_chars(text->data(), end, value);
   if (error != std::errc() || at != end || value > (1ull << 53) - 1) {
-    return fail(Code::input_invalid, fmt::format("\"{}\" must be an integer", name));
+    return fail(Code::input_invalid, "\"{}\" must be an integer", name);
   }
   return value;
 }
@@ -113,7 +110,7 @@ Result<std::size_t> Query::limit(std::size_t default_limit, std::size_t most) co
   AE_ASSIGN(const auto value, number("limit"));
   if (!value) return default_limit;
   if (*value == 0 || *value > most) {
-    return fail(Code::input_invalid, fmt::format("\"limit\" is 1 to {}", most));
+    return fail(Code::input_invalid, "\"limit\" is 1 to {}", most);
   }
   return static_cast<std::size_t>(*value);
 }

@@ -137,7 +137,7 @@ void open_for_verification(const store::LoadedJob& loaded, const async::Interrup
   for (const Blob& blob : loaded.blobs) blobs.emplace(blob.hash, &blob.bytes);
   const BlobSource source = [&blobs](const Hash& hash) -> Result<std::string> {
     if (const auto blob = blobs.find(hash); blob != blobs.end()) return *blob->second;
-    return fail(Code::log_corrupt, fmt::format("a blob is missing: {}", to_hex(hash)));
+    return fail(Code::log_corrupt, "a blob is missing: {}", to_hex(hash));
   };
   Hash head;
   for (const std::string& bytes : loaded.commits) {

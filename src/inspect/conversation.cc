@@ -1,7 +1,5 @@
 #include "inspect/conversation.h"
 
-#include <fmt/core.h>
-
 #include <algorithm>
 #include <span>
 #include <string>
@@ -90,7 +88,7 @@ Result<Conversation> Conversation::of(const State& state, std::string_view step)
   }
   AE_ASSIGN(const Step* const found, find_step(state, step));
   if (!calls_model(state, *found)) {
-    return fail(Code::input_invalid, fmt::format("step {} calls no model", step));
+    return fail(Code::input_invalid, "step {} calls no model", step);
   }
   return Conversation(state, found);
 }
@@ -288,7 +286,7 @@ Result<const Step*> Conversation::turn(std::uint64_t number) const {
   for (const Step* turn : turns_) {
     if ((turn->turn == kNoTurn ? 0 : turn->turn) == number) return turn;
   }
-  return fail(Code::not_found, fmt::format("the conversation has no turn {}", number));
+  return fail(Code::not_found, "the conversation has no turn {}", number);
 }
 
 Result<Value> sent_request_view(const State& then, std::string_view step) {

@@ -1,7 +1,5 @@
 #include "inspect/step_list.h"
 
-#include <fmt/core.h>
-
 #include <algorithm>
 #include <iterator>
 #include <map>
@@ -159,8 +157,7 @@ class StepRows {
       AE_ASSIGN(const Step* const after, find_step(s_, query.after));
       from = std::ranges::find(steps, after);
       if (from == steps.end()) {
-        return fail(Code::not_found,
-                    fmt::format("step {} is not a child of this parent", query.after));
+        return fail(Code::not_found, "step {} is not a child of this parent", query.after);
       }
       ++from;
     }
@@ -272,8 +269,7 @@ Result<Value> list_steps(const State& state, const StepIndex& index, const StepQ
 Result<const Step*> find_step(const State& state, std::string_view id) {
   const auto found = state.by_id.find(StepId{std::string(id)});
   if (found != state.by_id.end()) return &state.steps[found->second];
-  return fail(Code::not_found,
-              fmt::format("the current plan of the job has no step \"{}\"", id.substr(0, 64)));
+  return fail(Code::not_found, "the current plan of the job has no step \"{}\"", id.substr(0, 64));
 }
 
 namespace {

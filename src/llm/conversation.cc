@@ -21,7 +21,7 @@ constexpr std::size_t kArgumentDepth = 64;
 using Keys = std::initializer_list<std::string_view>;
 
 std::unexpected<Error> invalid_request(const std::string& where, std::string_view what) {
-  return fail(Code::input_invalid, fmt::format("{} {}", where, what));
+  return fail(Code::input_invalid, "{} {}", where, what);
 }
 
 Status check_members(const Value& value, Keys keys, const std::string& where) {
@@ -190,7 +190,7 @@ Status read_settings(const Value& value, Request& request) {
   request.schema = value["schema"];
   if (request.schema.is_null()) return {};
   if (auto schema = Schema::compile(request.schema); !schema) {
-    return fail(Code::input_invalid, fmt::format("`schema`: {}", schema.error().message));
+    return fail(Code::input_invalid, "`schema`: {}", schema.error().message);
   }
   return {};
 }

@@ -31,7 +31,7 @@ class OneSecret final : public tools::SecretSource {
  public:
   Result<tools::Secret> get(std::string_view name) override {
     if (name == "KEY") return tools::Secret("sk-canary-123");
-    return fail(Code::secret_missing, fmt::format("the secret {} is missing", name));
+    return fail(Code::secret_missing, "the secret {} is missing", name);
   }
 };
 

@@ -392,9 +392,10 @@ Result<std::uint16_t> HttpServer::listen_tcp(const std::string& address_text, st
   const std::string where = fmt::format("{}:{}", address_text, port);
   Address address;
   if (!read_address(address_text, port, address)) {
-    return fail(Code::input_invalid, fmt::format("{} is not an address to listen on: give an IP "
-                                                 "address, such as 127.0.0.1, or localhost",
-                                                 address_text));
+    return fail(Code::input_invalid,
+                "{} is not an address to listen on: give an IP "
+                "address, such as 127.0.0.1, or localhost",
+                address_text);
   }
   OwnedFd fd(new_socket(address.storage.ss_family));
   if (fd.get() < 0) return cannot_listen(where, errno);
