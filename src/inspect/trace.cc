@@ -68,6 +68,7 @@ Tracer::Tracer(const State& state, TraceRecord& record, std::optional<std::uint3
 
 std::vector<TryOutcome> outcomes_of(const StepSpan& span) {
   std::vector<TryOutcome> outcomes;
+  outcomes.reserve(span.tries.size());
   for (const TrySpan& one : span.tries) {
     outcomes.push_back(
         {.try_no = static_cast<std::uint32_t>(one.started->try_no),

@@ -64,6 +64,7 @@ Value retained_member(const T& member, bool blinded) {
     return retained(member, blinded);
   } else if constexpr (requires { requires IsRecord<typename T::value_type>; }) {
     std::vector<Value> items;
+    items.reserve(member.size());
     for (const auto& record : member) items.push_back(retained(record, blinded));
     return Value::array(std::move(items));
   } else {

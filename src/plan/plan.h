@@ -2,8 +2,8 @@
 //
 // The task graph is self-contained: it holds the policies of its tools, so that the next action
 // depends on the log alone; only transports (URLs, programs, secrets) stay in the agents file.
-// Stored: a different shape has a different plan_hash. The agents module writes it; `Plan::compile`
-// is the only reader.
+// Stored: a different shape has a different plan_hash. The agents module and planners write it;
+// `Plan::compile` checks it. The compiled plan keeps it, for readers of what the author wrote.
 //
 //   { "schema": 1,
 //     "nodes": [ {"id", "kind": "tool", "tool", "args"?: template, "needs"?: [id…],

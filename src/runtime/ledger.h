@@ -2,8 +2,8 @@
 //
 // With one database the ledger is a projection of the log: a try may be performed if its
 // declaration is durable, its attempt is the one that holds the lease, and no outcome is recorded.
-// `engine::admit` checked the call before its declaration was written; this is the last check
-// before the call is performed. Threads: the loop's.
+// `engine::decide` checked the try before it declared it; this is the last check before the try is
+// performed. Threads: the loop's.
 #pragma once
 
 #include <fmt/core.h>

@@ -1,9 +1,10 @@
 // decide: computes the next action of a job.
 //
-//   requested_steps(state)   the commands that the plan requests: those of eligible steps
-//   admit(state, request)    whether a command may be called: the ledger's rules (SPEC §4)
-//   decide(state)            both, for each step that needs a decision: events to append, and calls
-//                            to perform once these are durable
+//   decide(state)            for each step that needs a decision: events to append, and calls to
+//                            perform once these are durable
+//   admit(state, request)    for a command that was declared before: use its record, declare another
+//                            try, wait or refuse (SPEC §4)
+//   requested_steps(state)   the steps whose commands the plan requests
 //
 // Pure. A DecisionContext supplies the inputs that cannot be recomputed: the store's clock
 // (compared only with instants that earlier decisions recorded), the lease, and random numbers. The
@@ -65,7 +66,8 @@ struct DecideLimits {
   std::uint64_t job_events_max = 10'000'000;  // then the job fails: events_limit
 };
 
-// A request to call a tool at a step.
+// A request to call a tool at a step. `decide` checks the budget and the approval of a try when it
+// declares it, so it passes only the first three members to `admit`.
 struct CallRequest {
   std::uint32_t step = 0;
   std::string_view tool;

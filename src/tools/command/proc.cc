@@ -34,7 +34,8 @@ namespace {
 constexpr std::size_t kProcFileMax = 1u << 20;
 constexpr std::size_t kCommandLineMax = 512;  // bytes of a supervisor's command line
 // The name of an Aetheris process, which adopts the orphans of its supervisors.
-constexpr std::string_view kRuntimeName = "aetheris";
+constexpr char kRuntimeNameText[] = "aetheris";
+constexpr std::string_view kRuntimeName = kRuntimeNameText;
 
 std::string read_file(const std::string& path, std::size_t most = kProcFileMax) {
   std::string text;
@@ -213,7 +214,7 @@ std::vector<ProcessEntry> filter_tool_processes(const std::vector<ProcessEntry>&
   return tools;
 }
 
-void name_process() { ::prctl(PR_SET_NAME, kRuntimeName.data(), 0, 0, 0); }
+void name_process() { ::prctl(PR_SET_NAME, kRuntimeNameText, 0, 0, 0); }
 
 void adopt_orphans() {
   AE_CHECK(::prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0);
