@@ -74,7 +74,6 @@ constexpr Family kGauges[] = {
 
 }  // namespace
 
-// del
 std::string labelled(std::string_view name, std::string_view label, std::string_view value) {
   std::string out(name);
   out.append("{").append(label).append("=\"");
