@@ -262,7 +262,7 @@ def read_jobs(send_request):
         send_request(200, "get", f"/api/jobs/{job}/steps/{step}")
     send_request(404, "get", "/api/jobs/e/steps/nothing")
     for query in ("", "?limit=1", "?in_doubt=true", "?stuck=true&older_than=0s", "?label=a:b", "?status=failed&status=waiting",
-                  "?since=1h", "?queue=q"):
+                  "?since=1h", "?queue=q", "?sort=changed", "?sort=ended&kind=plan&cost_min=0"):
         send_request(200, "get", "/api/jobs" + query)
     send_request(404, "get", "/api/jobs/nobody")
 

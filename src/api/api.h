@@ -135,6 +135,9 @@ class Api {
   void message_agent(ContextPtr ctx);
   void create_job_from_message(ContextPtr ctx);
   void jobs(ContextPtr ctx);
+  void list_jobs(ContextPtr ctx);
+  // A job as in lists.
+  Value listed_job(const store::JobRow& row);
   void search_jobs(ContextPtr ctx, std::shared_ptr<Search> search);
   struct JobWalk;
   void stuck_jobs(ContextPtr ctx);
@@ -174,6 +177,7 @@ class Api {
   void answer_sent_turn(const ContextPtr& ctx, const StepsReadPtr& read,
                         const ReadLimiter::Slot& slot, const std::string& step, std::uint64_t turn);
   void forks(ContextPtr ctx);
+  void list_forks(ContextPtr ctx);
   void read_steps(ContextPtr ctx,
                   std::move_only_function<void(StepsReadPtr, ReadLimiter::Slot)> then);
   template <class T>

@@ -342,8 +342,11 @@ AE_TEST("pages/a summary has the error, the wait and the usage of the job") {
   waits.claim();
   const Value waiting = summary_view(waits.state);
   EXPECT_EQ(waiting["waiting"],
-            json("{'expires_at': null, 'node_id': 'w', 'wait_type': 'signal'}"));
+            json("{'expires_at': null, 'node_id': 'w', 'reason': 'signal_awaited',"
+                 " 'wait_type': 'signal'}"));
   EXPECT_EQ(waiting["kind"], Value("plan"));
+  EXPECT_EQ(waiting["plan_hash"], Value(to_hex(waits.state.plan->hash)));
+  EXPECT_EQ(waiting["progress"], json("{'done': 0, 'nodes': 1, 'turns': null}"));
   EXPECT_TRUE(waiting["ended_at"].is_null());
   JobFixture fails("[{'id': 'a', 'kind': 'tool', 'tool': 'look'}]");
   fails.claim().fails("a", "http_400");
@@ -352,6 +355,20 @@ AE_TEST("pages/a summary has the error, the wait and the usage of the job") {
   EXPECT_EQ(failed["usage"]["tool_calls"], Value(1));
   EXPECT_TRUE(failed["ended_at"].is_string());
   EXPECT_EQ(summary_view(loop_job().state)["kind"], Value("loop"));
+}
+
+AE_TEST("pages/a summary has the first attempt's beginning and the number of a loop's turns") {
+  JobFixture job = loop_job();
+  EXPECT_TRUE(summary_view(job.state)["started_at"].is_null());
+  EXPECT_EQ(summary_view(job.state)["progress"]["turns"], Value(0));
+  job.claim();
+  const auto begun = std::ranges::find(job.log, EventType::job_running, &Event::type);
+  const Value started = to_text(begun->created_at);
+  EXPECT_EQ(summary_view(job.state)["started_at"], started);
+  job.ok("chat/0", tool_calls_answer({{"a", "look"}})).ok("chat/0/0", "1");
+  job.after(std::chrono::seconds(1)).crash();
+  EXPECT_EQ(summary_view(job.state)["started_at"], started) << "not of a later attempt";
+  EXPECT_EQ(summary_view(job.state)["progress"]["turns"], Value(2));
 }
 
 }  // namespace

@@ -7,13 +7,7 @@
 namespace ae::engine {
 namespace {
 
-std::string_view summary_kind(const State& state) {
-  if (!state.plan) return "plan";
-  if (state.planned_by_model || is_planner_only(*state.plan)) return "planner";
-  const bool is_loop =
-      state.plan->nodes.size() == 1 && state.plan->nodes.front().kind == NodeKind::loop;
-  return is_loop ? "loop" : "plan";
-}
+constexpr std::string_view kLoop = "loop";
 
 Value summary_error(const State& state) {
   if (!state.error) return {};
@@ -45,13 +39,32 @@ Value summary_waiting(const State& state) {
   if (first == nullptr) return {};
   return Value::object({{field::expires_at, or_null(first->expires_at)},
                         {field::node_id, state.node_of(state.steps[first->step]).id},
+                        {field::reason, wait_reason(*first)},
                         {field::wait_type, to_text(first->type)}});
+}
+
+Value summary_progress(const State& state) {
+  const std::uint64_t nodes = state.plan ? state.plan->nodes.size() : 0;
+  Value turns;
+  if (summary_kind(state) == kLoop) {
+    const auto& loop = state.steps.front().loop;
+    turns = number(loop ? loop->turns.size() : 0);
+  }
+  return Value::object(
+      {{"done", number(nodes - state.nodes_left)}, {"nodes", number(nodes)}, {"turns", turns}});
 }
 
 }  // namespace
 
+std::string_view summary_kind(const State& state) {
+  if (!state.plan) return "plan";
+  if (state.planned_by_model || is_planner_only(*state.plan)) return "planner";
+  const bool is_loop =
+      state.plan->nodes.size() == 1 && state.plan->nodes.front().kind == NodeKind::loop;
+  return is_loop ? kLoop : "plan";
+}
+
 Value summary_view(const State& state) {
-  const std::uint64_t nodes = state.plan ? state.plan->nodes.size() : 0;
   const bool may_be_unknown =
       state.had_unknown_outcome || !state.earlier_unknown.empty() || is_terminal(state.status);
   const ModelUsage& models = state.models;
@@ -63,8 +76,9 @@ Value summary_view(const State& state) {
        {"unknown_outcomes", number(may_be_unknown ? state.unknown_calls().size() : 0)},
        {field::kind, summary_kind(state)},
        {"parked", summary_parked(state)},
-       {"progress",
-        Value::object({{"done", number(nodes - state.nodes_left)}, {"nodes", number(nodes)}})},
+       {field::plan_hash, state.plan ? Value(to_hex(state.plan->hash)) : Value()},
+       {"progress", summary_progress(state)},
+       {"started_at", or_null(state.started_at)},
        {field::usage, Value::object({{"cost_micros", number(models.cost_micros)},
                                      {"model_calls", number(models.tries - models.withdrawn)},
                                      {"tool_calls", number(state.tries_started - models.tries)},

@@ -38,6 +38,9 @@ store::RowState row_of(const engine::State& state) {
 
 store::Summary summary_of(const engine::State& state) {
   return {.error = state.error ? state.error->code : std::string(),
+          .kind = std::string(engine::summary_kind(state)),
+          .cost_micros = state.models.cost_micros,
+          .changed_at = state.updated_at,
           .body = canonical(engine::summary_view(state))};
 }
 

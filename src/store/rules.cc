@@ -171,6 +171,8 @@ bool matches(const Filter& filter, const JobRow& row) {
                           std::ranges::find(filter.statuses, row.status) != filter.statuses.end();
   return has_status && is_any_or(filter.agent, row.agent) && is_any_or(filter.queue, row.queue) &&
          is_any_or(filter.error, row.summary ? row.summary->error : std::string()) &&
+         is_any_or(filter.kind, row.summary ? row.summary->kind : std::string()) &&
+         (row.summary ? row.summary->cost_micros : 0) >= filter.cost_min &&
          is_any_or(filter.forked_from, row.forked_from.value_or("")) &&
          (!filter.created_from || row.created_at >= *filter.created_from) &&
          (!filter.created_before || row.created_at < *filter.created_before) &&
