@@ -264,6 +264,9 @@ def read_jobs(send_request):
     for query in ("", "?limit=1", "?in_doubt=true", "?stuck=true&older_than=0s", "?label=a:b", "?status=failed&status=waiting",
                   "?since=1h", "?queue=q", "?sort=changed", "?sort=ended&kind=plan&cost_min=0"):
         send_request(200, "get", "/api/jobs" + query)
+    for query in ("", "?agent=echo&queue=q&since=1h", "?label=a:b"):
+        assert send_request(200, "get", "/api/job-counts" + query)["statuses"]["completed"] == 1, query
+    send_request(400, "get", "/api/job-counts?since=then")
     send_request(404, "get", "/api/jobs/nobody")
 
 

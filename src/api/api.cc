@@ -51,6 +51,7 @@ constexpr Api::Operation Api::kOperations[] = {
     {"put_agent", &Api::put_agent},
     {"message_agent", &Api::message_agent},
     {"jobs", &Api::jobs},
+    {"job_counts", &Api::job_counts},
     {"create", &Api::create},
     {"job", &Api::job},
     {"events", &Api::events},

@@ -149,8 +149,15 @@ class Api {
                 Value shown);
   struct JobGauges;
   void gauges(std::move_only_function<void(const JobGauges*)> then);
-  void count_stuck(std::shared_ptr<JobGauges> fresh, std::size_t status, std::string after,
-                   std::move_only_function<void(const JobGauges*)> then);
+  void job_counts(ContextPtr ctx);
+  // The running and queued jobs that are stalled.
+  void count_stuck_matching(const store::CountFilter& filter,
+                            async::Done<Result<store::JobCount>> then);
+  struct StuckCount;
+  // Adds the stalled jobs with the status number `status`, of running and queued, and those after
+  // it. `after`: a cursor.
+  void count_stuck(std::shared_ptr<StuckCount> count, std::size_t status, std::string after,
+                   async::Done<Status> then);
   void answer_metrics(const ContextPtr& ctx, const JobGauges* gauges);
   std::vector<WorkerOffer> worker_offers(const store::JobStats& job_stats) const;
   void create(ContextPtr ctx);
@@ -331,6 +338,11 @@ class Api {
   RegistryCache registry_;
   std::unique_ptr<Mcp> mcp_;
   std::shared_ptr<const JobGauges> gauges_;  // at most a few seconds old
+  struct KeptCounts {
+    Value body;
+    Duration taken_at{};  // by the steady clock
+  };
+  std::map<std::string, KeptCounts> counts_;  // by query
   bool shutting_down_ = false;
   std::function<bool()> is_owner_alive_;  // empty: we own the store, or it is shared
   std::shared_ptr<const store::Registry> registry_copy_;  // for reader threads; may be outdated

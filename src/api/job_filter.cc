@@ -141,6 +141,15 @@ Result<store::Filter> job_filter(const Query& query, Instant now) {
   return wanted;
 }
 
+Result<store::CountFilter> count_filter(const Query& query, Instant now) {
+  store::CountFilter wanted;
+  if (const auto* agent = query.find(field::agent)) wanted.agent = *agent;
+  if (const auto* queue = query.find(field::queue)) wanted.queue = *queue;
+  AE_ASSIGN(wanted.created_from, time_parameter(query, "since", now));
+  AE_ASSIGN(wanted.labels, labels_of(query));
+  return wanted;
+}
+
 std::string list_cursor(const store::JobRow& row, store::JobOrder order) {
   std::string cursor = cursor_of(row);
   if (order == store::JobOrder::changed) {

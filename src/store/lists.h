@@ -64,6 +64,25 @@ struct EndedPage {
   std::optional<std::uint64_t> next;  // `after` of the next page; nullopt = last page
 };
 
+// Which jobs to count; as in Filter.
+struct CountFilter {
+  std::string agent, queue;  // "" = any
+  std::vector<std::pair<std::string, std::string>> labels;
+  std::optional<Instant> created_from;
+};
+
+// Counts of jobs at one moment, from indexes. Each one examines at most kJobCountMax jobs, the newest
+// first: the jobs with that status, or with an open request; for `completed`, which has no index,
+// the jobs with the first label, else of the agent, else all.
+struct JobCount {
+  std::uint64_t jobs = 0;
+  bool capped = false;  // not all were examined: there are at least so many
+};
+struct JobCounts {
+  std::map<std::string, JobCount> statuses;       // all seven
+  std::map<PendingKinds, JobCount> pending = {};  // jobs that may have one open, by kind
+};
+
 // Job counts at one moment. They are read from indexes and stop at kJobCountMax.
 inline constexpr std::uint64_t kJobCountMax = 100'000;
 struct JobStats {

@@ -122,6 +122,8 @@ class Store {
   virtual void read_audit_log(std::uint64_t after, async::Done<Result<AuditLog>> done) = 0;
 
   virtual void count_jobs(async::Done<Result<JobStats>> done) = 0;
+  // The cost is bounded, whatever the number of jobs.
+  virtual void count_matching(CountFilter filter, async::Done<Result<JobCounts>> done) = 0;
   // Publishes a worker's announcement to the processes that share the store, for `ttl`. The worker
   // repeats it before that; losing one does no harm. A store with one process ignores it.
   virtual void announce(std::string worker, std::string announcement, Duration ttl) {

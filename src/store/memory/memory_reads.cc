@@ -191,4 +191,19 @@ void MemoryStore::count_jobs(async::Done<Result<JobStats>> done) {
   answer(std::move(done), Result<JobStats>(std::move(job_stats)));
 }
 
+void MemoryStore::count_matching(CountFilter filter, async::Done<Result<JobCounts>> done) {
+  std::map<std::string, std::uint64_t> statuses{{std::string(kCompleted), 0}};
+  for (const std::string_view status : kIndexedStatuses) statuses.emplace(status, 0);
+  PendingCounter pending;
+  for (const auto& [number, job] : data_.jobs) {
+    if (!matches(filter, job.row)) continue;
+    ++statuses[job.row.status];
+    if (job.row.pending != 0) pending.add(job.row.pending, 1, 1);
+  }
+  JobCounts counts;
+  for (const auto& [status, jobs] : statuses) counts.statuses[status] = job_count(jobs, jobs);
+  counts.pending = pending.take();
+  answer(std::move(done), Result<JobCounts>(std::move(counts)));
+}
+
 }  // namespace ae::store
