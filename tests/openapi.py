@@ -256,7 +256,8 @@ def read_jobs(send_request):
         for part in ("", "/events", "/trace", "/transcript", "/replay", "/verify"):
             send_request(200, "get", f"/api/jobs/{job}{part}")
         for part in ("/steps", "/conversation", "/forks", "/events?order=desc&limit=2", "/events?fields=slim", "/replay?at=2",
-                     "/replay?fields=summary", "/replay?fields=steps"):
+                     "/replay?fields=summary", "/replay?fields=steps", "/replay?diff_from=1", "/replay?at=2&diff_from=1&fields=steps",
+                     "/timeline", "/timeline?after=2&limit=1"):
             send_request(200, "get", f"/api/jobs/{job}{part}")
         step = send_request(200, "get", f"/api/jobs/{job}/steps?parent=root")["steps"][0]["step_id"]
         send_request(200, "get", f"/api/jobs/{job}/steps/{step}")

@@ -58,6 +58,7 @@ constexpr Api::Operation Api::kOperations[] = {
     {"trace", &Api::trace},
     {"transcript", &Api::transcript},
     {"replay", &Api::replay},
+    {"timeline", &Api::timeline},
     {"steps", &Api::steps},
     {"step", &Api::step},
     {"conversation", &Api::conversation},

@@ -175,6 +175,12 @@ class Api {
   void read_events(const ContextPtr& ctx, std::shared_ptr<EventsRead> read,
                    std::shared_ptr<LongPoll> long_poll);
   void replay(ContextPtr ctx);
+  struct ReplayRead;
+  void replay_at(const ContextPtr& ctx, const std::shared_ptr<ReplayRead>& read);
+  // The state of a job after event `seq`.
+  void read_past_state(const ContextPtr& ctx, const JobId& job, std::uint64_t seq,
+                       std::move_only_function<void(runtime::History::PastState)> then);
+  void timeline(ContextPtr ctx);
   // The newest state of a job and the index of its steps (steps_read.h).
   struct StepsRead;
   using StepsReadPtr = std::shared_ptr<const StepsRead>;
