@@ -82,7 +82,7 @@ void Decider::decide_step(std::uint32_t index) {
 // Visits steps until the decision is full or its work is used up. Then the next decision
 // starts here, so that an evaluation without an event (a call that exceeds the budget) is
 // not repeated in each one.
-void Decider::visit(const std::set<std::uint32_t>& steps) {
+void Decider::visit(const NumberSet& steps) {
   const bool startable = &steps == &s_.startable;
   const bool continues = from_ && from_->startable == startable;
   for (auto it = continues ? steps.lower_bound(from_->step) : steps.begin(); it != steps.end();
@@ -279,15 +279,14 @@ std::vector<EventBody> job_events(const NewJobEvents& job) {
     created.required_capabilities = Value::array(
         std::vector<Value>(job.required_capabilities.begin(), job.required_capabilities.end()));
   }
-  PlanGenerated plan{
-      .decision_id = job.plan->decision,
-      .decision_locked = true,
-      .plan_hash = job.plan->hash,
-      .plan_input_hash = *hash_from_hex(blinded_hash(job.blind, canonical(job.input))),
-      .planned_by = std::string(plan_author(*job.plan)),
-      .planner_version = none_if_empty(job.planner_version),
-      .schema_version = 1,
-      .task_graph = job.plan->task_graph};
+  PlanGenerated plan{.decision_id = job.plan->decision,
+                     .decision_locked = true,
+                     .plan_hash = job.plan->hash,
+                     .plan_input_hash = blinded_digest(job.blind, canonical(job.input)),
+                     .planned_by = std::string(plan_author(*job.plan)),
+                     .planner_version = none_if_empty(job.planner_version),
+                     .schema_version = 1,
+                     .task_graph = job.plan->task_graph};
   std::vector<EventBody> events;
   events.reserve(2 + job.imported.size());
   events.emplace_back(std::move(created));

@@ -69,7 +69,7 @@ struct DecideLimits {
 struct CallRequest {
   std::uint32_t step = 0;
   std::string_view tool;
-  std::string_view arguments_hash;
+  Hash arguments_hash;
   // When it is about to be declared: the arguments, the tool version and the time, for which an
   // approval must be valid. nullptr = approval is checked later.
   const Value* arguments = nullptr;

@@ -79,7 +79,7 @@ bool ReplanBuilder::same_call(const Step& step, const Node& node) const {
   std::string tool, hash;
   if (step.call) {
     tool = step.call->tool;
-    hash = step.call->arguments_hash;
+    hash = to_hex(step.call->arguments_hash);
   } else if (step.imported) {
     tool = step.imported->tool;
     hash = step.imported->arguments_hash;

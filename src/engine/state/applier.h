@@ -112,10 +112,7 @@ class Applier {
   bool wants_decision(const Step& step) const;
   void update_work_sets(std::uint32_t index);
   void set_phase(Step& step, StepPhase phase);
-  std::uint32_t index_of(const Step& step) const {
-    const bool of_node = step.node < s_.steps.size() && &s_.steps[step.node] == &step;
-    return of_node ? step.node : s_.by_id.at(step.id);
-  }
+  std::uint32_t index_of(const Step& step) const { return s_.index_of(step); }
   void open_node(std::uint32_t node);
   void open_dependents(const Node& node);
 

@@ -10,8 +10,8 @@
 namespace ae::engine {
 
 Step* Applier::step(const StepId& id) {
-  auto it = s_.by_id.find(id);
-  return it == s_.by_id.end() ? nullptr : &s_.steps[it->second];
+  const std::uint32_t index = s_.index_of(id);
+  return index == kNoStep ? nullptr : &s_.steps[index];
 }
 
 // The step that starts. An unknown step_id is the next part of its map or loop, if it
@@ -50,7 +50,7 @@ Step& Applier::new_part(const Step& parent, const StepId& id) {
   new_step.node = parent.node;
   new_step.start_plan = parent.start_plan;
   new_step.start_node = parent.start_node;
-  s_.by_id.emplace(id, index);
+  s_.by_id.add(index, s_.steps);
   return new_step;
 }
 
@@ -117,17 +117,10 @@ bool Applier::wants_decision(const Step& step) const {
 
 void Applier::update_work_sets(std::uint32_t index) {
   const Step& step = s_.steps[index];
-  const auto update_set = [index](std::set<std::uint32_t>& set, bool in) {
-    if (in) {
-      set.insert(index);
-    } else {
-      set.erase(index);
-    }
-  };
   const bool wants = wants_decision(step);
-  update_set(s_.todo, wants);
-  update_set(s_.startable, !wants && is_startable(step));
-  update_set(s_.calling, step.phase == StepPhase::calling);
+  s_.todo.set(index, wants);
+  s_.startable.set(index, !wants && is_startable(step));
+  s_.calling.set(index, step.phase == StepPhase::calling);
 }
 
 void Applier::set_phase(Step& step, StepPhase phase) {
@@ -173,12 +166,11 @@ Status Applier::apply(const PlanGenerated& event) {
   if (s_.plan) return apply_replan(event, std::move(plan));
   s_.plan = std::move(plan);
   s_.nodes_left = static_cast<std::uint32_t>(s_.plan->nodes.size());
+  for (const Node& node : s_.plan->nodes) begin_node(s_.steps.emplace_back(), node);
   for (const Node& node : s_.plan->nodes) {
-    Step& step = s_.steps.emplace_back();
-    begin_node(step, node);
-    s_.by_id.emplace(step.id, node.index);
+    s_.by_id.add(node.index, s_.steps);
+    open_node(node.index);
   }
-  for (const Node& node : s_.plan->nodes) open_node(node.index);
   return {};
 }
 
@@ -200,7 +192,7 @@ Status Applier::apply(const JobRunning& event) {
   s_.attempt = AttemptId(event.attempt_id);
   s_.opened_at = event.opened_at;
   s_.not_before.reset();
-  const auto open = s_.calling;
+  const NumberSet open = s_.calling;
   for (std::uint32_t index : open) {
     Invocation& call = *s_.steps[index].call;
     if (!call.taken_over_at) call.taken_over_at = created_at_;
