@@ -284,6 +284,27 @@ AE_TEST("message/a message completes the wait on its channel with its payload") 
   EXPECT_EQ(job.step("v").phase, StepPhase::blocked);
 }
 
+AE_TEST("message/an accepted message that is late for the open wait is kept") {
+  JobFixture job(
+      "[{'id':'w', 'kind':'wait', 'wait':{'type':'message', 'channel':'c', 'expires':'5s'}}]");
+  job.claim();
+  const Instant expires_at = job.state.waits.begin()->second.expires_at.value();
+  const auto apply_at = [&](Instant checked_at) {
+    job.now = checked_at;
+    const ControlRequest request{.id = "m1",
+                                 .by = "someone",
+                                 .checked_at = checked_at,
+                                 .body = MessageRequest{.channel = "c", .payload = Value(1)}};
+    AcceptedRequest applied = apply_accepted(job.state, request, job.context());
+    EXPECT_TRUE(applied.answer);
+    return std::move(applied.events);
+  };
+  EXPECT_EQ(apply_at(expires_at - 1s).size(), 2u) << "recorded and delivered";
+  const std::vector<EventBody> events = apply_at(expires_at + 1s);
+  ASSERT_EQ(events.size(), 1u) << "recorded only";
+  EXPECT_EQ(std::get<AgentMessage>(events[0]).message_id, "m1");
+}
+
 AE_TEST("message/messages are kept in order until a wait opens and are delivered once") {
   JobFixture job(kTwoMessages);
   job.claim().message("d", "0", "m0").message("c", "1", "m1").message("c", "2", "m2");

@@ -596,8 +596,12 @@ AcceptedRequest apply_accepted(const State& state, const ControlRequest& request
   auto applied = apply_request(state, request, context);
   if (applied && !applied->events.empty()) {
     if (request.checked_at) {
-      if (auto in_time = check_not_expired(state, request, *request.checked_at); !in_time)
-        return {.events = {}, .answer = std::unexpected(in_time.error())};
+      if (auto in_time = check_not_expired(state, request, *request.checked_at); !in_time) {
+        if (!request.is<MessageRequest>())
+          return {.events = {}, .answer = std::unexpected(in_time.error())};
+        // Its sender may know that it was accepted: it is recorded, for a later wait.
+        applied->events.erase(applied->events.begin() + 1, applied->events.end());
+      }
     }
     if (is_counted(request) && state.signals >= kSignalsMax)
       return {.events = {}, .answer = std::unexpected(signals_limit_error())};
