@@ -118,8 +118,9 @@ std::optional<TraceContext> trace_context(std::string_view traceparent,
 
 std::string traceparent(std::string_view trace_id, std::string_view span_id, std::uint8_t flags) {
   constexpr std::string_view kDigits = "0123456789abcdef";
-  std::string text = "00-";
-  text.append(trace_id).append("-").append(span_id).append("-");
+  std::string text;
+  text.reserve(kParentSize);
+  text.append("00-").append(trace_id).append("-").append(span_id).append("-");
   text += kDigits[flags >> 4];
   text += kDigits[flags & 15];
   return text;
