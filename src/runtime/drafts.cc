@@ -1,57 +1,70 @@
 #include "runtime/drafts.h"
 
-namespace ae::runtime {
+#include <initializer_list>
 
-std::deque<PendingCommit> Drafts::divide(Durability durability, bool release) {
-  std::deque<PendingCommit> commits;
-  PendingCommit pending_commit;
-  const auto flush = [&] {
-    if (pending_commit.events.empty() && pending_commit.effects.empty() &&
-        pending_commit.ledger_put.empty())
-      return;
-    commits.push_back(std::exchange(pending_commit, {}));
-  };
-  const bool split = durability == Durability::split;
-  for (DraftedEvent& drafted : events) {
-    const EventType type = type_of(drafted.event);
-    if (split && drafted.effect) {
-      flush();
-      pending_commit.effects.push_back(std::move(*drafted.effect));
-      pending_commit.failpoints = {"effect.after_put"};
-      flush();
-    }
-    const bool alone =
-        split && (type == EventType::node_finished || type == EventType::step_committed);
-    if (alone) flush();
-    if (drafted.slot) pending_commit.effects_absent.push_back(*std::move(drafted.slot));
-    pending_commit.events.push_back(std::move(drafted.event));
-    pending_commit.row = std::move(drafted.row);
-    if (alone) flush();
-    if (!drafted.ledger) continue;
-    const bool declares = type == EventType::tool_invocation_started;
-    if (!declares) flush();
-    pending_commit.ledger_put.push_back(std::move(*drafted.ledger));
-    if (!declares) {
-      pending_commit.failpoints = {"ledger.after_commit"};
-      flush();
-    }
-  }
-  for (store::LedgerRow& row : ledger_put) pending_commit.ledger_put.push_back(std::move(row));
-  pending_commit.ledger_erase = std::move(ledger_erase);
-  pending_commit.inbox_applied = std::move(inbox_applied);
-  pending_commit.release = release;
-  if (!split && has_outcomes)
-    pending_commit.failpoints = {"effect.after_put", "ledger.after_commit"};
-  const bool has_changes = !pending_commit.events.empty() || !pending_commit.ledger_put.empty() ||
-                           !pending_commit.ledger_erase.empty() ||
-                           !pending_commit.inbox_applied.empty() || !pending_commit.effects.empty();
-  if (has_changes) {
-    commits.push_back(std::move(pending_commit));
-  } else if (!commits.empty()) {
-    commits.back().release = pending_commit.release;
-  }
-  *this = {};
-  return commits;
+#include "async/failpoint.h"
+
+namespace ae::runtime {
+namespace {
+
+constexpr std::size_t kEventsOfStep = 8;  // one more than the events of a tool step
+
+// The names reach the store only if something handles them.
+void set_failpoints(PendingCommit& commit, std::initializer_list<std::string_view> names) {
+  if (async::failpoint_handler != nullptr) commit.failpoints = names;
+}
+
+}  // namespace
+
+void Drafts::add_event(EventBody&& event, std::optional<TrySlot> undecided,
+                       std::optional<DraftedRow> row) {
+  const EventType type = type_of(event);
+  const bool alone =
+      split_ && (type == EventType::node_finished || type == EventType::step_committed);
+  if (alone) end_commit();
+  if (undecided) open_.effects_absent.push_back(*std::move(undecided));
+  if (open_.events.empty()) open_.events.reserve(kEventsOfStep);
+  open_.events.emplace_back().body = std::move(event);
+  open_.row = std::move(row);
+  ++event_count_;
+  if (alone) end_commit();
+}
+
+void Drafts::add_effect(store::EffectRow effect) {
+  end_commit();
+  open_.effects.push_back(std::move(effect));
+  set_failpoints(open_, {"effect.after_put"});
+  end_commit();
+}
+
+void Drafts::add_declared(store::LedgerRow row) { open_.ledger_put.push_back(std::move(row)); }
+
+void Drafts::add_finished(store::LedgerRow row) {
+  end_commit();
+  open_.ledger_put.push_back(std::move(row));
+  set_failpoints(open_, {"ledger.after_commit"});
+  end_commit();
+}
+
+void Drafts::end_commit() {
+  if (open_.events.empty() && open_.effects.empty() && open_.ledger_put.empty()) return;
+  complete_.push_back(std::exchange(open_, {}));
+}
+
+std::vector<PendingCommit> Drafts::take(bool release) {
+  for (store::LedgerRow& row : ledger_put) open_.ledger_put.push_back(std::move(row));
+  open_.ledger_erase = std::exchange(ledger_erase, {});
+  open_.inbox_applied = std::exchange(inbox_applied, {});
+  if (!split_ && has_outcomes) set_failpoints(open_, {"effect.after_put", "ledger.after_commit"});
+  const bool has_changes = !open_.events.empty() || !open_.ledger_put.empty() ||
+                           !open_.ledger_erase.empty() || !open_.inbox_applied.empty();
+  if (has_changes) complete_.push_back(std::move(open_));
+  if (!complete_.empty()) complete_.back().release = release;
+  open_ = {};
+  ledger_put.clear();
+  has_outcomes = false;
+  event_count_ = 0;
+  return std::exchange(complete_, {});
 }
 
 }  // namespace ae::runtime
