@@ -1,6 +1,8 @@
 #include "runtime/drafts.h"
 
+#include <algorithm>
 #include <initializer_list>
+#include <iterator>
 
 #include "async/failpoint.h"
 
@@ -16,55 +18,66 @@ void set_failpoints(PendingCommit& commit, std::initializer_list<std::string_vie
 
 }  // namespace
 
+PendingCommit& Drafts::open() {
+  if (!std::exchange(is_open_, true)) commits_.emplace_back();
+  return commits_.back();
+}
+
 void Drafts::add_event(EventBody&& event, std::optional<TrySlot> undecided,
                        std::optional<DraftedRow> row) {
   const EventType type = type_of(event);
   const bool alone =
       split_ && (type == EventType::node_finished || type == EventType::step_committed);
   if (alone) end_commit();
-  if (undecided) open_.effects_absent.push_back(*std::move(undecided));
-  if (open_.events.empty()) open_.events.reserve(kEventsOfStep);
-  open_.events.emplace_back().body = std::move(event);
-  open_.row = std::move(row);
+  PendingCommit& commit = open();
+  if (undecided) commit.effects_absent.push_back(*std::move(undecided));
+  if (commit.events.empty()) commit.events.reserve(kEventsOfStep);
+  // In place: only the body is set.
+  commit.events.emplace_back(std::uint64_t{}, Uuid(), EventType(), std::uint8_t{1}, Instant(),
+                             std::nullopt, std::move(event));
+  commit.row = std::move(row);
   ++event_count_;
   if (alone) end_commit();
 }
 
 void Drafts::add_effect(store::EffectRow effect) {
   end_commit();
-  open_.effects.push_back(std::move(effect));
-  set_failpoints(open_, {"effect.after_put"});
+  open().effects.push_back(std::move(effect));
+  set_failpoints(open(), {"effect.after_put"});
   end_commit();
 }
 
-void Drafts::add_declared(store::LedgerRow row) { open_.ledger_put.push_back(std::move(row)); }
+void Drafts::add_declared(store::LedgerRow row) { open().ledger_put.push_back(std::move(row)); }
 
 void Drafts::add_finished(store::LedgerRow row) {
   end_commit();
-  open_.ledger_put.push_back(std::move(row));
-  set_failpoints(open_, {"ledger.after_commit"});
+  open().ledger_put.push_back(std::move(row));
+  set_failpoints(open(), {"ledger.after_commit"});
   end_commit();
 }
 
-void Drafts::end_commit() {
-  if (open_.events.empty() && open_.effects.empty() && open_.ledger_put.empty()) return;
-  complete_.push_back(std::exchange(open_, {}));
+std::vector<PendingCommit> Drafts::take(bool release) {
+  if (!ledger_put.empty() || !ledger_erase.empty() || !inbox_applied.empty()) {
+    PendingCommit& last = open();
+    std::ranges::move(ledger_put, std::back_inserter(last.ledger_put));
+    last.ledger_erase = std::move(ledger_erase);
+    last.inbox_applied = std::move(inbox_applied);
+  }
+  if (!split_ && has_outcomes && is_open_)
+    set_failpoints(commits_.back(), {"effect.after_put", "ledger.after_commit"});
+  if (!commits_.empty()) commits_.back().release = release;
+  std::vector<PendingCommit> commits = std::move(commits_);
+  clear();
+  return commits;
 }
 
-std::vector<PendingCommit> Drafts::take(bool release) {
-  for (store::LedgerRow& row : ledger_put) open_.ledger_put.push_back(std::move(row));
-  open_.ledger_erase = std::exchange(ledger_erase, {});
-  open_.inbox_applied = std::exchange(inbox_applied, {});
-  if (!split_ && has_outcomes) set_failpoints(open_, {"effect.after_put", "ledger.after_commit"});
-  const bool has_changes = !open_.events.empty() || !open_.ledger_put.empty() ||
-                           !open_.ledger_erase.empty() || !open_.inbox_applied.empty();
-  if (has_changes) complete_.push_back(std::move(open_));
-  if (!complete_.empty()) complete_.back().release = release;
-  open_ = {};
+void Drafts::clear() {
+  commits_.clear();
   ledger_put.clear();
-  has_outcomes = false;
+  ledger_erase.clear();
+  inbox_applied.clear();
   event_count_ = 0;
-  return std::exchange(complete_, {});
+  has_outcomes = is_open_ = false;
 }
 
 }  // namespace ae::runtime

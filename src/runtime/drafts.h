@@ -73,15 +73,16 @@ class Drafts {
 
   // Takes all drafts. `release`: the last commit releases the job.
   std::vector<PendingCommit> take(bool release);
-  void clear() { *this = Drafts(split_ ? Durability::split : Durability::fused); }
+  void clear();
 
  private:
-  void end_commit();
+  PendingCommit& open();  // the last commit; begins one if it has ended
+  void end_commit() { is_open_ = false; }
 
-  bool split_;
+  const bool split_;
+  bool is_open_ = false;
   std::size_t event_count_ = 0;
-  std::vector<PendingCommit> complete_;
-  PendingCommit open_;
+  std::vector<PendingCommit> commits_;
 };
 
 }  // namespace ae::runtime

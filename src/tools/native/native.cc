@@ -161,9 +161,9 @@ struct NativeTool::State : std::enable_shared_from_this<State> {
     loop_handle->loop = &loop;
     loop_handle->clock = &clock;
   }
-  void run_on_loop(Permit permit, Call call, async::Done<Outcome> done);
+  void run_on_loop(Permit&& permit, Call&& call, async::Done<Outcome>&& done);
   void run_next();
-  void run_on_thread(Permit permit, Call call, async::Done<Outcome> done);
+  void run_on_thread(Permit&& permit, Call&& call, async::Done<Outcome>&& done);
   void check_deadline(const Key& key);
   void schedule_check(const Key& key, InFlightCall& flight, Duration now, Duration after);
   void on_returned(const Key& key, Outcome outcome);
@@ -225,7 +225,7 @@ void NativeTool::Run::progress(Value value) {
 
 // ---------------------------------------------------------------- on the loop
 
-void NativeTool::State::run_on_loop(Permit permit, Call call, async::Done<Outcome> done) {
+void NativeTool::State::run_on_loop(Permit&& permit, Call&& call, async::Done<Outcome>&& done) {
   waiting.emplace_back(std::move(permit), std::move(call), std::move(done), clock.since_start());
   // The posted task shares the state; it may run after the tool is destroyed.
   loop.post([state = shared_from_this()] { state->run_next(); });
@@ -245,7 +245,7 @@ void NativeTool::State::run_next() {
   done(std::move(outcome));
 }
 
-void NativeTool::State::run_on_thread(Permit permit, Call call, async::Done<Outcome> done) {
+void NativeTool::State::run_on_thread(Permit&& permit, Call&& call, async::Done<Outcome>&& done) {
   const Key key{call.invocation, call.try_no};
   AE_CHECK(!in_flight_calls.contains(key), call.invocation.text);
   const Duration now = clock.since_start();
