@@ -88,12 +88,12 @@ class NodeReader {
   }
 
   // A node that a model controls: a loop or a planner.
-  Status read_model_node(const Value& value, Node& node, decltype(&read_loop) read) {
+  Status read_model_node(const Value& value, Node& node, decltype(&read_loop) read_spec) {
     AE_ASSIGN(node.tool, find_tool(value, tool_by_name_));
     if (!plan_.tools[node.tool].is_model()) {
       return fail(Code::plan_invalid, "it is led by a model");
     }
-    AE_ASSIGN(node.loop, read(value, plan_, tool_by_name_));
+    AE_ASSIGN(node.loop, read_spec(value, plan_, tool_by_name_));
     return {};
   }
 
