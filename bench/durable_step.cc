@@ -1,6 +1,7 @@
 // The cost of a durable step: steps per second, CPU and bytes per step, latency of a single job.
 // Next to each figure of a store is the limit of the raw database with the same writes, measured in
 // the same run. Only the ratios are meaningful, because the machine is noisy.
+#include <fmt/core.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -170,10 +171,12 @@ constexpr int kInFlight[] = {1, 32, 256};
 
 int jobs_for(int in_flight, bool quick) { return (in_flight == 1 ? 200 : 3000) / (quick ? 10 : 1); }
 
-void memory_rows(bool quick) {
+// `only`: 0, or the number in flight to measure alone.
+void memory_rows(bool quick, int only) {
   for (const int in_flight : kInFlight) {
+    if (only != 0 && only != in_flight) continue;
     Bench memory(memory_store, native_tool);
-    const Cost m = measure(memory, jobs_for(in_flight, quick), in_flight);
+    const Cost m = measure(memory, quick ? 300 : 3000, in_flight);
     print_row("memory", {{"in_flight", in_flight},
                          {"steps_per_second", m.per_second},
                          {"cpu_ms", m.cpu_ms},
@@ -184,19 +187,20 @@ void memory_rows(bool quick) {
 
 // Next to each figure the limit: raw SQLite writing rows of the same size, `in_flight` per
 // transaction.
-void sqlite_rows(const std::filesystem::path& folder, bool quick) {
+void sqlite_rows(const std::filesystem::path& folder, bool quick, int only) {
   for (const int in_flight : kInFlight) {
+    if (only != 0 && only != in_flight) continue;
     const int jobs = jobs_for(in_flight, quick);
-    const auto path = folder / ("ours" + std::to_string(in_flight) + ".db");
+    const auto path = folder / fmt::format("ours{}.db", in_flight);
     Cost s;
     {
       Bench sqlite(sqlite_at(path), native_tool);
       s = measure(sqlite, jobs, in_flight);
     }
     const double bytes = static_cast<double>(bytes_of(path)) / (jobs * 10.0);
-    const RawResult raw = raw_sqlite(
-        folder / ("raw" + std::to_string(in_flight) + ".db"), static_cast<std::size_t>(in_flight),
-        static_cast<std::size_t>(jobs) * 10, static_cast<std::size_t>(bytes));
+    const RawResult raw =
+        raw_sqlite(folder / fmt::format("raw{}.db", in_flight), static_cast<std::size_t>(in_flight),
+                   static_cast<std::size_t>(jobs) * 10, static_cast<std::size_t>(bytes));
     print_row("sqlite", {{"in_flight", in_flight},
                          {"steps_per_second", s.per_second},
                          {"cpu_ms", s.cpu_ms},
@@ -257,7 +261,7 @@ void http_tool_row(const std::filesystem::path& folder, bool quick) {
   {
     std::unique_ptr<net::HttpClient> client;
     tools::EnvironmentSecrets secrets;
-    const std::string url = "http://127.0.0.1:" + std::to_string(*port) + "/work";
+    const std::string url = fmt::format("http://127.0.0.1:{}/work", *port);
     Bench bench(sqlite_at(folder / "http.db"),
                 [&](async::Loop& loop, async::SteadyClock& clock) -> std::unique_ptr<tools::Tool> {
                   client = std::make_unique<net::HttpClient>(loop);
@@ -314,7 +318,8 @@ void map_row(const std::filesystem::path& folder, bool quick) {
 }  // namespace
 }  // namespace ae::bench
 
-// aetheris_bench [--quick] ROW…     prints rows of figures as JSON; call it through bench/run.py
+// aetheris_bench [--quick] [--in-flight=1|32|256] ROW…     prints rows of figures as JSON; call it
+//     through bench/run.py. --in-flight: of memory and sqlite, for profiles
 // aetheris_bench drive ADDRESS PATH BODY CONNECTIONS REQUESTS FIRST RATE      (http_drive.h)
 int main(int argc, char** argv) {
   using namespace ae::bench;
@@ -322,11 +327,16 @@ int main(int argc, char** argv) {
   if (!arguments.empty() && arguments[0] == "drive")
     return drive({arguments.begin() + 1, arguments.end()});
   const bool quick = std::ranges::find(arguments, "--quick") != arguments.end();
+  int only = 0;
+  for (const std::string_view argument : arguments) {
+    constexpr std::string_view kOnly = "--in-flight=";
+    if (argument.starts_with(kOnly)) only = std::stoi(std::string(argument.substr(kOnly.size())));
+  }
   std::string folder = std::filesystem::temp_directory_path() / "aetheris-bench-XXXXXX";
   if (!mkdtemp(folder.data())) return 1;
   const std::pair<std::string_view, std::function<void()>> rows[] = {
-      {"memory", [&] { memory_rows(quick); }},
-      {"sqlite", [&] { sqlite_rows(folder, quick); }},
+      {"memory", [&] { memory_rows(quick, only); }},
+      {"sqlite", [&] { sqlite_rows(folder, quick, only); }},
       {"postgres", [&] { postgres_rows(quick); }},
       {"workers", [&] { worker_rows(quick); }},
       {"claim", [&] { claim_latency_rows(quick); }},

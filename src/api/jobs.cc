@@ -1,9 +1,12 @@
 // Jobs: create, list and read them: the current state, the trace, past states, the verification.
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <charconv>
 #include <cstdlib>
 #include <utility>
 
+#include "api/job_filter.h"
 #include "api/request_context.h"
 #include "api/views.h"
 #include "base/trace_context.h"
@@ -17,23 +20,12 @@ namespace ae::api {
 namespace {
 
 constexpr std::int64_t kPriorityMax = 1000;
-constexpr std::string_view kStatuses[] = {"queued",    "running", "waiting",  "parked",
-                                          "completed", "failed",  "cancelled"};
 
 Value labels_value(const std::vector<std::pair<std::string, std::string>>& labels) {
   std::vector<Member> members;
   members.reserve(labels.size());
   for (const auto& [key, value] : labels) members.emplace_back(key, value);
   return Value::object(std::move(members));
-}
-
-Result<std::pair<std::string, std::string>> label(const std::string& text) {
-  std::size_t at = text.find(':');
-  if (at == text.npos) at = text.find('=');
-  if (at == 0 || at == text.npos) {
-    return fail(Code::input_invalid, "a label must be NAME:VALUE, not \"" + text + "\"");
-  }
-  return std::pair(text.substr(0, at), text.substr(at + 1));
 }
 
 Result<std::vector<std::pair<std::string, std::string>>> labels_of(const Value& labels) {
@@ -44,9 +36,9 @@ Result<std::vector<std::pair<std::string, std::string>>> labels_of(const Value& 
   }
   for (const auto& [name, value] : labels.members()) {
     if (!value.is_string() || name.empty() || name.size() > 256 || value.as_string().size() > 256) {
-      return fail(Code::input_invalid, "label \"" + name.substr(0, 64) +
-                                           "\" must be a string; names and values can have at most "
-                                           "256 bytes");
+      return fail(Code::input_invalid,
+                  "label \"{}\" must be a string; names and values can have at most 256 bytes",
+                  name.substr(0, 64));
     }
     if (name.find('\0') != name.npos || value.as_string().find('\0') != std::string::npos) {
       return fail(Code::input_invalid, "a label contains a NUL character");
@@ -152,7 +144,7 @@ Status parse_job_options(const Value& body, const agents::Agent& agent, Instant 
     // found.
     const bool may_repeat = !params.idempotency_key.empty() || !params.job.empty();
     if (requested.at <= now && !may_repeat) {
-      return fail(Code::input_invalid, "the \"deadline\" " + requested.text + " has passed");
+      return fail(Code::input_invalid, "the \"deadline\" {} has passed", requested.text);
     }
     params.deadline = requested.at;
     deadline = std::move(requested.text);
@@ -167,18 +159,6 @@ Status parse_job_options(const Value& body, const agents::Agent& agent, Instant 
   params.required_capabilities.insert(params.required_capabilities.end(), also.begin(), also.end());
   sort_each_once(params.required_capabilities);
   return {};
-}
-
-// An instant, or a duration before now. Fails with input_invalid.
-Result<std::optional<Instant>> time_parameter(const Query& query, std::string_view name,
-                                              Instant now) {
-  const std::string* text = query.find(name);
-  if (!text) return std::nullopt;
-  if (const auto at = instant_from_text(*text)) return at;
-  if (const auto before = duration_from_text(*text)) return now - *before;
-  return fail(Code::input_invalid, "\"" + std::string(name) +
-                                       "\" must be a time in UTC (2025-01-31T09:30:00Z) or a "
-                                       "duration before now (24h)");
 }
 
 // Contains the text in its id, agent, key or labels.
@@ -204,7 +184,8 @@ Result<Duration> wait_parameter(const Query& query) {
   return *wait;
 }
 
-Value row_json(const store::JobRow& row, const engine::State* live) {
+Value row_json(const store::JobRow& row, const engine::State* live,
+               const store::Registry& registry) {
   std::vector<Member> members{{field::agent, row.agent},
                               {"created_at", to_text(row.created_at)},
                               {"id", row.id.text},
@@ -230,11 +211,20 @@ Value row_json(const store::JobRow& row, const engine::State* live) {
     }
   }
   for (const auto& [name, value] : summary.members()) members.emplace_back(name, value);
+  if (row.summary) members.emplace_back("changed_at", to_text(row.summary->changed_at));
+  if (const std::string_view plan = summary.text(field::plan_hash); !plan.empty()) {
+    const store::AgentVersion* const version = registry.find_version_with_plan(row.agent, plan);
+    members.emplace_back("agent_version", version == nullptr ? Value() : Value(version->version));
+  }
   return Value::object(std::move(members));
 }
 
+Value Api::listed_job(const store::JobRow& row) {
+  return row_json(row, runtime_.state_of(row.id), registry_.registry());
+}
+
 std::string cursor_of(const std::string& job, std::uint64_t number) {
-  return job + "@" + std::to_string(number);
+  return fmt::format("{}@{}", job, number);
 }
 std::string cursor_of(const store::JobRow& row) { return cursor_of(row.id.text, row.number); }
 
@@ -258,43 +248,18 @@ struct Api::Search {
   std::size_t wanted = 0;
   std::string text;
   std::size_t examined = 0;
+  std::string last_cursor;  // of the last job that was examined
   std::vector<store::JobRow> found;
 };
 
 void Api::jobs(ContextPtr ctx) {
+  with_fresh_agents([this, ctx] { list_jobs(ctx); });
+}
+
+void Api::list_jobs(ContextPtr ctx) {
   if (ctx->query.find("stuck")) return stuck_jobs(std::move(ctx));
   if (ctx->query.find(field::in_doubt)) return in_doubt_jobs(std::move(ctx));
-  const auto filter = [&]() -> Result<store::Filter> {
-    if (ctx->query.find("older_than")) {
-      return fail(Code::input_invalid, "\"older_than\" needs \"stuck\"");
-    }
-    store::Filter wanted;
-    for (const std::string& status : ctx->query.all("status")) {
-      if (std::ranges::find(kStatuses, std::string_view(status)) == std::end(kStatuses)) {
-        return fail(Code::input_invalid,
-                    "\"status\" must be queued, running, waiting, parked, completed, failed or "
-                    "cancelled");
-      }
-      wanted.statuses.push_back(status);
-    }
-    for (const auto& [name, text] :
-         {std::pair(field::agent, &wanted.agent), std::pair(field::queue, &wanted.queue),
-          std::pair(field::error, &wanted.error),
-          std::pair(field::forked_from, &wanted.forked_from)}) {
-      if (const auto* value = ctx->query.find(name)) *text = *value;
-    }
-    const Instant now = store_.now();
-    AE_ASSIGN(wanted.created_from, time_parameter(ctx->query, "since", now));
-    AE_ASSIGN(wanted.created_before, time_parameter(ctx->query, field::until, now));
-    AE_ASSIGN(wanted.updated_from, time_parameter(ctx->query, "updated_since", now));
-    for (const std::string& text : ctx->query.all("label")) {
-      AE_ASSIGN(auto pair, label(text));
-      wanted.labels.push_back(std::move(pair));
-    }
-    if (const auto* cursor = ctx->query.find("cursor")) apply_cursor(*cursor, wanted);
-    AE_ASSIGN(wanted.limit, ctx->query.limit(100, kJobsMax));
-    return wanted;
-  }();
+  const auto filter = job_filter(ctx->query, store_.now());
   if (!filter) return ctx->refuse(filter.error());
   const std::string* q = ctx->query.find("q");
   auto search = std::make_shared<Search>();
@@ -319,6 +284,10 @@ void Api::search_jobs(ContextPtr ctx, std::shared_ptr<Search> search) {
     for (store::JobRow& row : *rows) {
       search->filter.after = row.id.text;
       search->filter.after_number = row.number;
+      if (search->filter.order == store::JobOrder::changed) {
+        search->filter.after_changed_at = row.summary->changed_at;
+      }
+      if (&row == &rows->back()) search->last_cursor = list_cursor(row, search->filter.order);
       if (matches_text(row, search->text)) search->found.push_back(std::move(row));
     }
     const bool more = search->found.size() > search->wanted;
@@ -328,16 +297,15 @@ void Api::search_jobs(ContextPtr ctx, std::shared_ptr<Search> search) {
     if (more) search->found.resize(search->wanted);
     std::vector<Value> items;
     items.reserve(search->found.size());
-    for (const store::JobRow& row : search->found) {
-      items.push_back(row_json(row, runtime_.state_of(row.id)));
-    }
+    for (const store::JobRow& row : search->found) items.push_back(listed_job(row));
     Value next;
     if (more) {
-      next = cursor_of(search->found.back());
+      next = list_cursor(search->found.back(), search->filter.order);
     } else if (!last) {
-      next = cursor_of(search->filter.after, *search->filter.after_number);
+      next = search->last_cursor;
     }
     answer_large(ctx, Value::object({{"jobs", Value::array(std::move(items))},
+                                     {"more", !next.is_null()},
                                      {"next_cursor", next},
                                      {"scanned", std::uint64_t{search->examined}}}));
   });
@@ -345,6 +313,10 @@ void Api::search_jobs(ContextPtr ctx, std::shared_ptr<Search> search) {
 
 // The forks and retries of a job.
 void Api::forks(ContextPtr ctx) {
+  with_fresh_agents([this, ctx] { list_forks(ctx); });
+}
+
+void Api::list_forks(ContextPtr ctx) {
   auto search = std::make_shared<Search>();
   const auto job = [&]() -> Result<JobId> {
     if (const auto* cursor = ctx->query.find("cursor")) apply_cursor(*cursor, search->filter);
@@ -383,10 +355,9 @@ Result<runtime::NewJobRequest> Api::new_job(const RequestContext& ctx, const Val
   if (const Value* hash = body.find(field::plan_hash); hash && !hash->is_null()) {
     if (*hash != Value(to_hex(plan->hash))) {
       return fail(Code::needs_version,
-                  "the process that owns this store runs another version of "
-                  "agent \"" +
-                      params.agent +
-                      "\"; restart it with this file, or start it with `serve --watch`");
+                  "the process that owns this store runs another version of agent "
+                  "\"{}\"; restart it with this file, or start it with `serve --watch`",
+                  params.agent);
     }
   }
   const Value* input = body.find(field::input);
@@ -394,7 +365,8 @@ Result<runtime::NewJobRequest> Api::new_job(const RequestContext& ctx, const Val
   if (agent->input_schema) {
     AE_ASSIGN(const Schema schema, Schema::compile(*agent->input_schema));
     if (auto valid = schema.check(params.input); !valid) {
-      return std::unexpected(std::move(valid).error().with_context("the input of " + params.agent));
+      return std::unexpected(
+          std::move(valid).error().with_context(fmt::format("the input of {}", params.agent)));
     }
   }
   AE_ASSIGN(params.labels, labels_of(body[field::labels]));
@@ -458,11 +430,11 @@ void Api::answer_existing_job(ContextPtr ctx, runtime::NewJobRequest params) {
       [job, agent = std::move(params.agent),
        input = std::move(params.input)](Snapshot& read) -> Result<bool> {
         if (read.state.agent == agent && read.state.input == input) return true;
+        const std::string other =
+            read.state.agent != agent ? fmt::format("agent ({})", read.state.agent) : field::input;
         return fail(Code::already_exists,
-                    "the job " + job.text + " was created with another " +
-                        (read.state.agent != agent ? "agent (" + read.state.agent + ")"
-                                                   : std::string(field::input)) +
-                        "; use another id for a new job");
+                    "the job {} was created with another {}; use another id for a new job",
+                    job.text, other);
       },
       [this, ctx, job](Result<bool> same) {
         if (!same) return ctx->refuse(same.error());
@@ -477,8 +449,8 @@ void Api::answer_created(ContextPtr ctx, const JobId& job, int status, std::vect
   // The job exists, so the error must not promise that nothing was changed.
   const auto refuse_unreadable = [](const ContextPtr& to, LongPoll& long_poll, const Error& error) {
     long_poll.is_done = true;
-    to->refuse({Code::unknown_outcome,
-                "the job " + to->id + " exists but cannot be read now: " + error.message});
+    to->refuse({Code::unknown_outcome, fmt::format("the job {} exists but cannot be read now: {}",
+                                                   to->id, error.message)});
   };
   auto read_job = [this, ctx, status, more = std::move(more), most, job,
                    refuse_unreadable](const std::shared_ptr<LongPoll>& long_poll) {

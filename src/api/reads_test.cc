@@ -1,5 +1,7 @@
 // Tests of reads of a job: reader threads, slots, disconnected clients, ETags, rendering, and what
 // ?wait loads.
+#include <fmt/core.h>
+
 #include <deque>
 #include <functional>
 #include <optional>
@@ -131,7 +133,7 @@ class ReadsFixture final : runtime::RuntimeObserver {
     ApiRequest request;
     request.method = "POST";
     request.path = {"api", "jobs"};
-    request.body = R"({"id":")" + id + "\"," + rest + "}";
+    request.body = fmt::format(R"({{"id":"{}",{}}})", id, rest);
     const auto created = start(std::move(request));
     for (int i = 0; i < 3; ++i) loop.run_ready();
     held().run_next();
@@ -188,7 +190,7 @@ AE_TEST("reads/every view is the same from reader threads as from the loop") {
   }
   for (const char* job : {"j", "w"}) {
     for (const char* view : {"", "events", "trace", "transcript", "replay", "verify", "steps",
-                             "conversation", "forks"}) {
+                             "conversation", "timeline", "forks"}) {
       Path path{"api", "jobs", job};
       if (*view != 0) path.emplace_back(view);
       const ApiResponse on_loop = plain.send(ReadsFixture::get(path));
@@ -211,8 +213,8 @@ AE_TEST("reads/many concurrent reads on reader threads succeed while jobs run") 
   std::size_t answered = 0, created = 0;
   constexpr std::size_t kRequests = 60;
   for (std::size_t i = 0; i < kRequests; ++i) {
-    const char* const views[] = {"events", "trace", "transcript",  "replay",
-                                 "verify", "steps", "conversation"};
+    const char* const views[] = {"events", "trace", "transcript",   "replay",
+                                 "verify", "steps", "conversation", "timeline"};
     ApiRequest request = ReadsFixture::get({"api", "jobs", "j", views[i % std::size(views)]});
     request.by = i % 2 == 0 ? "ada" : "bob";
     request.render = print;
@@ -279,8 +281,8 @@ AE_TEST("reads/a read for a client that disconnected is skipped, or ends early")
 AE_TEST("reads/work that is interrupted fails with unavailable") {
   ReadsFixture fixture(held_executor);
   fixture.make("j", R"("agent":"maps","input":{"list":[1,2,3]})");
-  for (const char* view :
-       {"", "events", "trace", "transcript", "replay", "verify", "steps", "conversation"}) {
+  for (const char* view : {"", "events", "trace", "transcript", "replay", "verify", "steps",
+                           "conversation", "timeline"}) {
     const std::stop_source disconnect;
     ApiRequest request = ReadsFixture::get({"api", "jobs", "j"});
     if (*view != 0) request.path.emplace_back(view);
@@ -379,7 +381,7 @@ AE_TEST("reads/events with ?wait load each commit once, and the row while nothin
        {std::pair("type", "job_completed"), std::pair("class", "effect")}) {
     ReadsFixture fixture;
     const std::string id = value;
-    fixture.post({"api", "jobs"}, R"({"agent":"asks","id":")" + id + "\"}");
+    fixture.post({"api", "jobs"}, fmt::format(R"({{"agent":"asks","id":"{}"}})", id));
     const Path path{"api", "jobs", id, "events"};
     const auto last = static_cast<std::uint64_t>(
         fixture.send(ReadsFixture::get(path)).body["events"].items().back()["seq"].as_int());

@@ -4,7 +4,9 @@
 
 #include <array>
 #include <compare>
+#include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <functional>
 #include <optional>
 #include <string>
@@ -63,12 +65,14 @@ StepId step_id(const JobId& job, const DecisionId& decision, std::string_view pa
 // A model is called as a tool with this prefix; tools of an agents file cannot have such a name.
 constexpr std::string_view kModelToolPrefix = "model:";
 std::string model_tool_name(std::string_view model);
-// hex SHA256(text); in a job with a blind, hex SHA256("aetheris.blind.v1" ‖ blind ‖ text). A blind
+// SHA256(text); in a job with a blind, SHA256("aetheris.blind.v1" ‖ blind ‖ text). A blind
 // is 32 random hex digits. Once it is erased, a guess of the hashed value can no longer be
 // confirmed.
 // See docs/decisions/0072-blind-and-erasure.md.
-using DigestText = InlineText<64>;
 inline constexpr std::size_t kBlindDigits = 32;
+Hash blinded_digest(std::string_view blind, std::string_view text);
+// In hex.
+using DigestText = InlineText<64>;
 DigestText blinded_hash(std::string_view blind, std::string_view text);
 // hex SHA256(job ␀ command ␀ tool ␀ canonical arguments [␀ blind])
 IdempotencyKey idempotency_key(const JobId& job, const StepId& command, std::string_view tool,
@@ -90,20 +94,17 @@ ExternalKey attempt_external_key(const JobId& job, const StepId& step, const Att
 
 template <std::size_t Size>
 struct std::hash<ae::InlineText<Size>> {
-  std::size_t operator()(const ae::InlineText<Size>& text) const noexcept {
-    return std::hash<std::string_view>{}(text);
-  }
+  std::size_t operator()(const ae::InlineText<Size>& text) const noexcept { return text.hash(); }
 };
 template <class Tag, std::size_t Size>
 struct std::hash<ae::Id<Tag, Size>> {
-  std::size_t operator()(const ae::Id<Tag, Size>& id) const noexcept {
-    return std::hash<ae::InlineText<Size>>{}(id.text);
-  }
+  std::size_t operator()(const ae::Id<Tag, Size>& id) const noexcept { return id.text.hash(); }
 };
 template <>
 struct std::hash<ae::Hash> {
   std::size_t operator()(const ae::Hash& h) const noexcept {
-    return std::hash<std::string_view>{}(
-        std::string_view(reinterpret_cast<const char*>(h.bytes.data()), h.bytes.size()));
+    std::size_t first = 0;  // all bytes of a digest are as good
+    std::memcpy(&first, h.bytes.data(), sizeof first);
+    return first;
   }
 };

@@ -1,5 +1,7 @@
 // trace, replay, verify: show the steps of a job, its state at an event, and whether its log is
 // intact.
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <cstdlib>
 #include <string>
@@ -38,12 +40,18 @@ std::vector<Option> trace_options(TraceOptions& o) {
 }
 
 struct ReplayOptions : CommonOptions {
-  std::string id, at;
+  std::string id, at, diff_from, fields;
 };
 
 std::vector<Option> replay_options(ReplayOptions& o) {
   return {{"ID", "", &o.id, "the job", kRequired},
-          {"--at", "SEQ", &o.at, "at this event (default: the last)"}};
+          {"--at", "SEQ", &o.at, "at this event (default: the last)"},
+          {"--diff-from", "SEQ", &o.diff_from, "only what has changed since this event", kNotEmpty},
+          {"--fields",
+           "FIELDS",
+           &o.fields,
+           "only these fields of the state, as JSON",
+           {.choices = {"summary", "steps"}}}};
 }
 
 struct VerifyOptions : CommonOptions {
@@ -118,8 +126,8 @@ int print_step(const TraceOptions& options, Terminal& terminal) {
                          .store_flag = store ? store_flag(*store) : std::string()};
   const Value trace = Value::object({{"id", options.id}});
   const std::string status(step->text("status"));
-  std::string text = style.paint(Tint::bold, place_text(*step)) + "  " + status + "  " +
-                     span_text((*step)[field::duration_us]) + "\n";
+  std::string text = fmt::format("{}  {}  {}\n", style.paint(Tint::bold, place_text(*step)), status,
+                                 span_text((*step)[field::duration_us]));
   TraceDetails(trace, style, text).details(*step, status, "  ");
   terminal.print(text);
   return kDone;
@@ -162,15 +170,15 @@ std::string_view phase_words(std::string_view phase) {
 
 // A summary of the state at an event; --json has all of it.
 std::string state_text(const Value& state, const Paint& paint) {
-  std::string text = paint(Tint::bold, safe(state.text("id"))) + "  " +
-                     safe(state.text(field::agent)) + "  " +
-                     paint(status_tint(state.text("status")), safe(state.text("status"))) + "\n";
+  std::string text = fmt::format(
+      "{}  {}  {}\n", paint(Tint::bold, safe(state.text("id"))), safe(state.text(field::agent)),
+      paint(status_tint(state.text("status")), safe(state.text("status"))));
   const auto line = [&](const char* name, const Value& value) {
     if (value.is_null() || value == Value("") || (value.is_object() && value.members().empty())) {
       return;
     }
-    text += "  " + paint(Tint::dim, pad(name, 12)) +
-            (value.is_string() ? safe(value.as_string()) : safe_json(canonical(value))) + "\n";
+    text += fmt::format("  {}{}\n", paint(Tint::dim, pad(name, 12)),
+                        value.is_string() ? safe(value.as_string()) : safe_json(canonical(value)));
   };
   const auto time = [&](const char* name, const Value& at) {
     if (at.is_string()) line(name, short_time(at.as_string()));
@@ -181,8 +189,9 @@ std::string state_text(const Value& state, const Paint& paint) {
   time("updated", state["updated_at"]);
   for (const char* name : {field::epoch, field::input, field::result}) line(name, state[name]);
   if (const Value& error = state[field::error]; error.is_object()) {
-    text += "  " + paint(Tint::dim, pad(field::error, 12)) + safe(error.text(field::code)) + ": " +
-            message_text(error.text("message"), std::string(14, ' ')) + "\n";
+    text += fmt::format("  {}{}: {}\n", paint(Tint::dim, pad(field::error, 12)),
+                        safe(error.text(field::code)),
+                        message_text(error.text("message"), std::string(14, ' ')));
   }
   time(field::deadline, state[field::deadline]);
   if (state["parked"][field::reason].is_string()) line("parked", state["parked"][field::reason]);
@@ -200,14 +209,38 @@ std::string state_text(const Value& state, const Paint& paint) {
     }
     text += table.text(paint, 0);
   }
-  return text + paint(Tint::dim, "all fields: --json") + "\n";
+  return fmt::format("{}{}\n", text, paint(Tint::dim, "all fields: --json"));
+}
+
+// The changes between two events, one a line.
+std::string changes_text(const Value& body, const Paint& paint, std::size_t width) {
+  constexpr std::size_t kValueColumns = 40;
+  const auto shown = [](const Value& value) {
+    return cut(safe_json(canonical(value)), kValueColumns);
+  };
+  Table table({"NODE", "FIELD", "BEFORE", "AFTER"});
+  for (const Value& change : body["changes"].items()) {
+    const std::string_view op = change.text("op");
+    table.row({{safe(change.text(field::node_id))},
+               {safe(change.text("path"))},
+               {op == "add" ? "" : shown(change["before"])},
+               {op == "remove" ? "" : shown(change[field::value])}});
+  }
+  const bool capped = body["capped"] == Value(true);
+  return table.text(paint, width) + (capped ? "more: only the first changes are shown\n" : "");
 }
 
 int replay_command(const ReplayOptions& options, Terminal& terminal) {
-  const auto state = get_job_view(options, options.id, "replay", {{field::at, options.at}});
+  const auto state = get_job_view(
+      options, options.id, "replay",
+      {{field::at, options.at}, {"diff_from", options.diff_from}, {"fields", options.fields}});
   if (!state) return terminal.fail_with(state.error());
   if (terminal.json()) {
     terminal.print_json(*state);
+  } else if (!options.diff_from.empty()) {
+    terminal.print(changes_text(*state, terminal.out(), terminal.width()));
+  } else if (!options.fields.empty()) {
+    terminal.print(shown_value(*state));
   } else {
     terminal.print(state_text(*state, terminal.out()));
   }
@@ -233,19 +266,19 @@ int verify_command(const VerifyOptions& options, Terminal& terminal) {
     return ok ? kDone : kUnverified;
   }
   const Paint& paint = terminal.out();
-  std::string text = (ok ? paint(Tint::good, "verified") : paint(Tint::bad, "NOT verified")) +
-                     "  job " + safe(options.id) + ", " +
-                     head_text(proof->text("head"), (*proof)["signature"].is_object()) + "\n";
+  std::string text = fmt::format(
+      "{}  job {}, {}\n", ok ? paint(Tint::good, "verified") : paint(Tint::bad, "NOT verified"),
+      safe(options.id), head_text(proof->text("head"), (*proof)["signature"].is_object()));
   if ((*proof)["proofs"].is_object()) {
     for (const auto& [name, result] : (*proof)["proofs"].members()) {
       const bool good = result["ok"] == Value(true);
-      text += "  " + (good ? paint(Tint::good, "ok  ") : paint(Tint::bad, "BAD ")) +
-              pad(safe(name), 18) + proof_text(result.text(field::detail)) + "\n";
+      text += fmt::format("  {}{}{}\n", good ? paint(Tint::good, "ok  ") : paint(Tint::bad, "BAD "),
+                          pad(safe(name), 18), proof_text(result.text(field::detail)));
     }
   }
   for (const Value& name : (*proof)["redacted"].items()) {
-    text += "  redacted  event " + std::to_string(name["seq"].as_int()) + ", " +
-            safe(name.text("field")) + "\n";
+    text +=
+        fmt::format("  redacted  event {}, {}\n", name["seq"].as_int(), safe(name.text("field")));
   }
   terminal.print(text);
   return ok ? kDone : kUnverified;

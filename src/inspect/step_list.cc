@@ -68,6 +68,9 @@ const IndexedStep* StepIndex::find(const StepId& step) const {
 }
 
 void StepIndex::add(const Event& event) {
+  const std::size_t marked = timeline_.size();
+  timeline_.add(event);
+  bytes_ += (timeline_.size() - marked) * Timeline::kEntryBytes;
   if (event.type == EventType::job_running) attempts_.push_back(event.seq);
   if (event.type == EventType::fork_imported) imports_.push_back(event.seq);
   if (const auto recorded = recorded_step_of(event)) add_seq(recorded->text.view(), event.seq);
@@ -125,8 +128,8 @@ std::optional<std::uint32_t> parent_of(const State& state, const Step& step) {
   if (step.role != Role::node) return step.of;
   if (step.is_loop_call()) {
     const StepId turn = state.part_step_id(state.steps[step.node], step.turn, kNoTurn);
-    const auto found = state.by_id.find(turn);
-    return found == state.by_id.end() ? std::optional(step.node) : found->second;
+    const std::uint32_t found = state.index_of(turn);
+    return found == kNoStep ? step.node : found;
   }
   return step.is_part() ? std::optional(step.node) : std::nullopt;
 }
@@ -157,7 +160,7 @@ class StepRows {
       AE_ASSIGN(const Step* const after, find_step(s_, query.after));
       from = std::ranges::find(steps, after);
       if (from == steps.end()) {
-        return fail(Code::not_found, "step " + query.after + " is not a child of this parent");
+        return fail(Code::not_found, "step {} is not a child of this parent", query.after);
       }
       ++from;
     }
@@ -267,10 +270,8 @@ Result<Value> list_steps(const State& state, const StepIndex& index, const StepQ
 }
 
 Result<const Step*> find_step(const State& state, std::string_view id) {
-  const auto found = state.by_id.find(StepId{std::string(id)});
-  if (found != state.by_id.end()) return &state.steps[found->second];
-  return fail(Code::not_found,
-              "the current plan of the job has no step \"" + std::string(id.substr(0, 64)) + "\"");
+  if (const Step* found = state.find_step(StepId(id))) return found;
+  return fail(Code::not_found, "the current plan of the job has no step \"{}\"", id.substr(0, 64));
 }
 
 namespace {

@@ -1,8 +1,13 @@
 // Event: looks up event kinds, checks payloads against the table, builds envelopes.
 #include "log/event.h"
 
-#include <array>
+#include <fmt/core.h>
 
+#include <algorithm>
+#include <array>
+#include <utility>
+
+#include "base/hash.h"
 #include "log/field_names.h"
 #include "log/redacted.h"
 
@@ -99,9 +104,7 @@ std::string_view expected_json(FieldKind kind) {
 
 std::unexpected<Error> field_error(std::string_view of, std::string_view field,
                                    std::string_view what) {
-  std::string message(of);
-  message.append(".").append(field).append(" ").append(what);
-  return fail(Code::log_corrupt, std::move(message));
+  return fail(Code::log_corrupt, "{}.{} {}", of, field, what);
 }
 
 }  // namespace
@@ -151,22 +154,26 @@ std::string_view node_of(const Event& event) noexcept {
       event.body);
 }
 
+const Salt* salt_of(const Event& event, std::string_view field) noexcept {
+  const auto salt =
+      std::ranges::find_if(event.salts, [field](const Salt& s) { return s.field == field; });
+  return salt != event.salts.end() ? &*salt : nullptr;
+}
+
 std::string_view event_name(const Event& event) noexcept {
   return event.unknown_name.empty() ? event_name(event.type) : event.unknown_name;
 }
 
 // Members and fields have the same order, so one pass finds missing fields and unknown members.
 Status check_fields(const FieldCheck& check, const Value& json) {
-  if (!json.is_object())
-    return fail(Code::log_corrupt, std::string(check.of) + " is not an object");
+  if (!json.is_object()) return fail(Code::log_corrupt, "{} is not an object", check.of);
   const auto members = json.members();
   auto member = members.begin();
   for (const Field& field : check.fields) {
     const bool present = member != members.end() && member->first == field.name;
     const bool absent = !present || (member->second.is_null() && !accepts_null(field));
     if (!absent && !has_kind(field.kind, member->second)) {
-      return field_error(check.of, field.name,
-                         std::string("is not ").append(expected_json(field.kind)));
+      return field_error(check.of, field.name, fmt::format("is not {}", expected_json(field.kind)));
     }
     if (absent && field.required && !check.partial) {
       return field_error(check.of, field.name, "is missing");
@@ -174,7 +181,7 @@ Status check_fields(const FieldCheck& check, const Value& json) {
     if (present) ++member;
   }
   if (member != members.end()) {
-    return field_error(check.of, member->first, std::string("is not a field of ").append(check.of));
+    return field_error(check.of, member->first, fmt::format("is not a field of {}", check.of));
   }
   return {};
 }
@@ -182,6 +189,20 @@ Status check_fields(const FieldCheck& check, const Value& json) {
 Status check_payload(const EventKind& kind, const Value& payload) {
   return check_fields({.of = kind.name, .fields = kind.fields}, payload);
 }
+
+namespace {
+
+Value salts_json(const Event& event) {
+  std::vector<Member> salts;
+  salts.reserve(event.salts.size());
+  for (const Salt& salt : event.salts) {
+    const auto* const bytes = reinterpret_cast<const char*>(salt.bytes.data());
+    salts.emplace_back(salt.field, to_hex({bytes, salt.bytes.size()}));
+  }
+  return Value::object(std::move(salts));
+}
+
+}  // namespace
 
 Value envelope(const JobId& job, const Event& event) {
   std::vector<Member> members;
@@ -193,7 +214,7 @@ Value envelope(const JobId& job, const Event& event) {
   members.emplace_back("job_id", job.text);
   members.emplace_back(field::payload, payload_json(event.body));
   members.emplace_back("prev_hash", to_hex(event.prev_hash));
-  if (event.salts.size() != 0) members.emplace_back("salts", event.salts);
+  if (!event.salts.empty()) members.emplace_back("salts", salts_json(event));
   members.emplace_back("schema", static_cast<int>(event.schema));
   members.emplace_back("seq", event.seq);
   members.emplace_back("type", event_name(event));

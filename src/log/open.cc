@@ -2,6 +2,8 @@
 //
 // Only the exact encoding that `seal` writes is accepted, and the chain is
 // recomputed from what was read.
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <array>
 #include <forward_list>
@@ -14,6 +16,7 @@
 #include "log/events.h"
 #include "log/field_codec.h"
 #include "log/field_names.h"
+#include "log/fields_by_number.h"
 #include "log/redacted.h"
 #include "log/seal.h"
 #include "log/sealed_form.h"
@@ -64,8 +67,8 @@ Result<std::optional<AttemptId>> read_attempt(ByteReader& in) {
 Result<Header> read_header(ByteReader& in) {
   const std::uint8_t version = in.byte();
   if (in.ok() && version > kSealedVersion) {
-    return fail(Code::needs_version, "a batch of format version " + std::to_string(version) +
-                                         "; use a newer Aetheris to read it");
+    return fail(Code::needs_version,
+                "a batch of format version {}; use a newer Aetheris to read it", version);
   }
   if (version != kSealedVersion) return corrupt("no batch of sealed events");
   Header header;
@@ -93,7 +96,7 @@ struct ValueSpan {
 // What is known of a stored field besides its value. Borrows from the body and from
 // the blobs that were read.
 struct PayloadMember {
-  bool present = false, null = false;
+  bool null = false;
   bool by_message = false;
   std::uint8_t form = 0;  // of an external key
   std::string_view text;  // canonical, of json
@@ -121,7 +124,6 @@ class BodyReader {
     size_ = body.size();
     in_ = ByteReader(body);
     value_spans_.clear();
-    salts_.clear();
     read_blobs_.clear();
     if (is_narrative(event.type)) {
       AE_TRY(read_named(kind, event, hasher));
@@ -136,7 +138,8 @@ class BodyReader {
 #include "log/define_events.h"
       }
     }
-    if (!salts_.empty()) event.salts = Value::object(std::exchange(salts_, {}));
+    // In the order of the names, as `seal` has them.
+    if (event.salts.size() > 1) std::ranges::sort(event.salts, key_less, &Salt::field);
     if (!is_utf8(hasher.payload())) return corrupt("a text is not UTF-8");
     return {};
   }
@@ -152,32 +155,46 @@ class BodyReader {
   // By ascending number: form and number, then the content.
   template <class E>
   Status read_numbered(const EventKind& kind, E& typed, Event& event, EventHasher& hasher) {
-    hasher.begin(event);
-    parts_ = {};
+    hasher.begin(event, kind.name);
+    present_ = 0;
+    NextField next = read_head();
     int previous = 0;
-    while (in_.left() > 0) {
-      const std::size_t begin = at();
-      const std::uint8_t head = in_.byte();
-      const std::uint8_t number = head & kFieldNumberMax;
-      const auto form = static_cast<std::uint8_t>(head >> kFormShift);
-      if (number <= previous) return corrupt("fields out of order");
-      previous = number;
-      bool known = false;
-      Status status;
-      visit_fields(typed, [&](auto field, auto& member) {
-        if (field.number() != number) return;
-        known = true;
-        status = read_one<E>(field, form, content_slot(member), begin);
-      });
-      if (!known) return corrupt("an unknown field, number " + std::to_string(number));
-      AE_TRY(std::move(status));
-    }
+    Status status;
+    visit_fields_by_number(typed, [&](auto field, auto& member) {
+      if (next.number != field.number() || !status) return;
+      present_ |= 1U << field.number();
+      PayloadMember& part = parts_[field.number()] = {};
+      status = read_one<E>(field, next, content_slot(member), part, event);
+      previous = next.number;
+      next = read_head();
+    });
+    AE_TRY(std::move(status));
+    if (next.number != kNoField && next.number <= previous) return corrupt("fields out of order");
+    if (next.number != kNoField)
+      return corrupt(fmt::format("an unknown field, number {}", next.number));
     if (!in_.ok()) return corrupt("its bytes end too early");
     if constexpr (std::is_same_v<E, ToolInvocationStarted>)
       AE_TRY(derive_external_key(typed, event));
     AE_TRY(check_numbered(kind, typed));
-    return write_payload(typed, hasher.text());
+    write_payload(typed, hasher.text());
+    return {};
   }
+
+  // The first byte of a field, and where it is.
+  struct NextField {
+    int number = kNoField;
+    std::uint8_t form = 0;
+    std::size_t begin = 0;
+  };
+  static constexpr int kNoField = -1;
+  NextField read_head() {
+    if (in_.left() == 0) return {};
+    const std::size_t begin = at();
+    const std::uint8_t head = in_.byte();
+    return {head & kFieldNumberMax, static_cast<std::uint8_t>(head >> kFormShift), begin};
+  }
+
+  bool is_stored(auto field) const { return (present_ >> field.number() & 1U) != 0; }
 
   template <class T>
   static T& content_slot(std::optional<T>& member) {
@@ -189,10 +206,10 @@ class BodyReader {
   }
 
   template <class E, class Field, class T>
-  Status read_one(Field field, std::uint8_t form, T& member, std::size_t begin) {
+  Status read_one(Field field, const NextField& head, T& member, PayloadMember& part,
+                  Event& event) {
     constexpr FieldKind kKind = Field::kind();
-    PayloadMember& part = parts_[field.number()];
-    part.present = true;
+    const std::uint8_t form = head.form;
     part.by_message = form == kByMessage && may_be_by_message(E::kType, field.name());
     const bool is_retained = form == kRetained && may_retain_value(E::kType, field.name());
     if (form > form_max(kKind) && !part.by_message && !is_retained) {
@@ -220,14 +237,16 @@ class BodyReader {
       if (!why.empty()) return field_error(field.name(), why);
     }
     if (part.salt.empty()) return {};
-    const std::string name =
-        std::string(field.name()).append(kKind == FieldKind::error ? ".message" : "");
-    salts_.emplace_back(name, to_hex(part.salt));
+    if constexpr (kKind == FieldKind::error) {
+      add_salt(std::string(field.name()) + ".message", part, event);
+    } else {
+      add_salt(field.name(), part, event);
+    }
     if (!collects_spans_) return {};
     std::string redacted_bytes;
     put_byte(static_cast<std::uint8_t>(kRedacted << kFormShift | field.number()), redacted_bytes);
     if constexpr (kKind == FieldKind::error) put_text(member.code, redacted_bytes);
-    add_value_span(name, part, begin, std::move(redacted_bytes));
+    add_value_span(event.salts.back().field, part, head.begin, std::move(redacted_bytes));
     return {};
   }
 
@@ -241,15 +260,17 @@ class BodyReader {
   Status derive_external_key(ToolInvocationStarted& typed, const Event& event) {
     const PayloadMember* part = nullptr;
     visit_fields(typed, [&](auto field, const auto&) {
-      if constexpr (field.kind() == FieldKind::external_key) part = &parts_[field.number()];
+      if constexpr (field.kind() == FieldKind::external_key) {
+        if (is_stored(field)) part = &parts_[field.number()];
+      }
     });
-    if (!part->present) return {};
+    if (part == nullptr) return {};
     const std::string_view step = typed.step_id.text, idempotency_key = typed.idempotency_key.text;
     if (step.empty()) return corrupt("step_id is missing");
     if (idempotency_key.empty()) return corrupt("idempotency_key is missing");
     if (part->form != kKeyAsText) {
-      typed.external_key.text =
-          derived_external_key(part->form, job_, step, idempotency_key, event.attempt_id);
+      typed.external_key = derived_external_key(part->form, job_, typed.step_id,
+                                                typed.idempotency_key, event.attempt_id);
     }
     const std::uint8_t form = external_key_form(event.schema, typed.external_key.text, job_, step,
                                                 idempotency_key, event.attempt_id);
@@ -267,21 +288,22 @@ class BodyReader {
     visit_fields(typed, [&](auto field, const auto& member) {
       if (!status) return;
       const PayloadMember& part = parts_[field.number()];
-      const bool null = part.null && !field.accepts_null();
-      if (field.required() && (!part.present || null)) {
-        status = corrupt(std::string(kind.name) + "." + std::string(field.name()) + " is missing");
-      } else if (part.present && null) {
+      const bool stored = is_stored(field);
+      const bool null = stored && part.null && !field.accepts_null();
+      if (field.required() && (!stored || null)) {
+        status = corrupt(fmt::format("{}.{} is missing", kind.name, field.name()));
+      } else if (null) {
         status = field_error(field.name(), " is null");
       } else if constexpr (field.kind() == FieldKind::error) {
-        const bool text = !part.present || content_of(member).message.value.is_string() ||
+        const bool text = !stored || content_of(member).message.value.is_string() ||
                           is_redacted(content_of(member).message.value);
         if (!text) {
-          status = corrupt(std::string(kind.name) + "." + std::string(field.name()) +
-                           " is not {code, message}, both texts");
+          status = corrupt(
+              fmt::format("{}.{} is not {{code, message}}, both texts", kind.name, field.name()));
         }
       }
       if constexpr (std::is_same_v<E, ToolInvocationStarted>) {
-        if (status && part.by_message && !calls_model(typed)) {
+        if (status && stored && part.by_message && !calls_model(typed)) {
           status = field_error(field.name(), " is stored by message, and asks no model");
         }
       }
@@ -290,15 +312,13 @@ class BodyReader {
   }
 
   template <class E>
-  Status write_payload(const E& typed, ByteBuffer& out) const {
+  void write_payload(const E& typed, ByteBuffer& out) const {
     char before = '{';
     visit_fields(typed, [&](auto field, const auto& member) {
+      if (!is_stored(field)) return;
       const PayloadMember& part = parts_[field.number()];
-      if (!part.present) return;
-      out += std::exchange(before, ',');
-      out += '"';
-      out += field.name();
-      out += std::string_view("\":");
+      write_name(before, field.name(), out);
+      before = ',';
       constexpr FieldKind kKind = field.kind();
       if constexpr (kKind == FieldKind::error) {
         out += std::string_view(R"({"code":)");
@@ -315,7 +335,6 @@ class BodyReader {
       }
     });
     out += std::string_view(before == '{' ? "{}" : "}");
-    return {};
   }
 
   // ---- fields by name: narrative events, which programs preserve even if they do not know them
@@ -328,7 +347,7 @@ class BodyReader {
     if (!in_.ok() || !own_name || !is_utf8(type_name)) return corrupt("its type has another name");
     UnknownEvent unknown{event.type, std::string(type_name), {}};
     if (kind == nullptr) event.unknown_name = type_name;
-    hasher.begin(event);
+    hasher.begin(event, type_name);
     std::vector<Member> payload;
     std::vector<NamedMember> parts;
     while (in_.left() > 0) {
@@ -351,7 +370,7 @@ class BodyReader {
       }
       payload.emplace_back(key, part.json);
       if (part.salt.empty()) continue;
-      salts_.emplace_back(key, to_hex(part.salt));
+      add_salt(key, part, event);
       if (!collects_spans_) continue;
       std::string redacted_bytes;
       put_text(key, redacted_bytes);
@@ -413,6 +432,10 @@ class BodyReader {
   }
 
   // ---- contents
+
+  static void add_salt(std::string_view name, const PayloadMember& part, Event& event) {
+    std::ranges::copy(part.salt, event.salts.emplace_back(name).bytes.begin());
+  }
 
   Status read_value(std::uint8_t form, std::string_view name, PayloadMember& part, Value& json) {
     if (form == kRedacted) {
@@ -483,7 +506,8 @@ class BodyReader {
     if (!in_.ok()) return corrupt("its bytes end too early");
     AE_ASSIGN(std::string blob, blobs_(hash));
     if (blob.size() != size || sha256(blob) != hash) {
-      return corrupt("the value kept apart as " + to_hex(hash) + " is not what was stored");
+      return corrupt(
+          fmt::format("the value kept apart as {} is not what was stored", to_hex(hash)));
     }
     return Content{read_blobs_.emplace_front(std::move(blob)), lookup_ ? lookup_(hash) : nullptr};
   }
@@ -493,7 +517,7 @@ class BodyReader {
     constexpr JsonLimits kStoredJson{
         .bytes_max = ~std::size_t{0}, .depth_max = kJsonDepthMax, .big_integers = true};
     auto value = parse_canonical(content.text, kStoredJson);
-    if (!value) return corrupt("a value is " + value.error().message);
+    if (!value) return corrupt(fmt::format("a value is {}", value.error().message));
     return value;
   }
 
@@ -513,8 +537,8 @@ class BodyReader {
   const bool collects_spans_;
   std::size_t size_ = 0;
   ByteReader in_{{}};
-  std::array<PayloadMember, kFieldNumberMax + 1> parts_{};  // by number
-  std::vector<Member> salts_;
+  std::uint32_t present_ = 0;  // bit n: field n is stored, and its part is set
+  std::array<PayloadMember, kFieldNumberMax + 1> parts_;  // by number
   std::vector<ValueSpan> value_spans_;
   std::forward_list<std::string> read_blobs_;  // the blobs that were read
   std::string scratch_;
@@ -534,8 +558,8 @@ Status read_event(ByteReader& in, BodyReader& reader, EventHasher& hasher, Event
   const EventKind* const kind = event_kind(event.type);
   if (number < kNarrativeFrom && (kind == nullptr || event.schema > kind->schema)) {
     return fail(Code::needs_version,
-                "type " + std::to_string(number) + ", schema " + std::to_string(event.schema) +
-                    ", is newer than this Aetheris; use the one that wrote it");
+                "type {}, schema {}, is newer than this Aetheris; use the one that wrote it",
+                number, event.schema);
   }
   AE_TRY(reader.read(kind, body, event, hasher));
   event.hash = hasher.finish();
@@ -566,15 +590,14 @@ Result<OpenedBatch> read_batch(const JobId& job, std::string_view bytes, const H
     auto status = read_event(in, reader, hasher, event, rewrite);
     if (!status) {
       return std::unexpected(
-          std::move(status).error().with_context("event " + std::to_string(event.seq)));
+          std::move(status).error().with_context(fmt::format("event {}", event.seq)));
     }
     opened.head = event.hash;
   }
   const bool ends = in.left() == kHashSize;
   if (!ends || hash_of(in.bytes(kHashSize)) != opened.head) {
-    return corrupt("events " + std::to_string(opened.first_seq) + " to " +
-                   std::to_string(opened.last_seq) +
-                   ": the hash chain does not end as it was sealed");
+    return corrupt(fmt::format("events {} to {}: the hash chain does not end as it was sealed",
+                               opened.first_seq, opened.last_seq));
   }
   return opened;
 }

@@ -1,5 +1,7 @@
 #include "log/redacted.h"
 
+#include <fmt/core.h>
+
 #include <utility>
 
 #include "base/hash.h"
@@ -16,7 +18,7 @@ void visit_erased(const Event& event, Visit&& visit) {
         if (member.erased) visit(field.name(), std::string(field.name()));
       } else if constexpr (field.kind() == FieldKind::error) {
         const bool erased = is_present(field, member) && content_of(member).message.erased;
-        if (erased) visit(field.name(), std::string(field.name()) + ".message");
+        if (erased) visit(field.name(), fmt::format("{}.message", field.name()));
       }
     });
   };
@@ -24,7 +26,7 @@ void visit_erased(const Event& event, Visit&& visit) {
   const auto visit_unknown = [&](const UnknownEvent& body, const EventKind& kind) {
     for (const Field& field : kind.fields) {
       const bool erased = field.kind == FieldKind::value && is_redacted(body.payload[field.name]) &&
-                          event.salts.find(field.name) == nullptr;
+                          salt_of(event, field.name) == nullptr;
       if (erased) visit(field.name, std::string(field.name));
     }
   };

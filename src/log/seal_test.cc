@@ -1,6 +1,8 @@
 // Tests of seal and open: sealed batches read back unchanged, chained, with large values as blobs.
 #include "log/seal.h"
 
+#include <fmt/core.h>
+
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -28,7 +30,7 @@ AE_TEST("log/seal/an external key derived from its event takes no space") {
     ASSERT_TRUE(opened) << opened.error().message;
     EXPECT_EQ(opened->events[0].schema, 2);
     EXPECT_EQ(as<ToolInvocationStarted>(opened->events[0])->external_key.text,
-              "aetheris:job-1:" + kStep + ":" + last);
+              fmt::format("aetheris:job-1:{}:{}", kStep, last));
     sizes[last] = log.batches[0].size();
   }
   EXPECT_EQ(sizes["0"], sizes["att"]);
@@ -157,9 +159,10 @@ AE_TEST("log/seal/absent members are omitted, a null value is kept") {
       {event_of(EventType::job_cancelled, json(R"({"by":null,"reason":"tired","in_doubt":null})")),
        event_of(EventType::job_completed, json(R"({"result":null})"))});
   EXPECT_EQ(payload(sealed.events[0]), R"({"reason":"tired"})");
-  EXPECT_TRUE(sealed.events[0].salts.is_null());
+  EXPECT_TRUE(sealed.events[0].salts.empty());
   EXPECT_EQ(payload(sealed.events[1]), R"({"result":null})");
-  EXPECT_EQ(sealed.events[1].salts.text("result").size(), 32u);
+  EXPECT_NE(salt_of(sealed.events[1], "result"), nullptr);
+  EXPECT_EQ(salt_of(sealed.events[1], "error"), nullptr);
   EXPECT_EQ(log_text(log.open_first()->events), log_text(sealed.events));
 }
 

@@ -4,7 +4,11 @@
 // plan_loop.cc and plan_references.cc.
 #include "plan/plan.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
+#include <array>
+#include <charconv>
 #include <utility>
 
 #include "base/hash.h"
@@ -60,13 +64,12 @@ Status read_output(const Value& graph, Plan& plan) {
   if (!plan.output || plan.output->is_constant()) return {};
   for (const std::string& root : plan.output->roots().roots) {
     if (root != field::input && root != "job" && root != "steps") {
-      return fail(Code::plan_invalid,
-                  "`output` reads `." + root + "`, which is not available here");
+      return fail(Code::plan_invalid, "`output` reads `.{}`, which is not available here", root);
     }
   }
   for (const std::string& step : plan.output->roots().steps) {
     if (!plan.by_id.contains(step)) {
-      return fail(Code::plan_invalid, "`output` reads `.steps." + step + "`: no such node");
+      return fail(Code::plan_invalid, "`output` reads `.steps.{}`: no such node", step);
     }
   }
   return {};
@@ -122,11 +125,14 @@ bool Plan::all_models_priced() const {
 }
 
 std::string Plan::path(std::uint32_t plan_number, std::uint32_t node) {
-  return std::to_string(plan_number) + "/" + std::to_string(node);
+  std::array<char, 24> text;
+  char* const slash = std::to_chars(text.data(), text.end(), plan_number).ptr;
+  *slash = '/';
+  return {text.data(), std::to_chars(slash + 1, text.end(), node).ptr};
 }
 
 std::string Plan::path(std::uint32_t plan_number, std::uint32_t node, std::uint32_t item) {
-  return path(plan_number, node) + "/" + std::to_string(item);
+  return fmt::format("{}/{}/{}", plan_number, node, item);
 }
 
 Hash plan_hash(const Value& task_graph) { return sha256(canonical(task_graph)); }

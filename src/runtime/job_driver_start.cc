@@ -1,4 +1,6 @@
 // JobDriver: how it takes a job: reads its log, ends what an earlier process left, begins an attempt.
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <memory>
 #include <utility>
@@ -73,9 +75,9 @@ void JobDriver::defer_to_other_version(std::shared_ptr<store::LoadedJob> loaded)
           return self->take_over(*loaded);
         }
         self->release_claim(
-            {Code::execution_version_mismatch, "it belongs to the execution version " +
-                                                   self->state_.execution_version +
-                                                   ", which another process offers"});
+            {Code::execution_version_mismatch,
+             fmt::format("it belongs to the execution version {}, which another process offers",
+                         self->state_.execution_version)});
       });
 }
 
@@ -90,14 +92,10 @@ void JobDriver::take_over(const store::LoadedJob& loaded) {
   const bool recovers = takes_over && engine::is_recovery(state_);
   engine::RecoveryCounts found{.pending = state_.open_tries};
   if (takes_over) begin_attempt();
-  const std::size_t before = drafts_.events.size();
-  if (auto imported = import_effect_records(loaded); !imported)
-    return release_claim(imported.error());
+  const auto imported = import_effect_records(loaded);
+  if (!imported) return release_claim(imported.error());
   if (recovers) {
-    for (std::size_t i = before; i < drafts_.events.size(); ++i) {
-      const auto* event = std::get_if<ToolInvocationFinished>(&drafts_.events[i].event);
-      found.caught_up += event != nullptr && event->caught_up.value_or(false) ? 1 : 0;
-    }
+    found.caught_up = *imported;
     add(engine::recovery_completed_event(state_, lease_.fence.attempt, found));
   }
   repair_ledger(loaded);
@@ -129,10 +127,11 @@ void JobDriver::perform_declared() {
   for (std::uint32_t index : state_.calling) {
     const engine::Step& step = state_.steps[index];
     const bool has_outcome =
-        std::ranges::any_of(pending_outcomes_, [&](const ObservedOutcome& observed) {
-          return observed.sent.step == step.id && observed.sent.try_no == step.call->try_no;
+        std::ranges::any_of(outcomes_.pending(), [&](const ObservedOutcome& observed) {
+          const engine::SentTry& sent = observed.call->sent;
+          return sent.step == step.id && sent.try_no == step.call->try_no;
         });
-    if (step.call->attempt == lease_.fence.attempt && !in_flight_.contains(step.id) &&
+    if (step.call->attempt == lease_.fence.attempt && in_flight_.find(step.id) == nullptr &&
         !has_outcome) {
       to_perform_.push_back(step.id);
     }
@@ -162,8 +161,9 @@ Status JobDriver::resolve_tools() {
     return {};
   }
   if (*version_ != state_.execution_version) {
-    host_.warn(job_, "the job was created under the execution version " + state_.execution_version +
-                         ", this process has " + *version_);
+    host_.warn(
+        job_, fmt::format("the job was created under the execution version {}, this process has {}",
+                          state_.execution_version, *version_));
   }
   for (const engine::ToolPolicy& tool : state_.plan->tools) {
     if (!tool.makes_call()) {  // the engine supplies the value
@@ -172,16 +172,17 @@ Status JobDriver::resolve_tools() {
     }
     ToolRegistry::Entry* entry = world_.tool_registry.find(tool.name, tool.version);
     if (!entry) {
-      return fail(Code::needs_version,
-                  "the tool \"" + tool.name + "\" is not in the agents file of this process");
+      return fail(Code::needs_version, "the tool \"{}\" is not in the agents file of this process",
+                  tool.name);
     }
     if (entry->version != tool.version) {
-      host_.warn(job_, "the tool \"" + tool.name + "\" has changed since the job was created (" +
-                           tool.version + " is now " + entry->version + ")");
+      host_.warn(job_,
+                 fmt::format("the tool \"{}\" has changed since the job was created ({} is now {})",
+                             tool.name, tool.version, entry->version));
     }
     if (!tool.verified_by.empty() && !entry->verifier) {
-      return fail(Code::needs_version, "the tool \"" + tool.name +
-                                           "\" has no `verify` in the agents file of this process");
+      return fail(Code::needs_version,
+                  "the tool \"{}\" has no `verify` in the agents file of this process", tool.name);
     }
     tool_versions_.push_back(entry->version);
   }
@@ -195,7 +196,8 @@ Status JobDriver::end_leftover_calls(const store::LoadedJob& loaded) {
     if (!record) return std::unexpected(record.error());
     const Value& note = (*record)[field::note];
     const bool is_in_flight = std::ranges::any_of(
-        in_flight_, [&](const auto& call) { return call.second.invocation == row.invocation; });
+        in_flight_.list(),
+        [&](const InFlightCalls::Call& call) { return call.invocation == row.invocation; });
     if (note.is_null() || is_in_flight) continue;
     // The call may have been made by a version of the tool that a reload has replaced.
     const auto versions = world_.tool_registry.all(record->text("tool"));
@@ -207,12 +209,17 @@ Status JobDriver::end_leftover_calls(const store::LoadedJob& loaded) {
 }
 
 // Imports side records that an earlier attempt made durable but could not write into the log (SPEC
-// §5: W3, W4).
-Status JobDriver::import_effect_records(const store::LoadedJob& loaded) {
+// §5: W3, W4). Returns how many calls they complete.
+Result<std::uint64_t> JobDriver::import_effect_records(const store::LoadedJob& loaded) {
   AE_ASSIGN(std::vector<EventBody> events,
             engine::import_stored_effects(state_, stored_effects(loaded.effects)));
-  for (EventBody& draft : events) add(std::move(draft));
-  return {};
+  std::uint64_t caught_up = 0;
+  for (EventBody& draft : events) {
+    const auto* finished = std::get_if<ToolInvocationFinished>(&draft);
+    caught_up += finished != nullptr && finished->caught_up.value_or(false) ? 1 : 0;
+    add(std::move(draft));
+  }
+  return caught_up;
 }
 
 void JobDriver::repair_ledger(const store::LoadedJob& loaded) {

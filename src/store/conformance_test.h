@@ -7,6 +7,8 @@
 // each driver are a separate program.
 #pragma once
 
+#include <fmt/core.h>
+
 #include <string>
 
 #include "store/conformance_call_failures_test.h"
@@ -26,6 +28,7 @@
 #include "store/conformance_random_test.h"
 #include "store/conformance_redact_test.h"
 #include "store/conformance_side_rows_test.h"
+#include "store/conformance_summary_test.h"
 #include "store/conformance_timer_test.h"
 #include "store/conformance_window_test.h"
 
@@ -34,7 +37,8 @@ namespace ae::store::conformance {
 inline bool register_conformance(const std::string& suite, Factory factory) {
   const auto add = [&](const std::string& sentence, std::function<void()> body,
                        testing::TestSpeed speed = testing::TestSpeed::quick) {
-    testing::register_test(suite + "/" + sentence, __FILE__, __LINE__, speed, std::move(body));
+    testing::register_test(fmt::format("{}/{}", suite, sentence), __FILE__, __LINE__, speed,
+                           std::move(body));
   };
   const auto add_all = [&](const std::vector<Case>& cases) {
     for (const Case& c : cases) {
@@ -64,6 +68,7 @@ inline bool register_conformance(const std::string& suite, Factory factory) {
   add_all(queue_cases());
   add_all(timer_cases());
   add_all(query_cases());
+  add_all(summary_cases());
   add_all(prune_cases());
   add_all(ended_cases());
   add_all(window_cases());

@@ -1,5 +1,7 @@
 #include "store/rebuild_row.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 
 #include "log/field_names.h"
@@ -152,8 +154,7 @@ SqlStatement rewrite_of(const ExpectedRow& row, const RowComparison& found,
       values.append(values.empty() ? "" : ", ").append(text.add(each.expected));
     }
   }
-  text.append("INSERT INTO ").append(row.table).append("(").append(names);
-  text.append(") VALUES(").append(values).append(")");
+  text.append(fmt::format("INSERT INTO {}({}) VALUES({})", row.table, names, values));
   return text.take();
 }
 
@@ -170,6 +171,9 @@ ExpectedRow summary_row(std::int64_t job, const Projection& expected) {
   return {.table = "summaries",
           .key = {integer_column("job", job)},
           .columns = {text_column(field::error, expected.summary.error),
+                      text_column(field::kind, expected.summary.kind),
+                      integer_column("cost_micros", expected.summary.cost_micros),
+                      time_column("changed_at", expected.summary.changed_at),
                       bytes_column("body", expected.summary.body)}};
 }
 
@@ -185,7 +189,7 @@ void add_checkpoint_differences(std::vector<Difference> found, const Checkpoint&
     if (difference.column.empty() && !writes) continue;  // it is optional
     if (difference.column == "body") {
       difference.stored = "another state";
-      difference.derived = "the state at event " + std::to_string(expected.seq);
+      difference.derived = fmt::format("the state at event {}", expected.seq);
     }
     differences.push_back(std::move(difference));
   }
@@ -193,9 +197,9 @@ void add_checkpoint_differences(std::vector<Difference> found, const Checkpoint&
 
 Error idempotency_key_taken(const Projection& expected, bool one_job) {
   return {Code::idempotency_conflict,
-          "another job of agent " + expected.agent + " has its idempotency key " +
-              expected.idempotency_key +
-              (one_job ? ": rebuild the whole store, without --job" : "")};
+          fmt::format("another job of agent {} has its idempotency key {}{}", expected.agent,
+                      expected.idempotency_key,
+                      one_job ? ": rebuild the whole store, without --job" : "")};
 }
 
 }  // namespace ae::store

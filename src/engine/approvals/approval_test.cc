@@ -1,5 +1,7 @@
 // Approval of a call: nothing is declared before exactly this call is
 // approved; and races for a wait.
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <numeric>
 
@@ -124,7 +126,7 @@ AE_TEST("approval/an approval that expires before its call is declared is reques
   EXPECT_EQ(job.status(), "waiting");
   EXPECT_TRUE(job.sent.empty());
   EXPECT_NE(job.open_request_id("a"), first);
-  EXPECT_TRUE(job.state.waits.contains("approval/" + job.step("a").id.text + "#2"));
+  EXPECT_TRUE(job.state.waits.contains(fmt::format("approval/{}#2", job.step("a").id.text)));
   EXPECT_EQ(job.answer_approval(first, "approve").reply["duplicate"], Value(true))
       << "an answer to the first request does not apply to the second";
   EXPECT_TRUE(job.sent.empty());
@@ -248,7 +250,7 @@ AE_TEST("approval/admit refuses a call that differs from the approved one") {
   const std::uint32_t step = job.index_of("a");
   const Value args = json("{'n':250}"), other = json("{'n':251}");
   const auto verdict = [&](const Value& sent, std::string_view version, Duration later) {
-    const std::string of = blinded_hash(kBlind, canonical(sent));
+    const Hash of = blinded_digest(kBlind, canonical(sent));
     return admit(job.state, {.step = step,
                              .tool = "buy",
                              .arguments_hash = of,

@@ -1,5 +1,7 @@
 // How a decision requests an approval for a call: nothing is declared before it is approved, and an
 // approval is valid for exactly the requested call (SPEC §10).
+#include <fmt/core.h>
+
 #include "engine/heart/decider.h"
 #include "engine/heart/policy.h"
 
@@ -19,25 +21,18 @@ bool is_approved(const State& state, const Step* step, const ToolPolicy& tool,
   if (!step || !step->approval || step->approval->state != ApprovalState::approved) return false;
   const Approval& approval = *step->approval;
   const bool same =
-      approval.tool == request.tool && approval.arguments_hash == request.arguments_hash &&
+      approval.tool == request.tool && approval.arguments_hash == to_hex(request.arguments_hash) &&
       approval.tool_version == request.tool_version && approval.schema_digest == tool.schema_digest;
   // The expiry limits the start of the call, not its later tries.
   const bool in_time = approval.used || !approval.expires_at || request.now < *approval.expires_at;
   return same && in_time;
 }
 
-const Step* Decider::existing_step(const Declaration& d) const {
-  const auto found = s_.by_id.find(d.step);
-  return found == s_.by_id.end() ? nullptr : &s_.steps[found->second];
-}
-
-bool Decider::is_call_approved(const Declaration& d, const Value& args,
-                               std::string_view hash) const {
+bool Decider::is_call_approved(const Declaration& d, const Value& args, const Hash& hash) const {
   if (d.of != nullptr) return true;  // probes and compensations belong to their call
-  const Step* step = existing_step(d);
   const ToolPolicy& tool = s_.plan->tools[d.tool];
-  return is_approved(s_, step, tool,
-                     {.step = step ? s_.by_id.at(d.step) : kNewItem,
+  return is_approved(s_, d.known, tool,
+                     {.step = d.known ? s_.index_of(*d.known) : kNewItem,
                       .tool = tool.name,
                       .arguments_hash = hash,
                       .arguments = &args,
@@ -48,19 +43,18 @@ bool Decider::is_call_approved(const Declaration& d, const Value& args,
 
 std::string Decider::path_of(const Declaration& d) const {
   if (!d.path.empty()) return d.path;
-  const Step* step = existing_step(d);
-  return step ? s_.path_of(*step) : s_.item_path(d.node, d.item);
+  return d.known ? s_.path_of(*d.known) : s_.item_path(d.node, d.item);
 }
 
 // True: a policy denies this call, and the denial is recorded. The consequence is
 // decided when it is applied.
-bool Decider::deny_if_forbidden(const Declaration& d, const Value& args, std::string_view hash) {
+bool Decider::deny_if_forbidden(const Declaration& d, const Value& args, const Hash& hash) {
   const ToolPolicy& tool = s_.plan->tools[d.tool];
   if (tool.is_model() || d.of != nullptr) return false;
-  const auto policy_decision = evaluate_policy(s_, existing_step(d), tool, args, &work_);
+  const auto policy_decision = evaluate_policy(s_, d.known, tool, args, &work_);
   if (!policy_decision || policy_decision->action != PolicyAction::deny) return false;
   emit(decision_event(CallDenied{.arguments = args,
-                                 .arguments_hash = std::string(hash),
+                                 .arguments_hash = to_hex(hash),
                                  .command_id = d.step,
                                  .schema_digest = tool.schema_digest,
                                  .tool = tool.name,
@@ -72,62 +66,63 @@ bool Decider::deny_if_forbidden(const Declaration& d, const Value& args, std::st
   return true;
 }
 
-void Decider::request_approval(const Declaration& d, const Value& args, std::string_view hash) {
-  const Step* step = existing_step(d);
-  const Approval* earlier = step ? step->approval.get() : nullptr;
+void Decider::request_approval(const Declaration& d, const Value& args, const Hash& hash) {
+  const Approval* earlier = d.known ? d.known->approval.get() : nullptr;
   const ToolPolicy& tool = s_.plan->tools[d.tool];
-  const auto policy_decision = evaluate_policy(s_, step, tool, args, &work_);
-  const std::string number = std::to_string(earlier ? earlier->request_count + 1 : 1);
+  const auto policy_decision = evaluate_policy(s_, d.known, tool, args, &work_);
+  const std::uint32_t number = earlier ? earlier->request_count + 1 : 1;
+  const std::string again = earlier ? fmt::format("#{}", number) : "";
   std::optional<Instant> expires;
   if (policy_decision && policy_decision->expires) {
     expires = cap_at_deadline(context_.now + *policy_decision->expires);
   }
   const std::optional<std::string> reason =
       policy_decision ? none_if_empty(policy_decision->reason) : std::nullopt;
-  emit(decision_event(ApprovalRequested{.arguments = args,
-                                        .arguments_hash = std::string(hash),
-                                        .command_id = d.step,
-                                        .expires_at = expires,
-                                        .schema_digest = tool.schema_digest,
-                                        .tool = tool.name,
-                                        .tool_version = offered_version(d.tool)},
-                      {.decision_id = decision_at(s_, path_of(d) + "#approval" + number),
-                       .node_id = d.node.id,
-                       .reason = reason,
-                       .step_id = d.step}));
-  emit(WaitOpened{
-      .correlation_key = "approval/" + d.step.text + (earlier ? "#" + number : std::string()),
-      .expires_at = expires,
-      .node_id = d.node.id,
-      .reason = reason,
-      .step_id = d.step,
-      .wait_type = std::string(to_text(WaitType::human))});
+  emit(decision_event(
+      ApprovalRequested{.arguments = args,
+                        .arguments_hash = to_hex(hash),
+                        .command_id = d.step,
+                        .expires_at = expires,
+                        .schema_digest = tool.schema_digest,
+                        .tool = tool.name,
+                        .tool_version = offered_version(d.tool)},
+      {.decision_id = decision_at(s_, fmt::format("{}#approval{}", path_of(d), number)),
+       .node_id = d.node.id,
+       .reason = reason,
+       .step_id = d.step}));
+  emit(WaitOpened{.correlation_key = fmt::format("approval/{}{}", d.step.text, again),
+                  .expires_at = expires,
+                  .node_id = d.node.id,
+                  .reason = reason,
+                  .step_id = d.step,
+                  .wait_type = std::string(to_text(WaitType::human))});
 }
 
 std::string Decider::denied_text(const std::string& tool, const std::string& reason) {
-  return "the call of \"" + tool + "\" is denied" +
-         (reason.empty() ? " by a policy" : ": " + reason);
+  const std::string why = reason.empty() ? " by a policy" : ": " + reason;
+  return fmt::format("the call of \"{}\" is denied{}", tool, why);
 }
 
 // A policy or an approver rejected the call, or the request expired: the node fails without a call.
 void Decider::finish_refused(const Step& step) {
   const Approval& approval = *step.approval;
-  const std::string call = "the call of \"" + approval.tool + "\"";
+  const std::string call = fmt::format("the call of \"{}\"", approval.tool);
   switch (approval.state) {
-    case ApprovalState::rejected:
+    case ApprovalState::rejected: {
+      const std::string by = approval.by.empty() ? "" : " by " + approval.by;
+      const std::string note = approval.note.empty() ? "" : ": " + approval.note;
       return fail_step(step, code_name(Code::rejected),
-                       call + " was rejected" + (approval.by.empty() ? "" : " by " + approval.by) +
-                           (approval.note.empty() ? "" : ": " + approval.note));
+                       fmt::format("{} was rejected{}{}", call, by, note));
+    }
     case ApprovalState::denied:
       return fail_step(step, code_name(Code::denied), denied_text(approval.tool, approval.note));
     case ApprovalState::withdrawn:
       return fail_step(step, code_name(Code::rejected),
-                       call + " was not made: " +
-                           (step.turn == kNoTurn ? "another item of its map" : "its loop") +
-                           " had failed");
+                       fmt::format("{} was not made: {} had failed", call,
+                                   step.turn == kNoTurn ? "another item of its map" : "its loop"));
     default:
       return fail_step(step, code_name(Code::wait_expired),
-                       "nobody approved " + call + " before the request expired");
+                       fmt::format("nobody approved {} before the request expired", call));
   }
 }
 

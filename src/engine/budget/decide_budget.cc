@@ -1,5 +1,7 @@
 // How a decision enforces the job's budget: a call is declared only if the budget covers it.
 // Otherwise the job parks until the budget is raised, once nothing else is running (plan/budget.h).
+#include <fmt/core.h>
+
 #include "engine/heart/decider.h"
 #include "engine/heart/features.h"
 #include "engine/heart/policy.h"
@@ -9,7 +11,7 @@ namespace ae::engine {
 
 // The reservation of a model call whose next try sends these arguments.
 Reservation Decider::reservation(const Declaration& d, const Value& args) const {
-  const Step* step = existing_step(d);
+  const Step* step = d.known;
   if (step && step->call && step->call->try_no > 0) return step->call->reserved;
   const std::uint64_t input = d.turn == kNoTurn
                                   ? estimate_input_tokens(args)
@@ -21,7 +23,7 @@ Reservation Decider::reservation(const Declaration& d, const Value& args) const 
 bool Decider::counts_against_budget(const Declaration& d) const {
   if (!s_.budget.is_tracked() || d.of != nullptr || !s_.plan->tools[d.tool].makes_call())
     return false;
-  const Step* step = existing_step(d);
+  const Step* step = d.known;
   if (!step) return true;
   const bool again =
       step->call && step->call->charge != Charge::none && !is_first_with_answers(*step->call);
@@ -57,7 +59,7 @@ bool Decider::fits_budget(Declaration& d, const Value& args) {
   if (!counts_against_budget(d)) return true;
   if (!always_allowed(s_, s_.plan->tools[d.tool])) {
     digest(d);
-    if (!is_call_approved(d, args, d.hash)) return true;
+    if (!is_call_approved(d, args, *d.hash)) return true;
   }
   if (!exceeded_limits_.empty()) return false;
   if (answered_) {  // the cost of an answer in this decision is known once it is applied
@@ -87,7 +89,7 @@ void Decider::park_for_budget() {
     exceeded.most = *s_.budget.limits.max_of(limit);
     exceeded.spent = static_cast<std::int64_t>(s_.budget.used(limit));
   }
-  const std::string name = "budget/" + std::to_string(s_.seq);
+  const std::string name = fmt::format("budget/{}", s_.seq);
   emit(decision_event(exceeded, {.decision_id = decision_at(s_, name)}));
   emit(JobParked{.reason = std::string(code_name(Code::budget_exceeded)),
                  .until = park_until::kBudget});

@@ -1,4 +1,6 @@
 // How a job ends (SPEC §7), and how it becomes idle while it waits.
+#include <fmt/core.h>
+
 #include "engine/heart/decider.h"
 #include "log/field_names.h"
 #include "log/park_until.h"
@@ -8,23 +10,6 @@ namespace {
 
 // In a job_waiting event. Each wait has its own wait_opened, so the log stays linear in the work.
 constexpr std::size_t kWaitsShownMax = 64;
-
-std::string_view wait_reason(const Wait& wait) {
-  if (wait.approval) return "approval_required";
-  if (wait.question) return to_text(OutcomeKind::input_required);
-  switch (wait.type) {
-    case WaitType::human:
-      return "human_answer_required";
-    case WaitType::timer:
-      return "timer_pending";
-    case WaitType::message:
-      return "message_awaited";
-    case WaitType::signal:
-    case WaitType::webhook:
-      return "signal_awaited";
-  }
-  return "";
-}
 
 // null: the list is empty.
 Value list_or_absent(std::vector<Value> list) {
@@ -47,7 +32,8 @@ void Decider::complete_job() {
   auto result = output_of(s_, &work_);
   if (result && canonical_exceeds(*result, kValueMax)) result = too_large("the output");
   if (!result) {
-    return end_with_error(code_name(result.error().code), "output: " + result.error().message);
+    return end_with_error(code_name(result.error().code),
+                          fmt::format("output: {}", result.error().message));
   }
   emit(JobCompleted{.in_doubt = list_or_absent(s_.unknown_call_keys()),
                     .result = std::move(*result),
@@ -213,7 +199,7 @@ void Decider::become_idle() {
   // has to check their outcome.
   if (!exceeded_limits_.empty() && (!backoff || *backoff <= context_.now)) return park_for_budget();
   if (release_until(backoff)) return;
-  AE_CHECK(!s_.waits.empty(), "nothing can move, nothing is awaited: " + s_.job.text);
+  AE_CHECK(!s_.waits.empty(), fmt::format("nothing can move, nothing is awaited: {}", s_.job.text));
   const bool all_resolve =
       std::ranges::all_of(s_.waits, [](const auto& entry) { return entry.second.resolve; });
   decision_.release = true;

@@ -33,16 +33,17 @@ bool has_tries_left(const ToolPolicy& tool, const Invocation& call);
 
 class Decider {
  public:
-  Decider(const State& state, const DecisionContext& context, const DecideLimits& limits)
-      : s_(state), context_(context), limits_(limits), open_(state.calling.size()) {}
+  // Adds to `decision`, which is empty.
+  Decider(const State& state, const DecisionContext& context, const DecideLimits& limits,
+          Decision& decision);
   void resume(const DecisionCursor& from);
 
-  Decision run();
+  void run();
   Work work() const { return work_; }
   std::vector<std::string> unknown_calls_to_resend() const;
 
  private:
-  void visit(const std::set<std::uint32_t>& steps);
+  void visit(const NumberSet& steps);
   void decide_step(std::uint32_t index);
   void decide_call(const Step& step);
   void decide_ready(const Step& step);
@@ -126,19 +127,16 @@ class Decider {
   std::vector<ExceededLimit> exceeded_limits(const Usage& more) const;
   Value reserve(const Declaration& d, const Value& args);
   void park_for_budget();
-  const Step* existing_step(const Declaration& d) const;  // nullptr: it is about to start
   std::string path_of(const Declaration& d) const;
-  bool deny_if_forbidden(const Declaration& d, const Value& args, std::string_view hash);
-  bool is_call_approved(const Declaration& d, const Value& args, std::string_view hash) const;
-  void request_approval(const Declaration& d, const Value& args, std::string_view hash);
+  bool deny_if_forbidden(const Declaration& d, const Value& args, const Hash& hash);
+  bool is_call_approved(const Declaration& d, const Value& args, const Hash& hash) const;
+  void request_approval(const Declaration& d, const Value& args, const Hash& hash);
   static std::string denied_text(const std::string& tool, const std::string& reason);
   void finish_refused(const Step& step);
   void withdraw_requests(const Step& parent);
   bool start_part(Declaration part);
   // Nothing is scheduled after the job's deadline, which fires first.
-  Instant cap_at_deadline(Instant at) const {
-    return s_.deadline ? std::min(at, *s_.deadline) : at;
-  }
+  Instant cap_at_deadline(Instant at) const;
   void deliver_early_answer(const Step& step, const std::string& key, std::string_view channel);
   std::vector<Value> undelivered() const;
   // True: the step is finished, because its tool makes no call.
@@ -148,26 +146,29 @@ class Decider {
   void finish_value(const StepId& step, std::string_view node);
   void emit_command(const Declaration& d, std::string_view input_ref);
   void emit_first(const Declaration& d);
-  void emit_started(const Declaration& d, const Value& args, ToolInvocationStarted event);
-  void emit(EventBody event) { decision_.events.push_back(std::move(event)); }
-  DecisionId decision_id_of(const Step& step, std::string_view what) const {
-    return decision_at(s_, s_.path_of(step) + "#" + std::string(what));
+  ToolInvocationStarted& emit_started(const Declaration& d, const Value& args);
+  // Adds an event, to be filled in before the next one is added.
+  template <class E>
+  E& emit() {
+    return std::get<E>(decision_.events.emplace_back(std::in_place_type<E>));
   }
+  template <class E>
+  void emit(E event) {
+    decision_.events.emplace_back(std::move(event));
+  }
+  DecisionId decision_id_of(const Step& step, std::string_view what) const;
   // An event of a step, with its node and id filled in.
   template <class E>
   void emit_of(const Step& step, E event) {
-    event.node_id = s_.node_of(step).id;
-    event.step_id = step.id;
-    emit(std::move(event));
+    E& added = std::get<E>(decision_.events.emplace_back(std::move(event)));
+    added.node_id = s_.node_of(step).id;
+    added.step_id = step.id;
   }
   void decide_again_at(Instant at);
   // Leaves a call with an unknown outcome until then. The job need not stay leased meanwhile.
   void revisit_at(Instant at);
-  const std::string& offered_version(std::uint32_t tool) const {
-    return context_.tool_versions ? (*context_.tool_versions)[tool] : s_.plan->tools[tool].version;
-  }
-  // Enough events, or some events and no work left. Outside of `visit` each
-  // evaluation but one adds an event.
+  const std::string& offered_version(std::uint32_t tool) const;
+  // Enough events, or some and no work left. Outside of `visit` almost each evaluation adds one.
   bool is_full() const;
   // May one more try be open? One that replaces an open try takes its place.
   bool has_room(bool replaces = false);
@@ -193,7 +194,7 @@ class Decider {
   std::uint64_t new_items_ = 0;  // of the maps that this decision starts
   mutable Work work_ = 0;        // of the expressions and schemas evaluated so far
   std::optional<DecisionCursor> from_, stopped_;
-  Decision decision_;
+  Decision& decision_;
 };
 
 }  // namespace ae::engine

@@ -1,6 +1,8 @@
 // record_outcome and apply_request: turn observations and requests into events.
 #include "engine/heart/ingest.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <unordered_map>
 #include <utility>
@@ -34,15 +36,18 @@ Result<const std::pair<const std::string, Wait>*> find_resolve_wait(const State&
       if (resolve.try_no != 0 && (!step.call || resolve.try_no != step.call->try_no)) continue;
       if (found) {
         return fail(Code::input_invalid,
-                    "more than one call with an unknown outcome has a key that begins with \"" +
-                        resolve.idempotency_key + "\"; give more of the key");
+                    "more than one call with an unknown outcome has a key that begins "
+                    "with \"{}\"; give more of the key",
+                    resolve.idempotency_key);
       }
       found = &entry;
     }
   }
   if (!found) {
-    return fail(Code::not_in_doubt, "no call with this id has an unknown outcome; `aetheris job " +
-                                        state.job.text + "` lists those that have one");
+    return fail(Code::not_in_doubt,
+                "no call with this id has an unknown outcome; "
+                "`aetheris job {}` lists those that have one",
+                state.job.text);
   }
   return found;
 }
@@ -56,8 +61,8 @@ Status given_result_fits(const State& state, const std::string& tool,
   auto fits = policy->result_schema->check(resolve.result.value_or(Value()));
   if (fits) return {};
   return std::unexpected(std::move(fits).error().with_context(
-      resolve.result ? "the result for \"" + tool + "\""
-                     : "`happened` needs the result of \"" + tool + "\""));
+      resolve.result ? fmt::format("the result for \"{}\"", tool)
+                     : fmt::format("`happened` needs the result of \"{}\"", tool)));
 }
 
 // The calls that can be resolved after the end: those whose outcome or whose result is unknown.
@@ -80,8 +85,9 @@ Result<UnknownCall> find_unknown_call(const State& state, const ResolveRequest& 
     if (!named) continue;
     if (found) {
       return fail(Code::input_invalid,
-                  "more than one call with an unknown outcome has a key that begins with \"" +
-                      resolve.idempotency_key + "\"; give more of the key");
+                  "more than one call with an unknown outcome has a key that begins "
+                  "with \"{}\"; give more of the key",
+                  resolve.idempotency_key);
     }
     found = std::move(call);
   }
@@ -96,9 +102,10 @@ Result<UnknownCall> find_unknown_call(const State& state, const ResolveRequest& 
 // effect, and not with a check from before the newest try was sent.
 Status check_settled(const std::optional<Instant>& checkable_at, Instant checked_at) {
   if (!checkable_at || checked_at >= *checkable_at) return {};
-  return fail(Code::not_settled,
-              "at " + to_text(checked_at) + " the call could still be running, until " +
-                  to_text(*checkable_at) + "; check it after that, then resolve it");
+  return fail(
+      Code::not_settled,
+      "at {} the call could still be running, until {}; check it after that, then resolve it",
+      to_text(checked_at), to_text(*checkable_at));
 }
 
 // The outcome of a call that was given up, or whose job has ended.
@@ -114,8 +121,8 @@ OutcomeNoted noted_event(const UnknownCall& call, Instant at, std::string_view r
 }
 
 bool was_result_refused(const State& state, const UnknownCall& call) {
-  const auto step = state.by_id.find(call.step);
-  return step != state.by_id.end() && is_result_refused(state, state.steps[step->second]);
+  const Step* step = state.find_step(call.step);
+  return step != nullptr && is_result_refused(state, *step);
 }
 
 // After the end an operator can only note an outcome. The end and the result
@@ -178,8 +185,8 @@ Result<AppliedRequest> apply_resolution(const State& state, const ControlRequest
     AE_TRY(given_result_fits(state, state.tool_of(step).name, resolve));
     changed = changes_of(state, step, resolve.result.value_or(Value()));
     if (!changed.status) {
-      return fail(Code::input_invalid, "the result does not show what the call changed: " +
-                                           changed.status.error().message);
+      return fail(Code::input_invalid, "the result does not show what the call changed: {}",
+                  changed.status.error().message);
     }
   }
   AppliedRequest applied;
@@ -196,8 +203,7 @@ Result<AppliedRequest> apply_resolution(const State& state, const ControlRequest
       OutcomeDecided{.idempotency_key = state.key_of(step), .resolution = resolve.resolution},
       {.at = context.now,
        .by = none_if_empty(request.by),
-       .decision_id =
-           decision_at(state, state.path_of(step) + "#in_doubt" + std::to_string(try_no)),
+       .decision_id = decision_at(state, fmt::format("{}#in_doubt{}", state.path_of(step), try_no)),
        .node_id = state.node_of(step).id,
        .reason = none_if_empty(resolve.reason),
        .state = resolve.resolution,
@@ -244,32 +250,50 @@ Outcome validated_questions(Outcome outcome, bool may_ask_user) {
   outcome.kind = OutcomeKind::failure;
   outcome.result = Value();
   outcome.error_code = to_text(OutcomeKind::input_required);
-  outcome.error_message = good ? "it asks a person something, which only the call of a step may"
-                               : "it asks what nobody can answer: " + good.error().message;
+  outcome.error_message =
+      good ? "it asks a person something, which only the call of a step may"
+           : fmt::format("it asks what nobody can answer: {}", good.error().message);
   return outcome;
 }
 
 // The only place that validates a result. A success whose result is too large, or breaks the plan's
 // schema, has still happened: the summary `invalid` replaces the result from here on.
-Outcome validated_outcome(const Outcome& outcome, const std::optional<Schema>& schema,
-                          bool may_ask_user) {
-  Outcome validated = outcome;
-  if (validated.kind == OutcomeKind::input_required)
-    return validated_questions(std::move(validated), may_ask_user);
-  if (validated.kind != OutcomeKind::success || validated.invalid) return validated;
-  if (canonical_exceeds(validated.result, kValueMax)) {
-    const std::string most = std::to_string(kValueMax >> 20);
-    validated.invalid = invalid_result_summary(
-        validated.result, "is longer than " + most + " MiB as canonical JSON", false);
-  } else if (schema) {
-    if (const auto fits = schema->check(validated.result); !fits) {
-      validated.invalid = invalid_result_summary(
-          validated.result, "breaks the result_schema: " + fits.error().message, true);
+class ValidatedOutcome {
+ public:
+  // Borrows the outcome.
+  ValidatedOutcome(const Outcome& observed, const std::optional<Schema>& schema, bool may_ask_user)
+      : observed_(observed) {
+    if (observed.kind == OutcomeKind::input_required) {
+      replaced_ = validated_questions(observed, may_ask_user);
+    } else if (observed.kind == OutcomeKind::success && !observed.invalid) {
+      check_result(schema);
     }
   }
-  if (validated.invalid) validated.result = Value();
-  return validated;
-}
+  const Outcome& operator*() const { return replaced_ ? *replaced_ : observed_; }
+
+ private:
+  void check_result(const std::optional<Schema>& schema) {
+    const Value& result = observed_.result;
+    if (canonical_exceeds(result, kValueMax)) {
+      const std::string most = std::to_string(kValueMax >> 20);
+      refuse(invalid_result_summary(result, "is longer than " + most + " MiB as canonical JSON",
+                                    false));
+    } else if (schema) {
+      if (const auto fits = schema->check(result); !fits) {
+        refuse(invalid_result_summary(result, "breaks the result_schema: " + fits.error().message,
+                                      true));
+      }
+    }
+  }
+  void refuse(Value summary) {
+    replaced_ = observed_;
+    replaced_->invalid = std::move(summary);
+    replaced_->result = Value();
+  }
+
+  const Outcome& observed_;
+  std::optional<Outcome> replaced_;
+};
 
 const Value& result_of(const Outcome& outcome) {
   return outcome.invalid ? *outcome.invalid : outcome.result;
@@ -293,8 +317,9 @@ ToolInvocationFinished finished_event(const InvocationId& invocation, const Step
   if (outcome.kind == OutcomeKind::success) {
     event.result = result_of(outcome);
     if (outcome.invalid) {
-      event.error = recorded_error(code_name(Code::tool_output_invalid),
-                                   "the call succeeded, but " + invalid_reason(*outcome.invalid));
+      event.error = recorded_error(
+          code_name(Code::tool_output_invalid),
+          fmt::format("the call succeeded, but {}", invalid_reason(*outcome.invalid)));
     }
     return event;
   }
@@ -428,15 +453,18 @@ WaitCompleted wait_completed_event(const State& state, const std::string& key, c
 std::vector<EventBody> record_outcome(const State& state, std::uint32_t index,
                                       const Outcome& observed, Instant at) {
   const Step& step = state.steps[index];
-  AE_CHECK(step.call && step.call->open, state.job.text + " step " + step.id.text);
+  AE_CHECK(step.call && step.call->open, fmt::format("{} step {}", state.job.text, step.id.text));
   const ToolPolicy& tool = state.tool_of(step);
-  const Outcome outcome = validated_outcome(observed, tool.result_schema, step.role == Role::node);
+  const ValidatedOutcome validated(observed, tool.result_schema, step.role == Role::node);
+  const Outcome& outcome = *validated;
   ToolInvocationFinished event = finished_event(step, step.call->try_no, outcome);
   if (outcome.kind == OutcomeKind::success && tool.result_schema) {
     event.response_schema_hash = hash_from_hex(tool.result_digest);
   }
   if (!is_certain(outcome)) event.at = at;
-  std::vector<EventBody> events{std::move(event)};
+  std::vector<EventBody> events;
+  events.reserve(2 + tool.changes.size());
+  events.emplace_back(std::move(event));
   if (outcome.kind == OutcomeKind::success) commit(state, step, outcome, events);
   return events;
 }
@@ -522,7 +550,7 @@ Result<std::vector<EventBody>> import_stored_effects(const State& state,
     if (!is_certain(outcome)) event.at = record.created_at;
     events.emplace_back(std::move(event));
     if (outcome.kind == OutcomeKind::success) commit(state, step, outcome, events);
-    if (auto wait = state.waits.find(step.wait_key); outcome_unknown && wait != state.waits.end()) {
+    if (auto wait = state.open_wait_of(step); outcome_unknown && wait != state.waits.end()) {
       events.emplace_back(wait_completed_event(state, wait->first, wait->second, "cancelled"));
     }
   }
@@ -540,30 +568,28 @@ Result<ToolInvocationFinished> finished_payload(const EffectRecord& record) {
 
 std::optional<std::pair<InvocationId, std::uint32_t>> decided_effect_slot(const State& state,
                                                                           const EventBody& event) {
-  std::optional<StepId> named;
-  if (const auto* closes = std::get_if<ToolInvocationFinished>(&event)) named = closes->step_id;
-  if (const auto* asks = std::get_if<WaitOpened>(&event)) named = asks->step_id;  // an operator
+  const StepId* named = nullptr;
+  if (const auto* closes = std::get_if<ToolInvocationFinished>(&event)) named = &closes->step_id;
+  if (const auto* asks = std::get_if<WaitOpened>(&event)) named = &asks->step_id;  // an operator
   if (const auto* decision = std::get_if<DecisionRecorded>(&event);
-      decision != nullptr && decision->kind == OutcomeDecided::kKind) {
-    named = decision->step_id;
+      decision != nullptr && decision->kind == OutcomeDecided::kKind && decision->step_id) {
+    named = &*decision->step_id;
   }
-  if (!named) return std::nullopt;
-  auto step = state.by_id.find(*named);
-  if (step == state.by_id.end()) return std::nullopt;
-  const auto& call = state.steps[step->second].call;
-  if (!call || !call->open) return std::nullopt;
-  return std::pair(call->id, call->try_no);
+  const Step* const step = named != nullptr ? state.find_step(*named) : nullptr;
+  if (step == nullptr || !step->call || !step->call->open) return std::nullopt;
+  return std::pair(step->call->id, step->call->try_no);
 }
 
 Value effect_record(const JobId& job, const SentTry& sent, const Outcome& observed, Instant at,
                     Arrival arrival) {
-  const Outcome outcome = validated_outcome(observed, sent.result_schema, sent.may_ask_user);
+  const ValidatedOutcome validated(observed, sent.result_schema, sent.may_ask_user);
+  const Outcome& outcome = *validated;
   EffectRecord record{.attempt_id = sent.attempt.text,
                       .command_id = sent.step,
                       .created_at = at,
                       .external_id = none_if_empty(outcome.external_id),
                       .idempotency_key = sent.key,
-                      .input_ref = sent.arguments_hash,
+                      .input_ref = to_hex(sent.arguments_hash),
                       .invocation_id = sent.invocation,
                       .job_id = job.text,
                       .kind = sent.provider.empty() ? "tool" : "llm",
@@ -614,15 +640,16 @@ AcceptedRequest apply_accepted(const State& state, const ControlRequest& request
 }
 
 Error signals_limit_error() {
-  return {Code::signals_limit, "the job has accepted " + std::to_string(kSignalsMax) +
-                                   " signals, the most that one job may have"};
+  return {
+      Code::signals_limit,
+      fmt::format("the job has accepted {} signals, the most that one job may have", kSignalsMax)};
 }
 
 Result<AppliedRequest> apply_request(const State& state, const ControlRequest& request,
                                      const CancelRequest& cancel, const DecisionContext&) {
   if (is_terminal(state.status)) {
-    return fail(Code::job_terminal, "the job has ended (" + std::string(to_text(state.status)) +
-                                        "); nothing to cancel");
+    return fail(Code::job_terminal, "the job has ended ({}); nothing to cancel",
+                to_text(state.status));
   }
   const Value answer = Value::object({{"cancel_requested", true}});
   const bool keeps_effects = cancel.compensate == false;

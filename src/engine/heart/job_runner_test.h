@@ -4,6 +4,8 @@
 // For tests only. Threads: one owner.
 #pragma once
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <cstdint>
 #include <map>
@@ -127,7 +129,7 @@ class JobRunner : public JobLog {
   void begin_attempt() {
     confirmations.clear();
     attempt_count++;
-    add({running_event(AttemptId("attempt-" + std::to_string(attempt_count)), state.epoch + 1,
+    add({running_event(AttemptId(fmt::format("attempt-{}", attempt_count)), state.epoch + 1,
                        "worker", opened_at)});
     in_flight.clear();
   }
@@ -177,7 +179,7 @@ class JobRunner : public JobLog {
     confirmations[key] = {change.seq, found == external_checks.end() ? as_it_was : found->second};
   }
   void record_sent(const StepId& id) {
-    const std::uint32_t index = state.by_id.at(id);
+    const std::uint32_t index = state.index_of(id);
     const Invocation& call = *state.steps[index].call;
     sent.push_back(
         {id, call.try_no, call.tool, call.external_key.text, call.key.text, call.arguments});

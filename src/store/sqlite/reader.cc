@@ -1,5 +1,7 @@
 #include "store/sqlite/reader.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <cstring>
 #include <unordered_set>
@@ -16,12 +18,40 @@ constexpr std::size_t kReadBytes = 4u << 20;  // read in one transaction
 
 constexpr std::int64_t kMissing = -1;  // no commit has this number
 
-constexpr std::string_view kRow =
+constexpr std::string_view kRowColumns =
     "SELECT jobs.id, job_id, agent, status, idempotency_key, priority, created_at, updated_at, "
     "last_seq, head, not_before, wake_at, epoch, attempt, worker, lease_until, last_commit, "
-    "capabilities, queue, pending, forked_from, summaries.error, summaries.body "
-    "FROM jobs JOIN heads ON heads.job = jobs.id "
-    "LEFT JOIN summaries ON summaries.job = jobs.id ";
+    "capabilities, queue, pending, forked_from, summaries.error, summaries.body, summaries.kind, "
+    "summaries.cost_micros, summaries.changed_at "
+    "FROM jobs JOIN heads ON heads.job = jobs.id ";
+
+// The rows of jobs. `join`: "JOIN" leaves out those without a summary.
+std::string select_rows(std::string_view join = "LEFT JOIN") {
+  return std::string(kRowColumns) + std::string(join) + " summaries ON summaries.job = jobs.id ";
+}
+
+// Most jobs are of the kind `plan`, which has no index.
+bool is_indexed_kind(const Filter& filter) {
+  return !filter.kind.empty() && filter.kind != kPlanKind;
+}
+
+// `<> ''`, `<> 'plan'` and `> 0` are for the indexes.
+void add_summary_conditions(const Filter& filter, const auto& equals, std::string& sql) {
+  if (!filter.error.empty()) {
+    equals("summaries.error", filter.error);
+    sql += " AND summaries.error <> ''";
+  }
+  if (is_indexed_kind(filter)) {
+    equals("summaries.kind", filter.kind);
+    sql += " AND summaries.kind <> 'plan'";
+  } else if (!filter.kind.empty()) {
+    equals("ifnull(summaries.kind, '')", filter.kind);
+  }
+  if (filter.cost_min > 0) {
+    sql += " AND jobs.id IN (SELECT job FROM summaries WHERE cost_micros > 0 AND cost_micros >= " +
+           std::to_string(filter.cost_min) + ")";
+  }
+}
 
 }  // namespace
 
@@ -47,7 +77,7 @@ Sql<ReadStatements> ReadStatements::open(Database db) {
   const StatementSpec specs[] = {
       {v.begin_, "BEGIN"},
       {v.end_, "COMMIT"},
-      {v.find_, std::string(kRow) + "WHERE job_id = ?1"},
+      {v.find_, fmt::format("{}WHERE job_id = ?1", select_rows())},
       {v.labels_, "SELECT key, value FROM labels WHERE job = ?1 ORDER BY number"},
       {v.commit_,
        "SELECT job, first_seq, last_seq, prev, jump, blobs, body FROM commits WHERE id = ?1"},
@@ -108,7 +138,13 @@ Sql<JobRow> ReadStatements::read_row(Statement& row) {
   job.queue = row.text(18);
   job.pending = static_cast<PendingKinds>(row.count(19));
   if (!row.is_null(20)) job.forked_from = row.text(20);
-  if (!row.is_null(22)) job.summary = Summary{row.text(21), row.text(22)};
+  if (!row.is_null(22)) {
+    job.summary = Summary{.error = row.text(21),
+                          .kind = row.text(23),
+                          .cost_micros = row.count(24),
+                          .changed_at = row.instant(25),
+                          .body = row.text(22)};
+  }
   Rows label(labels_, id);
   for (;;) {
     AE_ASSIGN(const bool found, label.next());
@@ -344,43 +380,51 @@ Sql<Result<std::vector<JobRow>>> ReadStatements::query(const Filter& filter) {
     }
     before = row->integer(0);
   }
-  std::string sql(kRow);
-  sql += before ? "WHERE jobs.id < ?1" : "WHERE ?1 IS NULL";
+  const bool by_change = filter.order == JobOrder::changed;
+  const bool by_summary = by_change || is_indexed_kind(filter) || !filter.error.empty();
+  // The column whose index has this order.
+  const std::string number = by_summary ? "summaries.job" : "jobs.id";
+  std::string sql = select_rows(by_summary ? "JOIN" : "LEFT JOIN");
+  if (!before) {
+    sql += "WHERE ?1 IS NULL";
+  } else if (by_change) {
+    sql += "WHERE (summaries.changed_at, summaries.job) < (" +
+           std::to_string(filter.after_changed_at->us) + ", ?1)";
+  } else {
+    sql += "WHERE " + number + " < ?1";
+  }
   std::vector<std::string> texts;
   const auto equals = [&](std::string_view column, const std::string& value) {
     texts.push_back(value);
-    sql += " AND " + std::string(column) + " = ?" + std::to_string(texts.size() + 2);
+    sql += fmt::format(" AND {} = ?{}", column, texts.size() + 2);
   };
   if (!filter.statuses.empty()) {
     std::string in;
     for (const std::string& status : filter.statuses) {
       texts.push_back(status);
-      in += (in.empty() ? "?" : ", ?") + std::to_string(texts.size() + 2);
+      in += fmt::format("{}?{}", in.empty() ? "" : ", ", texts.size() + 2);
     }
-    sql += " AND status IN (" + in + ")";
+    sql += fmt::format(" AND status IN ({})", in);
     const bool open = std::ranges::find(filter.statuses, "completed") == filter.statuses.end();
     if (open) sql += " AND status <> 'completed'";  // for the index
   }
   if (!filter.agent.empty()) equals(field::agent, filter.agent);
   if (!filter.queue.empty()) equals(field::queue, filter.queue);
-  if (!filter.error.empty()) {  // the second condition is for the index
-    equals("summaries.error", filter.error);
-    sql += " AND summaries.error <> ''";
-  }
+  add_summary_conditions(filter, equals, sql);
   if (!filter.forked_from.empty()) {
     equals(field::forked_from, filter.forked_from);
     sql += " AND forked_from <> ''";
   }
   const auto compares = [&](std::string_view condition, const std::optional<Instant>& time) {
-    if (time) sql += " AND " + std::string(condition) + " " + std::to_string(time->us);
+    if (time) sql += fmt::format(" AND {} {}", condition, time->us);
   };
   compares("created_at >=", filter.created_from);
   compares("created_at <", filter.created_before);
   compares("updated_at >=", filter.updated_from);
   compares("updated_at <", filter.updated_before);
   if (filter.pending != 0) {  // the first condition is for the index
-    sql += " AND pending <> 0 AND pending & " +
-           std::to_string(filter.pending | pending::not_computed) + " <> 0";
+    sql += fmt::format(" AND pending <> 0 AND pending & {} <> 0",
+                       filter.pending | pending::not_computed);
   }
   for (const auto& [key, value] : filter.labels) {
     sql += " AND jobs.id IN (SELECT labels.job FROM labels WHERE true";
@@ -388,7 +432,8 @@ Sql<Result<std::vector<JobRow>>> ReadStatements::query(const Filter& filter) {
     equals(field::value, value);
     sql += ")";
   }
-  sql += " ORDER BY jobs.id DESC LIMIT ?2";
+  sql += std::string(" ORDER BY ") + (by_change ? "summaries.changed_at DESC, " : "") + number +
+         " DESC LIMIT ?2";
   AE_ASSIGN(Statement statement, db_.prepare(sql));
   statement.start(before, std::uint64_t{filter.limit});
   for (std::size_t i = 0; i < texts.size(); ++i) statement.set(static_cast<int>(i) + 3, texts[i]);
@@ -402,8 +447,9 @@ Sql<Result<std::vector<JobRow>>> ReadStatements::query(const Filter& filter) {
 }
 
 Sql<EndedPage> ReadStatements::list_ended(const EndedFilter& filter) {
-  AE_ASSIGN(Statement statement,
-            db_.prepare(std::string(kRow) + "WHERE jobs.id > ?1 ORDER BY jobs.id LIMIT ?2"));
+  AE_ASSIGN(
+      Statement statement,
+      db_.prepare(fmt::format("{}WHERE jobs.id > ?1 ORDER BY jobs.id LIMIT ?2", select_rows())));
   std::vector<JobRow> scanned;
   for (Rows row(statement, filter.after, std::uint64_t{kEndedScanMax});;) {
     AE_ASSIGN(const bool more, row.next());
@@ -428,29 +474,29 @@ Sql<JobStats> ReadStatements::count_jobs(Instant now) {
   Snapshot snapshot(begin_, end_);
   AE_TRY(snapshot.open());
   JobStats job_stats;
-  const std::string most = std::to_string(kJobCountMax);
   for (const char* status : {"queued", "running", "waiting", "parked"}) {
     AE_ASSIGN(Statement count,
-              db_.prepare("SELECT count(*) FROM (SELECT 1 FROM jobs WHERE status = ?1 AND status "
-                          "<> 'completed' LIMIT " +
-                          most + ")"));
+              db_.prepare(fmt::format("SELECT count(*) FROM (SELECT 1 FROM jobs WHERE status = ?1 "
+                                      "AND status <> 'completed' LIMIT {})",
+                                      kJobCountMax)));
     count.start(std::string_view(status));
     AE_TRY(count.next());
     job_stats.statuses[status] = static_cast<std::uint64_t>(count.integer(0));
   }
   AE_ASSIGN(Statement ready,
-            db_.prepare("SELECT queue, count(*) FROM (SELECT queue FROM jobs WHERE ready = 1 "
-                        "AND attempt IS NULL LIMIT " +
-                        most + ") GROUP BY queue"));
+            db_.prepare(fmt::format("SELECT queue, count(*) FROM (SELECT queue FROM jobs WHERE "
+                                    "ready = 1 AND attempt IS NULL LIMIT {}) GROUP BY queue",
+                                    kJobCountMax)));
   ready.start();
   for (;;) {
     AE_ASSIGN(const bool more, ready.next());
     if (!more) break;
     job_stats.ready[std::string(ready.text(0))] = static_cast<std::uint64_t>(ready.integer(1));
   }
-  AE_ASSIGN(
-      Statement held,
-      db_.prepare("SELECT worker, lease_until FROM jobs WHERE attempt IS NOT NULL LIMIT " + most));
+  AE_ASSIGN(Statement held,
+            db_.prepare(fmt::format(
+                "SELECT worker, lease_until FROM jobs WHERE attempt IS NOT NULL LIMIT {}",
+                kJobCountMax)));
   held.start();
   for (;;) {
     AE_ASSIGN(const bool more, held.next());

@@ -132,7 +132,7 @@ Result<std::unique_ptr<SqliteStore>> SqliteStore::open(const SqliteOptions& requ
   if (options.read_only) {
     std::error_code error;
     if (!std::filesystem::exists(options.path, error)) {
-      return fail(Code::not_found, "no store at " + options.path + " yet: run a job first");
+      return fail(Code::not_found, "no store at {} yet: run a job first", options.path);
     }
   } else {
     AE_TRY(create_parent_folder(options.path));
@@ -294,6 +294,13 @@ void SqliteStore::append_audit_entry(AuditEntry entry, async::Done<Result<void>>
 void SqliteStore::count_jobs(async::Done<Result<JobStats>> done) {
   enqueue(impl_->loop, *impl_->query_reader, std::move(done),
           [at = now()](ReadStatements& statements) { return statements.count_jobs(at); });
+}
+
+void SqliteStore::count_matching(CountFilter filter, async::Done<Result<JobCounts>> done) {
+  enqueue(impl_->loop, *impl_->query_reader, std::move(done),
+          [filter = std::move(filter)](ReadStatements& statements) {
+            return statements.count_matching(filter);
+          });
 }
 
 void SqliteStore::read_audit_log(std::uint64_t after, async::Done<Result<AuditLog>> done) {

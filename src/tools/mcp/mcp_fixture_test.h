@@ -1,6 +1,8 @@
 // McpFixture: a Server with a scripted transport, and the answers of a legacy and a modern server.
 #pragma once
 
+#include <fmt/core.h>
+
 #include <functional>
 #include <memory>
 #include <optional>
@@ -54,7 +56,7 @@ struct McpFixture {
   std::shared_ptr<Server> server =
       Server::make([this] { return std::make_unique<ScriptedTransport>(script); }, script.loop, "1",
                    [this](const JobId& job, const std::string& what) {
-                     warnings.push_back(job.text + ": " + what);
+                     warnings.push_back(fmt::format("{}: {}", job.text, what));
                    });
   std::vector<Outcome> outcomes;
   std::vector<Value> progress;
@@ -86,7 +88,7 @@ struct McpFixture {
     call.answer_timeout = answer_timeout;
     call.timeout = 1s;
     call.send_within = 20s;
-    call.traceparent = "00-trace";
+    call.trace = [] { return TraceHeaders{.traceparent = "00-trace", .tracestate = {}}; };
     call.progress = [this](Value value) { progress.push_back(std::move(value)); };
     Permit permit = testing::PermitForTests::make(call.invocation, try_no);
     server->perform(std::move(permit), std::move(call),

@@ -1,12 +1,14 @@
 #include "tools/native/native.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <chrono>
 #include <exception>
+#include <list>
 #include <map>
 #include <mutex>
 #include <optional>
-#include <set>
 #include <utility>
 
 #include "json/json.h"
@@ -74,8 +76,8 @@ Outcome succeeded(Value result, std::size_t output_max) {
   outcome.kind = OutcomeKind::success;
   if (size_at_least(result) > output_max) {
     const std::string text = canonical(result);
-    outcome.invalid = invalid_output(
-        "the result is larger than " + std::to_string(output_max) + " bytes", text, text.size());
+    outcome.invalid = invalid_output(fmt::format("the result is larger than {} bytes", output_max),
+                                     text, text.size());
     return outcome;
   }
   outcome.result = std::move(result);
@@ -89,7 +91,7 @@ Outcome run(const NativeFunction& function, const Call& call, RunContext& contex
     auto answer = function(call, context);
     return answer ? succeeded(*std::move(answer), output_max) : failed(answer.error());
   } catch (const std::exception& e) {
-    return unknown(std::string("the function threw: ") + e.what());
+    return unknown(fmt::format("the function threw: {}", e.what()));
   } catch (...) {
     return unknown("the function threw an object that is not a std::exception");
   }
@@ -146,14 +148,24 @@ struct NativeTool::InFlightCall {
   Duration due_at{};  // when the timer fires
 };
 
+// A call that waits for its task on the loop.
+struct NativeTool::WaitingCall {
+  Permit permit;
+  Call call;
+  async::Done<Outcome> done;
+  Duration began;
+  bool withdrawn = false;
+};
+
 struct NativeTool::State : std::enable_shared_from_this<State> {
   State(async::Loop& l, async::SteadyClock& c, NativeFunction f, Options o)
       : loop(l), clock(c), function(std::move(f)), options(o) {
     loop_handle->loop = &loop;
     loop_handle->clock = &clock;
   }
-  void run_on_loop(Permit permit, Call call, async::Done<Outcome> done);
-  void run_on_thread(Permit permit, Call call, async::Done<Outcome> done);
+  void run_on_loop(Permit&& permit, Call&& call, async::Done<Outcome>&& done);
+  void run_next();
+  void run_on_thread(Permit&& permit, Call&& call, async::Done<Outcome>&& done);
   void check_deadline(const Key& key);
   void schedule_check(const Key& key, InFlightCall& flight, Duration now, Duration after);
   void on_returned(const Key& key, Outcome outcome);
@@ -166,7 +178,7 @@ struct NativeTool::State : std::enable_shared_from_this<State> {
   const NativeFunction function;
   const Options options;
   const std::shared_ptr<LoopHandle> loop_handle = std::make_shared<LoopHandle>();
-  std::set<Key> waiting;                        // for their task on the loop
+  std::list<WaitingCall> waiting;               // in the order of their tasks
   std::map<Key, InFlightCall> in_flight_calls;  // on threads
 };
 
@@ -215,25 +227,27 @@ void NativeTool::Run::progress(Value value) {
 
 // ---------------------------------------------------------------- on the loop
 
-void NativeTool::State::run_on_loop(Permit permit, Call call, async::Done<Outcome> done) {
-  const Key key{call.invocation, call.try_no};
-  AE_CHECK(waiting.insert(key).second, call.invocation.text);
-  const Duration begin = clock.since_start();
+void NativeTool::State::run_on_loop(Permit&& permit, Call&& call, async::Done<Outcome>&& done) {
+  waiting.emplace_back(std::move(permit), std::move(call), std::move(done), clock.since_start());
   // The posted task shares the state; it may run after the tool is destroyed.
-  loop.post([state = shared_from_this(), permit = std::move(permit), call = std::move(call), key,
-             begin, done = std::move(done)]() mutable {
-    if (state->waiting.erase(key) == 0) return done(not_sent("withdrawn before it began"));
-    const Duration sent = state->clock.since_start();
-    if (sent - begin >= call.send_within) return done(not_sent("it was too late to begin"));
-    std::move(permit).consume(call.invocation, call.try_no);
-    InlineRunContext context;
-    Outcome outcome = run(state->function, call, context, state->options.output_max);
-    outcome.elapsed = state->clock.since_start() - sent;
-    done(std::move(outcome));
-  });
+  loop.post([state = shared_from_this()] { state->run_next(); });
 }
 
-void NativeTool::State::run_on_thread(Permit permit, Call call, async::Done<Outcome> done) {
+void NativeTool::State::run_next() {
+  std::list<WaitingCall> taken;
+  taken.splice(taken.begin(), waiting, waiting.begin());
+  auto& [permit, call, done, began, withdrawn] = taken.front();
+  if (withdrawn) return done(not_sent("withdrawn before it began"));
+  const Duration sent = clock.since_start();
+  if (sent - began >= call.send_within) return done(not_sent("it was too late to begin"));
+  std::move(permit).consume(call.invocation, call.try_no);
+  InlineRunContext context;
+  Outcome outcome = run(function, call, context, options.output_max);
+  outcome.elapsed = clock.since_start() - sent;
+  done(std::move(outcome));
+}
+
+void NativeTool::State::run_on_thread(Permit&& permit, Call&& call, async::Done<Outcome>&& done) {
   const Key key{call.invocation, call.try_no};
   AE_CHECK(!in_flight_calls.contains(key), call.invocation.text);
   const Duration now = clock.since_start();
@@ -283,7 +297,8 @@ void NativeTool::State::check_deadline(const Key& key) {
   Duration left = run.started_at + timeout - now;
   if (left.count() <= 0) {
     lock.unlock();
-    return end_early(flight, timed_out("the function had not returned after " + to_text(timeout)));
+    return end_early(
+        flight, timed_out(fmt::format("the function had not returned after {}", to_text(timeout))));
   }
   if (heartbeat.count() > 0) {
     // If this check is late, the process may have been suspended, and the function with it.
@@ -291,8 +306,8 @@ void NativeTool::State::check_deadline(const Key& key) {
     const Duration silent = now - run.last_report_at;
     if (silent >= heartbeat) {
       lock.unlock();
-      return end_early(flight,
-                       timed_out("the function reported nothing for " + to_text(heartbeat)));
+      return end_early(flight, timed_out(fmt::format("the function reported nothing for {}",
+                                                     to_text(heartbeat))));
     }
     left = std::min(left, heartbeat - silent);
   }
@@ -349,7 +364,7 @@ NativeTool::NativeTool(async::Loop& loop, async::SteadyClock& clock, NativeFunct
     : state_(std::make_shared<State>(loop, clock, std::move(function), options)) {}
 
 NativeTool::~NativeTool() {
-  state_->waiting.clear();
+  for (WaitingCall& call : state_->waiting) call.withdrawn = true;
   {
     const std::scoped_lock lock(state_->loop_handle->mutex);
     state_->loop_handle->loop = nullptr;
@@ -379,7 +394,10 @@ void NativeTool::perform(Permit permit, Call call, async::Done<Outcome> done) {
 
 void NativeTool::abandon(const InvocationId& invocation, std::uint32_t try_no) {
   const Key key{invocation, try_no};
-  state_->waiting.erase(key);
+  for (WaitingCall& waiting : state_->waiting) {
+    if (waiting.call.invocation == invocation && waiting.call.try_no == try_no)
+      waiting.withdrawn = true;
+  }
   const auto found = state_->in_flight_calls.find(key);
   if (found == state_->in_flight_calls.end() || !found->second.done) return;
   bool has_started = false;
