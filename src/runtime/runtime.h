@@ -62,9 +62,11 @@ class Runtime : private JobDriverHost, private RequestHost {
         job, {}, [](JobSnapshot& read) -> Result<JobSnapshot> { return std::move(read); },
         std::move(done));
   }
-  // As JobReader::read_state.
+  // Without events, as JobReader::read_state; the snapshot is destroyed on the loop.
   void read_state(JobId job, async::Done<Result<JobSnapshot>> done) {
-    job_reader_.read_state(job, std::move(done));
+    job_reader_.read_state<JobSnapshot>(
+        job, [](JobSnapshot& read) -> Result<JobSnapshot> { return std::move(read); },
+        std::move(done));
   }
 
   // Stops claiming, drains every driver, then calls `stopped`. `grace`: how long to wait for calls
@@ -110,6 +112,8 @@ class Runtime : private JobDriverHost, private RequestHost {
     return options_.version_of(agent);
   }
   std::uint64_t checkpoint_every() const override { return options_.checkpoint_every; }
+  bool is_observed(EventType type) const;
+  std::vector<Event> observed_events(std::vector<Event> events) const override;
   void on_committed_events(const JobId& job, const std::vector<Event>& events) override;
   void on_verification(const JobId& job, const ConfirmationChecked& event);
   void on_driver_exit(const JobDriver& driver, std::optional<Error> problem,

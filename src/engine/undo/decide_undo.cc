@@ -82,7 +82,7 @@ bool Decider::settle_unknown_calls() {
 }
 
 void Decider::settle_unknown_call(const Step& step) {
-  const std::string_view code = step.call->open ? "" : std::string_view(step.call->error.code);
+  const std::string_view code = step.call->open ? "" : std::string_view(step.call->error().code);
   if (s_.tool_of(step).on_in_doubt == OnInDoubt::fail) {
     if (step.call->open) finish_as_unknown(step);
     return fail_step(step, code_name(Code::invocation_in_doubt),
@@ -150,8 +150,9 @@ void Decider::decide_undo_step(const Step& undo) {
     case StepPhase::redo:
       return decide_call(undo);
     case StepPhase::committed:
-      return emit_of(undone, StepCompensated{.compensation_invocation_id =
-                                                 invocation_id(s_.job, undo.id, s_.key_of(undo))});
+      emit_of(undone, StepCompensated{.compensation_invocation_id =
+                                          invocation_id(s_.job, undo.id, s_.key_of(undo))});
+      return;
     default:
       return;
   }
