@@ -1,29 +1,31 @@
 // ByteBuffer: bytes that are appended and read again, for code that writes many small parts, like
 // the codec of events. Appending is inline and never writes a byte twice; `clear` keeps the memory.
-// Threads: a value; one owner.
+// Threads: one owner.
 #pragma once
 
-#include <algorithm>
 #include <cstddef>
 #include <cstring>
 #include <memory>
+#include <span>
 #include <string_view>
 
 namespace ae {
 
 class ByteBuffer {
  public:
-  explicit ByteBuffer(std::size_t capacity = 0)
-      : data_(capacity == 0 ? nullptr : std::make_unique_for_overwrite<char[]>(capacity)),
-        capacity_(capacity) {}
+  ByteBuffer() = default;
+  // Allocates only when these bytes are full. Borrows them.
+  explicit ByteBuffer(std::span<char> first) : data_(first.data()), capacity_(first.size()) {}
+  ByteBuffer(const ByteBuffer&) = delete;
+  ByteBuffer& operator=(const ByteBuffer&) = delete;
 
   std::size_t size() const { return size_; }
-  std::string_view view() const { return {data_.get(), size_}; }
+  std::string_view view() const { return {data_, size_}; }
   // REQUIRES: begin <= end <= size().
   std::string_view view(std::size_t begin, std::size_t end) const {
-    return {data_.get() + begin, end - begin};
+    return {data_ + begin, end - begin};
   }
-  char* data() { return data_.get(); }
+  char* data() { return data_; }
 
   void clear() { size_ = 0; }
   // REQUIRES: size <= this->size().
@@ -32,7 +34,7 @@ class ByteBuffer {
   char* extend(std::size_t count) {
     if (count > capacity_ - size_) [[unlikely]]
       grow(count);
-    char* const at = data_.get() + size_;
+    char* const at = data_ + size_;
     size_ += count;
     return at;
   }
@@ -50,16 +52,11 @@ class ByteBuffer {
   }
 
  private:
-  void grow(std::size_t count) {
-    const std::size_t capacity = std::max(size_ + count, 2 * capacity_);
-    auto data = std::make_unique_for_overwrite<char[]>(capacity);
-    if (size_ > 0) std::memcpy(data.get(), data_.get(), size_);
-    data_ = std::move(data);
-    capacity_ = capacity;
-  }
+  void grow(std::size_t count);
 
-  std::unique_ptr<char[]> data_;
+  char* data_ = nullptr;
   std::size_t size_ = 0, capacity_ = 0;
+  std::unique_ptr<char[]> allocated_;
 };
 
 }  // namespace ae

@@ -6,8 +6,10 @@
 // Threads: plain values, no sharing.
 #pragma once
 
+#include <bit>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <string>
 #include <string_view>
 
@@ -21,7 +23,14 @@ void put_byte(std::uint8_t byte, Out& out) {
 
 // REQUIRES: `out` has room for 8 bytes.
 inline void write_big_endian64(std::uint64_t value, char* out) {
-  for (int i = 8; i-- > 0; value >>= 8) out[i] = static_cast<char>(value);
+  if constexpr (std::endian::native == std::endian::little) value = std::byteswap(value);
+  std::memcpy(out, &value, sizeof value);
+}
+inline std::uint64_t read_big_endian64(const char* bytes) {
+  std::uint64_t value = 0;
+  std::memcpy(&value, bytes, sizeof value);
+  if constexpr (std::endian::native == std::endian::little) value = std::byteswap(value);
+  return value;
 }
 
 template <class Out>
@@ -72,9 +81,8 @@ class ByteReader {
     return one.empty() ? std::uint8_t{0} : static_cast<std::uint8_t>(one.front());
   }
   std::uint64_t big_endian64() {
-    std::uint64_t value = 0;
-    for (const char c : bytes(8)) value = value << 8 | static_cast<unsigned char>(c);
-    return value;
+    const std::string_view eight = bytes(8);
+    return eight.empty() ? 0 : read_big_endian64(eight.data());
   }
   // Accepts the shortest form only.
   std::uint64_t varint() {

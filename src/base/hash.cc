@@ -5,7 +5,6 @@
 #define OPENSSL_SUPPRESS_DEPRECATED
 #include <openssl/sha.h>
 
-#include <bit>
 #include <cstring>
 
 #include "base/error.h"
@@ -30,22 +29,6 @@ constexpr auto kDigitOf = [] {
 
 int digit(char c) { return kDigitOf[static_cast<unsigned char>(c)]; }
 
-// The four bytes of the first eight digits, which are handled at once in the bytes of a number.
-bool read_eight_digits(std::string_view hex, char* out) {
-  constexpr std::uint64_t kOnes = 0x0101010101010101u;
-  std::uint64_t text = 0;
-  std::memcpy(&text, hex.data(), sizeof text);
-  if constexpr (std::endian::native == std::endian::little) text = std::byteswap(text);
-  // A letter has bit 6, and its low half is 1 to 6.
-  const std::uint64_t digits = (text & kOnes * 0x0F) + (text >> 6 & kOnes) * 9;
-  const std::uint64_t letters = (digits + kOnes * 6) >> 4 & kOnes;
-  const bool is_hex =
-      (digits & kOnes * 0xF0) == 0 && digits + kOnes * '0' + letters * ('a' - '0' - 10) == text;
-  const std::uint64_t pairs = digits >> 4 | digits;  // each second byte is a byte of the result
-  for (int i = 0; i < 4; ++i) out[i] = static_cast<char>(pairs >> (48 - 16 * i));
-  return is_hex;
-}
-
 // The two digits of each byte.
 constexpr auto kDigitsOf = [] {
   constexpr std::string_view kDigits = "0123456789abcdef";
@@ -58,6 +41,9 @@ constexpr auto kDigitsOf = [] {
 }  // namespace
 
 void write_hex(std::string_view bytes, char* out) {
+  for (; bytes.size() >= kHexBlock; bytes.remove_prefix(kHexBlock), out += 2 * kHexBlock) {
+    write_hex<kHexBlock>(reinterpret_cast<const std::uint8_t*>(bytes.data()), out);
+  }
   for (const char c : bytes) {
     std::memcpy(out, kDigitsOf[static_cast<unsigned char>(c)].data(), 2);
     out += 2;
@@ -65,8 +51,8 @@ void write_hex(std::string_view bytes, char* out) {
 }
 
 bool read_hex(std::string_view hex, char* out) {
-  for (; hex.size() >= 8; hex.remove_prefix(8), out += 4) {
-    if (!read_eight_digits(hex, out)) return false;
+  for (; hex.size() >= 2 * kHexBlock; hex.remove_prefix(2 * kHexBlock), out += kHexBlock) {
+    if (!read_hex<kHexBlock>(hex.data(), out)) return false;
   }
   int all = 0;  // negative if a digit is
   for (std::size_t i = 0; i < hex.size(); i += 2) {
@@ -79,9 +65,13 @@ bool read_hex(std::string_view hex, char* out) {
 }
 
 Hash sha256(std::string_view bytes) {
-  Sha256 hash;
-  hash.add(bytes);
-  return hash.finish();
+  SHA256_CTX context;
+  Hash hash;
+  const bool good = SHA256_Init(&context) == 1 &&
+                    SHA256_Update(&context, bytes.data(), bytes.size()) == 1 &&
+                    SHA256_Final(hash.bytes.data(), &context) == 1;
+  AE_CHECK(good);
+  return hash;
 }
 
 Sha256::Sha256() { AE_CHECK(SHA256_Init(openssl(context_)) == 1); }
@@ -109,7 +99,9 @@ std::string to_hex(std::string_view bytes) {
 }
 
 std::string to_hex(const Hash& hash) {
-  return to_hex({reinterpret_cast<const char*>(hash.bytes.data()), hash.bytes.size()});
+  std::string hex(2 * hash.bytes.size(), '\0');
+  write_hex<sizeof hash.bytes>(hash.bytes.data(), hex.data());
+  return hex;
 }
 
 bool append_bytes_of_hex(std::string_view hex, std::string& out) {
@@ -128,7 +120,8 @@ std::optional<std::string> from_hex(std::string_view hex) {
 std::optional<Hash> hash_from_hex(std::string_view hex) {
   Hash hash;
   if (hex.size() != 2 * hash.bytes.size()) return std::nullopt;
-  if (!read_hex(hex, reinterpret_cast<char*>(hash.bytes.data()))) return std::nullopt;
+  if (!read_hex<sizeof hash.bytes>(hex.data(), reinterpret_cast<char*>(hash.bytes.data())))
+    return std::nullopt;
   return hash;
 }
 

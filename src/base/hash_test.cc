@@ -1,5 +1,8 @@
 #include "base/hash.h"
 
+#include <array>
+
+#include "base/fixed_text.h"
 #include "testing/test.h"
 
 namespace ae {
@@ -45,6 +48,35 @@ AE_TEST("base/hash/hex round-trips, in lower case only") {
   EXPECT_EQ(from_hex("00A0"), std::nullopt);
   EXPECT_EQ(from_hex("000"), std::nullopt);
   EXPECT_EQ(from_hex("0g"), std::nullopt);
+}
+
+template <std::size_t Bytes>
+void expect_hex_is_checked() {
+  std::array<std::uint8_t, Bytes> bytes;
+  for (std::size_t i = 0; i < Bytes; ++i) bytes[i] = static_cast<std::uint8_t>(37 * i + 9);
+  std::string hex(2 * Bytes, '\0');
+  write_hex<Bytes>(bytes.data(), hex.data());
+  EXPECT_EQ(hex, to_hex({reinterpret_cast<const char*>(bytes.data()), Bytes}));
+  std::array<std::uint8_t, Bytes> read{};
+  EXPECT_TRUE(read_hex<Bytes>(hex.data(), reinterpret_cast<char*>(read.data())));
+  EXPECT_EQ(read, bytes);
+  constexpr std::string_view kDigits = "0123456789abcdef";
+  for (std::size_t at = 0; at < hex.size(); ++at) {
+    for (int c = 0; c < 256; ++c) {
+      std::string changed = hex;
+      changed[at] = static_cast<char>(c);
+      std::string out(Bytes, '\0');
+      EXPECT_EQ(read_hex<Bytes>(changed.data(), out.data()), kDigits.contains(changed[at]));
+      EXPECT_EQ(from_hex(changed).has_value(), kDigits.contains(changed[at])) << at << " " << c;
+    }
+  }
+}
+
+AE_TEST("base/hash/another character than a hex digit is found at any position") {
+  expect_hex_is_checked<8>();
+  expect_hex_is_checked<16>();
+  expect_hex_is_checked<32>();
+  expect_hex_is_checked<37>();
 }
 
 AE_TEST("base/hash/a hash is parsed from exactly 64 hex digits") {

@@ -1,10 +1,12 @@
 // How every id is made. Hashed parts are joined by NUL, which no part can contain.
 #include "base/ids.h"
 
-#include <algorithm>
+#include <cstring>
 #include <initializer_list>
-#include <memory>
+#include <type_traits>
 
+#include "base/byte_buffer.h"
+#include "base/bytes.h"
 #include "base/fixed_text.h"
 
 namespace ae {
@@ -13,24 +15,19 @@ namespace {
 constexpr std::size_t kShortHex = 16;
 
 Hash hash_joined(std::initializer_list<std::string_view> parts) {
-  std::size_t size = parts.size() - 1;
-  for (const std::string_view part : parts) size += part.size();
-  std::array<char, 512> short_text;
-  std::unique_ptr<char[]> long_text;
-  if (size > short_text.size()) long_text = std::make_unique_for_overwrite<char[]>(size);
-  char* const text = long_text ? long_text.get() : short_text.data();
-  char* at = text;
+  std::array<char, 512> first;
+  ByteBuffer text(first);
   for (const std::string_view part : parts) {
-    at = std::ranges::copy(part, at).out;
-    if (at != text + size) *at++ = '\0';
+    text += part;
+    text += '\0';
   }
-  return sha256({text, size});
+  return sha256(text.view(0, text.size() - 1));
 }
 
 template <std::size_t Digits>
 InlineText<Digits> hex_of(const Hash& hash) {
   std::array<char, Digits> text;
-  write_hex({reinterpret_cast<const char*>(hash.bytes.data()), Digits / 2}, text.data());
+  write_hex<Digits / 2>(hash.bytes.data(), text.data());
   return std::string_view(text.data(), Digits);
 }
 
@@ -38,26 +35,29 @@ void put_big_endian(std::uint8_t* out, int width, std::uint64_t value) {
   for (int i = width; i-- > 0; value >>= 8) out[i] = static_cast<std::uint8_t>(value);
 }
 
-std::uint64_t low_half(const Uuid& uuid) {
-  std::uint64_t value = 0;
-  for (std::size_t i = 8; i < 16; ++i) value = value << 8 | uuid.bytes[i];
-  return value;
-}
-
 constexpr std::uint64_t kLow62 = (std::uint64_t{1} << 62) - 1;
 
-bool has_dash_at(std::size_t i) { return i == 8 || i == 13 || i == 18 || i == 23; }
+// The digits of a UUID's text are in five groups, each but the first after a dash. Calls
+// visit(place in the text, place among the 32 digits, size), with constants.
+template <class Visit>
+constexpr void visit_digit_groups(Visit&& visit) {
+  visit(0, 0, std::integral_constant<std::size_t, 8>());
+  visit(9, 8, std::integral_constant<std::size_t, 4>());
+  visit(14, 12, std::integral_constant<std::size_t, 4>());
+  visit(19, 16, std::integral_constant<std::size_t, 4>());
+  visit(24, 20, std::integral_constant<std::size_t, 12>());
+}
+constexpr std::array<std::size_t, 4> kDashes = {8, 13, 18, 23};
 
 }  // namespace
 
 void write_text(const Uuid& uuid, char* out) {
-  const char* const bytes = reinterpret_cast<const char*>(uuid.bytes.data());
-  write_hex({bytes, 4}, out);
-  write_hex({bytes + 4, 2}, out + 9);
-  write_hex({bytes + 6, 2}, out + 14);
-  write_hex({bytes + 8, 2}, out + 19);
-  write_hex({bytes + 10, 6}, out + 24);
-  for (const std::size_t dash : {8U, 13U, 18U, 23U}) out[dash] = '-';
+  std::array<char, 32> digits;
+  write_hex<sizeof uuid.bytes>(uuid.bytes.data(), digits.data());
+  visit_digit_groups([&](std::size_t in_text, std::size_t in_digits, auto size) {
+    std::memcpy(out + in_text, digits.data() + in_digits, size());
+  });
+  for (const std::size_t dash : kDashes) out[dash] = '-';
 }
 
 void append_text(const Uuid& uuid, std::string& out) {
@@ -73,27 +73,17 @@ std::string to_text(const Uuid& uuid) {
 }
 
 std::optional<Uuid> uuid_from_text(std::string_view text) {
-  if (text.size() != 36) return std::nullopt;
-  Uuid uuid;
-  std::size_t nibble = 0;
-  for (std::size_t i = 0; i < text.size(); ++i) {
-    const char c = text[i];
-    if (has_dash_at(i)) {
-      if (c != '-') return std::nullopt;
-      continue;
-    }
-    int digit = 0;
-    if (c >= '0' && c <= '9') {
-      digit = c - '0';
-    } else if (c >= 'a' && c <= 'f') {
-      digit = c - 'a' + 10;
-    } else {
-      return std::nullopt;
-    }
-    std::uint8_t& byte = uuid.bytes[nibble / 2];
-    byte = static_cast<std::uint8_t>(byte << 4 | digit);
-    ++nibble;
+  if (text.size() != kUuidTextSize) return std::nullopt;
+  for (const std::size_t dash : kDashes) {
+    if (text[dash] != '-') return std::nullopt;
   }
+  std::array<char, 32> digits;
+  visit_digit_groups([&](std::size_t in_text, std::size_t in_digits, auto size) {
+    std::memcpy(digits.data() + in_digits, text.data() + in_text, size());
+  });
+  Uuid uuid;
+  char* const bytes = reinterpret_cast<char*>(uuid.bytes.data());
+  if (!read_hex<sizeof uuid.bytes>(digits.data(), bytes)) return std::nullopt;
   return uuid;
 }
 
@@ -106,9 +96,12 @@ Uuid uuid_v7(std::uint64_t unix_ms, std::uint64_t random_a, std::uint64_t random
 }
 
 Uuid uuid_plus(const Uuid& base, std::uint64_t n) {
-  const std::uint64_t low = low_half(base);
+  char low_half[8];
+  std::memcpy(low_half, base.bytes.data() + 8, sizeof low_half);
+  const std::uint64_t low = read_big_endian64(low_half);
+  write_big_endian64((low & ~kLow62) | ((low + n) & kLow62), low_half);
   Uuid uuid = base;
-  put_big_endian(uuid.bytes.data() + 8, 8, (low & ~kLow62) | ((low + n) & kLow62));
+  std::memcpy(uuid.bytes.data() + 8, low_half, sizeof low_half);
   return uuid;
 }
 
@@ -169,15 +162,14 @@ InvocationId invocation_id(const JobId& job, const StepId& command, const Idempo
 
 namespace {
 ExternalKey external_key_of(const JobId& job, const StepId& step, std::string_view last) {
-  std::string text;
-  text.reserve(64 + job.text.size());
-  text += "aetheris:";
-  text += job.text;
-  text += ':';
-  text += step.text;
-  text += ':';
-  text += last;
-  return ExternalKey(std::move(text));
+  std::array<char, 256> first;
+  ByteBuffer text(first);
+  for (const std::string_view part :
+       {std::string_view("aetheris:"), job.text.view(), std::string_view(":"), step.text.view(),
+        std::string_view(":"), last}) {
+    text += part;
+  }
+  return ExternalKey(text.view());
 }
 }  // namespace
 

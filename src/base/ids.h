@@ -4,7 +4,9 @@
 
 #include <array>
 #include <compare>
+#include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <functional>
 #include <optional>
 #include <string>
@@ -90,20 +92,17 @@ ExternalKey attempt_external_key(const JobId& job, const StepId& step, const Att
 
 template <std::size_t Size>
 struct std::hash<ae::InlineText<Size>> {
-  std::size_t operator()(const ae::InlineText<Size>& text) const noexcept {
-    return std::hash<std::string_view>{}(text);
-  }
+  std::size_t operator()(const ae::InlineText<Size>& text) const noexcept { return text.hash(); }
 };
 template <class Tag, std::size_t Size>
 struct std::hash<ae::Id<Tag, Size>> {
-  std::size_t operator()(const ae::Id<Tag, Size>& id) const noexcept {
-    return std::hash<ae::InlineText<Size>>{}(id.text);
-  }
+  std::size_t operator()(const ae::Id<Tag, Size>& id) const noexcept { return id.text.hash(); }
 };
 template <>
 struct std::hash<ae::Hash> {
   std::size_t operator()(const ae::Hash& h) const noexcept {
-    return std::hash<std::string_view>{}(
-        std::string_view(reinterpret_cast<const char*>(h.bytes.data()), h.bytes.size()));
+    std::size_t first = 0;  // all bytes of a digest are as good
+    std::memcpy(&first, h.bytes.data(), sizeof first);
+    return first;
   }
 };

@@ -4,9 +4,11 @@
 // Threads: a value; one owner.
 #pragma once
 
+#include <algorithm>
 #include <compare>
 #include <concepts>
 #include <cstddef>
+#include <cstdint>
 #include <cstring>
 #include <iosfwd>
 #include <string>
@@ -63,6 +65,19 @@ class InlineText {
   }
   std::size_t find(auto what, std::size_t from = 0) const noexcept {
     return view().find(what, from);
+  }
+
+  // For hash tables: eight bytes at a time.
+  std::size_t hash() const noexcept {
+    if (is_long()) return std::hash<std::string_view>()(view());
+    std::uint64_t mixed = size_;
+    for (std::size_t at = 0; at < Size; at += sizeof mixed) {
+      std::uint64_t word = 0;
+      std::memcpy(&word, inline_ + at, std::min(sizeof word, Size - at));
+      mixed = (mixed ^ word) * 0x9E3779B97F4A7C15u;  // odd, with bits at random: the golden ratio
+      mixed ^= mixed >> 32;
+    }
+    return mixed;
   }
 
   friend bool operator==(const InlineText& a, const InlineText& b) noexcept {

@@ -20,10 +20,15 @@ constexpr std::int64_t kDaysMax = 36'500;
 
 using Days = std::chrono::sys_days;
 
-// Writes `value` with leading zeros into the `width` characters at `out`.
-void write_digits(char* out, int width, std::int64_t value) {
-  for (int i = width; i-- > 0; value /= 10) out[i] = static_cast<char>('0' + value % 10);
-}
+constexpr auto kPairs = [] {
+  std::array<std::array<char, 2>, 100> pairs{};
+  for (std::size_t i = 0; i < pairs.size(); ++i)
+    pairs[i] = {static_cast<char>('0' + i / 10), static_cast<char>('0' + i % 10)};
+  return pairs;
+}();
+
+// Writes two digits. REQUIRES: value < 100.
+void write_pair(char* out, std::uint32_t value) { std::memcpy(out, kPairs[value].data(), 2); }
 
 // Removes `width` digits from the front of `text` and returns their value, or -1.
 int parse_digits(std::string_view& text, std::size_t width) {
@@ -99,16 +104,22 @@ void write_text(Instant instant, char* out) {
   const std::chrono::sys_time<Duration> time{Duration(instant.us)};
   const Days day = std::chrono::floor<std::chrono::days>(time);
   const std::chrono::year_month_day date(day);
-  const std::int64_t us = (time - day).count();
+  const auto of_day = static_cast<std::uint64_t>((time - day).count());
+  const auto second = static_cast<std::uint32_t>(of_day / kUsPerSecond);
+  const auto us = static_cast<std::uint32_t>(of_day % kUsPerSecond);
+  const auto year = static_cast<std::uint32_t>(static_cast<int>(date.year()));
   constexpr std::string_view kShape = "0000-00-00T00:00:00.000000Z";
   std::memcpy(out, kShape.data(), kInstantTextSize);
-  write_digits(out, 4, static_cast<int>(date.year()));
-  write_digits(out + 5, 2, static_cast<unsigned>(date.month()));
-  write_digits(out + 8, 2, static_cast<unsigned>(date.day()));
-  write_digits(out + 11, 2, us / (3600 * kUsPerSecond));
-  write_digits(out + 14, 2, us / (60 * kUsPerSecond) % 60);
-  write_digits(out + 17, 2, us / kUsPerSecond % 60);
-  write_digits(out + 20, 6, us % kUsPerSecond);
+  write_pair(out, year / 100);
+  write_pair(out + 2, year % 100);
+  write_pair(out + 5, static_cast<unsigned>(date.month()));
+  write_pair(out + 8, static_cast<unsigned>(date.day()));
+  write_pair(out + 11, second / 3600);
+  write_pair(out + 14, second / 60 % 60);
+  write_pair(out + 17, second % 60);
+  write_pair(out + 20, us / 10'000);
+  write_pair(out + 22, us / 100 % 100);
+  write_pair(out + 24, us % 100);
 }
 
 std::string to_text(Instant instant) {

@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <array>
+#include <initializer_list>
 #include <set>
 
+#include "base/byte_buffer.h"
 #include "base/hash.h"
 
 namespace ae {
@@ -75,13 +77,16 @@ bool is_state(std::string_view text) {
   return keys.size() <= kMembersMax;
 }
 
-// The first `size` hex digits of a hash; `size` is even. About one in 2^64 would be all zeros, which means "no id",
-// so it is changed.
-std::string hash_digits(std::string_view what, std::string_view text, std::size_t size) {
-  std::string bytes;
-  bytes.reserve(what.size() + 1 + text.size());
-  bytes.append(what).append(1, '\0').append(text);
-  const Hash hash = sha256(bytes);
+// The first `size` hex digits of the hash of the parts, joined by NUL; `size` is even. About one in
+// 2^64 would be all zeros, which means "no id", so it is changed.
+std::string hash_digits(std::initializer_list<std::string_view> parts, std::size_t size) {
+  std::array<char, 256> first;
+  ByteBuffer joined(first);
+  for (const std::string_view part : parts) {
+    if (joined.size() > 0) joined += '\0';
+    joined += part;
+  }
+  const Hash hash = sha256(joined.view());
   std::string id = to_hex({reinterpret_cast<const char*>(hash.bytes.data()), size / 2});
   if (is_zero(id)) id.back() = '1';
   return id;
@@ -113,14 +118,17 @@ std::optional<TraceContext> trace_context(std::string_view traceparent,
 
 std::string traceparent(std::string_view trace_id, std::string_view span_id, std::uint8_t flags) {
   constexpr std::string_view kDigits = "0123456789abcdef";
-  std::string text = "00-";
-  text.append(trace_id).append("-").append(span_id).append("-");
+  std::string text;
+  text.reserve(kParentSize);
+  text.append("00-").append(trace_id).append("-").append(span_id).append("-");
   text += kDigits[flags >> 4];
   text += kDigits[flags & 15];
   return text;
 }
 
-std::string trace_id_of(const JobId& job) { return hash_digits("aetheris.trace.v1", job.text, 32); }
+std::string trace_id_of(const JobId& job) {
+  return hash_digits({"aetheris.trace.v1", job.text}, 32);
+}
 
 TraceContext trace_of(const JobId& job, std::string_view traceparent, std::string_view tracestate) {
   if (auto context = trace_context(traceparent, tracestate)) return *std::move(context);
@@ -129,13 +137,9 @@ TraceContext trace_of(const JobId& job, std::string_view traceparent, std::strin
 }
 
 std::string span_id_of(const JobId& job, const InvocationId& invocation, std::uint32_t try_no) {
-  std::string call;
-  call.reserve(job.text.size() + invocation.text.size() + 16);
-  call.append(job.text).append(1, '\0').append(invocation.text).append(1, '\0');
-  call += std::to_string(try_no);
-  return hash_digits("aetheris.span.v1", call, 16);
+  return hash_digits({"aetheris.span.v1", job.text, invocation.text, std::to_string(try_no)}, 16);
 }
 
-std::string span_id_of(const JobId& job) { return hash_digits("aetheris.span.v1", job.text, 16); }
+std::string span_id_of(const JobId& job) { return hash_digits({"aetheris.span.v1", job.text}, 16); }
 
 }  // namespace ae

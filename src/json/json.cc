@@ -23,23 +23,35 @@ namespace {
 constexpr double kExactMax = 9007199254740991.0;  // 2^53−1
 constexpr double kPlainMax = 1e21;  // from here on, canonical numbers have an exponent
 
-// A lower bound of the number of bytes at the front that need no escape, in steps of eight.
-std::size_t unescaped_prefix_bound(std::string_view text) {
-  constexpr std::uint64_t kOnes = 0x0101010101010101u;
-  constexpr std::uint64_t kTops = 0x8080808080808080u;
-  // Not zero exactly if some byte is below `n`, which is at most 0x80.
-  const auto below = [](std::uint64_t eight, std::uint64_t n) {
-    return (eight - kOnes * n) & ~eight & kTops;
-  };
-  std::size_t i = 0;
-  for (std::uint64_t eight = 0; i + sizeof eight <= text.size(); i += sizeof eight) {
-    std::memcpy(&eight, text.data() + i, sizeof eight);
-    const std::uint64_t quotes = below(eight ^ kOnes * '"', 1);
-    const std::uint64_t slashes = below(eight ^ kOnes * '\\', 1);
-    if ((below(eight, 0x20) | quotes | slashes) != 0) break;
+// True if one of the bytes needs an escape. Without an early exit: the compiler makes vector
+// instructions of the loop.
+template <std::size_t Size>
+bool has_escape(const char* text) {
+  std::array<std::uint8_t, Size> escaped;
+  for (std::size_t i = 0; i < Size; ++i) {
+    const auto c = static_cast<std::uint8_t>(text[i]);
+    escaped[i] = static_cast<std::uint8_t>((c < 0x20) | (c == '"') | (c == '\\'));
   }
+  std::uint64_t any = 0;
+  for (std::size_t i = 0; i < Size; i += sizeof any) {
+    std::uint64_t eight = 0;
+    std::memcpy(&eight, escaped.data() + i, sizeof eight);
+    any |= eight;
+  }
+  return any != 0;
+}
+
+// A lower bound of the number of bytes from `i` on that need no escape, as their end: the end of
+// the text or of a block.
+template <std::size_t Block>
+std::size_t skip_plain(std::string_view text, std::size_t i) {
+  while (text.size() - i >= Block && !has_escape<Block>(text.data() + i)) i += Block;
+  const bool at_end = text.size() - i < Block && text.size() >= Block;
+  if (at_end && !has_escape<Block>(text.data() + text.size() - Block)) return text.size();
+  if constexpr (Block > 8) return skip_plain<Block / 2>(text, i);
   return i;
 }
+std::size_t unescaped_prefix_bound(std::string_view text) { return skip_plain<16>(text, 0); }
 
 // For a well-formed number text that no double can represent: true if it is too large, false if it
 // is too close to zero. REQUIRES: at least one digit that is not 0.
@@ -374,7 +386,7 @@ constexpr auto kEscapeOf = [] {
 
 // The number of bytes at the front that need no escape.
 std::size_t unescaped_prefix(std::string_view text) {
-  std::size_t i = unescaped_prefix_bound(text);
+  std::size_t i = text.size() < 8 ? 0 : unescaped_prefix_bound(text);
   while (i < text.size() && kEscapeOf[static_cast<unsigned char>(text[i])] == 0) ++i;
   return i;
 }
@@ -400,9 +412,9 @@ char* write_escaped(std::string_view text, char* to) {
   return to;
 }
 
+// In quotes, with escapes after `plain` bytes.
 template <class Out>
-void write_string(std::string_view text, Out& out) {
-  const std::size_t plain = unescaped_prefix(text);
+void write_escaped_string(std::string_view text, std::size_t plain, Out& out) {
   std::size_t size = text.size();
   for (const char c : text.substr(plain)) {
     const char escape = kEscapeOf[static_cast<unsigned char>(c)];
@@ -415,9 +427,40 @@ void write_string(std::string_view text, Out& out) {
   *to = '"';
 }
 
+template <class Out>
+void write_string(std::string_view text, Out& out) {
+  const std::size_t plain = unescaped_prefix(text);
+  if (plain != text.size()) return write_escaped_string(text, plain, out);
+  char* to = extend(out, plain + 2);
+  *to++ = '"';
+  if (plain > 0) std::memcpy(to, text.data(), plain);
+  to[plain] = '"';
+}
+
+// before, key in quotes, colon.
+template <class Out>
+void write_key(char before, std::string_view key, Out& out) {
+  if (has_escapes(key)) {
+    out += before;
+    write_string(key, out);
+    out += ':';
+    return;
+  }
+  char* to = extend(out, key.size() + 4);
+  *to++ = before;
+  *to++ = '"';
+  if (!key.empty()) std::memcpy(to, key.data(), key.size());
+  to[key.size()] = '"';
+  to[key.size() + 1] = ':';
+}
+
 // REQUIRES: it is exact as a JSON number.
 template <class Out>
 void write_integer(std::int64_t number, Out& out) {
+  if (number >= 0 && number < 10) {
+    out += static_cast<char>('0' + number);
+    return;
+  }
   std::array<char, 20> text;
   char* const end = std::to_chars(text.data(), text.data() + text.size(), number).ptr;
   out.append(text.data(), static_cast<std::size_t>(end - text.data()));
@@ -461,9 +504,7 @@ void write(const Value& value, std::size_t depth, Out& out) {
       AE_CHECK(depth < kJsonDepthMax, "a value nested too deep to be written");
       char before = '{';
       for (const auto& [key, member] : value.members()) {
-        out += std::exchange(before, ',');
-        write_string(key, out);
-        out += ':';
+        write_key(std::exchange(before, ','), key, out);
         write(member, depth + 1, out);
       }
       out += std::string_view(before == '{' ? "{}" : "}");
@@ -635,7 +676,12 @@ bool consume_size(const Value& value, std::size_t& bytes_left) {
 }  // namespace
 
 bool canonical_exceeds(const Value& value, std::size_t bytes) {
-  return value.extent().bytes > bytes || !consume_size(value, bytes);
+  // The longest number has 25 characters and counts 1; a string has at most 6 for each byte.
+  constexpr std::size_t kCharactersPerByte = 25;
+  const std::size_t least = value.extent().bytes;
+  if (least > bytes) return true;
+  if (least < Value::kExtentMax && least <= bytes / kCharactersPerByte) return false;
+  return !consume_size(value, bytes);
 }
 
 std::string pretty(const Value& value) {

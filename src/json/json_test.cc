@@ -232,6 +232,18 @@ AE_TEST("json/json/size and depth are limited") {
   EXPECT_EQ(parse_json("[1] ", {.bytes_max = 3}).error().code, Code::payload_too_large);
 }
 
+AE_TEST("json/json/canonical_exceeds agrees with the canonical text") {
+  const Value longest = -1.2345678901234567e-6;
+  ASSERT_EQ(canonical(longest).size(), 25u);
+  for (const Value& value :
+       {Value(), Value(7), longest, Value(std::string(20, '\x01')), Value("\"\\"),
+        Value::array({longest, longest, Value(false)}), Value::object({{"\x02", longest}})}) {
+    const std::size_t size = canonical(value).size();
+    for (std::size_t limit = 0; limit < 40 * size; ++limit)
+      EXPECT_EQ(canonical_exceeds(value, limit), size > limit) << canonical(value) << limit;
+  }
+}
+
 AE_TEST("json/json/canonical numbers are formatted as in ECMAScript") {
   const std::map<std::uint64_t, std::string> published = {
       // RFC 8785, appendix B

@@ -27,16 +27,17 @@ void put_part(std::uint64_t number, ByteBuffer& out) {
 }  // namespace
 
 EventHasher::EventHasher(const JobId& job, Instant created_at,
-                         const std::optional<AttemptId>& attempt)
-    : head_(256), tail_(128), text_(2048) {
-  head_ += kDomain;
-  head_.extend(sizeof Hash::bytes);
-  put_part(job.text, head_);
-  put_part(std::uint64_t{0}, head_);
-  put_big_endian64(kUuidTextSize, head_);
-  head_.extend(kUuidTextSize);
+                         const std::optional<AttemptId>& attempt) {
+  text_ += kDomain;
+  text_.extend(sizeof Hash::bytes);
+  put_part(job.text, text_);
+  put_part(std::uint64_t{0}, text_);
+  put_big_endian64(kUuidTextSize, text_);
+  text_.extend(kUuidTextSize);
+  head_size_ = text_.size();
   put_part(std::uint64_t{0}, tail_);
-  put_part(to_text(created_at), tail_);
+  put_big_endian64(kInstantTextSize, tail_);
+  write_text(created_at, tail_.extend(kInstantTextSize));
   if (attempt) {
     put_part(attempt->text, tail_);
   } else {
@@ -45,18 +46,17 @@ EventHasher::EventHasher(const JobId& job, Instant created_at,
   put_big_endian64(0, tail_);  // the length, set in `finish`
 }
 
-void EventHasher::begin(const Event& event) {
-  const std::string_view name = event_name(event);
-  text_.clear();
-  char* at = text_.extend(head_.size() + kNumberSize + name.size() + tail_.size());
-  std::memcpy(at, head_.data(), head_.size());
-  std::memcpy(at + kDomain.size(), event.prev_hash.bytes.data(), event.prev_hash.bytes.size());
-  at += head_.size();
+void EventHasher::begin(const Event& event, std::string_view type) {
+  text_.truncate(head_size_);
+  char* at = text_.extend(kNumberSize + type.size() + tail_.size());
+  std::memcpy(text_.data() + kDomain.size(), event.prev_hash.bytes.data(),
+              sizeof event.prev_hash.bytes);
   write_text(event.id, at - kUuidTextSize);
   write_big_endian64(event.seq, at - kUuidTextSize - 2 * kNumberSize);
-  write_big_endian64(name.size(), at);
-  std::memcpy(at + kNumberSize, name.data(), name.size());
-  at += kNumberSize + name.size();
+  write_big_endian64(type.size(), at);
+  at += kNumberSize;
+  std::memcpy(at, type.data(), type.size());
+  at += type.size();
   std::memcpy(at, tail_.data(), tail_.size());
   write_big_endian64(event.schema, at + kNumberSize);
   payload_ = text_.size();
@@ -77,7 +77,7 @@ void write_commitment(const Hash& commitment, ByteBuffer& out) {
   char* at = out.extend(kBefore.size() + 2 * commitment.bytes.size() + kAfter.size());
   std::memcpy(at, kBefore.data(), kBefore.size());
   at += kBefore.size();
-  write_hex(bytes_of(commitment), at);
+  write_hex<sizeof commitment.bytes>(commitment.bytes.data(), at);
   at += 2 * commitment.bytes.size();
   std::memcpy(at, kAfter.data(), kAfter.size());
 }

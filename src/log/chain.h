@@ -7,6 +7,7 @@
 // value has length 2^64−1 and no bytes. Stored: never changes. Threads: one user at a time.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <optional>
 #include <string_view>
@@ -21,19 +22,23 @@ class EventHasher {
  public:
   EventHasher(const JobId& job, Instant created_at, const std::optional<AttemptId>& attempt);
 
-  // Starts an event; then append payload' to `text()`.
-  void begin(const Event& event);
+  // Starts an event, whose type has this name; then append payload' to `text()`.
+  void begin(const Event& event, std::string_view type);
   ByteBuffer& text() { return text_; }
   // The bytes appended since `begin`.
   std::string_view payload() const { return text_.view(payload_, text_.size()); }
   Hash finish();
 
  private:
-  // What the events share, with the places of what differs: domain ‖ prev ‖ f(job_id) ‖ f(seq) ‖
-  // f(id), and f(schema) ‖ f(created_at) ‖ f(attempt_id) ‖ length of payload'.
-  ByteBuffer head_, tail_;
-  ByteBuffer text_;  // all hashed bytes of the current event
-  std::size_t payload_ = 0;
+  // All hashed bytes of the current event. Its head remains: domain ‖ prev ‖ f(job_id) ‖ f(seq) ‖
+  // f(id).
+  std::array<char, 2048> first_text_;
+  ByteBuffer text_{first_text_};
+  std::size_t head_size_ = 0;
+  // What follows f(type): f(schema) ‖ f(created_at) ‖ f(attempt_id) ‖ length of payload'.
+  std::array<char, 192> first_tail_;
+  ByteBuffer tail_{first_tail_};
+  std::size_t payload_ = 0;  // where payload' begins
 };
 
 // SHA256(salt ‖ canonical(value)): represents a value field in the chain.

@@ -1,8 +1,11 @@
 // Event: looks up event kinds, checks payloads against the table, builds envelopes.
 #include "log/event.h"
 
+#include <algorithm>
 #include <array>
+#include <utility>
 
+#include "base/hash.h"
 #include "log/field_names.h"
 #include "log/redacted.h"
 
@@ -151,6 +154,12 @@ std::string_view node_of(const Event& event) noexcept {
       event.body);
 }
 
+const Salt* salt_of(const Event& event, std::string_view field) noexcept {
+  const auto salt =
+      std::ranges::find_if(event.salts, [field](const Salt& s) { return s.field == field; });
+  return salt != event.salts.end() ? &*salt : nullptr;
+}
+
 std::string_view event_name(const Event& event) noexcept {
   return event.unknown_name.empty() ? event_name(event.type) : event.unknown_name;
 }
@@ -183,6 +192,20 @@ Status check_payload(const EventKind& kind, const Value& payload) {
   return check_fields({.of = kind.name, .fields = kind.fields}, payload);
 }
 
+namespace {
+
+Value salts_json(const Event& event) {
+  std::vector<Member> salts;
+  salts.reserve(event.salts.size());
+  for (const Salt& salt : event.salts) {
+    const auto* const bytes = reinterpret_cast<const char*>(salt.bytes.data());
+    salts.emplace_back(salt.field, to_hex({bytes, salt.bytes.size()}));
+  }
+  return Value::object(std::move(salts));
+}
+
+}  // namespace
+
 Value envelope(const JobId& job, const Event& event) {
   std::vector<Member> members;
   members.reserve(11);
@@ -193,7 +216,7 @@ Value envelope(const JobId& job, const Event& event) {
   members.emplace_back("job_id", job.text);
   members.emplace_back(field::payload, payload_json(event.body));
   members.emplace_back("prev_hash", to_hex(event.prev_hash));
-  if (event.salts.size() != 0) members.emplace_back("salts", event.salts);
+  if (!event.salts.empty()) members.emplace_back("salts", salts_json(event));
   members.emplace_back("schema", static_cast<int>(event.schema));
   members.emplace_back("seq", event.seq);
   members.emplace_back("type", event_name(event));

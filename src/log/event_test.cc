@@ -121,9 +121,10 @@ AE_TEST("log/event/an envelope shows every hashed field") {
                 R"({"by":"ann"},"prev_hash":")" + std::string(64, '0') +
                 R"(","schema":1,"seq":7,"type":"job_resumed"})");
   event.attempt_id = AttemptId("a1");
-  event.salts = json(R"({"x":"00"})");
+  event.salts = {{"x", {0xab}}};
   EXPECT_EQ(envelope(JobId("job-1"), event).text("attempt_id"), "a1");
-  EXPECT_EQ(canonical(envelope(JobId("job-1"), event)["salts"]), R"({"x":"00"})");
+  EXPECT_EQ(canonical(envelope(JobId("job-1"), event)["salts"]),
+            R"({"x":"ab)" + std::string(30, '0') + R"("})");
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <cstring>
 #include <string>
@@ -40,27 +41,36 @@ inline bool in_range(Instant t) { return t >= kInstantMin && t <= kInstantMax; }
 
 // ---- canonical text
 
-// REQUIRES: `text` has no character that JSON escapes.
-inline void write_plain_string(std::string_view text, ByteBuffer& out) {
-  char* at = out.extend(text.size() + 2);
+// The name of a member, after a brace or a comma. Inlined, so that the name is a constant.
+[[gnu::always_inline]] inline void write_name(char before, std::string_view name, ByteBuffer& out) {
+  char* at = out.extend(name.size() + 4);
+  *at++ = before;
   *at++ = '"';
-  std::memcpy(at, text.data(), text.size());
-  at[text.size()] = '"';
+  std::memcpy(at, name.data(), name.size());
+  at += name.size();
+  *at++ = '"';
+  *at = ':';
 }
 
-// The text of an id or a hash whose bytes are stored: `put_field` and `read_field` make sure that
-// it is hex.
-template <FieldKind Kind>
-constexpr bool kIsHex = Kind == FieldKind::id8 || Kind == FieldKind::hash32;
+// The digits of an id or a hash. `put_field` and `read_field` make sure that they are hex.
+template <std::size_t Digits>
+void write_hex_string(const InlineText<Digits>& hex, ByteBuffer& out) {
+  AE_CHECK(hex.size() == Digits, "an id or a hash of an event is not hex");
+  char* const at = out.extend(Digits + 2);
+  at[0] = at[Digits + 1] = '"';
+  std::memcpy(at + 1, hex.data(), Digits);
+}
 
 template <FieldKind Kind, class T>
 void write_canonical_field(const T& member, ByteBuffer& out) {
   if constexpr (std::is_same_v<T, Hash>) {
     char* const at = out.extend(2 * kHashSize + 2);
     at[0] = at[2 * kHashSize + 1] = '"';
-    write_hex(bytes_of(member), at + 1);
-  } else if constexpr (std::is_convertible_v<const T&, std::string_view>) {
-    kIsHex<Kind> ? write_plain_string(member, out) : write_canonical_string(member, out);
+    write_hex<kHashSize>(member.bytes.data(), at + 1);
+  } else if constexpr (std::is_same_v<T, ShortDigest>) {
+    write_hex_string(member, out);
+  } else if constexpr (Kind == FieldKind::id8 || Kind == FieldKind::hash32) {
+    write_hex_string(member.text, out);
   } else if constexpr (Kind == FieldKind::integer) {
     write_canonical_integer(member, out);
   } else if constexpr (Kind == FieldKind::boolean) {
@@ -71,8 +81,10 @@ void write_canonical_field(const T& member, ByteBuffer& out) {
     write_text(member, at + 1);
   } else if constexpr (Kind == FieldKind::json) {
     write_canonical(member, out);
+  } else if constexpr (Kind == FieldKind::external_key) {
+    write_canonical_string(member.text, out);
   } else {
-    kIsHex<Kind> ? write_plain_string(member.text, out) : write_canonical_string(member.text, out);
+    write_canonical_string(member, out);
   }
 }
 
@@ -84,9 +96,11 @@ constexpr bool is_exact_integer(std::int64_t n) {
   return n >= -kMax && n <= kMax;
 }
 
-inline void put_hex(std::string_view hex, std::size_t size, ByteBuffer& out) {
-  AE_CHECK(hex.size() == 2 * size && read_hex(hex, out.extend(size)),
-           "an id or a hash of an event is not hex");
+template <std::size_t Digits>
+void put_hex(const InlineText<Digits>& hex, ByteBuffer& out) {
+  const bool is_hex =
+      hex.size() == Digits && read_hex<Digits / 2>(hex.data(), out.extend(Digits / 2));
+  AE_CHECK(is_hex, "an id or a hash of an event is not hex");
 }
 
 template <FieldKind Kind, class T>
@@ -108,10 +122,20 @@ void put_field(const T& member, ByteBuffer& out) {
   } else if constexpr (std::is_same_v<T, Hash>) {
     out += bytes_of(member);
   } else if constexpr (std::is_same_v<T, ShortDigest>) {
-    put_hex(member, 8, out);
+    put_hex(member, out);
   } else {
-    put_hex(member.text, Kind == FieldKind::id8 ? 8 : 32, out);
+    put_hex(member.text, out);
   }
+}
+
+// The text of the next bytes; empty if there are too few.
+template <std::size_t Digits>
+InlineText<Digits> hex_text(ByteReader& in) {
+  const std::string_view bytes = in.bytes(Digits / 2);
+  if (bytes.empty()) return {};
+  std::array<char, Digits> hex;
+  write_hex<Digits / 2>(reinterpret_cast<const std::uint8_t*>(bytes.data()), hex.data());
+  return std::string_view(hex.data(), hex.size());
 }
 
 // Why the bytes are not a valid field; empty: valid. If they end too early, the reader is not ok.
@@ -138,9 +162,9 @@ std::string_view read_field(ByteReader& in, T& member) {
   } else if constexpr (std::is_same_v<T, Hash>) {
     member = hash_of(in.bytes(kHashSize));
   } else if constexpr (std::is_same_v<T, ShortDigest>) {
-    member = to_hex(in.bytes(8));
+    member = hex_text<16>(in);
   } else {
-    member.text = to_hex(in.bytes(Kind == FieldKind::id8 ? 8 : kHashSize));
+    member.text = hex_text<(Kind == FieldKind::id8 ? 16 : 64)>(in);
   }
   return {};
 }

@@ -14,6 +14,7 @@
 #include "log/events.h"
 #include "log/field_codec.h"
 #include "log/field_names.h"
+#include "log/fields_by_number.h"
 #include "log/redacted.h"
 #include "log/seal.h"
 #include "log/sealed_form.h"
@@ -93,7 +94,7 @@ struct ValueSpan {
 // What is known of a stored field besides its value. Borrows from the body and from
 // the blobs that were read.
 struct PayloadMember {
-  bool present = false, null = false;
+  bool null = false;
   bool by_message = false;
   std::uint8_t form = 0;  // of an external key
   std::string_view text;  // canonical, of json
@@ -121,7 +122,6 @@ class BodyReader {
     size_ = body.size();
     in_ = ByteReader(body);
     value_spans_.clear();
-    salts_.clear();
     read_blobs_.clear();
     if (is_narrative(event.type)) {
       AE_TRY(read_named(kind, event, hasher));
@@ -136,7 +136,8 @@ class BodyReader {
 #include "log/define_events.h"
       }
     }
-    if (!salts_.empty()) event.salts = Value::object(std::exchange(salts_, {}));
+    // In the order of the names, as `seal` has them.
+    if (event.salts.size() > 1) std::ranges::sort(event.salts, key_less, &Salt::field);
     if (!is_utf8(hasher.payload())) return corrupt("a text is not UTF-8");
     return {};
   }
@@ -152,32 +153,46 @@ class BodyReader {
   // By ascending number: form and number, then the content.
   template <class E>
   Status read_numbered(const EventKind& kind, E& typed, Event& event, EventHasher& hasher) {
-    hasher.begin(event);
-    parts_ = {};
+    hasher.begin(event, kind.name);
+    present_ = 0;
+    NextField next = read_head();
     int previous = 0;
-    while (in_.left() > 0) {
-      const std::size_t begin = at();
-      const std::uint8_t head = in_.byte();
-      const std::uint8_t number = head & kFieldNumberMax;
-      const auto form = static_cast<std::uint8_t>(head >> kFormShift);
-      if (number <= previous) return corrupt("fields out of order");
-      previous = number;
-      bool known = false;
-      Status status;
-      visit_fields(typed, [&](auto field, auto& member) {
-        if (field.number() != number) return;
-        known = true;
-        status = read_one<E>(field, form, content_slot(member), begin);
-      });
-      if (!known) return corrupt("an unknown field, number " + std::to_string(number));
-      AE_TRY(std::move(status));
-    }
+    Status status;
+    visit_fields_by_number(typed, [&](auto field, auto& member) {
+      if (next.number != field.number() || !status) return;
+      present_ |= 1U << field.number();
+      PayloadMember& part = parts_[field.number()] = {};
+      status = read_one<E>(field, next, content_slot(member), part, event);
+      previous = next.number;
+      next = read_head();
+    });
+    AE_TRY(std::move(status));
+    if (next.number != kNoField && next.number <= previous) return corrupt("fields out of order");
+    if (next.number != kNoField)
+      return corrupt("an unknown field, number " + std::to_string(next.number));
     if (!in_.ok()) return corrupt("its bytes end too early");
     if constexpr (std::is_same_v<E, ToolInvocationStarted>)
       AE_TRY(derive_external_key(typed, event));
     AE_TRY(check_numbered(kind, typed));
-    return write_payload(typed, hasher.text());
+    write_payload(typed, hasher.text());
+    return {};
   }
+
+  // The first byte of a field, and where it is.
+  struct NextField {
+    int number = kNoField;
+    std::uint8_t form = 0;
+    std::size_t begin = 0;
+  };
+  static constexpr int kNoField = -1;
+  NextField read_head() {
+    if (in_.left() == 0) return {};
+    const std::size_t begin = at();
+    const std::uint8_t head = in_.byte();
+    return {head & kFieldNumberMax, static_cast<std::uint8_t>(head >> kFormShift), begin};
+  }
+
+  bool is_stored(auto field) const { return (present_ >> field.number() & 1U) != 0; }
 
   template <class T>
   static T& content_slot(std::optional<T>& member) {
@@ -189,10 +204,10 @@ class BodyReader {
   }
 
   template <class E, class Field, class T>
-  Status read_one(Field field, std::uint8_t form, T& member, std::size_t begin) {
+  Status read_one(Field field, const NextField& head, T& member, PayloadMember& part,
+                  Event& event) {
     constexpr FieldKind kKind = Field::kind();
-    PayloadMember& part = parts_[field.number()];
-    part.present = true;
+    const std::uint8_t form = head.form;
     part.by_message = form == kByMessage && may_be_by_message(E::kType, field.name());
     const bool is_retained = form == kRetained && may_retain_value(E::kType, field.name());
     if (form > form_max(kKind) && !part.by_message && !is_retained) {
@@ -220,14 +235,16 @@ class BodyReader {
       if (!why.empty()) return field_error(field.name(), why);
     }
     if (part.salt.empty()) return {};
-    const std::string name =
-        std::string(field.name()).append(kKind == FieldKind::error ? ".message" : "");
-    salts_.emplace_back(name, to_hex(part.salt));
+    if constexpr (kKind == FieldKind::error) {
+      add_salt(std::string(field.name()) + ".message", part, event);
+    } else {
+      add_salt(field.name(), part, event);
+    }
     if (!collects_spans_) return {};
     std::string redacted_bytes;
     put_byte(static_cast<std::uint8_t>(kRedacted << kFormShift | field.number()), redacted_bytes);
     if constexpr (kKind == FieldKind::error) put_text(member.code, redacted_bytes);
-    add_value_span(name, part, begin, std::move(redacted_bytes));
+    add_value_span(event.salts.back().field, part, head.begin, std::move(redacted_bytes));
     return {};
   }
 
@@ -241,15 +258,17 @@ class BodyReader {
   Status derive_external_key(ToolInvocationStarted& typed, const Event& event) {
     const PayloadMember* part = nullptr;
     visit_fields(typed, [&](auto field, const auto&) {
-      if constexpr (field.kind() == FieldKind::external_key) part = &parts_[field.number()];
+      if constexpr (field.kind() == FieldKind::external_key) {
+        if (is_stored(field)) part = &parts_[field.number()];
+      }
     });
-    if (!part->present) return {};
+    if (part == nullptr) return {};
     const std::string_view step = typed.step_id.text, idempotency_key = typed.idempotency_key.text;
     if (step.empty()) return corrupt("step_id is missing");
     if (idempotency_key.empty()) return corrupt("idempotency_key is missing");
     if (part->form != kKeyAsText) {
-      typed.external_key.text =
-          derived_external_key(part->form, job_, step, idempotency_key, event.attempt_id);
+      typed.external_key = derived_external_key(part->form, job_, typed.step_id,
+                                                typed.idempotency_key, event.attempt_id);
     }
     const std::uint8_t form = external_key_form(event.schema, typed.external_key.text, job_, step,
                                                 idempotency_key, event.attempt_id);
@@ -267,13 +286,14 @@ class BodyReader {
     visit_fields(typed, [&](auto field, const auto& member) {
       if (!status) return;
       const PayloadMember& part = parts_[field.number()];
-      const bool null = part.null && !field.accepts_null();
-      if (field.required() && (!part.present || null)) {
+      const bool stored = is_stored(field);
+      const bool null = stored && part.null && !field.accepts_null();
+      if (field.required() && (!stored || null)) {
         status = corrupt(std::string(kind.name) + "." + std::string(field.name()) + " is missing");
-      } else if (part.present && null) {
+      } else if (null) {
         status = field_error(field.name(), " is null");
       } else if constexpr (field.kind() == FieldKind::error) {
-        const bool text = !part.present || content_of(member).message.value.is_string() ||
+        const bool text = !stored || content_of(member).message.value.is_string() ||
                           is_redacted(content_of(member).message.value);
         if (!text) {
           status = corrupt(std::string(kind.name) + "." + std::string(field.name()) +
@@ -281,7 +301,7 @@ class BodyReader {
         }
       }
       if constexpr (std::is_same_v<E, ToolInvocationStarted>) {
-        if (status && part.by_message && !calls_model(typed)) {
+        if (status && stored && part.by_message && !calls_model(typed)) {
           status = field_error(field.name(), " is stored by message, and asks no model");
         }
       }
@@ -290,15 +310,13 @@ class BodyReader {
   }
 
   template <class E>
-  Status write_payload(const E& typed, ByteBuffer& out) const {
+  void write_payload(const E& typed, ByteBuffer& out) const {
     char before = '{';
     visit_fields(typed, [&](auto field, const auto& member) {
+      if (!is_stored(field)) return;
       const PayloadMember& part = parts_[field.number()];
-      if (!part.present) return;
-      out += std::exchange(before, ',');
-      out += '"';
-      out += field.name();
-      out += std::string_view("\":");
+      write_name(before, field.name(), out);
+      before = ',';
       constexpr FieldKind kKind = field.kind();
       if constexpr (kKind == FieldKind::error) {
         out += std::string_view(R"({"code":)");
@@ -315,7 +333,6 @@ class BodyReader {
       }
     });
     out += std::string_view(before == '{' ? "{}" : "}");
-    return {};
   }
 
   // ---- fields by name: narrative events, which programs preserve even if they do not know them
@@ -328,7 +345,7 @@ class BodyReader {
     if (!in_.ok() || !own_name || !is_utf8(type_name)) return corrupt("its type has another name");
     UnknownEvent unknown{event.type, std::string(type_name), {}};
     if (kind == nullptr) event.unknown_name = type_name;
-    hasher.begin(event);
+    hasher.begin(event, type_name);
     std::vector<Member> payload;
     std::vector<NamedMember> parts;
     while (in_.left() > 0) {
@@ -351,7 +368,7 @@ class BodyReader {
       }
       payload.emplace_back(key, part.json);
       if (part.salt.empty()) continue;
-      salts_.emplace_back(key, to_hex(part.salt));
+      add_salt(key, part, event);
       if (!collects_spans_) continue;
       std::string redacted_bytes;
       put_text(key, redacted_bytes);
@@ -413,6 +430,10 @@ class BodyReader {
   }
 
   // ---- contents
+
+  static void add_salt(std::string_view name, const PayloadMember& part, Event& event) {
+    std::ranges::copy(part.salt, event.salts.emplace_back(name).bytes.begin());
+  }
 
   Status read_value(std::uint8_t form, std::string_view name, PayloadMember& part, Value& json) {
     if (form == kRedacted) {
@@ -513,8 +534,8 @@ class BodyReader {
   const bool collects_spans_;
   std::size_t size_ = 0;
   ByteReader in_{{}};
-  std::array<PayloadMember, kFieldNumberMax + 1> parts_{};  // by number
-  std::vector<Member> salts_;
+  std::uint32_t present_ = 0;  // bit n: field n is stored, and its part is set
+  std::array<PayloadMember, kFieldNumberMax + 1> parts_;  // by number
   std::vector<ValueSpan> value_spans_;
   std::forward_list<std::string> read_blobs_;  // the blobs that were read
   std::string scratch_;

@@ -24,7 +24,7 @@ void visit_erased(const Event& event, Visit&& visit) {
   const auto visit_unknown = [&](const UnknownEvent& body, const EventKind& kind) {
     for (const Field& field : kind.fields) {
       const bool erased = field.kind == FieldKind::value && is_redacted(body.payload[field.name]) &&
-                          event.salts.find(field.name) == nullptr;
+                          salt_of(event, field.name) == nullptr;
       if (erased) visit(field.name, std::string(field.name));
     }
   };

@@ -34,8 +34,8 @@
 
 #include <algorithm>
 #include <array>
-#include <bit>
 #include <cstring>
+#include <type_traits>
 #include <utility>
 
 #include "base/byte_buffer.h"
@@ -45,6 +45,7 @@
 #include "log/chain.h"
 #include "log/events.h"
 #include "log/field_codec.h"
+#include "log/fields_by_number.h"
 #include "log/sealed_form.h"
 #include "log/split_request.h"
 #include "log/words.h"
@@ -59,14 +60,14 @@ class Salts {
     write_big_endian64(seed_a, hashed_.data());
     write_big_endian64(seed_b, hashed_.data() + 8);
   }
-  // Valid until the next call.
-  std::string_view next() {
+  std::array<std::uint8_t, kSaltSize> next() {
     if (used_ % 2 == 0) {
       write_big_endian64(used_ / 2, hashed_.data() + 16);
       pair_ = sha256({hashed_.data(), hashed_.size()});
     }
-    const char* const bytes = reinterpret_cast<const char*>(pair_.bytes.data());
-    return {bytes + (used_++ % 2) * kSaltSize, kSaltSize};
+    std::array<std::uint8_t, kSaltSize> salt;
+    std::memcpy(salt.data(), pair_.bytes.data() + (used_++ % 2) * kSaltSize, kSaltSize);
+    return salt;
   }
 
  private:
@@ -75,32 +76,13 @@ class Salts {
   Hash pair_;
 };
 
-// One field of the current event, kept until its number is written.
-struct Slot {
-  FieldKind kind{};
-  std::uint8_t form = 0;              // of an external key
-  bool known = false;                 // its text is SealInput::known
-  const Value* value = nullptr;       // json, value, the message of an error
-  const std::string* code = nullptr;  // of an error
-  std::size_t begin = 0,
-              end = 0;  // its canonical text, in `values_` (value, error) or in the hashed text
-  std::size_t stored_begin = 0,
-              stored_end = 0;  // its bytes in `stored_`; none for json, value and error
-
-  bool holds_value() const { return kind == FieldKind::value || kind == FieldKind::error; }
-};
-
 class Sealer {
  public:
   Sealer(const SealInput& input, const SealLimits& limits, std::size_t count)
       : input_(input),
         limits_(limits),
         salts_(input.salt_seed_a, input.salt_seed_b),
-        hasher_(input.job, input.created_at, input.attempt_id),
-        bytes_(256 * count),
-        values_(1024),
-        stored_(512),
-        body_(1024) {
+        hasher_(input.job, input.created_at, input.attempt_id) {
     sealed_.first_seq = input.first_seq;
     sealed_.last_seq = input.first_seq + count - 1;
     sealed_.created_at = input.created_at;
@@ -109,29 +91,26 @@ class Sealer {
     put_header(count);
   }
 
-  Status add(EventBody body) {
-    Event& event = sealed_.events.emplace_back();
-    event.seq = input_.first_seq + sealed_.events.size() - 1;
-    event.id = uuid_plus(input_.first_id, sealed_.events.size() - 1);
-    event.type = type_of(body);
-    event.schema = schema_of(body);
+  Status add(EventBody&& body) {
+    const std::size_t at = sealed_.events.size();
+    Event& event = sealed_.events.emplace_back(std::move(body));
+    event.seq = input_.first_seq + at;
+    event.id = uuid_plus(input_.first_id, at);
+    event.type = type_of(event.body);
+    event.schema = schema_of(event.body);
     event.created_at = input_.created_at;
     event.attempt_id = input_.attempt_id;
     event.prev_hash = sealed_.head;
-    event.body = std::move(body);
 
-    hasher_.begin(event);
     values_.clear();
-    stored_.clear();
-    body_.clear();
-    salts_json_.clear();
-    AE_TRY(std::visit([this]<class E>(const E& typed) { return write_event(typed); }, event.body));
-    if (!salts_json_.empty()) event.salts = Value::object(std::exchange(salts_json_, {}));
-    event.hash = sealed_.head = hasher_.finish();
-
     put_byte(static_cast<std::uint8_t>(event.type), bytes_);
     put_byte(event.schema, bytes_);
-    put_text(body_.view(), bytes_);
+    put_byte(0, bytes_);  // room for the size
+    const std::size_t begin = bytes_.size();
+    AE_TRY(
+        std::visit([&]<class E>(const E& typed) { return write_event(typed, event); }, event.body));
+    set_size(begin);
+    event.hash = sealed_.head = hasher_.finish();
     return {};
   }
 
@@ -142,6 +121,11 @@ class Sealer {
   }
 
  private:
+  struct Range {
+    std::size_t begin, end;
+    std::size_t size() const { return end - begin; }
+  };
+
   void put_header(std::size_t count) {
     ByteBuffer& out = bytes_;
     put_byte(kSealedVersion, out);
@@ -161,95 +145,87 @@ class Sealer {
     put_varint(input_.first_seq, out);
   }
 
-  Status write_event(const UnknownEvent&) {
+  // Sets the size of the body from `begin` on, which one byte of room precedes.
+  void set_size(std::size_t begin) {
+    const std::size_t size = bytes_.size() - begin;
+    std::array<char, 10> first;
+    ByteBuffer varint(first);
+    put_varint(size, varint);
+    if (const std::size_t more = varint.size() - 1; more > 0) {
+      bytes_.extend(more);
+      std::memmove(bytes_.data() + begin + more, bytes_.data() + begin, size);
+    }
+    std::memcpy(bytes_.data() + begin - 1, varint.data(), varint.size());
+  }
+
+  Status write_event(const UnknownEvent&, Event&) {
     AE_CHECK(false, "an event type that is not in the table");
     return {};
   }
 
   template <class E>
-  Status write_event(const E& event) {
-    AE_TRY(write_payload(event));
-    AE_CHECK(is_utf8(hasher_.payload()) && is_utf8_apart_from_salts(), event_name(E::kType));
+  Status write_event(const E& typed, Event& event) {
+    hasher_.begin(event, event_name(E::kType));
+    AE_TRY(write_payload(typed, event));
+    AE_CHECK(is_utf8(hasher_.payload()), event_name(E::kType));
     if constexpr (is_narrative(E::kType)) {
-      put_named_body(event);
+      put_named_body(typed);
     } else {
-      put_numbered_body(event);
+      put_numbered_body(typed);
     }
     return {};
   }
 
-  // Appends payload' to the hashed text, in the order of names, and fills a slot for each field.
+  // Appends payload' to the hashed text, in the order of names.
   template <class E>
-  Status write_payload(const E& event) {
-    present_ = 0;
+  Status write_payload(const E& typed, Event& event) {
     ByteBuffer& out = hasher_.text();
     char before = '{';
-    Status status;
-    visit_fields(event, [&](auto field, const auto& member) {
-      if (!is_present(field, member) || !status) return;
-      write_name(std::exchange(before, ','), field.name(), out);
-      present_ |= 1U << field.number();
-      Slot& slot = slots_[field.number()] = {.kind = field.kind()};
-      write_field(event, field, content_of(member), slot, out);
-      const std::size_t size = slot.end - slot.begin;
-      if (size > limits_.value_max) status = too_large(field.name(), size);
+    std::string_view too_large;
+    visit_fields(typed, [&](auto field, const auto& member) {
+      if (!is_present(field, member)) return;
+      write_name(before, field.name(), out);
+      before = ',';
+      Range& text = texts_[field.number()];
+      text = write_field(field, content_of(member), event, out);
+      if (text.size() > limits_.value_max && too_large.empty()) too_large = field.name();
     });
     out += std::string_view(before == '{' ? "{}" : "}");
-    return status;
+    if (too_large.empty()) return {};
+    const auto* const kind = event_kind(E::kType);
+    const auto number = std::ranges::find(kind->fields, too_large, &Field::name)->number;
+    return fail(Code::payload_too_large,
+                std::string(too_large) + " has " + std::to_string(texts_[number].size()) +
+                    " bytes; at most " + std::to_string(limits_.value_max) + " are kept");
   }
 
-  // The name of a member, after a brace or a comma.
-  static void write_name(char before, std::string_view name, ByteBuffer& out) {
-    char* at = out.extend(name.size() + 4);
-    *at++ = before;
-    *at++ = '"';
-    std::memcpy(at, name.data(), name.size());
-    at += name.size();
-    *at++ = '"';
-    *at = ':';
-  }
-
-  std::unexpected<Error> too_large(std::string_view field, std::size_t size) const {
-    return fail(Code::payload_too_large, std::string(field) + " has " + std::to_string(size) +
-                                             " bytes; at most " +
-                                             std::to_string(limits_.value_max) + " are kept");
-  }
-
-  template <class E, class Field, class T>
-  void write_field(const E& event, Field field, const T& member, Slot& slot, ByteBuffer& out) {
+  // Returns the field's canonical text: of a value field in `values_`, else in the hashed text.
+  template <class Field, class T>
+  Range write_field(Field field, const T& member, Event& event, ByteBuffer& out) {
     constexpr FieldKind kKind = Field::kind();
     if constexpr (kKind == FieldKind::value) {
-      write_value(slot, field.name(), member.value, out);
+      return write_value(field.name(), member.value, event, out);
     } else if constexpr (kKind == FieldKind::error) {
       AE_CHECK(member.message.value.is_string(), field.name());
-      slot.code = &member.code;
       out += std::string_view(R"({"code":)");
       write_canonical_string(member.code, out);
       out += std::string_view(R"(,"message":)");
-      write_value(slot, std::string(field.name()) + ".message", member.message.value, out);
+      const Range text =
+          write_value(std::string(field.name()) + ".message", member.message.value, event, out);
       out += '}';
+      return text;
     } else {
-      slot.begin = out.size();
-      if constexpr (kKind == FieldKind::json) slot.known = is_known(member);
-      if (slot.known) {
-        out += input_.known.text;
+      const std::size_t begin = out.size();
+      if constexpr (kKind == FieldKind::json) {
+        if (is_known(member)) {
+          out += input_.known.text;
+        } else {
+          write_canonical(member, out);
+        }
       } else {
         write_canonical_field<kKind>(member, out);
       }
-      slot.end = out.size();
-      slot.stored_begin = stored_.size();
-      if constexpr (kKind == FieldKind::external_key) {
-        slot.form =
-            external_key_form(sealed_.events.back().schema, member.text, input_.job,
-                              event.step_id.text, event.idempotency_key.text, input_.attempt_id);
-        if (slot.form == kKeyAsText) put_text(member.text, stored_);
-      } else if constexpr (kKind != FieldKind::json) {
-        // A narrative event is stored by its canonical text; its fields are checked all the same.
-        const std::size_t size = stored_.size();
-        put_field<kKind>(member, stored_);
-        if constexpr (is_narrative(E::kType)) stored_.truncate(size);
-      }
-      slot.stored_end = stored_.size();
+      return {begin, out.size()};
     }
   }
 
@@ -258,112 +234,140 @@ class Sealer {
   }
 
   // Appends salt ‖ canonical text to `values_`, and the hash of both to the hashed text.
-  void write_value(Slot& slot, std::string_view name, const Value& value, ByteBuffer& out) {
-    const std::string_view salt = salts_.next();
-    salts_json_.emplace_back(name, to_hex(salt));
-    slot.value = &value;
-    values_ += salt;
-    slot.begin = values_.size();
+  Range write_value(std::string_view name, const Value& value, Event& event, ByteBuffer& out) {
+    const Salt& salt = event.salts.emplace_back(name, salts_.next());
+    values_.append(reinterpret_cast<const char*>(salt.bytes.data()), kSaltSize);
+    const std::size_t begin = values_.size();
     write_canonical(value, values_);
-    slot.end = values_.size();
-    write_commitment(commitment(values_.view(slot.begin - kSaltSize, slot.end)), out);
+    const Range text = {begin, values_.size()};
+    AE_CHECK(is_utf8(value_text(text)), name);
+    write_commitment(commitment(values_.view(begin - kSaltSize, text.end)), out);
+    return text;
   }
 
-  std::string_view value_text(const Slot& slot) const { return values_.view(slot.begin, slot.end); }
-  std::string_view value_salt(const Slot& slot) const {
-    return values_.view(slot.begin - kSaltSize, slot.begin);
+  std::string_view value_text(const Range& text) const {
+    return values_.view(text.begin, text.end);
   }
-
-  // visit(slot, number) for each field of the event, by rising number.
-  template <class Visit>
-  void for_each_slot(Visit&& visit) const {
-    for (std::uint32_t left = present_; left != 0; left &= left - 1) {
-      const auto number = static_cast<std::uint8_t>(std::countr_zero(left));
-      visit(slots_[number], number);
-    }
-  }
-
-  bool is_utf8_apart_from_salts() const {
-    bool good = true;
-    for_each_slot([&](const Slot& slot, std::uint8_t) {
-      good = good && (!slot.holds_value() || is_utf8(value_text(slot)));
-    });
-    return good;
+  std::string_view value_salt(const Range& text) const {
+    return values_.view(text.begin - kSaltSize, text.begin);
   }
 
   template <class E>
-  void put_numbered_body(const E& event) {
-    for_each_slot([&](const Slot& slot, std::uint8_t number) {
-      if constexpr (std::is_same_v<E, ToolInvocationStarted>) {
-        if (slot.value == &event.arguments.value && calls_model(event) && put_request(slot, number))
-          return;
-      }
-      put_slot(slot, number);
+  void put_numbered_body(const E& typed) {
+    visit_fields_by_number(typed, [&](auto field, const auto& member) {
+      if (is_present(field, member)) put_numbered(field, content_of(member), typed);
     });
+  }
+
+  template <class E, class Field, class T>
+  void put_numbered(Field, const T& member, const E& typed) {
+    constexpr FieldKind kKind = Field::kind();
+    constexpr std::uint8_t kNumber = Field::number();
+    if constexpr (std::is_same_v<E, ToolInvocationStarted> && kKind == FieldKind::value) {
+      const bool by_message = &member == &typed.arguments && calls_model(typed);
+      if (by_message && put_request(member.value, kNumber)) return;
+    }
+    if constexpr (kKind == FieldKind::value) {
+      put_head(form_of(kKind, kNumber), kNumber);
+      put_value(kNumber);
+    } else if constexpr (kKind == FieldKind::error) {
+      put_head(form_of(kKind, kNumber), kNumber);
+      put_text(member.code, bytes_);
+      put_value(kNumber);
+    } else if constexpr (kKind == FieldKind::json) {
+      const std::uint8_t form = form_of(kKind, kNumber);
+      put_head(form, kNumber);
+      put_json(form, is_known(member), kNumber);
+    } else if constexpr (kKind == FieldKind::external_key) {
+      const std::uint8_t form =
+          external_key_form(sealed_.events.back().schema, member.text, input_.job,
+                            typed.step_id.text, typed.idempotency_key.text, input_.attempt_id);
+      put_head(form, kNumber);
+      if (form == kKeyAsText) put_text(member.text, bytes_);
+    } else {
+      put_head(0, kNumber);
+      put_field<kKind>(member, bytes_);
+    }
   }
 
   void put_head(std::uint8_t form, std::uint8_t number) {
-    put_byte(static_cast<std::uint8_t>(form << kFormShift | number), body_);
+    put_byte(static_cast<std::uint8_t>(form << kFormShift | number), bytes_);
   }
 
   // The arguments of a model call, message by message; false if they cannot be stored that way.
-  bool put_request(const Slot& slot, std::uint8_t number) {
-    const auto split = split_request(*slot.value, value_text(slot));
+  bool put_request(const Value& request, std::uint8_t number) {
+    const Range& text = texts_[number];
+    const auto split = split_request(request, value_text(text));
     if (!split || split->head.size() + split->tail.size() > limits_.value_inline_max) return false;
     put_head(kByMessage, number);
-    body_ += value_salt(slot);
-    put_text(split->head, body_);
-    put_varint(split->messages.size(), body_);
+    bytes_ += value_salt(text);
+    put_text(split->head, bytes_);
+    put_varint(split->messages.size(), bytes_);
     for (const std::string_view message : split->messages) {
       const bool as_blob = message.size() > limits_.message_inline_max;
-      put_byte(as_blob ? kAsBlob : kInline, body_);
-      as_blob ? put_blob(message, sha256(message)) : put_text(message, body_);
+      put_byte(as_blob ? kAsBlob : kInline, bytes_);
+      as_blob ? put_blob(message, sha256(message)) : put_text(message, bytes_);
     }
-    put_text(split->tail, body_);
+    put_text(split->tail, bytes_);
     return true;
   }
 
-  void put_slot(const Slot& slot, std::uint8_t number) {
-    const bool content = slot.holds_value() || slot.kind == FieldKind::json;
-    put_head(content ? form_of(slot) : slot.form, number);
-    if (slot.code != nullptr) put_text(*slot.code, body_);
-    if (content) return put_content(slot);
-    body_ += stored_.view(slot.stored_begin, slot.stored_end);
-  }
-
   template <class E>
-  void put_named_body(const E& event) {
-    put_text(event_name(E::kType), body_);
-    visit_fields(event, [&](auto field, const auto&) {
-      static_assert(field.kind() != FieldKind::error, "a narrative event has no error fields");
-      if ((present_ >> field.number() & 1U) == 0) return;
-      const Slot& slot = slots_[field.number()];
-      put_text(field.name(), body_);
-      const std::uint8_t form = form_of(slot);
-      put_byte(slot.holds_value() ? form | kNamedValue : form, body_);
-      put_content(slot);
+  void put_named_body(const E& typed) {
+    put_text(event_name(E::kType), bytes_);
+    visit_fields(typed, [&](auto field, const auto& member) {
+      constexpr FieldKind kKind = field.kind();
+      static_assert(kKind != FieldKind::error && kKind != FieldKind::external_key,
+                    "a narrative event has no such fields");
+      if (!is_present(field, member)) return;
+      put_text(field.name(), bytes_);
+      const std::uint8_t form = form_of(kKind, field.number());
+      if constexpr (kKind == FieldKind::value) {
+        put_byte(form | kNamedValue, bytes_);
+        put_value(field.number());
+      } else {
+        if constexpr (kKind != FieldKind::json) check_field<kKind>(content_of(member));
+        put_byte(form, bytes_);
+        put_json(form, false, field.number());
+      }
     });
   }
 
-  std::uint8_t form_of(const Slot& slot) const {
-    const std::size_t inline_max = slot.holds_value()             ? limits_.value_inline_max
-                                   : slot.kind == FieldKind::json ? limits_.json_inline_max
-                                                                  : limits_.value_max;
-    return slot.end - slot.begin > inline_max ? kAsBlob : kInline;
+  // A narrative event is stored by its canonical text; its fields are checked all the same.
+  template <FieldKind Kind, class T>
+  void check_field(const T& member) {
+    const std::size_t size = bytes_.size();
+    put_field<Kind>(member, bytes_);
+    bytes_.truncate(size);
   }
 
-  // The canonical text, inline or as a blob; preceded by the salt of a value.
-  void put_content(const Slot& slot) {
-    const std::string_view text =
-        slot.holds_value() ? value_text(slot) : hasher_.text().view(slot.begin, slot.end);
-    if (slot.holds_value()) body_ += value_salt(slot);
-    if (form_of(slot) == kInline) return put_text(text, body_);
-    put_blob(text, slot.known ? input_.known.hash : sha256(text));
+  std::uint8_t form_of(FieldKind kind, std::uint8_t number) const {
+    const bool is_value = kind == FieldKind::value || kind == FieldKind::error;
+    const std::size_t inline_max = is_value                  ? limits_.value_inline_max
+                                   : kind == FieldKind::json ? limits_.json_inline_max
+                                                             : limits_.value_max;
+    return texts_[number].size() > inline_max ? kAsBlob : kInline;
+  }
+
+  // The salt, and the canonical text inline or as a blob.
+  void put_value(std::uint8_t number) {
+    const Range& range = texts_[number];
+    const std::string_view text = value_text(range);
+    bytes_ += value_salt(range);
+    range.size() <= limits_.value_inline_max ? put_text(text, bytes_)
+                                             : put_blob(text, sha256(text));
+  }
+
+  // The canonical text, inline or as a blob. `known`: it is SealInput::known.
+  void put_json(std::uint8_t form, bool known, std::uint8_t number) {
+    const std::string_view text = hasher_.text().view(texts_[number].begin, texts_[number].end);
+    if (form == kInline) return put_text(text, bytes_);
+    put_blob(text, known ? input_.known.hash : sha256(text));
   }
 
   void put_blob(std::string_view text, const Hash& hash) {
-    body_ += bytes_of(hash);
-    put_varint(text.size(), body_);
+    bytes_ += bytes_of(hash);
+    put_varint(text.size(), bytes_);
     if (std::ranges::find(sealed_.blobs, hash, &Blob::hash) == sealed_.blobs.end()) {
       sealed_.blobs.push_back({hash, std::string(text)});
     }
@@ -374,14 +378,12 @@ class Sealer {
   Salts salts_;
   EventHasher hasher_;
   SealedBatch sealed_;  // without its bytes
-  ByteBuffer bytes_;
-  // Of the current event; kept to reuse their memory.
-  std::array<Slot, kFieldNumberMax + 1> slots_;
-  std::uint32_t present_ = 0;  // bit n: field n is present, and its slot is set
-  ByteBuffer values_;          // salt ‖ canonical text of each value field
-  ByteBuffer stored_;          // the bytes of the other fields
-  ByteBuffer body_;
-  std::vector<Member> salts_json_;
+  std::array<char, 4096> first_bytes_;
+  ByteBuffer bytes_{first_bytes_};
+  // Of the current event.
+  std::array<char, 1024> first_values_;
+  ByteBuffer values_{first_values_};              // salt ‖ canonical text of each value field
+  std::array<Range, kFieldNumberMax + 1> texts_;  // the canonical text of each field, by number
 };
 
 }  // namespace

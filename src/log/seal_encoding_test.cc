@@ -24,7 +24,7 @@ std::string encode_event(EventType type, std::uint8_t schema, std::string_view b
   event.schema = schema;
   event.unknown_name = name;
   EventHasher hasher(kJob, Instant{0}, {});
-  hasher.begin(event);
+  hasher.begin(event, event_name(event));
   hasher.text() += payload;
   std::string bytes(1, '\x01');
   bytes.append(16, '\0');

@@ -29,12 +29,11 @@ std::string_view raw(const ae::Hash& hash) {
 
 // The commitment of a value in the chain: computed from the value and its salt, or
 // stored if the value is erased.
-ae::Value committed(const ae::Value& shown, std::string_view salt) {
+ae::Value committed(const ae::Value& shown, const ae::Salt* salt) {
   ae::Value digest = shown["$redacted"];
-  if (!salt.empty()) {
-    const auto bytes = ae::from_hex(salt);
-    AE_CHECK(bytes.has_value(), salt);
-    digest = ae::to_hex(ae::commitment(*bytes + ae::canonical(shown)));
+  if (salt != nullptr) {
+    const std::string bytes(salt->bytes.begin(), salt->bytes.end());
+    digest = ae::to_hex(ae::commitment(bytes + ae::canonical(shown)));
   }
   return ae::Value::object({{"$sha256", std::move(digest)}});
 }
@@ -45,9 +44,9 @@ ae::Value chained_payload(const ae::Event& event) {
   std::vector<ae::Member> members;
   const ae::Value payload = ae::payload_json(event.body);
   for (const auto& [name, shown] : payload.members()) {
-    const std::string_view salt = event.salts.text(name);
-    const std::string_view message_salt = event.salts.text(name + ".message");
-    bool value = !salt.empty(), error = !message_salt.empty();
+    const ae::Salt* const salt = ae::salt_of(event, name);
+    const ae::Salt* const message_salt = ae::salt_of(event, name + ".message");
+    bool value = salt != nullptr, error = message_salt != nullptr;
     if (kind != nullptr) {
       for (const ae::Field& field : kind->fields) {
         if (field.name != name) continue;
@@ -81,7 +80,7 @@ void check_chain(const ae::OpenedBatch& opened) {
     prev = event.hash;
     if (is_ambiguous(event)) continue;
     ae::EventHasher hasher(kJob, event.created_at, event.attempt_id);
-    hasher.begin(event);
+    hasher.begin(event, ae::event_name(event));
     ae::write_canonical(chained_payload(event), hasher.text());
     AE_CHECK(hasher.finish() == event.hash, ae::canonical(ae::envelope(kJob, event)));
   }

@@ -52,11 +52,13 @@ AE_TEST("log/seal/a redacted value is gone and the chain still verifies") {
   const auto opened = open(kJob, *redacted, Hash{}, log.source());
   ASSERT_TRUE(opened) << opened.error().message;
   EXPECT_EQ(opened->head, sealed.head);
-  const auto salt = from_hex(sealed.events[0].salts.text("result"));
-  const Hash expected = sha256(*salt + R"({"secret":"xyzzy"})");
+  const Salt* const salt = salt_of(sealed.events[0], "result");
+  ASSERT_NE(salt, nullptr);
+  const Hash expected =
+      sha256(std::string(salt->bytes.begin(), salt->bytes.end()) + R"({"secret":"xyzzy"})");
   EXPECT_EQ(payload(opened->events[0]),
             R"({"result":{"$redacted":")" + to_hex(expected) + R"("}})");
-  EXPECT_TRUE(opened->events[0].salts.is_null());
+  EXPECT_TRUE(opened->events[0].salts.empty());
   const auto& finished = *as<NodeFinished>(opened->events[1]);
   EXPECT_EQ(finished.error->code, "c");
   EXPECT_TRUE(finished.error->message.erased);

@@ -62,15 +62,12 @@ inline constexpr std::uint8_t kKeyFromAttempt = 0,  // … the batch's attempt
     kKeyFromIdempotencyKey = 3;  // … the event's idempotency key (since schema 2)
 
 // The key for a form other than kKeyAsText.
-inline std::string derived_external_key(std::uint8_t form, const JobId& job, std::string_view step,
-                                        std::string_view idempotency_key,
+inline ExternalKey derived_external_key(std::uint8_t form, const JobId& job, const StepId& step,
+                                        const IdempotencyKey& idempotency_key,
                                         const std::optional<AttemptId>& attempt) {
-  const StepId id{std::string(step)};
-  if (form == kKeyFromStep) return ae::external_key(job, id).text;
-  if (form == kKeyFromIdempotencyKey) {
-    return chosen_external_key(job, id, IdempotencyKey(std::string(idempotency_key))).text;
-  }
-  return attempt_external_key(job, id, attempt.value_or(AttemptId())).text;
+  if (form == kKeyFromStep) return ae::external_key(job, step);
+  if (form == kKeyFromIdempotencyKey) return chosen_external_key(job, step, idempotency_key);
+  return attempt_external_key(job, step, attempt.value_or(AttemptId()));
 }
 
 inline constexpr std::string_view kExternalKeyPrefix = "aetheris:";  // base/ids.cc

@@ -74,11 +74,34 @@ static_assert(kWords.size() <= 256);
 
 }  // namespace
 
-std::uint8_t word_number(std::string_view word) noexcept {
+namespace {
+
+constexpr std::size_t kPlaces = 256;  // more than twice the words: few share a place
+
+// Where the search for a word begins.
+constexpr std::size_t place_of(std::string_view word) {
+  const auto at = [&](std::size_t i) { return std::size_t{static_cast<unsigned char>(word[i])}; };
+  return word.empty() ? 0 : (word.size() + 7 * at(0) + 31 * at(word.size() / 2)) % kPlaces;
+}
+
+// The numbers of the words, each at its place or at the next that is free; 0: free.
+constexpr auto kNumbers = [] {
+  std::array<std::uint8_t, kPlaces> numbers{};
   for (std::size_t i = 1; i < kWords.size(); ++i) {
-    if (kWords[i] == word) return static_cast<std::uint8_t>(i);
+    std::size_t place = place_of(kWords[i]);
+    while (numbers[place] != 0) place = (place + 1) % kPlaces;
+    numbers[place] = static_cast<std::uint8_t>(i);
   }
-  return 0;
+  return numbers;
+}();
+static_assert(2 * kWords.size() < kPlaces);
+
+}  // namespace
+
+std::uint8_t word_number(std::string_view word) noexcept {
+  std::size_t place = place_of(word);
+  while (kNumbers[place] != 0 && kWords[kNumbers[place]] != word) place = (place + 1) % kPlaces;
+  return kNumbers[place];
 }
 
 std::string_view word_text(std::uint8_t number) noexcept {

@@ -37,8 +37,7 @@ std::string join_names(const std::vector<std::string>& names) {
 // The value fields of an event that are not erased.
 std::vector<std::string> present_fields(const Event& event) {
   std::vector<std::string> present;
-  if (!event.salts.is_object()) return present;
-  for (const auto& [name, salt] : event.salts.members()) present.push_back(name);
+  for (const Salt& salt : event.salts) present.push_back(salt.field);
   return present;
 }
 

@@ -82,7 +82,7 @@ class RetainedList {
  private:
   void add_unknown(const Event& event, const UnknownEvent& body) {
     for (const auto& [name, value] : body.payload.members()) {
-      if (event.salts.find(name) == nullptr && !is_redacted(value)) {
+      if (salt_of(event, name) == nullptr && !is_redacted(value)) {
         add(std::string(event_name(event)) + "." + name, event.seq, kNoValue);
       }
     }
@@ -90,7 +90,7 @@ class RetainedList {
 
   template <class Field, class T>
   void add_field(const Event& event, Field field, const T& member, bool blinded) {
-    const bool present = event.salts.find(field.name()) != nullptr;
+    const bool present = salt_of(event, field.name()) != nullptr;
     std::string name = std::string(event_name(event)) + "." + std::string(field.name());
     const auto why = present ? engine::retention_reason(event, field.name()) : std::string_view();
     if (!why.empty()) {
