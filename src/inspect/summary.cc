@@ -1,7 +1,11 @@
 #include "inspect/summary.h"
 
+#include <string_view>
+
+#include "base/error.h"
 #include "engine/confirm/confirm.h"
 #include "engine/state/view_values.h"
+#include "json/json.h"
 #include "log/field_names.h"
 
 namespace ae::engine {
@@ -50,26 +54,39 @@ Value summary_waiting(const State& state) {
 
 }  // namespace
 
-Value summary_view(const State& state) {
+std::string summary_text(const State& state) {
   const std::uint64_t nodes = state.plan ? state.plan->nodes.size() : 0;
   const bool may_be_unknown =
       state.had_unknown_outcome || !state.earlier_unknown.empty() || is_terminal(state.status);
   const ModelUsage& models = state.models;
-  return Value::object(
-      {{"attempt", number(state.epoch)},
-       {"ended_at", is_terminal(state.status) ? Value(to_text(state.updated_at)) : Value()},
-       {field::error, summary_error(state)},
-       {field::execution_version, state.execution_version},
-       {"unknown_outcomes", number(may_be_unknown ? state.unknown_calls().size() : 0)},
-       {field::kind, summary_kind(state)},
-       {"parked", summary_parked(state)},
-       {"progress",
-        Value::object({{"done", number(nodes - state.nodes_left)}, {"nodes", number(nodes)}})},
-       {field::usage, Value::object({{"cost_micros", number(models.cost_micros)},
-                                     {"model_calls", number(models.tries - models.withdrawn)},
-                                     {"tool_calls", number(state.tries_started - models.tries)},
-                                     {"total_tokens", number(models.total_tokens)}})},
-       {"waiting", summary_waiting(state)}});
+  std::string text;
+  text.reserve(384);
+  const auto add = [&text](std::string_view before, const Value& member) {
+    text += before;
+    write_canonical(member, text);
+  };
+  add(R"({"attempt":)", number(state.epoch));
+  add(R"(,"ended_at":)", is_terminal(state.status) ? Value(to_text(state.updated_at)) : Value());
+  add(R"(,"error":)", summary_error(state));
+  add(R"(,"execution_version":)", state.execution_version);
+  add(R"(,"kind":)", summary_kind(state));
+  add(R"(,"parked":)", summary_parked(state));
+  add(R"(,"progress":{"done":)", number(nodes - state.nodes_left));
+  add(R"(,"nodes":)", number(nodes));
+  add(R"(},"unknown_outcomes":)", number(may_be_unknown ? state.unknown_calls().size() : 0));
+  add(R"(,"usage":{"cost_micros":)", number(models.cost_micros));
+  add(R"(,"model_calls":)", number(models.tries - models.withdrawn));
+  add(R"(,"tool_calls":)", number(state.tries_started - models.tries));
+  add(R"(,"total_tokens":)", number(models.total_tokens));
+  add(R"(},"waiting":)", summary_waiting(state));
+  text += '}';
+  return text;
+}
+
+Value summary_view(const State& state) {
+  auto view = parse_canonical(summary_text(state), {.big_integers = true});
+  AE_CHECK(view, view.error().message);
+  return *std::move(view);
 }
 
 }  // namespace ae::engine

@@ -14,6 +14,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 
 #include "engine/state/state.h"
 #include "json/value.h"
@@ -28,5 +29,7 @@ struct SummaryKey {
 inline SummaryKey summary_key(const State& state) { return {state.status, state.epoch}; }
 
 Value summary_view(const State& state);
+// canonical(summary_view(state)), written without the Value.
+std::string summary_text(const State& state);
 
 }  // namespace ae::engine

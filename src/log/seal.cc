@@ -87,17 +87,15 @@ class Sealer {
     sealed_.last_seq = input.first_seq + count - 1;
     sealed_.created_at = input.created_at;
     sealed_.head = input.prev_hash;
-    sealed_.events.reserve(count);
     put_header(count);
   }
 
-  Status add(EventBody&& body) {
-    const std::size_t at = sealed_.events.size();
-    Event& event = sealed_.events.emplace_back(std::move(body));
-    event.seq = input_.first_seq + at;
-    event.id = uuid_plus(input_.first_id, at);
+  // Sets the members of the event except its body.
+  Status add(Event& event) {
+    event.seq = input_.first_seq + added_;
+    event.id = uuid_plus(input_.first_id, added_++);
     event.type = type_of(event.body);
-    event.schema = schema_of(event.body);
+    event.schema = schema_ = schema_of(event.body);
     event.created_at = input_.created_at;
     event.attempt_id = input_.attempt_id;
     event.prev_hash = sealed_.head;
@@ -280,8 +278,8 @@ class Sealer {
       put_json(form, is_known(member), kNumber);
     } else if constexpr (kKind == FieldKind::external_key) {
       const std::uint8_t form =
-          external_key_form(sealed_.events.back().schema, member.text, input_.job,
-                            typed.step_id.text, typed.idempotency_key.text, input_.attempt_id);
+          external_key_form(schema_, member.text, input_.job, typed.step_id.text,
+                            typed.idempotency_key.text, input_.attempt_id);
       put_head(form, kNumber);
       if (form == kKeyAsText) put_text(member.text, bytes_);
     } else {
@@ -377,7 +375,9 @@ class Sealer {
   const SealLimits& limits_;
   Salts salts_;
   EventHasher hasher_;
-  SealedBatch sealed_;  // without its bytes
+  SealedBatch sealed_;  // without its bytes and events
+  std::uint64_t added_ = 0;
+  std::uint8_t schema_ = 0;  // of the current event
   std::array<char, 4096> first_bytes_;
   ByteBuffer bytes_{first_bytes_};
   // Of the current event.
@@ -388,15 +388,24 @@ class Sealer {
 
 }  // namespace
 
-Result<SealedBatch> seal(const SealInput& input, std::vector<EventBody> events,
+Result<SealedBatch> seal(const SealInput& input, std::vector<Event> events,
                          const SealLimits& limits) {
   AE_CHECK(!events.empty());
   AE_CHECK(input.first_seq >= 1 && input.first_seq <= kSeqMax - events.size());
   AE_CHECK(input.prev_hash.is_zero() == (input.first_seq == 1));
   AE_CHECK(!input.attempt_id || is_utf8(input.attempt_id->text));
   Sealer sealer(input, limits, events.size());
-  for (EventBody& event : events) AE_TRY(sealer.add(std::move(event)));
-  return sealer.finish();
+  for (Event& event : events) AE_TRY(sealer.add(event));
+  SealedBatch sealed = sealer.finish();
+  sealed.events = std::move(events);
+  return sealed;
+}
+
+Result<SealedBatch> seal(const SealInput& input, std::vector<EventBody> bodies,
+                         const SealLimits& limits) {
+  std::vector<Event> events(bodies.size());
+  for (std::size_t i = 0; i < bodies.size(); ++i) events[i].body = std::move(bodies[i]);
+  return seal(input, std::move(events), limits);
 }
 
 }  // namespace ae

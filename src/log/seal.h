@@ -72,9 +72,12 @@ struct SealLimits {
   std::size_t value_max = kValueMax;
 };
 
+// Sets the members of the events except their bodies.
 // REQUIRES: at least one event, none of an unknown type.
 // Fails with payload_too_large.
-Result<SealedBatch> seal(const SealInput& input, std::vector<EventBody> events,
+Result<SealedBatch> seal(const SealInput& input, std::vector<Event> events,
+                         const SealLimits& limits = {});
+Result<SealedBatch> seal(const SealInput& input, std::vector<EventBody> bodies,
                          const SealLimits& limits = {});
 
 // The canonical text of a blob. Fails with log_corrupt if it is missing.

@@ -107,14 +107,17 @@ void AsioLoop::Impl::drain() {
         posted.clear();
       }
     }
-    std::size_t done = 0;
-    while (done < draining.size() && !over && !stopped.load(std::memory_order_relaxed)) {
-      auto task = std::move(draining[done++]);
+    while (drained < draining.size() && !over && !stopped.load(std::memory_order_relaxed)) {
+      auto task = std::move(draining[drained++]);
       task();
       over = turn_is_over();
     }
-    draining.erase(draining.begin(), draining.begin() + static_cast<std::ptrdiff_t>(done));
-    if (!draining.empty()) break;
+    const bool complete = drained == draining.size();
+    if (complete || drained > draining.size() / 2) {  // else moving the rest would cost more
+      draining.erase(draining.begin(), draining.begin() + static_cast<std::ptrdiff_t>(drained));
+      drained = 0;
+    }
+    if (!complete) break;
   }
   boost::asio::post(io, [this] { drain(); });
 }

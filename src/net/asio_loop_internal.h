@@ -37,6 +37,7 @@ struct AsioLoop::Impl {
   std::vector<async::Task> posted;  // under posted_mutex
   bool awake = false;               // under posted_mutex: a drain is scheduled or runs
   std::vector<async::Task> draining;
+  std::size_t drained = 0;  // how many of `draining` have run
 
   using TimerKey = std::pair<std::int64_t, async::TimerId>;  // due (boot time, µs), id
   std::map<TimerKey, async::Task> timers;

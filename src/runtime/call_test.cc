@@ -30,11 +30,11 @@ AE_TEST("call/a call keeps its trace after a crash, and each try has its own spa
       env.loop.run_ready();
       ASSERT_EQ(worker.calls.size(), 1u);
       const tools::Call& call = worker.calls[0].call;
-      first = call.traceparent;
+      first = call.trace_headers().traceparent;
       const std::string trace =
           has_context ? "0af7651916cd43dd8448eb211c80319c" : trace_id_of(kJob);
       EXPECT_EQ(first, traceparent(trace, span_id_of(kJob, call.invocation, 1), 1));
-      EXPECT_EQ(call.tracestate, has_context ? "congo=x" : "");
+      EXPECT_EQ(call.trace_headers().tracestate, has_context ? "congo=x" : "");
       if (!key.empty()) {
         EXPECT_EQ(call.key.text, key) << "no part of the key";
       }
@@ -46,9 +46,10 @@ AE_TEST("call/a call keeps its trace after a crash, and each try has its own spa
     ASSERT_EQ(worker.calls.size(), 1u);
     const tools::Call& again = worker.calls[0].call;
     EXPECT_EQ(again.try_no, 2u);
-    EXPECT_EQ(again.traceparent.substr(0, 36), first.substr(0, 36)) << "one trace";
-    EXPECT_NE(again.traceparent, first) << "a span of its own";
-    EXPECT_EQ(again.traceparent.substr(36, 16), span_id_of(kJob, again.invocation, 2));
+    const std::string second = again.trace_headers().traceparent;
+    EXPECT_EQ(second.substr(0, 36), first.substr(0, 36)) << "one trace";
+    EXPECT_NE(second, first) << "a span of its own";
+    EXPECT_EQ(second.substr(36, 16), span_id_of(kJob, again.invocation, 2));
     worker.answer(0, {.kind = OutcomeKind::success, .result = json("7")});
     EXPECT_EQ(worker.status(), "completed");
   }

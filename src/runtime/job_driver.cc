@@ -33,7 +33,8 @@ JobDriver::JobDriver(World& world, JobDriverHost& host, JobId job, store::Lease 
       job_(std::move(job)),
       lease_(std::move(lease)),
       worker_(std::move(worker)),
-      slice_name_(RunningSlot::name_of(job_, lease_.fence)) {}
+      slice_name_(RunningSlot::name_of(job_, lease_.fence)),
+      drafts_(host.durability()) {}
 
 // Random words only for plans that need them; otherwise the random source is read only once per
 // decision.
@@ -120,9 +121,7 @@ Error JobDriver::write_error() const {
   return {Code::unavailable,
           "the store cannot be written, and the process stops: outcomes since the last commit are "
           "not recorded" +
-              std::string(pending_outcomes_.empty() && uncommitted_outcomes_.empty()
-                              ? ""
-                              : "; answered calls have an unknown outcome")};
+              std::string(outcomes_.empty() ? "" : "; answered calls have an unknown outcome")};
 }
 
 void JobDriver::give_up() {
@@ -133,12 +132,12 @@ void JobDriver::give_up() {
 }
 
 void JobDriver::abandon_all() {
-  for (const auto& [step, call] : std::map(in_flight_)) {
+  for (const InFlightCalls::Call& call : std::vector(in_flight_.list())) {
     call.tool->abandon(call.invocation, call.try_no);
   }
 }
 
-void JobDriver::on_outcome(const engine::SentTry& sent, Outcome outcome) {
+void JobDriver::on_outcome(std::shared_ptr<const PerformedCall> call, Outcome&& outcome) {
   switch (AE_FAILPOINT("tool.after")) {
     case async::FailpointAction::proceed:
       break;
@@ -146,13 +145,13 @@ void JobDriver::on_outcome(const engine::SentTry& sent, Outcome outcome) {
       outcome = Outcome{
           .kind = OutcomeKind::unknown, .error_code = "failpoint", .error_message = "tool.after"};
   }
-  pending_outcomes_.push_back({sent, std::move(outcome)});
+  outcomes_.push({std::move(call), std::move(outcome)});
   pump();
 }
 
 // ---------------------------------------------------------------- events
 
-void JobDriver::add(EventBody draft) {
+void JobDriver::add(EventBody&& draft, std::optional<TrySlot> undecided) {
   unfinished_.reset();
   Status applied = engine::apply(state_, draft, batch_time_, host_.plans().source());
   AE_CHECK(applied, job_.text + ": " + applied.error().message);
@@ -160,59 +159,57 @@ void JobDriver::add(EventBody draft) {
   must_read_inbox_ =
       must_read_inbox_ || std::holds_alternative<WaitOpened>(draft) ||
       (closed != nullptr && (closed->outcome == "timed_out" || closed->outcome == "cancelled"));
-  DraftedEvent& drafted = drafts_.events.emplace_back();
-  drafted.event = std::move(draft);
+  std::optional<DraftedRow> row;
   if (host_.durability() == Durability::split) {
-    drafted.row = {row_of(state_), engine::summary_key(state_), summary_of(state_)};
+    row = {row_of(state_), engine::summary_key(state_), summary_of(state_)};
   }
+  drafts_.add_event(std::move(draft), std::move(undecided), std::move(row));
 }
 
 // Adds an event that follows from the log. It may depend on a call having left no result.
-void JobDriver::add_decided(EventBody draft) {
-  auto slot = engine::decided_effect_slot(state_, draft);
-  add(std::move(draft));
-  drafts_.events.back().slot = std::move(slot);
+void JobDriver::add_decided(EventBody&& draft) {
+  auto undecided = engine::decided_effect_slot(state_, draft);
+  add(std::move(draft), std::move(undecided));
 }
 
-void JobDriver::add_outcome(ObservedOutcome observed) {
-  const engine::SentTry& sent = observed.sent;
+// Adds the events that record the outcome; false: it is dropped.
+bool JobDriver::add_outcome(const ObservedOutcome& observed) {
+  const engine::SentTry& sent = observed.call->sent;
   const std::uint32_t index = state_.by_id.at(sent.step);
   const engine::Step& step = state_.steps[index];
-  if (!step.call || !step.call->open || step.call->try_no != sent.try_no) return;
+  if (!step.call || !step.call->open || step.call->try_no != sent.try_no) return false;
   in_flight_.erase(sent.step);
   progress_reports_.on_ended(sent.step);
   ledger_.forget(sent.invocation, sent.try_no);
   // Cut off by this process while draining: the try stays open and is handled by SPEC §6, as after
   // a crash.
   if (calls_cut_off_ && observed.outcome.kind != OutcomeKind::success && !observed.outcome.definite)
-    return;
+    return false;
   drafts_.has_outcomes = true;
   const bool split = host_.durability() == Durability::split;
-  std::optional<store::EffectRow> effect;
-  std::optional<store::LedgerRow> ledger;
+  std::optional<store::LedgerRow> finished;
   if (split) {
-    effect = store::EffectRow{
-        sent.invocation, sent.try_no,
-        canonical(engine::effect_record(job_, sent, observed.outcome, world_.store.now()))};
-    ledger = ledger_row(job_, *step.call, ledger_state(observed.outcome));
+    drafts_.add_effect(
+        {sent.invocation, sent.try_no,
+         canonical(engine::effect_record(job_, sent, observed.outcome, world_.store.now()))});
+    finished = ledger_row(job_, *step.call, ledger_state(observed.outcome));
   } else if (auto found = tries_with_note_.find(sent.invocation); found != tries_with_note_.end()) {
     drafts_.ledger_erase.emplace_back(sent.invocation, found->second);
     tries_with_note_.erase(found);
   }
-  const std::size_t first = drafts_.events.size();
   if (observed.outcome.kind == OutcomeKind::input_required) {
     open_questions_.push_back({sent.step, step.call->tool, sent.invocation, sent.try_no});
   }
   for (EventBody& draft :
        engine::record_outcome(state_, index, observed.outcome, world_.store.now()))
     add(std::move(draft));
-  uncommitted_outcomes_.push_back(std::move(observed));
-  drafts_.events[first].effect = std::move(effect);
-  drafts_.events.back().ledger = std::move(ledger);
+  if (finished) drafts_.add_finished(*std::move(finished));
+  return true;
 }
 
 void JobDriver::apply_inbox() {
   if (newer_request_) return inbox_.clear();
+  if (inbox_.empty()) return;
   struct Received {
     std::size_t entry;  // index into drafts_.inbox_applied
     Result<engine::ControlRequest> request;
@@ -271,11 +268,9 @@ void JobDriver::stop_for_newer_request() {
 // Turns all input into events and decides until there are no more events.
 void JobDriver::collect_events() {
   add_progress_reports();
-  while (!pending_outcomes_.empty()) {
-    ObservedOutcome observed = std::move(pending_outcomes_.front());
-    pending_outcomes_.pop_front();
-    add_outcome(std::move(observed));
-    if (!pending_outcomes_.empty() && is_slice_over()) return;  // commit these first
+  while (!outcomes_.pending().empty()) {
+    add_outcome(outcomes_.pending().front()) ? outcomes_.on_recorded() : outcomes_.drop();
+    if (!outcomes_.pending().empty() && is_slice_over()) return;  // commit these first
   }
   apply_inbox();
   next_decision_at_.reset();
@@ -295,7 +290,7 @@ void JobDriver::collect_events() {
     AE_CHECK(applied.has_value(), job_.text);
     for (EventBody& draft : applied->events) add(std::move(draft));
   }
-  while (drafts_.events.size() < 4096 && !is_slice_over()) {
+  while (drafts_.event_count() < 4096 && !is_slice_over()) {
     engine::Decision decision =
         engine::decide(state_, decision_context, {}, unfinished_ ? &*unfinished_ : nullptr);
     next_decision_at_ = decision.decide_again_at;
@@ -309,16 +304,16 @@ void JobDriver::collect_events() {
     }
     for (EventBody& draft : decision.events) {
       const auto* declared = std::get_if<ToolInvocationStarted>(&draft);
-      const bool declares = declared != nullptr;
-      const StepId step = declares ? declared->step_id : StepId();
-      if (declares &&
+      if (declared != nullptr &&
           async::failpoint_handler != nullptr) {  // by node, so that a test can select one job
         static_cast<void>(AE_FAILPOINT("decided." + declared->node_id));
       }
+      const bool writes_ledger = declared != nullptr && host_.durability() == Durability::split;
+      const StepId step = writes_ledger ? declared->step_id : StepId();
       add_decided(std::move(draft));
-      if (declares && host_.durability() == Durability::split) {
+      if (writes_ledger) {
         const engine::Invocation& call = *state_.steps[state_.by_id.at(step)].call;
-        drafts_.events.back().ledger = ledger_row(job_, call, "INFLIGHT");
+        drafts_.add_declared(ledger_row(job_, call, "INFLIGHT"));
       }
     }
     unfinished_ = decision.unfinished;  // `add` has reset it
@@ -335,7 +330,7 @@ void JobDriver::collect_events() {
 // Other jobs and clients run while the drafts are committed. The next decision follows after the
 // commit.
 bool JobDriver::is_slice_over() const {
-  return !drafts_.events.empty() && world_.steady.since_start() - slice_started_ >= kSliceMax;
+  return drafts_.event_count() > 0 && world_.steady.since_start() - slice_started_ >= kSliceMax;
 }
 
 void JobDriver::pump() {
@@ -351,7 +346,7 @@ void JobDriver::pump() {
                       });
     return;
   }
-  if (drafts_.events.empty()) batch_time_ = world_.store.now();
+  if (drafts_.event_count() == 0) batch_time_ = world_.store.now();
   for (InFlightNote& note : notes_) {
     bool open = false;
     for (std::uint32_t index : state_.calling) {
@@ -369,7 +364,7 @@ void JobDriver::pump() {
   }
   notes_.clear();
   collect_events();
-  pending_commits_ = drafts_.divide(host_.durability(), release_);
+  pending_commits_ = drafts_.take(release_);
   if (pending_commits_.empty()) {
     if (stopped_for_newer_request_) return end(newer_request_);
     if (!to_perform_.empty()) return on_all_durable();  // declared before the log was reloaded
@@ -400,13 +395,13 @@ void JobDriver::add_checkpoint_event(PendingCommit& pending_commit, const LogWri
       .detail = Value::object({{"hash", to_hex(before->head)}, {"seq", before->seq}})};
   Status applied = engine::apply(state_, note, batch_time_, host_.plans().source());
   AE_CHECK(applied, job_.text + ": " + applied.error().message);
-  pending_commit.events.push_back(std::move(note));
+  pending_commit.events.emplace_back().body = std::move(note);
 }
 
 void JobDriver::commit_next() {
   PendingCommit pending_commit = std::move(pending_commits_.front());
-  pending_commits_.pop_front();
-  store::Batch batch;
+  pending_commits_.erase(pending_commits_.begin());
+  store::Batch& batch = batch_.emplace();
   batch.job = job_;
   batch.authority = store::Batch::Leased{lease_.fence};
   batch.expected_seq = durable_end_.seq;
@@ -450,7 +445,6 @@ void JobDriver::commit_next() {
     checkpoint_bytes_ = batch.checkpoint->size();
   }
   if (batch.release) sign_head(world_, sealed_end_, world_.store.now(), batch);
-  batch_ = std::move(batch);
   committing_ = true;
   send();
 }
@@ -503,7 +497,7 @@ void JobDriver::on_committed(Result<store::CommitResult> result) {
     host_.on_inbox_reply(job_, id, reply);
   if (ended_) return;
   if (!pending_commits_.empty()) return commit_next();
-  uncommitted_outcomes_.clear();
+  outcomes_.on_durable();
   must_read_inbox_ = false;
   abandon_open_questions();
   if (released) return end(std::nullopt);
@@ -536,7 +530,7 @@ void JobDriver::reload(std::string_view why) {
   host_.warn(job_, "reloading the job: " + std::string(why));
   pending_commits_.clear();
   batch_.reset();
-  drafts_ = {};
+  drafts_.clear();
   to_perform_.clear();  // calls that an earlier part made durable are found by perform_declared
   inbox_.clear();
   inbox_read_ = 0;
@@ -544,10 +538,7 @@ void JobDriver::reload(std::string_view why) {
   for (async::Done<Status>& on_written : std::exchange(pending_note_callbacks_, {})) {
     on_written(fail(Code::unavailable, "the note was not written"));
   }
-  for (auto it = uncommitted_outcomes_.rbegin(); it != uncommitted_outcomes_.rend(); ++it) {
-    pending_outcomes_.push_front(std::move(*it));
-  }
-  uncommitted_outcomes_.clear();
+  outcomes_.record_again();
   // `committing_` stays set until the log is read. A second reload in a row is unusual: wait before
   // it.
   if (reloads_++ == 0) return begin();
@@ -568,11 +559,8 @@ void JobDriver::end(std::optional<Error> problem) {
   using ExitState = JobDriverHost::ExitState;
   if (std::exchange(ended_, true)) return;
   // Outcomes that could not be recorded are stored as late results for the next lease holder.
-  for (const ObservedOutcome& observed : std::exchange(uncommitted_outcomes_, {})) {
-    host_.on_late_result(job_, observed.sent, observed.outcome);
-  }
-  for (const ObservedOutcome& observed : std::exchange(pending_outcomes_, {}))
-    host_.on_late_result(job_, observed.sent, observed.outcome);
+  for (const ObservedOutcome& observed : outcomes_.take())
+    host_.on_late_result(job_, observed.call->sent, observed.outcome);
   if (timer_) world_.loop.cancel(*timer_);
   if (drain_timer_) world_.loop.cancel(*drain_timer_);
   for (async::Done<Status>& on_written : std::exchange(pending_note_callbacks_, {})) {

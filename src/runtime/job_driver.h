@@ -11,8 +11,8 @@
 
 #include <array>
 #include <cstdint>
-#include <deque>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <set>
@@ -28,6 +28,7 @@
 #include "runtime/ledger.h"
 #include "runtime/log_writer.h"
 #include "runtime/open_questions.h"
+#include "runtime/performed_calls.h"
 #include "runtime/progress_reports.h"
 #include "runtime/running_slot.h"
 #include "runtime/world.h"
@@ -74,10 +75,6 @@ class JobDriver : public std::enable_shared_from_this<JobDriver> {
   Instant lease_until() const { return lease_.lease_until; }
 
  private:
-  struct ObservedOutcome {
-    engine::SentTry sent;
-    Outcome outcome;
-  };
   struct InFlightNote {
     InvocationId invocation;
     std::uint32_t try_no;
@@ -91,7 +88,7 @@ class JobDriver : public std::enable_shared_from_this<JobDriver> {
   bool should_checkpoint(bool release) const;
   void release_claim(Error problem);
   void begin_attempt();
-  Status import_effect_records(const store::LoadedJob& loaded);
+  Result<std::uint64_t> import_effect_records(const store::LoadedJob& loaded);
   void repair_ledger(const store::LoadedJob& loaded);
   Status end_leftover_calls(const store::LoadedJob& loaded);
   Status resolve_tools();
@@ -100,9 +97,9 @@ class JobDriver : public std::enable_shared_from_this<JobDriver> {
   void stop_for_newer_request();
   void collect_events();
   bool is_slice_over() const;
-  void add(EventBody draft);
-  void add_decided(EventBody draft);
-  void add_outcome(ObservedOutcome observed);
+  void add(EventBody&& draft, std::optional<TrySlot> undecided = std::nullopt);
+  void add_decided(EventBody&& draft);
+  bool add_outcome(const ObservedOutcome& observed);
   void apply_inbox();
   Result<Value> apply_received(const Result<engine::ControlRequest>& request);
   void add_checkpoint_event(PendingCommit& pending_commit, const LogWriter& writer);
@@ -115,8 +112,11 @@ class JobDriver : public std::enable_shared_from_this<JobDriver> {
   void abandon_open_questions();
   void cancel_model_calls();
   void perform(const StepId& step);
-  tools::Call call_of(const engine::Step& step, Value arguments);
-  void on_outcome(const engine::SentTry& sent, Outcome outcome);
+  tools::Call request_of(const engine::Step& step, Value arguments,
+                         const std::shared_ptr<const PerformedCall>& call);
+  // nullptr: the driver has finished with the job.
+  static std::shared_ptr<JobDriver> driver_of(const PerformedCall& call);
+  void on_outcome(std::shared_ptr<const PerformedCall> call, Outcome&& outcome);
   void on_progress(const StepId& step, std::uint32_t try_no, Value value);
   void add_progress_reports();
   void schedule_pump(Instant at);
@@ -149,8 +149,8 @@ class JobDriver : public std::enable_shared_from_this<JobDriver> {
 
   std::optional<Confirmer> confirmer_;  // created when `decide` first requests a verification
 
-  std::deque<ObservedOutcome> pending_outcomes_;
-  std::deque<InFlightNote> notes_;
+  ObservedOutcomes outcomes_;  // if their commit fails, they are recorded again or as late results
+  std::vector<InFlightNote> notes_;
   std::vector<store::InboxEntry> inbox_;
   bool inbox_notified_ = false;
 
@@ -169,21 +169,14 @@ class JobDriver : public std::enable_shared_from_this<JobDriver> {
   // The drafts open, expire or cancel a wait: commit only if all accepted inbox entries have been
   // read, because they come first.
   bool must_read_inbox_ = false;
-  // Outcomes in these drafts; if the commit fails, they are recorded again, or as late results.
-  std::vector<ObservedOutcome> uncommitted_outcomes_;
-  std::deque<PendingCommit> pending_commits_;
+  std::vector<PendingCommit> pending_commits_;
   std::optional<store::Batch> batch_;  // in flight; kept so that it can be sent again
   bool committing_ = false;
   Duration slice_started_{};    // steady clock
   std::uint32_t failures_ = 0;  // consecutive failed reads and writes
   std::uint32_t reloads_ = 0;   // consecutive reloads
 
-  struct InFlightCall {
-    tools::Tool* tool;
-    InvocationId invocation;
-    std::uint32_t try_no;
-  };
-  std::map<StepId, InFlightCall> in_flight_;
+  InFlightCalls in_flight_;
   std::vector<OpenQuestion> open_questions_;
   ProgressReports progress_reports_;                       // of calls in `in_flight_`
   Instant batch_time_;                                     // time of all events drafted together

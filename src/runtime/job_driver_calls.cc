@@ -13,11 +13,23 @@
 
 namespace ae::runtime {
 
-// The call of this step's declared try, except its deadline and the receiver of its late outcome.
-tools::Call JobDriver::call_of(const engine::Step& step, Value arguments) {
+namespace {
+
+void report_late(const PerformedCall& call, const Outcome& outcome) {
+  if (const auto host = call.host.lock()) (*host)->on_late_result(call.job, call.sent, outcome);
+}
+
+}  // namespace
+
+std::shared_ptr<JobDriver> JobDriver::driver_of(const PerformedCall& call) {
+  auto self = call.driver.lock();
+  return self && !self->ended_ ? self : nullptr;
+}
+
+// The request of this step's declared try, except its deadline.
+tools::Call JobDriver::request_of(const engine::Step& step, Value arguments,
+                                  const std::shared_ptr<const PerformedCall>& performed) {
   const engine::Invocation& call = *step.call;
-  const std::uint32_t try_no = call.try_no;
-  const StepId& step_id = step.id;
   const engine::ToolPolicy& policy = state_.tool_of(step);
   tools::Call request;
   request.job = job_;
@@ -27,32 +39,39 @@ tools::Call JobDriver::call_of(const engine::Step& step, Value arguments) {
   request.key = call.key;
   request.external_key = call.external_key;
   request.invocation = call.id;
-  request.try_no = try_no;
-  request.last_sent_try = try_no - 1 - call.unsent_tries;
+  request.try_no = call.try_no;
+  request.last_sent_try = call.try_no - 1 - call.unsent_tries;
   if (step.role == engine::Role::node && host_.is_resident()) {
     request.answer_timeout = policy.ask_expires;
   }
   request.timeout = policy.timeout;
-  const TraceContext trace = trace_of(job_, state_.traceparent, state_.tracestate);
-  request.traceparent = traceparent(trace.trace_id, span_id_of(job_, call.id, try_no), trace.flags);
-  request.tracestate = trace.state;
-  request.note_in_flight = [weak = weak_from_this(), id = call.id, try_no](
-                               Value note, async::Done<Status> on_written) {
-    auto self = weak.lock();
-    if (!self || self->ended_) {
-      return on_written(fail(Code::stale_attempt, "this worker no longer holds the job"));
-    }
-    self->notes_.push_back({id, try_no, std::move(note), std::move(on_written)});
+  request.trace = [performed]() -> tools::TraceHeaders {
+    const engine::SentTry& sent = performed->sent;
+    const TraceContext trace =
+        trace_of(performed->job, performed->traceparent, performed->tracestate);
+    const std::string span = span_id_of(performed->job, sent.invocation, sent.try_no);
+    return {traceparent(trace.trace_id, span, trace.flags), trace.state};
+  };
+  request.note_in_flight = [performed](Value note, async::Done<Status> on_written) {
+    const auto self = driver_of(*performed);
+    if (!self) return on_written(fail(Code::stale_attempt, "this worker no longer holds the job"));
+    const engine::SentTry& sent = performed->sent;
+    self->notes_.push_back({sent.invocation, sent.try_no, std::move(note), std::move(on_written)});
     self->pump();
   };
-  request.progress = [weak = weak_from_this(), step_id, try_no](Value value) {
-    if (auto self = weak.lock()) self->on_progress(step_id, try_no, std::move(value));
+  request.progress = [performed](Value value) {
+    const engine::SentTry& sent = performed->sent;
+    if (const auto self = performed->driver.lock())
+      self->on_progress(sent.step, sent.try_no, std::move(value));
+  };
+  request.on_late_outcome = [performed](const Outcome& outcome) {
+    report_late(*performed, outcome);
   };
   if (world_.output_hub != nullptr && !policy.provider.empty()) {
-    request.on_text_delta = world_.output_hub->begin(job_, {.step = step_id,
+    request.on_text_delta = world_.output_hub->begin(job_, {.step = step.id,
                                                             .node = state_.node_of(step).id,
                                                             .invocation = call.id,
-                                                            .try_no = try_no,
+                                                            .try_no = call.try_no,
                                                             .text = {}});
   }
   return request;
@@ -67,14 +86,13 @@ void JobDriver::perform(const StepId& step_id) {
   auto permit = ledger_.permit(state_, step);
   if (!permit) return;
   const engine::Invocation& call = *step.call;
-  const std::uint32_t try_no = call.try_no;
-  // Shared by the two callbacks that may receive the outcome.
-  const auto sent = std::make_shared<const engine::SentTry>(engine::sent_try_of(state_, step));
-  auto answer = [weak = weak_from_this(), host = host_.handle(), job = job_,
-                 sent](Outcome outcome) {
-    if (auto self = weak.lock(); self && !self->ended_)
-      return self->on_outcome(*sent, std::move(outcome));
-    if (auto locked_host = host.lock()) (*locked_host)->on_late_result(job, *sent, outcome);
+  const auto performed = std::make_shared<const PerformedCall>(
+      weak_from_this(), host_.handle(), job_, engine::sent_try_of(state_, step), state_.traceparent,
+      state_.tracestate);
+  auto answer = [performed](Outcome outcome) {
+    if (const auto self = driver_of(*performed))
+      return self->on_outcome(performed, std::move(outcome));
+    report_late(*performed, outcome);
   };
   const auto withdraw = [&](std::string why) {
     world_.loop.post([answer, why]() mutable {
@@ -85,12 +103,13 @@ void JobDriver::perform(const StepId& step_id) {
               .error_message = why});
     });
   };
-  const auto index = static_cast<std::size_t>(&state_.tool_of(step) - state_.plan->tools.data());
-  auto* entry = world_.tool_registry.find(
-      call.tool, index < tool_versions_.size() ? tool_versions_[index] : std::string());
+  const std::uint32_t index = state_.tool_index(step);
+  auto* entry = world_.tool_registry.find(call.tool, index < tool_versions_.size()
+                                                         ? std::string_view(tool_versions_[index])
+                                                         : std::string_view());
   AE_CHECK(entry, call.tool);
-  in_flight_.insert_or_assign(step_id, InFlightCall{entry->tool.get(), call.id, try_no});
-  progress_reports_.on_sent(step_id, try_no, world_.store.now());
+  in_flight_.put({step_id, entry->tool.get(), call.id, call.try_no, world_.store.now()});
+  progress_reports_.on_ended(step_id);
   if (newer_request_) return withdraw("the job is left to a newer version");
   if (draining_) return withdraw("the process is stopping");
   if (AE_FAILPOINT("tool.before") != async::FailpointAction::proceed)
@@ -105,10 +124,7 @@ void JobDriver::perform(const StepId& step_id) {
     });
     return;
   }
-  tools::Call request = call_of(step, *std::move(sendable));
-  request.on_late_outcome = [host = host_.handle(), job = job_, sent](Outcome outcome) {
-    if (auto locked_host = host.lock()) (*locked_host)->on_late_result(job, *sent, outcome);
-  };
+  tools::Call request = request_of(step, *std::move(sendable), performed);
   // Computed last, from the latest possible store time: the tool's clock includes suspend from here
   // on, and any suspend since the lease was requested is included in this value.
   request.send_within = call.send_by - world_.store.latest_now();
@@ -118,17 +134,20 @@ void JobDriver::perform(const StepId& step_id) {
 
 void JobDriver::on_progress(const StepId& step, std::uint32_t try_no, Value value) {
   if (ended_ || draining_) return;
+  const InFlightCalls::Call* const call = in_flight_.find(step);
+  if (call == nullptr || call->try_no != try_no) return;
   // A report that replaces a pending one needs no decision: its write is already scheduled.
-  if (progress_reports_.add({step, try_no, std::move(value)})) pump();
+  if (progress_reports_.add({step, try_no, std::move(value)}, call->sent)) pump();
 }
 
 // Records the reports of calls in flight once they may be written, and the last report when the
 // call has ended.
 void JobDriver::add_progress_reports() {
+  if (progress_reports_.empty()) return;
   if (draining_) return progress_reports_.drop_pending();
   const auto is_finished = [&](const StepId& step) {
-    return std::ranges::any_of(pending_outcomes_, [&](const ObservedOutcome& observed) {
-      return observed.sent.step == step;
+    return std::ranges::any_of(outcomes_.pending(), [&](const ObservedOutcome& observed) {
+      return observed.call->sent.step == step;
     });
   };
   for (ProgressReports::Report& report :
@@ -170,8 +189,8 @@ void JobDriver::abandon_open_questions() {
 // The job is cancelled. Tool calls are awaited. Model calls are abandoned, because the rest of
 // their output is not needed and costs money. No outcome becomes unknown: a model call only reads.
 void JobDriver::cancel_model_calls() {
-  for (const auto& [step_id, call] : std::map(in_flight_)) {
-    const auto step = state_.by_id.find(step_id);
+  for (const InFlightCalls::Call& call : std::vector(in_flight_.list())) {
+    const auto step = state_.by_id.find(call.step);
     if (step == state_.by_id.end()) continue;
     if (state_.tool_of(state_.steps[step->second]).provider.empty()) continue;
     call.tool->abandon(call.invocation, call.try_no);

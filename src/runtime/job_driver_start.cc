@@ -90,14 +90,10 @@ void JobDriver::take_over(const store::LoadedJob& loaded) {
   const bool recovers = takes_over && engine::is_recovery(state_);
   engine::RecoveryCounts found{.pending = state_.open_tries};
   if (takes_over) begin_attempt();
-  const std::size_t before = drafts_.events.size();
-  if (auto imported = import_effect_records(loaded); !imported)
-    return release_claim(imported.error());
+  const auto imported = import_effect_records(loaded);
+  if (!imported) return release_claim(imported.error());
   if (recovers) {
-    for (std::size_t i = before; i < drafts_.events.size(); ++i) {
-      const auto* event = std::get_if<ToolInvocationFinished>(&drafts_.events[i].event);
-      found.caught_up += event != nullptr && event->caught_up.value_or(false) ? 1 : 0;
-    }
+    found.caught_up = *imported;
     add(engine::recovery_completed_event(state_, lease_.fence.attempt, found));
   }
   repair_ledger(loaded);
@@ -129,10 +125,11 @@ void JobDriver::perform_declared() {
   for (std::uint32_t index : state_.calling) {
     const engine::Step& step = state_.steps[index];
     const bool has_outcome =
-        std::ranges::any_of(pending_outcomes_, [&](const ObservedOutcome& observed) {
-          return observed.sent.step == step.id && observed.sent.try_no == step.call->try_no;
+        std::ranges::any_of(outcomes_.pending(), [&](const ObservedOutcome& observed) {
+          const engine::SentTry& sent = observed.call->sent;
+          return sent.step == step.id && sent.try_no == step.call->try_no;
         });
-    if (step.call->attempt == lease_.fence.attempt && !in_flight_.contains(step.id) &&
+    if (step.call->attempt == lease_.fence.attempt && in_flight_.find(step.id) == nullptr &&
         !has_outcome) {
       to_perform_.push_back(step.id);
     }
@@ -195,7 +192,8 @@ Status JobDriver::end_leftover_calls(const store::LoadedJob& loaded) {
     if (!record) return std::unexpected(record.error());
     const Value& note = (*record)[field::note];
     const bool is_in_flight = std::ranges::any_of(
-        in_flight_, [&](const auto& call) { return call.second.invocation == row.invocation; });
+        in_flight_.list(),
+        [&](const InFlightCalls::Call& call) { return call.invocation == row.invocation; });
     if (note.is_null() || is_in_flight) continue;
     // The call may have been made by a version of the tool that a reload has replaced.
     const auto versions = world_.tool_registry.all(record->text("tool"));
@@ -207,12 +205,17 @@ Status JobDriver::end_leftover_calls(const store::LoadedJob& loaded) {
 }
 
 // Imports side records that an earlier attempt made durable but could not write into the log (SPEC
-// §5: W3, W4).
-Status JobDriver::import_effect_records(const store::LoadedJob& loaded) {
+// §5: W3, W4). Returns how many calls they complete.
+Result<std::uint64_t> JobDriver::import_effect_records(const store::LoadedJob& loaded) {
   AE_ASSIGN(std::vector<EventBody> events,
             engine::import_stored_effects(state_, stored_effects(loaded.effects)));
-  for (EventBody& draft : events) add(std::move(draft));
-  return {};
+  std::uint64_t caught_up = 0;
+  for (EventBody& draft : events) {
+    const auto* finished = std::get_if<ToolInvocationFinished>(&draft);
+    caught_up += finished != nullptr && finished->caught_up.value_or(false) ? 1 : 0;
+    add(std::move(draft));
+  }
+  return caught_up;
 }
 
 void JobDriver::repair_ledger(const store::LoadedJob& loaded) {

@@ -6,8 +6,11 @@
 // performed. Threads: the loop's.
 #pragma once
 
+#include <algorithm>
+#include <cstdint>
 #include <optional>
-#include <unordered_set>
+#include <utility>
+#include <vector>
 
 #include "engine/state/state.h"
 #include "tools/permit.h"
@@ -21,19 +24,20 @@ class Ledger {
   // before.
   std::optional<tools::Permit> permit(const engine::State& durable, const engine::Step& step) {
     if (!step.call || !durable.is_live(step)) return std::nullopt;
-    auto [it, fresh] =
-        issued_.emplace(step.call->id.text + "/" + std::to_string(step.call->try_no));
-    if (!fresh) return std::nullopt;
+    const Try issued{step.call->id, step.call->try_no};
+    if (std::ranges::find(issued_, issued) != issued_.end()) return std::nullopt;
+    issued_.push_back(issued);
     return tools::Permit(step.call->id, step.call->try_no);
   }
   // The outcome of the try is recorded, so the log prevents another permit and the entry can be
   // dropped.
   void forget(const InvocationId& invocation, std::uint32_t try_no) {
-    issued_.erase(invocation.text + "/" + std::to_string(try_no));
+    std::erase(issued_, Try{invocation, try_no});
   }
 
  private:
-  std::unordered_set<std::string> issued_;
+  using Try = std::pair<InvocationId, std::uint32_t>;
+  std::vector<Try> issued_;  // few: tries that are in flight
 };
 
 }  // namespace ae::runtime

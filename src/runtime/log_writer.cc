@@ -36,22 +36,33 @@ LogWriter::LogWriter(const World& world, JobId job, const LogEnd& end, Instant a
       end_(end),
       sealing_(draw_sealing(world, job_, end_, at, std::move(attempt))) {}
 
-Result<LogEnd> LogWriter::end_after(const std::vector<EventBody>& events) const {
+Result<LogEnd> LogWriter::end_after(const std::vector<Event>& events) const {
   AE_ASSIGN(const SealedBatch sealed, seal(sealing_, events));
   return LogEnd{sealed.last_seq, sealed.head};
 }
 
-Result<std::vector<Event>> LogWriter::append(std::vector<EventBody> events, store::RowState row,
+Result<std::vector<Event>> LogWriter::append(std::vector<Event> events, store::RowState row,
+                                             store::Batch& batch) {
+  return put(seal(sealing_, std::move(events)), std::move(row), batch);
+}
+
+Result<std::vector<Event>> LogWriter::append(std::vector<EventBody> bodies, store::RowState row,
                                              store::Batch& batch, const KnownText& known) {
   sealing_.known = known;
-  AE_ASSIGN(SealedBatch sealed, seal(sealing_, std::move(events)));
+  auto sealed = seal(sealing_, std::move(bodies));
+  sealing_.known = {};
+  return put(std::move(sealed), std::move(row), batch);
+}
+
+Result<std::vector<Event>> LogWriter::put(Result<SealedBatch> sealed, store::RowState row,
+                                          store::Batch& batch) {
+  if (!sealed) return std::unexpected(std::move(sealed).error());
   batch.job = job_;
   batch.expected_seq = end_.seq;
   batch.row = std::move(row);
-  sealing_.known = {};
-  end_ = {sealed.last_seq, sealed.head};
-  std::vector<Event> written = std::move(sealed.events);
-  batch.sealed = std::move(sealed);
+  end_ = {sealed->last_seq, sealed->head};
+  std::vector<Event> written = std::move(sealed->events);
+  batch.sealed = *std::move(sealed);
   return written;
 }
 

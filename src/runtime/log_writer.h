@@ -42,14 +42,19 @@ class LogWriter {
   LogWriter& operator=(const LogWriter&) = delete;
 
   // The end of the log after these events, for an event that refers to them. Fails as `append`.
-  Result<LogEnd> end_after(const std::vector<EventBody>& events) const;
+  Result<LogEnd> end_after(const std::vector<Event>& events) const;
   // Adds the events and the row after them to the batch; returns the events as a reader will see
   // them. `known`: log/seal.h. Fails as log/seal.h: seal.
-  Result<std::vector<Event>> append(std::vector<EventBody> events, store::RowState row,
+  Result<std::vector<Event>> append(std::vector<Event> events, store::RowState row,
+                                    store::Batch& batch);
+  Result<std::vector<Event>> append(std::vector<EventBody> bodies, store::RowState row,
                                     store::Batch& batch, const KnownText& known = {});
   const LogEnd& end() const { return end_; }  // includes the appended events
 
  private:
+  Result<std::vector<Event>> put(Result<SealedBatch> sealed, store::RowState row,
+                                 store::Batch& batch);
+
   const JobId job_;
   LogEnd end_;
   SealInput sealing_;  // refers to job_

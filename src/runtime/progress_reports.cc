@@ -20,17 +20,11 @@ Instant ProgressReports::Call::may_record_at() const {
   return *last_recorded + std::max(kReportInterval, (*last_recorded - sent) / kReportIntervalShare);
 }
 
-void ProgressReports::on_sent(const StepId& step, std::uint32_t try_no, Instant at) {
-  calls_.insert_or_assign(
-      step,
-      Call{.try_no = try_no, .sent = at, .last_recorded = std::nullopt, .pending = std::nullopt});
-}
-
-bool ProgressReports::add(Report report) {
-  const auto call = calls_.find(report.step);
-  if (call == calls_.end() || call->second.try_no != report.try_no) return false;
-  const bool is_first = !call->second.pending;
-  call->second.pending = std::move(report.value);
+bool ProgressReports::add(Report report, Instant sent) {
+  Call& call =
+      calls_.try_emplace(report.step, Call{.try_no = report.try_no, .sent = sent}).first->second;
+  const bool is_first = !call.pending;
+  call.pending = std::move(report.value);
   return is_first;
 }
 

@@ -1,4 +1,5 @@
-// ProgressReports: the newest progress report of each call in flight, until it may be recorded.
+// ProgressReports: the newest progress report of each call in flight, until it may be recorded. Knows
+// only calls that have reported.
 //
 // Threads: the loop's.
 #pragma once
@@ -23,11 +24,12 @@ class ProgressReports {
     Value value;
   };
 
-  void on_sent(const StepId& step, std::uint32_t try_no, Instant at);
+  bool empty() const { return calls_.empty(); }
   void on_ended(const StepId& step) { calls_.erase(step); }
-  // Replaces the pending report of the call. Returns true if there was none: its write must be
-  // scheduled. A report of another try is dropped.
-  bool add(Report report);
+  // Replaces the pending report of the call, which was sent at `sent`. Returns true if there was
+  // none: its write must be scheduled. REQUIRES: the try is in flight; on_ended was called for the
+  // earlier ones.
+  bool add(Report report, Instant sent);
   void drop_pending();
   // Removes and returns the pending reports that may be recorded now, and those of finished calls.
   std::vector<Report> take_due(Instant now, const std::function<bool(const StepId&)>& is_finished);

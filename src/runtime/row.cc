@@ -38,7 +38,7 @@ store::RowState row_of(const engine::State& state) {
 
 store::Summary summary_of(const engine::State& state) {
   return {.error = state.error ? state.error->code : std::string(),
-          .body = canonical(engine::summary_view(state))};
+          .body = engine::summary_text(state)};
 }
 
 std::optional<store::Summary> changed_summary(const engine::State& state,

@@ -61,6 +61,11 @@ class StreamReader {
   std::function<Value(const Value&)> scrub_joined;
 };
 
+// The headers of a trace context (base/trace_context.h); "" = not sent.
+struct TraceHeaders {
+  std::string traceparent, tracestate;
+};
+
 struct Call {
   JobId job;
   std::string tool;  // the tool's name in the agents file
@@ -80,8 +85,10 @@ struct Call {
   Duration answer_timeout{};
   Duration timeout{};      // per try, from the send; then the outcome is timeout (or unknown)
   Duration send_within{};  // if not sent by then: withdrawn, `not_sent`
-  // Trace context of this try for the downstream, not part of the request. "": none.
-  std::string traceparent, tracestate;
+  // Trace context of this try for the downstream, not part of the request. Computed only by tools
+  // that send it; empty: none.
+  std::move_only_function<TraceHeaders() const> trace;
+  TraceHeaders trace_headers() const { return trace ? trace() : TraceHeaders(); }
   // Durably records how to find what this call leaves behind if this process dies: {"pgid": …}. A
   // command tool waits for `noted` before its program starts. May be empty: no note is kept.
   std::move_only_function<void(Value note, async::Done<Status> noted)> note_in_flight;

@@ -20,7 +20,7 @@ bool MemoryDisk::Data::is_committed(const Job& job, const SealedBatch& sealed) c
   return it != job.commits.end() && it->first_seq == sealed.first_seq && it->bytes == sealed.bytes;
 }
 
-Result<CommitResult> MemoryDisk::Data::commit(const Batch& batch, BatchFailpoints& failpoints,
+Result<CommitResult> MemoryDisk::Data::commit(Batch& batch, BatchFailpoints& failpoints,
                                               bool& written) {
   Job* job = find(batch.job);
   if (job == nullptr) return std::unexpected(job_not_found(batch.job));
@@ -43,7 +43,9 @@ Result<CommitResult> MemoryDisk::Data::commit(const Batch& batch, BatchFailpoint
   if (auto error = failpoints.before_commit()) return std::unexpected(*std::move(error));
 
   written = true;
-  remove_from_indexes(*job);
+  // A leased job is indexed by its lease alone.
+  const bool stays_leased = job->row.claim && !batch.release;
+  if (!stays_leased) remove_from_indexes(*job);
   if (batch.sealed) append(*job, *batch.sealed, batch.row);
   for (const EffectRow& e : batch.effects)
     job->effects.emplace(Slot(e.invocation.text, e.try_no), e.record);
@@ -62,12 +64,12 @@ Result<CommitResult> MemoryDisk::Data::commit(const Batch& batch, BatchFailpoint
   if (batch.summary) job->row.summary = batch.summary;
   if (batch.checkpoint) job->checkpoint = Checkpoint{job->row.last_seq, *batch.checkpoint};
   if (batch.release) release(*job);
-  add_to_indexes(*job);
+  if (!stays_leased) add_to_indexes(*job);
   if (batch.audit) append_audit_entry(*batch.audit);
   return CommitResult{.last_seq = job->row.last_seq};
 }
 
-Result<CommitResult> MemoryDisk::Data::create(const Batch& batch, BatchFailpoints& failpoints,
+Result<CommitResult> MemoryDisk::Data::create(Batch& batch, BatchFailpoints& failpoints,
                                               Instant now, bool& written) {
   const NewJob& requested = std::get<Batch::Create>(batch.authority).job;
   if (Job* job = find(batch.job); job != nullptr && is_committed(*job, *batch.sealed)) {
@@ -125,11 +127,11 @@ Result<CommitResult> MemoryDisk::Data::create(const Batch& batch, BatchFailpoint
   return answer;
 }
 
-void MemoryDisk::Data::append(Job& job, const SealedBatch& sealed, const RowState& state) {
-  Commit commit{.first_seq = sealed.first_seq, .bytes = sealed.bytes, .blobs = {}};
-  for (const Blob& blob : sealed.blobs) {
+void MemoryDisk::Data::append(Job& job, SealedBatch& sealed, const RowState& state) {
+  Commit commit{.first_seq = sealed.first_seq, .bytes = std::move(sealed.bytes), .blobs = {}};
+  for (Blob& blob : sealed.blobs) {
     commit.blobs.push_back(blob.hash);
-    blobs.try_emplace(blob.hash, blob.bytes);
+    blobs.try_emplace(blob.hash, std::move(blob.bytes));
   }
   job.commits.push_back(std::move(commit));
   JobRow& row = job.row;

@@ -91,11 +91,12 @@ struct MemoryDisk::Data {
   void drop_blobs();
 
   bool is_committed(const Job& job, const SealedBatch& sealed) const;
-  // They set `written` if the batch has changed the data.
-  Result<CommitResult> commit(const Batch& batch, BatchFailpoints& failpoints, bool& written);
-  Result<CommitResult> create(const Batch& batch, BatchFailpoints& failpoints, Instant now,
+  // They set `written` if the batch has changed the data. They take bytes out of it.
+  Result<CommitResult> commit(Batch& batch, BatchFailpoints& failpoints, bool& written);
+  Result<CommitResult> create(Batch& batch, BatchFailpoints& failpoints, Instant now,
                               bool& written);
-  void append(Job& job, const SealedBatch& sealed, const RowState& row);
+  // Takes the bytes.
+  void append(Job& job, SealedBatch& sealed, const RowState& row);
 };
 
 }  // namespace ae::store

@@ -301,10 +301,11 @@ Result<Order> CommandDefinition::fill(const Call& call, SecretSource& secrets,
     order.environment.push_back(assignment(variable, *text));
     ::explicit_bzero(text->data(), text->size());
   }
+  const TraceHeaders trace = call.trace_headers();
   const std::string texts[] = {call.external_key.text, call.key.text,
                                call.invocation.text,   std::to_string(call.try_no),
                                call.job.text,          std::to_string(kProgramReportsFd),
-                               call.traceparent,       call.tracestate};
+                               trace.traceparent,      trace.tracestate};
   for (std::size_t i = 0; i < std::size(texts); ++i) {
     if (texts[i].empty()) continue;
     order.environment.push_back(assignment(kReservedVariables[i], texts[i]));

@@ -334,8 +334,9 @@ Status HttpTool::make_request(const Call& call, SecretSource& secrets, Request& 
                   {"X-Aetheris-Execution-Key", call.key.text},
                   {"X-Aetheris-Invocation-Id", call.invocation.text},
                   {"X-Aetheris-Try", std::to_string(call.try_no)}};
-  if (!call.traceparent.empty()) http.headers.push_back({field::traceparent, call.traceparent});
-  if (!call.tracestate.empty()) http.headers.push_back({field::tracestate, call.tracestate});
+  auto [traceparent, tracestate] = call.trace_headers();
+  if (!traceparent.empty()) http.headers.push_back({field::traceparent, std::move(traceparent)});
+  if (!tracestate.empty()) http.headers.push_back({field::tracestate, std::move(tracestate)});
   if (method_ != "GET" && method_ != "HEAD") {
     AE_ASSIGN(http.body, make_body(scope, call));
     if (!has_content_type_) http.headers.push_back({"Content-Type", "application/json"});

@@ -31,8 +31,10 @@ AE_TEST("http tool/a call sends its trace context, and a definition cannot overr
   RawHttpServer server(RawHttpServer::always(raw_response(200)));
   HttpToolFixture fixture;
   Call call = make_call(Value::object({{"a", 1}}));
-  call.traceparent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
-  call.tracestate = "congo=t61rcWkgMzE";
+  call.trace = [] {
+    return TraceHeaders{"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
+                        "congo=t61rcWkgMzE"};
+  };
   fixture.call(post_tool(server), std::move(call));
   fixture.call(post_tool(server), make_call(Value::object({{"a", 1}})));
   ASSERT_EQ(server.arrivals(), 2);

@@ -86,7 +86,7 @@ struct McpFixture {
     call.answer_timeout = answer_timeout;
     call.timeout = 1s;
     call.send_within = 20s;
-    call.traceparent = "00-trace";
+    call.trace = [] { return TraceHeaders{.traceparent = "00-trace", .tracestate = {}}; };
     call.progress = [this](Value value) { progress.push_back(std::move(value)); };
     Permit permit = testing::PermitForTests::make(call.invocation, try_no);
     server->perform(std::move(permit), std::move(call),

@@ -33,8 +33,9 @@ Value meta_of(const Call& call) {
                                  {"aetheris/execution-key", call.key.text},
                                  {"aetheris/invocation-id", call.invocation.text},
                                  {"aetheris/try", static_cast<std::uint64_t>(call.try_no)}};
-  if (!call.traceparent.empty()) members.emplace_back(field::traceparent, call.traceparent);
-  if (!call.tracestate.empty()) members.emplace_back(field::tracestate, call.tracestate);
+  auto [traceparent, tracestate] = call.trace_headers();
+  if (!traceparent.empty()) members.emplace_back(field::traceparent, std::move(traceparent));
+  if (!tracestate.empty()) members.emplace_back(field::tracestate, std::move(tracestate));
   return Value::object(std::move(members));
 }
 

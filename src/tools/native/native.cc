@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <chrono>
 #include <exception>
+#include <list>
 #include <map>
 #include <mutex>
 #include <optional>
-#include <set>
 #include <utility>
 
 #include "json/json.h"
@@ -146,14 +146,24 @@ struct NativeTool::InFlightCall {
   Duration due_at{};  // when the timer fires
 };
 
+// A call that waits for its task on the loop.
+struct NativeTool::WaitingCall {
+  Permit permit;
+  Call call;
+  async::Done<Outcome> done;
+  Duration began;
+  bool withdrawn = false;
+};
+
 struct NativeTool::State : std::enable_shared_from_this<State> {
   State(async::Loop& l, async::SteadyClock& c, NativeFunction f, Options o)
       : loop(l), clock(c), function(std::move(f)), options(o) {
     loop_handle->loop = &loop;
     loop_handle->clock = &clock;
   }
-  void run_on_loop(Permit permit, Call call, async::Done<Outcome> done);
-  void run_on_thread(Permit permit, Call call, async::Done<Outcome> done);
+  void run_on_loop(Permit&& permit, Call&& call, async::Done<Outcome>&& done);
+  void run_next();
+  void run_on_thread(Permit&& permit, Call&& call, async::Done<Outcome>&& done);
   void check_deadline(const Key& key);
   void schedule_check(const Key& key, InFlightCall& flight, Duration now, Duration after);
   void on_returned(const Key& key, Outcome outcome);
@@ -166,7 +176,7 @@ struct NativeTool::State : std::enable_shared_from_this<State> {
   const NativeFunction function;
   const Options options;
   const std::shared_ptr<LoopHandle> loop_handle = std::make_shared<LoopHandle>();
-  std::set<Key> waiting;                        // for their task on the loop
+  std::list<WaitingCall> waiting;               // in the order of their tasks
   std::map<Key, InFlightCall> in_flight_calls;  // on threads
 };
 
@@ -215,25 +225,27 @@ void NativeTool::Run::progress(Value value) {
 
 // ---------------------------------------------------------------- on the loop
 
-void NativeTool::State::run_on_loop(Permit permit, Call call, async::Done<Outcome> done) {
-  const Key key{call.invocation, call.try_no};
-  AE_CHECK(waiting.insert(key).second, call.invocation.text);
-  const Duration begin = clock.since_start();
+void NativeTool::State::run_on_loop(Permit&& permit, Call&& call, async::Done<Outcome>&& done) {
+  waiting.emplace_back(std::move(permit), std::move(call), std::move(done), clock.since_start());
   // The posted task shares the state; it may run after the tool is destroyed.
-  loop.post([state = shared_from_this(), permit = std::move(permit), call = std::move(call), key,
-             begin, done = std::move(done)]() mutable {
-    if (state->waiting.erase(key) == 0) return done(not_sent("withdrawn before it began"));
-    const Duration sent = state->clock.since_start();
-    if (sent - begin >= call.send_within) return done(not_sent("it was too late to begin"));
-    std::move(permit).consume(call.invocation, call.try_no);
-    InlineRunContext context;
-    Outcome outcome = run(state->function, call, context, state->options.output_max);
-    outcome.elapsed = state->clock.since_start() - sent;
-    done(std::move(outcome));
-  });
+  loop.post([state = shared_from_this()] { state->run_next(); });
 }
 
-void NativeTool::State::run_on_thread(Permit permit, Call call, async::Done<Outcome> done) {
+void NativeTool::State::run_next() {
+  std::list<WaitingCall> taken;
+  taken.splice(taken.begin(), waiting, waiting.begin());
+  auto& [permit, call, done, began, withdrawn] = taken.front();
+  if (withdrawn) return done(not_sent("withdrawn before it began"));
+  const Duration sent = clock.since_start();
+  if (sent - began >= call.send_within) return done(not_sent("it was too late to begin"));
+  std::move(permit).consume(call.invocation, call.try_no);
+  InlineRunContext context;
+  Outcome outcome = run(function, call, context, options.output_max);
+  outcome.elapsed = clock.since_start() - sent;
+  done(std::move(outcome));
+}
+
+void NativeTool::State::run_on_thread(Permit&& permit, Call&& call, async::Done<Outcome>&& done) {
   const Key key{call.invocation, call.try_no};
   AE_CHECK(!in_flight_calls.contains(key), call.invocation.text);
   const Duration now = clock.since_start();
@@ -349,7 +361,7 @@ NativeTool::NativeTool(async::Loop& loop, async::SteadyClock& clock, NativeFunct
     : state_(std::make_shared<State>(loop, clock, std::move(function), options)) {}
 
 NativeTool::~NativeTool() {
-  state_->waiting.clear();
+  for (WaitingCall& call : state_->waiting) call.withdrawn = true;
   {
     const std::scoped_lock lock(state_->loop_handle->mutex);
     state_->loop_handle->loop = nullptr;
@@ -379,7 +391,10 @@ void NativeTool::perform(Permit permit, Call call, async::Done<Outcome> done) {
 
 void NativeTool::abandon(const InvocationId& invocation, std::uint32_t try_no) {
   const Key key{invocation, try_no};
-  state_->waiting.erase(key);
+  for (WaitingCall& waiting : state_->waiting) {
+    if (waiting.call.invocation == invocation && waiting.call.try_no == try_no)
+      waiting.withdrawn = true;
+  }
   const auto found = state_->in_flight_calls.find(key);
   if (found == state_->in_flight_calls.end() || !found->second.done) return;
   bool has_started = false;

@@ -82,6 +82,7 @@ class NativeTool final : public Tool {
  private:
   struct Run;
   struct InFlightCall;
+  struct WaitingCall;
   struct State;
   std::shared_ptr<State> state_;
 };
