@@ -139,13 +139,17 @@ std::string model_tool_name(std::string_view model) {
   return std::string(kModelToolPrefix) + std::string(model);
 }
 
-DigestText blinded_hash(std::string_view blind, std::string_view text) {
-  if (blind.empty()) return hex_of<64>(sha256(text));
+Hash blinded_digest(std::string_view blind, std::string_view text) {
+  if (blind.empty()) return sha256(text);
   Sha256 hash;
   hash.add("aetheris.blind.v1");
   hash.add(blind);
   hash.add(text);
-  return hex_of<64>(hash.finish());
+  return hash.finish();
+}
+
+DigestText blinded_hash(std::string_view blind, std::string_view text) {
+  return hex_of<64>(blinded_digest(blind, text));
 }
 
 IdempotencyKey idempotency_key(const JobId& job, const StepId& command, std::string_view tool,

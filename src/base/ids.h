@@ -65,12 +65,14 @@ StepId step_id(const JobId& job, const DecisionId& decision, std::string_view pa
 // A model is called as a tool with this prefix; tools of an agents file cannot have such a name.
 constexpr std::string_view kModelToolPrefix = "model:";
 std::string model_tool_name(std::string_view model);
-// hex SHA256(text); in a job with a blind, hex SHA256("aetheris.blind.v1" ‖ blind ‖ text). A blind
+// SHA256(text); in a job with a blind, SHA256("aetheris.blind.v1" ‖ blind ‖ text). A blind
 // is 32 random hex digits. Once it is erased, a guess of the hashed value can no longer be
 // confirmed.
 // See docs/decisions/0072-blind-and-erasure.md.
-using DigestText = InlineText<64>;
 inline constexpr std::size_t kBlindDigits = 32;
+Hash blinded_digest(std::string_view blind, std::string_view text);
+// In hex.
+using DigestText = InlineText<64>;
 DigestText blinded_hash(std::string_view blind, std::string_view text);
 // hex SHA256(job ␀ command ␀ tool ␀ canonical arguments [␀ blind])
 IdempotencyKey idempotency_key(const JobId& job, const StepId& command, std::string_view tool,

@@ -444,9 +444,9 @@ JobRun::Place JobRun::place_of(const std::string& node, const std::string& step)
   const engine::State* const state = instance_ ? instance_->runtime().state_of(job_) : nullptr;
   Place place{.name = node};
   if (state == nullptr) return place;
-  const auto known = state->by_id.find(StepId{step});
-  if (known == state->by_id.end()) return place;
-  const engine::Step& at = state->steps[known->second];
+  const engine::Step* const known = state->find_step(StepId{step});
+  if (known == nullptr) return place;
+  const engine::Step& at = *known;
   if (!at.is_part()) return place;
   place.turn = at.turn != engine::kNoTurn;
   if (!place.turn) place.name += "[" + std::to_string(at.item) + "]";

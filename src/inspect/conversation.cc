@@ -170,7 +170,7 @@ void Conversation::add_answer(const Step& turn, const TraceRecord& record,
   const Value& usage =
       committed && span.committed->usage.is_object() ? span.committed->usage : answer[field::usage];
   members.emplace_back(field::arguments_hash,
-                       turn.call ? Value(turn.call->arguments_hash) : Value());
+                       turn.call ? Value(to_hex(turn.call->arguments_hash)) : Value());
   members.emplace_back("content", turn.erased ? Value() : answer["text"]);
   members.emplace_back("cost_micros", usage["cost_micros"]);
   members.emplace_back(field::error, error_value(turn, span));
@@ -306,7 +306,7 @@ Result<Value> sent_request_view(const State& then, std::string_view step) {
     return fail(Code::input_invalid, "a value of the request was erased from the log");
   }
   AE_ASSIGN(Value request, sent_request(then, *turn));
-  return Value::object({{field::arguments_hash, turn->call->arguments_hash},
+  return Value::object({{field::arguments_hash, to_hex(turn->call->arguments_hash)},
                         {"request", std::move(request)},
                         {field::step_id, turn->id.text},
                         {"turn", turn->turn != kNoTurn ? number(turn->turn) : Value()}});

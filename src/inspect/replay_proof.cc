@@ -22,10 +22,7 @@
 
 namespace ae::engine {
 
-const Step* ReplayProof::find(const State& state, const StepId& id) {
-  const auto found = state.by_id.find(id);
-  return found == state.by_id.end() ? nullptr : &state.steps[found->second];
-}
+const Step* ReplayProof::find(const State& state, const StepId& id) { return state.find_step(id); }
 
 const Step* ReplayProof::find(const State& state, const std::optional<StepId>& id) {
   return id ? find(state, *id) : nullptr;
@@ -41,7 +38,7 @@ std::string ReplayProof::check_event(const State& state, const CommandEmitted& e
     }
     return {};
   }
-  if (!step || !is_requested(state, state.by_id.at(step->id))) {
+  if (!step || !is_requested(state, state.index_of(*step))) {
     return "is recorded where the plan has no command";
   }
   const bool model = state.tool_of(*step).is_model();
@@ -55,10 +52,10 @@ std::string ReplayProof::check_event(const State& state, const CommandEmitted& e
 std::string ReplayProof::check_recorded(const State& state, RecordedKind records,
                                         std::string_view effect_id, const Erasable& value) {
   const auto id = step_of_effect(effect_id, records);
-  const auto known = id ? state.by_id.find(*id) : state.by_id.end();
-  if (known == state.by_id.end()) return {};  // the jitter of a backoff, or not applicable
-  const Step& step = state.steps[known->second];
-  if (!is_requested(state, known->second) || state.tool_of(step).records != records) {
+  const std::uint32_t index = id ? state.index_of(*id) : kNoStep;
+  if (index == kNoStep) return {};  // the jitter of a backoff, or not applicable
+  const Step& step = state.steps[index];
+  if (!is_requested(state, index) || state.tool_of(step).records != records) {
     return "is recorded where the plan has no such value";
   }
   if (value.erased) return {};
@@ -256,7 +253,8 @@ std::string ReplayProof::check_call(const State& state, const Step& step, const 
   if (step.call || call.erased) return {};
   auto arguments = requested_arguments(state, step);
   if (!arguments) return "is about a call, but " + arguments.error().message;
-  const bool same_hash = state.blind_erased || state.hash_of(*arguments) == call.arguments_hash;
+  const bool same_hash =
+      state.blind_erased || state.hash_of(*arguments) == to_hex(call.arguments_hash);
   if (same_hash && *arguments == call.arguments) return {};
   return "is about other arguments than the plan's expressions give";
 }

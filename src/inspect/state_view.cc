@@ -36,15 +36,15 @@ Value questions_view(const Questions* questions) {
 Value call_view(const Invocation& call) {
   return Value::object(
       {{field::arguments, call.arguments},
-       {field::arguments_hash, call.arguments_hash},
+       {field::arguments_hash, to_hex(call.arguments_hash)},
        {field::attempt_id, call.attempt.text},
        {"charge", to_text(call.charge)},
        {"counted", number(call.counted_tries)},
        {field::deadline, to_text(call.deadline)},
        {field::definite, call.definite},
-       {field::error, failure_view(call.error.code.empty() && call.error.message.empty()
-                                       ? std::nullopt
-                                       : std::optional(call.error))},
+       {field::error,
+        failure_view(call.error.code.empty() && call.error.message.empty() ? Boxed<Failure>()
+                                                                           : Boxed(call.error))},
        {field::external_key, call.external_key.text},
        {"first_send_by", to_text(call.first_send_by)},
        {field::idempotency_key, call.key.text},
@@ -175,7 +175,7 @@ Value step_view(const State& state, const Step& step) {
        {"timed_out", step.timed_out},
        {"turn", turn_number(step)},
        {"turn_call", nth_number(step)},
-       {"wait_key", or_null(step.wait_key)}});
+       {"wait_key", step.wait_key ? or_null(*step.wait_key) : Value()}});
 }
 
 Value paths(const State& state, const std::vector<std::uint32_t>& steps) {
@@ -186,7 +186,7 @@ Value paths(const State& state, const std::vector<std::uint32_t>& steps) {
 }
 
 // Paths, sorted by the positions of the steps: a step's index depends on when it started.
-Value paths(const State& state, const std::set<std::uint32_t>& steps) {
+Value paths(const State& state, const NumberSet& steps) {
   std::vector<const Step*> sorted;
   sorted.reserve(steps.size());
   for (std::uint32_t index : steps) sorted.push_back(&state.steps[index]);

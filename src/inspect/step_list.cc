@@ -125,8 +125,8 @@ std::optional<std::uint32_t> parent_of(const State& state, const Step& step) {
   if (step.role != Role::node) return step.of;
   if (step.is_loop_call()) {
     const StepId turn = state.part_step_id(state.steps[step.node], step.turn, kNoTurn);
-    const auto found = state.by_id.find(turn);
-    return found == state.by_id.end() ? std::optional(step.node) : found->second;
+    const std::uint32_t found = state.index_of(turn);
+    return found == kNoStep ? step.node : found;
   }
   return step.is_part() ? std::optional(step.node) : std::nullopt;
 }
@@ -267,8 +267,7 @@ Result<Value> list_steps(const State& state, const StepIndex& index, const StepQ
 }
 
 Result<const Step*> find_step(const State& state, std::string_view id) {
-  const auto found = state.by_id.find(StepId{std::string(id)});
-  if (found != state.by_id.end()) return &state.steps[found->second];
+  if (const Step* found = state.find_step(StepId(id))) return found;
   return fail(Code::not_found,
               "the current plan of the job has no step \"" + std::string(id.substr(0, 64)) + "\"");
 }

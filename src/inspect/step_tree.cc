@@ -68,7 +68,7 @@ const StepTree::Steps& StepTree::parts_of(const Step& step) const {
 const StepTree::Steps& StepTree::sides_of(const Step& step) const {
   static const Steps kNone;
   if (step.probe == kNoStep && step.undo == kNoStep) return kNone;
-  const auto sides = sides_.find(s_.by_id.at(step.id));
+  const auto sides = sides_.find(s_.index_of(step));
   return sides == sides_.end() ? kNone : sides->second;
 }
 

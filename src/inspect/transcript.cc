@@ -16,10 +16,7 @@
 
 namespace ae::engine {
 
-const Step* Transcript::step(std::string_view id) const {
-  const auto found = s_.by_id.find(StepId{std::string(id)});
-  return found == s_.by_id.end() ? nullptr : &s_.steps[found->second];
-}
+const Step* Transcript::step(std::string_view id) const { return s_.find_step(StepId(id)); }
 
 void Transcript::add(std::string_view kind, std::string_view step_id, Members members) {
   std::vector<Value> redacted = std::exchange(redacted_, {});

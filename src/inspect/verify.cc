@@ -286,9 +286,9 @@ void Verifier::conclude_replay() {
 // Called after the event is applied.
 void Verifier::add_step_ends(const Event& event) {
   const auto add = [&](const StepId& id, std::string_view result_type) {
-    const auto step = state_.by_id.find(id);
-    if (step == state_.by_id.end()) return;
-    ends_.push_back({id, state_.path_of(state_.steps[step->second]), std::string(result_type)});
+    const Step* const step = state_.find_step(id);
+    if (step == nullptr) return;
+    ends_.push_back({id, state_.path_of(*step), std::string(result_type)});
   };
   if (const auto* plan = as<PlanGenerated>(event)) plan_hashes_.push_back(to_hex(plan->plan_hash));
   if (const auto* end = as<NodeFinished>(event)) add(end->step_id, end->result_type);
@@ -304,9 +304,8 @@ void Verifier::add_step_ends(const Event& event) {
 void Verifier::execution_hash() {
   std::vector<std::pair<std::string, std::string>> steps;
   for (End& end : ends_) {
-    const auto step = state_.by_id.find(end.step);
-    const bool compensated = step != state_.by_id.end() &&
-                             state_.steps[step->second].result_type == ResultType::compensated;
+    const Step* const step = state_.find_step(end.step);
+    const bool compensated = step != nullptr && step->result_type == ResultType::compensated;
     steps.emplace_back(std::move(end.path), compensated
                                                 ? std::string(to_text(ResultType::compensated))
                                                 : std::move(end.result_type));

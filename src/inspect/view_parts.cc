@@ -52,7 +52,7 @@ std::vector<Value> wait_actions(const State& state, const std::string& key, cons
 
 }  // namespace
 
-Value failure_view(const std::optional<Failure>& failure) {
+Value failure_view(const Boxed<Failure>& failure) {
   if (!failure) return {};
   return Value::object({{field::code, failure->code}, {"message", failure->message}});
 }

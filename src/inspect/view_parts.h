@@ -26,7 +26,7 @@ inline Value nth_number(const Step& step) {
 }
 
 // {code, message}; null = none.
-Value failure_view(const std::optional<Failure>& failure);
+Value failure_view(const Boxed<Failure>& failure);
 // Limits, spent and reserved amounts; null = no budget.
 Value budget_view(const Budget& budget);
 // The requested pause; null = none.

@@ -174,6 +174,7 @@ Result<Value> build_model_request(const Value& written, Value args) {
 
 CommandCommitted committed_answer(std::string_view blind, const ToolPolicy& tool,
                                   const Value& arguments, const Value& result) {
+  if (!tool.is_model()) return {};
   const Value members = Value::object(members_of(blind, tool.provider, arguments, result));
   const auto text = [&members](std::string_view name) { return none_if_empty(members.text(name)); };
   CommandCommitted event{.llm_model = text(field::llm_model),

@@ -5,6 +5,8 @@
 #include "plan/plan.h"
 
 #include <algorithm>
+#include <array>
+#include <charconv>
 #include <utility>
 
 #include "base/hash.h"
@@ -122,7 +124,10 @@ bool Plan::all_models_priced() const {
 }
 
 std::string Plan::path(std::uint32_t plan_number, std::uint32_t node) {
-  return std::to_string(plan_number) + "/" + std::to_string(node);
+  std::array<char, 24> text;
+  char* const slash = std::to_chars(text.data(), text.end(), plan_number).ptr;
+  *slash = '/';
+  return {text.data(), std::to_chars(slash + 1, text.end(), node).ptr};
 }
 
 std::string Plan::path(std::uint32_t plan_number, std::uint32_t node, std::uint32_t item) {

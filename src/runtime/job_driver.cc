@@ -175,7 +175,8 @@ void JobDriver::add_decided(EventBody&& draft) {
 // Adds the events that record the outcome; false: it is dropped.
 bool JobDriver::add_outcome(const ObservedOutcome& observed) {
   const engine::SentTry& sent = observed.call->sent;
-  const std::uint32_t index = state_.by_id.at(sent.step);
+  const std::uint32_t index = state_.index_of(sent.step);
+  AE_CHECK(index != engine::kNoStep, job_.text);
   const engine::Step& step = state_.steps[index];
   if (!step.call || !step.call->open || step.call->try_no != sent.try_no) return false;
   in_flight_.erase(sent.step);
@@ -290,9 +291,10 @@ void JobDriver::collect_events() {
     AE_CHECK(applied.has_value(), job_.text);
     for (EventBody& draft : applied->events) add(std::move(draft));
   }
+  engine::Decision decision;
   while (drafts_.event_count() < 4096 && !is_slice_over()) {
-    engine::Decision decision =
-        engine::decide(state_, decision_context, {}, unfinished_ ? &*unfinished_ : nullptr);
+    decision = engine::decide(state_, decision_context, {}, unfinished_ ? &*unfinished_ : nullptr,
+                              std::move(decision));
     next_decision_at_ = decision.decide_again_at;
     if (!decision.confirm.empty()) start_checks(decision.confirm);
     if (decision.events.empty()) {
@@ -312,7 +314,7 @@ void JobDriver::collect_events() {
       const StepId step = writes_ledger ? declared->step_id : StepId();
       add_decided(std::move(draft));
       if (writes_ledger) {
-        const engine::Invocation& call = *state_.steps[state_.by_id.at(step)].call;
+        const engine::Invocation& call = *state_.find_step(step)->call;
         drafts_.add_declared(ledger_row(job_, call, "INFLIGHT"));
       }
     }

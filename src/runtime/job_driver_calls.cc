@@ -80,9 +80,9 @@ tools::Call JobDriver::request_of(const engine::Step& step, Value arguments,
 // The only path that performs an effect. Its permit comes from the ledger, after the declaration is
 // durable.
 void JobDriver::perform(const StepId& step_id) {
-  const auto found = state_.by_id.find(step_id);
-  if (found == state_.by_id.end()) return;  // the declaration was not committed
-  const engine::Step& step = state_.steps[found->second];
+  const engine::Step* const found = state_.find_step(step_id);
+  if (found == nullptr) return;  // the declaration was not committed
+  const engine::Step& step = *found;
   auto permit = ledger_.permit(state_, step);
   if (!permit) return;
   const engine::Invocation& call = *step.call;
@@ -152,11 +152,11 @@ void JobDriver::add_progress_reports() {
   };
   for (ProgressReports::Report& report :
        progress_reports_.take_due(world_.store.now(), is_finished)) {
-    const auto step = state_.by_id.find(report.step);
-    if (step == state_.by_id.end()) continue;
+    const engine::Step* const step = state_.find_step(report.step);
+    if (step == nullptr) continue;
     add(Progress{.detail = Value::object({{"report", std::move(report.value)},
                                           {field::try_, std::uint64_t{report.try_no}}}),
-                 .node_id = state_.node_of(state_.steps[step->second]).id,
+                 .node_id = state_.node_of(*step).id,
                  .step_id = report.step});
   }
 }
@@ -175,8 +175,7 @@ void JobDriver::start_checks(const std::vector<std::string>& keys) {
 // continued is no longer pending.
 void JobDriver::abandon_open_questions() {
   std::erase_if(open_questions_, [&](const OpenQuestion& question) {
-    const auto at = state_.by_id.find(question.step);
-    const engine::Step* step = at == state_.by_id.end() ? nullptr : &state_.steps[at->second];
+    const engine::Step* const step = state_.find_step(question.step);
     const bool waits = !state_.ending && step != nullptr &&
                        step->phase != engine::StepPhase::done && step->call &&
                        step->call->id == question.invocation;
@@ -190,9 +189,8 @@ void JobDriver::abandon_open_questions() {
 // their output is not needed and costs money. No outcome becomes unknown: a model call only reads.
 void JobDriver::cancel_model_calls() {
   for (const InFlightCalls::Call& call : std::vector(in_flight_.list())) {
-    const auto step = state_.by_id.find(call.step);
-    if (step == state_.by_id.end()) continue;
-    if (state_.tool_of(state_.steps[step->second]).provider.empty()) continue;
+    const engine::Step* const step = state_.find_step(call.step);
+    if (step == nullptr || state_.tool_of(*step).provider.empty()) continue;
     call.tool->abandon(call.invocation, call.try_no);
   }
 }

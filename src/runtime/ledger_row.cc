@@ -21,7 +21,7 @@ std::string_view ledger_state(const Outcome& outcome) {
 
 store::LedgerRow ledger_row(const JobId& job, const engine::Invocation& call,
                             std::string_view state, const Value& note) {
-  Value record = Value::object({{field::arguments_hash, call.arguments_hash},
+  Value record = Value::object({{field::arguments_hash, to_hex(call.arguments_hash)},
                                 {field::attempt_id, call.attempt.text},
                                 {field::deadline, to_text(call.deadline)},
                                 {field::external_key, call.external_key.text},

@@ -16,8 +16,8 @@ namespace {
 constexpr std::string_view kErasedHash = "erased";
 
 // Does this hash match the approval's arguments? An erased hash matches all.
-bool matches_approval(std::string_view arguments_hash, const Approval& approval) {
-  return approval.arguments_hash.empty() || approval.arguments_hash == arguments_hash;
+bool matches_approval(const Hash& arguments_hash, const Approval& approval) {
+  return approval.arguments_hash.empty() || approval.arguments_hash == to_hex(arguments_hash);
 }
 
 }  // namespace
@@ -197,7 +197,7 @@ Status Applier::request_closed(Step& step, std::string_view outcome) {
 // Was exactly the declared call approved?
 Status Applier::check_approval(const ToolInvocationStarted& event, Step& step) {
   const ToolPolicy& tool = s_.tool_of(step);
-  if (tool.is_model()) return {};
+  if (tool.is_model() || (!event.approval_id && always_allowed(s_, tool))) return {};
   const std::string& id = or_empty(event.approval_id);
   // Erased arguments cannot be evaluated again.
   if (!event.arguments.erased || !depends_on_arguments(tool)) {
@@ -213,7 +213,7 @@ Status Applier::check_approval(const ToolInvocationStarted& event, Step& step) {
   Approval* approval = step.approval.get();
   if (!approval || approval->state != ApprovalState::approved || approval->id != id ||
       approval->tool != event.tool_name || approval->tool_version != event.tool_version ||
-      !matches_approval(to_hex(event.arguments_hash), *approval) ||
+      !matches_approval(event.arguments_hash, *approval) ||
       approval->schema_digest !=
           (event.request_schema_hash ? to_hex(*event.request_schema_hash) : "")) {
     return corrupt_event("its approval is that of another call");

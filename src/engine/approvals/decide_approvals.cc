@@ -19,25 +19,18 @@ bool is_approved(const State& state, const Step* step, const ToolPolicy& tool,
   if (!step || !step->approval || step->approval->state != ApprovalState::approved) return false;
   const Approval& approval = *step->approval;
   const bool same =
-      approval.tool == request.tool && approval.arguments_hash == request.arguments_hash &&
+      approval.tool == request.tool && approval.arguments_hash == to_hex(request.arguments_hash) &&
       approval.tool_version == request.tool_version && approval.schema_digest == tool.schema_digest;
   // The expiry limits the start of the call, not its later tries.
   const bool in_time = approval.used || !approval.expires_at || request.now < *approval.expires_at;
   return same && in_time;
 }
 
-const Step* Decider::existing_step(const Declaration& d) const {
-  const auto found = s_.by_id.find(d.step);
-  return found == s_.by_id.end() ? nullptr : &s_.steps[found->second];
-}
-
-bool Decider::is_call_approved(const Declaration& d, const Value& args,
-                               std::string_view hash) const {
+bool Decider::is_call_approved(const Declaration& d, const Value& args, const Hash& hash) const {
   if (d.of != nullptr) return true;  // probes and compensations belong to their call
-  const Step* step = existing_step(d);
   const ToolPolicy& tool = s_.plan->tools[d.tool];
-  return is_approved(s_, step, tool,
-                     {.step = step ? s_.by_id.at(d.step) : kNewItem,
+  return is_approved(s_, d.known, tool,
+                     {.step = d.known ? s_.index_of(*d.known) : kNewItem,
                       .tool = tool.name,
                       .arguments_hash = hash,
                       .arguments = &args,
@@ -48,19 +41,18 @@ bool Decider::is_call_approved(const Declaration& d, const Value& args,
 
 std::string Decider::path_of(const Declaration& d) const {
   if (!d.path.empty()) return d.path;
-  const Step* step = existing_step(d);
-  return step ? s_.path_of(*step) : s_.item_path(d.node, d.item);
+  return d.known ? s_.path_of(*d.known) : s_.item_path(d.node, d.item);
 }
 
 // True: a policy denies this call, and the denial is recorded. The consequence is
 // decided when it is applied.
-bool Decider::deny_if_forbidden(const Declaration& d, const Value& args, std::string_view hash) {
+bool Decider::deny_if_forbidden(const Declaration& d, const Value& args, const Hash& hash) {
   const ToolPolicy& tool = s_.plan->tools[d.tool];
   if (tool.is_model() || d.of != nullptr) return false;
-  const auto policy_decision = evaluate_policy(s_, existing_step(d), tool, args, &work_);
+  const auto policy_decision = evaluate_policy(s_, d.known, tool, args, &work_);
   if (!policy_decision || policy_decision->action != PolicyAction::deny) return false;
   emit(decision_event(CallDenied{.arguments = args,
-                                 .arguments_hash = std::string(hash),
+                                 .arguments_hash = to_hex(hash),
                                  .command_id = d.step,
                                  .schema_digest = tool.schema_digest,
                                  .tool = tool.name,
@@ -72,11 +64,10 @@ bool Decider::deny_if_forbidden(const Declaration& d, const Value& args, std::st
   return true;
 }
 
-void Decider::request_approval(const Declaration& d, const Value& args, std::string_view hash) {
-  const Step* step = existing_step(d);
-  const Approval* earlier = step ? step->approval.get() : nullptr;
+void Decider::request_approval(const Declaration& d, const Value& args, const Hash& hash) {
+  const Approval* earlier = d.known ? d.known->approval.get() : nullptr;
   const ToolPolicy& tool = s_.plan->tools[d.tool];
-  const auto policy_decision = evaluate_policy(s_, step, tool, args, &work_);
+  const auto policy_decision = evaluate_policy(s_, d.known, tool, args, &work_);
   const std::string number = std::to_string(earlier ? earlier->request_count + 1 : 1);
   std::optional<Instant> expires;
   if (policy_decision && policy_decision->expires) {
@@ -85,7 +76,7 @@ void Decider::request_approval(const Declaration& d, const Value& args, std::str
   const std::optional<std::string> reason =
       policy_decision ? none_if_empty(policy_decision->reason) : std::nullopt;
   emit(decision_event(ApprovalRequested{.arguments = args,
-                                        .arguments_hash = std::string(hash),
+                                        .arguments_hash = to_hex(hash),
                                         .command_id = d.step,
                                         .expires_at = expires,
                                         .schema_digest = tool.schema_digest,

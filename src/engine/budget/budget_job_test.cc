@@ -364,10 +364,10 @@ AE_TEST("budget/admit returns over_budget for a call that exceeds the budget") {
   const Usage fits{.tokens = 100, .model_calls = 1}, over{.tokens = 101, .model_calls = 1};
   const std::uint32_t step = job.index_of("a");
   EXPECT_EQ(
-      admit(job.state, {.step = step, .tool = "model:main", .arguments_hash = "", .use = &fits}),
+      admit(job.state, {.step = step, .tool = "model:main", .arguments_hash = {}, .use = &fits}),
       Verdict::declare);
   EXPECT_EQ(
-      admit(job.state, {.step = step, .tool = "model:main", .arguments_hash = "", .use = &over}),
+      admit(job.state, {.step = step, .tool = "model:main", .arguments_hash = {}, .use = &over}),
       Verdict::over_budget);
 }
 

@@ -9,7 +9,7 @@ namespace ae::engine {
 
 // The reservation of a model call whose next try sends these arguments.
 Reservation Decider::reservation(const Declaration& d, const Value& args) const {
-  const Step* step = existing_step(d);
+  const Step* step = d.known;
   if (step && step->call && step->call->try_no > 0) return step->call->reserved;
   const std::uint64_t input = d.turn == kNoTurn
                                   ? estimate_input_tokens(args)
@@ -21,7 +21,7 @@ Reservation Decider::reservation(const Declaration& d, const Value& args) const 
 bool Decider::counts_against_budget(const Declaration& d) const {
   if (!s_.budget.is_tracked() || d.of != nullptr || !s_.plan->tools[d.tool].makes_call())
     return false;
-  const Step* step = existing_step(d);
+  const Step* step = d.known;
   if (!step) return true;
   const bool again =
       step->call && step->call->charge != Charge::none && !is_first_with_answers(*step->call);
@@ -57,7 +57,7 @@ bool Decider::fits_budget(Declaration& d, const Value& args) {
   if (!counts_against_budget(d)) return true;
   if (!always_allowed(s_, s_.plan->tools[d.tool])) {
     digest(d);
-    if (!is_call_approved(d, args, d.hash)) return true;
+    if (!is_call_approved(d, args, *d.hash)) return true;
   }
   if (!exceeded_limits_.empty()) return false;
   if (answered_) {  // the cost of an answer in this decision is known once it is applied

@@ -44,7 +44,8 @@ Status Applier::import_entry(const ForkEntry& entry, const Erasable& results) {
   const StepId& id = entry.step_id;
   if (entry.over == true) return import_over(step, results.value[id.text]);
   if (entry.under_way == true) return import_running_loop(step);
-  if (s_.by_id.contains(id) && (entry.item || s_.by_id.at(id) != node->second)) {
+  const std::uint32_t known = s_.index_of(id);
+  if (known != kNoStep && (entry.item || known != node->second)) {
     return corrupt_event("a step with this id exists already");
   }
   if (entry.turn) return import_of_loop(step, entry, results);
@@ -133,9 +134,7 @@ Status Applier::import_node(Step& step, const ForkEntry& entry, const Erasable& 
     step.branch = true;
   }
   if (node.kind == NodeKind::map && step.result.is_array()) s_.map_items += step.result.size();
-  s_.by_id.erase(step.id);
-  step.id = entry.step_id;
-  s_.by_id.emplace(entry.step_id, index);
+  s_.steps.set_id(index, entry.step_id);
   update_work_sets(index);
   s_.nodes_left--;
   open_dependents(node);

@@ -141,9 +141,9 @@ const Value* ForkBuilder::found_result(const Step& step) const {
 
 // The origin has not undone it since, and is not doing so.
 bool ForkBuilder::is_in_effect(const Step& step) const {
-  const auto known = now_.by_id.find(step.id);
-  if (known == now_.by_id.end()) return true;  // a later plan of the origin has no such step
-  const Step& later = now_.steps[known->second];
+  const Step* const known = now_.find_step(step.id);
+  if (known == nullptr) return true;  // a later plan of the origin has no such step
+  const Step& later = *known;
   if (later.result_type == ResultType::compensated) return false;
   return later.undo == kNoStep || !now_.may_have_happened(now_.steps[later.undo]);
 }
@@ -321,7 +321,7 @@ void ForkBuilder::add_call(const Step& step, ForkEntry& entry) const {
     if (!now_.blind_erased) entry.arguments_hash = hash;
   };
   if (step.call) {
-    add(step.call->tool, step.call->arguments_hash);
+    add(step.call->tool, to_hex(step.call->arguments_hash));
   } else if (step.imported && !step.imported->tool.empty()) {
     add(step.imported->tool, step.imported->arguments_hash);
   } else if (step.is_loop_call() || (step.is_part() && step.committed) || records_value(step)) {
@@ -515,9 +515,8 @@ std::optional<EffectState> ForkBuilder::effect_state(const std::string& id,
   const auto committed_if = [](bool success) {
     return success ? std::optional(committed) : std::nullopt;
   };
-  const auto known = now_.by_id.find(StepId(id));
-  if (known != now_.by_id.end()) {
-    const Step& step = now_.steps[known->second];
+  if (const Step* const known = now_.find_step(StepId(id))) {
+    const Step& step = *known;
     if (step.role != Role::node) return {};  // a compensation is listed with the step that it undid
     if (step.result_type == ResultType::compensated) return undone;
     const bool undo_unknown = step.undo != kNoStep && now_.may_have_happened(now_.steps[step.undo]);
@@ -538,7 +537,7 @@ std::optional<EffectState> ForkBuilder::effect_state(const std::string& id,
   // The fork lists it among its own unknown calls, or starts it again.
   if (left_unknown(now_)) return left_unknown(then_) ? std::nullopt : std::optional(in_doubt);
   // A later plan has no such step. The fork does not restart what was given up before it.
-  if (!then_.by_id.contains(StepId(id)) && first_seq <= then_.seq) return {};
+  if (!then_.find_step(StepId(id)) && first_seq <= then_.seq) return {};
   return committed_if(std::ranges::any_of(events_, [&](const Event& event) {
     const auto* done = as<CommandCommitted>(event);
     return done != nullptr && done->step_id.text == id;
@@ -557,10 +556,8 @@ std::vector<Value> ForkBuilder::effects() const {
   const auto add = [&](OriginEffect origin_effect) {
     Value item;
     for (const State* of : {&now_, &then_}) {
-      const auto step = of->by_id.find(origin_effect.step);
-      if (step == of->by_id.end()) continue;
-      const std::uint32_t n = of->steps[step->second].item;
-      if (n != kNoItem) item = std::uint64_t{n};
+      const Step* const step = of->find_step(origin_effect.step);
+      if (step != nullptr && step->item != kNoItem) item = std::uint64_t{step->item};
     }
     all.push_back(Value::object({{field::effect_class, origin_effect.effect},
                                  {field::external_key, origin_effect.external_key},
@@ -585,12 +582,12 @@ std::vector<Value> ForkBuilder::effects() const {
          .state = EffectState::committed});
   }
   for (const UnknownCall& call : now_.earlier_unknown) {
-    const auto step = now_.by_id.find(call.step);  // also an import of the origin
-    if (step == now_.by_id.end() || imported_.contains(call.step.text)) continue;
+    const Step* const step = now_.find_step(call.step);  // also an import of the origin
+    if (step == nullptr || imported_.contains(call.step.text)) continue;
     add({.step = call.step,
          .node = call.node_id,
          .tool = call.tool,
-         .effect = to_text(now_.tool_of(now_.steps[step->second]).effect),
+         .effect = to_text(now_.tool_of(*step).effect),
          .state = EffectState::in_doubt,
          .external_key = call.external_key.text,
          .idempotency_key = call.key.text});

@@ -45,11 +45,11 @@ AE_TEST("property/a fork at any moment ends as the job does and repeats only lis
       const auto* committed = as<CommandCommitted>(event);
       if (committed == nullptr) continue;
       const StepId& id = committed->step_id;
-      const Step& step = origin.state.steps[origin.state.by_id.at(id)];
+      const Step& step = *origin.state.find_step(id);
       if (step.role != Role::node || origin.state.tool_of(step).effect == EffectClass::read) {
         continue;
       }
-      ASSERT_EQ(job.state.by_id.contains(id), !repeats.contains(id.text))
+      ASSERT_EQ(job.state.find_step(id) != nullptr, !repeats.contains(id.text))
           << event.seq << "\n"
           << origin.log_text() << "\n"
           << job.log_text();

@@ -49,7 +49,7 @@ AE_TEST("fork/a fork starts with the plan of its origin, the imported results an
   const Value entry = job.last<ForkImported>().commands.items()[0];
   EXPECT_EQ(entry["node_id"], Value("a"));
   EXPECT_EQ(entry["step_id"], Value(origin.step("a").id.text));
-  EXPECT_EQ(entry["arguments_hash"], Value(origin.step("a").call->arguments_hash));
+  EXPECT_EQ(entry["arguments_hash"], Value(to_hex(origin.step("a").call->arguments_hash)));
   EXPECT_EQ(job.last<PlanGenerated>().plan_hash, origin.plan->hash);
 }
 

@@ -92,8 +92,8 @@ Status Applier::declare_call(const ToolInvocationStarted& event, Step& step) {
   Invocation& call = *step.call;
   if (call.try_no > 0) {
     if (call.id != event.invocation_id || call.key != event.idempotency_key ||
-        call.external_key != event.external_key ||
-        call.arguments_hash != to_hex(event.arguments_hash) || call.tool != event.tool_name) {
+        call.external_key != event.external_key || call.arguments_hash != event.arguments_hash ||
+        call.tool != event.tool_name) {
       return corrupt_event("a later try must keep the keys, the tool and the arguments");
     }
     return {};
@@ -107,7 +107,7 @@ Status Applier::declare_call(const ToolInvocationStarted& event, Step& step) {
   call.external_key = event.external_key;
   call.arguments = event.arguments.value;
   call.erased = event.arguments.erased;
-  call.arguments_hash = to_hex(event.arguments_hash);
+  call.arguments_hash = event.arguments_hash;
   call.tool = event.tool_name;
   call.first_send_by = event.send_by;
   if (step.is_turn()) {

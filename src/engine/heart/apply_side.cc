@@ -15,15 +15,13 @@ Status Applier::apply(const CommandEmitted& event) {
     const Step* step = this->step(event.step_id);
     return step && step->started ? Status() : corrupt_event("no such step");
   }
-  auto about = s_.by_id.find(*event.of);
-  if (about == s_.by_id.end()) return corrupt_event("it is about no step");
-  Step& step = s_.steps[about->second];
-  StepId id = event.step_id;
-  const auto role = s_.side_role(step, id);
+  const std::uint32_t about = s_.index_of(*event.of);
+  if (about == kNoStep) return corrupt_event("it is about no step");
+  Step& step = s_.steps[about];
+  const auto role = s_.side_role(step, event.step_id);
   if (!role) return corrupt_event("nothing is to be asked or undone here");
   const auto index = static_cast<std::uint32_t>(s_.steps.size());
-  Step& new_step = s_.steps.emplace_back();
-  new_step.id = id;
+  Step& new_step = s_.steps.add(event.step_id);
   new_step.node = step.node;
   new_step.start_plan = step.start_plan;
   new_step.start_node = step.start_node;
@@ -31,10 +29,9 @@ Status Applier::apply(const CommandEmitted& event) {
   new_step.turn = step.turn;
   new_step.nth = step.nth;
   new_step.role = *role;
-  new_step.of = about->second;
+  new_step.of = about;
   new_step.phase = StepPhase::ready;
   new_step.started = true;
-  s_.by_id.emplace(std::move(id), index);
   if (*role == Role::undo) {
     step.undo = index;
     return {};

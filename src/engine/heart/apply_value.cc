@@ -21,9 +21,9 @@ Status Applier::value_recorded(const std::string& effect_id, const Erasable& val
   const RecordedKind records = recorded_kind_of(type_);
   const auto id = step_of_effect(effect_id, records);
   if (!id) return {};  // the jitter of a back-off
-  const auto known = s_.by_id.find(*id);
-  if (known == s_.by_id.end()) return corrupt_event("no such step");
-  Step& step = s_.steps[known->second];
+  Step* const known = this->step(*id);
+  if (known == nullptr) return corrupt_event("no such step");
+  Step& step = *known;
   const bool calls =
       step.role == Role::node && (step.is_part() || s_.node_of(step).is_single_call());
   if (!calls || s_.tool_of(step).records != records)

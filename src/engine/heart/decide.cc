@@ -82,7 +82,7 @@ void Decider::decide_step(std::uint32_t index) {
 // Visits steps until the decision is full or its work is used up. Then the next decision
 // starts here, so that an evaluation without an event (a call that exceeds the budget) is
 // not repeated in each one.
-void Decider::visit(const std::set<std::uint32_t>& steps) {
+void Decider::visit(const NumberSet& steps) {
   const bool startable = &steps == &s_.startable;
   const bool continues = from_ && from_->startable == startable;
   for (auto it = continues ? steps.lower_bound(from_->step) : steps.begin(); it != steps.end();
@@ -113,12 +113,12 @@ void Decider::resume(const DecisionCursor& from) {
   decision_.decide_again_at = from.decide_again_at;
 }
 
-Decision Decider::run() {
-  if (s_.status == JobStatus::none || is_terminal(s_.status)) return {};
+void Decider::run() {
+  if (s_.status == JobStatus::none || is_terminal(s_.status)) return;
   if (s_.is_worn_out() && s_.status == JobStatus::running) {
     decision_.events.push_back(paused_event(kWornOut));
     decision_.release = true;
-    return std::move(decision_);
+    return;
   }
   if (s_.ending) {
     // Only the lease holder decides steps that may kill the process, so that the death is counted.
@@ -127,18 +127,18 @@ Decision Decider::run() {
     } else {
       end_job(*s_.ending);
     }
-    return std::move(decision_);
+    return;
   }
   if (!s_.plan) {
     end_with_error(code_name(Code::plan_missing),
                    "the job's log holds no plan, and none is made up");
-    return std::move(decision_);
+    return;
   }
-  if (s_.status != JobStatus::running) return {};
+  if (s_.status != JobStatus::running) return;
   if (attempts_exhausted()) {
     end_with_error(code_name(Code::max_attempts),
                    std::to_string(s_.lost_claims) + " attempts in a row ended without progress");
-    return std::move(decision_);
+    return;
   }
   if (has_wrong_version(s_, context_)) {
     if (!s_.has_live_call()) {
@@ -146,12 +146,12 @@ Decision Decider::run() {
     } else if (auto due = s_.next_due()) {
       decide_again_at(*due);
     }
-    return std::move(decision_);
+    return;
   }
   if (s_.seq >= limits_.job_events_max) {
     end_with_error(code_name(Code::events_limit),
                    "the job has " + std::to_string(s_.seq) + " events, the most that one may have");
-    return std::move(decision_);
+    return;
   }
   if (awaits_plan(s_)) {
     auto plan = plan_generated_payload(s_);
@@ -160,27 +160,26 @@ Decision Decider::run() {
     } else {
       emit(*std::move(plan));
     }
-    return std::move(decision_);
+    return;
   }
   if (s_.pause_request) {
     drain_for_pause();
-    return std::move(decision_);
+    return;
   }
   if (!s_.to_confirm.empty() && (unsettled_changes() || !confirm_changes())) {
     if (auto due = s_.next_due(); due && decision_.events.empty()) decide_again_at(*due);
-    return std::move(decision_);
+    return;
   }
   if (!from_ || !from_->startable) visit(s_.todo);
   visit(s_.startable);
-  decision_.unfinished = stopped_;
+  if (stopped_) decision_.unfinished = std::move(stopped_);
   if (decision_.events.empty() && !stopped_ && from_ && from_->added_events)
     decision_.unfinished.emplace();
-  if (decision_.unfinished) return std::move(decision_);
+  if (decision_.unfinished) return;
   if (decision_.events.empty() && !s_.has_live_call()) become_idle();
   if (decision_.events.empty()) {
     if (auto due = s_.next_due()) decide_again_at(*due);
   }
-  return std::move(decision_);
 }
 
 Verdict admit(const State& state, const CallRequest& request) {
@@ -245,11 +244,23 @@ std::vector<std::uint32_t> requested_steps(const State& state) {
   return steps;
 }
 
+void Decision::clear() {
+  events.clear();
+  perform.clear();
+  confirm.clear();
+  release = false;
+  decide_again_at.reset();
+  unfinished.reset();
+  work = 0;
+  exceeded.clear();
+}
+
 Decision decide(const State& state, const DecisionContext& context, const DecideLimits& limits,
-                const DecisionCursor* from) {
-  Decider decider(state, context, limits);
+                const DecisionCursor* from, Decision decision) {
+  decision.clear();
+  Decider decider(state, context, limits, decision);
   if (from != nullptr) decider.resume(*from);
-  Decision decision = decider.run();
+  decider.run();
   decision.work = decider.work();
   return decision;
 }
@@ -279,15 +290,14 @@ std::vector<EventBody> job_events(const NewJobEvents& job) {
     created.required_capabilities = Value::array(
         std::vector<Value>(job.required_capabilities.begin(), job.required_capabilities.end()));
   }
-  PlanGenerated plan{
-      .decision_id = job.plan->decision,
-      .decision_locked = true,
-      .plan_hash = job.plan->hash,
-      .plan_input_hash = *hash_from_hex(blinded_hash(job.blind, canonical(job.input))),
-      .planned_by = std::string(plan_author(*job.plan)),
-      .planner_version = none_if_empty(job.planner_version),
-      .schema_version = 1,
-      .task_graph = job.plan->task_graph};
+  PlanGenerated plan{.decision_id = job.plan->decision,
+                     .decision_locked = true,
+                     .plan_hash = job.plan->hash,
+                     .plan_input_hash = blinded_digest(job.blind, canonical(job.input)),
+                     .planned_by = std::string(plan_author(*job.plan)),
+                     .planner_version = none_if_empty(job.planner_version),
+                     .schema_version = 1,
+                     .task_graph = job.plan->task_graph};
   std::vector<EventBody> events;
   events.reserve(2 + job.imported.size());
   events.emplace_back(std::move(created));

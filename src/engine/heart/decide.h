@@ -71,7 +71,7 @@ struct DecideLimits {
 struct CallRequest {
   std::uint32_t step = 0;
   std::string_view tool;
-  std::string_view arguments_hash;
+  Hash arguments_hash;
   // When it is about to be declared: the arguments, the tool version and the time, for which an
   // approval must be valid. nullptr = approval is checked later.
   const Value* arguments = nullptr;
@@ -128,10 +128,13 @@ struct Decision {
   Work work = 0;  // of the evaluated expressions and schemas
   // If it parks the job for its budget: each limit that leaves no room for the next call.
   std::vector<ExceededLimit> exceeded;
+
+  void clear();  // keeps its memory
 };
 // `from`: of the last decision, if only its events were applied since; nullptr = the first step.
+// `earlier`: a decision that is no longer needed, for its memory. `from` is not a part of it.
 Decision decide(const State& state, const DecisionContext& context, const DecideLimits& limits = {},
-                const DecisionCursor* from = nullptr);
+                const DecisionCursor* from = nullptr, Decision earlier = {});
 
 // The job is strict and the process offers another execution version: the process
 // may not run it (SPEC §12).

@@ -59,7 +59,8 @@ bool has_tries_left(const ToolPolicy& tool, const Invocation& call) {
 Result<Value> Decider::arguments(const Node& node, std::uint32_t item) const {
   auto args = arguments_of(s_, node, item, &work_);
   if (args && canonical_exceeds(*args, kValueMax)) return too_large("the arguments");
-  if (args) AE_TRY(evaluate_policy(s_, s_.plan->tools[node.tool], *args, &work_));
+  const ToolPolicy& tool = s_.plan->tools[node.tool];
+  if (args && !always_allowed(s_, tool)) AE_TRY(evaluate_policy(s_, tool, *args, &work_));
   return args;
 }
 
@@ -93,6 +94,7 @@ void Decider::start_tool(const Step& step) {
                     .tool = s_.tool_index(step),
                     .args = std::move(*args),
                     .item = step.item,
+                    .known = &step,
                     .turn = step.is_turn() ? step.turn : kNoTurn};
   if (!fits_budget(first, first.args)) return;
   start(step);
@@ -100,19 +102,23 @@ void Decider::start_tool(const Step& step) {
 }
 
 void Decider::digest(Declaration& d) const {
-  if (!d.hash.empty()) return;
+  if (d.hash) return;
   d.text = canonical(d.args);
-  d.hash = blinded_hash(s_.blind, d.text);
+  d.hash = blinded_digest(s_.blind, d.text);
 }
 
 bool Decider::begin_call(Declaration d) {
   digest(d);
-  if (deny_if_forbidden(d, d.args, d.hash)) return false;
-  if (!is_call_approved(d, d.args, d.hash)) {
-    request_approval(d, d.args, d.hash);
-    return false;
+  const ToolPolicy& tool = s_.plan->tools[d.tool];
+  // Probes and compensations belong to their call.
+  if (d.of == nullptr && !always_allowed(s_, tool)) {
+    if (deny_if_forbidden(d, d.args, *d.hash)) return false;
+    if (!is_call_approved(d, d.args, *d.hash)) {
+      request_approval(d, d.args, *d.hash);
+      return false;
+    }
   }
-  const bool makes_call = s_.plan->tools[d.tool].makes_call();
+  const bool makes_call = tool.makes_call();
   if (makes_call) {
     emit_first(d);
   } else {
@@ -122,21 +128,18 @@ bool Decider::begin_call(Declaration d) {
 }
 
 void Decider::emit_command(const Declaration& d, std::string_view input_ref) {
-  CommandEmitted event{.command_id = d.step,
-                       .input_ref = std::string(input_ref),
-                       .kind = s_.plan->tools[d.tool].is_model() ? "llm" : "tool",
-                       .node_id = d.node.id,
-                       .step_id = d.step};
-  if (d.of != nullptr) event.of = *d.of;
-  emit(std::move(event));
+  auto& event = emit<CommandEmitted>();
+  event.command_id = event.step_id = d.step;
+  event.input_ref = input_ref;
+  event.kind = s_.plan->tools[d.tool].is_model() ? "llm" : "tool";
+  event.node_id = d.node.id;
+  if (d.of != nullptr) event.of = d.of->id;
 }
 
-// A step that starts here is not in the state yet. Probes and compensations
-// follow the rule of their call.
+// Probes and compensations follow the rule of their call.
 ExternalKey Decider::external_key_of(const Declaration& d, const IdempotencyKey& key) const {
-  const auto known = s_.by_id.find(d.of != nullptr ? *d.of : d.step);
-  const bool chosen = d.chosen || (known == s_.by_id.end() ? s_.planned_by_model
-                                                           : s_.is_chosen(s_.steps[known->second]));
+  const Step* const known = d.of != nullptr ? d.of : d.known;
+  const bool chosen = d.chosen || (known != nullptr ? s_.is_chosen(*known) : s_.planned_by_model);
   return chosen ? chosen_external_key(s_.job, d.step, key) : external_key(s_.job, d.step);
 }
 
@@ -146,18 +149,20 @@ void Decider::emit_first(const Declaration& d) {
       idempotency_key(s_.job, d.step, s_.plan->tools[d.tool].name, d.text, s_.blind);
   const InvocationId invocation = invocation_id(s_.job, d.step, key);
   if (!d.emitted) emit_command(d, invocation.text);
-  emit_started(d, d.args,
-               {.arguments = d.args,
-                .arguments_hash = *hash_from_hex(d.hash),
-                .external_key = external_key_of(d, key),
-                .idempotency_key = key,
-                .invocation_id = invocation,
-                .try_no = 1});
+  ToolInvocationStarted& event = emit_started(d, d.args);
+  event.arguments_hash = *d.hash;
+  event.external_key = external_key_of(d, key);
+  event.idempotency_key = key;
+  event.invocation_id = invocation;
+  event.try_no = 1;
 }
 
-void Decider::emit_started(const Declaration& d, const Value& args, ToolInvocationStarted event) {
+// The caller adds the keys and the number of the try.
+ToolInvocationStarted& Decider::emit_started(const Declaration& d, const Value& args) {
   const ToolPolicy& tool = s_.plan->tools[d.tool];
   const Instant send_by = std::min(context_.now + limits_.send_window, context_.lease_until);
+  auto& event = emit<ToolInvocationStarted>();
+  event.arguments = args;
   event.command_id = event.step_id = d.step;
   event.deadline = send_by + tool.timeout;
   event.effect_class = to_text(tool.effect);
@@ -165,19 +170,16 @@ void Decider::emit_started(const Declaration& d, const Value& args, ToolInvocati
   event.send_by = send_by;
   event.tool_name = tool.name;
   event.tool_version = offered_version(d.tool);
-  bool is_approved = false;
-  if (const auto known = s_.by_id.find(d.step); known != s_.by_id.end()) {
-    const auto& approval = s_.steps[known->second].approval;
-    is_approved = approval && approval->state == ApprovalState::approved;
-    if (is_approved) event.approval_id = approval->id;
-  }
+  const Approval* const approval = d.known != nullptr ? d.known->approval.get() : nullptr;
+  const bool is_approved = approval && approval->state == ApprovalState::approved;
+  if (is_approved) event.approval_id = approval->id;
   // An approval is valid only for this schema, including its absence.
   if (tool.args_schema || is_approved)
     event.request_schema_hash = hash_from_hex(tool.schema_digest);
   event.reserved = reserve(d, args);
-  emit(std::move(event));
   decision_.perform.push_back(d.step);
   open_++;
+  return event;
 }
 
 // A later try of a call sends the recorded arguments under the same keys.
@@ -190,6 +192,7 @@ void Decider::declare_try(const Step& step, bool close_earlier) {
                     .tool = s_.tool_index(step),
                     .args = {},
                     .item = step.item,
+                    .known = &step,
                     .hash = step.call->arguments_hash};
   if (!fits_budget(again, step.call->arguments)) return;
   if (replaces) open_--;
@@ -206,19 +209,18 @@ void Decider::declare_try(const Step& step, bool close_earlier) {
     }
     return request_approval(again, call.arguments, call.arguments_hash);
   }
-  emit_started(again, call.arguments,
-               {.arguments = call.arguments,
-                .arguments_hash = *hash_from_hex(call.arguments_hash),
-                .external_key = call.external_key,
-                .idempotency_key = call.key,
-                .invocation_id = call.id,
-                .try_no = call.try_no + 1});
+  ToolInvocationStarted& event = emit_started(again, call.arguments);
+  event.arguments_hash = call.arguments_hash;
+  event.external_key = call.external_key;
+  event.idempotency_key = call.key;
+  event.invocation_id = call.id;
+  event.try_no = call.try_no + 1;
 }
 
 // The command of this step was declared before: the ledger's rules decide.
 void Decider::decide_call(const Step& step) {
   const Invocation& call = *step.call;
-  switch (admit(s_, {s_.by_id.at(step.id), call.tool, call.arguments_hash})) {
+  switch (admit(s_, {s_.index_of(step), call.tool, call.arguments_hash})) {
     case Verdict::declare:
       if (step.phase == StepPhase::settled) return handle_definite_failure(step);
       if (step.phase == StepPhase::backoff) return continue_after_backoff(step);
@@ -371,8 +373,12 @@ bool Decider::may_repeat(const Step& step) const {
   const Instant declared = call.first_send_by - limits_.send_window;
   const bool forgotten = tool.effect != EffectClass::read && tool.dedupe_window &&
                          context_.now - declared >= *tool.dedupe_window;
-  const Declaration again{
-      .step = step.id, .node = s_.node_of(step), .tool = index, .args = {}, .item = step.item};
+  const Declaration again{.step = step.id,
+                          .node = s_.node_of(step),
+                          .tool = index,
+                          .args = {},
+                          .item = step.item,
+                          .known = &step};
   return !forgotten && is_call_approved(again, call.arguments, call.arguments_hash);
 }
 
@@ -400,7 +406,7 @@ void Decider::commit_command(const Step& step) {
 void Decider::finish_tool(const Step& step) {
   if (!s_.tool_of(step).makes_call()) return finish_value(step.id, s_.node_of(step).id);
   const Invocation& call = *step.call;
-  if (auto wait = s_.waits.find(step.wait_key); wait != s_.waits.end()) {
+  if (auto wait = s_.open_wait_of(step); wait != s_.waits.end()) {
     cancel_wait(wait->first, wait->second);  // the result arrived before the operator's answer
   }
   if (step.failure) {  // the effect is done, but its output is invalid

@@ -32,7 +32,7 @@ void Decider::start_probe(const Step& step) {
               .node = s_.node_of(step),
               .tool = s_.tool_of(step).probe->tool,
               .args = std::move(*args),
-              .of = &step.id});
+              .of = &step});
 }
 
 void Decider::decide_probe(const Step& probe) {

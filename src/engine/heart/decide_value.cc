@@ -11,11 +11,12 @@ void Decider::record_value(const Declaration& d) {
   // Arguments from the plan were checked before. Those of a call that a model requested under an
   // earlier plan, of another tool with this name, were not.
   if (const auto valid = check_recorded_args(records, d.args); !valid) {
-    return emit(NodeFinished{.error = recorded_error(valid.error()),
-                             .node_id = d.node.id,
-                             .result_type = "permanent_failure",
-                             .step_id = d.step,
-                             .try_no = 1});
+    emit(NodeFinished{.error = recorded_error(valid.error()),
+                      .node_id = d.node.id,
+                      .result_type = "permanent_failure",
+                      .step_id = d.step,
+                      .try_no = 1});
+    return;
   }
   const std::string effect = effect_id(d.step, records);
   emit_command(d, effect);

@@ -42,7 +42,8 @@ std::vector<std::string> Decider::unknown_calls_to_resend() const {
 std::vector<std::string> unknown_calls_to_resend(const State& state, const DecisionContext& context,
                                                  const DecideLimits& limits) {
   if (!state.plan || state.ending) return {};
-  return Decider(state, context, limits).unknown_calls_to_resend();
+  Decision unused;
+  return Decider(state, context, limits, unused).unknown_calls_to_resend();
 }
 
 }  // namespace ae::engine

@@ -33,16 +33,22 @@ bool has_tries_left(const ToolPolicy& tool, const Invocation& call);
 
 class Decider {
  public:
-  Decider(const State& state, const DecisionContext& context, const DecideLimits& limits)
-      : s_(state), context_(context), limits_(limits), open_(state.calling.size()) {}
+  // Adds to `decision`, which is empty.
+  Decider(const State& state, const DecisionContext& context, const DecideLimits& limits,
+          Decision& decision)
+      : s_(state),
+        context_(context),
+        limits_(limits),
+        open_(state.calling.size()),
+        decision_(decision) {}
   void resume(const DecisionCursor& from);
 
-  Decision run();
+  void run();
   Work work() const { return work_; }
   std::vector<std::string> unknown_calls_to_resend() const;
 
  private:
-  void visit(const std::set<std::uint32_t>& steps);
+  void visit(const NumberSet& steps);
   void decide_step(std::uint32_t index);
   void decide_call(const Step& step);
   void decide_ready(const Step& step);
@@ -126,11 +132,10 @@ class Decider {
   std::vector<ExceededLimit> exceeded_limits(const Usage& more) const;
   Value reserve(const Declaration& d, const Value& args);
   void park_for_budget();
-  const Step* existing_step(const Declaration& d) const;  // nullptr: it is about to start
   std::string path_of(const Declaration& d) const;
-  bool deny_if_forbidden(const Declaration& d, const Value& args, std::string_view hash);
-  bool is_call_approved(const Declaration& d, const Value& args, std::string_view hash) const;
-  void request_approval(const Declaration& d, const Value& args, std::string_view hash);
+  bool deny_if_forbidden(const Declaration& d, const Value& args, const Hash& hash);
+  bool is_call_approved(const Declaration& d, const Value& args, const Hash& hash) const;
+  void request_approval(const Declaration& d, const Value& args, const Hash& hash);
   static std::string denied_text(const std::string& tool, const std::string& reason);
   void finish_refused(const Step& step);
   void withdraw_requests(const Step& parent);
@@ -148,17 +153,32 @@ class Decider {
   void finish_value(const StepId& step, std::string_view node);
   void emit_command(const Declaration& d, std::string_view input_ref);
   void emit_first(const Declaration& d);
-  void emit_started(const Declaration& d, const Value& args, ToolInvocationStarted event);
-  void emit(EventBody event) { decision_.events.push_back(std::move(event)); }
+  ToolInvocationStarted& emit_started(const Declaration& d, const Value& args);
+  // Adds an event, to be filled in before the next one is added.
+  template <class E>
+  E& emit() {
+    reserve_events();
+    return std::get<E>(decision_.events.emplace_back(std::in_place_type<E>));
+  }
+  template <class E>
+  void emit(E event) {
+    reserve_events();
+    decision_.events.emplace_back(std::move(event));
+  }
+  // Room for the start of a call, or its end, so that the large events are not moved.
+  void reserve_events() {
+    if (decision_.events.empty()) decision_.events.reserve(4);
+  }
   DecisionId decision_id_of(const Step& step, std::string_view what) const {
     return decision_at(s_, s_.path_of(step) + "#" + std::string(what));
   }
   // An event of a step, with its node and id filled in.
   template <class E>
   void emit_of(const Step& step, E event) {
-    event.node_id = s_.node_of(step).id;
-    event.step_id = step.id;
-    emit(std::move(event));
+    reserve_events();
+    E& added = std::get<E>(decision_.events.emplace_back(std::move(event)));
+    added.node_id = s_.node_of(step).id;
+    added.step_id = step.id;
   }
   void decide_again_at(Instant at);
   // Leaves a call with an unknown outcome until then. The job need not stay leased meanwhile.
@@ -193,7 +213,7 @@ class Decider {
   std::uint64_t new_items_ = 0;  // of the maps that this decision starts
   mutable Work work_ = 0;        // of the expressions and schemas evaluated so far
   std::optional<DecisionCursor> from_, stopped_;
-  Decision decision_;
+  Decision& decision_;
 };
 
 }  // namespace ae::engine

@@ -1,11 +1,13 @@
 // Declaration: a try of a call that a decision may declare now.
 //
-// Only Decider uses it. Threads: a value that borrows its node; one owner.
+// Only Decider uses it. Threads: a value that borrows its node and steps; one owner.
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
+#include "base/hash.h"
 #include "base/ids.h"
 #include "engine/state/state.h"
 #include "json/value.h"
@@ -19,13 +21,14 @@ struct Declaration {
   std::uint32_t tool;  // index into Plan::tools
   Value args;          // of the first try; later tries send the recorded ones
   std::uint32_t item = kNoItem;
-  const StepId* of = nullptr;    // of a probe or compensation: the command of the call
+  const Step* known = nullptr;   // the step; nullptr: it is about to start
+  const Step* of = nullptr;      // of a probe or compensation: the step of the call
   bool emitted = false;          // its command_emitted is in the log
   std::string path = {};         // of a part of a loop that is about to start
   bool chosen = false;           // a call of a loop that is about to start
   std::uint32_t turn = kNoTurn;  // of a loop: the turn of this model call
-  std::string text = {};         // of the arguments, set on demand (`digest`)
-  DigestText hash = {};
+  std::string text = {};         // of the arguments: canonical, set on demand (`digest`)
+  std::optional<Hash> hash = {};
 };
 
 }  // namespace ae::engine

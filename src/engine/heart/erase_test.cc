@@ -189,7 +189,7 @@ AE_TEST("erase/a fork inherits the blind of its origin, or has none") {
     ASSERT_TRUE(fork) << fork.error().message;
     JobFixture next(*fork, "job-2");
     EXPECT_EQ(next.state.blind, blind);
-    EXPECT_EQ(next.step("a").imported->arguments_hash, job.step("a").call->arguments_hash);
+    EXPECT_EQ(next.step("a").imported->arguments_hash, to_hex(job.step("a").call->arguments_hash));
   }
 }
 

@@ -154,10 +154,12 @@ Result<Value> over_of(const State& state, const Node& node, Work* work) {
 }
 
 Result<Value> arguments_of(const State& state, const Node& node, std::uint32_t item, Work* work) {
-  Value args = Value::object({});
+  Value args;
   if (node.has_args) {
     AE_ASSIGN(args, item == kNoItem ? node.args.eval(PlanScope(state, work))
                                     : node.args.eval(PlanScope(state, node, item, work)));
+  } else {
+    args = Value::object({});
   }
   const ToolPolicy& tool = state.plan->tools[node.tool];
   if (tool.is_model()) {

@@ -114,8 +114,8 @@ OutcomeNoted noted_event(const UnknownCall& call, Instant at, std::string_view r
 }
 
 bool was_result_refused(const State& state, const UnknownCall& call) {
-  const auto step = state.by_id.find(call.step);
-  return step != state.by_id.end() && is_result_refused(state, state.steps[step->second]);
+  const Step* step = state.find_step(call.step);
+  return step != nullptr && is_result_refused(state, *step);
 }
 
 // After the end an operator can only note an outcome. The end and the result
@@ -251,25 +251,42 @@ Outcome validated_questions(Outcome outcome, bool may_ask_user) {
 
 // The only place that validates a result. A success whose result is too large, or breaks the plan's
 // schema, has still happened: the summary `invalid` replaces the result from here on.
-Outcome validated_outcome(const Outcome& outcome, const std::optional<Schema>& schema,
-                          bool may_ask_user) {
-  Outcome validated = outcome;
-  if (validated.kind == OutcomeKind::input_required)
-    return validated_questions(std::move(validated), may_ask_user);
-  if (validated.kind != OutcomeKind::success || validated.invalid) return validated;
-  if (canonical_exceeds(validated.result, kValueMax)) {
-    const std::string most = std::to_string(kValueMax >> 20);
-    validated.invalid = invalid_result_summary(
-        validated.result, "is longer than " + most + " MiB as canonical JSON", false);
-  } else if (schema) {
-    if (const auto fits = schema->check(validated.result); !fits) {
-      validated.invalid = invalid_result_summary(
-          validated.result, "breaks the result_schema: " + fits.error().message, true);
+class ValidatedOutcome {
+ public:
+  // Borrows the outcome.
+  ValidatedOutcome(const Outcome& observed, const std::optional<Schema>& schema, bool may_ask_user)
+      : observed_(observed) {
+    if (observed.kind == OutcomeKind::input_required) {
+      replaced_ = validated_questions(observed, may_ask_user);
+    } else if (observed.kind == OutcomeKind::success && !observed.invalid) {
+      check_result(schema);
     }
   }
-  if (validated.invalid) validated.result = Value();
-  return validated;
-}
+  const Outcome& operator*() const { return replaced_ ? *replaced_ : observed_; }
+
+ private:
+  void check_result(const std::optional<Schema>& schema) {
+    const Value& result = observed_.result;
+    if (canonical_exceeds(result, kValueMax)) {
+      const std::string most = std::to_string(kValueMax >> 20);
+      refuse(invalid_result_summary(result, "is longer than " + most + " MiB as canonical JSON",
+                                    false));
+    } else if (schema) {
+      if (const auto fits = schema->check(result); !fits) {
+        refuse(invalid_result_summary(result, "breaks the result_schema: " + fits.error().message,
+                                      true));
+      }
+    }
+  }
+  void refuse(Value summary) {
+    replaced_ = observed_;
+    replaced_->invalid = std::move(summary);
+    replaced_->result = Value();
+  }
+
+  const Outcome& observed_;
+  std::optional<Outcome> replaced_;
+};
 
 const Value& result_of(const Outcome& outcome) {
   return outcome.invalid ? *outcome.invalid : outcome.result;
@@ -430,13 +447,16 @@ std::vector<EventBody> record_outcome(const State& state, std::uint32_t index,
   const Step& step = state.steps[index];
   AE_CHECK(step.call && step.call->open, state.job.text + " step " + step.id.text);
   const ToolPolicy& tool = state.tool_of(step);
-  const Outcome outcome = validated_outcome(observed, tool.result_schema, step.role == Role::node);
+  const ValidatedOutcome validated(observed, tool.result_schema, step.role == Role::node);
+  const Outcome& outcome = *validated;
   ToolInvocationFinished event = finished_event(step, step.call->try_no, outcome);
   if (outcome.kind == OutcomeKind::success && tool.result_schema) {
     event.response_schema_hash = hash_from_hex(tool.result_digest);
   }
   if (!is_certain(outcome)) event.at = at;
-  std::vector<EventBody> events{std::move(event)};
+  std::vector<EventBody> events;
+  events.reserve(2 + tool.changes.size());
+  events.emplace_back(std::move(event));
   if (outcome.kind == OutcomeKind::success) commit(state, step, outcome, events);
   return events;
 }
@@ -522,7 +542,7 @@ Result<std::vector<EventBody>> import_stored_effects(const State& state,
     if (!is_certain(outcome)) event.at = record.created_at;
     events.emplace_back(std::move(event));
     if (outcome.kind == OutcomeKind::success) commit(state, step, outcome, events);
-    if (auto wait = state.waits.find(step.wait_key); outcome_unknown && wait != state.waits.end()) {
+    if (auto wait = state.open_wait_of(step); outcome_unknown && wait != state.waits.end()) {
       events.emplace_back(wait_completed_event(state, wait->first, wait->second, "cancelled"));
     }
   }
@@ -540,30 +560,28 @@ Result<ToolInvocationFinished> finished_payload(const EffectRecord& record) {
 
 std::optional<std::pair<InvocationId, std::uint32_t>> decided_effect_slot(const State& state,
                                                                           const EventBody& event) {
-  std::optional<StepId> named;
-  if (const auto* closes = std::get_if<ToolInvocationFinished>(&event)) named = closes->step_id;
-  if (const auto* asks = std::get_if<WaitOpened>(&event)) named = asks->step_id;  // an operator
+  const StepId* named = nullptr;
+  if (const auto* closes = std::get_if<ToolInvocationFinished>(&event)) named = &closes->step_id;
+  if (const auto* asks = std::get_if<WaitOpened>(&event)) named = &asks->step_id;  // an operator
   if (const auto* decision = std::get_if<DecisionRecorded>(&event);
-      decision != nullptr && decision->kind == OutcomeDecided::kKind) {
-    named = decision->step_id;
+      decision != nullptr && decision->kind == OutcomeDecided::kKind && decision->step_id) {
+    named = &*decision->step_id;
   }
-  if (!named) return std::nullopt;
-  auto step = state.by_id.find(*named);
-  if (step == state.by_id.end()) return std::nullopt;
-  const auto& call = state.steps[step->second].call;
-  if (!call || !call->open) return std::nullopt;
-  return std::pair(call->id, call->try_no);
+  const Step* const step = named != nullptr ? state.find_step(*named) : nullptr;
+  if (step == nullptr || !step->call || !step->call->open) return std::nullopt;
+  return std::pair(step->call->id, step->call->try_no);
 }
 
 Value effect_record(const JobId& job, const SentTry& sent, const Outcome& observed, Instant at,
                     Arrival arrival) {
-  const Outcome outcome = validated_outcome(observed, sent.result_schema, sent.may_ask_user);
+  const ValidatedOutcome validated(observed, sent.result_schema, sent.may_ask_user);
+  const Outcome& outcome = *validated;
   EffectRecord record{.attempt_id = sent.attempt.text,
                       .command_id = sent.step,
                       .created_at = at,
                       .external_id = none_if_empty(outcome.external_id),
                       .idempotency_key = sent.key,
-                      .input_ref = sent.arguments_hash,
+                      .input_ref = to_hex(sent.arguments_hash),
                       .invocation_id = sent.invocation,
                       .job_id = job.text,
                       .kind = sent.provider.empty() ? "tool" : "llm",

@@ -36,7 +36,7 @@ struct SentTry {
   std::uint32_t try_no = 0;
   AttemptId attempt;
   IdempotencyKey key;
-  DigestText arguments_hash;
+  Hash arguments_hash;
   // Of a model call: the provider, the request, and the blind of the job.
   std::string provider, blind;
   Value request;

@@ -177,7 +177,7 @@ class JobRunner : public JobLog {
     confirmations[key] = {change.seq, found == external_checks.end() ? as_it_was : found->second};
   }
   void record_sent(const StepId& id) {
-    const std::uint32_t index = state.by_id.at(id);
+    const std::uint32_t index = state.index_of(id);
     const Invocation& call = *state.steps[index].call;
     sent.push_back(
         {id, call.try_no, call.tool, call.external_key.text, call.key.text, call.arguments});

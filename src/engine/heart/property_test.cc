@@ -290,7 +290,7 @@ void expect_undone(const JobFixture& job) {
     const std::string step(step_of(event));
     const bool undoable =
         event.type == EventType::step_committed &&
-        job.state.tool_of(job.state.steps[job.state.by_id.at(StepId(step))]).compensate.has_value();
+        job.state.tool_of(*job.state.find_step(StepId(step))).compensate.has_value();
     if (undoable) committed.insert(committed.begin(), step);
     if (event.type == EventType::step_compensated) undone.push_back(step);
   }

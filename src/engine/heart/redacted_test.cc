@@ -39,7 +39,7 @@ struct Logged {
     AE_CHECK(fork.has_value(), fork ? "" : fork.error().message);
     return *std::move(fork);
   }
-  const Step& step(const StepId& id) const { return state.steps[state.by_id.at(id)]; }
+  const Step& step(const StepId& id) const { return *state.find_step(id); }
 };
 
 Logged logged(const StoredJob& stored, const JobFixture& job) {

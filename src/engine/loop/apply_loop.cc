@@ -212,7 +212,7 @@ Status Applier::import_turn_call(Step& loop, const ForkEntry& entry, const Erasa
 // The turns and calls of a completed loop, kept for reference.
 Status Applier::import_of_loop(Step& loop, const ForkEntry& entry, const Erasable& results) {
   const StepId& id = entry.step_id;
-  if (loop.loop && loop.phase == StepPhase::ready && !s_.by_id.contains(id)) {
+  if (loop.loop && loop.phase == StepPhase::ready && !s_.find_step(id)) {
     return entry.turn_call ? import_turn_call(loop, entry, results)
                            : import_turn(loop, entry, results);
   }
@@ -220,7 +220,7 @@ Status Applier::import_of_loop(Step& loop, const ForkEntry& entry, const Erasabl
   const auto fits = [](const std::optional<std::int64_t>& n) {
     return n && *n >= 0 && *n < static_cast<std::int64_t>(kNoTurn);
   };
-  if (!s_.node_of(loop).loop || !loop.imported || loop.skipped || s_.by_id.contains(id)) {
+  if (!s_.node_of(loop).loop || !loop.imported || loop.skipped || s_.find_step(id)) {
     return corrupt_event("no such loop");
   }
   if (!fits(turn) || (nth && !fits(nth))) return corrupt_event("no such turn");

@@ -90,7 +90,7 @@ Value assistant_message(const Value& answer, std::size_t turn) {
 
 Value tool_message(const State& state, const LoopCall& call) {
   const Step* step = call.step == kNoStep ? nullptr : &state.steps[call.step];
-  const std::optional<Failure>& failure = step ? step->failure : call.refused;
+  const Boxed<Failure>& failure = step ? step->failure : call.refused;
   std::vector<Member> message{{"call_id", call.id}, {"role", "tool"}};
   // The model must know that the arguments were edited.
   std::vector<Member> content;

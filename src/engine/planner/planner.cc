@@ -234,13 +234,12 @@ Result<PlanGenerated> plan_generated_payload(const State& state) {
   const Step& step = state.steps.front();
   AE_ASSIGN(const auto plan, plan_from_answer(*state.plan, step.result));
   const Step* last = last_turn(state);
-  std::string arguments_hash;
+  std::optional<Hash> input_hash;
   if (last != nullptr && last->call) {
-    arguments_hash = last->call->arguments_hash;
+    input_hash = last->call->arguments_hash;
   } else if (last != nullptr && last->imported) {
-    arguments_hash = last->imported->arguments_hash;
+    input_hash = hash_from_hex(last->imported->arguments_hash);
   }
-  auto input_hash = hash_from_hex(arguments_hash);
   if (!input_hash) input_hash = hash_from_hex(state.hash_of(state.input));
   AE_ASSIGN(const Replan replan, replan_of(state, plan, {}));
   return PlanGenerated{.carried = carried_list(state, replan),

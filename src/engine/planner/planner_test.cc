@@ -55,7 +55,7 @@ AE_TEST("planner/the answer of the model becomes the plan in its commit and is e
   EXPECT_EQ(request(job, "planner/0").find("tools"), nullptr);
   const std::size_t before = job.log.size();
   const std::string invocation = job.step("planner/0").call->id.text;
-  const std::string arguments_hash = job.step("planner/0").call->arguments_hash;
+  const Hash arguments_hash = job.step("planner/0").call->arguments_hash;
   job.ok("planner/0", two());
   std::vector<std::string> types;
   for (std::size_t i = before; i < job.log.size(); ++i) types.emplace_back(event_name(job.log[i]));
@@ -65,7 +65,7 @@ AE_TEST("planner/the answer of the model becomes the plan in its commit and is e
   const auto plan = job.last<PlanGenerated>();
   EXPECT_EQ(plan.planned_by, "model:main/" + invocation);
   EXPECT_EQ(plan.decision_locked, true);
-  EXPECT_EQ(to_hex(plan.plan_input_hash), arguments_hash);
+  EXPECT_EQ(plan.plan_input_hash, arguments_hash);
   EXPECT_EQ(plan.carried.size(), 1u);
   EXPECT_EQ(job.state.plan_number, 1u);
   EXPECT_TRUE(job.state.planned_by_model);

@@ -14,11 +14,11 @@ Result<std::map<std::uint32_t, std::uint32_t>> Applier::parse_carried(const Valu
   const auto entries = record_list_from_json<CarriedNode>(list);
   if (!entries) return corrupt_event(entries.error().message);
   for (const CarriedNode& entry : *entries) {
-    const auto step = s_.by_id.find(entry.step_id);
+    const std::uint32_t step = s_.index_of(entry.step_id);
     const auto node = plan.by_id.find(entry.node_id);
-    if (step == s_.by_id.end() || node == plan.by_id.end())
+    if (step == kNoStep || node == plan.by_id.end())
       return corrupt_event("it carries what is not there");
-    const Step& old = s_.steps[step->second];
+    const Step& old = s_.steps[step];
     const Node& old_node = s_.node_of(old);
     const Node& new_node = plan.nodes[node->second];
     const bool begun = old.started || old.skipped || old.map || old.loop;
@@ -33,7 +33,7 @@ Result<std::map<std::uint32_t, std::uint32_t>> Applier::parse_carried(const Valu
     if (old.phase == StepPhase::done && old.failure && !new_node.continue_on_error) {
       return corrupt_event("it carries a failure that ends the job");
     }
-    if (!carried.emplace(new_node.index, step->second).second)
+    if (!carried.emplace(new_node.index, step).second)
       return corrupt_event("it carries a node twice");
   }
   return carried;
@@ -120,25 +120,22 @@ Status Applier::apply_replan(const PlanGenerated& event, std::shared_ptr<const P
   AE_TRY(check_abandoned(event.drop, kept));
   keep_unknown_calls(kept);
 
-  std::deque<Step> old = std::exchange(s_.steps, {});
+  Steps old = std::exchange(s_.steps, {});
   const std::shared_ptr<const Plan> before = std::exchange(s_.plan, std::move(plan));
   s_.plan_number++;
-  s_.by_id.clear();
   std::map<std::uint32_t, std::uint32_t> moved;  // old index → new index
   for (const Node& node : s_.plan->nodes) {
-    Step& step = s_.steps.emplace_back();
     if (const auto from = carried.find(node.index); from != carried.end()) {
-      step = std::move(old[from->second]);
+      move_step(s_.steps.add(std::move(old[from->second])), node.index);
       moved.emplace(from->second, node.index);
-      move_step(step, node.index);
-      continue;
+    } else {
+      begin_node(node);
     }
-    begin_node(step, node);
   }
   for (std::uint32_t i = static_cast<std::uint32_t>(before->nodes.size()); i < old.size(); ++i) {
     if (old[i].role != Role::node || !kept.contains(old[i].node)) continue;
     moved.emplace(i, static_cast<std::uint32_t>(s_.steps.size()));
-    Step& step = s_.steps.emplace_back(std::move(old[i]));
+    Step& step = s_.steps.add(std::move(old[i]));
     move_step(step, new_node_of_step.at(step.node));
     if (step.is_loop_call()) AE_TRY(move_tool(step, *before));
   }
@@ -154,7 +151,7 @@ Status Applier::apply_replan(const PlanGenerated& event, std::shared_ptr<const P
 // Updates everything that refers to steps by index, or is derived from them.
 Status Applier::reindex_steps(const std::map<std::uint32_t, std::uint32_t>& moved) {
   for (std::uint32_t i = 0; i < s_.steps.size(); ++i) {
-    if (!s_.by_id.emplace(s_.steps[i].id, i).second) return corrupt_event("two steps have one id");
+    if (s_.index_of(s_.steps[i].id) != i) return corrupt_event("two steps have one id");
   }
   for (auto& [key, wait] : s_.waits) wait.step = moved.at(wait.step);
   for (std::vector<std::uint32_t>* list : {&s_.undoable, &s_.undone, &s_.given_up}) {

@@ -28,7 +28,7 @@ class ReplanBuilder {
     next_.labels = state.labels;
     next_.job_root = state.job_root;
     next_.plan = std::move(plan);
-    next_.steps.resize(next_.plan->nodes.size());
+    while (next_.steps.size() < next_.plan->nodes.size()) next_.steps.add(Step());
     done_.resize(next_.plan->nodes.size());
   }
   Result<Replan> run();
@@ -79,7 +79,7 @@ bool ReplanBuilder::same_call(const Step& step, const Node& node) const {
   std::string tool, hash;
   if (step.call) {
     tool = step.call->tool;
-    hash = step.call->arguments_hash;
+    hash = to_hex(step.call->arguments_hash);
   } else if (step.imported) {
     tool = step.imported->tool;
     hash = step.imported->arguments_hash;

@@ -112,10 +112,7 @@ class Applier {
   bool wants_decision(const Step& step) const;
   void update_work_sets(std::uint32_t index);
   void set_phase(Step& step, StepPhase phase);
-  std::uint32_t index_of(const Step& step) const {
-    const bool of_node = step.node < s_.steps.size() && &s_.steps[step.node] == &step;
-    return of_node ? step.node : s_.by_id.at(step.id);
-  }
+  std::uint32_t index_of(const Step& step) const { return s_.index_of(step); }
   void open_node(std::uint32_t node);
   void open_dependents(const Node& node);
 
@@ -136,7 +133,7 @@ class Applier {
   Status import_turn(Step& loop, const ForkEntry& entry, const Erasable& results);
   Status import_turn_call(Step& loop, const ForkEntry& entry, const Erasable& results);
   Status check_follows_from_answer(const PlanGenerated& event, const Plan& plan) const;
-  void begin_node(Step& step, const Node& node);
+  void begin_node(const Node& node);
   Status apply_replan(const PlanGenerated& event, std::shared_ptr<const Plan> plan);
   Result<std::map<std::uint32_t, std::uint32_t>> parse_carried(const Value& list,
                                                                const Plan& plan) const;

@@ -10,8 +10,8 @@
 namespace ae::engine {
 
 Step* Applier::step(const StepId& id) {
-  auto it = s_.by_id.find(id);
-  return it == s_.by_id.end() ? nullptr : &s_.steps[it->second];
+  const std::uint32_t index = s_.index_of(id);
+  return index == kNoStep ? nullptr : &s_.steps[index];
 }
 
 // The step that starts. An unknown step_id is the next part of its map or loop, if it
@@ -44,13 +44,10 @@ Step* Applier::next_item(Step& map, const StepId& named) {
 }
 
 Step& Applier::new_part(const Step& parent, const StepId& id) {
-  const auto index = static_cast<std::uint32_t>(s_.steps.size());
-  Step& new_step = s_.steps.emplace_back();  // of a deque: `parent` stays valid
-  new_step.id = id;
+  Step& new_step = s_.steps.add(id);
   new_step.node = parent.node;
   new_step.start_plan = parent.start_plan;
   new_step.start_node = parent.start_node;
-  s_.by_id.emplace(id, index);
   return new_step;
 }
 
@@ -117,17 +114,10 @@ bool Applier::wants_decision(const Step& step) const {
 
 void Applier::update_work_sets(std::uint32_t index) {
   const Step& step = s_.steps[index];
-  const auto update_set = [index](std::set<std::uint32_t>& set, bool in) {
-    if (in) {
-      set.insert(index);
-    } else {
-      set.erase(index);
-    }
-  };
   const bool wants = wants_decision(step);
-  update_set(s_.todo, wants);
-  update_set(s_.startable, !wants && is_startable(step));
-  update_set(s_.calling, step.phase == StepPhase::calling);
+  s_.todo.set(index, wants);
+  s_.startable.set(index, !wants && is_startable(step));
+  s_.calling.set(index, step.phase == StepPhase::calling);
 }
 
 void Applier::set_phase(Step& step, StepPhase phase) {
@@ -173,21 +163,17 @@ Status Applier::apply(const PlanGenerated& event) {
   if (s_.plan) return apply_replan(event, std::move(plan));
   s_.plan = std::move(plan);
   s_.nodes_left = static_cast<std::uint32_t>(s_.plan->nodes.size());
-  for (const Node& node : s_.plan->nodes) {
-    Step& step = s_.steps.emplace_back();
-    begin_node(step, node);
-    s_.by_id.emplace(step.id, node.index);
-  }
+  for (const Node& node : s_.plan->nodes) begin_node(node);
   for (const Node& node : s_.plan->nodes) open_node(node.index);
   return {};
 }
 
-void Applier::begin_node(Step& step, const Node& node) {
+void Applier::begin_node(const Node& node) {
+  Step& step = s_.steps.add(step_id(s_.job, s_.plan->decision,
+                                    Plan::path(s_.plan_number, node.index), to_text(node.kind)));
   step.node = step.start_node = node.index;
   step.start_plan = s_.plan_number;
   step.needs_left = static_cast<std::uint32_t>(node.needs.size());
-  step.id = step_id(s_.job, s_.plan->decision, Plan::path(s_.plan_number, node.index),
-                    to_text(node.kind));
 }
 
 Status Applier::apply(const JobRunning& event) {
@@ -200,7 +186,7 @@ Status Applier::apply(const JobRunning& event) {
   s_.attempt = AttemptId(event.attempt_id);
   s_.opened_at = event.opened_at;
   s_.not_before.reset();
-  const auto open = s_.calling;
+  const NumberSet open = s_.calling;
   for (std::uint32_t index : open) {
     Invocation& call = *s_.steps[index].call;
     if (!call.taken_over_at) call.taken_over_at = created_at_;
@@ -385,7 +371,7 @@ Status Applier::run() {
   if (is_terminal(*status)) AE_TRY(may_end());
   const bool ended_before = s_.ending.has_value();
   AE_TRY(std::visit(apply_it, event_));
-  if (*status != JobStatus::parked) {
+  if (s_.status == JobStatus::parked && *status != JobStatus::parked) {
     s_.parked_reason.clear();
     s_.parked_until.clear();
     s_.parked_since.reset();

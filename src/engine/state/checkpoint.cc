@@ -166,14 +166,14 @@ void parts(A& a, Part<A, Imported>& x) {
 
 template <class A>
 void parts(A& a, Part<A, Step>& x) {
-  auto& [id, node, start_plan, start_node, item, turn, nth, tool, role, of, of_try, probe, undo,
-         phase, started, committed, barrier, changed, needs_left, branch, call, approval, map, loop,
-         imported, not_before, wait_key, timed_out, rejected, failure, result, erased, result_type,
-         skipped] = x;
-  all(a, id, node, start_plan, start_node, item, turn, nth, tool, role, of, of_try, probe, undo,
-      phase, started, committed, barrier, changed, needs_left, branch, call, approval, map, loop,
-      imported, not_before, wait_key, timed_out, rejected, failure, result, erased, result_type,
-      skipped);
+  auto& [id, node, start_plan, start_node, item, turn, nth, tool, of, of_try, probe, undo, changed,
+         needs_left, role, phase, started, committed, barrier, branch, timed_out, rejected, skipped,
+         erased, result_type, result, failure, call, approval, map, loop, imported, wait_key,
+         not_before] = x;
+  all(a, id, node, start_plan, start_node, item, turn, nth, tool, of, of_try, probe, undo, changed,
+      needs_left, role, phase, started, committed, barrier, branch, timed_out, rejected, skipped,
+      erased, result_type, result, failure, call, approval, map, loop, imported, wait_key,
+      not_before);
 }
 
 template <class A>
@@ -258,13 +258,13 @@ void parts(A& a, Part<A, OpenRequests>& x) {
   all(a, calls, waits, questions);
 }
 
-// `plan` is stored before everything else; `by_id` is derived from the steps.
+// `plan` is stored before everything else.
 template <class A>
 void parts(A& a, Part<A, State>& x) {
   auto& [job, agent, input, labels, job_root, forked_from, blind, blind_erased, execution_version,
          traceparent, tracestate, status, seq, updated_at, attempt, epoch, opened_at, lost_claims,
          process_deaths, deadline, not_before, deadline_fired, plan, plan_number, planned_by_model,
-         steps, by_id, todo, startable, calling, open_tries, tries_started, had_unknown_outcome,
+         steps, todo, startable, calling, open_tries, tries_started, had_unknown_outcome,
          nodes_left, map_items, waits, open_requests, closed_waits, pending_messages, early_signals,
          message_keys, pause_request, parked_reason, parked_until, parked_since, ending, undoable,
          undone, given_up, result, error, final_in_doubt, noted, earlier_unknown, undelivered,
@@ -377,6 +377,8 @@ void write(Writer& a, const T& x) {
     a.number(static_cast<std::uint64_t>(x));
   } else if constexpr (std::same_as<T, std::string>) {
     a.text(x);
+  } else if constexpr (std::same_as<T, Hash>) {
+    a.text(to_hex(x));
   } else if constexpr (kIsInlineText<T>) {
     a.text(x);
   } else if constexpr (kIsId<T>) {
@@ -404,6 +406,11 @@ void write(Writer& a, const std::optional<T>& x) {
   if (x) write(a, *x);
 }
 template <class T>
+void write(Writer& a, const Boxed<T>& x) {
+  a.number(x.has_value());
+  if (x) write(a, *x);
+}
+template <class T>
 void write(Writer& a, const std::unique_ptr<T>& x) {
   a.number(x != nullptr);
   if (x) write(a, *x);
@@ -412,6 +419,14 @@ template <class T>
 void write(Writer& a, const std::set<T>& x) {
   a.number(x.size());
   for (const T& item : x) write(a, item);
+}
+void write(Writer& a, const Steps& x) {
+  a.number(x.size());
+  for (const Step& step : x) write(a, step);
+}
+void write(Writer& a, const NumberSet& x) {
+  a.number(x.size());
+  for (const std::uint32_t number : x) a.number(number);
 }
 template <class T, class Less>
 void write(Writer& a, const std::map<std::string, T, Less>& x) {
@@ -439,6 +454,10 @@ void read(Reader& a, T& x) {
     if (static_cast<std::uint64_t>(x) != n) a.refuse();
   } else if constexpr (std::same_as<T, std::string>) {
     x = a.text();
+  } else if constexpr (std::same_as<T, Hash>) {
+    const auto hash = hash_from_hex(a.text());
+    if (hash) x = *hash;
+    if (!hash) a.refuse();
   } else if constexpr (kIsInlineText<T>) {
     x = a.text();
   } else if constexpr (kIsId<T>) {
@@ -465,6 +484,10 @@ void read(Reader& a, std::optional<T>& x) {
   if (a.flag()) read(a, x.emplace());
 }
 template <class T>
+void read(Reader& a, Boxed<T>& x) {
+  if (a.flag()) read(a, x.emplace());
+}
+template <class T>
 void read(Reader& a, std::unique_ptr<T>& x) {
   if (!a.flag()) return;
   x = std::make_unique<T>();
@@ -477,6 +500,21 @@ void read(Reader& a, std::set<T>& x) {
     read(a, item);
     if (!x.empty() && !(*x.rbegin() < item)) a.refuse();
     x.insert(x.end(), std::move(item));
+  }
+}
+void read(Reader& a, Steps& x) {
+  for (std::uint64_t n = a.count(); n > 0 && a.ok(); --n) {
+    Step step;
+    read(a, step);
+    x.add(std::move(step));
+  }
+}
+void read(Reader& a, NumberSet& x) {
+  for (std::uint64_t n = a.count(); n > 0 && a.ok(); --n) {
+    std::uint32_t number = 0;
+    read(a, number);
+    if (!x.empty() && x.last() >= number) a.refuse();
+    x.insert(number);
   }
 }
 template <class T, class Less>
@@ -530,7 +568,10 @@ bool has_valid_loop_indexes(const State& state, const Step& step) {
 // Is every index in the state within its range?
 bool has_valid_indexes(const State& state) {
   const std::size_t nodes = state.plan->nodes.size();
-  if (state.steps.size() < nodes || state.by_id.size() != state.steps.size()) return false;
+  if (state.steps.size() < nodes) return false;
+  for (std::uint32_t i = 0; i < state.steps.size(); ++i) {
+    if (state.index_of(state.steps[i].id) != i) return false;  // two steps have one id
+  }
   for (const Step& step : state.steps) {
     if (step.node >= nodes || (step.role != Role::node) != (step.of < state.steps.size())) {
       return false;
@@ -546,7 +587,7 @@ bool has_valid_indexes(const State& state) {
     }
   }
   for (const auto* indexes : {&state.todo, &state.startable, &state.calling}) {
-    if (!indexes->empty() && *indexes->rbegin() >= state.steps.size()) return false;
+    if (!indexes->empty() && indexes->last() >= state.steps.size()) return false;
   }
   for (const auto& [key, wait] : state.waits) {
     if (wait.step >= state.steps.size()) return false;
@@ -602,7 +643,6 @@ Result<RestoredCheckpoint> restore(const JobId& job, std::uint64_t seq, std::str
   read(a, state);
   if (!a.at_end() || state.job != job || state.seq != seq) return checkpoint_error();
   AE_ASSIGN(state.plan, plans(task_graph, plan_hash));
-  for (std::uint32_t i = 0; i < state.steps.size(); ++i) state.by_id.emplace(state.steps[i].id, i);
   if (!has_valid_indexes(state)) return checkpoint_error();
   return restored;
 }

@@ -6,12 +6,13 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
-#include <set>
 #include <string>
 #include <string_view>
 
+#include "base/hash.h"
 #include "base/ids.h"
 #include "base/time.h"
+#include "engine/state/number_set.h"
 #include "json/value.h"
 #include "log/event.h"
 #include "log/outcome.h"
@@ -43,7 +44,7 @@ struct Invocation {
   ExternalKey external_key;
   Value arguments;
   bool erased = false;  // `arguments` was erased from the log (log/redacted.h)
-  DigestText arguments_hash;
+  Hash arguments_hash;
   std::string tool;
   ShortDigest tool_version;
   std::uint32_t try_no = 0;  // the newest try
@@ -70,8 +71,8 @@ struct Invocation {
   // A check made before this instant does not cover the newest try. Set when the earlier tries are
   // ruled out, then to the time at which the end of the newest try was observed.
   std::optional<Instant> checkable_from;
-  std::optional<Instant> ended_at;          // of the newest try; for display
-  std::set<std::uint32_t> uncertain_tries;  // tries that ended without a certain result
+  std::optional<Instant> ended_at;  // of the newest try; for display
+  NumberSet uncertain_tries;        // tries that ended without a certain result
   // Of the newest finished try:
   OutcomeKind outcome = OutcomeKind::unknown;
   bool definite = false, retryable = false;

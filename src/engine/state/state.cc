@@ -151,7 +151,7 @@ bool State::may_probe(const Step& step) const {
 }
 
 std::optional<Role> State::side_role(const Step& step, const StepId& id) const {
-  if (status != JobStatus::running || by_id.contains(id)) return std::nullopt;
+  if (status != JobStatus::running || find_step(id)) return std::nullopt;
   const bool undoes =
       !undoable.empty() && must_undo() && &steps[undoable.back()] == &step && step.undo == kNoStep;
   if (undoes && id == side_step_id(step, Role::undo)) return Role::undo;

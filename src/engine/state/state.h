@@ -19,16 +19,18 @@
 #include <span>
 #include <string>
 #include <string_view>
-#include <unordered_map>
 #include <vector>
 
 #include "base/error.h"
 #include "base/ids.h"
 #include "base/time.h"
+#include "engine/state/boxed.h"
 #include "engine/state/change.h"
 #include "engine/state/invocation.h"
 #include "engine/state/job_status.h"
+#include "engine/state/number_set.h"
 #include "engine/state/step.h"
+#include "engine/state/steps.h"
 #include "engine/state/unknown_call.h"
 #include "engine/state/wait.h"
 #include "json/value.h"
@@ -92,14 +94,13 @@ class State {
 
   std::shared_ptr<const Plan> plan;
   std::uint32_t plan_number = 0;
-  bool planned_by_model = false;  // then only granted tools may be called (engine/heart/policy.h)
-  std::deque<Step> steps;         // the first plan->nodes.size() are those of the nodes
-  std::unordered_map<StepId, std::uint32_t> by_id;
-  std::set<std::uint32_t> todo;       // steps that need a decision
-  std::set<std::uint32_t> startable;  // calls that may start once the limits allow
-  std::set<std::uint32_t> calling;    // steps with an open try
-  std::uint32_t open_tries = 0;       // including tries of calls with an open resolve wait
-  std::uint64_t tries_started = 0;    // of all steps
+  bool planned_by_model = false;    // then only granted tools may be called (engine/heart/policy.h)
+  Steps steps;                      // the first plan->nodes.size() are those of the nodes
+  NumberSet todo;                   // steps that need a decision
+  NumberSet startable;              // calls that may start once the limits allow
+  NumberSet calling;                // steps with an open try
+  std::uint32_t open_tries = 0;     // including tries of calls with an open resolve wait
+  std::uint64_t tries_started = 0;  // of all steps
   // A try ended without a certain result, or an operator was asked for the outcome of a call.
   bool had_unknown_outcome = false;
   std::uint32_t nodes_left = 0;
@@ -112,17 +113,17 @@ class State {
   std::map<std::string, std::deque<BufferedMessage>> pending_messages;
   // Signals that arrived before their wait, by correlation key.
   std::map<std::string, std::deque<BufferedMessage>> early_signals;
-  std::set<std::string> message_keys;         // of all messages and early signals so far
-  std::optional<PendingPause> pause_request;  // requested, and not in effect yet
+  std::set<std::string> message_keys;  // of all messages and early signals so far
+  Boxed<PendingPause> pause_request;   // requested, and not in effect yet
   std::string parked_reason, parked_until;
   std::optional<Instant> parked_since;
-  std::optional<Ending> ending;
+  Boxed<Ending> ending;
   // Committed steps whose tools name a compensation, in the order of their step_committed. They are
   // undone last to first.
   std::vector<std::uint32_t> undoable;
   std::vector<std::uint32_t> undone, given_up;  // compensated; given up by an operator's decision
   Value result;
-  std::optional<Failure> error;                            // of job_failed
+  Boxed<Failure> error;                                    // of job_failed
   Value final_in_doubt;                                    // in_doubt[] of the terminal event
   std::map<std::string, NotedOutcome, std::less<>> noted;  // by invocation
   // Calls with an unknown outcome and no step in the current plan: a re-plan dropped the step, or
@@ -139,6 +140,17 @@ class State {
   std::set<std::string> to_confirm;
   std::uint32_t escalated = 0;  // changes that wait for an operator's answer
 
+  // The index of the step with this id; kNoStep: there is none.
+  std::uint32_t index_of(const StepId& id) const { return steps.index_of(id); }
+  std::uint32_t index_of(const Step& step) const {
+    const bool of_node = step.node < steps.size() && &steps[step.node] == &step;
+    return of_node ? step.node : index_of(step.id);
+  }
+  // nullptr: there is none.
+  const Step* find_step(const StepId& id) const {
+    const std::uint32_t index = index_of(id);
+    return index == kNoStep ? nullptr : &steps[index];
+  }
   const Node& node_of(const Step& step) const { return plan->nodes[step.node]; }
   // This job's hash of a value: arguments_hash, prompt_hash, plan_input_hash. REQUIRES:
   // the blind is not erased.
@@ -219,6 +231,10 @@ class State {
   // The correlation key for a wait with this key in the plan. If a re-plan abandoned an open wait
   // with this key, the new wait gets a key of its own.
   std::string unique_wait_key(const std::string& named) const;
+  // The newest wait of the step, if it is open; else waits.end().
+  auto open_wait_of(const Step& step) const {
+    return step.wait_key ? waits.find(*step.wait_key) : waits.end();
+  }
   // The id of an open wait in the list of approvals; "" = not listed.
   std::string approval_id(const Wait& wait) const;
   std::string path_of(const Step& step) const;

@@ -1,4 +1,6 @@
 // The state machine of a job: SPEC §2 as a table; the texts of the enumerations of the state.
+#include <array>
+
 #include "engine/state/state.h"
 
 namespace ae::engine {
@@ -70,23 +72,19 @@ std::string_view to_text(ApprovalState state) {
   return {};
 }
 
-std::optional<JobStatus> next_status(JobStatus status, EventType event, bool ends_own_park) {
+namespace {
+
+// The status after an event, by the status before it.
+struct StatusRow {
+  EventType event;
+  std::optional<JobStatus> queued, running, waiting, parked;
+};
+
+constexpr auto kStatusTable = [] {
   using enum JobStatus;
   using E = EventType;
-  const EventKind* kind = event_kind(event);
-  if (status == none) {
-    return event == E::job_created ? std::optional(queued) : std::nullopt;
-  }
-  if (is_terminal(status)) {
-    const bool narrative = kind == nullptr || kind->event_class == EventClass::narrative;
-    return narrative ? std::optional(status) : std::nullopt;
-  }
-  //                      queued      running     waiting     parked
-  struct Row {
-    E event;
-    std::optional<JobStatus> queued, running, waiting, parked;
-  };
-  static const Row kTable[] = {
+  //                  queued   running   waiting   parked
+  return std::to_array<StatusRow>({
       {E::job_created, {}, {}, {}, {}},
       {E::job_running, running, running, {}, {}},
       {E::job_requeued, {}, queued, {}, {}},
@@ -98,22 +96,42 @@ std::optional<JobStatus> next_status(JobStatus status, EventType event, bool end
       {E::job_completed, {}, completed, {}, {}},
       {E::job_failed, failed, failed, failed, failed},
       {E::job_cancelled, cancelled, cancelled, cancelled, cancelled},
-  };
-  for (const Row& row : kTable) {
-    if (row.event != event) continue;
-    if (event == E::wait_completed && status == parked && ends_own_park) return queued;
-    switch (status) {
-      case queued:
-        return row.queued;
-      case running:
-        return row.running;
-      case waiting:
-        return row.waiting;
-      default:
-        return row.parked;
-    }
+  });
+}();
+
+// By the number of the event's type; nullptr = it has no row.
+constexpr auto kStatusRows = [] {
+  std::array<const StatusRow*, 256> rows{};
+  for (const StatusRow& row : kStatusTable) rows[static_cast<std::uint8_t>(row.event)] = &row;
+  return rows;
+}();
+
+}  // namespace
+
+std::optional<JobStatus> next_status(JobStatus status, EventType event, bool ends_own_park) {
+  using enum JobStatus;
+  using E = EventType;
+  if (status == none) {
+    return event == E::job_created ? std::optional(queued) : std::nullopt;
   }
-  return status;  // types without a row never change it
+  if (is_terminal(status)) {
+    const EventKind* kind = event_kind(event);
+    const bool narrative = kind == nullptr || kind->event_class == EventClass::narrative;
+    return narrative ? std::optional(status) : std::nullopt;
+  }
+  const StatusRow* const row = kStatusRows[static_cast<std::uint8_t>(event)];
+  if (row == nullptr) return status;  // types without a row never change it
+  if (event == E::wait_completed && status == parked && ends_own_park) return queued;
+  switch (status) {
+    case queued:
+      return row->queued;
+    case running:
+      return row->running;
+    case waiting:
+      return row->waiting;
+    default:
+      return row->parked;
+  }
 }
 
 }  // namespace ae::engine

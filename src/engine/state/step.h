@@ -14,6 +14,7 @@
 
 #include "base/ids.h"
 #include "base/time.h"
+#include "engine/state/boxed.h"
 #include "engine/state/invocation.h"
 #include "json/value.h"
 #include "plan/budget.h"
@@ -83,8 +84,8 @@ struct MapProgress {
   bool erased = false;         // one of the results was erased from the log
   std::uint32_t started = 0;   // the next item to start; all earlier ones have started
   std::uint32_t active = 0, done = 0;
-  std::uint32_t asking = 0;        // items whose call waits for approval or for an answer
-  std::optional<Failure> failure;  // of the first item that failed permanently
+  std::uint32_t asking = 0;  // items whose call waits for approval or for an answer
+  Boxed<Failure> failure;    // of the first item that failed permanently
 };
 
 // A call that a model requested in one answer.
@@ -92,7 +93,7 @@ struct LoopCall {
   std::string id;                   // chosen by the model
   std::uint32_t tool = 0;           // index into Plan::tools; meaningless if `refused`
   std::uint32_t step = 0xffffffff;  // kNoStep: it has not started
-  std::optional<Failure> refused;   // the call is not made; the model receives this error
+  Boxed<Failure> refused;           // the call is not made; the model receives this error
   std::optional<Value> edited;      // the arguments sent instead, edited by the approver
 };
 
@@ -113,7 +114,7 @@ struct LoopProgress {
   // number (engine/loop/loop.h).
   std::string conversation;
   std::uint64_t message_count = 0;
-  std::optional<Failure> failure;  // no further part starts
+  Boxed<Failure> failure;          // no further part starts
   std::set<Limit> noticed_limits;  // low limits that the model has been notified of
   std::uint32_t repairs = 0;       // turns that ended with a repair message
 };
@@ -143,32 +144,32 @@ struct Step {
   std::uint32_t item = kNoItem;
   // Of a loop: the turn, and the index of the call in its answer; without an index: the model call.
   std::uint32_t turn = kNoTurn, nth = kNoTurn;
-  std::uint32_t tool = kNoTurn;  // of such a call: index into Plan::tools
-  Role role = Role::node;
+  std::uint32_t tool = kNoTurn;   // of such a call: index into Plan::tools
   std::uint32_t of = kNoStep;     // of a probe or undo: the step of the call
   std::uint32_t of_try = 0;       // of a probe: the try that it checks
   std::uint32_t probe = kNoStep;  // the newest probe of this step's call
   std::uint32_t undo = kNoStep;   // the compensation of this step's call
+  std::uint32_t changed = 0;      // number of state_changed events of its call
+  std::uint32_t needs_left = 0;
+  Role role = Role::node;
   StepPhase phase = StepPhase::blocked;
   // In the log: node_started, command_committed, step_committed.
   bool started = false, committed = false, barrier = false;
-  std::uint32_t changed = 0;  // number of state_changed events of its call
-  std::uint32_t needs_left = 0;
   std::optional<bool> branch;  // the recorded value of `when`
+  bool timed_out = false;      // its wait expired
+  bool rejected = false;       // its wait was answered with a rejection
+  bool skipped = false;
+  bool erased = false;  // `result` was erased from the log (log/redacted.h)
+  ResultType result_type = ResultType::none;
+  Value result;
+  Boxed<Failure> failure;
   std::unique_ptr<Invocation> call;
   std::unique_ptr<Approval> approval;
   std::unique_ptr<MapProgress> map;
   std::unique_ptr<LoopProgress> loop;
   std::unique_ptr<Imported> imported;  // its result comes from the origin of this fork
+  Boxed<std::string> wait_key;         // of its newest wait, also of a resolve wait
   Instant not_before;
-  std::string wait_key;    // of its newest wait, also of a resolve wait
-  bool timed_out = false;  // its wait expired
-  bool rejected = false;   // its wait was answered with a rejection
-  std::optional<Failure> failure;
-  Value result;
-  bool erased = false;  // `result` was erased from the log (log/redacted.h)
-  ResultType result_type = ResultType::none;
-  bool skipped = false;
 
   // It is below the step of its node, steps[node]: an item of a map, a turn of
   // a loop, a call of a turn.

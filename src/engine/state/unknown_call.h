@@ -6,11 +6,11 @@
 
 #include <cstdint>
 #include <optional>
-#include <set>
 #include <string>
 
 #include "base/ids.h"
 #include "base/time.h"
+#include "engine/state/number_set.h"
 #include "engine/state/step.h"
 #include "json/value.h"
 
@@ -31,9 +31,9 @@ struct UnknownCall {
   std::uint32_t item = kNoItem;
   InvocationId invocation;
   IdempotencyKey key;
-  ExternalKey external_key;                 // "" = the arguments could not be evaluated
-  std::uint32_t try_no = 0;                 // the newest try; 0 = none
-  std::set<std::uint32_t> uncertain_tries;  // tries that ended without a certain result
+  ExternalKey external_key;   // "" = the arguments could not be evaluated
+  std::uint32_t try_no = 0;   // the newest try; 0 = none
+  NumberSet uncertain_tries;  // tries that ended without a certain result
   Failure error;
   Value arguments;
   std::optional<Instant> ended_at;  // of the newest try

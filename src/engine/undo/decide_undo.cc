@@ -112,7 +112,7 @@ void Decider::undo_newest() {
                 .node = s_.node_of(newest),
                 .tool = s_.tool_of(newest).compensate->tool,
                 .args = {},
-                .of = &newest.id};
+                .of = &newest};
   auto args = side_arguments_of(s_, newest, Role::undo, &work_);
   if (args && canonical_exceeds(*args, kValueMax)) args = too_large("the arguments");
   if (!args) return emit_command(d, id.text);  // an operator is asked once this is in the log
@@ -134,7 +134,8 @@ void Decider::decide_undo_step(const Step& undo) {
                   .node = s_.node_of(undo),
                   .tool = s_.tool_index(undo),
                   .args = std::move(*args),
-                  .of = &undone.id,
+                  .known = &undo,
+                  .of = &undone,
                   .emitted = true});
       return;
     }
