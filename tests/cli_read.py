@@ -84,11 +84,19 @@ def jobs_are_listed_newest_first_and_filtered():
             return [job["id"] for job in expect(h.run("jobs", "--json", *words), 0).json()["jobs"]]
         assert listed("--label", "team=red") == ["j2", "j0"]
         assert listed("--status", "failed") == ["bad"]
+        assert listed("--status", "failed", "--status", "completed", "--limit", "2") == ["bad", "j2"]
+        assert listed("--error", "http_500", "--since", "1h") == [] and listed("--kind", "plan", "--search", "j1") == ["j1"]
+        assert listed("--sort", "ended") == ids and listed("--sort", "changed", "--until", "1h") == []
         assert listed("--agent", "echo", "--limit", "2") == ["j2", "j1"]
         page = expect(h.run("jobs", "--json", "--limit", "2"), 0).json()
         assert page["next_cursor"].startswith("j2@"), page
         assert listed("--limit", "2", "--cursor", page["next_cursor"]) == ["j1", "j0"]
         assert listed("--limit", "2", "--cursor", "j2") == ["j1", "j0"]
+        counts = expect(h.run("jobs", "--count", "--label", "team=red", "--json"), 0).json()
+        assert counts["statuses"]["completed"] == 2 and counts["statuses"]["failed"] == 0 and not counts["capped"], counts
+        text = expect(h.run("jobs", "--count"), 0).out
+        assert ["completed", "3"] in [line.split() for line in text.splitlines()] and "request: budget" in text, text
+        expect(h.run("jobs", "--count", "--status", "failed"), 2)
         text = expect(h.run("jobs"), 0).out
         assert text.splitlines()[0].split()[:3] == ["ID", "STATUS", "AGENT"] and "\x1b" not in text
 

@@ -172,6 +172,8 @@ def a_rejected_value_is_reported_with_the_option_not_the_field():
         expect(h.run("run", "agents.yaml", "echo", "--job-id", "a"), 0)
         for words, name in ((["replay", "a", "--at", "999"], "--at"), (["jobs", "--limit", "0"], "--limit"),
                             (["jobs", "--cursor", "nobody"], "--cursor"), (["jobs", "--status", "odd"], "--status"),
+                            (["jobs", "--since", "x"], "--since"), (["jobs", "--sort", "size"], "--sort"),
+                            (["jobs", "--kind", "x"], "--kind"), (["jobs", "--cost-min", "x"], "--cost-min"),
                             (["jobs", "--stuck", "--older-than", "x"], "--older-than"), (["approvals", "--limit", "x"], "--limit"),
                             (["audit", "--after", "x"], "--after"), (["events", "a", "--class", "odd"], "--class"),
                             (["events", "a", "--type", "nonsense"], "--type"),

@@ -256,14 +256,18 @@ def read_jobs(send_request):
         for part in ("", "/events", "/trace", "/transcript", "/replay", "/verify"):
             send_request(200, "get", f"/api/jobs/{job}{part}")
         for part in ("/steps", "/conversation", "/forks", "/events?order=desc&limit=2", "/events?fields=slim", "/replay?at=2",
-                     "/replay?fields=summary", "/replay?fields=steps"):
+                     "/replay?fields=summary", "/replay?fields=steps", "/replay?diff_from=1", "/replay?at=2&diff_from=1&fields=steps",
+                     "/timeline", "/timeline?after=2&limit=1"):
             send_request(200, "get", f"/api/jobs/{job}{part}")
         step = send_request(200, "get", f"/api/jobs/{job}/steps?parent=root")["steps"][0]["step_id"]
         send_request(200, "get", f"/api/jobs/{job}/steps/{step}")
     send_request(404, "get", "/api/jobs/e/steps/nothing")
     for query in ("", "?limit=1", "?in_doubt=true", "?stuck=true&older_than=0s", "?label=a:b", "?status=failed&status=waiting",
-                  "?since=1h", "?queue=q"):
+                  "?since=1h", "?queue=q", "?sort=changed", "?sort=ended&kind=plan&cost_min=0"):
         send_request(200, "get", "/api/jobs" + query)
+    for query in ("", "?agent=echo&queue=q&since=1h", "?label=a:b"):
+        assert send_request(200, "get", "/api/job-counts" + query)["statuses"]["completed"] == 1, query
+    send_request(400, "get", "/api/job-counts?since=then")
     send_request(404, "get", "/api/jobs/nobody")
 
 

@@ -58,8 +58,8 @@ UPDATE jobs SET agent = 'echo', idempotency_key = 'k' WHERE number = (SELECT max
 UPDATE heads SET priority = 9, queue = 'q', turn = 't', not_before = 5, wake_at = 6, ripe_at = 7, ready = NOT ready,
     status = CASE status WHEN 'completed' THEN 'running' ELSE 'completed' END, updated_at = 8;
 DELETE FROM heads WHERE attempt IS NULL AND job % 2 = 0;
-UPDATE summaries SET error = 'x', body = 'y';
-INSERT INTO summaries VALUES(9999, '', '{}');
+UPDATE summaries SET error = 'x', kind = 'x', cost_micros = 7, changed_at = 7, body = 'y';
+INSERT INTO summaries VALUES(9999, '', 'plan', 0, 0, '{}');
 DELETE FROM labels;
 INSERT INTO labels SELECT min(number), 0, 'not', 'so' FROM jobs;
 INSERT INTO labels VALUES(9999, 0, 'of', 'nobody');

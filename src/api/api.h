@@ -136,6 +136,9 @@ class Api {
   void message_agent(ContextPtr ctx);
   void create_job_from_message(ContextPtr ctx);
   void jobs(ContextPtr ctx);
+  void list_jobs(ContextPtr ctx);
+  // A job as in lists.
+  Value listed_job(const store::JobRow& row);
   void search_jobs(ContextPtr ctx, std::shared_ptr<Search> search);
   struct JobWalk;
   void stuck_jobs(ContextPtr ctx);
@@ -147,8 +150,15 @@ class Api {
                 Value shown);
   struct JobGauges;
   void gauges(std::move_only_function<void(const JobGauges*)> then);
-  void count_stuck(std::shared_ptr<JobGauges> fresh, std::size_t status, std::string after,
-                   std::move_only_function<void(const JobGauges*)> then);
+  void job_counts(ContextPtr ctx);
+  // The running and queued jobs that are stalled.
+  void count_stuck_matching(const store::CountFilter& filter,
+                            async::Done<Result<store::JobCount>> then);
+  struct StuckCount;
+  // Adds the stalled jobs with the status number `status`, of running and queued, and those after
+  // it. `after`: a cursor.
+  void count_stuck(std::shared_ptr<StuckCount> count, std::size_t status, std::string after,
+                   async::Done<Status> then);
   void answer_metrics(const ContextPtr& ctx, const JobGauges* gauges);
   std::vector<WorkerOffer> worker_offers(const store::JobStats& job_stats) const;
   void create(ContextPtr ctx);
@@ -166,6 +176,12 @@ class Api {
   void read_events(const ContextPtr& ctx, std::shared_ptr<EventsRead> read,
                    std::shared_ptr<LongPoll> long_poll);
   void replay(ContextPtr ctx);
+  struct ReplayRead;
+  void replay_at(const ContextPtr& ctx, const std::shared_ptr<ReplayRead>& read);
+  // The state of a job after event `seq`.
+  void read_past_state(const ContextPtr& ctx, const JobId& job, std::uint64_t seq,
+                       std::move_only_function<void(runtime::History::PastState)> then);
+  void timeline(ContextPtr ctx);
   // The newest state of a job and the index of its steps (steps_read.h).
   struct StepsRead;
   using StepsReadPtr = std::shared_ptr<const StepsRead>;
@@ -175,6 +191,7 @@ class Api {
   void answer_sent_turn(const ContextPtr& ctx, const StepsReadPtr& read,
                         const ReadLimiter::Slot& slot, const std::string& step, std::uint64_t turn);
   void forks(ContextPtr ctx);
+  void list_forks(ContextPtr ctx);
   void read_steps(ContextPtr ctx,
                   std::move_only_function<void(StepsReadPtr, ReadLimiter::Slot)> then);
   template <class T>
@@ -332,6 +349,11 @@ class Api {
   RegistryCache registry_;
   std::unique_ptr<Mcp> mcp_;
   std::shared_ptr<const JobGauges> gauges_;  // at most a few seconds old
+  struct KeptCounts {
+    Value body;
+    Duration taken_at{};  // by the steady clock
+  };
+  std::map<std::string, KeptCounts> counts_;  // by query
   bool shutting_down_ = false;
   std::function<bool()> is_owner_alive_;  // empty: we own the store, or it is shared
   std::shared_ptr<const store::Registry> registry_copy_;  // for reader threads; may be outdated

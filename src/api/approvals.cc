@@ -4,13 +4,12 @@
 // A list reads the logs of the jobs whose rows have such a request (store/pending.h), page by page
 // and newest first. After kLogsMax logs it responds with what it has found.
 #include <algorithm>
-#include <array>
 #include <deque>
 #include <utility>
 
 #include "api/command_line.h"
 #include "api/request_context.h"
-#include "inspect/request_kind.h"
+#include "api/request_kinds.h"
 #include "inspect/requests_view.h"
 #include "inspect/view.h"
 #include "json/json.h"
@@ -27,30 +26,19 @@ using engine::RequestKind;
 constexpr store::PendingKinds kApprovals =
     pending::call | pending::wait | pending::question | pending::confirmation;
 
-struct NamedKind {
-  std::string_view name;
-  store::PendingKinds kind;
-};
-constexpr std::array kKinds{
-    NamedKind{to_text(RequestKind::call), pending::call},
-    NamedKind{to_text(RequestKind::wait), pending::wait},
-    NamedKind{to_text(RequestKind::question), pending::question},
-    NamedKind{to_text(RequestKind::confirmation), pending::confirmation},
-    NamedKind{to_text(RequestKind::unknown_outcome), pending::unknown_outcome},
-    NamedKind{to_text(RequestKind::budget), pending::budget}};
-
 Result<store::PendingKinds> kinds_of(const Query& query) {
   const std::string* const name = query.find(field::kind);
   if (name == nullptr) return pending::all;
-  const auto* const found = std::ranges::find(kKinds, *name, &NamedKind::name);
-  if (found != kKinds.end()) return found->kind;
+  const auto* const found = std::ranges::find(kRequestKinds, *name, &NamedKind::name);
+  if (found != kRequestKinds.end()) return found->kind;
   return fail(Code::input_invalid,
               "\"kind\" must be call, wait, question, confirmation, unknown_outcome or budget");
 }
 
 bool is_of(store::PendingKinds kinds, const Value& request) {
-  const auto* const found = std::ranges::find(kKinds, request.text(field::kind), &NamedKind::name);
-  return found != kKinds.end() && (kinds & found->kind) != 0;
+  const auto* const found =
+      std::ranges::find(kRequestKinds, request.text(field::kind), &NamedKind::name);
+  return found != kRequestKinds.end() && (kinds & found->kind) != 0;
 }
 
 }  // namespace

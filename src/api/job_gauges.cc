@@ -25,38 +25,46 @@ void Api::gauges(std::move_only_function<void(const JobGauges*)> then) {
     auto fresh = std::make_shared<JobGauges>();
     fresh->job_stats = *std::move(job_stats);
     fresh->offers = worker_offers(fresh->job_stats);
-    fresh->stuck = fresh->job_stats.statuses["parked"];
-    count_stuck(std::move(fresh), 0, {}, std::move(then));
+    auto count = std::make_shared<StuckCount>();
+    count->offers = fresh->offers;
+    count_stuck(count, 0, {},
+                [this, fresh, count, then = std::move(then)](const Status& counted) mutable {
+                  if (!counted) return then(nullptr);
+                  fresh->stuck = fresh->job_stats.statuses["parked"] + count->jobs;
+                  fresh->taken_at = steady_.since_start();
+                  gauges_ = fresh;
+                  then(fresh.get());
+                });
   });
 }
 
-// Of jobs that are not parked: only rows are read, no logs.
-void Api::count_stuck(std::shared_ptr<JobGauges> fresh, std::size_t status, std::string after,
-                      std::move_only_function<void(const JobGauges*)> then) {
+// Only rows are read, no logs.
+void Api::count_stuck(std::shared_ptr<StuckCount> count, std::size_t status, std::string after,
+                      async::Done<Status> then) {
   constexpr std::string_view kCountedStatuses[] = {"running", "queued"};
-  if (status == std::size(kCountedStatuses) || fresh->rows_read >= kCountedMax) {
-    fresh->taken_at = steady_.since_start();
-    gauges_ = fresh;
-    return then(fresh.get());
+  if (status == std::size(kCountedStatuses)) return then({});
+  if (count->rows_read >= kCountedMax) {
+    count->capped = true;
+    return then({});
   }
-  store::Filter filter;
+  store::Filter filter = count->filter;
   filter.statuses = {std::string(kCountedStatuses[status])};
   apply_cursor(after, filter);
   filter.limit = kJobsMax;
   if (status == 1) filter.updated_before = store_.now() - kStuckAfter + Duration(1);
   store_.query(std::move(filter),
-               [this, alive = alive_.watch(), fresh, status,
+               [this, alive = alive_.watch(), count, status,
                 then = std::move(then)](Result<std::vector<store::JobRow>> rows) mutable {
                  if (!alive) return;
-                 if (!rows) return then(nullptr);
+                 if (!rows) return then(std::unexpected(rows.error()));
                  const Instant now = store_.now();
                  for (const store::JobRow& row : *rows) {
-                   fresh->stuck += find_stuck_reason(row, now, kStuckAfter, fresh->offers) ? 1 : 0;
+                   count->jobs += find_stuck_reason(row, now, kStuckAfter, count->offers) ? 1 : 0;
                  }
-                 fresh->rows_read += rows->size();
+                 count->rows_read += rows->size();
                  const bool more = rows->size() == kJobsMax;
                  std::string last = more ? cursor_of(rows->back()) : "";
-                 count_stuck(fresh, more ? status : status + 1, std::move(last), std::move(then));
+                 count_stuck(count, more ? status : status + 1, std::move(last), std::move(then));
                });
 }
 

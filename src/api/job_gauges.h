@@ -13,8 +13,16 @@ namespace ae::api {
 struct Api::JobGauges {
   store::JobStats job_stats;
   std::vector<WorkerOffer> offers;
-  std::uint64_t stuck = 0, rows_read = 0;  // number of jobs; of rows
-  Duration taken_at{};                     // by the steady clock
+  std::uint64_t stuck = 0;
+  Duration taken_at{};  // by the steady clock
+};
+
+// A count of the running and queued jobs that are stalled.
+struct Api::StuckCount {
+  store::Filter filter;  // which jobs are counted
+  std::vector<WorkerOffer> offers;
+  std::uint64_t jobs = 0, rows_read = 0;
+  bool capped = false;  // not all rows were read
 };
 
 }  // namespace ae::api

@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <utility>
 
+#include "api/job_filter.h"
 #include "api/request_context.h"
 #include "api/views.h"
 #include "base/trace_context.h"
@@ -17,23 +18,12 @@ namespace ae::api {
 namespace {
 
 constexpr std::int64_t kPriorityMax = 1000;
-constexpr std::string_view kStatuses[] = {"queued",    "running", "waiting",  "parked",
-                                          "completed", "failed",  "cancelled"};
 
 Value labels_value(const std::vector<std::pair<std::string, std::string>>& labels) {
   std::vector<Member> members;
   members.reserve(labels.size());
   for (const auto& [key, value] : labels) members.emplace_back(key, value);
   return Value::object(std::move(members));
-}
-
-Result<std::pair<std::string, std::string>> label(const std::string& text) {
-  std::size_t at = text.find(':');
-  if (at == text.npos) at = text.find('=');
-  if (at == 0 || at == text.npos) {
-    return fail(Code::input_invalid, "a label must be NAME:VALUE, not \"" + text + "\"");
-  }
-  return std::pair(text.substr(0, at), text.substr(at + 1));
 }
 
 Result<std::vector<std::pair<std::string, std::string>>> labels_of(const Value& labels) {
@@ -169,18 +159,6 @@ Status parse_job_options(const Value& body, const agents::Agent& agent, Instant 
   return {};
 }
 
-// An instant, or a duration before now. Fails with input_invalid.
-Result<std::optional<Instant>> time_parameter(const Query& query, std::string_view name,
-                                              Instant now) {
-  const std::string* text = query.find(name);
-  if (!text) return std::nullopt;
-  if (const auto at = instant_from_text(*text)) return at;
-  if (const auto before = duration_from_text(*text)) return now - *before;
-  return fail(Code::input_invalid, "\"" + std::string(name) +
-                                       "\" must be a time in UTC (2025-01-31T09:30:00Z) or a "
-                                       "duration before now (24h)");
-}
-
 // Contains the text in its id, agent, key or labels.
 bool matches_text(const store::JobRow& row, const std::string& text) {
   const auto contains = [&](const std::string& in) { return in.find(text) != in.npos; };
@@ -204,7 +182,8 @@ Result<Duration> wait_parameter(const Query& query) {
   return *wait;
 }
 
-Value row_json(const store::JobRow& row, const engine::State* live) {
+Value row_json(const store::JobRow& row, const engine::State* live,
+               const store::Registry& registry) {
   std::vector<Member> members{{field::agent, row.agent},
                               {"created_at", to_text(row.created_at)},
                               {"id", row.id.text},
@@ -230,7 +209,16 @@ Value row_json(const store::JobRow& row, const engine::State* live) {
     }
   }
   for (const auto& [name, value] : summary.members()) members.emplace_back(name, value);
+  if (row.summary) members.emplace_back("changed_at", to_text(row.summary->changed_at));
+  if (const std::string_view plan = summary.text(field::plan_hash); !plan.empty()) {
+    const store::AgentVersion* const version = registry.find_version_with_plan(row.agent, plan);
+    members.emplace_back("agent_version", version == nullptr ? Value() : Value(version->version));
+  }
   return Value::object(std::move(members));
+}
+
+Value Api::listed_job(const store::JobRow& row) {
+  return row_json(row, runtime_.state_of(row.id), registry_.registry());
 }
 
 std::string cursor_of(const std::string& job, std::uint64_t number) {
@@ -258,43 +246,18 @@ struct Api::Search {
   std::size_t wanted = 0;
   std::string text;
   std::size_t examined = 0;
+  std::string last_cursor;  // of the last job that was examined
   std::vector<store::JobRow> found;
 };
 
 void Api::jobs(ContextPtr ctx) {
+  with_fresh_agents([this, ctx] { list_jobs(ctx); });
+}
+
+void Api::list_jobs(ContextPtr ctx) {
   if (ctx->query.find("stuck")) return stuck_jobs(std::move(ctx));
   if (ctx->query.find(field::in_doubt)) return in_doubt_jobs(std::move(ctx));
-  const auto filter = [&]() -> Result<store::Filter> {
-    if (ctx->query.find("older_than")) {
-      return fail(Code::input_invalid, "\"older_than\" needs \"stuck\"");
-    }
-    store::Filter wanted;
-    for (const std::string& status : ctx->query.all("status")) {
-      if (std::ranges::find(kStatuses, std::string_view(status)) == std::end(kStatuses)) {
-        return fail(Code::input_invalid,
-                    "\"status\" must be queued, running, waiting, parked, completed, failed or "
-                    "cancelled");
-      }
-      wanted.statuses.push_back(status);
-    }
-    for (const auto& [name, text] :
-         {std::pair(field::agent, &wanted.agent), std::pair(field::queue, &wanted.queue),
-          std::pair(field::error, &wanted.error),
-          std::pair(field::forked_from, &wanted.forked_from)}) {
-      if (const auto* value = ctx->query.find(name)) *text = *value;
-    }
-    const Instant now = store_.now();
-    AE_ASSIGN(wanted.created_from, time_parameter(ctx->query, "since", now));
-    AE_ASSIGN(wanted.created_before, time_parameter(ctx->query, field::until, now));
-    AE_ASSIGN(wanted.updated_from, time_parameter(ctx->query, "updated_since", now));
-    for (const std::string& text : ctx->query.all("label")) {
-      AE_ASSIGN(auto pair, label(text));
-      wanted.labels.push_back(std::move(pair));
-    }
-    if (const auto* cursor = ctx->query.find("cursor")) apply_cursor(*cursor, wanted);
-    AE_ASSIGN(wanted.limit, ctx->query.limit(100, kJobsMax));
-    return wanted;
-  }();
+  const auto filter = job_filter(ctx->query, store_.now());
   if (!filter) return ctx->refuse(filter.error());
   const std::string* q = ctx->query.find("q");
   auto search = std::make_shared<Search>();
@@ -319,6 +282,10 @@ void Api::search_jobs(ContextPtr ctx, std::shared_ptr<Search> search) {
     for (store::JobRow& row : *rows) {
       search->filter.after = row.id.text;
       search->filter.after_number = row.number;
+      if (search->filter.order == store::JobOrder::changed) {
+        search->filter.after_changed_at = row.summary->changed_at;
+      }
+      if (&row == &rows->back()) search->last_cursor = list_cursor(row, search->filter.order);
       if (matches_text(row, search->text)) search->found.push_back(std::move(row));
     }
     const bool more = search->found.size() > search->wanted;
@@ -328,16 +295,15 @@ void Api::search_jobs(ContextPtr ctx, std::shared_ptr<Search> search) {
     if (more) search->found.resize(search->wanted);
     std::vector<Value> items;
     items.reserve(search->found.size());
-    for (const store::JobRow& row : search->found) {
-      items.push_back(row_json(row, runtime_.state_of(row.id)));
-    }
+    for (const store::JobRow& row : search->found) items.push_back(listed_job(row));
     Value next;
     if (more) {
-      next = cursor_of(search->found.back());
+      next = list_cursor(search->found.back(), search->filter.order);
     } else if (!last) {
-      next = cursor_of(search->filter.after, *search->filter.after_number);
+      next = search->last_cursor;
     }
     answer_large(ctx, Value::object({{"jobs", Value::array(std::move(items))},
+                                     {"more", !next.is_null()},
                                      {"next_cursor", next},
                                      {"scanned", std::uint64_t{search->examined}}}));
   });
@@ -345,6 +311,10 @@ void Api::search_jobs(ContextPtr ctx, std::shared_ptr<Search> search) {
 
 // The forks and retries of a job.
 void Api::forks(ContextPtr ctx) {
+  with_fresh_agents([this, ctx] { list_forks(ctx); });
+}
+
+void Api::list_forks(ContextPtr ctx) {
   auto search = std::make_shared<Search>();
   const auto job = [&]() -> Result<JobId> {
     if (const auto* cursor = ctx->query.find("cursor")) apply_cursor(*cursor, search->filter);

@@ -323,5 +323,119 @@ AE_TEST("pages/a list of jobs shows waits, parks, progress and usage, and has fi
   expect_problem(fixture.get({"api", "jobs"}, {{"since", "then"}}), 400, "input_invalid");
 }
 
+// The ids of a page, and its cursor or a full stop.
+std::string ids_of(const Value& page) {
+  std::string text;
+  for (const Value& job : page["jobs"].items()) text += std::string(job.text("id")) + " ";
+  return text + (page["next_cursor"].is_null() ? "." : page["next_cursor"].as_string());
+}
+
+AE_TEST("pages/jobs are listed in the order of their last change or of their end") {
+  ApiFixture fixture;
+  for (const char* id : {"a", "b", "c"}) {
+    fixture.make(R"({"agent":"asks","id":")" + std::string(id) + R"("})");
+    fixture.loop.advance(std::chrono::seconds(1));
+  }
+  const auto list = [&](const QueryPairs& query) {
+    return fixture.get({"api", "jobs"}, query).body;
+  };
+  fixture.post({"api", "jobs", "b", "cancel"}, "{}");
+  fixture.loop.advance(std::chrono::seconds(1));
+  fixture.post({"api", "jobs", "a", "cancel"}, "{}");
+  ASSERT_EQ(fixture.status("a"), "cancelled");
+  EXPECT_EQ(ids_of(list({{"sort", "created"}})), "c b a .");
+  EXPECT_EQ(ids_of(list({{"sort", "changed"}})), "a b c .");
+  EXPECT_EQ(ids_of(list({{"sort", "ended"}})), "a b .");
+  EXPECT_EQ(ids_of(list({{"sort", "ended"}, {"status", "completed"}, {"status", "waiting"}})), ".");
+  EXPECT_EQ(ids_of(list({{"sort", "changed"}, {"q", "c"}})), "c .");
+  const Value first = list({{"sort", "changed"}, {"limit", "2"}});
+  EXPECT_EQ(first["more"], Value(true));
+  const std::string cursor = first["next_cursor"].as_string();
+  EXPECT_TRUE(cursor.starts_with("b@2@")) << cursor;
+  const Value second = list({{"sort", "changed"}, {"cursor", cursor}});
+  EXPECT_EQ(ids_of(second), "c .");
+  EXPECT_EQ(second["more"], Value(false));
+  for (const Value& job : list({{"sort", "ended"}})["jobs"].items()) {
+    EXPECT_EQ(job["changed_at"], job["ended_at"]) << canonical(job);
+  }
+  for (const QueryPairs& query :
+       {QueryPairs{{"sort", "size"}}, QueryPairs{{"sort", "ended"}, {"status", "waiting"}},
+        QueryPairs{{"sort", "changed"}, {"cursor", "b"}},
+        QueryPairs{{"sort", "changed"}, {"cursor", "b@2"}},
+        QueryPairs{{"sort", "changed"}, {"cursor", "b@2@x"}},
+        QueryPairs{{"sort", "created"}, {"cursor", cursor}},
+        QueryPairs{{"sort", "changed"}, {"stuck", "true"}}}) {
+    expect_problem(fixture.get({"api", "jobs"}, query), 400, "input_invalid");
+  }
+}
+
+AE_TEST("pages/jobs are counted by status and open request; the counts are kept for a second") {
+  ApiFixture fixture;
+  fixture.make(R"({"agent":"asks","id":"waits","labels":{"shop":"north"}})");
+  fixture.make(R"({"agent":"echo","id":"done"})");
+  fixture.make(R"({"agent":"doubts","id":"parks"})");
+  fixture.make(R"({"agent":"buys","id":"asks","input":{"n":250}})");
+  const auto counts = [&](const QueryPairs& query) {
+    const ApiResponse response = fixture.get({"api", "job-counts"}, query);
+    EXPECT_EQ(response.status, 200) << canonical(response.body);
+    return response.body;
+  };
+  const Value all = counts({});
+  EXPECT_EQ(
+      canonical(all["statuses"]),
+      R"({"cancelled":0,"completed":1,"failed":0,"parked":1,"queued":0,"running":0,"waiting":2})");
+  EXPECT_EQ(canonical(all["open_requests"]),
+            R"({"budget":0,"call":1,"confirmation":0,"question":0,"unknown_outcome":1,"wait":0})");
+  EXPECT_EQ(all["in_doubt"], Value(1));
+  EXPECT_EQ(all["stuck"], Value(1));
+  EXPECT_EQ(all["capped"], Value(false));
+  EXPECT_EQ(all["lower_bounds"].size(), 0u);
+  EXPECT_EQ(counts({{"label", "shop:north"}})["statuses"]["waiting"], Value(1));
+  EXPECT_EQ(counts({{"agent", "buys"}})["stuck"], Value(0));
+  EXPECT_EQ(counts({{"queue", "other"}})["in_doubt"], Value(0));
+  fixture.make(R"({"agent":"asks","id":"more"})");
+  EXPECT_EQ(counts({}), all);
+  fixture.loop.advance(std::chrono::seconds(1));
+  EXPECT_EQ(counts({})["statuses"]["waiting"], Value(3));
+  EXPECT_EQ(counts({{"since", "500ms"}})["statuses"]["waiting"], Value(0));
+  for (const QueryPairs& query :
+       {QueryPairs{{"since", "then"}}, QueryPairs{{"label", "north"}},
+        QueryPairs{{"status", "failed"}}, QueryPairs{{"agent", "a"}, {"agent", "b"}}}) {
+    expect_problem(fixture.get({"api", "job-counts"}, query), 400, "input_invalid");
+  }
+}
+
+AE_TEST("pages/queued jobs that no worker claims are counted as stuck") {
+  ApiFixture fixture(false);
+  fixture.post({"api", "jobs"}, R"({"agent":"asks","id":"old","queue":"slow"})");
+  fixture.loop.advance(std::chrono::minutes(10));
+  fixture.post({"api", "jobs"}, R"({"agent":"asks","id":"new"})");
+  const Value counts = fixture.get({"api", "job-counts"}).body;
+  EXPECT_EQ(counts["statuses"]["queued"], Value(2));
+  EXPECT_EQ(counts["stuck"], Value(1)) << canonical(counts);
+  EXPECT_EQ(fixture.get({"api", "job-counts"}, {{"queue", "default"}}).body["stuck"], Value(0));
+}
+
+AE_TEST("pages/jobs are listed by kind and cost, with the version of their agent") {
+  ApiFixture fixture;
+  fixture.serve();
+  fixture.make(R"({"agent":"echo","id":"done"})");
+  const Value page = fixture.get({"api", "jobs"}, {{"kind", "plan"}, {"cost_min", "0"}}).body;
+  ASSERT_EQ(page["jobs"].size(), 1u) << canonical(page);
+  const Value& job = page["jobs"].items()[0];
+  EXPECT_EQ(job["agent_version"], Value(1));
+  EXPECT_EQ(job["plan_hash"], fixture.get({"api", "agents", "echo"}).body["plan_hash"]);
+  EXPECT_TRUE(job["started_at"].is_string()) << canonical(job);
+  EXPECT_TRUE(job["progress"]["turns"].is_null());
+  EXPECT_EQ(ids_of(fixture.get({"api", "jobs"}, {{"kind", "loop"}}).body), ".");
+  EXPECT_EQ(ids_of(fixture.get({"api", "jobs"}, {{"cost_min", "0.000001"}}).body), ".");
+  for (const QueryPairs& query :
+       {QueryPairs{{"kind", "job"}}, QueryPairs{{"cost_min", "-1"}},
+        QueryPairs{{"cost_min", "0.0000001"}}, QueryPairs{{"cost_min", "cheap"}},
+        QueryPairs{{"kind", "plan"}, {"in_doubt", "true"}}}) {
+    expect_problem(fixture.get({"api", "jobs"}, query), 400, "input_invalid");
+  }
+}
+
 }  // namespace
 }  // namespace ae::api

@@ -5,6 +5,7 @@
 
 #include "api/command_line.h"
 #include "api/steps_read.h"
+#include "inspect/json_patch.h"
 #include "inspect/step_list.h"
 #include "inspect/trace.h"
 #include "inspect/trace_record.h"
@@ -127,62 +128,108 @@ void Api::step(ContextPtr ctx) {
 
 namespace {
 
-Result<Value> replay_body(const runtime::History::PastState& past, const std::string& fields) {
-  if (!past.state || past.state->seq == 0) {
-    return fail(Code::input_invalid, "\"at\" must be from 1 to " +
-                                         std::to_string(past.row.last_seq) +
-                                         ", the last event of this job");
+Result<ReplayQuery> replay_query(const Query& query) {
+  ReplayQuery wanted;
+  AE_ASSIGN(const auto at, query.number(field::at));
+  wanted.at = at.value_or(runtime::History::kLastEvent);
+  AE_ASSIGN(wanted.diff_from, query.number("diff_from"));
+  if (const auto* fields = query.find("fields")) {
+    if (*fields != "summary" && *fields != "steps") {
+      return fail(Code::input_invalid, "\"fields\" must be summary or steps");
+    }
+    wanted.fields = *fields;
   }
-  const engine::State& state = *past.state;
-  if (fields == "summary") return engine::job_view(state).with(field::at, state.seq);
-  if (fields == "steps") {
-    AE_ASSIGN(const Value steps, engine::list_steps(state, {}, {.limit = kStepsMax}));
-    return steps.with(field::at, state.seq);
-  }
-  return with_wait_commands(engine::state_view(state)).with(field::at, state.seq);
+  return wanted;
+}
+
+// `name`: the parameter that names the event.
+Result<const engine::State*> state_of(const runtime::History::PastState& past,
+                                      std::string_view name) {
+  if (past.state && past.state->seq > 0) return &*past.state;
+  return fail(Code::input_invalid, "\"" + std::string(name) + "\" must be from 1 to " +
+                                       std::to_string(past.row.last_seq) +
+                                       ", the last event of this job");
+}
+
+Result<Value> state_body(const engine::State& state, const std::string& fields) {
+  if (fields == "summary") return engine::job_view(state);
+  if (fields == "steps") return engine::list_steps(state, {}, {.limit = kStepsMax});
+  return with_wait_commands(engine::state_view(state));
+}
+
+// `earlier`: of `diff_from`, if it is requested.
+Result<Value> replay_body(const runtime::History::PastState& past,
+                          const runtime::History::PastState& earlier, const ReplayQuery& query) {
+  AE_ASSIGN(const engine::State* const state, state_of(past, field::at));
+  AE_ASSIGN(const Value body, state_body(*state, query.fields));
+  if (!query.diff_from) return body.with(field::at, state->seq);
+  AE_ASSIGN(const engine::State* const from, state_of(earlier, "diff_from"));
+  AE_ASSIGN(const Value before, state_body(*from, query.fields));
+  return engine::json_patch(before, body).with(field::at, state->seq).with("diff_from", from->seq);
 }
 
 }  // namespace
 
+// One request.
+struct Api::ReplayRead {
+  JobId job;
+  ReplayQuery query;
+  ReadLimiter::Slot slot;
+  ResponseMaker maker;
+  runtime::History::PastState earlier = {};  // of `diff_from`
+};
+
 void Api::replay(ContextPtr ctx) {
-  const auto at = ctx->query.number(field::at);
-  if (!at) return ctx->refuse(at.error());
-  const auto* fields = ctx->query.find("fields");
-  if (fields != nullptr && *fields != "summary" && *fields != "steps") {
-    return ctx->refuse({Code::input_invalid, "\"fields\" must be summary or steps"});
-  }
+  auto query = replay_query(ctx->query);
+  if (!query) return ctx->refuse(query.error());
   const auto job = job_id_of(ctx->id);
   if (!job) return ctx->refuse(job.error());
-  if_changed(
-      ctx, *job,
-      [this, ctx, job = *job, seq = at->value_or(runtime::History::kLastEvent),
-       shown = fields != nullptr ? *fields : std::string()] {
-        with_slot(ctx, [this, ctx, job, seq, shown](Result<ReadLimiter::Slot> slot) {
-          if (!slot) return ctx->refuse(slot.error());
-          ResponseMaker maker = response_maker(ctx);
-          // A kept state may be older than a redaction by another process.
-          if (!store_.owned()) maker.view.clear();
-          history_.state_at(
-              job, seq, ctx->request.disconnected,
-              [this, alive = alive_.watch(), ctx, shown, slot = *slot,
-               maker = std::move(maker)](Result<runtime::History::PastState> past) mutable {
-                if (!alive) return;
-                if (!past && past.error().code == Code::not_found) {
-                  return ctx->refuse(missing_job_error(ctx->id));
-                }
-                if (!past) return ctx->refuse(past.error());
-                async::compute<Result<ApiResponse>>(
-                    runtime_.reader().executor(),
-                    [shown, past = *std::move(past),
-                     maker = std::move(maker)](const std::stop_token&) -> Result<ApiResponse> {
-                      AE_ASSIGN(Value body, replay_body(past, shown));
-                      return maker.make(&past.row, std::move(body));
-                    },
-                    [slot = std::move(slot), then = respond(ctx)](
-                        Result<ApiResponse> response) mutable { then(std::move(response)); });
-              });
-        });
+  if_changed(ctx, *job, [this, ctx, job = *job, query = *std::move(query)] {
+    with_slot(ctx, [this, ctx, job, query](Result<ReadLimiter::Slot> slot) {
+      if (!slot) return ctx->refuse(slot.error());
+      auto read = std::make_shared<ReplayRead>(ReplayRead{
+          .job = job, .query = query, .slot = *std::move(slot), .maker = response_maker(ctx)});
+      // A kept state may be older than a redaction by another process.
+      if (!store_.owned()) read->maker.view.clear();
+      if (!query.diff_from) return replay_at(ctx, read);
+      read_past_state(ctx, job, *query.diff_from,
+                      [this, ctx, read](runtime::History::PastState earlier) {
+                        read->earlier = std::move(earlier);
+                        replay_at(ctx, read);
+                      });
+    });
+  });
+}
+
+void Api::replay_at(const ContextPtr& ctx, const std::shared_ptr<ReplayRead>& read) {
+  read_past_state(
+      ctx, read->job, read->query.at, [this, ctx, read](runtime::History::PastState past) {
+        // The work frees the states.
+        async::compute<Result<ApiResponse>>(
+            runtime_.reader().executor(),
+            [query = read->query, maker = std::move(read->maker), past = std::move(past),
+             earlier = std::move(read->earlier)](const std::stop_token&) -> Result<ApiResponse> {
+              AE_ASSIGN(Value body, replay_body(past, earlier, query));
+              return maker.make(&past.row, std::move(body));
+            },
+            [slot = read->slot, then = respond(ctx)](Result<ApiResponse> response) mutable {
+              then(std::move(response));
+            });
       });
+}
+
+void Api::read_past_state(const ContextPtr& ctx, const JobId& job, std::uint64_t seq,
+                          std::move_only_function<void(runtime::History::PastState)> then) {
+  history_.state_at(job, seq, ctx->request.disconnected,
+                    [alive = alive_.watch(), ctx,
+                     then = std::move(then)](Result<runtime::History::PastState> past) mutable {
+                      if (!alive) return;
+                      if (!past && past.error().code == Code::not_found) {
+                        return ctx->refuse(missing_job_error(ctx->id));
+                      }
+                      if (!past) return ctx->refuse(past.error());
+                      then(*std::move(past));
+                    });
 }
 
 }  // namespace ae::api

@@ -188,7 +188,7 @@ AE_TEST("reads/every view is the same from reader threads as from the loop") {
   }
   for (const char* job : {"j", "w"}) {
     for (const char* view : {"", "events", "trace", "transcript", "replay", "verify", "steps",
-                             "conversation", "forks"}) {
+                             "conversation", "timeline", "forks"}) {
       Path path{"api", "jobs", job};
       if (*view != 0) path.emplace_back(view);
       const ApiResponse on_loop = plain.send(ReadsFixture::get(path));
@@ -211,8 +211,8 @@ AE_TEST("reads/many concurrent reads on reader threads succeed while jobs run") 
   std::size_t answered = 0, created = 0;
   constexpr std::size_t kRequests = 60;
   for (std::size_t i = 0; i < kRequests; ++i) {
-    const char* const views[] = {"events", "trace", "transcript",  "replay",
-                                 "verify", "steps", "conversation"};
+    const char* const views[] = {"events", "trace", "transcript",   "replay",
+                                 "verify", "steps", "conversation", "timeline"};
     ApiRequest request = ReadsFixture::get({"api", "jobs", "j", views[i % std::size(views)]});
     request.by = i % 2 == 0 ? "ada" : "bob";
     request.render = print;
@@ -279,8 +279,8 @@ AE_TEST("reads/a read for a client that disconnected is skipped, or ends early")
 AE_TEST("reads/work that is interrupted fails with unavailable") {
   ReadsFixture fixture(held_executor);
   fixture.make("j", R"("agent":"maps","input":{"list":[1,2,3]})");
-  for (const char* view :
-       {"", "events", "trace", "transcript", "replay", "verify", "steps", "conversation"}) {
+  for (const char* view : {"", "events", "trace", "transcript", "replay", "verify", "steps",
+                           "conversation", "timeline"}) {
     const std::stop_source disconnect;
     ApiRequest request = ReadsFixture::get({"api", "jobs", "j"});
     if (*view != 0) request.path.emplace_back(view);

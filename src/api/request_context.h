@@ -141,8 +141,9 @@ Error missing_role_error(Role role, const std::vector<Role>& needed);
 // The duration of ?wait; 0 = do not wait. Fails with input_invalid.
 Result<Duration> wait_parameter(const Query& query);
 // A job's row and summary (inspect/summary.h), as in lists. `live`: the state of a job that runs
-// here, which is newer than the stored summary; else nullptr.
-Value row_json(const store::JobRow& row, const engine::State* live);
+// here, which is newer than the stored summary; else nullptr. `registry`: for the agent's version.
+Value row_json(const store::JobRow& row, const engine::State* live,
+               const store::Registry& registry);
 
 // The cursor of a list: `ID@NUMBER`, or the id alone. The number stays valid after that job is
 // deleted.

@@ -163,7 +163,7 @@ AE_TEST("api/unknown routes, jobs and parameters are errors") {
   EXPECT_EQ(index.status, 200);
   EXPECT_EQ(index.body.text("openapi"), "/openapi.json");
   for (const char* what : {"", "events", "trace", "transcript", "replay", "verify", "steps",
-                           "conversation", "forks"}) {
+                           "conversation", "timeline", "forks"}) {
     Path path{"api", "jobs", "missing"};
     if (*what) path.emplace_back(what);
     expect_problem(fixture.get(path), 404, "not_found");

@@ -1,11 +1,21 @@
 // StepsRead: what the routes about the steps of a job read. Only for the .cc files of this module.
 #pragma once
 
+#include <cstdint>
+#include <optional>
+#include <string>
 #include <utility>
 
 #include "api/request_context.h"
 
 namespace ae::api {
+
+// The parameters of GET /api/jobs/{id}/replay.
+struct ReplayQuery {
+  std::uint64_t at = runtime::History::kLastEvent;
+  std::optional<std::uint64_t> diff_from;
+  std::string fields;  // summary steps; "" = the whole state
+};
 
 struct Api::StepsRead {
   engine::State state;

@@ -220,7 +220,7 @@ void Api::next_row(ContextPtr ctx, std::shared_ptr<JobWalk> walk) {
                  : find_stuck_reason(row, store_.now(), walk->older_than, walk->offers);
       if (!why) continue;
     }
-    Value shown = row_json(row, runtime_.state_of(row.id));
+    Value shown = listed_job(row);
     if (!why || why->reason == "parked") return read_row(ctx, walk, row.id, std::move(shown));
     const bool has_single_owner =
         store_.owned() || is_owner_alive_;  // the store has a single owner

@@ -265,6 +265,68 @@ AE_TEST("pages/replay at an event is the fold of the events up to it, whatever i
   expect_problem(fixture.get(path, {{"fields", "all"}}), 400, "input_invalid");
 }
 
+AE_TEST("pages/replay with diff_from has the changes between two events") {
+  ApiFixture fixture;
+  const std::string id = fixture.make(R"({"agent":"echo","id":"j"})");
+  ASSERT_EQ(fixture.status(id), "completed");
+  const Path path{"api", "jobs", id, "replay"};
+  const Value changes = fixture.get(path, {{"diff_from", "2"}}).body;
+  EXPECT_EQ(changes["diff_from"], Value(2));
+  EXPECT_EQ(changes["at"], fixture.get({"api", "jobs", id}).body["seq"]);
+  EXPECT_EQ(changes["capped"], Value(false));
+  const auto has = [](const Value& body, std::string_view change, const Value& value) {
+    return std::ranges::any_of(body["changes"].items(), [&](const Value& one) {
+      return one.text("path") == change && one["value"] == value;
+    });
+  };
+  EXPECT_TRUE(has(changes, "/status", Value("completed"))) << canonical(changes);
+  EXPECT_TRUE(has(changes, "/steps/0/phase", Value("done"))) << canonical(changes);
+  const Value back = fixture.get(path, {{"at", "2"}, {"diff_from", "5"}, {"fields", "steps"}}).body;
+  EXPECT_TRUE(has(back, "/seq", Value(2))) << canonical(back);
+  const Value none =
+      fixture.get(path, {{"at", "5"}, {"diff_from", "5"}, {"fields", "summary"}}).body;
+  EXPECT_EQ(none["changes"].size(), 0u);
+  for (const char* wrong : {"0", "1000", "x", "-1"}) {
+    expect_problem(fixture.get(path, {{"diff_from", wrong}}), 400, "input_invalid");
+  }
+}
+
+AE_TEST("pages/a timeline has pages of at most 2,000 entries") {
+  ApiFixture fixture;
+  const std::string id = fixture.make(R"({"agent":"asks","id":"j"})");
+  fixture.post({"api", "jobs", id, "signal"}, R"({"correlation_key":"go","payload":1})");
+  ASSERT_TRUE(fixture.loop.run_until([&] { return fixture.status(id) == "completed"; }));
+  const Path path{"api", "jobs", id, "timeline"};
+  const Value all = fixture.get(path).body;
+  ASSERT_GE(all["entries"].size(), 3u) << canonical(all);
+  EXPECT_EQ(all["seq"], fixture.get({"api", "jobs", id}).body["seq"]);
+  const Value first = fixture.get(path, {{"limit", "1"}}).body;
+  EXPECT_EQ(first["next"], first["entries"].items()[0]["seq"]);
+  const Value rest = fixture.get(path, {{"after", canonical(first["next"])}}).body;
+  EXPECT_EQ(rest["entries"].size(), all["entries"].size() - 1);
+  EXPECT_TRUE(rest["next"].is_null());
+  for (const QueryPairs& query : {QueryPairs{{"limit", "0"}}, QueryPairs{{"limit", "2001"}},
+                                  QueryPairs{{"after", "x"}}, QueryPairs{{"before", "1"}}}) {
+    expect_problem(fixture.get(path, query), 400, "input_invalid");
+  }
+}
+
+AE_TEST("pages/a conversation refuses steps without a model and wrong parameters") {
+  ApiFixture fixture;
+  const std::string id = fixture.make(R"({"agent":"echo","id":"j"})");
+  const Path path{"api", "jobs", id, "conversation"};
+  const Value steps = fixture.get({"api", "jobs", id, "steps"}).body["steps"];
+  const std::string step(steps.items()[0].text("step_id"));
+  expect_problem(fixture.get(path, {{"step", step}}), 400, "input_invalid");
+  expect_problem(fixture.get(path, {{"step", "nothing"}}), 404, "not_found");
+  expect_problem(fixture.get(path, {{"as", "sent"}}), 404, "not_found");
+  for (const QueryPairs& query :
+       {QueryPairs{{"as", "raw"}}, QueryPairs{{"turn", "0"}}, QueryPairs{{"limit", "1001"}},
+        QueryPairs{{"as", "sent"}, {"turn", "-1"}}, QueryPairs{{"after", "x"}}}) {
+    expect_problem(fixture.get(path, query), 400, "input_invalid");
+  }
+}
+
 AE_TEST("pages/erased values are in no cached state") {
   ApiFixture fixture;
   const std::string id = fixture.make(R"({"agent":"echo","id":"j","input":{"n":471147114711}})");

@@ -3,6 +3,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -14,29 +15,53 @@
 #include "cli/phrases.h"
 #include "cli/shared.h"
 #include "cli/trace_text.h"
+#include "json/json.h"
 #include "log/field_names.h"
 
 namespace ae::cli {
 namespace {
 
 struct JobsOptions : CommonOptions {
-  std::string status, agent, limit, cursor, older_than;
-  std::vector<std::string> labels;
-  bool stuck = false, in_doubt = false;
+  std::string agent, queue, error, kind, cost_min, forked_from, since, until, updated_since, text;
+  std::string sort, limit, cursor, older_than;
+  std::vector<std::string> statuses, labels;
+  bool stuck = false, in_doubt = false, count = false;
 };
 
+std::vector<Option> filter_options(JobsOptions& o) {
+  return {{"--status", "STATUS", &o.statuses,
+           "queued running waiting parked completed failed cancelled; repeatable"},
+          {"--agent", "NAME", &o.agent, "only jobs of this agent"},
+          {"--label", "NAME=VALUE", &o.labels, "NAME=VALUE; all must match"},
+          {"--queue", "NAME", &o.queue, "only jobs of this queue", kNotEmpty},
+          {"--error", "CODE", &o.error, "only jobs that failed with this error code", kNotEmpty},
+          {"--kind", "KIND", &o.kind, "plan loop planner", kNotEmpty},
+          {"--cost-min", "COST", &o.cost_min, "only jobs whose models cost at least this: 0.50",
+           kNotEmpty},
+          {"--forked-from", "ID", &o.forked_from, "only forks and retries of this job", kNotEmpty},
+          {"--since", "TIME", &o.since,
+           "only jobs created since then: a time, or 24h for a day ago", kNotEmpty},
+          {"--until", "TIME", &o.until, "only jobs created before then", kNotEmpty},
+          {"--updated-since", "TIME", &o.updated_since, "only jobs with an event since then",
+           kNotEmpty},
+          {"--search", "TEXT", &o.text, "only jobs with this text in id, agent, key or labels",
+           kNotEmpty},
+          {"--sort", "ORDER", &o.sort,
+           "created (default), changed (status or attempt), ended; the newest first", kNotEmpty}};
+}
+
 std::vector<Option> jobs_options(JobsOptions& o) {
-  return {
-      {"--status", "STATUS", &o.status, "queued running waiting parked completed failed cancelled"},
-      {"--agent", "NAME", &o.agent, "only jobs of this agent"},
-      {"--label", "NAME=VALUE", &o.labels, "NAME=VALUE; all must match"},
+  std::vector<Option> filters = filter_options(o);
+  std::vector<Option> lists = {
       {"--limit", "N", &o.limit, "maximum number of entries (default 100)"},
       {"--cursor", "ID", &o.cursor, "continue after this job or cursor"},
       {"--stuck",
        "",
        &o.stuck,
        "only jobs that need an operator, with the command to run",
-       {.excludes = {"--status", "--agent", "--label", "--in-doubt"}}},
+       {.excludes = {"--status", "--agent", "--label", "--queue", "--error", "--kind", "--cost-min",
+                     "--forked-from", "--since", "--until", "--updated-since", "--search", "--sort",
+                     "--in-doubt"}}},
       {"--older-than",
        "DURATION",
        &o.older_than,
@@ -46,7 +71,17 @@ std::vector<Option> jobs_options(JobsOptions& o) {
        "",
        &o.in_doubt,
        "only jobs with calls whose outcome is unknown",
-       {.excludes = {"--status", "--agent", "--label"}}}};
+       {.excludes = {"--status", "--agent", "--label", "--queue", "--error", "--kind", "--cost-min",
+                     "--forked-from", "--since", "--until", "--updated-since", "--search",
+                     "--sort"}}},
+      {"--count",
+       "",
+       &o.count,
+       "only numbers: jobs by status, stuck, with an unknown outcome, with open requests",
+       {.excludes = {"--status", "--error", "--kind", "--cost-min", "--forked-from", "--until",
+                     "--updated-since", "--search", "--sort", "--limit", "--cursor", "--stuck",
+                     "--in-doubt"}}}};
+  return std::move(filters) + std::move(lists);
 }
 
 // Why the job is stalled, and the commands that help. One line each, below its row.
@@ -166,27 +201,81 @@ std::map<std::string, std::string, std::less<>> reasons_of(const Value& jobs,
   return reasons;
 }
 
+Status add_labels(const JobsOptions& options, api::QueryPairs& query) {
+  for (const std::string& label : options.labels) {
+    if (const std::size_t at = label.find_first_of(":="); at == 0 || at == label.npos) {
+      return fail(Code::usage, "--label must be NAME=VALUE, not \"" + label.substr(0, 80) + "\"");
+    }
+    query.emplace_back("label", label);
+  }
+  return {};
+}
+
+std::string counts_text(const Value& counts, const Paint& paint) {
+  const std::span<const Value> lower_bounds = counts["lower_bounds"].items();
+  Table table({"JOBS", "NUMBER"});
+  const auto row = [&](const std::string& shown, const Value& number, std::string_view name) {
+    const bool is_bound = std::ranges::find(lower_bounds, Value(name)) != lower_bounds.end();
+    table.row({{shown}, {canonical(number) + (is_bound ? " or more" : "")}});
+  };
+  for (const char* status :
+       {"queued", "running", "waiting", "parked", "completed", "failed", "cancelled"}) {
+    row(status, counts["statuses"][status], status);
+  }
+  row("unknown outcome", counts[field::in_doubt], field::in_doubt);
+  row("stuck", counts["stuck"], "stuck");
+  for (const auto& [kind, number] : counts["open_requests"].members()) {
+    row("request: " + kind, number, "open_requests");
+  }
+  return table.text(paint, 0);
+}
+
+int print_counts(const JobsOptions& options, Terminal& terminal) {
+  const auto counts = [&]() -> Result<Value> {
+    AE_ASSIGN(const app::StoreUrl store, store_of(options));
+    AE_ASSIGN(const auto client, open_to_read(store, {}));
+    api::QueryPairs query{
+        {field::agent, options.agent}, {field::queue, options.queue}, {"since", options.since}};
+    AE_TRY(add_labels(options, query));
+    return get(*client, {"api", "job-counts"}, std::move(query));
+  }();
+  if (!counts) return terminal.fail_with(counts.error());
+  if (terminal.json()) {
+    terminal.print_json(*counts);
+  } else {
+    terminal.print(counts_text(*counts, terminal.out()));
+  }
+  return kDone;
+}
+
 int jobs_command(const JobsOptions& options, Terminal& terminal) {
+  if (options.count) return print_counts(options, terminal);
   auto page = [&]() -> Result<Value> {
     AE_ASSIGN(const app::StoreUrl store, store_of(options));
     auto client = open_to_read(store, {});
     if (!client) return std::unexpected(client.error());
-    api::QueryPairs query{{"status", options.status},
-                          {field::agent, options.agent},
+    api::QueryPairs query{{field::agent, options.agent},
+                          {field::queue, options.queue},
+                          {field::error, options.error},
+                          {field::kind, options.kind},
+                          {"cost_min", options.cost_min},
+                          {field::forked_from, options.forked_from},
+                          {"since", options.since},
+                          {field::until, options.until},
+                          {"updated_since", options.updated_since},
+                          {"q", options.text},
+                          {"sort", options.sort},
                           {"limit", options.limit},
                           {"cursor", options.cursor}};
-    for (const std::string& label : options.labels) {
-      if (const std::size_t at = label.find_first_of(":="); at == 0 || at == label.npos) {
-        return fail(Code::usage, "--label must be NAME=VALUE, not \"" + label.substr(0, 80) + "\"");
-      }
-      query.emplace_back("label", label);
-    }
+    for (const std::string& status : options.statuses) query.emplace_back("status", status);
+    AE_TRY(add_labels(options, query));
     if (options.stuck) {
       query.emplace_back("stuck", "true");
       query.emplace_back("older_than", options.older_than);
     }
     if (options.in_doubt) query.emplace_back(field::in_doubt, "true");
-    if (!options.stuck && !options.in_doubt)
+    // A page of a search may be short although there are more jobs.
+    if (!options.stuck && !options.in_doubt && options.text.empty())
       return get(**client, {"api", "jobs"}, std::move(query));
     return full_page(**client, {"api", "jobs"}, std::move(query), "jobs", options.limit);
   }();

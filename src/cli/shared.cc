@@ -123,10 +123,25 @@ Result<std::vector<store::QueueLimit>> queue_limits(const std::vector<std::strin
 
 Error with_option_names(Error error) {
   constexpr std::pair<std::string_view, std::string_view> kNames[] = {
-      {"after", "--after"},   {field::at, "--at"},    {"at_seq", "--at"},
-      {"class", "--class"},   {"cursor", "--cursor"}, {"expires", "--expires"},
-      {"limit", "--limit"},   {"name", "--name"},     {"older_than", "--older-than"},
-      {"status", "--status"}, {"type", "--type"}};
+      {"after", "--after"},
+      {field::at, "--at"},
+      {"at_seq", "--at"},
+      {"class", "--class"},
+      {"cost_min", "--cost-min"},
+      {"cursor", "--cursor"},
+      {"diff_from", "--diff-from"},
+      {"expires", "--expires"},
+      {field::kind, "--kind"},
+      {"limit", "--limit"},
+      {"name", "--name"},
+      {"older_than", "--older-than"},
+      {"since", "--since"},
+      {"sort", "--sort"},
+      {"sort=ended", "--sort ended"},
+      {"status", "--status"},
+      {"type", "--type"},
+      {field::until, "--until"},
+      {"updated_since", "--updated-since"}};
   if (error.code != Code::input_invalid) return error;
   for (const auto& [field, option] : kNames) {
     const std::string shown = "\"" + std::string(field) + "\"";

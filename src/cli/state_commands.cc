@@ -38,12 +38,18 @@ std::vector<Option> trace_options(TraceOptions& o) {
 }
 
 struct ReplayOptions : CommonOptions {
-  std::string id, at;
+  std::string id, at, diff_from, fields;
 };
 
 std::vector<Option> replay_options(ReplayOptions& o) {
   return {{"ID", "", &o.id, "the job", kRequired},
-          {"--at", "SEQ", &o.at, "at this event (default: the last)"}};
+          {"--at", "SEQ", &o.at, "at this event (default: the last)"},
+          {"--diff-from", "SEQ", &o.diff_from, "only what has changed since this event", kNotEmpty},
+          {"--fields",
+           "FIELDS",
+           &o.fields,
+           "only these fields of the state, as JSON",
+           {.choices = {"summary", "steps"}}}};
 }
 
 struct VerifyOptions : CommonOptions {
@@ -203,11 +209,35 @@ std::string state_text(const Value& state, const Paint& paint) {
   return text + paint(Tint::dim, "all fields: --json") + "\n";
 }
 
+// The changes between two events, one a line.
+std::string changes_text(const Value& body, const Paint& paint, std::size_t width) {
+  constexpr std::size_t kValueColumns = 40;
+  const auto shown = [](const Value& value) {
+    return cut(safe_json(canonical(value)), kValueColumns);
+  };
+  Table table({"NODE", "FIELD", "BEFORE", "AFTER"});
+  for (const Value& change : body["changes"].items()) {
+    const std::string_view op = change.text("op");
+    table.row({{safe(change.text(field::node_id))},
+               {safe(change.text("path"))},
+               {op == "add" ? "" : shown(change["before"])},
+               {op == "remove" ? "" : shown(change[field::value])}});
+  }
+  const bool capped = body["capped"] == Value(true);
+  return table.text(paint, width) + (capped ? "more: only the first changes are shown\n" : "");
+}
+
 int replay_command(const ReplayOptions& options, Terminal& terminal) {
-  const auto state = get_job_view(options, options.id, "replay", {{field::at, options.at}});
+  const auto state = get_job_view(
+      options, options.id, "replay",
+      {{field::at, options.at}, {"diff_from", options.diff_from}, {"fields", options.fields}});
   if (!state) return terminal.fail_with(state.error());
   if (terminal.json()) {
     terminal.print_json(*state);
+  } else if (!options.diff_from.empty()) {
+    terminal.print(changes_text(*state, terminal.out(), terminal.width()));
+  } else if (!options.fields.empty()) {
+    terminal.print(shown_value(*state));
   } else {
     terminal.print(state_text(*state, terminal.out()));
   }

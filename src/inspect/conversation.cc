@@ -306,7 +306,12 @@ Result<Value> sent_request_view(const State& then, std::string_view step) {
     return fail(Code::input_invalid, "a value of the request was erased from the log");
   }
   AE_ASSIGN(Value request, sent_request(then, *turn));
+<<<<<<< HEAD
   return Value::object({{field::arguments_hash, to_hex(turn->call->arguments_hash)},
+=======
+  return Value::object({{field::arguments, turn->call->arguments},
+                        {field::arguments_hash, turn->call->arguments_hash},
+>>>>>>> pg
                         {"request", std::move(request)},
                         {field::step_id, turn->id.text},
                         {"turn", turn->turn != kNoTurn ? number(turn->turn) : Value()}});

@@ -76,7 +76,8 @@ class Conversation {
 };
 
 // The exact request of a turn, or of another call of a model.
-//  {step_id, turn, request, arguments_hash}
+//  {step_id, turn, request, arguments, arguments_hash}
+//    arguments: as recorded; those of a turn name the earlier messages by a hash (engine/loop/loop.h)
 // `then`: the state after the event that declared its first try. Fails with input_invalid: it was
 // imported, or a value of it was erased from the log; log_corrupt.
 Result<Value> sent_request_view(const State& then, std::string_view step);

@@ -2,6 +2,7 @@
 // log, conversations the requests that were sent.
 #include <map>
 #include <set>
+#include <span>
 
 #include "engine/fork/fork.h"
 #include "engine/heart/dice_test.h"
@@ -12,10 +13,12 @@
 #include "inspect/conversation.h"
 #include "inspect/event_page.h"
 #include "inspect/fork_preview.h"
+#include "inspect/json_patch.h"
 #include "inspect/step_list.h"
 #include "inspect/summary.h"
 #include "inspect/trace.h"
 #include "inspect/trace_record.h"
+#include "inspect/view.h"
 
 namespace ae::engine::testing {
 namespace {
@@ -303,6 +306,7 @@ AE_TEST("pages/the request of a turn equals the request that was sent") {
   const auto view = sent_request_view(*then, step);
   ASSERT_TRUE(view) << view.error().message;
   EXPECT_EQ((*view)["request"], sent);
+  EXPECT_EQ((*view)["arguments_hash"], Value(job.state.hash_of((*view)["arguments"])));
   EXPECT_EQ((*view)["turn"], Value(1));
 }
 
@@ -315,6 +319,174 @@ AE_TEST("pages/a step that calls no model has no conversation") {
   const auto refused = Conversation::of(job.state, job.step("a").id.text.view());
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.error().code, Code::input_invalid);
+}
+
+// ---------------------------------------------------------------- timelines and changes of states
+
+// "kind type node" of each entry.
+std::vector<std::string> marks_of(const Value& page) {
+  std::vector<std::string> marks;
+  for (const Value& entry : page["entries"].items()) {
+    marks.push_back(std::string(entry.text("kind")) + " " + std::string(entry.text("type")) + " " +
+                    std::string(entry.text("node_id")));
+  }
+  return marks;
+}
+bool has_mark(const Value& page, const std::string& mark) {
+  return std::ranges::count(marks_of(page), mark) > 0;
+}
+
+AE_TEST("pages/a timeline has attempts, waits, control requests and the end, and pages join") {
+  JobFixture job(
+      "[{'id': 'a', 'kind': 'tool', 'tool': 'look'},"
+      " {'id': 'w', 'kind': 'wait', 'wait': {'type': 'signal', 'key': 'go'}, 'needs': ['a']}]");
+  job.claim().crash().ok("a").signal("go");
+  ASSERT_EQ(job.state.status, JobStatus::completed) << job.log_text();
+  const StepIndex index = index_of(job.log);
+  const Value all = index.timeline().page(0, 100);
+  EXPECT_EQ(all["seq"], Value(job.log.size()));
+  EXPECT_TRUE(all["next"].is_null());
+  EXPECT_EQ(marks_of(all).front(), "attempt job_running ");
+  EXPECT_GE(std::ranges::count(marks_of(all), "attempt job_running "), 2);
+  EXPECT_TRUE(has_mark(all, "wait wait_opened w"));
+  EXPECT_TRUE(has_mark(all, "control wait_completed w"));
+  EXPECT_EQ(marks_of(all).back(), "end job_completed ");
+  std::vector<Value> joined;
+  std::uint64_t after = 0;
+  for (int pages = 0; pages < 100; ++pages) {
+    const Value page = index.timeline().page(after, 2);
+    for (const Value& entry : page["entries"].items()) joined.push_back(entry);
+    if (page["next"].is_null()) break;
+    after = static_cast<std::uint64_t>(page["next"].as_int());
+  }
+  EXPECT_EQ(Value::array(joined), all["entries"]);
+  for (const Value& entry : joined) {
+    const Event& event = job.log[static_cast<std::size_t>(entry["seq"].as_int()) - 1];
+    EXPECT_EQ(entry["type"], Value(event_name(event)));
+    EXPECT_EQ(entry["at"], Value(to_text(event.created_at)));
+  }
+}
+
+AE_TEST("pages/a timeline has the failures of calls and nodes") {
+  JobFixture job("[{'id': 'a', 'kind': 'tool', 'tool': 'look'}]");
+  job.claim().fails("a");
+  const Value page = index_of(job.log).timeline().page(0, 100);
+  EXPECT_TRUE(has_mark(page, "failure tool_invocation_finished a"));
+  EXPECT_TRUE(has_mark(page, "failure node_finished a"));
+  EXPECT_TRUE(has_mark(page, "end job_failed a")) << canonical(page);
+}
+
+Value changed(const Value& target, std::span<const std::string> path, const Value& change) {
+  const std::string_view op = change.text("op");
+  if (path.empty()) return change["value"];
+  const bool is_last = path.size() == 1;
+  if (target.is_array()) {
+    std::vector<Value> items(target.items().begin(), target.items().end());
+    const auto at = items.begin() + std::stol(path.front());
+    if (!is_last) {
+      *at = changed(*at, path.subspan(1), change);
+    } else if (op == "add") {
+      items.insert(at, change["value"]);
+    } else {
+      EXPECT_EQ(*at, change["before"]);
+      if (op == "remove") items.erase(at);
+      if (op == "replace") *at = change["value"];
+    }
+    return Value::array(std::move(items));
+  }
+  std::vector<Member> members;
+  for (const auto& [name, value] : target.members()) {
+    if (name != path.front()) {
+      members.emplace_back(name, value);
+    } else if (!is_last) {
+      members.emplace_back(name, changed(value, path.subspan(1), change));
+    } else {
+      EXPECT_EQ(value, change["before"]);
+      if (op == "replace") members.emplace_back(name, change["value"]);
+    }
+  }
+  if (is_last && op == "add") members.emplace_back(path.front(), change["value"]);
+  return Value::object(std::move(members));
+}
+
+// The names in a JSON Pointer.
+std::vector<std::string> names_in(std::string_view pointer) {
+  std::vector<std::string> names;
+  while (!pointer.empty()) {
+    const std::size_t end = std::min(pointer.find('/', 1), pointer.size());
+    std::string& name = names.emplace_back();
+    for (std::size_t i = 1; i < end; ++i) {
+      const bool escaped = pointer[i] == '~';
+      if (escaped) ++i;
+      name += !escaped ? pointer[i] : pointer[i] == '1' ? '/' : '~';
+    }
+    pointer.remove_prefix(end);
+  }
+  return names;
+}
+
+void expect_patch(const Value& before, const Value& after) {
+  const Value patch = json_patch(before, after);
+  EXPECT_EQ(patch["capped"], Value(false));
+  Value patched = before;
+  for (const Value& change : patch["changes"].items()) {
+    patched = changed(patched, names_in(change.text("path")), change);
+  }
+  EXPECT_EQ(canonical(patched), canonical(after)) << canonical(patch);
+}
+
+AE_TEST("pages/a patch leads from one value to the other") {
+  const std::pair<const char*, const char*> cases[] = {
+      {"{'a': 1}", "{'a': 1}"},
+      {"1", "'x'"},
+      {"{'a': 1, 'b': {'c': [1, 2]}}", "{'b': {'c': [2]}, 'd': null}"},
+      {"{'x/y': 1, 'x~y': [1]}", "{'x/y': 2, 'x~y': [1, 2]}"},
+      {"[1, 2, 3, 4]", "[1, 9, 4]"},
+      {"[1, 4]", "[1, 2, 3, 4]"},
+      {"[{'id': 'a', 'n': 1}, {'id': 'b'}]", "[{'id': 'c'}, {'id': 'a', 'n': 2}, {'id': 'd'}]"},
+      {"[{'id': 'a'}, {'id': 'b', 'n': 1}]", "[{'id': 'b', 'n': 2}, {'id': 'a'}]"},
+      {"[{'id': 'a'}, {'id': 'a'}]", "[{'id': 'a'}]"},
+      {"[]", "[{'step_id': 's'}, 1]"}};
+  for (const auto& [before, after] : cases) {
+    SCOPED_TRACE(std::string(before) + " to " + after);
+    expect_patch(json(before), json(after));
+    expect_patch(json(after), json(before));
+  }
+  const Value patch =
+      json_patch(json("{'steps': [{'step_id': 's', 'node_id': 'n', 'phase': 'x'}]}"),
+                 json("{'steps': [{'step_id': 's', 'node_id': 'n', 'phase': 'y'}]}"));
+  EXPECT_EQ(patch["changes"],
+            json("[{'before': 'x', 'node_id': 'n', 'op': 'replace', 'path': '/steps/0/phase',"
+                 "  'step_id': 's', 'value': 'y'}]"));
+}
+
+AE_TEST("pages/a patch has at most 1,000 changes") {
+  std::vector<Value> many;
+  for (std::size_t i = 0; i <= kChangesMax; ++i) many.emplace_back(std::uint64_t{i});
+  const Value patch = json_patch(Value::array({}), Value::array(many));
+  EXPECT_EQ(patch["capped"], Value(true));
+  EXPECT_EQ(patch["changes"].size(), kChangesMax);
+}
+
+AE_TEST("pages/the changes between two events lead from one state to the other") {
+  for (std::uint64_t seed = first_seed(); seed < first_seed() + seeds(10); ++seed) {
+    SCOPED_TRACE(repeat(seed, "pages.the changes between*"));
+    Dice dice(seed);
+    const Value graph = random_plan(dice, FailureMode::ends);
+    JobFixture job(compiled(graph), {.input = random_input(dice)});
+    RandomWorld world(FailureMode::ends);
+    for (int i = 0; i < 100 && advance_randomly(job, world, dice); ++i) continue;
+    const std::size_t end = job.log.size();
+    Value before = state_view(job.folded(1));
+    for (std::size_t at = 1; at <= end; at += 1 + end / 8) {
+      const Value after = state_view(job.folded(at));
+      const bool capped = json_patch(before, after)["capped"] == Value(true);
+      if (!capped) expect_patch(before, after);
+      if (!capped) expect_patch(after, before);
+      if (::testing::Test::HasFailure()) return;
+      before = after;
+    }
+  }
 }
 
 // ---------------------------------------------------------------- forks and summaries
@@ -342,8 +514,11 @@ AE_TEST("pages/a summary has the error, the wait and the usage of the job") {
   waits.claim();
   const Value waiting = summary_view(waits.state);
   EXPECT_EQ(waiting["waiting"],
-            json("{'expires_at': null, 'node_id': 'w', 'wait_type': 'signal'}"));
+            json("{'expires_at': null, 'node_id': 'w', 'reason': 'signal_awaited',"
+                 " 'wait_type': 'signal'}"));
   EXPECT_EQ(waiting["kind"], Value("plan"));
+  EXPECT_EQ(waiting["plan_hash"], Value(to_hex(waits.state.plan->hash)));
+  EXPECT_EQ(waiting["progress"], json("{'done': 0, 'nodes': 1, 'turns': null}"));
   EXPECT_TRUE(waiting["ended_at"].is_null());
   JobFixture fails("[{'id': 'a', 'kind': 'tool', 'tool': 'look'}]");
   fails.claim().fails("a", "http_400");
@@ -352,6 +527,20 @@ AE_TEST("pages/a summary has the error, the wait and the usage of the job") {
   EXPECT_EQ(failed["usage"]["tool_calls"], Value(1));
   EXPECT_TRUE(failed["ended_at"].is_string());
   EXPECT_EQ(summary_view(loop_job().state)["kind"], Value("loop"));
+}
+
+AE_TEST("pages/a summary has the first attempt's beginning and the number of a loop's turns") {
+  JobFixture job = loop_job();
+  EXPECT_TRUE(summary_view(job.state)["started_at"].is_null());
+  EXPECT_EQ(summary_view(job.state)["progress"]["turns"], Value(0));
+  job.claim();
+  const auto begun = std::ranges::find(job.log, EventType::job_running, &Event::type);
+  const Value started = to_text(begun->created_at);
+  EXPECT_EQ(summary_view(job.state)["started_at"], started);
+  job.ok("chat/0", tool_calls_answer({{"a", "look"}})).ok("chat/0/0", "1");
+  job.after(std::chrono::seconds(1)).crash();
+  EXPECT_EQ(summary_view(job.state)["started_at"], started) << "not of a later attempt";
+  EXPECT_EQ(summary_view(job.state)["progress"]["turns"], Value(2));
 }
 
 }  // namespace

@@ -353,6 +353,7 @@ Value state_view(const State& state) {
        {field::results, results_view(state)},
        {"seq", number(state.seq)},
        {"startable", paths(state, state.startable)},
+       {"started_at", or_null(state.started_at)},
        {"status", to_text(state.status)},
        {"steps", steps_view(state)},
        {"todo", paths(state, state.todo)},

@@ -68,6 +68,9 @@ const IndexedStep* StepIndex::find(const StepId& step) const {
 }
 
 void StepIndex::add(const Event& event) {
+  const std::size_t marked = timeline_.size();
+  timeline_.add(event);
+  bytes_ += (timeline_.size() - marked) * Timeline::kEntryBytes;
   if (event.type == EventType::job_running) attempts_.push_back(event.seq);
   if (event.type == EventType::fork_imported) imports_.push_back(event.seq);
   if (const auto recorded = recorded_step_of(event)) add_seq(recorded->text.view(), event.seq);

@@ -29,6 +29,7 @@
 #include "base/time.h"
 #include "engine/state/state.h"
 #include "inspect/step_tree.h"
+#include "inspect/timeline.h"
 #include "json/value.h"
 #include "log/event.h"
 
@@ -56,6 +57,7 @@ class StepIndex {
   std::uint64_t attempt_from() const { return attempts_.empty() ? 0 : attempts_.back(); }
   // The events that record the imports of a fork.
   const std::vector<std::uint64_t>& imports() const { return imports_; }
+  const Timeline& timeline() const { return timeline_; }
   std::size_t bytes() const { return bytes_; }  // approximate size
 
  private:
@@ -66,6 +68,7 @@ class StepIndex {
   std::unordered_map<std::string, IndexedStep> steps_;
   std::unordered_map<std::string, std::string> turns_;  // step of a model call, by invocation
   std::vector<std::uint64_t> imports_, attempts_;
+  Timeline timeline_;
   std::size_t bytes_ = 0;
 };
 

@@ -11,13 +11,7 @@
 namespace ae::engine {
 namespace {
 
-std::string_view summary_kind(const State& state) {
-  if (!state.plan) return "plan";
-  if (state.planned_by_model || is_planner_only(*state.plan)) return "planner";
-  const bool is_loop =
-      state.plan->nodes.size() == 1 && state.plan->nodes.front().kind == NodeKind::loop;
-  return is_loop ? "loop" : "plan";
-}
+constexpr std::string_view kLoop = "loop";
 
 Value summary_error(const State& state) {
   if (!state.error) return {};
@@ -49,11 +43,24 @@ Value summary_waiting(const State& state) {
   if (first == nullptr) return {};
   return Value::object({{field::expires_at, or_null(first->expires_at)},
                         {field::node_id, state.node_of(state.steps[first->step]).id},
+                        {field::reason, wait_reason(*first)},
                         {field::wait_type, to_text(first->type)}});
+}
+
+Value summary_progress(const State& state) {
+  const std::uint64_t nodes = state.plan ? state.plan->nodes.size() : 0;
+  Value turns;
+  if (summary_kind(state) == kLoop) {
+    const auto& loop = state.steps.front().loop;
+    turns = number(loop ? loop->turns.size() : 0);
+  }
+  return Value::object(
+      {{"done", number(nodes - state.nodes_left)}, {"nodes", number(nodes)}, {"turns", turns}});
 }
 
 }  // namespace
 
+<<<<<<< HEAD
 std::string summary_text(const State& state) {
   const std::uint64_t nodes = state.plan ? state.plan->nodes.size() : 0;
   const bool may_be_unknown =
@@ -87,6 +94,36 @@ Value summary_view(const State& state) {
   auto view = parse_canonical(summary_text(state), {.big_integers = true});
   AE_CHECK(view, view.error().message);
   return *std::move(view);
+=======
+std::string_view summary_kind(const State& state) {
+  if (!state.plan) return "plan";
+  if (state.planned_by_model || is_planner_only(*state.plan)) return "planner";
+  const bool is_loop =
+      state.plan->nodes.size() == 1 && state.plan->nodes.front().kind == NodeKind::loop;
+  return is_loop ? kLoop : "plan";
+}
+
+Value summary_view(const State& state) {
+  const bool may_be_unknown =
+      state.had_unknown_outcome || !state.earlier_unknown.empty() || is_terminal(state.status);
+  const ModelUsage& models = state.models;
+  return Value::object(
+      {{"attempt", number(state.epoch)},
+       {"ended_at", is_terminal(state.status) ? Value(to_text(state.updated_at)) : Value()},
+       {field::error, summary_error(state)},
+       {field::execution_version, state.execution_version},
+       {"unknown_outcomes", number(may_be_unknown ? state.unknown_calls().size() : 0)},
+       {field::kind, summary_kind(state)},
+       {"parked", summary_parked(state)},
+       {field::plan_hash, state.plan ? Value(to_hex(state.plan->hash)) : Value()},
+       {"progress", summary_progress(state)},
+       {"started_at", or_null(state.started_at)},
+       {field::usage, Value::object({{"cost_micros", number(models.cost_micros)},
+                                     {"model_calls", number(models.tries - models.withdrawn)},
+                                     {"tool_calls", number(state.tries_started - models.tries)},
+                                     {"total_tokens", number(models.total_tokens)}})},
+       {"waiting", summary_waiting(state)}});
+>>>>>>> pg
 }
 
 }  // namespace ae::engine

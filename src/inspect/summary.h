@@ -1,12 +1,13 @@
 // summary_view: what lists show of a job, in a size that does not depend on the job.
 //
 //  {attempt, ended_at, error{code, node_id}, execution_version, kind, parked{reason, since, until},
-//   progress{done, nodes}, unknown_outcomes, usage{cost_micros, model_calls, tool_calls,
-//   total_tokens}, waiting{expires_at, node_id, wait_type}}
+//   plan_hash, progress{done, nodes, turns}, started_at, unknown_outcomes, usage{cost_micros,
+//   model_calls, tool_calls, total_tokens}, waiting{expires_at, node_id, reason, wait_type}}
 //
-// kind: plan loop planner. unknown_outcomes: how many calls have an unknown outcome. error, parked,
-// waiting and ended_at are null if they do not apply. It has no value that can be erased, and no
-// text that an expression made, such as the key of a wait.
+// kind: plan loop planner. started_at: when the first attempt began. turns: how many turns of a loop
+// have begun. unknown_outcomes: how many calls have an unknown outcome. Members that do not apply
+// are null. It has no value that can be erased, and no text that an expression made, such as the key
+// of a wait.
 //
 // The store keeps the summary of the last commit that changed the summary's key, and not newer
 // figures: a commit in the middle of an attempt writes none.
@@ -14,7 +15,11 @@
 #pragma once
 
 #include <cstdint>
+<<<<<<< HEAD
 #include <string>
+=======
+#include <string_view>
+>>>>>>> pg
 
 #include "engine/state/state.h"
 #include "json/value.h"
@@ -28,6 +33,8 @@ struct SummaryKey {
 };
 inline SummaryKey summary_key(const State& state) { return {state.status, state.epoch}; }
 
+// The kind of the job: plan loop planner.
+std::string_view summary_kind(const State& state);
 Value summary_view(const State& state);
 // canonical(summary_view(state)), written without the Value.
 std::string summary_text(const State& state);

@@ -38,7 +38,14 @@ store::RowState row_of(const engine::State& state) {
 
 store::Summary summary_of(const engine::State& state) {
   return {.error = state.error ? state.error->code : std::string(),
+<<<<<<< HEAD
           .body = engine::summary_text(state)};
+=======
+          .kind = std::string(engine::summary_kind(state)),
+          .cost_micros = state.models.cost_micros,
+          .changed_at = state.updated_at,
+          .body = canonical(engine::summary_view(state))};
+>>>>>>> pg
 }
 
 std::optional<store::Summary> changed_summary(const engine::State& state,

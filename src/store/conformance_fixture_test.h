@@ -128,6 +128,13 @@ struct ConformanceFixture {
     return found ? *std::move(found) : JobStats{};
   }
 
+  JobCounts count_matching(CountFilter filter = {}) {
+    auto found = loop.await<Result<JobCounts>>(
+        [&](auto done) { store().count_matching(std::move(filter), std::move(done)); });
+    EXPECT_TRUE(found) << (found ? "" : found.error().message);
+    return found ? *std::move(found) : JobCounts{};
+  }
+
   Result<void> redact(Redaction redaction) {
     return loop.await<Result<void>>(
         [&](auto done) { store().redact(std::move(redaction), std::move(done)); });

@@ -26,6 +26,7 @@
 #include "store/conformance_random_test.h"
 #include "store/conformance_redact_test.h"
 #include "store/conformance_side_rows_test.h"
+#include "store/conformance_summary_test.h"
 #include "store/conformance_timer_test.h"
 #include "store/conformance_window_test.h"
 
@@ -64,6 +65,7 @@ inline bool register_conformance(const std::string& suite, Factory factory) {
   add_all(queue_cases());
   add_all(timer_cases());
   add_all(query_cases());
+  add_all(summary_cases());
   add_all(prune_cases());
   add_all(ended_cases());
   add_all(window_cases());

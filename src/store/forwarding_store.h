@@ -37,6 +37,7 @@ enum class Method : std::uint8_t {
   list_ended,
   read_audit_log,
   count_jobs,
+  count_matching,
   erase_dropped_values,
 };
 inline constexpr std::size_t kMethods = static_cast<std::size_t>(Method::erase_dropped_values) + 1;
@@ -115,6 +116,9 @@ class ForwardingStore : public Store {
   }
   void count_jobs(async::Done<Result<JobStats>> done) override {
     forward({Method::count_jobs}, &Store::count_jobs, std::move(done));
+  }
+  void count_matching(CountFilter filter, async::Done<Result<JobCounts>> done) override {
+    forward({Method::count_matching}, &Store::count_matching, std::move(done), std::move(filter));
   }
   void announce(std::string worker, std::string announcement, Duration ttl) override {
     self().inner().announce(std::move(worker), std::move(announcement), ttl);

@@ -170,6 +170,9 @@ ExpectedRow summary_row(std::int64_t job, const Projection& expected) {
   return {.table = "summaries",
           .key = {integer_column("job", job)},
           .columns = {text_column(field::error, expected.summary.error),
+                      text_column(field::kind, expected.summary.kind),
+                      integer_column("cost_micros", expected.summary.cost_micros),
+                      time_column("changed_at", expected.summary.changed_at),
                       bytes_column("body", expected.summary.body)}};
 }
 

@@ -65,10 +65,16 @@ struct LedgerRow {
   std::string record;  // canonical JSON: attempt, deadline, process group, …
 };
 
+// The kind of most jobs; lists of the other kinds have an index.
+inline constexpr std::string_view kPlanKind = "plan";
+
 // What lists show of a job beyond its row, as of the last commit that changed its status or attempt.
 struct Summary {
-  std::string error;  // code of the error with which the job ended; "" = none
-  std::string body;   // canonical JSON (inspect/summary.h); the store does not interpret it
+  std::string error;              // code of the error with which the job ended; "" = none
+  std::string kind;               // as in the body
+  std::uint64_t cost_micros = 0;  // of its models
+  Instant changed_at;             // the last event of that commit
+  std::string body;  // canonical JSON (inspect/summary.h); the store does not interpret it
   friend bool operator==(const Summary&, const Summary&) = default;
 };
 

@@ -163,6 +163,34 @@ EndedPage make_ended_page(std::vector<JobRow> scanned, const EndedFilter& filter
   return page;
 }
 
+JobCount job_count(std::uint64_t examined, std::uint64_t matching) {
+  return {.jobs = std::min(matching, kJobCountMax), .capped = examined > kJobCountMax};
+}
+
+bool matches(const CountFilter& filter, const JobRow& row) {
+  return matches(Filter{.agent = filter.agent,
+                        .queue = filter.queue,
+                        .labels = filter.labels,
+                        .created_from = filter.created_from},
+                 row);
+}
+
+void PendingCounter::add(PendingKinds kinds, std::uint64_t examined, std::uint64_t matching) {
+  examined_ += examined;
+  for (PendingKinds kind = 1; kind < pending::not_computed; kind *= 2) {
+    if ((kinds & kind) != 0) matching_[kind] += matching;
+  }
+}
+
+std::map<PendingKinds, JobCount> PendingCounter::take() const {
+  std::map<PendingKinds, JobCount> counts;
+  for (PendingKinds kind = 1; kind < pending::not_computed; kind *= 2) {
+    const auto found = matching_.find(kind);
+    counts[kind] = job_count(examined_, found == matching_.end() ? 0 : found->second);
+  }
+  return counts;
+}
+
 bool matches(const Filter& filter, const JobRow& row) {
   const auto is_any_or = [](const std::string& wanted, const std::string& found) {
     return wanted.empty() || wanted == found;
@@ -171,6 +199,8 @@ bool matches(const Filter& filter, const JobRow& row) {
                           std::ranges::find(filter.statuses, row.status) != filter.statuses.end();
   return has_status && is_any_or(filter.agent, row.agent) && is_any_or(filter.queue, row.queue) &&
          is_any_or(filter.error, row.summary ? row.summary->error : std::string()) &&
+         is_any_or(filter.kind, row.summary ? row.summary->kind : std::string()) &&
+         (row.summary ? row.summary->cost_micros : 0) >= filter.cost_min &&
          is_any_or(filter.forked_from, row.forked_from.value_or("")) &&
          (!filter.created_from || row.created_at >= *filter.created_from) &&
          (!filter.created_before || row.created_at < *filter.created_before) &&

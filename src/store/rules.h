@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -52,6 +53,25 @@ EndedPage make_ended_page(std::vector<JobRow> scanned, const EndedFilter& filter
 
 // Is the row in the answer of `query`? Without the cursor.
 bool matches(const Filter& filter, const JobRow& row);
+
+// The statuses of a job; all but `completed` have an index.
+inline constexpr std::string_view kCompleted = "completed";
+inline constexpr std::string_view kIndexedStatuses[] = {"queued", "running", "waiting",
+                                                        "parked", "failed",  "cancelled"};
+// A count of which `examined` jobs were read, kJobCountMax + 1 if there are more.
+JobCount job_count(std::uint64_t examined, std::uint64_t matching);
+bool matches(const CountFilter& filter, const JobRow& row);
+// Counts jobs by each kind of request that they may have open.
+class PendingCounter {
+ public:
+  // Jobs with this set; `matching` of them are counted.
+  void add(PendingKinds kinds, std::uint64_t examined, std::uint64_t matching);
+  std::map<PendingKinds, JobCount> take() const;
+
+ private:
+  std::uint64_t examined_ = 0;
+  std::map<PendingKinds, std::uint64_t> matching_;
+};
 
 // Hash of a job's contents for a pruning: the SHA-256 of its commits, in order, and its signed
 // head.

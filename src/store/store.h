@@ -88,7 +88,8 @@ class Store {
   // The entry with this id. Fails with not_found · unavailable.
   virtual void read_inbox_entry(JobId job, std::string id,
                                 async::Done<Result<InboxEntryState>> done) = 0;
-  // Newest first. An unknown `after` without its number is not_found.
+  // In the order of the filter. An unknown `after` without its number is not_found. A job that
+  // changes between two pages in the order `changed` moves to the first page.
   virtual void query(Filter filter, async::Done<Result<std::vector<JobRow>>> done) = 0;
   // Reads job rows in order of creation; reads no events.
   virtual void list_ended(EndedFilter filter, async::Done<Result<EndedPage>> done) = 0;
@@ -121,6 +122,8 @@ class Store {
   virtual void read_audit_log(std::uint64_t after, async::Done<Result<AuditLog>> done) = 0;
 
   virtual void count_jobs(async::Done<Result<JobStats>> done) = 0;
+  // The cost is bounded, whatever the number of jobs.
+  virtual void count_matching(CountFilter filter, async::Done<Result<JobCounts>> done) = 0;
   // Publishes a worker's announcement to the processes that share the store, for `ttl`. The worker
   // repeats it before that; losing one does no harm. A store with one process ignores it.
   virtual void announce(std::string worker, std::string announcement, Duration ttl) {

@@ -9,23 +9,6 @@ namespace {
 // In a job_waiting event. Each wait has its own wait_opened, so the log stays linear in the work.
 constexpr std::size_t kWaitsShownMax = 64;
 
-std::string_view wait_reason(const Wait& wait) {
-  if (wait.approval) return "approval_required";
-  if (wait.question) return to_text(OutcomeKind::input_required);
-  switch (wait.type) {
-    case WaitType::human:
-      return "human_answer_required";
-    case WaitType::timer:
-      return "timer_pending";
-    case WaitType::message:
-      return "message_awaited";
-    case WaitType::signal:
-    case WaitType::webhook:
-      return "signal_awaited";
-  }
-  return "";
-}
-
 // null: the list is empty.
 Value list_or_absent(std::vector<Value> list) {
   return list.empty() ? Value() : Value::array(std::move(list));

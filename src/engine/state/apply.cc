@@ -185,6 +185,7 @@ Status Applier::apply(const JobRunning& event) {
   s_.epoch = static_cast<std::uint64_t>(event.epoch);
   s_.attempt = AttemptId(event.attempt_id);
   s_.opened_at = event.opened_at;
+  if (!s_.started_at) s_.started_at = created_at_;
   s_.not_before.reset();
   const NumberSet open = s_.calling;
   for (std::uint32_t index : open) {

@@ -84,7 +84,8 @@ class State {
 
   AttemptId attempt;  // that runs the job, or ran it last
   std::uint64_t epoch = 0;
-  std::optional<Instant> opened_at;  // the store opening under which that attempt began
+  std::optional<Instant> opened_at;   // the store opening under which that attempt began
+  std::optional<Instant> started_at;  // the first attempt began, by the writer's clock; for display
   // Consecutive attempts that ended without a release and without progress.
   std::uint32_t lost_claims = 0;
   // Consecutive deaths of a process that ran a slice of this job, without progress in between.

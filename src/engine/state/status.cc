@@ -134,4 +134,21 @@ std::optional<JobStatus> next_status(JobStatus status, EventType event, bool end
   }
 }
 
+std::string_view wait_reason(const Wait& wait) {
+  if (wait.approval) return "approval_required";
+  if (wait.question) return to_text(OutcomeKind::input_required);
+  switch (wait.type) {
+    case WaitType::human:
+      return "human_answer_required";
+    case WaitType::timer:
+      return "timer_pending";
+    case WaitType::message:
+      return "message_awaited";
+    case WaitType::signal:
+    case WaitType::webhook:
+      return "signal_awaited";
+  }
+  return "";
+}
+
 }  // namespace ae::engine

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 
 #include "base/time.h"
 #include "json/value.h"
@@ -25,6 +26,10 @@ struct Wait {
   std::string channel;           // of a message wait
   std::uint64_t opened_seq = 0;  // waits for one channel are served in this order
 };
+
+// Why the job waits: approval_required, input_required, human_answer_required, timer_pending,
+// message_awaited, signal_awaited. Stored in job_waiting.
+std::string_view wait_reason(const Wait& wait);
 
 // Open waits, by what an operator is asked for.
 struct OpenRequests {

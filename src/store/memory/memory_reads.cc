@@ -2,9 +2,12 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
+#include <map>
 #include <optional>
 #include <set>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -102,8 +105,34 @@ void MemoryStore::read_inbox_entry(JobId job, std::string id,
   answer(std::move(done), run());
 }
 
+namespace {
+
+// The page of a list in the order `changed`, of all jobs that match the filter.
+std::vector<JobRow> page_by_change(const Filter& filter, std::vector<JobRow> rows) {
+  const auto place_of = [](const JobRow& row) {
+    return std::pair(row.summary->changed_at, row.number);
+  };
+  std::erase_if(rows, [&](const JobRow& row) {
+    if (!row.summary) return true;
+    return filter.after_number &&
+           place_of(row) >= std::pair(*filter.after_changed_at, *filter.after_number);
+  });
+  std::ranges::sort(rows, std::ranges::greater(), place_of);
+  if (rows.size() > filter.limit) rows.resize(filter.limit);
+  return rows;
+}
+
+}  // namespace
+
 void MemoryStore::query(Filter filter, async::Done<Result<std::vector<JobRow>>> done) {
   const auto run = [&]() -> Result<std::vector<JobRow>> {
+    if (filter.order == JobOrder::changed) {
+      std::vector<JobRow> all;
+      for (const auto& [number, job] : data_.jobs) {
+        if (matches(filter, job.row)) all.push_back(job.row);
+      }
+      return page_by_change(filter, std::move(all));
+    }
     auto it = data_.jobs.end();
     if (filter.after_number) {
       it = data_.jobs.lower_bound(*filter.after_number);
@@ -160,6 +189,21 @@ void MemoryStore::count_jobs(async::Done<Result<JobStats>> done) {
     if (announcement.until > now) job_stats.workers[worker].announcement = announcement.text;
   }
   answer(std::move(done), Result<JobStats>(std::move(job_stats)));
+}
+
+void MemoryStore::count_matching(CountFilter filter, async::Done<Result<JobCounts>> done) {
+  std::map<std::string, std::uint64_t> statuses{{std::string(kCompleted), 0}};
+  for (const std::string_view status : kIndexedStatuses) statuses.emplace(status, 0);
+  PendingCounter pending;
+  for (const auto& [number, job] : data_.jobs) {
+    if (!matches(filter, job.row)) continue;
+    ++statuses[job.row.status];
+    if (job.row.pending != 0) pending.add(job.row.pending, 1, 1);
+  }
+  JobCounts counts;
+  for (const auto& [status, jobs] : statuses) counts.statuses[status] = job_count(jobs, jobs);
+  counts.pending = pending.take();
+  answer(std::move(done), Result<JobCounts>(std::move(counts)));
 }
 
 }  // namespace ae::store

@@ -67,6 +67,7 @@ class MemoryStore final : public Store {
   void append_audit_entry(AuditEntry entry, async::Done<Result<void>> done) override;
   void read_audit_log(std::uint64_t after, async::Done<Result<AuditLog>> done) override;
   void count_jobs(async::Done<Result<JobStats>> done) override;
+  void count_matching(CountFilter filter, async::Done<Result<JobCounts>> done) override;
   void announce(std::string worker, std::string announcement, Duration ttl) override;
   Instant now() override;
   bool owned() const override;

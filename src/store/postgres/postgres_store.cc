@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "async/boot_clock.h"
+#include "store/postgres/counts.h"
 #include "store/postgres/erase_dropped.h"
 #include "store/postgres/hints.h"
 #include "store/postgres/job_stats.h"
@@ -420,6 +421,13 @@ void PostgresStore::read_audit_log(std::uint64_t after, async::Done<Result<Audit
 void PostgresStore::count_jobs(async::Done<Result<JobStats>> done) {
   enqueue(impl_->loop, *impl_->query_reader, std::move(done),
           [at = time()](Connection& connection) { return postgres::count_jobs(connection, at); });
+}
+
+void PostgresStore::count_matching(CountFilter filter, async::Done<Result<JobCounts>> done) {
+  enqueue(impl_->loop, *impl_->query_reader, std::move(done),
+          [filter = std::move(filter)](Connection& connection) {
+            return postgres::count_matching(connection, filter);
+          });
 }
 
 void PostgresStore::announce(std::string worker, std::string announcement, Duration ttl) {

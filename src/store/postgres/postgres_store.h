@@ -96,6 +96,7 @@ class PostgresStore final : public Store {
   void append_audit_entry(AuditEntry entry, async::Done<Result<void>> done) override;
   void read_audit_log(std::uint64_t after, async::Done<Result<AuditLog>> done) override;
   void count_jobs(async::Done<Result<JobStats>> done) override;
+  void count_matching(CountFilter filter, async::Done<Result<JobCounts>> done) override;
   void announce(std::string worker, std::string announcement, Duration ttl) override;
   void on_hint(std::function<void(const Hint&)> callback) override;
   // An estimate of the database's time (`now` in postgres/db_clock.h).

@@ -186,8 +186,14 @@ constexpr const char* kSummaries[] = {
     R"sql(CREATE TABLE summaries(
       job bigint PRIMARY KEY,
       error text COLLATE "C" NOT NULL,
+      kind text COLLATE "C" NOT NULL,
+      cost_micros bigint NOT NULL,
+      changed_at bigint NOT NULL,
       body bytea NOT NULL))sql",
     "CREATE INDEX summaries_error ON summaries(error, job) WHERE error <> ''",
+    "CREATE INDEX summaries_kind ON summaries(kind, job) WHERE kind <> 'plan'",
+    "CREATE INDEX summaries_cost ON summaries(cost_micros) WHERE cost_micros > 0",
+    "CREATE INDEX summaries_changed ON summaries(changed_at, job)",
 };
 
 struct Step {

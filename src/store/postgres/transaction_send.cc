@@ -97,9 +97,12 @@ constexpr Statement kPutAuditHead{"put_audit_head",
                                   "UPDATE meta SET value = $1::text WHERE key = 'audit_head'"};
 constexpr Statement kPutSummaries{
     "put_summaries",
-    "INSERT INTO summaries(job, error, body) "
-    "SELECT * FROM unnest($1::bigint[], $2::text[], $3::bytea[]) "
-    "ON CONFLICT (job) DO UPDATE SET error = excluded.error, body = excluded.body"};
+    "INSERT INTO summaries(job, error, kind, cost_micros, changed_at, body) "
+    "SELECT * FROM unnest($1::bigint[], $2::text[], $3::text[], $4::bigint[], $5::bigint[], "
+    "$6::bytea[]) "
+    "ON CONFLICT (job) DO UPDATE SET error = excluded.error, kind = excluded.kind, "
+    "cost_micros = excluded.cost_micros, changed_at = excluded.changed_at, "
+    "body = excluded.body"};
 constexpr Statement kPutCheckpoints{
     "put_checkpoints",
     "INSERT INTO checkpoints(job, seq, body) "
@@ -363,13 +366,18 @@ void Transaction::send_side_records(Connection& connection, std::size_t& stateme
     ++statements;
   }
   if (!summaries_.empty()) {
-    Column jobs(Type::integer), errors(Type::text), bodies(Type::bytes);
+    Column jobs(Type::integer), errors(Type::text), kinds(Type::text), costs(Type::integer),
+        times(Type::integer), bodies(Type::bytes);
     for (const auto& [job, summary] : summaries_) {
       jobs.add(job);
       errors.add(summary->error);
+      kinds.add(summary->kind);
+      costs.add(summary->cost_micros);
+      times.add(summary->changed_at);
       bodies.add(std::string_view(summary->body));
     }
-    connection.add(kPutSummaries, Params().add(jobs).add(errors).add(bodies));
+    connection.add(kPutSummaries,
+                   Params().add(jobs).add(errors).add(kinds).add(costs).add(times).add(bodies));
     ++statements;
   }
   if (checkpoints_.empty()) return;

@@ -20,7 +20,7 @@ using Type = Column::Type;
   "SELECT j.number, j.job_id, j.agent, h.status, j.idempotency_key, j.priority, j.created_at, " \
   "h.updated_at, h.last_seq, h.head, h.not_before, h.wake_at, h.epoch, h.attempt, h.worker, "   \
   "h.lease_until, array_to_string(j.capabilities, E'\\n'), h.queue, h.pending, "                \
-  "j.forked_from, s.error, s.body "                                                             \
+  "j.forked_from, s.error, s.body, s.kind, s.cost_micros, s.changed_at "                        \
   "FROM jobs j JOIN heads h ON h.job = j.number LEFT JOIN summaries s ON s.job = j.number "
 #define JOB_NUMBER "(SELECT number FROM jobs WHERE job_id = $1::text)"
 #define TIME                      \
@@ -145,7 +145,13 @@ JobRow row_of(const Rows& rows, int i) {
   job.queue = rows.text(i, 17);
   job.pending = static_cast<PendingKinds>(rows.count(i, 18));
   if (!rows.is_null(i, 19)) job.forked_from = rows.text(i, 19);
-  if (!rows.is_null(i, 21)) job.summary = Summary{rows.text(i, 20), rows.text(i, 21)};
+  if (!rows.is_null(i, 21)) {
+    job.summary = Summary{.error = rows.text(i, 20),
+                          .kind = rows.text(i, 22),
+                          .cost_micros = rows.count(i, 23),
+                          .changed_at = rows.instant(i, 24),
+                          .body = rows.text(i, 21)};
+  }
   return job;
 }
 
@@ -381,7 +387,12 @@ Pg<Result<std::vector<JobRow>>> query(Connection& connection, const Filter& filt
     params.add(value);
     return "$" + std::to_string(++count) + "::" + type;
   };
-  if (filter.after_number) {
+  const bool by_change = filter.order == JobOrder::changed;
+  if (by_change) sql += " AND s.changed_at IS NOT NULL";
+  if (by_change && filter.after_number) {
+    sql += " AND (s.changed_at, s.job) < (" + next(*filter.after_changed_at, "bigint");
+    sql += ", " + next(*filter.after_number, "bigint") + ")";
+  } else if (filter.after_number) {
     sql += " AND j.number < " + next(*filter.after_number, "bigint");
   } else if (!filter.after.empty()) {
     connection.add(kNumber, Params().add(filter.after));
@@ -410,6 +421,12 @@ Pg<Result<std::vector<JobRow>>> query(Connection& connection, const Filter& filt
   equals("h.queue", filter.queue);
   equals("s.error", filter.error);
   if (!filter.error.empty()) sql += " AND s.error <> ''";  // for the index
+  equals("s.kind", filter.kind);
+  if (!filter.kind.empty() && filter.kind != kPlanKind) sql += " AND s.kind <> 'plan'";  // as above
+  if (filter.cost_min > 0) {
+    sql += " AND j.number IN (SELECT job FROM summaries WHERE cost_micros > 0 AND cost_micros >= " +
+           next(filter.cost_min, "bigint") + ")";
+  }
   equals("j.forked_from", filter.forked_from);
   if (!filter.forked_from.empty()) sql += " AND j.forked_from <> ''";  // for the index
   compares("j.created_at >=", filter.created_from);
@@ -424,7 +441,8 @@ Pg<Result<std::vector<JobRow>>> query(Connection& connection, const Filter& filt
     sql += " AND j.number IN (SELECT job FROM labels WHERE key = " + next(key, "text");
     sql += " AND value = " + next(value, "text") + ")";
   }
-  sql += " ORDER BY j.number DESC LIMIT " + next(std::uint64_t{filter.limit}, "bigint");
+  sql += by_change ? " ORDER BY s.changed_at DESC, s.job DESC" : " ORDER BY j.number DESC";
+  sql += " LIMIT " + next(std::uint64_t{filter.limit}, "bigint");
   connection.add_unprepared(sql, params);
   AE_ASSIGN(const auto answers, connection.run());
   AE_ASSIGN(auto rows, with_labels(connection, answers[0]));

@@ -16,12 +16,40 @@ constexpr std::size_t kReadBytes = 4u << 20;  // read in one transaction
 
 constexpr std::int64_t kMissing = -1;  // no commit has this number
 
-constexpr std::string_view kRow =
+constexpr std::string_view kRowColumns =
     "SELECT jobs.id, job_id, agent, status, idempotency_key, priority, created_at, updated_at, "
     "last_seq, head, not_before, wake_at, epoch, attempt, worker, lease_until, last_commit, "
-    "capabilities, queue, pending, forked_from, summaries.error, summaries.body "
-    "FROM jobs JOIN heads ON heads.job = jobs.id "
-    "LEFT JOIN summaries ON summaries.job = jobs.id ";
+    "capabilities, queue, pending, forked_from, summaries.error, summaries.body, summaries.kind, "
+    "summaries.cost_micros, summaries.changed_at "
+    "FROM jobs JOIN heads ON heads.job = jobs.id ";
+
+// The rows of jobs. `join`: "JOIN" leaves out those without a summary.
+std::string select_rows(std::string_view join = "LEFT JOIN") {
+  return std::string(kRowColumns) + std::string(join) + " summaries ON summaries.job = jobs.id ";
+}
+
+// Most jobs are of the kind `plan`, which has no index.
+bool is_indexed_kind(const Filter& filter) {
+  return !filter.kind.empty() && filter.kind != kPlanKind;
+}
+
+// `<> ''`, `<> 'plan'` and `> 0` are for the indexes.
+void add_summary_conditions(const Filter& filter, const auto& equals, std::string& sql) {
+  if (!filter.error.empty()) {
+    equals("summaries.error", filter.error);
+    sql += " AND summaries.error <> ''";
+  }
+  if (is_indexed_kind(filter)) {
+    equals("summaries.kind", filter.kind);
+    sql += " AND summaries.kind <> 'plan'";
+  } else if (!filter.kind.empty()) {
+    equals("ifnull(summaries.kind, '')", filter.kind);
+  }
+  if (filter.cost_min > 0) {
+    sql += " AND jobs.id IN (SELECT job FROM summaries WHERE cost_micros > 0 AND cost_micros >= " +
+           std::to_string(filter.cost_min) + ")";
+  }
+}
 
 }  // namespace
 
@@ -47,7 +75,7 @@ Sql<ReadStatements> ReadStatements::open(Database db) {
   const StatementSpec specs[] = {
       {v.begin_, "BEGIN"},
       {v.end_, "COMMIT"},
-      {v.find_, std::string(kRow) + "WHERE job_id = ?1"},
+      {v.find_, select_rows() + "WHERE job_id = ?1"},
       {v.labels_, "SELECT key, value FROM labels WHERE job = ?1 ORDER BY number"},
       {v.commit_,
        "SELECT job, first_seq, last_seq, prev, jump, blobs, body FROM commits WHERE id = ?1"},
@@ -108,7 +136,13 @@ Sql<JobRow> ReadStatements::read_row(Statement& row) {
   job.queue = row.text(18);
   job.pending = static_cast<PendingKinds>(row.count(19));
   if (!row.is_null(20)) job.forked_from = row.text(20);
-  if (!row.is_null(22)) job.summary = Summary{row.text(21), row.text(22)};
+  if (!row.is_null(22)) {
+    job.summary = Summary{.error = row.text(21),
+                          .kind = row.text(23),
+                          .cost_micros = row.count(24),
+                          .changed_at = row.instant(25),
+                          .body = row.text(22)};
+  }
   Rows label(labels_, id);
   for (;;) {
     AE_ASSIGN(const bool found, label.next());
@@ -344,8 +378,19 @@ Sql<Result<std::vector<JobRow>>> ReadStatements::query(const Filter& filter) {
     }
     before = row->integer(0);
   }
-  std::string sql(kRow);
-  sql += before ? "WHERE jobs.id < ?1" : "WHERE ?1 IS NULL";
+  const bool by_change = filter.order == JobOrder::changed;
+  const bool by_summary = by_change || is_indexed_kind(filter) || !filter.error.empty();
+  // The column whose index has this order.
+  const std::string number = by_summary ? "summaries.job" : "jobs.id";
+  std::string sql = select_rows(by_summary ? "JOIN" : "LEFT JOIN");
+  if (!before) {
+    sql += "WHERE ?1 IS NULL";
+  } else if (by_change) {
+    sql += "WHERE (summaries.changed_at, summaries.job) < (" +
+           std::to_string(filter.after_changed_at->us) + ", ?1)";
+  } else {
+    sql += "WHERE " + number + " < ?1";
+  }
   std::vector<std::string> texts;
   const auto equals = [&](std::string_view column, const std::string& value) {
     texts.push_back(value);
@@ -363,10 +408,7 @@ Sql<Result<std::vector<JobRow>>> ReadStatements::query(const Filter& filter) {
   }
   if (!filter.agent.empty()) equals(field::agent, filter.agent);
   if (!filter.queue.empty()) equals(field::queue, filter.queue);
-  if (!filter.error.empty()) {  // the second condition is for the index
-    equals("summaries.error", filter.error);
-    sql += " AND summaries.error <> ''";
-  }
+  add_summary_conditions(filter, equals, sql);
   if (!filter.forked_from.empty()) {
     equals(field::forked_from, filter.forked_from);
     sql += " AND forked_from <> ''";
@@ -388,7 +430,8 @@ Sql<Result<std::vector<JobRow>>> ReadStatements::query(const Filter& filter) {
     equals(field::value, value);
     sql += ")";
   }
-  sql += " ORDER BY jobs.id DESC LIMIT ?2";
+  sql += std::string(" ORDER BY ") + (by_change ? "summaries.changed_at DESC, " : "") + number +
+         " DESC LIMIT ?2";
   AE_ASSIGN(Statement statement, db_.prepare(sql));
   statement.start(before, std::uint64_t{filter.limit});
   for (std::size_t i = 0; i < texts.size(); ++i) statement.set(static_cast<int>(i) + 3, texts[i]);
@@ -403,7 +446,7 @@ Sql<Result<std::vector<JobRow>>> ReadStatements::query(const Filter& filter) {
 
 Sql<EndedPage> ReadStatements::list_ended(const EndedFilter& filter) {
   AE_ASSIGN(Statement statement,
-            db_.prepare(std::string(kRow) + "WHERE jobs.id > ?1 ORDER BY jobs.id LIMIT ?2"));
+            db_.prepare(select_rows() + "WHERE jobs.id > ?1 ORDER BY jobs.id LIMIT ?2"));
   std::vector<JobRow> scanned;
   for (Rows row(statement, filter.after, std::uint64_t{kEndedScanMax});;) {
     AE_ASSIGN(const bool more, row.next());

@@ -50,6 +50,7 @@ class ReadStatements {
   Sql<AuditLog> read_audit_log(std::uint64_t after);
   Sql<Result<InboxEntryState>> read_inbox_entry(const JobId& job, const std::string& id);
   Sql<JobStats> count_jobs(Instant now);
+  Sql<JobCounts> count_matching(const CountFilter& filter);
 
  private:
   struct JobLocation {

@@ -190,9 +190,15 @@ CREATE INDEX jobs_forked_from ON jobs(forked_from) WHERE forked_from <> '';
 CREATE TABLE summaries(
   job INTEGER PRIMARY KEY,
   error TEXT NOT NULL,
+  kind TEXT NOT NULL,
+  cost_micros INTEGER NOT NULL,
+  changed_at INTEGER NOT NULL,
   body BLOB NOT NULL
 );
 CREATE INDEX summaries_error ON summaries(error) WHERE error <> '';
+CREATE INDEX summaries_kind ON summaries(kind) WHERE kind <> 'plan';
+CREATE INDEX summaries_cost ON summaries(cost_micros) WHERE cost_micros > 0;
+CREATE INDEX summaries_changed ON summaries(changed_at);
 )sql";
 
 constexpr const char* kDropOldClaimOrder = R"sql(

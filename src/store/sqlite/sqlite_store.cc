@@ -296,6 +296,13 @@ void SqliteStore::count_jobs(async::Done<Result<JobStats>> done) {
           [at = now()](ReadStatements& statements) { return statements.count_jobs(at); });
 }
 
+void SqliteStore::count_matching(CountFilter filter, async::Done<Result<JobCounts>> done) {
+  enqueue(impl_->loop, *impl_->query_reader, std::move(done),
+          [filter = std::move(filter)](ReadStatements& statements) {
+            return statements.count_matching(filter);
+          });
+}
+
 void SqliteStore::read_audit_log(std::uint64_t after, async::Done<Result<AuditLog>> done) {
   enqueue(impl_->loop, *impl_->query_reader, std::move(done),
           [after](ReadStatements& statements) { return statements.read_audit_log(after); });

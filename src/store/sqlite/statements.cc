@@ -74,8 +74,11 @@ Sql<void> Tables::prepare_side_rows() {
        "INSERT INTO signed_heads(job, body) VALUES(?1, ?2) "
        "ON CONFLICT DO UPDATE SET body = excluded.body"},
       {put_summary_,
-       "INSERT INTO summaries(job, error, body) VALUES(?1, ?2, ?3) "
-       "ON CONFLICT DO UPDATE SET error = excluded.error, body = excluded.body"},
+       "INSERT INTO summaries(job, error, kind, cost_micros, changed_at, body) "
+       "VALUES(?1, ?2, ?3, ?4, ?5, ?6) "
+       "ON CONFLICT DO UPDATE SET error = excluded.error, kind = excluded.kind, "
+       "cost_micros = excluded.cost_micros, changed_at = excluded.changed_at, "
+       "body = excluded.body"},
       {put_checkpoint_,
        "INSERT INTO checkpoints(job, seq, body) VALUES(?1, ?2, ?3) "
        "ON CONFLICT DO UPDATE SET seq = excluded.seq, body = excluded.body"},

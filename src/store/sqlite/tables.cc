@@ -175,7 +175,9 @@ Sql<void> Tables::write_rows(const Batch& batch, const Job& job) {
   }
   if (batch.signed_head) AE_TRY(put_signed_head_.run(job.id, Bytes{*batch.signed_head}));
   if (batch.summary) {
-    AE_TRY(put_summary_.run(job.id, batch.summary->error, Bytes{batch.summary->body}));
+    const Summary& summary = *batch.summary;
+    AE_TRY(put_summary_.run(job.id, summary.error, summary.kind, summary.cost_micros,
+                            summary.changed_at, Bytes{summary.body}));
   }
   if (batch.checkpoint) {
     AE_TRY(put_checkpoint_.run(job.id, job.last_seq, Bytes{*batch.checkpoint}));
