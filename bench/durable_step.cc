@@ -1,6 +1,7 @@
 // The cost of a durable step: steps per second, CPU and bytes per step, latency of a single job.
 // Next to each figure of a store is the limit of the raw database with the same writes, measured in
 // the same run. Only the ratios are meaningful, because the machine is noisy.
+#include <fmt/core.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -187,16 +188,16 @@ void memory_rows(bool quick) {
 void sqlite_rows(const std::filesystem::path& folder, bool quick) {
   for (const int in_flight : kInFlight) {
     const int jobs = jobs_for(in_flight, quick);
-    const auto path = folder / ("ours" + std::to_string(in_flight) + ".db");
+    const auto path = folder / fmt::format("ours{}.db", in_flight);
     Cost s;
     {
       Bench sqlite(sqlite_at(path), native_tool);
       s = measure(sqlite, jobs, in_flight);
     }
     const double bytes = static_cast<double>(bytes_of(path)) / (jobs * 10.0);
-    const RawResult raw = raw_sqlite(
-        folder / ("raw" + std::to_string(in_flight) + ".db"), static_cast<std::size_t>(in_flight),
-        static_cast<std::size_t>(jobs) * 10, static_cast<std::size_t>(bytes));
+    const RawResult raw =
+        raw_sqlite(folder / fmt::format("raw{}.db", in_flight), static_cast<std::size_t>(in_flight),
+                   static_cast<std::size_t>(jobs) * 10, static_cast<std::size_t>(bytes));
     print_row("sqlite", {{"in_flight", in_flight},
                          {"steps_per_second", s.per_second},
                          {"cpu_ms", s.cpu_ms},
@@ -257,7 +258,7 @@ void http_tool_row(const std::filesystem::path& folder, bool quick) {
   {
     std::unique_ptr<net::HttpClient> client;
     tools::EnvironmentSecrets secrets;
-    const std::string url = "http://127.0.0.1:" + std::to_string(*port) + "/work";
+    const std::string url = fmt::format("http://127.0.0.1:{}/work", *port);
     Bench bench(sqlite_at(folder / "http.db"),
                 [&](async::Loop& loop, async::SteadyClock& clock) -> std::unique_ptr<tools::Tool> {
                   client = std::make_unique<net::HttpClient>(loop);

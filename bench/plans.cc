@@ -1,5 +1,7 @@
 #include "plans.h"
 
+#include <fmt/core.h>
+
 #include <cstdio>
 #include <cstdlib>
 #include <string>
@@ -33,11 +35,11 @@ std::shared_ptr<const engine::Plan> compiled(std::vector<Value> nodes, std::stri
 std::shared_ptr<const engine::Plan> chain_plan(int steps) {
   std::vector<Value> nodes;
   for (int i = 0; i < steps; ++i) {
-    std::vector<Member> node{{"id", "s" + std::to_string(i)},
+    std::vector<Member> node{{"id", fmt::format("s{}", i)},
                              {"kind", "tool"},
                              {"tool", "work"},
                              {"args", Value::object({{"bytes", 200}, {"n", i}})}};
-    if (i > 0) node.emplace_back("needs", Value::array({Value("s" + std::to_string(i - 1))}));
+    if (i > 0) node.emplace_back("needs", Value::array({Value(fmt::format("s{}", i - 1))}));
     nodes.push_back(Value::object(std::move(node)));
   }
   return compiled(std::move(nodes), "${ .steps.s0 | length }");

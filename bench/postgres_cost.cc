@@ -1,5 +1,6 @@
 #include "postgres_cost.h"
 
+#include <fmt/core.h>
 #include <libpq-fe.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
@@ -42,7 +43,7 @@ Rows sql(const testing::PostgresServer& server, const std::vector<std::string>& 
   for (const std::string& statement : statements) {
     connection->add_unprepared(statement);
     auto ran = connection->run();
-    if (!ran) exit_with_error(statement + ": " + ran.error().text());
+    if (!ran) exit_with_error(fmt::format("{}: {}", statement, ran.error().text()));
     answers = *std::move(ran);
   }
   return std::move(answers.back());
@@ -54,7 +55,7 @@ struct ProcStat {
   double ms = 0, children_ms = 0;
 };
 ProcStat proc_stat(const std::string& pid) {
-  std::ifstream file("/proc/" + pid + "/stat");
+  std::ifstream file(fmt::format("/proc/{}/stat", pid));
   std::string line;
   std::getline(file, line);
   std::istringstream rest(line.substr(std::min(line.rfind(')') + 1, line.size())));
@@ -86,7 +87,7 @@ double server_cpu_ms(pid_t postmaster) {
 PGresult* check_result(PGconn* connection, PGresult* result) {
   const ExecStatusType status = PQresultStatus(result);
   if (status != PGRES_COMMAND_OK && status != PGRES_TUPLES_OK && status != PGRES_PIPELINE_SYNC) {
-    exit_with_error(std::string("libpq: ") + PQerrorMessage(connection));
+    exit_with_error(fmt::format("libpq: {}", PQerrorMessage(connection)));
   }
   return result;
 }
@@ -128,8 +129,8 @@ RawResult raw_postgres(const testing::PostgresServer& server, std::size_t group,
        "NULL) WITH (fillfactor = 60)",
        "CREATE TABLE raw_commits(job bigint, first_seq bigint, body bytea, "
        "PRIMARY KEY(job, first_seq))",
-       "INSERT INTO raw_heads SELECT n, 0, ''::bytea FROM generate_series(1, " +
-           std::to_string(group) + ") AS n",
+       fmt::format("INSERT INTO raw_heads SELECT n, 0, ''::bytea FROM generate_series(1, {}) AS n",
+                   group),
        "VACUUM ANALYZE raw_heads"});
   PGconn* connection = PQconnectdb(server.url().c_str());
   if (PQstatus(connection) != CONNECTION_OK) exit_with_error(PQerrorMessage(connection));
@@ -225,10 +226,11 @@ void worker_row(int workers, int jobs) {
 // Inserts finished jobs directly in the database.
 void add_history(const testing::PostgresServer& server, int jobs) {
   sql(server,
-      {"INSERT INTO aetheris.jobs SELECT nextval('aetheris.job_numbers'), 'old' || n || '-' || "
-       "nextval('aetheris.job_numbers'), 'bench', '', '\\x00'::bytea, 0, '{}', n "
-       "FROM generate_series(1, " +
-           std::to_string(jobs) + ") AS n",
+      {fmt::format(
+           "INSERT INTO aetheris.jobs SELECT nextval('aetheris.job_numbers'), 'old' || n || '-' || "
+           "nextval('aetheris.job_numbers'), 'bench', '', '\\x00'::bytea, 0, '{{}}', n "
+           "FROM generate_series(1, {}) AS n",
+           jobs),
        "INSERT INTO aetheris.heads SELECT number, 2, 0, '\\x00'::bytea, 0, 1, NULL, NULL, NULL, "
        "NULL, false, 'completed', NULL, NULL, 'default', '' FROM aetheris.jobs j "
        "WHERE NOT EXISTS (SELECT FROM aetheris.heads h WHERE h.job = j.number)",
@@ -251,7 +253,7 @@ ClaimCost measure_claims(WorkerProcess& process, int times) {
     store::ClaimRequest request;
     request.worker = "bench";
     request.lease = std::chrono::hours(1);
-    request.attempts.emplace_back("attempt-" + std::to_string(now_us()));
+    request.attempts.emplace_back(fmt::format("attempt-{}", now_us()));
     const std::int64_t start = now_us();
     process.await([&](const std::function<void()>& done) {
       process.store().claim(std::move(request),

@@ -1,5 +1,6 @@
 #include "worker_process.h"
 
+#include <fmt/core.h>
 #include <unistd.h>
 
 #include <chrono>
@@ -54,7 +55,7 @@ WorkerProcess::WorkerProcess(const Options& settings) : event_pipe_(settings.eve
                                   loop_, steady_, testing::native_functions().at("fill").function),
                               "0123456789abcdef"});
   runtime::RuntimeOptions options;
-  options.worker = "bench:" + std::to_string(::getpid());
+  options.worker = fmt::format("bench:{}", ::getpid());
   options.may_claim = event_pipe_ >= 0;
   options.poll = settings.poll;
   runtime_.emplace(runtime::World{loop_, steady_, random_, *store_, tool_registry_}, options, this);

@@ -1,5 +1,7 @@
 // AgentCheck: checks an agent's plan, node by node, and builds its task graph (plan/plan.h). The
 // nodes as a graph: plan_nodes.h. The tools that the plan records: used_tools.h.
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <set>
 
@@ -105,8 +107,8 @@ class AgentCheck {
     }
     const std::size_t most = engine::PlanLimits{}.nodes_max;
     if ((*plan)->items.size() > most) {
-      check_.report(*plan, "a plan has at most " + std::to_string(most) + " nodes, this one has " +
-                               std::to_string((*plan)->items.size()));
+      check_.report(*plan, fmt::format("a plan has at most {} nodes, this one has {}", most,
+                                       (*plan)->items.size()));
       return std::nullopt;
     }
     return plan;
@@ -196,19 +198,21 @@ class AgentCheck {
       return;
     }
     if (kinds.size() > 1) {
-      check_.report(source_node,
-                    "a node can have only one of tool, llm, wait, map and loop; this one has " +
-                        std::string(kinds[0]) + " and " + std::string(kinds[1]));
+      check_.report(
+          source_node,
+          fmt::format(
+              "a node can have only one of tool, llm, wait, map and loop; this one has {} and {}",
+              kinds[0], kinds[1]));
       return;
     }
     const std::string_view kind = kinds[0];
     if (kind == field::agent) return;
     check_.misplaced(source_node, shape, kind, [&](std::string_view key, const auto& owners) {
       const bool of_map = owners.front() == "map";
-      return "`" + std::string(key) + "` belongs to " +
-             (of_map          ? "a map"
-              : kind == "map" ? "the `do` of a map"
-                              : "a tool");
+      return fmt::format("`{}` belongs to {}", key,
+                         of_map          ? "a map"
+                         : kind == "map" ? "the `do` of a map"
+                                         : "a tool");
     });
     if (kind == "loop") return loop(*source_node.find(kind), members);
     members.emplace_back(field::kind, kind);
@@ -326,7 +330,7 @@ class AgentCheck {
     if (!name) return nullptr;
     const auto found = models_.find(*name);
     if (found != models_.end()) return &found->second;
-    check_.report(named, "unknown model " + quote(*name),
+    check_.report(named, fmt::format("unknown model {}", quote(*name)),
                   check_.nearest(*name, models_,
                                  [](const auto& model) { return std::string_view(model.first); }));
     return nullptr;
@@ -349,9 +353,10 @@ class AgentCheck {
     if (const auto as = source_node.find("as")) {
       const auto name = check_.text(*as);
       if (name && !engine::is_item_name(*name)) {
-        check_.report(*as, quote(*name) +
-                               " is not a valid item name: use letters, digits and _, and none of "
-                               "input, steps, job, index, args, call, result, env");
+        check_.report(
+            *as, fmt::format("{} is not a valid item name: use letters, digits and _, and none of "
+                             "input, steps, job, index, args, call, result, env",
+                             quote(*name)));
       } else if (name) {
         item_name_ = *name;
         if (*name != "item") members.emplace_back("as", *name);
@@ -382,7 +387,7 @@ class AgentCheck {
       }
       check_.misplaced(*each, shape_of(Mapping::map_item), "llm",
                        [](std::string_view key, const auto&) {
-                         return "`" + std::string(key) + "` belongs to a tool";
+                         return fmt::format("`{}` belongs to a tool", key);
                        });
     } else if ((*each)->find("tool") == nullptr &&
                ((*each)->find("map") != nullptr || (*each)->find("wait") != nullptr)) {
@@ -427,7 +432,7 @@ class AgentCheck {
     for (const std::string& step : read.steps) {
       const auto found = nodes_.find(step);
       if (!found) {
-        check_.report_root(string, ".steps", "unknown node " + quote(step),
+        check_.report_root(string, ".steps", fmt::format("unknown node {}", quote(step)),
                            nodes_.steps_hint(step));
       } else if (!in_output_) {
         nodes_.add_read({.node = node_, .step = *found, .where = string});
@@ -438,12 +443,12 @@ class AgentCheck {
   void unknown_root(const SourceNode& string, const std::string& root) {
     if (root == "args" || root == "call" || root == field::result) {
       check_.report_root(string, "." + root,
-                         "." + root + " is available in tools only, not in plans");
+                         fmt::format(".{} is available in tools only, not in plans", root));
       return;
     }
     if (root == "item" || root == "index") {
       check_.report_root(string, "." + root,
-                         "." + root + " is available in the `do` of a map only");
+                         fmt::format(".{} is available in the `do` of a map only", root));
       return;
     }
     ClosestName nearest(root);
@@ -454,7 +459,7 @@ class AgentCheck {
     }
     std::string suggestion = nearest.best();
     if (suggestion.empty() && nodes_.find(root)) suggestion = "steps." + root;
-    check_.report_root(string, "." + root, "." + root + " is not available here",
+    check_.report_root(string, "." + root, fmt::format(".{} is not available here", root),
                        suggestion.empty() ? suggestion : "." + suggestion);
   }
 

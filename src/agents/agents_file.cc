@@ -1,6 +1,8 @@
 // load: turns the text of an agents file into its tools and agents, or reports all its errors.
 #include "agents/agents_file.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <deque>
 #include <utility>
@@ -239,7 +241,7 @@ std::vector<Diagnostic> parse_and_visit(const Source& source, const Visit& visit
   if (const std::size_t bad = first_bad_byte(text); bad != text.npos) {
     text = text.substr(0, bad);
     diagnostics.add({.character = characters(text)},
-                    {.path = {}, .message = "not UTF-8 at byte " + std::to_string(bad)});
+                    {.path = {}, .message = fmt::format("not UTF-8 at byte {}", bad)});
     return diagnostics.finish(source.name, text);
   }
   if (text.starts_with("\xEF\xBB\xBF")) text.remove_prefix(3);

@@ -2,6 +2,8 @@
 // verification after a recovery.
 #include "agents/change_check.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 
 #include "agents/tool_text.h"
@@ -75,7 +77,7 @@ class ChangeCheck {
       if (!found) continue;
       if (!kind.empty()) {
         check_.report(*found,
-                      "`verify` can have only one method; `" + std::string(kind) + "` is also set");
+                      fmt::format("`verify` can have only one method; `{}` is also set", kind));
         continue;
       }
       kind = one;
@@ -97,7 +99,7 @@ class ChangeCheck {
     const bool uses_http = kind.empty() || contains(shape.keys_of(kind), "headers");
     if (!uses_http) {
       check_.misplaced(source_node, shape, kind, [](std::string_view key, const auto&) {
-        return "`" + std::string(key) + "` is for HTTP checks only";
+        return fmt::format("`{}` is for HTTP checks only", key);
       });
     }
     if (const auto timeout = source_node.find("timeout"); timeout && uses_http) {
@@ -221,8 +223,8 @@ class ChangeCheck {
       const auto found = source_node.find(one);
       if (!found) continue;
       if (!what.empty()) {
-        check_.report(
-            *found, "only one of issue, pull and release; `" + std::string(what) + "` is also set");
+        check_.report(*found,
+                      fmt::format("only one of issue, pull and release; `{}` is also set", what));
         continue;
       }
       what = one;
@@ -241,10 +243,10 @@ class ChangeCheck {
   void sql(const SourceNode& source_node) {
     if (!check_.mapping(source_node, Mapping::sql)) return;
     constexpr std::string_view kStore = "the path of a SQLite database, or postgres://…";
-    if (const auto store = check_.required(source_node, "store", std::string(kStore))) {
+    if (const auto store = check_.required(source_node, "store", kStore)) {
       if (auto where = text_.literal(*store, Secrets::replaced)) {
         if (where->empty() || where->find('\0') != where->npos) {
-          check_.report(*store, "must be " + std::string(kStore));
+          check_.report(*store, fmt::format("must be {}", kStore));
         }
         put("store", *std::move(where));
       }
@@ -278,7 +280,8 @@ class ChangeCheck {
       const SourceTree::Key& key = source_node->keys[i];
       const SourceNode value{&source_node->items[i], source_node.path_of(key.text)};
       if (!is_header_name(key.text)) {
-        check_.report_at(key.at, value.path, quote(key.text) + " is not a valid header name");
+        check_.report_at(key.at, value.path,
+                         fmt::format("{} is not a valid header name", quote(key.text)));
         continue;
       }
       auto text = text_.literal(value, Secrets::replaced);

@@ -2,6 +2,8 @@
 // diagnostic for each error.
 #include "agents/check_context.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <charconv>
 #include <utility>
@@ -27,7 +29,7 @@ std::size_t depth(const SourceTree& value) {
 std::string path_part(std::string_view key) {
   if (engine::is_name(key)) return std::string(key);
   std::string quoted = quote(key);
-  return "[\"" + quoted.substr(1, quoted.size() - 2) + "\"]";
+  return fmt::format("[\"{}\"]", quoted.substr(1, quoted.size() - 2));
 }
 
 template <class F>
@@ -126,12 +128,12 @@ std::optional<SourceNode> SourceNode::find(std::string_view key) const {
 }
 
 SourceNode SourceNode::item(std::size_t index) const {
-  return {&value->items[index], path + "[" + std::to_string(index) + "]"};
+  return {&value->items[index], fmt::format("{}[{}]", path, index)};
 }
 
 std::string SourceNode::path_of(std::string_view key) const {
   const std::string part = path_part(key);
-  return path.empty() || part.starts_with('[') ? path + part : path + "." + part;
+  return path.empty() || part.starts_with('[') ? path + part : fmt::format("{}.{}", path, part);
 }
 
 void CheckContext::report(const SourceNode& source_node, std::string message,
@@ -150,8 +152,8 @@ void CheckContext::report_at(SourceLocation at, std::string path, std::string me
 
 std::string CheckContext::describe_missing_tool(std::string_view name) const {
   const auto known = unusable_.find(name);
-  return known == unusable_.end() ? "unknown tool " + quote(name)
-                                  : quote(name) + " " + known->second;
+  return known == unusable_.end() ? fmt::format("unknown tool {}", quote(name))
+                                  : fmt::format("{} {}", quote(name), known->second);
 }
 
 bool CheckContext::may_be_unknown(std::string_view tool) const {
@@ -163,7 +165,7 @@ bool CheckContext::may_be_unknown(std::string_view tool) const {
 
 bool CheckContext::any_mapping(const SourceNode& source_node) {
   if (source_node->is_mapping()) return true;
-  report(source_node, "must be a mapping, not " + std::string(kind_name(*source_node.value)));
+  report(source_node, fmt::format("must be a mapping, not {}", kind_name(*source_node.value)));
   return false;
 }
 
@@ -211,7 +213,7 @@ bool CheckContext::mapping(const SourceNode& source_node, Names known,
         std::ranges::find(unsupported_keys, key.text, &UnsupportedKey::key);
     if (unsupported_key != unsupported_keys.end()) {
       report_at(key.at, source_node.path_of(key.text),
-                "unsupported key `" + key.text + "`: " + std::string(unsupported_key->why), {},
+                fmt::format("unsupported key `{}`: {}", key.text, unsupported_key->why), {},
                 Code::unsupported);
       continue;
     }
@@ -219,16 +221,17 @@ bool CheckContext::mapping(const SourceNode& source_node, Names known,
     for (const std::string_view word : known) nearest.consider(word);
     std::string suggestion(synonym_of(key.text, known));
     if (suggestion.empty()) suggestion = nearest.best();
-    std::string message = "unknown key " + quote(key.text);
-    if (suggestion.empty()) message += "; allowed keys: " + join_names(known);
-    report_at(key.at, source_node.path_of(key.text), std::move(message), std::move(suggestion));
+    const std::string allowed =
+        suggestion.empty() ? fmt::format("; allowed keys: {}", join_names(known)) : "";
+    report_at(key.at, source_node.path_of(key.text),
+              fmt::format("unknown key {}{}", quote(key.text), allowed), std::move(suggestion));
   }
   return true;
 }
 
 bool CheckContext::list(const SourceNode& source_node) {
   if (source_node->is_list()) return true;
-  report(source_node, "must be a list, not " + std::string(kind_name(*source_node.value)));
+  report(source_node, fmt::format("must be a list, not {}", kind_name(*source_node.value)));
   return false;
 }
 
@@ -249,22 +252,22 @@ std::optional<SourceNode> CheckContext::required(const SourceNode& source_node,
   std::optional<SourceNode> found = source_node.find(key);
   if (!found) {
     report_at(source_node.at(), source_node.path_of(key),
-              "`" + std::string(key) + "` is missing: " + std::string(hint));
+              fmt::format("`{}` is missing: {}", key, hint));
   }
   return found;
 }
 
 std::optional<std::string> CheckContext::text(const SourceNode& source_node) {
   if (source_node->is_string()) return source_node->scalar.as_string();
-  std::string message = "must be a string, not " + std::string(kind_name(*source_node.value));
-  if (source_node->scalar.is_number() || source_node->scalar.is_bool()) message += ": quote it";
-  report(source_node, std::move(message));
+  const bool quotable = source_node->scalar.is_number() || source_node->scalar.is_bool();
+  report(source_node, fmt::format("must be a string, not {}{}", kind_name(*source_node.value),
+                                  quotable ? ": quote it" : ""));
   return std::nullopt;
 }
 
 std::optional<bool> CheckContext::boolean(const SourceNode& source_node) {
   if (source_node->scalar.is_bool()) return source_node->scalar.as_bool();
-  report(source_node, "must be true or false, not " + std::string(kind_name(*source_node.value)));
+  report(source_node, fmt::format("must be true or false, not {}", kind_name(*source_node.value)));
   return std::nullopt;
 }
 
@@ -274,7 +277,7 @@ std::optional<std::uint32_t> CheckContext::count(const SourceNode& source_node,
   if (number.is_integer() && number.as_int() >= 1 && number.as_int() <= most) {
     return static_cast<std::uint32_t>(number.as_int());
   }
-  report(source_node, "must be a whole number from 1 to " + std::to_string(most));
+  report(source_node, fmt::format("must be a whole number from 1 to {}", most));
   return std::nullopt;
 }
 
@@ -283,13 +286,13 @@ std::optional<Duration> CheckContext::duration(const SourceNode& source_node, Du
     const auto duration = duration_from_text(source_node->scalar.as_string());
     if (duration && *duration >= least) return *duration;
     if (duration) {
-      report(source_node, "must be at least " + to_text(least));
+      report(source_node, fmt::format("must be at least {}", to_text(least)));
       return std::nullopt;
     }
   }
   std::string suggestion;
   if (source_node->scalar.is_integer())
-    suggestion = std::to_string(source_node->scalar.as_int()) + "s";
+    suggestion = fmt::format("{}s", source_node->scalar.as_int());
   report(source_node,
          "must be a duration: a whole number and ms, s, m, h or d, such as 30s; at most 36500d",
          std::move(suggestion));
@@ -318,7 +321,7 @@ std::optional<std::uint64_t> CheckContext::size(const SourceNode& source_node, s
   }
   if (good && bytes >= 1 && bytes <= most) return bytes;
   report(source_node, good || bytes > most
-                          ? "must be a size from 1 byte to " + std::to_string(most) + " bytes"
+                          ? fmt::format("must be a size from 1 byte to {} bytes", most)
                           : "must be a size: a whole number of bytes, or with KiB, MiB or GiB");
   return std::nullopt;
 }
@@ -331,7 +334,8 @@ std::optional<std::string_view> CheckContext::word(const SourceNode& source_node
   if (found != words.end()) return *found;
   ClosestName nearest(text);
   for (const std::string_view word : words) nearest.consider(word);
-  report(source_node, (words.size() > 1 ? "must be one of " : "must be ") + join_names(words),
+  report(source_node,
+         fmt::format("must be {}{}", words.size() > 1 ? "one of " : "", join_names(words)),
          nearest.best());
   return std::nullopt;
 }
@@ -340,8 +344,9 @@ bool CheckContext::name(std::string_view what, std::string_view text, SourceLoca
                         const std::string& path) {
   if (engine::is_name(text)) return true;
   report_at(at, path,
-            quote(text) + " is not a valid name for " + std::string(what) +
-                ": use up to 64 letters, digits, _ and -, starting with a letter or _");
+            fmt::format("{} is not a valid name for {}: use up to 64 letters, digits, _ and -, "
+                        "starting with a letter or _",
+                        quote(text), what));
   return false;
 }
 
@@ -353,7 +358,7 @@ std::optional<Schema> CheckContext::schema(const SourceNode& source_node) {
   auto compiled = Schema::compile(source_node->value());
   if (compiled) return *std::move(compiled);
   const SourceNode where = follow(source_node, pointer_in(compiled.error().message));
-  report(where, "unsupported or invalid JSON Schema: " + compiled.error().message);
+  report(where, fmt::format("unsupported or invalid JSON Schema: {}", compiled.error().message));
   return std::nullopt;
 }
 
@@ -418,7 +423,7 @@ void CheckContext::report_template_errors(const SourceNode& source_node,
     const std::size_t inside = from + strip_position(message, text.substr(from));
     SourceLocation at = source_node.at();
     at.inside = static_cast<std::uint32_t>(inside);
-    report_at(at, source_node.path, "expression: " + message);
+    report_at(at, source_node.path, fmt::format("expression: {}", message));
   }
 }
 
@@ -457,11 +462,12 @@ bool reads_only(CheckContext& check, const SourceNode& source_node, NameList roo
       ClosestName nearest(root);
       for (const std::string_view known : roots) nearest.consider(known);
       std::string suggestion = nearest.best();
-      std::string what = "." + root + " is not available here; available: ";
+      std::string available;
       for (const std::string_view known : roots) {
-        what.append(known == *roots.begin() ? "." : ", .").append(known);
+        available.append(available.empty() ? "." : ", .").append(known);
       }
-      check.report_root(string, "." + root, std::move(what),
+      check.report_root(string, "." + root,
+                        fmt::format(".{} is not available here; available: {}", root, available),
                         suggestion.empty() ? suggestion : "." + suggestion);
     }
   });
@@ -477,23 +483,23 @@ void check_members(CheckContext& check, const SourceNode& string, const ExprRoot
   for (const auto& [root, fixed] : kFixed) {
     const auto named = read.members.find(root);
     if (named == read.members.end()) continue;
-    const std::string at = std::string(".").append(root);
-    const auto below = [&](std::string_view name) {
-      return std::string(at).append(".").append(name);
-    };
+    const std::string at = fmt::format(".{}", root);
+    const auto below = [&](std::string_view name) { return fmt::format("{}.{}", at, name); };
     for (const std::string& name : named->second) {
       if (std::ranges::find(fixed, name) != fixed.end()) continue;
       ClosestName nearest(name);
-      std::string what = at + " has no member " + quote(name) + "; available: ";
+      std::string available;
       for (const std::string_view known : fixed) {
         nearest.consider(known);
-        what.append(known == fixed.front() ? "." : ", .").append(known);
+        available.append(available.empty() ? "." : ", .").append(known);
       }
       const std::string suggestion = nearest.best();
       const std::string written = below(name);
       const bool plain = string->scalar.as_string().find(written) != std::string::npos;
-      check.report_root(string, plain ? written : at, std::move(what),
-                        suggestion.empty() ? suggestion : below(suggestion));
+      check.report_root(
+          string, plain ? written : at,
+          fmt::format("{} has no member {}; available: {}", at, quote(name), available),
+          suggestion.empty() ? suggestion : below(suggestion));
     }
   }
 }

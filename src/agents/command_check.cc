@@ -2,6 +2,8 @@
 // its folder and its sandbox.
 #include "agents/command_check.h"
 
+#include <fmt/core.h>
+
 #include <utility>
 
 #include "agents/tool_text.h"
@@ -92,7 +94,8 @@ class CommandCheck {
 
   void env_key(std::string_view name, SourceLocation at, const std::string& path) {
     if (!is_env_name(name)) {
-      check_.report_at(at, path, quote(name) + " is not a valid environment variable name");
+      check_.report_at(at, path,
+                       fmt::format("{} is not a valid environment variable name", quote(name)));
     } else if (name.starts_with("AETHERIS_")) {
       check_.report_at(at, path, "AETHERIS_… variables are set by the runtime; remove it");
     }

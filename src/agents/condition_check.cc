@@ -1,5 +1,7 @@
 #include "agents/condition_check.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 
 #include "agents/diagnostics.h"
@@ -44,18 +46,9 @@ std::string dotted(const std::vector<std::string>& names, std::size_t count) {
   for (std::size_t i = 0; i < count; ++i) {
     text += engine::is_name(names[i]) && names[i].find('-') == std::string::npos
                 ? "." + names[i]
-                : "[\"" + names[i] + "\"]";
+                : fmt::format("[\"{}\"]", names[i]);
   }
   return text;
-}
-
-std::string quote_some_names(const std::vector<std::string>& names) {
-  constexpr std::size_t kShown = 5;
-  std::string text;
-  for (std::size_t i = 0; i < names.size() && i < kShown; ++i) {
-    text += (i == 0 ? "" : ", ") + quote(names[i]);
-  }
-  return text + (names.size() > kShown ? ", …" : "");
 }
 
 }  // namespace
@@ -82,19 +75,20 @@ ConditionFinding analyze_condition(const ExprRoots& read, const std::vector<Cond
     if (without.empty()) continue;
     const std::string what = dotted(names, at + 1);
     if (without.size() == tools.size()) {
-      finding.error =
-          what + " does not exist: " +
-          (tools.size() == 1 ? "the tool " + quote_some_names(without) + " has no such argument"
-                             : "none of " + quote_some_names(without) + " has such an argument");
+      finding.error = tools.size() == 1
+                          ? fmt::format("{} does not exist: the tool {} has no such argument", what,
+                                        quote_first_names(without))
+                          : fmt::format("{} does not exist: none of {} has such an argument", what,
+                                        quote_first_names(without));
       finding.suggestion = nearest.best();
       finding.mention = "." + names[at];
       return finding;
     }
     if (!needed || !finding.note.empty()) continue;
-    finding.note = "every call of " + quote_some_names(without) + " will fail: ";
-    finding.note += without.size() == 1 ? "it has no argument " : "they have no argument ";
-    finding.note.append(what).append(". List the `tools` of the rule, or give a default: `");
-    finding.note.append(what).append(" // other`");
+    finding.note = fmt::format(
+        "every call of {0} will fail: {1} no argument {2}. List the `tools` of the rule, or give a "
+        "default: `{2} // other`",
+        quote_first_names(without), without.size() == 1 ? "it has" : "they have", what);
   }
   return finding;
 }

@@ -1,6 +1,8 @@
 // Diagnostics: order, lines and columns, and suggestions for misspelt words.
 #include "agents/diagnostics.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <numeric>
 
@@ -217,7 +219,8 @@ std::string quote(std::string_view text) {
   while (end < text.size() && end > 0 && !is_character_start(text[end])) --end;
   std::string out;
   write_canonical_string(text.substr(0, end), out);
-  out = "`" + out.substr(1, out.size() - 2) + (end < text.size() ? "…`" : "`");
+  out = fmt::format("`{}{}`", std::string_view(out).substr(1, out.size() - 2),
+                    end < text.size() ? "…" : "");
   // JSON does not escape these; a terminal would interpret them.
   for (std::size_t at = 0; (at = out.find('\x7f', at)) != out.npos;) out.replace(at, 1, "\\u007f");
   for (std::size_t at = 0; (at = out.find('\xc2', at)) != out.npos; ++at) {
@@ -226,6 +229,15 @@ std::string quote(std::string_view text) {
     }
   }
   return out;
+}
+
+std::string quote_first_names(const std::vector<std::string>& names) {
+  constexpr std::size_t kShown = 5;
+  std::string text;
+  for (std::size_t i = 0; i < names.size() && i < kShown; ++i) {
+    text += (i == 0 ? "" : ", ") + quote(names[i]);
+  }
+  return text + (names.size() > kShown ? ", …" : "");
 }
 
 std::string join_names(std::span<const std::string_view> names) {
@@ -255,11 +267,12 @@ Value diagnostics_json(const std::vector<Diagnostic>& diagnostics) {
 std::string diagnostics_text(const std::vector<Diagnostic>& diagnostics) {
   std::string out;
   for (const Diagnostic& diagnostic : diagnostics) {
-    out += diagnostic.file + ":" + std::to_string(diagnostic.line) + ":" +
-           std::to_string(diagnostic.column) + ": " +
-           (diagnostic.path.empty() ? "" : diagnostic.path + ": ") + diagnostic.message;
-    if (!diagnostic.suggestion.empty()) out += " (did you mean " + diagnostic.suggestion + "?)";
-    out += '\n';
+    const std::string path = diagnostic.path.empty() ? "" : diagnostic.path + ": ";
+    const std::string hint = diagnostic.suggestion.empty()
+                                 ? ""
+                                 : fmt::format(" (did you mean {}?)", diagnostic.suggestion);
+    out += fmt::format("{}:{}:{}: {}{}{}\n", diagnostic.file, diagnostic.line, diagnostic.column,
+                       path, diagnostic.message, hint);
   }
   return out;
 }

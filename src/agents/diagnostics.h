@@ -62,6 +62,8 @@ class ClosestName {
 
 // `text` in backquotes, shortened, without control characters: safe for messages.
 std::string quote(std::string_view text);
+// The first five, each as quote() returns it: "`a`, `b`", with ", …" if there are more.
+std::string quote_first_names(const std::vector<std::string>& names);
 // "a, b, c"
 std::string join_names(std::span<const std::string_view> names);
 

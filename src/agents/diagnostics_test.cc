@@ -1,5 +1,7 @@
 // Invalid agents files as a table of text (diagnostics.cases): every error, with position, code,
 // path and suggestion.
+#include <fmt/core.h>
+
 #include <cstdlib>
 #include <fstream>
 #include <string>
@@ -55,7 +57,7 @@ AE_TEST("agents/all errors of an invalid file are reported with their positions"
     EXPECT_EQ(found, c.expected) << c.title;
     EXPECT_FALSE(loaded.diagnostics.empty()) << c.title;
     EXPECT_TRUE(loaded.file.agents.empty()) << c.title;
-    updated += "== " + c.title + "\n" + c.file + "--\n" + found;
+    updated += fmt::format("== {}\n{}--\n{}", c.title, c.file, found);
   }
   if (std::getenv("AE_UPDATE_CASES") != nullptr) {
     std::ofstream(testing::root_folder() + "/" + kCases, std::ios::binary) << updated;

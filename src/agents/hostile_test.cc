@@ -1,4 +1,6 @@
 // Malicious agents files: rejected quickly, without recursion, and with little memory.
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <chrono>
 #include <random>
@@ -61,9 +63,7 @@ AE_TEST("agents/indentation by tabs is reported with its position") {
 AE_TEST("agents/exponential alias expansion is rejected at the first anchor") {
   std::string text = "a0: &a0 [lol, lol]\n";
   for (int i = 1; i < 30; ++i) {
-    const std::string before = "*a" + std::to_string(i - 1);
-    text += "a" + std::to_string(i) + ": &a" + std::to_string(i) + " [" + before + ", " + before +
-            "]\n";
+    text += fmt::format("a{0}: &a{0} [*a{1}, *a{1}]\n", i, i - 1);
   }
   const std::string diagnostics = load_quickly(text);
   EXPECT_TRUE(diagnostics.starts_with("1:1 plan_invalid : `aetheris` is missing") ||
@@ -112,9 +112,11 @@ AE_TEST("agents/nesting beyond 64 levels is rejected at any depth") {
 std::string chain(std::size_t nodes) {
   std::string text = kHead;
   for (std::size_t i = 0; i < nodes; ++i) {
-    text += "      - { id: n" + std::to_string(i) + ", tool: t";
-    if (i > 0) text += ", needs: [n" + std::to_string(i - 1) + "], when: \"${ .steps.n0 }\"";
-    text += " }\n";
+    text += i == 0
+                ? "      - { id: n0, tool: t }\n"
+                : fmt::format(
+                      "      - {{ id: n{}, tool: t, needs: [n{}], when: \"${{ .steps.n0 }}\" }}\n",
+                      i, i - 1);
   }
   return text;
 }
@@ -186,8 +188,7 @@ AE_TEST_SLOW("agents/a chain of 10,000 nodes that all read the first is a valid 
 std::string cycle(int nodes) {
   std::string text = kHead;
   for (int i = 0; i < nodes; ++i) {
-    text += "      - { id: n" + std::to_string(i) + ", tool: t, needs: [n" +
-            std::to_string((i + 1) % nodes) + "] }\n";
+    text += fmt::format("      - {{ id: n{}, tool: t, needs: [n{}] }}\n", i, (i + 1) % nodes);
   }
   return load_quickly(text);
 }
@@ -218,20 +219,21 @@ AE_TEST_SLOW("agents/8 MiB of any content are loaded or rejected quickly") {
     EXPECT_TRUE(diagnostics.find(words) != std::string::npos) << words << "\n"
                                                               << diagnostics.substr(0, 400);
   };
-  expect_diagnostic(load_quickly("aetheris: 1\nagents: \"" + fill("x") + "\"\n"),
+  expect_diagnostic(load_quickly(fmt::format("aetheris: 1\nagents: \"{}\"\n", fill("x"))),
                     "2:9 plan_invalid agents: must be a mapping");
-  expect_diagnostic(load_quickly("[" + fill("0,") + "]"), "at most 1,000,000 values");
-  expect_diagnostic(load_quickly("[" + fill("0,") + "0]", "a.json"), "at most 1,000,000 values");
+  expect_diagnostic(load_quickly(fmt::format("[{}]", fill("0,"))), "at most 1,000,000 values");
+  expect_diagnostic(load_quickly(fmt::format("[{}0]", fill("0,")), "a.json"),
+                    "at most 1,000,000 values");
   expect_diagnostic(load_quickly(fill("a: 1\n")), "at most 1,000,000 values");
   expect_diagnostic(load_quickly(fill("a: 1\n", 4u << 20)), "duplicate key");
   expect_diagnostic(load_quickly(fill("? ")), "a key must be");
-  expect_diagnostic(load_quickly("[" + fill("&a ") + "]"), "anchors");
-  expect_diagnostic(load_quickly("[" + fill("*a ,") + "]"), "aliases");
+  expect_diagnostic(load_quickly(fmt::format("[{}]", fill("&a "))), "anchors");
+  expect_diagnostic(load_quickly(fmt::format("[{}]", fill("*a ,"))), "aliases");
   expect_diagnostic(load_quickly("aetheris: 1\n" + fill("# x\n")), "`agents` is missing");
   expect_diagnostic(load_quickly(fill("\n")), "the file is empty");
   expect_diagnostic(load_quickly(fill("---\n")), "a second one starts");
   const auto command = [](const std::string& word) {
-    return "aetheris: 1\ntools:\n  t: { command: [x, \"" + word + "\"] }\n";
+    return fmt::format("aetheris: 1\ntools:\n  t: {{ command: [x, \"{}\"] }}\n", word);
   };
   expect_diagnostic(load_quickly(command(fill("${ .input }"))), "at most 256 KiB");
   expect_diagnostic(load_quickly(command(fill("${ .input }", 200'000))), "not .input");
@@ -240,7 +242,7 @@ AE_TEST_SLOW("agents/8 MiB of any content are loaded or rejected quickly") {
 
 AE_TEST("agents/at most 1,000 errors are reported") {
   std::string keys = "aetheris: 1\nagents:\n  a:\n";
-  for (int i = 0; i < 1'200; ++i) keys += "    input_schemb" + std::to_string(i) + ": 1\n";
+  for (int i = 0; i < 1'200; ++i) keys += fmt::format("    input_schemb{}: 1\n", i);
   const auto loaded = load_text(keys);
   EXPECT_EQ(loaded.diagnostics.size(), 1'000u);
   EXPECT_TRUE(load_quickly(keys).find("the first 1,000 are shown") != std::string::npos);
@@ -249,8 +251,8 @@ AE_TEST("agents/at most 1,000 errors are reported") {
 AE_TEST_SLOW("agents/suggestions for unknown names stay cheap in a large file") {
   std::string text = "aetheris: 1\nagents:\n  a:\n    plan:\n";
   for (int i = 0; i < 10'000; ++i) {
-    text += "      - { id: some_long_name_" + std::to_string(10'000 + i) +
-            ", tool: t, needs: [some_lung_name_" + std::to_string(i + 10'000) + "] }\n";
+    text += fmt::format(
+        "      - {{ id: some_long_name_{0}, tool: t, needs: [some_lung_name_{0}] }}\n", 10'000 + i);
   }
   EXPECT_TRUE(load_quickly(text).find("did you mean some_long_name_10000?") != std::string::npos);
 }
@@ -258,15 +260,15 @@ AE_TEST_SLOW("agents/suggestions for unknown names stay cheap in a large file") 
 AE_TEST_SLOW("agents/a dense plan is checked quickly") {
   // Every node of the second half needs every node of the first, and reads its result.
   std::string all = "[";
-  for (int i = 0; i < 800; ++i) all += "a" + std::to_string(i) + ",";
+  for (int i = 0; i < 800; ++i) all += fmt::format("a{},", i);
   all += "]";
   std::string text = kHead + "      - { id: root, tool: t }\n";
   for (int i = 0; i < 800; ++i) {
-    text += "      - { id: a" + std::to_string(i) + ", tool: t, needs: [root] }\n";
+    text += fmt::format("      - {{ id: a{}, tool: t, needs: [root] }}\n", i);
   }
   for (int i = 0; i < 800; ++i) {
-    text += "      - { id: b" + std::to_string(i) + ", tool: t, needs: " + all +
-            ", when: \"${ .steps.root }\" }\n";
+    text += fmt::format("      - {{ id: b{}, tool: t, needs: {}, when: \"${{ .steps.root }}\" }}\n",
+                        i, all);
   }
   EXPECT_EQ(load_quickly(text), "");
 }

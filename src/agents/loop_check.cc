@@ -1,5 +1,7 @@
 #include "agents/loop_check.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <map>
 #include <set>
@@ -173,15 +175,16 @@ class LoopCheck {
     std::size_t count = 0;
     for (const auto& [tool, capability] : withheld_) {
       if (++count > kWithheldShown) continue;
-      text += (count == 1 ? "" : ", ") + quote(tool) + " (" + quote(capability) + ")";
+      text += fmt::format("{}{} ({})", count == 1 ? "" : ", ", quote(tool), quote(capability));
     }
     if (count == 0 || context_.callable.notes == nullptr) return;
     if (count > kWithheldShown) text += ", …";
     context_.callable.notes->push_back(
         {list.path,
-         "these tools need capabilities that the agent does not grant; they are not offered "
-         "to the model: " +
-             text + ". Add the capabilities to `grants`"});
+         fmt::format(
+             "these tools need capabilities that the agent does not grant; they are not offered "
+             "to the model: {}. Add the capabilities to `grants`",
+             text)});
   }
 
   void grant(const CheckedTools::value_type& tool) {

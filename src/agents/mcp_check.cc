@@ -4,6 +4,8 @@
 // overridden by the tool's entry in `tools`; the server's schemas fill the gaps. Annotations come
 // from the server, so they are not trusted and decide nothing, except that a trusted `readOnlyHint`
 // makes a tool `effect: read`.
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -157,11 +159,13 @@ class ServerTools {
     for (const SourceTree::Key& key : (*tools)->keys) {
       const auto is_it = [&](const Value& tool) { return tool.text("name") == key.text; };
       if (std::ranges::any_of(pinned.items(), is_it)) continue;
-      check_.report_at(key.at, tools->path_of(key.text),
-                       "the lock file has no tool " + quote(key.text) +
-                           "; to accept a new tool: aetheris check FILE --accept",
-                       check_.nearest(key.text, pinned.items(),
-                                      [](const Value& tool) { return tool.text("name"); }));
+      check_.report_at(
+          key.at, tools->path_of(key.text),
+          fmt::format(
+              "the lock file has no tool {}; to accept a new tool: aetheris check FILE --accept",
+              quote(key.text)),
+          check_.nearest(key.text, pinned.items(),
+                         [](const Value& tool) { return tool.text("name"); }));
     }
   }
 
@@ -170,8 +174,9 @@ class ServerTools {
     const std::string tool(pinned.text("name"));
     if (is_task_only(pinned)) {
       const std::string why(kTasksOnly);
-      into_.notes.push_back({source_node_.path, "`" + tool + "` " + why + "; it is not offered"});
-      return check_.mark_unusable(std::string(name_) + "." + tool, why);
+      into_.notes.push_back(
+          {source_node_.path, fmt::format("`{}` {}; it is not offered", tool, why)});
+      return check_.mark_unusable(fmt::format("{}.{}", name_, tool), why);
     }
     const SourceLocation at = source_node_.find("mcp")->at();
     SourceTree merged = policy();
@@ -204,7 +209,7 @@ class ServerTools {
     }
     into_.generated.push_back(std::move(merged));
     const ServerTool of{name_, connection_, pinned};
-    const std::string full = std::string(name_) + "." + tool;
+    const std::string full = fmt::format("{}.{}", name_, tool);
     CheckedTool checked = check_tool(check_, full, {&into_.generated.back(), path}, &of);
     checked.tool.line = into_.line;
     into_.tools.insert_or_assign(full, std::move(checked));
@@ -217,7 +222,7 @@ class ServerTools {
     std::vector<ConditionTool> under_entry;
     for (const Value& one : pinned.items()) {
       if (is_task_only(one)) continue;
-      const auto found = into_.tools.find(std::string(name_) + "." + std::string(one.text("name")));
+      const auto found = into_.tools.find(fmt::format("{}.{}", name_, one.text("name")));
       if (found == into_.tools.end() || !found->second.is_valid) return;
       const ConditionTool condition_tools{.name = found->first,
                                           .args_schema = found->second.policy.find("args_schema"),
@@ -247,9 +252,9 @@ class ServerTools {
     if (key == "args_schema")
       put(merged, key, to_source_tree(Value::object({{"type", "object"}}), at));
     into_.notes.push_back(
-        {source_node_.path, std::string(key == "args_schema" ? "arguments" : "results") + " of " +
-                                quote(tool) +
-                                " are not validated; the server's schema is not usable: " + why});
+        {source_node_.path,
+         fmt::format("{} of {} are not validated; the server's schema is not usable: {}",
+                     key == "args_schema" ? "arguments" : "results", quote(tool), why)});
   }
 
   void note_suggestion(const std::vector<std::string>& tools, const char* hint, const char* what) {
@@ -259,11 +264,10 @@ class ServerTools {
       names += (i == 0 ? "" : ", ") + tools[i];
     }
     if (tools.size() > kNamesShown) names += ", …";
-    into_.notes.push_back({source_node_.path, std::string("the server declares ") + hint + " for " +
-                                                  names +
-                                                  "; they stay at_most_once unless this file sets "
-                                                  "`effect`: " +
-                                                  what});
+    into_.notes.push_back(
+        {source_node_.path, fmt::format("the server declares {} for {}; they stay at_most_once "
+                                        "unless this file sets `effect`: {}",
+                                        hint, names, what)});
   }
 
   CheckContext& check_;

@@ -1,5 +1,7 @@
 // The entry of an MCP server is expanded into tools. test_load.h defines the server: find (reads),
 // odd, put (idempotent).
+#include <fmt/core.h>
+
 #include "agents/source_tree.h"
 #include "agents/test_load.h"
 #include "json/json.h"
@@ -72,7 +74,7 @@ AE_TEST("agents/the published JSON Schema accepts the same MCP entries as the ch
   const auto diagnostics = [&](const std::string& tool) {
     Diagnostics unread;
     SourceTree root;
-    const std::string file = "aetheris: 1\ntools: { s: " + tool + " }\n" + std::string(kAgent);
+    const std::string file = fmt::format("aetheris: 1\ntools: {{ s: {} }}\n{}", tool, kAgent);
     EXPECT_TRUE(read_yaml(file, unread, root));
     const bool refused = !load_text(file).diagnostics.empty();
     EXPECT_EQ(!schema->validate(root.value()).empty(), refused) << tool;

@@ -1,4 +1,6 @@
 // ModelCheck: models of an agents file: provider, endpoint, and the policy of their calls.
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <utility>
 #include <vector>
@@ -105,9 +107,8 @@ class ModelCheck {
       check_.report(source_node, "only ${ env.NAME } is allowed here", {}, Code::unsupported);
     } else if (text->find('?') != text->npos) {
       check_.report(source_node,
-                    "a query is not allowed: " +
-                        std::string(speaks_messages() ? "/messages" : "/chat/completions") +
-                        " is appended");
+                    fmt::format("a query is not allowed: {} is appended",
+                                speaks_messages() ? "/messages" : "/chat/completions"));
     }
     put("base_url", *std::move(text));
   }
@@ -218,7 +219,7 @@ std::optional<Value> check_temperature(CheckContext& check, const SourceNode& so
                                        double most) {
   const Value& number = source_node->scalar;
   if (number.is_number() && number.as_number() >= 0 && number.as_number() <= most) return number;
-  check.report(source_node, "must be a number from 0 to " + canonical(Value(most)));
+  check.report(source_node, fmt::format("must be a number from 0 to {}", canonical(Value(most))));
   return std::nullopt;
 }
 

@@ -1,6 +1,8 @@
 // Node checks: waits, messages to models, and arguments that are known before the job runs.
 #include "agents/node_check.h"
 
+#include <fmt/core.h>
+
 #include <utility>
 
 #include "engine/heart/recorded_value.h"
@@ -28,10 +30,10 @@ class WaitCheck {
     if (!word) return std::nullopt;
     std::vector<Member> wait = {{"type", (*type)->scalar}};
     check_.misplaced(source_node, shape, *word, [&](std::string_view key, const auto& owners) {
-      return "`" + std::string(key) + "` belongs to " +
-             (owners.size() == 1 ? std::string(owners[0]) + " waits"
-              : *word == "timer" ? "waits that are answered"
-                                 : "signal, webhook and human waits");
+      const std::string owner = owners.size() == 1 ? fmt::format("{} waits", owners[0])
+                                : *word == "timer" ? "waits that are answered"
+                                                   : "signal, webhook and human waits";
+      return fmt::format("`{}` belongs to {}", key, owner);
     });
     if (*word == "timer") {
       timer(source_node, wait);
@@ -195,9 +197,9 @@ void check_arguments(CheckContext& check, const SourceNode& source_node, bool gi
       SourceNode where = source_node;
       std::string_view pointer = violation.instance_path;
       if (given) where = follow(source_node, pointer);
-      check.report(where,
-                   "the arguments of " + quote(tool.tool.name) + " do not match its args_schema" +
-                       (pointer.empty() ? "" : " at " + quote(pointer)) + ": " + violation.message);
+      const std::string place = pointer.empty() ? "" : fmt::format(" at {}", quote(pointer));
+      check.report(where, fmt::format("the arguments of {} do not match its args_schema{}: {}",
+                                      quote(tool.tool.name), place, violation.message));
     }
     return;
   }
@@ -206,8 +208,8 @@ void check_arguments(CheckContext& check, const SourceNode& source_node, bool gi
   if (!required.is_array()) return;
   for (const Value& key : required.items()) {
     if (key.is_string() && args.find(key.as_string()) == nullptr) {
-      check.report(source_node, "the argument " + quote(key.as_string()) + " of " +
-                                    quote(tool.tool.name) + " is missing");
+      check.report(source_node, fmt::format("the argument {} of {} is missing",
+                                            quote(key.as_string()), quote(tool.tool.name)));
     }
   }
 }

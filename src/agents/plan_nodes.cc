@@ -1,6 +1,8 @@
 // PlanNodes: see plan_nodes.h. The graph itself: plan/plan_graph.h.
 #include "agents/plan_nodes.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -24,8 +26,8 @@ void PlanNodes::add(const SourceNode& source_node) {
   nodes_[index].id = *text;
   const auto [twin, fresh] = by_id_.emplace(*text, index);
   if (!fresh) {
-    check_.report(*id, "duplicate node id " + quote(*text) + ", also used by plan[" +
-                           std::to_string(twin->second) + "]");
+    check_.report(*id, fmt::format("duplicate node id {}, also used by plan[{}]", quote(*text),
+                                   twin->second));
   }
 }
 
@@ -55,7 +57,7 @@ void PlanNodes::read_needs(std::uint32_t node, std::vector<Member>& members) {
     const auto found = id ? by_id_.find(*id) : by_id_.end();
     if (found == by_id_.end()) {
       nodes_[node].has_unknown_needs = true;
-      if (id) check_.report(item, "unknown node " + quote(*id), nearest_node(*id));
+      if (id) check_.report(item, fmt::format("unknown node {}", quote(*id)), nearest_node(*id));
       continue;
     }
     if (found->second == node) {
@@ -67,7 +69,7 @@ void PlanNodes::read_needs(std::uint32_t node, std::vector<Member>& members) {
   }
   std::ranges::sort(indices);
   if (const auto twin = std::ranges::adjacent_find(indices); twin != indices.end()) {
-    check_.report(*list, "duplicate entry " + quote(nodes_[*twin].id));
+    check_.report(*list, fmt::format("duplicate entry {}", quote(nodes_[*twin].id)));
     const auto rest = std::ranges::unique(indices);
     indices.erase(rest.begin(), rest.end());
   }
@@ -81,7 +83,7 @@ std::string PlanNodes::nearest_node(std::string_view id) const {
 // `.steps.send-mail` is a subtraction; the hint is .steps["send-mail"].
 std::string PlanNodes::steps_hint(const std::string& step) const {
   for (const PlanNode& node : nodes_) {
-    if (node.id.starts_with(step + "-")) return ".steps[\"" + node.id + "\"]";
+    if (node.id.starts_with(step + "-")) return fmt::format(".steps[\"{}\"]", node.id);
   }
   return nearest_node(step);
 }
@@ -110,10 +112,11 @@ void PlanNodes::check() {
 
 void PlanNodes::report_unreachable_read(const Read& read) {
   const std::string& step = nodes_[read.step].id;
-  check_.report_root(read.where, ".steps",
-                     read.node == read.step ? "a node cannot read its own result"
-                                            : ".steps." + step + " is read here, so add " +
-                                                  quote(step) + " to `needs`");
+  check_.report_root(
+      read.where, ".steps",
+      read.node == read.step
+          ? "a node cannot read its own result"
+          : fmt::format(".steps.{} is read here, so add {} to `needs`", step, quote(step)));
 }
 
 // Breaking a cycle only removes needs. So a read of a step that is not
@@ -153,7 +156,7 @@ void PlanNodes::report_cycle(std::vector<std::uint32_t> cycle) {
   std::string path;
   for (std::size_t i = 0; i < cycle.size(); ++i) {
     if (i == kCycleShown) {
-      path += "… (" + std::to_string(cycle.size()) + " nodes) → ";
+      path += fmt::format("… ({} nodes) → ", cycle.size());
       break;
     }
     path += nodes_[cycle[i]].id + " → ";
@@ -164,7 +167,7 @@ void PlanNodes::report_cycle(std::vector<std::uint32_t> cycle) {
   const std::string& next = nodes_[cycle[1 % cycle.size()]].id;
   for (std::size_t i = 0; i < list->items.size(); ++i) {
     if (!list->items[i].is_string() || list->items[i].scalar.as_string() != next) continue;
-    check_.report(list.item(i), "dependency cycle: " + path);
+    check_.report(list.item(i), fmt::format("dependency cycle: {}", path));
     return;
   }
 }

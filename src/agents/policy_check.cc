@@ -1,5 +1,7 @@
 // PolicyCheck: policies of an agents file or a policies file: which calls are allowed, and which
 // need an approval.
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <set>
 #include <utility>
@@ -38,14 +40,6 @@ bool applies_to_agent(const Policy& policy, std::string_view agent) {
 }
 
 // "`a`, `b`": the first five names.
-std::string quote_first_names(const std::vector<std::string>& names) {
-  constexpr std::size_t kShown = 5;
-  std::string text;
-  for (std::size_t i = 0; i < names.size() && i < kShown; ++i) {
-    text += (i == 0 ? "" : ", ") + quote(names[i]);
-  }
-  return text + (names.size() > kShown ? ", …" : "");
-}
 
 class PolicyCheck {
  public:
@@ -221,7 +215,7 @@ void check_policy_agents(CheckContext& check, const SourceNode& source_node,
       if (!item->is_string()) continue;
       const std::string& name = item->scalar.as_string();
       if (std::ranges::find(known, name) != known.end()) continue;
-      check.report(item, "unknown agent " + quote(name),
+      check.report(item, fmt::format("unknown agent {}", quote(name)),
                    check.nearest(name, known, [](std::string_view agent) { return agent; }));
     }
   }
@@ -262,7 +256,7 @@ std::string misspelt_argument(const Policy& policy, const std::vector<const Agen
   }
   const ConditionFinding finding = analyze_condition(*read, condition_tools);
   if (!finding.error.empty() && !finding.suggestion.empty()) {
-    return finding.error + " (did you mean " + finding.suggestion + "?)";
+    return fmt::format("{} (did you mean {}?)", finding.error, finding.suggestion);
   }
   return finding.error.empty() ? finding.note : finding.error;
 }
@@ -277,9 +271,8 @@ void unused_names(const Policy& policy, const std::vector<const AgentsFile*>& fi
                               [&](const AgentsFile* file) { return has(*file, names[i]); })) {
         continue;
       }
-      unused.push_back(
-          {policy.path + "." + std::string(key) + "[" + std::to_string(i) + "]",
-           std::string("no file has ").append(what).append(" named ") + quote(names[i])});
+      unused.push_back({fmt::format("{}.{}[{}]", policy.path, key, i),
+                        fmt::format("no file has {} named {}", what, quote(names[i]))});
     }
   };
   add_unused("tools", policy.tools, "a tool", [](const AgentsFile& file, const std::string& name) {
@@ -311,24 +304,28 @@ std::vector<Note> unused_policies(const std::vector<Policy>& policies,
       return std::ranges::any_of(
           file->agents, [&](const auto& agent) { return applies_to_agent(policy, agent.first); });
     };
-    std::string names;
+    std::string missing;
     if (!std::ranges::any_of(files, about_a_tool)) {
-      names = policy.tools.empty() ? "" : " named " + quote_first_names(policy.tools);
-      if (!policy.capability.empty()) {
-        names += (names.empty() ? " that has " : " and has ") + std::string("the capability ") +
-                 quote(policy.capability);
-      }
-      names.insert(0, " tool");
+      const bool any_name = policy.tools.empty();
+      const std::string named =
+          any_name ? "" : fmt::format(" named {}", quote_first_names(policy.tools));
+      const std::string capability =
+          policy.capability.empty()
+              ? ""
+              : fmt::format(" {} has the capability {}", any_name ? "that" : "and",
+                            quote(policy.capability));
+      missing = fmt::format("a tool{}{}", named, capability);
     } else if (!std::ranges::any_of(files, about_an_agent)) {
-      names = "n agent named " + quote_first_names(policy.agents);
+      missing = fmt::format("an agent named {}", quote_first_names(policy.agents));
     }
-    if (names.empty()) {
+    if (missing.empty()) {
       unused_names(policy, files, unused);
       std::string misspelt = misspelt_argument(policy, files);
       if (!misspelt.empty()) unused.push_back({policy.path + ".when", std::move(misspelt)});
       continue;
     }
-    unused.push_back({policy.path, "this policy applies to nothing: no file has a" + names});
+    unused.push_back(
+        {policy.path, fmt::format("this policy applies to nothing: no file has {}", missing)});
   }
   return unused;
 }
@@ -364,10 +361,12 @@ std::optional<Note> unsandboxed_programs(const AgentsFile& file) {
     if (std::ranges::find(open, one) == open.end()) open.push_back(std::move(one));
   }
   if (open.empty()) return std::nullopt;
-  return Note{"tools",
-              "the programs of " + quote_first_names(open) +
-                  " can write the store and this file and so bypass approvals and policies: "
-                  "set `sandbox: { read, write }`, or run them as another user"};
+  return Note{
+      "tools",
+      fmt::format("the programs of {} can write the store and this file and so "
+                  "bypass approvals and policies: set `sandbox: {{ read, write }}`, or run them as "
+                  "another user",
+                  quote_first_names(open))};
 }
 
 void check_capability_known(CheckContext& check, const SourceNode& source_node,

@@ -1,4 +1,6 @@
 // Policies of an agents file and of a policies file: the rules that a plan gets for each tool.
+#include <fmt/core.h>
+
 #include "agents/test_load.h"
 #include "engine/planner/planner.h"
 #include "json/json.h"
@@ -20,7 +22,7 @@ constexpr std::string_view kRest =
     "  two: { grants: [net, payments, net], plan: [ { id: a, tool: pay } ] }\n";
 
 testing::LoadedFile with(const std::string& policies) {
-  return load_text("aetheris: 1\n" + policies + std::string(kRest));
+  return load_text(fmt::format("aetheris: 1\n{}{}", policies, kRest));
 }
 
 std::string rules(const testing::LoadedFile& loaded, const char* agent, const char* tool) {
@@ -123,21 +125,23 @@ AE_TEST("policies/policies that match nothing are reported with the names that t
   const auto unused = [&](const std::vector<const AgentsFile*>& files) {
     std::string text;
     for (const Note& note : unused_policies(policies, files))
-      text += note.path + " " + note.message + "\n";
+      text += fmt::format("{} {}\n", note.path, note.message);
     return text;
   };
   const auto one = with("");
   ASSERT_EQ(diagnostics_as_text(one.diagnostics), "");
-  const std::string kNothing = "this policy applies to nothing: no file has a";
-  const std::string kOther = "policies[7] " + kNothing + " tool named `other`\n";
-  const std::string found = "policies[0] " + kNothing + " tool named `paay`\n" +
-                            "policies[1].tools[0] no file has a tool named `paay`\n" +
-                            "policies[1].agents[1] no file has an agent named `nobody`\n" +
-                            "policies[2].tools[0] no file has a tool named `t.*`\n" +
-                            "policies[3] " + kNothing +
-                            " tool named `t.*`, `look` and has the capability `net`\n" +
-                            "policies[5] " + kNothing + " tool that has the capability `nets`\n" +
-                            "policies[6] " + kNothing + "n agent named `oen`\n";
+  const std::string kOther =
+      "policies[7] this policy applies to nothing: no file has a tool named `other`\n";
+  const std::string found =
+      "policies[0] this policy applies to nothing: no file has a tool named `paay`\n"
+      "policies[1].tools[0] no file has a tool named `paay`\n"
+      "policies[1].agents[1] no file has an agent named `nobody`\n"
+      "policies[2].tools[0] no file has a tool named `t.*`\n"
+      "policies[3] this policy applies to nothing: no file has a tool named `t.*`, `look` and has "
+      "the capability `net`\n"
+      "policies[5] this policy applies to nothing: no file has a tool that has the capability "
+      "`nets`\n"
+      "policies[6] this policy applies to nothing: no file has an agent named `oen`\n";
   EXPECT_EQ(unused({&one.file}), found + kOther);
   const auto other = load_text(
       "aetheris: 1\ntools: { other: { native: echo } }\n"
@@ -206,11 +210,11 @@ AE_TEST("policies/an unknown member of .job or .call is an error with a suggesti
 
 AE_TEST("policies/a condition over an argument that no tool has is an error with a suggestion") {
   const auto diagnostics = [](const std::string& rule) {
-    const auto loaded =
-        load_text("aetheris: 1\npolicies:\n  - " + rule + "\n" + std::string(kClosed));
+    const auto loaded = load_text(fmt::format("aetheris: 1\npolicies:\n  - {}\n{}", rule, kClosed));
     std::string text = diagnostics_as_text(loaded.diagnostics);
     for (const Note& note : loaded.file.notes) {
-      if (note.path.starts_with("policies")) text += note.path + ": " + note.message + "\n";
+      if (note.path.starts_with("policies"))
+        text += fmt::format("{}: {}\n", note.path, note.message);
     }
     return text;
   };
@@ -306,7 +310,7 @@ AE_TEST("grants/a planner's model is offered only granted tools, and a note list
   ASSERT_EQ(diagnostics_as_text(loaded.diagnostics), "");
   ASSERT_EQ(loaded.file.notes.size(), 1u);
   EXPECT_EQ(
-      loaded.file.notes[0].path + ": " + loaded.file.notes[0].message,
+      fmt::format("{}: {}", loaded.file.notes[0].path, loaded.file.notes[0].message),
       "agents.a.planner.tools: these tools need capabilities that the agent does not grant; they "
       "are not offered to the model: `pay` (`payments`). Add the capabilities to `grants`");
   const Value& graph = loaded.file.agents.at("a").task_graph;
@@ -337,7 +341,7 @@ AE_TEST("grants/a generated plan that calls a tool without a grant is rejected")
 
 AE_TEST("policies/a plan with conditional rules is marked strict, others are not") {
   const auto conditions = [](const std::string& policies) {
-    const auto loaded = load_text("aetheris: 1\n" + policies + std::string(kClosed));
+    const auto loaded = load_text(fmt::format("aetheris: 1\n{}{}", policies, kClosed));
     EXPECT_EQ(diagnostics_as_text(loaded.diagnostics), "");
     return canonical(loaded.file.agents.at("one").task_graph["conditions"]);
   };
@@ -363,7 +367,7 @@ AE_TEST("policies/a condition of a policies file over an argument that no tool h
   const auto unused = unused_policies(policies, {&loaded.file});
   ASSERT_EQ(unused.size(), 1u);
   EXPECT_EQ(
-      unused[0].path + ": " + unused[0].message,
+      fmt::format("{}: {}", unused[0].path, unused[0].message),
       "policies[0].when: .args.amuont does not exist: the tool `pay` has no such argument (did "
       "you mean amount?)");
 }
@@ -387,7 +391,8 @@ AE_TEST("policies/programs that can write the store are listed unless a sandbox 
     EXPECT_EQ(diagnostics_as_text(loaded.diagnostics), "");
     if (!has_approvals({&loaded.file})) return std::string("no approvals");
     const auto note = unsandboxed_programs(loaded.file);
-    return note ? note->path + ": " + note->message.substr(0, note->message.find(" can write"))
+    return note ? fmt::format("{}: {}", note->path,
+                              note->message.substr(0, note->message.find(" can write")))
                 : std::string();
   };
   const std::string each = "tools: the programs of `none`, `open`, `pay`, `s`";

@@ -1,4 +1,6 @@
 // check_retry: `retry` of a tool or a model.
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <string>
 #include <vector>
@@ -49,18 +51,19 @@ void check_entry(CheckContext& check, const SourceNode& source_node,
   }
   if (std::string suggestion = nearest.best();
       !is_status && !suggestion.empty() && entry != suggestion) {
-    check.report(source_node, "unknown error " + quote(entry), std::move(suggestion));
+    check.report(source_node, fmt::format("unknown error {}", quote(entry)), std::move(suggestion));
     return;
   }
   if (!may(entry)) {
-    check.report(source_node,
-                 quote(entry) +
-                     " can mean that the call took effect; an at_most_once tool is retried "
-                     "only after definite failures");
+    check.report(
+        source_node,
+        fmt::format("{} can mean that the call took effect; an at_most_once tool is retried "
+                    "only after definite failures",
+                    quote(entry)));
     return;
   }
   if (std::ranges::find(entries, entry) != entries.end()) {
-    check.report(source_node, "duplicate entry " + quote(entry));
+    check.report(source_node, fmt::format("duplicate entry {}", quote(entry)));
     return;
   }
   entries.push_back(std::move(entry));

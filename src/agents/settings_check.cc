@@ -1,6 +1,8 @@
 // SettingsCheck: limits, labels, versions, required capabilities and grants of an agent.
 #include "agents/settings_check.h"
 
+#include <fmt/core.h>
+
 #include <utility>
 
 #include "agents/checks.h"
@@ -76,7 +78,7 @@ class SettingsCheck {
           static_cast<std::uint64_t>(scalar.as_int()) <= engine::kBudgetMax) {
         most = static_cast<std::uint64_t>(scalar.as_int());
       } else {
-        check_.report(*at, "must be a whole number, at most " + std::to_string(engine::kBudgetMax));
+        check_.report(*at, fmt::format("must be a whole number, at most {}", engine::kBudgetMax));
       }
     };
     counted("tokens", budget_.tokens);

@@ -1,6 +1,8 @@
 // SourceTree: names of its kinds, and building it within limits.
 #include "agents/source_tree.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -108,7 +110,8 @@ void SourceTreeBuilder::drop_duplicate_keys(SourceTree& mapping) {
     const SourceTree::Key& key = mapping.keys[order[i]];
     if (key.text != mapping.keys[order[i - 1]].text) continue;
     twin[order[i]] = true;
-    diagnostics_.add(key.at, {.path = {}, .message = "duplicate key " + quote(key.text)});
+    diagnostics_.add(key.at,
+                     {.path = {}, .message = fmt::format("duplicate key {}", quote(key.text))});
   }
   if (std::ranges::find(twin, true) == twin.end()) return;
   SourceTree kept;

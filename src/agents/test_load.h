@@ -1,6 +1,8 @@
 // Loads an agents file in a test, and formats its diagnostics.
 #pragma once
 
+#include <fmt/core.h>
+
 #include <cstdlib>
 #include <fstream>
 #include <optional>
@@ -52,10 +54,10 @@ inline LoadedFile load_text(std::string_view text, std::string_view name = "agen
 inline std::string diagnostics_as_text(const std::vector<Diagnostic>& diagnostics) {
   std::string out;
   for (const Diagnostic& diagnostic : diagnostics) {
-    out += std::to_string(diagnostic.line) + ":" + std::to_string(diagnostic.column) + " " +
-           std::string(code_name(diagnostic.code)) + " " + diagnostic.path + ": " +
-           diagnostic.message;
-    if (!diagnostic.suggestion.empty()) out += " (did you mean " + diagnostic.suggestion + "?)";
+    out += fmt::format("{}:{} {} {}: {}", diagnostic.line, diagnostic.column,
+                       code_name(diagnostic.code), diagnostic.path, diagnostic.message);
+    if (!diagnostic.suggestion.empty())
+      out += fmt::format(" (did you mean {}?)", diagnostic.suggestion);
     out += "\n";
   }
   return out;

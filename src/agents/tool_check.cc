@@ -1,5 +1,7 @@
 // ToolCheck: the tools of an agents file: the policy that the engine enforces. How they are called:
 // transport_check.h.
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <charconv>
 
@@ -69,13 +71,13 @@ class ToolCheck {
                                                       : RecordedKind::uuid;
     for (const std::string_view key : shape_of(Mapping::recorded_tool).refused) {
       if (const auto other = source_node_.find(key)) {
-        check_.report(*other, "`" + std::string(key) + "` does not apply: `" + name +
-                                  "` makes no call; remove it");
+        check_.report(*other,
+                      fmt::format("`{}` does not apply: `{}` makes no call; remove it", key, name));
       }
     }
     if (const auto effect = source_node_.find("effect");
         effect && !((*effect)->is_string() && (*effect)->scalar.as_string() == "read")) {
-      check_.report(*effect, "`" + name + "` makes no call and is always `effect: read`");
+      check_.report(*effect, fmt::format("`{}` makes no call and is always `effect: read`", name));
     }
   }
 
@@ -392,7 +394,7 @@ void check_side_calls(CheckContext& check, CheckedTools& tools) {
     const bool reads = found->second.tool.policy.effect == EffectClass::read;
     const bool needs_approval = found->second.policy.find("approval") != nullptr;
     if (probe && !found->second.tool.policy.makes_call()) {
-      check.report(named, quote(name) + " makes no call and cannot be a probe");
+      check.report(named, fmt::format("{} makes no call and cannot be a probe", quote(name)));
       tool.is_valid = false;
       return;
     }
@@ -400,10 +402,12 @@ void check_side_calls(CheckContext& check, CheckedTools& tools) {
     if (needs_approval) {
       check.report(
           named,
-          "a probe or compensation cannot need approval; set `approval: never` on " + quote(name));
+          fmt::format("a probe or compensation cannot need approval; set `approval: never` on {}",
+                      quote(name)));
     } else {
-      check.report(named, probe ? "a probe must be `effect: read`; set it on " + quote(name)
-                                : quote(name) + " is `effect: read` and cannot compensate");
+      check.report(named,
+                   probe ? fmt::format("a probe must be `effect: read`; set it on {}", quote(name))
+                         : fmt::format("{} is `effect: read` and cannot compensate", quote(name)));
     }
     tool.is_valid = false;
   };

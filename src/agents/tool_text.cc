@@ -1,6 +1,8 @@
 // ToolText: env., secrets, expressions and URLs in the strings of a tool.
 #include "agents/tool_text.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <utility>
 #include <vector>
@@ -139,9 +141,9 @@ bool ToolText::env(const SourceNode& source_node, std::size_t at, std::string_vi
   if (!value || !is_utf8(*value)) {
     SourceLocation place = source_node.at();
     place.inside = static_cast<std::uint32_t>(at);
-    check_.report_at(place, source_node.path,
-                     "the environment variable " + std::string(name) +
-                         (value ? " is not UTF-8" : " is not set"));
+    check_.report_at(
+        place, source_node.path,
+        fmt::format("the environment variable {} is not {}", name, value ? "UTF-8" : "set"));
     return false;
   }
   out += as_literal(*value, next);
@@ -161,7 +163,7 @@ std::optional<std::string> ToolText::checked(const SourceNode& source_node, std:
     if (root_.empty() ? root == "args" || root == "call" : root == root_) continue;
     if (!root_.empty()) {
       check_.report_root(source_node, "." + root,
-                         "." + root + " is not available here; available: ." + std::string(root_));
+                         fmt::format(".{} is not available here; available: .{}", root, root_));
       continue;
     }
     ClosestName nearest(root);
@@ -169,8 +171,8 @@ std::optional<std::string> ToolText::checked(const SourceNode& source_node, std:
     nearest.consider("call");
     const bool elsewhere = root == field::input || root == "steps" || root == "job";
     check_.report_root(source_node, "." + root,
-                       "a tool can read .args and .call, not ." + root +
-                           (elsewhere ? "; pass the value in `args`" : ""),
+                       fmt::format("a tool can read .args and .call, not .{}{}", root,
+                                   elsewhere ? "; pass the value in `args`" : ""),
                        elsewhere ? "" : nearest.best(),
                        elsewhere ? Code::unsupported : Code::plan_invalid);
   }
@@ -249,7 +251,7 @@ void ToolText::url(const SourceNode& source_node, const std::string& text) {
     check_.report(source_node,
                   host.find('@') != host.npos
                       ? "a url cannot contain a user name; use a header with secret:NAME"
-                      : quote(host) + " is not a valid HOST or HOST:PORT");
+                      : fmt::format("{} is not a valid HOST or HOST:PORT", quote(host)));
   }
   for (const Template::Part& part : *parts) {
     const auto* words = std::get_if<std::string>(&part);

@@ -1,6 +1,8 @@
 // check_transport: see transport_check.h. Programs are in command_check.cc.
 #include "agents/transport_check.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -84,7 +86,7 @@ class TransportCheck {
       for (const auto& [name, text] : whole["headers"].members()) {
         if (!is_protocol_header(lower(name))) continue;
         check_.report(source_node_,
-                      "the header " + quote(name) + " is set by the protocol; remove it");
+                      fmt::format("the header {} is set by the protocol; remove it", quote(name)));
       }
     }
     if (contains_expression(whole)) {
@@ -106,16 +108,17 @@ class TransportCheck {
       return;
     }
     if (kinds.size() > 1) {
-      check_.report(source_node_,
-                    "a tool can have only one of http, command, native and mcp; this one has " +
-                        std::string(kinds[0]) + " and " + std::string(kinds[1]));
+      check_.report(
+          source_node_,
+          fmt::format(
+              "a tool can have only one of http, command, native and mcp; this one has {} and {}",
+              kinds[0], kinds[1]));
     }
     transport_.kind = kinds[0];
     check_.misplaced(source_node_, shape, kinds[0], [](std::string_view key, const auto& owners) {
       if (key == "heartbeat_timeout" || key == "local") return std::string();  // reported below
-      const std::string text = "`" + std::string(key) + "` is ";
-      return owners.size() > 1 ? text + "not for native tools"
-                               : text + "for " + std::string(owners[0]) + " tools only";
+      return owners.size() > 1 ? fmt::format("`{}` is not for native tools", key)
+                               : fmt::format("`{}` is for {} tools only", key, owners[0]);
     });
     if (const auto failures = source_node_.find("definite_failures");
         failures && kinds[0] == "http") {
@@ -170,7 +173,7 @@ class TransportCheck {
     const Duration timeout = policy_.timeout;
     if (*heartbeat >= timeout) {
       return check_.report(*source_node,
-                           "must be shorter than `timeout` (" + to_text(timeout) + ")");
+                           fmt::format("must be shorter than `timeout` ({})", to_text(timeout)));
     }
     put("heartbeat_timeout", to_text(*heartbeat));
   }
@@ -218,7 +221,7 @@ class TransportCheck {
     std::vector<Member> members;
     const Names methods = words_of(Words::http_method);
     if (const auto method =
-            check_.required(source_node, "method", "one of " + join_names(methods))) {
+            check_.required(source_node, "method", fmt::format("one of {}", join_names(methods)))) {
       if (const auto word = check_.word(*method, methods)) {
         members.emplace_back("method", *word);
       }
@@ -237,7 +240,7 @@ class TransportCheck {
   void body(const SourceNode& source_node, std::vector<Member>& members) {
     const std::string method = members.empty() ? "" : members[0].second.as_string();
     if (method == "GET" || method == "HEAD") {
-      check_.report(source_node, method + " requests cannot have a body");
+      check_.report(source_node, fmt::format("{} requests cannot have a body", method));
     }
     if (auto value = text_.resolved_value(source_node))
       members.emplace_back("body", *std::move(value));
@@ -256,12 +259,14 @@ class TransportCheck {
       const SourceNode value{&source_node->items[i], source_node.path_of(key.text)};
       const std::string name = lower(key.text);
       if (!is_header_name(key.text)) {
-        check_.report_at(key.at, value.path, quote(key.text) + " is not a valid header name");
-      } else if (is_reserved_header(name)) {
         check_.report_at(key.at, value.path,
-                         "the header " + quote(key.text) + " is set by the runtime; remove it");
+                         fmt::format("{} is not a valid header name", quote(key.text)));
+      } else if (is_reserved_header(name)) {
+        check_.report_at(
+            key.at, value.path,
+            fmt::format("the header {} is set by the runtime; remove it", quote(key.text)));
       } else if (std::ranges::find(names, name) != names.end()) {
-        check_.report_at(key.at, value.path, "duplicate header " + quote(key.text));
+        check_.report_at(key.at, value.path, fmt::format("duplicate header {}", quote(key.text)));
       }
       names.push_back(name);
       auto text = text_.resolved(value, Secrets::replaced);
@@ -279,7 +284,7 @@ class TransportCheck {
     if (!name) return;
     const auto& known = check_.source().native;
     if (known && !known(*name) && policy_.makes_call()) {
-      check_.report(source_node, "unknown native function " + quote(*name));
+      check_.report(source_node, fmt::format("unknown native function {}", quote(*name)));
     }
     put("function", *name);
   }

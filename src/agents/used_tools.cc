@@ -1,6 +1,8 @@
 // UsedTools: see used_tools.h.
 #include "agents/used_tools.h"
 
+#include <fmt/core.h>
+
 #include <utility>
 
 #include "log/field_names.h"
@@ -18,9 +20,8 @@ void UsedTools::check_prices(const SourceNode& cost) {
   for (const auto& [name, tool] : used_) {
     if (!tool->is_valid) continue;  // its price is unknown
     if (!name.starts_with(kModelToolPrefix) || tool->policy.find("price")) continue;
-    check_.report(cost, "the model " +
-                            quote(std::string_view(name).substr(kModelToolPrefix.size())) +
-                            " has no `price`; a cost limit needs one");
+    check_.report(cost, fmt::format("the model {} has no `price`; a cost limit needs one",
+                                    quote(std::string_view(name).substr(kModelToolPrefix.size()))));
   }
 }
 
@@ -52,7 +53,8 @@ Value UsedTools::policy_of(const CheckedTool& tool, const std::string& agent,
   if (policy.find("provider") != nullptr) return policy;  // a model
   auto rules = rules_for(callable_.policies, agent, name, policy["capabilities"]);
   if (rules.size() > kRulesMax) {
-    check_.report(source_node, "more than 256 policies apply to the tool " + quote(name));
+    check_.report(source_node,
+                  fmt::format("more than 256 policies apply to the tool {}", quote(name)));
   } else if (!rules.empty()) {
     policy = policy.with("rules", Value::array(std::move(rules)));
   }

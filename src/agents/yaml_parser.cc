@@ -1,5 +1,6 @@
 // YamlParser: builds a SourceTree from libyaml's events: one document, no aliases, anchors or tags;
 // plain scalars have their JSON meaning, and text that only looks like a number is rejected.
+#include <fmt/core.h>
 #include <yaml.h>
 
 #include <algorithm>
@@ -189,12 +190,14 @@ class YamlParser {
     if (is_json_number(text)) {
       auto number = parse_json(text);
       if (number) return *number;
-      report(at, "the number " + quote(text) +
-                     " is too large (the largest integer is 2^53 - 1); quote it");
+      report(at,
+             fmt::format("the number {} is too large (the largest integer is 2^53 - 1); quote it",
+                         quote(text)));
       return {};
     }
     if (!looks_like_number(text)) return text;
-    report(at, quote(text) + " is ambiguous (number or string): write a JSON number, or quote it");
+    report(at, fmt::format("{} is ambiguous (number or string): write a JSON number, or quote it",
+                           quote(text)));
     return {};
   }
 
@@ -225,14 +228,12 @@ class YamlParser {
     if (indent != line.npos && line[indent] == '\t') {
       return "indent with spaces, not tabs";
     }
-    std::string message = "invalid YAML: " + std::string(problem);
-    if (!context.empty()) {
-      message += ", " + std::string(context);
-      if (parser_.context_mark.line != parser_.problem_mark.line) {
-        message += " that starts on line " + std::to_string(parser_.context_mark.line + 1);
-      }
-    }
-    return message;
+    if (context.empty()) return fmt::format("invalid YAML: {}", problem);
+    const std::size_t line_of_context = parser_.context_mark.line;
+    if (line_of_context == parser_.problem_mark.line)
+      return fmt::format("invalid YAML: {}, {}", problem, context);
+    return fmt::format("invalid YAML: {}, {} that starts on line {}", problem, context,
+                       line_of_context + 1);
   }
 
   // True if a value starts with `${`.

@@ -1,5 +1,7 @@
 // Agents: those of our file, and registered ones from the audit log (store/registry.h). Which of
 // the latter can run here depends on the tools of our file.
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <set>
 #include <utility>
@@ -25,23 +27,24 @@ constexpr std::string_view kRegisteredByServe = "serve";
 Status check_capacity(const store::Registry& registry, std::size_t agents, std::string_view name) {
   const auto of = registry.agents().find(name);
   if (of == registry.agents().end() && agents >= kAgentsMax) {
-    return fail(Code::input_invalid, "a store can have at most " + std::to_string(kAgentsMax) +
-                                         " agents: use a registered name for agent " +
-                                         std::string(name.substr(0, 64)));
+    return fail(Code::input_invalid,
+                "a store can have at most {} agents: use a registered name for agent {}",
+                kAgentsMax, name.substr(0, 64));
   }
   if (of != registry.agents().end() && of->second.size() >= kVersionsMax) {
-    return fail(Code::input_invalid, "agent " + std::string(name.substr(0, 64)) + " has " +
-                                         std::to_string(kVersionsMax) +
-                                         " versions, the maximum: use another name for it");
+    return fail(Code::input_invalid,
+                "agent {} has {} versions, the maximum: use another name for it",
+                name.substr(0, 64), kVersionsMax);
   }
   return {};
 }
 
 std::string first_diagnostic_text(const std::vector<agents::Diagnostic>& diagnostics) {
   const agents::Diagnostic& first = diagnostics.front();
-  return (first.path.empty() ? "" : first.path + ": ") + first.message +
-         (diagnostics.size() > 1 ? " (and " + std::to_string(diagnostics.size() - 1) + " more)"
-                                 : "");
+  const std::string place = first.path.empty() ? "" : fmt::format("{}: ", first.path);
+  const std::size_t more = diagnostics.size() - 1;
+  return more == 0 ? place + first.message
+                   : fmt::format("{}{} (and {} more)", place, first.message, more);
 }
 
 }  // namespace
@@ -56,10 +59,10 @@ const agents::Agent* Api::find_agent(std::string_view name) const {
 Error Api::missing_agent_error(std::string_view name) const {
   std::string names;
   for (const auto& [known, offer] : offered_agents_) {
-    if (offer.agent) names += (names.empty() ? "; there is " : ", ") + known;
+    if (offer.agent) names.append(names.empty() ? "; there is " : ", ").append(known);
   }
   return {Code::not_found,
-          "there is no agent \"" + std::string(name.substr(0, 64)) + "\" here" + names};
+          fmt::format("there is no agent \"{}\" here{}", name.substr(0, 64), names)};
 }
 
 Status Api::compile(OfferedAgent& offer) {
@@ -74,9 +77,8 @@ Result<Api::OfferedAgent*> Api::find_offered_agent(std::string_view name) {
   if (found == offered_agents_.end()) return std::unexpected(missing_agent_error(name));
   OfferedAgent& offer = found->second;
   if (!offer.agent) {
-    return fail(Code::needs_version, "version " + std::to_string(offer.version) + " of agent \"" +
-                                         std::string(name) +
-                                         "\" is not available here: " + offer.refusal_reason);
+    return fail(Code::needs_version, "version {} of agent \"{}\" is not available here: {}",
+                offer.version, name, offer.refusal_reason);
   }
   AE_TRY(compile(offer));
   return &offer;
@@ -344,7 +346,7 @@ void Api::put_agent(ContextPtr ctx) {
         if (!read) return ctx->refuse(read.error());
         const auto answer = [this, ctx](int status) {
           const auto offer = offered_agents_.find(ctx->id);
-          AE_CHECK(offer != offered_agents_.end(), "it was registered: " + ctx->id);
+          AE_CHECK(offer != offered_agents_.end(), fmt::format("it was registered: {}", ctx->id));
           ctx->answer(status, agent_json(offer->first, offer->second),
                       target({"api", "agents", ctx->id}, {}));
         };
@@ -423,8 +425,8 @@ void Api::agent(ContextPtr ctx) {
       const bool is_there = of != registry_.registry().agents().end() && *version >= 1 &&
                             *version <= of->second.size();
       if (!is_there) {
-        return ctx->refuse({Code::not_found, "agent \"" + ctx->id + "\" has no version " +
-                                                 std::to_string(*version)});
+        return ctx->refuse(
+            {Code::not_found, fmt::format("agent \"{}\" has no version {}", ctx->id, *version)});
       }
       const store::AgentVersion& one = of->second[*version - 1];
       return ctx->answer(200, Value::object({{field::by, one.by},

@@ -1,6 +1,8 @@
 // Tests of the registry of agents: registration, reload of an edited file, and failures of the store.
 #include "api/api_fixture_test.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 
 #include "json/json.h"
@@ -19,7 +21,7 @@ std::string changes_text(const Result<std::vector<Api::AgentChange>>& changes) {
   if (!changes) return std::string(code_name(changes.error().code));
   std::string text;
   for (const Api::AgentChange& one : *changes) {
-    text += one.name + " " + std::to_string(one.from) + "-" + std::to_string(one.to) + " ";
+    text += fmt::format("{} {}-{} ", one.name, one.from, one.to);
   }
   return text;
 }
@@ -194,8 +196,7 @@ AE_TEST("reload/after a store failure the old versions stay in use until a reloa
           return call.method == method && left > 0 && --left == 0 ? fault : store::Fault::none;
         });
         fixture.serve();
-        SCOPED_TRACE(std::string(to_text(method)) + " " + std::string(to_text(fault)) + " " +
-                     std::to_string(nth));
+        SCOPED_TRACE(fmt::format("{} {} {}", to_text(method), to_text(fault), nth));
         left = nth;
         const auto first = fixture.reload(edited_agents());
         if (left > 0) break;  // no more calls of the method

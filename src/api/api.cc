@@ -1,6 +1,8 @@
 // Operations and their handlers, and waiting for a job to progress.
 #include "api/api.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -22,15 +24,16 @@ bool is_process_route(const Route& route) {
 }
 
 Error missing_route_error(const Path& path) {
-  return {Code::not_found, "there is no route " + (path.empty() ? "/" : target(path, {})) +
-                               "; /openapi.json lists what there is"};
+  return {Code::not_found, fmt::format("there is no route {}; /openapi.json lists what there is",
+                                       path.empty() ? "/" : target(path, {}))};
 }
 
 }  // namespace
 
 Error missing_role_error(Role role, const std::vector<Role>& needed) {
-  return {Code::forbidden, "this request needs a key with the role " + roles_text(needed) +
-                               "; this key has the role " + std::string(to_text(role))};
+  return {Code::forbidden,
+          fmt::format("this request needs a key with the role {}; this key has the role {}",
+                      roles_text(needed), to_text(role))};
 }
 
 struct Api::Operation {
@@ -169,7 +172,8 @@ std::expected<const Route*, ApiResponse> Api::route_of(std::string_view method, 
   if (!route) {
     const std::string& allow = route.error();
     if (allow.empty()) return refuse(missing_route_error(path), 404);
-    return refuse({Code::method_not_allowed, "method not allowed; allowed: " + allow}, 405, allow);
+    return refuse({Code::method_not_allowed, fmt::format("method not allowed; allowed: {}", allow)},
+                  405, allow);
   }
   if (options_.health_only && !is_process_route(**route)) {
     return refuse({Code::not_found,

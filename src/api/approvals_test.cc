@@ -1,6 +1,8 @@
 // Tests of the lists of approvals and requests, and of answers to approvals.
 #include "api/api_fixture_test.h"
 
+#include <fmt/core.h>
+
 #include "json/json.h"
 #include "testing/test.h"
 
@@ -136,7 +138,7 @@ AE_TEST_SLOW("api/lists of requests read only the logs of jobs that may have one
   fixture.make(R"({"agent":"buys","id":"asked","input":{"n":250}})");
   fixture.make(R"({"agent":"doubts","id":"doubted"})");
   for (std::size_t i = 0; i < kLogsMax; ++i) {
-    fixture.make("{\"agent\":\"asks\",\"id\":\"j" + std::to_string(i) + "\"}");
+    fixture.make(fmt::format(R"({{"agent":"asks","id":"j{}"}})", i));
   }
   const auto pages = [&](const Path& path, QueryPairs query, std::string_view list) {
     std::vector<std::size_t> sizes;

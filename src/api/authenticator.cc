@@ -1,6 +1,8 @@
 // Checks the key in the header against the registry.
 #include "api/authenticator.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <cmath>
 #include <utility>
@@ -60,7 +62,9 @@ ApiResponse problem_response(const Error& error) {
 
 }  // namespace
 
-std::string to_text(const KeyText& key) { return std::string(kPrefix) + key.id + "_" + key.secret; }
+std::string to_text(const KeyText& key) {
+  return fmt::format("{}{}_{}", kPrefix, key.id, key.secret);
+}
 
 std::optional<KeyText> key_from_text(std::string_view text) {
   const bool fits = text.size() == kPrefix.size() + kIdSize + 1 + kSecretSize &&
@@ -124,7 +128,7 @@ void Authenticator::with_fresh_keys(StatusCallback then) {
     const bool known = read || (age && *age <= kKeyCacheTtlMax);
     auto when_loaded = std::exchange(key_wait->then, nullptr);
     if (known) return when_loaded({});
-    when_loaded(fail(Code::unavailable, "API keys cannot be loaded: " + read.error().message));
+    when_loaded(fail(Code::unavailable, "API keys cannot be loaded: {}", read.error().message));
   };
   key_wait->timer = loop_.after(kKeyLoadTimeout, [key_wait, answer] {
     key_wait->timer.reset();
@@ -179,11 +183,11 @@ std::expected<Principal, ApiResponse> Authenticator::within_rate(Principal princ
   if (options_.rate <= 0) return principal;
   const auto wait = requests_.try_acquire(principal.caller, steady_.since_start());
   if (!wait) return principal;
-  return std::unexpected(
-      rate_limited_response("requests",
-                            "rate limit exceeded: " + std::to_string(std::llround(options_.rate)) +
-                                " requests a second from one key or address",
-                            *wait));
+  return std::unexpected(rate_limited_response(
+      "requests",
+      fmt::format("rate limit exceeded: {} requests a second from one key or address",
+                  std::llround(options_.rate)),
+      *wait));
 }
 
 std::expected<std::shared_ptr<void>, ApiResponse> Authenticator::acquire_stream(
@@ -225,10 +229,11 @@ std::optional<Principal> Authenticator::find_principal(std::string_view authoriz
   if (!fits || !key->is_live(store_.now())) return std::nullopt;
   const auto role = role_from_text(key->role);
   if (!role) return std::nullopt;  // of a newer version
-  return Principal{.role = *role,
-                   .key = key->id,
-                   .by = "key:" + key->id + (key->name.empty() ? "" : " " + key->name),
-                   .caller = key->id};
+  return Principal{
+      .role = *role,
+      .key = key->id,
+      .by = fmt::format("key:{}{}{}", key->id, key->name.empty() ? "" : " ", key->name),
+      .caller = key->id};
 }
 
 void Authenticator::revalidate(const Principal& principal, StatusCallback then) {

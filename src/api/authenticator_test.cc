@@ -2,6 +2,8 @@
 // store.
 #include "api/authenticator.h"
 
+#include <fmt/core.h>
+
 #include <functional>
 #include <map>
 #include <optional>
@@ -439,7 +441,7 @@ AE_TEST("limits/invalid keys are limited by address; a valid key from there is a
 using Permit = std::expected<std::shared_ptr<void>, ApiResponse>;
 
 Principal numbered_key(std::size_t i) {
-  const std::string key = "k" + std::to_string(i);
+  const std::string key = fmt::format("k{}", i);
   return {.role = Role::viewer, .key = key, .by = {}, .caller = key};
 }
 

@@ -1,5 +1,7 @@
 #include "api/budget_shortfall.h"
 
+#include <fmt/core.h>
+
 #include <chrono>
 #include <memory>
 #include <optional>
@@ -92,8 +94,7 @@ Error add_shortfall(const engine::State& state, Error refusal) {
   std::string names;
   for (const ExceededLimit& one : all)
     names.append(names.empty() ? "" : ", ").append(to_text(one.limit));
-  refusal.message.append("; the next call exceeds ").append(names);
-  refusal.message.append(": `").append(raises).append("` allows it");
+  refusal.message += fmt::format("; the next call exceeds {}: `{}` allows it", names, raises);
   return refusal;
 }
 

@@ -1,5 +1,7 @@
 #include "api/command_line.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <set>
 #include <string_view>
@@ -48,10 +50,10 @@ std::string form_template(const Value& schema) {
       break;
     }
     names.insert(name.as_string());
-    form.append(canonical(name)).append(":");
-    form.append(placeholder_for(schema["properties"][name.as_string()].text("type")));
+    const std::string_view type = schema["properties"][name.as_string()].text("type");
+    form += fmt::format("{}:{}", canonical(name), placeholder_for(type));
   }
-  return "{" + (form.empty() ? "…" : form) + "}";
+  return fmt::format("{{{}}}", form.empty() ? "…" : form);
 }
 
 // " --tokens 200 --cost 5"
@@ -60,33 +62,35 @@ std::string limit_options(const Value& limits) {
   for (const Value& one : limits.items()) {
     std::string name(one.text("limit"));
     std::ranges::replace(name, '_', '-');
-    options.append(" --").append(name).append(" ").append(one.text("total"));
+    options += fmt::format(" --{} {}", name, one.text("total"));
   }
   return options;
 }
 
 // The command without the choice.
 std::string words_of(std::string_view act, const Value& arguments) {
-  const std::string job(arguments.text("job_id"));
+  const std::string_view job = arguments.text("job_id");
   if (act == engine::act::kApprove) {
     const Value* const form = arguments.find("schema");
-    return "aetheris approve " + std::string(arguments.text("id")) +
-           (form ? " --arguments " + shell_word(form_template(*form)) : "");
+    const std::string option =
+        form ? fmt::format(" --arguments {}", shell_word(form_template(*form))) : "";
+    return fmt::format("aetheris approve {}{}", arguments.text("id"), option);
   }
-  if (act == engine::act::kReject) return "aetheris reject " + std::string(arguments.text("id"));
+  if (act == engine::act::kReject) return fmt::format("aetheris reject {}", arguments.text("id"));
   if (act == engine::act::kMessage) {
-    return "aetheris message " + job + " " + shell_word(arguments.text(field::channel)) + " '{}'";
+    return fmt::format("aetheris message {} {} '{{}}'", job,
+                       shell_word(arguments.text(field::channel)));
   }
   if (act == engine::act::kSignal) {
-    return "aetheris signal " + job + " " + shell_word(arguments.text(field::correlation_key)) +
-           " '{}'";
+    return fmt::format("aetheris signal {} {} '{{}}'", job,
+                       shell_word(arguments.text(field::correlation_key)));
   }
   if (act == engine::act::kResolve)
-    return "aetheris resolve " + job + " " + std::string(arguments.text("call"));
+    return fmt::format("aetheris resolve {} {}", job, arguments.text("call"));
   if (act == engine::act::kBudget)
-    return "aetheris budget " + job + limit_options(arguments["limits"]);
-  if (act == engine::act::kRun) return "aetheris run FILE --job-id " + job;
-  return "aetheris " + std::string(act) + " " + job;
+    return fmt::format("aetheris budget {}{}", job, limit_options(arguments["limits"]));
+  if (act == engine::act::kRun) return fmt::format("aetheris run FILE --job-id {}", job);
+  return fmt::format("aetheris {} {}", act, job);
 }
 
 Value without(const Value& object, std::string_view name) {
@@ -118,9 +122,7 @@ std::vector<std::string> command_lines(const Value& action) {
   std::vector<std::string> lines;
   for (const Value& choice : action["choices"].items()) {
     const std::string& name = choice.as_string();
-    std::string& line = lines.emplace_back(words);
-    line.append(" ").append(name);
-    if (name == "happened") line += " RESULT";
+    lines.push_back(fmt::format("{} {}{}", words, name, name == "happened" ? " RESULT" : ""));
   }
   return lines;
 }

@@ -1,6 +1,8 @@
 // Actions as commands, as a table; and the commands of forms, whose schemas come from MCP servers.
 #include "api/command_line.h"
 
+#include <fmt/core.h>
+
 #include <string>
 #include <string_view>
 
@@ -86,7 +88,7 @@ AE_TEST("command_line/a form has its required fields and chooses no value for th
 
 AE_TEST("command_line/a form with thousands of fields has only the first ones") {
   std::vector<Value> names;
-  for (int i = 0; i < 4'000; ++i) names.emplace_back("field-" + std::to_string(i));
+  for (int i = 0; i < 4'000; ++i) names.emplace_back(fmt::format("field-{}", i));
   const std::string form = form_of(Value::object({{"required", Value::array(std::move(names))}}));
   EXPECT_TRUE(form.ends_with(R"("field-63":<text>,…}')")) << form;
   const Value long_name(std::string(3'000, 'x'));

@@ -1,6 +1,8 @@
 // Tests of control requests: signal, message, cancel, pause, resume, budget and redact.
 #include "api/api_fixture_test.h"
 
+#include <fmt/core.h>
+
 #include "json/json.h"
 #include "testing/test.h"
 
@@ -128,7 +130,7 @@ AE_TEST("api/a job that exhausts its budget is parked until the budget is raised
   Value job = fixture.get({"api", "jobs", id}).body;
   EXPECT_EQ(job["status"], "parked") << canonical(job);
   EXPECT_EQ(job["parked"]["reason"], "budget_exceeded");
-  EXPECT_EQ(job["parked"]["command"], Value("aetheris budget " + id + " --tool-calls 2"));
+  EXPECT_EQ(job["parked"]["command"], Value(fmt::format("aetheris budget {} --tool-calls 2", id)));
   EXPECT_EQ(job["budget"]["limits"]["tool_calls"], Value(1));
   EXPECT_EQ(job["budget"]["spent"]["tool_calls"], Value(1));
   expect_problem(fixture.post({"api", "jobs", id, "resume"}, ""), 409, "not_paused");
@@ -215,8 +217,8 @@ AE_TEST("api/redaction needs an ended job, and keeps the length of a map's list"
     if (event["payload"].text("kind") == "branch") list = std::to_string(event["seq"].as_int());
   }
   ASSERT_FALSE(list.empty());
-  const ApiResponse erased =
-      fixture.post({"api", "jobs", ends, "redact"}, R"({"reason":"x","seq":)" + list + "}");
+  const ApiResponse erased = fixture.post({"api", "jobs", ends, "redact"},
+                                          fmt::format(R"({{"reason":"x","seq":{}}})", list));
   EXPECT_EQ(erased.status, 200) << canonical(erased.body);
   EXPECT_EQ(fixture.get({"api", "jobs", ends, "verify"}).body["ok"], Value(true));
   const ApiResponse page = fixture.get({"api", "jobs", ends, "events"});

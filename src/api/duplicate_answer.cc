@@ -1,5 +1,7 @@
 #include "api/duplicate_answer.h"
 
+#include <fmt/core.h>
+
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -48,9 +50,8 @@ Value shown_answerer(const Event& event) {
 
 std::string answerer_text(const Event& event, std::string_view what) {
   const Answerer answerer_json = answerer_of(event);
-  std::string text(what);
-  if (answerer_json.by) text.append(" by ").append(*answerer_json.by);
-  return text.append(" at ").append(to_text(answerer_json.at));
+  const std::string by = answerer_json.by ? fmt::format(" by {}", *answerer_json.by) : "";
+  return fmt::format("{}{} at {}", what, by, to_text(answerer_json.at));
 }
 
 // Null instead of an empty text.
@@ -116,7 +117,7 @@ class ResolutionHistory {
   std::string result_text() const {
     constexpr std::size_t kResultMax = 60;
     if (resolution() != "happened" || canonical_exceeds(result_, kResultMax)) return {};
-    return " with the result " + canonical(result_);
+    return fmt::format(" with the result {}", canonical(result_));
   }
 
   Value shown_answer() const {
@@ -169,8 +170,7 @@ const Event* find_edit(const SignalRequest& signal, const std::vector<Event>& ev
   for (const Event& event : events) {
     const auto edit = decision_as<ArgumentsEdited>(event);
     if (!edit) continue;
-    std::string key("approval/");
-    key.append(edit->command_id.text.view());
+    const std::string key = fmt::format("approval/{}", edit->command_id.text);
     if (signal.approval.empty() ? key == signal.correlation_key
                                 : edit->approval_id.text == signal.approval) {
       return &event;
@@ -242,7 +242,7 @@ Result<Value> find_previous_answer(const ControlRequest& control, const std::vec
   if (refusal.code == Code::approval_edited) {
     const auto* signal = control.as<SignalRequest>();
     if (const Event* edit = signal ? find_edit(*signal, events) : nullptr)
-      refusal.message.append(": ").append(answerer_text(*edit, "edited"));
+      refusal.message += fmt::format(": {}", answerer_text(*edit, "edited"));
     return std::unexpected(std::move(refusal));
   }
   auto requested =
@@ -252,9 +252,8 @@ Result<Value> find_previous_answer(const ControlRequest& control, const std::vec
   for (const Event& event : events) recorded.take(event);
   if (recorded.last() == nullptr) return std::unexpected(std::move(refusal));
   if (recorded.is_same_resolution()) return recorded.shown_answer();
-  return fail(Code::not_in_doubt, "already answered differently: " +
-                                      answerer_text(*recorded.last(), recorded.resolution()) +
-                                      recorded.result_text());
+  return fail(Code::not_in_doubt, "already answered differently: {}{}",
+              answerer_text(*recorded.last(), recorded.resolution()), recorded.result_text());
 }
 
 }  // namespace ae::api

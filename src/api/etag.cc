@@ -1,5 +1,7 @@
 #include "api/etag.h"
 
+#include <fmt/core.h>
+
 #include "base/hash.h"
 
 namespace ae::api {
@@ -22,11 +24,10 @@ std::string_view without_weak_prefix(std::string_view tag) {
 
 std::string etag_of(std::string_view view, const store::JobRow& row, Instant now) {
   if (row.wake_at && *row.wake_at <= now) return {};
-  std::string text(view);
-  text += "\n" + row.id.text + "\n" + std::to_string(row.last_seq) + "\n" + to_hex(row.head) +
-          "\n" + row.status + "\n";
-  if (row.claim) text += row.claim->attempt.text + "\n" + std::to_string(row.claim->epoch) + "\n";
-  return "W/\"" + to_hex(sha256(text)).substr(0, kTagDigits) + "\"";
+  std::string text = fmt::format("{}\n{}\n{}\n{}\n{}\n", view, row.id.text, row.last_seq,
+                                 to_hex(row.head), row.status);
+  if (row.claim) text += fmt::format("{}\n{}\n", row.claim->attempt.text, row.claim->epoch);
+  return fmt::format("W/\"{}\"", to_hex(sha256(text)).substr(0, kTagDigits));
 }
 
 bool matches_etag(std::string_view if_none_match, std::string_view etag) {

@@ -1,4 +1,6 @@
 // Pages of events: the events of a job, forwards or backwards, and with ?wait those that follow.
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <memory>
 #include <ranges>
@@ -29,10 +31,10 @@ Status is_event_type(const std::string& name) {
   if (name.empty() || event_kind(name) != nullptr) return {};
   agents::ClosestName nearest(name);
   for (const EventKind& kind : event_kinds()) nearest.consider(kind.name);
-  const std::string suggestion = nearest.best();
-  return fail(Code::input_invalid,
-              "\"type\" is not an event type: \"" + name.substr(0, 64) + "\"" +
-                  (suggestion.empty() ? "" : " (did you mean " + suggestion + "?)"));
+  const std::string best = nearest.best();
+  const std::string suggestion = best.empty() ? "" : fmt::format(" (did you mean {}?)", best);
+  return fail(Code::input_invalid, "\"type\" is not an event type: \"{}\"{}", name.substr(0, 64),
+              suggestion);
 }
 
 std::string text_parameter(const Query& query, std::string_view name) {

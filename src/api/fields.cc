@@ -36,14 +36,14 @@ Result<Fields> Fields::parse(const std::string& body, std::span<const BodyField>
     const auto field = std::ranges::find(known, name, &BodyField::name);
     if (field != known.end() && field->unsupported.empty()) continue;
     if (field != known.end()) {
-      return fail(Code::unsupported, "\"" + name + "\": " + std::string(field->unsupported));
+      return fail(Code::unsupported, "\"{}\": {}", name, field->unsupported);
     }
     std::string names;
     for (const BodyField& one : known) {
-      if (one.unsupported.empty()) names += (names.empty() ? "" : ", ") + std::string(one.name);
+      if (one.unsupported.empty()) names.append(names.empty() ? "" : ", ").append(one.name);
     }
-    return fail(Code::input_invalid,
-                "the field \"" + name.substr(0, 64) + "\" is unknown; allowed fields: " + names);
+    return fail(Code::input_invalid, "the field \"{}\" is unknown; allowed fields: {}",
+                name.substr(0, 64), names);
   }
   return fields;
 }
@@ -52,13 +52,13 @@ Result<std::string> Fields::text(std::string_view name) const {
   const Value& value = object_[name];
   if (value.is_null()) return std::string();
   if (!value.is_string()) {
-    return fail(Code::input_invalid, "\"" + std::string(name) + "\" must be a string");
+    return fail(Code::input_invalid, "\"{}\" must be a string", name);
   }
   if (value.as_string().size() > kTextMax) {
-    return fail(Code::input_invalid, "\"" + std::string(name) + "\" can have at most 256 bytes");
+    return fail(Code::input_invalid, "\"{}\" can have at most 256 bytes", name);
   }
   if (value.as_string().find('\0') != std::string::npos) {
-    return fail(Code::input_invalid, "\"" + std::string(name) + "\" contains a NUL character");
+    return fail(Code::input_invalid, "\"{}\" contains a NUL character", name);
   }
   return value.as_string();
 }

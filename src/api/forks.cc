@@ -1,4 +1,6 @@
 // Forks: a new job that starts at an event of another. Re-plans: a running job gets another plan.
+#include <fmt/core.h>
+
 #include <utility>
 
 #include "api/request_context.h"
@@ -75,15 +77,17 @@ Error effects_repeated_error(const std::string& origin, const std::vector<Value>
   std::string names;
   for (std::size_t i = 0; i < effects.size() && i < kEffectsNamedMax; ++i) {
     const Value& item = effects[i]["item"];
-    names += (i == 0 ? "" : ", ") + std::string(effects[i].text(field::node_id)) +
-             (item.is_integer() ? "[" + std::to_string(item.as_int()) + "]" : "") + " (" +
-             std::string(effects[i].text("tool")) + ", " +
-             std::string(engine::effect_outcome_text(effects[i].text(field::state))) + ")";
+    const std::string index = item.is_integer() ? fmt::format("[{}]", item.as_int()) : "";
+    names += fmt::format("{}{}{} ({}, {})", i == 0 ? "" : ", ", effects[i].text(field::node_id),
+                         index, effects[i].text("tool"),
+                         engine::effect_outcome_text(effects[i].text(field::state)));
   }
   if (effects.size() > kEffectsNamedMax) names += ", …";
-  return {Code::effects_repeated, "job " + origin +
-                                      " has effects that the new job would repeat: " + names +
-                                      "; allow it with repeat_effects" + std::string(instead)};
+  return {
+      Code::effects_repeated,
+      fmt::format(
+          "job {} has effects that the new job would repeat: {}; allow it with repeat_effects{}",
+          origin, names, instead)};
 }
 
 // Is the existing job the one that the request creates? Fails with already_exists: it is another
@@ -96,13 +100,13 @@ Result<bool> is_this_fork(const runtime::ForkRequest& params, const engine::Stat
   if (same && !params.task_graph.is_null() && state.plan) {
     AE_ASSIGN(const auto plan, engine::Plan::compile(params.task_graph));
     if (plan->hash != state.plan->hash) {
-      return fail(Code::already_exists,
-                  "the job " + params.job.text + " exists with another plan; use another id");
+      return fail(Code::already_exists, "the job {} exists with another plan; use another id",
+                  params.job.text);
     }
   }
   if (same) return true;
-  return fail(Code::already_exists,
-              "the job " + params.job.text + " exists and is not this fork; use another id");
+  return fail(Code::already_exists, "the job {} exists and is not this fork; use another id",
+              params.job.text);
 }
 
 }  // namespace
@@ -114,8 +118,10 @@ void Api::fork(ContextPtr ctx) {
     AE_ASSIGN(runtime::ForkRequest made, parse_fork_params(ctx->request, fields));
     const Value& at = fields["at_seq"];
     if (!at.is_integer() || at.as_int() < 1) {
-      const std::string what = at.is_null() ? "is missing: set the" : "must be at least 1: the";
-      return fail(Code::input_invalid, "\"at_seq\" " + what + " number of the event to fork at");
+      return fail(Code::input_invalid,
+                  at.is_null()
+                      ? "\"at_seq\" is missing: set the number of the event to fork at"
+                      : "\"at_seq\" must be at least 1: the number of the event to fork at");
     }
     made.at = static_cast<std::uint64_t>(at.as_int());
     if (const Value* input = fields.find(field::input)) made.input = *input;
@@ -252,9 +258,9 @@ void Api::plan(ContextPtr ctx) {
         const agents::Agent* const agent = find_agent(now->agent);
         if (agent == nullptr) {
           return ctx->refuse(
-              {Code::plan_invalid, "the agent \"" + now->agent +
-                                       "\" is in no agents file of this process; replace the plan "
-                                       "instead"});
+              {Code::plan_invalid, fmt::format("the agent \"{}\" is in no agents file of this "
+                                               "process; replace the plan instead",
+                                               now->agent)});
         }
         plan.task_graph = agent->task_graph;
         submit_request(ctx, {.body = std::move(plan)}, 202);

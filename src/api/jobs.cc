@@ -1,4 +1,6 @@
 // Jobs: create, list and read them: the current state, the trace, past states, the verification.
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <charconv>
 #include <cstdlib>
@@ -34,9 +36,9 @@ Result<std::vector<std::pair<std::string, std::string>>> labels_of(const Value& 
   }
   for (const auto& [name, value] : labels.members()) {
     if (!value.is_string() || name.empty() || name.size() > 256 || value.as_string().size() > 256) {
-      return fail(Code::input_invalid, "label \"" + name.substr(0, 64) +
-                                           "\" must be a string; names and values can have at most "
-                                           "256 bytes");
+      return fail(Code::input_invalid,
+                  "label \"{}\" must be a string; names and values can have at most 256 bytes",
+                  name.substr(0, 64));
     }
     if (name.find('\0') != name.npos || value.as_string().find('\0') != std::string::npos) {
       return fail(Code::input_invalid, "a label contains a NUL character");
@@ -142,7 +144,7 @@ Status parse_job_options(const Value& body, const agents::Agent& agent, Instant 
     // found.
     const bool may_repeat = !params.idempotency_key.empty() || !params.job.empty();
     if (requested.at <= now && !may_repeat) {
-      return fail(Code::input_invalid, "the \"deadline\" " + requested.text + " has passed");
+      return fail(Code::input_invalid, "the \"deadline\" {} has passed", requested.text);
     }
     params.deadline = requested.at;
     deadline = std::move(requested.text);
@@ -222,7 +224,7 @@ Value Api::listed_job(const store::JobRow& row) {
 }
 
 std::string cursor_of(const std::string& job, std::uint64_t number) {
-  return job + "@" + std::to_string(number);
+  return fmt::format("{}@{}", job, number);
 }
 std::string cursor_of(const store::JobRow& row) { return cursor_of(row.id.text, row.number); }
 
@@ -353,10 +355,9 @@ Result<runtime::NewJobRequest> Api::new_job(const RequestContext& ctx, const Val
   if (const Value* hash = body.find(field::plan_hash); hash && !hash->is_null()) {
     if (*hash != Value(to_hex(plan->hash))) {
       return fail(Code::needs_version,
-                  "the process that owns this store runs another version of "
-                  "agent \"" +
-                      params.agent +
-                      "\"; restart it with this file, or start it with `serve --watch`");
+                  "the process that owns this store runs another version of agent "
+                  "\"{}\"; restart it with this file, or start it with `serve --watch`",
+                  params.agent);
     }
   }
   const Value* input = body.find(field::input);
@@ -364,7 +365,8 @@ Result<runtime::NewJobRequest> Api::new_job(const RequestContext& ctx, const Val
   if (agent->input_schema) {
     AE_ASSIGN(const Schema schema, Schema::compile(*agent->input_schema));
     if (auto valid = schema.check(params.input); !valid) {
-      return std::unexpected(std::move(valid).error().with_context("the input of " + params.agent));
+      return std::unexpected(
+          std::move(valid).error().with_context(fmt::format("the input of {}", params.agent)));
     }
   }
   AE_ASSIGN(params.labels, labels_of(body[field::labels]));
@@ -428,11 +430,11 @@ void Api::answer_existing_job(ContextPtr ctx, runtime::NewJobRequest params) {
       [job, agent = std::move(params.agent),
        input = std::move(params.input)](Snapshot& read) -> Result<bool> {
         if (read.state.agent == agent && read.state.input == input) return true;
+        const std::string other =
+            read.state.agent != agent ? fmt::format("agent ({})", read.state.agent) : field::input;
         return fail(Code::already_exists,
-                    "the job " + job.text + " was created with another " +
-                        (read.state.agent != agent ? "agent (" + read.state.agent + ")"
-                                                   : std::string(field::input)) +
-                        "; use another id for a new job");
+                    "the job {} was created with another {}; use another id for a new job",
+                    job.text, other);
       },
       [this, ctx, job](Result<bool> same) {
         if (!same) return ctx->refuse(same.error());
@@ -447,8 +449,8 @@ void Api::answer_created(ContextPtr ctx, const JobId& job, int status, std::vect
   // The job exists, so the error must not promise that nothing was changed.
   const auto refuse_unreadable = [](const ContextPtr& to, LongPoll& long_poll, const Error& error) {
     long_poll.is_done = true;
-    to->refuse({Code::unknown_outcome,
-                "the job " + to->id + " exists but cannot be read now: " + error.message});
+    to->refuse({Code::unknown_outcome, fmt::format("the job {} exists but cannot be read now: {}",
+                                                   to->id, error.message)});
   };
   auto read_job = [this, ctx, status, more = std::move(more), most, job,
                    refuse_unreadable](const std::shared_ptr<LongPoll>& long_poll) {

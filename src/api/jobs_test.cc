@@ -1,6 +1,8 @@
 // Tests of the creation and the list of jobs.
 #include "api/api_fixture_test.h"
 
+#include <fmt/core.h>
+
 #include "json/json.h"
 #include "testing/test.h"
 
@@ -73,7 +75,7 @@ AE_TEST("api/an idempotency key covers every field of a request, with defaults f
   for (const char* same : {R"("priority":0)", R"("queue":"default")", R"("queue":null)",
                            R"("required_capabilities":[])"}) {
     const std::string body =
-        R"({"agent":"asks","idempotency_key":"plain",)" + std::string(same) + "}";
+        fmt::format(R"({{"agent":"asks","idempotency_key":"plain",{}}})", same);
     const auto again = fixture.post(jobs, body);
     EXPECT_EQ(again.status, 200) << same;
     EXPECT_EQ(again.body["id"], plain.body["id"]);
@@ -81,7 +83,7 @@ AE_TEST("api/an idempotency key covers every field of a request, with defaults f
   for (const char* other :
        {R"("priority":3)", R"("queue":"q")", R"("required_capabilities":["a"])"}) {
     const std::string body =
-        R"({"agent":"asks","idempotency_key":"plain",)" + std::string(other) + "}";
+        fmt::format(R"({{"agent":"asks","idempotency_key":"plain",{}}})", other);
     EXPECT_EQ(fixture.post(jobs, body).body.text("code"), "idempotency_conflict") << other;
   }
   const auto more = fixture.post(jobs, R"({"agent":"asks","idempotency_key":"k","priority":3,
@@ -99,9 +101,8 @@ AE_TEST("api/the deadline of a job is the earlier of its request's and its agent
   ApiFixture fixture;
   const Instant now = fixture.loop.now();
   const auto deadline = [&](std::string_view agent, std::string_view requested) {
-    const auto made =
-        fixture.post({"api", "jobs"}, "{\"agent\":\"" + std::string(agent) + "\",\"deadline\":\"" +
-                                          std::string(requested) + "\"}");
+    const auto made = fixture.post(
+        {"api", "jobs"}, fmt::format(R"({{"agent":"{}","deadline":"{}"}})", agent, requested));
     EXPECT_EQ(made.status, 201) << canonical(made.body);
     return std::string(made.body.text("deadline"));
   };
@@ -177,7 +178,7 @@ AE_TEST("api/a request may lower its agent's budget, not raise it; a key covers 
   for (const char* wrong :
        {R"({"tool_calls":2})", R"({"wall":"2h"})", R"({})", R"([])", R"({"soft":50})"}) {
     expect_problem(
-        fixture.post({"api", "jobs"}, R"({"agent":"thrifty","budget":)" + std::string(wrong) + "}"),
+        fixture.post({"api", "jobs"}, fmt::format(R"({{"agent":"thrifty","budget":{}}})", wrong)),
         400, "input_invalid");
   }
   const auto made = fixture.post({"api", "jobs"},
@@ -211,16 +212,15 @@ AE_TEST("api/an invalid job is refused before anything is written") {
   refused(R"({"agent":"echo","deadline":"2001-01-31T09:30:00Z"})", 400, "input_invalid");
   for (const char* bad :
        {"7", "\"soon\"", "\"0s\"", "\"-1s\"", "\"99999999d\"", "\"2025-01-31 09:30\"", "{}"}) {
-    refused("{\"agent\":\"echo\",\"deadline\":" + std::string(bad) + "}", 400, "input_invalid");
+    refused(fmt::format(R"({{"agent":"echo","deadline":{}}})", bad), 400, "input_invalid");
   }
   refused(R"({"agent":"echo","labels":{"a":1}})", 400, "input_invalid");
   refused(R"({"agent":"echo","id":"a b"})", 400, "input_invalid");
   refused(R"({"agent":"echo","plan_hash":"00"})", 409, "needs_version");
-  refused(R"({"agent":"echo","idempotency_key":")" + std::string(257, 'k') + "\"}", 400,
+  refused(fmt::format(R"({{"agent":"echo","idempotency_key":"{}"}})", std::string(257, 'k')), 400,
           "input_invalid");
   for (const char* key : {"", " ", "\\t\\n", "a\\u0000b"}) {
-    refused(R"({"agent":"echo","idempotency_key":")" + std::string(key) + "\"}", 400,
-            "input_invalid");
+    refused(fmt::format(R"({{"agent":"echo","idempotency_key":"{}"}})", key), 400, "input_invalid");
   }
   for (const char* key : {"", " ", "schlüssel", "a\tb"}) {
     ApiRequest request;
@@ -252,13 +252,12 @@ AE_TEST("api/a created job that cannot be read is unknown_outcome, never unavail
 AE_TEST("api/jobs are listed newest first, in pages") {
   ApiFixture fixture;
   for (int i = 0; i < 5; ++i) {
-    fixture.make(R"({"agent":"echo","labels":{"i":")" + std::to_string(i % 2) + R"("},"id":"j)" +
-                 std::to_string(i) + "\"}");
+    fixture.make(fmt::format(R"({{"agent":"echo","labels":{{"i":"{}"}},"id":"j{}"}})", i % 2, i));
     fixture.loop.advance(std::chrono::milliseconds(5));
   }
   const auto ids = [](const ApiResponse& page) {
     std::string text;
-    for (const Value& job : page.body["jobs"].items()) text += std::string(job.text("id")) + " ";
+    for (const Value& job : page.body["jobs"].items()) text += fmt::format("{} ", job.text("id"));
     return text + (page.body["next_cursor"].is_null() ? "." : page.body["next_cursor"].as_string());
   };
   EXPECT_EQ(ids(fixture.get({"api", "jobs"})), "j4 j3 j2 j1 j0 .");
@@ -275,8 +274,8 @@ AE_TEST("api/jobs are listed newest first, in pages") {
 AE_TEST_SLOW("api/a page of a text search examines at most 10,000 jobs; the next page continues") {
   ApiFixture fixture(false);
   for (std::size_t i = 0; i < kSearchMax + 10; ++i) {
-    const std::string id = i == 5 ? "wanted" : "j" + std::to_string(i);
-    fixture.post({"api", "jobs"}, R"({"agent":"asks","id":")" + id + R"("})");
+    const std::string id = i == 5 ? "wanted" : fmt::format("j{}", i);
+    fixture.post({"api", "jobs"}, fmt::format(R"({{"agent":"asks","id":"{}"}})", id));
   }
   const ApiResponse first = fixture.get({"api", "jobs"}, {{"q", "wanted"}});
   EXPECT_EQ(first.body["jobs"].size(), 0u);

@@ -1,5 +1,7 @@
 // API keys: create, list (without secrets) and revoke them. They are stored in the audit log
 // (store/registry.h).
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -52,9 +54,8 @@ Result<KeyParams> parse_key_params(const Fields& fields) {
   AE_ASSIGN(const std::string role, fields.text("role"));
   const auto known = role_from_text(role);
   if (!known) {
-    return fail(Code::input_invalid,
-                "\"role\" is " + roles_text(all_roles()) +
-                    (role.empty() ? "" : ", not \"" + role.substr(0, 64) + "\""));
+    const std::string given = role.empty() ? "" : fmt::format(", not \"{}\"", role.substr(0, 64));
+    return fail(Code::input_invalid, "\"role\" is {}{}", roles_text(all_roles()), given);
   }
   params.role = *known;
   AE_ASSIGN(const std::string expires, fields.text("expires"));
@@ -106,8 +107,8 @@ void Api::create_key(ContextPtr ctx) {
                                            params = *params](Status read) {
     if (!read) return ctx->refuse(read.error());
     if (registry_.registry().keys().size() >= kKeysMax) {
-      return ctx->refuse({Code::input_invalid, "a store has at most " + std::to_string(kKeysMax) +
-                                                   " keys, revoked ones too"});
+      return ctx->refuse({Code::input_invalid,
+                          fmt::format("a store has at most {} keys, revoked ones too", kKeysMax)});
     }
     KeyText text;
     do {
@@ -126,8 +127,9 @@ void Api::create_key(ContextPtr ctx) {
         store::key_created(key), [this, alive, ctx, key, text](Result<void> written) {
           if (!written && written.error().code == Code::unknown_outcome) {
             return ctx->refuse(
-                {Code::unknown_outcome, "the outcome is unknown: key " + text.id +
-                                            " may exist; revoke it if GET /api/keys lists it"});
+                {Code::unknown_outcome, fmt::format("the outcome is unknown: key {} may exist; "
+                                                    "revoke it if GET /api/keys lists it",
+                                                    text.id)});
           }
           if (!written) return ctx->refuse(written.error());
           if (!alive) return;
@@ -146,9 +148,10 @@ void Api::revoke_key(ContextPtr ctx) {
     if (!read) return ctx->refuse(read.error());
     const store::ApiKey* const key = registry_.registry().key(ctx->id);
     if (key == nullptr) {
-      return ctx->refuse({Code::not_found, "there is no key with the id \"" +
-                                               ctx->id.substr(0, 64) +
-                                               "\"; GET /api/keys lists them"});
+      return ctx->refuse(
+          {Code::not_found,
+           fmt::format("there is no key with the id \"{}\"; GET /api/keys lists them",
+                       ctx->id.substr(0, 64))});
     }
     const auto answer = [this, ctx] {
       ctx->answer(200, key_json(*registry_.registry().key(ctx->id), store_.now()));

@@ -1,6 +1,8 @@
 // Dispatches an MCP message by its kind, revision and method.
 #include "api/mcp.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -178,9 +180,9 @@ void Mcp::handle_message(ApiRequest request, const Value& value, async::Done<Api
       found != std::end(kMethods) && (call->modern() ? found->modern : found->legacy);
   if (!known) {
     return call->refuse({.code = mcp::kMethodNotFound,
-                         .message = "unknown method \"" + mcp::clip_text(call->message.method) +
-                                    "\" in revision " + std::string(mcp::to_text(call->revision)) +
-                                    " here"});
+                         .message = fmt::format("unknown method \"{}\" in revision {} here",
+                                                mcp::clip_text(call->message.method),
+                                                mcp::to_text(call->revision))});
   }
   const Value& token = call->meta()["progressToken"];
   if (!token.is_null() && !token.is_string() && !token.is_integer()) {
@@ -224,9 +226,9 @@ std::expected<void, mcp::RpcError> Mcp::resolve_revision(Call& call) const {
     call.revision = *call.caller.mcp_revision;
   }
   if (version == nullptr && call.modern() && is_request && call.message.method != "initialize") {
-    return refused(mcp::kInvalidParams, "\"_meta\" must contain \"" +
-                                            std::string(mcp::kProtocolVersion) + "\" and \"" +
-                                            std::string(mcp::kClientCapabilities) + "\"");
+    return refused(mcp::kInvalidParams,
+                   fmt::format("\"_meta\" must contain \"{}\" and \"{}\"", mcp::kProtocolVersion,
+                               mcp::kClientCapabilities));
   }
   if (version == nullptr || !is_request) {
     if (call.modern()) call.revision = is_request ? mcp::kNewestLegacy : call.revision;
@@ -234,7 +236,7 @@ std::expected<void, mcp::RpcError> Mcp::resolve_revision(Call& call) const {
   }
   if (!version->is_string()) {
     return refused(mcp::kInvalidParams,
-                   "\"" + std::string(mcp::kProtocolVersion) + "\" must be a string");
+                   fmt::format("\"{}\" must be a string", mcp::kProtocolVersion));
   }
   if (headers) {
     call.revision = mcp::Revision::r2026_07_28;
@@ -245,7 +247,7 @@ std::expected<void, mcp::RpcError> Mcp::resolve_revision(Call& call) const {
   call.revision = *revision;
   if (!call.client().is_object()) {
     return refused(mcp::kInvalidParams,
-                   "\"_meta\" must contain \"" + std::string(mcp::kClientCapabilities) + "\"");
+                   fmt::format("\"_meta\" must contain \"{}\"", mcp::kClientCapabilities));
   }
   return {};
 }

@@ -1,4 +1,6 @@
 // Jobs as MCP results: follow a job until it ends or is blocked on a user, and describe it.
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -29,8 +31,7 @@ Value content(std::string text) {
 std::string progress_text(const Value& job) {
   const Value& progress = job["progress"];
   if (!progress["nodes"].is_integer() || !progress["done"].is_integer()) return {};
-  return std::to_string(progress["done"].as_int()) + " of " +
-         std::to_string(progress["nodes"].as_int()) + " steps done";
+  return fmt::format("{} of {} steps done", progress["done"].as_int(), progress["nodes"].as_int());
 }
 
 // The limits that the next call exceeds, of a job that is parked for its budget.
@@ -66,40 +67,41 @@ Value job_summary(const Value& job) {
 
 std::string clip_text(std::string text) {
   if (text.size() <= kShownMax) return text;
-  return std::string(truncate_utf8(text, kShownMax)).append("… (cut)");
+  return fmt::format("{}… (cut)", truncate_utf8(text, kShownMax));
 }
 
 // A question to a user as text that a client can pass on: the call with its arguments, or the
 // question.
 std::string question_text(const std::string& job, const Value& wait) {
-  std::string text = "- a decision (" + std::string(wait.text(field::node_id)) + ")";
-  const std::string tool(wait.text("tool"));
+  std::string text = fmt::format("- a decision ({})", wait.text(field::node_id));
+  const std::string_view tool = wait.text("tool");
   const Value& question = wait["question"];
   if (question.is_object()) {
     // Quoted: the text of a server must not pass as a line of ours.
-    text.append(", requested by the call of tool \"").append(tool).append("\": ");
-    text += clip_text(escape_hidden_json(canonical(question["message"])));
+    text += fmt::format(", requested by the call of tool \"{}\": {}", tool,
+                        clip_text(escape_hidden_json(canonical(question["message"]))));
     if (question["url"].is_string())
-      text.append(", at ").append(escape_hidden_json(canonical(question["url"])));
+      text += fmt::format(", at {}", escape_hidden_json(canonical(question["url"])));
   } else if (!tool.empty()) {
-    text += " on the call of tool \"" + tool + "\" with " +
-            clip_text(escape_hidden_json(canonical(wait[field::arguments])));
+    text += fmt::format(" on the call of tool \"{}\" with {}", tool,
+                        clip_text(escape_hidden_json(canonical(wait[field::arguments]))));
   } else {
-    text += ", key " + escape_hidden_json(canonical(wait[field::correlation_key]));
+    text += fmt::format(", key {}", escape_hidden_json(canonical(wait[field::correlation_key])));
   }
   if (wait[field::reason].is_string() && !question.is_object()) {
-    text.append(", reason: ").append(escape_hidden(wait.text(field::reason)));
+    text += fmt::format(", reason: {}", escape_hidden(wait.text(field::reason)));
   }
   if (wait[field::expires_at].is_string())
-    text += ", until " + std::string(wait.text(field::expires_at));
-  text += ": with the decision, call aetheris_answer {\"job_id\": \"" + job + "\", ";
+    text += fmt::format(", until {}", wait.text(field::expires_at));
+  text += fmt::format(": with the decision, call aetheris_answer {{\"job_id\": \"{}\", ", job);
   if (wait[field::approval_id].is_string()) {
-    text += "\"approval_id\": " + canonical(wait[field::approval_id]) + ", ";
+    text += fmt::format("\"approval_id\": {}, ", canonical(wait[field::approval_id]));
   }
   if (is_form(wait)) {
-    return text + "\"payload\": …}, with a payload that matches this schema: " +
-           clip_text(escape_hidden_json(canonical(question["schema"]))) +
-           "; or \"decision\": \"reject\" instead";
+    return fmt::format(
+        "{}\"payload\": …}}, with a payload that matches this schema: {}; or \"decision\": "
+        "\"reject\" instead",
+        text, clip_text(escape_hidden_json(canonical(question["schema"]))));
   }
   const bool data = wait.text("answer") == "data";
   return text + (data ? "\"payload\": …}" : "\"decision\": \"approve\" or \"reject\"}");
@@ -107,20 +109,21 @@ std::string question_text(const std::string& job, const Value& wait) {
 
 std::string wait_text(const Value& job, const Value& wait) {
   const std::string id = std::string(job.text("id"));
-  const std::string key = canonical(wait[field::correlation_key]);
   const std::string_view type = wait.text(field::wait_type);
   if (wait["expired"] == Value(true)) {
-    return "- nothing: its wait (" + std::string(wait.text(field::node_id)) + ") expired at " +
-           std::string(wait.text(field::expires_at)) + ", and it resumes when a process runs it";
+    return fmt::format(
+        "- nothing: its wait ({}) expired at {}, and it resumes when a process runs it",
+        wait.text(field::node_id), wait.text(field::expires_at));
   }
   if (type == "human") return question_text(id, wait);
-  if (type == "timer") return "- the time " + std::string(wait.text(field::due_at));
+  if (type == "timer") return fmt::format("- the time {}", wait.text(field::due_at));
   if (type == "message") {
-    return "- a message on channel " + canonical(wait[field::channel]) + ": " +
-           std::string(wait.text("command"));
+    return fmt::format("- a message on channel {}: {}", canonical(wait[field::channel]),
+                       wait.text("command"));
   }
-  return "- a signal: aetheris_signal {\"job_id\": \"" + id + "\", \"key\": " + key +
-         ", \"payload\": …}";
+  return fmt::format(
+      "- a signal: aetheris_signal {{\"job_id\": \"{}\", \"key\": {}, \"payload\": …}}", id,
+      canonical(wait[field::correlation_key]));
 }
 
 // Does this unknown outcome need a decision? An abandoned call does not block the job.
@@ -137,7 +140,7 @@ std::optional<std::string> job_of(const Value& value) {
 
 std::string in_milliseconds(Duration time) {
   const auto count = std::chrono::ceil<std::chrono::milliseconds>(time).count();
-  return std::to_string(std::max<std::int64_t>(1, count)) + "ms";
+  return fmt::format("{}ms", std::max<std::int64_t>(1, count));
 }
 
 std::span<const Value> items_of(const Value& list) {
@@ -161,32 +164,33 @@ bool is_idle(const Value& job) {
 
 std::string waits_text(const Value& job) {
   std::string text;
-  for (const Value& wait : items_of(job[field::waits])) text += "\n" + wait_text(job, wait);
+  for (const Value& wait : items_of(job[field::waits]))
+    text += fmt::format("\n{}", wait_text(job, wait));
   for (const Value& doubt : items_of(job[field::in_doubt])) {
     if (!needs_decision(doubt)) continue;
-    text += "\n- a decision whether the call of tool \"" + std::string(doubt.text("tool")) +
-            "\" happened:";
+    text +=
+        fmt::format("\n- a decision whether the call of tool \"{}\" happened:", doubt.text("tool"));
     for (const Value& command : items_of(doubt[field::commands]))
-      text += "\n  " + command.as_string();
+      text += fmt::format("\n  {}", command.as_string());
   }
   const Value& parked = job["parked"];
   if (parked.is_object()) {
-    text += "\n- parked: " + std::string(parked.text(field::reason));
+    text += fmt::format("\n- parked: {}", parked.text(field::reason));
     std::string limits;
-    for (const Value& one : shortfall_of(job)) {
-      limits.append(limits.empty() ? ", the next call exceeds " : ", ");
-      limits.append(one.text("limit"));
-    }
+    for (const Value& one : shortfall_of(job))
+      limits.append(limits.empty() ? ", the next call exceeds " : ", ").append(one.text("limit"));
     text += limits;
     if (parked["command"].is_string() &&
         std::ranges::none_of(items_of(job[field::in_doubt]), needs_decision)) {
-      text += "; " + parked["command"].as_string();
+      text += fmt::format("; {}", parked["command"].as_string());
     }
   }
   for (const Value& doubt : items_of(job[field::in_doubt])) {
     if (needs_decision(doubt)) continue;
-    text += "\nIt does not wait for the call of tool \"" + std::string(doubt.text("tool")) +
-            "\": the call was given up, and its outcome is unknown.";
+    text += fmt::format(
+        "\nIt does not wait for the call of tool \"{}\": the call was given up, and its outcome is "
+        "unknown.",
+        doubt.text("tool"));
   }
   return text;
 }
@@ -210,7 +214,7 @@ Value tool_result(mcp::Revision revision, std::string text, const Value& structu
 
 Value tool_error(mcp::Revision revision, const Value& problem) {
   const std::string code(problem.text(field::code));
-  return tool_result(revision, code + ": " + std::string(problem.text(field::detail)),
+  return tool_result(revision, fmt::format("{}: {}", code, problem.text(field::detail)),
                      Value::object({{field::code, code}, {"message", problem[field::detail]}}),
                      true);
 }
@@ -224,21 +228,22 @@ Value job_result(mcp::Revision revision, const Value& job) {
                        false, id);
   }
   if (has_ended(job)) {
-    const std::string what = std::string(job[field::error].text(field::code)) + ": " +
-                             std::string(job[field::error].text("message"));
+    const Value& error = job[field::error];
     return tool_result(
         revision,
-        "The job " + id + " " + (status == "failed" ? "failed. " : "was cancelled. ") + what,
+        fmt::format("The job {} {}. {}: {}", id, status == "failed" ? "failed" : "was cancelled",
+                    error.text(field::code), error.text("message")),
         job_summary(job), true, id);
   }
-  std::string text = "The job " + id + " ";
+  std::string text;
   if (is_idle(job)) {
-    text += "is blocked. It waits for:" + waits_text(job);
+    text = fmt::format("The job {} is blocked. It waits for:{}", id, waits_text(job));
   } else {
     const std::string far = progress_text(job);
-    text += "is " + std::string(status) + (far.empty() ? "" : ", " + far) +
-            ". It continues in the background; aetheris_job {\"job_id\": \"" + id +
-            "\", \"wait_seconds\": 45} waits for it.";
+    text = fmt::format(
+        "The job {0} is {1}{2}{3}. It continues in the background; aetheris_job {{\"job_id\": "
+        "\"{0}\", \"wait_seconds\": 45}} waits for it.",
+        id, status, far.empty() ? "" : ", ", far);
   }
   return tool_result(revision, std::move(text), job_summary(job), false, id);
 }
@@ -255,7 +260,8 @@ void Mcp::follow(const CallPtr& call, const Value& job, WithJob then) {
                                 {"progressToken", call->progress_token},
                                 {"total", job["progress"]["nodes"]}};
     if (call->revision >= mcp::Revision::r2025_03_26) {
-      members.emplace_back("message", std::string(job.text("status")) + ", " + progress_text(job));
+      members.emplace_back("message",
+                           fmt::format("{}, {}", job.text("status"), progress_text(job)));
     }
     call->caller.on_notification(
         mcp::notification("notifications/progress", Value::object(std::move(members))));

@@ -1,6 +1,8 @@
 // Tests of MCP messages: the handshake, revisions, HTTP headers, batches, and resources.
 #include "api/mcp_server_fixture_test.h"
 
+#include <fmt/core.h>
+
 #include <utility>
 
 #include "json/json.h"
@@ -169,7 +171,7 @@ AE_TEST("mcp/jobs are listed and read as resources, with their trace and events"
     EXPECT_EQ(fixture.result(revision, "resources/templates/list")["resourceTemplates"].size(), 3u);
     for (const char* part : {"", "/trace", "/events", "/events?after=1"}) {
       const Value read =
-          fixture.result(revision, "resources/read", R"("uri":")" + uri + part + "\"");
+          fixture.result(revision, "resources/read", fmt::format(R"("uri":"{}{}")", uri, part));
       ASSERT_EQ(read["contents"].size(), 1u);
       EXPECT_EQ(read["contents"].items()[0].text("uri"), uri + part);
       const auto body = parse_json(read["contents"].items()[0].text("text"), {.depth_max = 100});
@@ -178,11 +180,11 @@ AE_TEST("mcp/jobs are listed and read as resources, with their trace and events"
     }
   }
   for (const std::string& uri :
-       {std::string("aetheris://jobs/missing"), "aetheris://jobs/" + job + "/secrets",
-        "aetheris://jobs/" + job + "/", "aetheris://jobs/" + job + "?after=1",
-        "aetheris://jobs/" + job + "/events?x=1", std::string("aetheris://jobs/../keys"),
+       {std::string("aetheris://jobs/missing"), fmt::format("aetheris://jobs/{}/secrets", job),
+        fmt::format("aetheris://jobs/{}/", job), fmt::format("aetheris://jobs/{}?after=1", job),
+        fmt::format("aetheris://jobs/{}/events?x=1", job), std::string("aetheris://jobs/../keys"),
         std::string("aetheris://keys"), std::string("file:///etc/passwd"), std::string("")}) {
-    const std::string params = R"("uri":")" + uri + "\"";
+    const std::string params = fmt::format(R"("uri":"{}")", uri);
     EXPECT_EQ(fixture.error(kModern, "resources/read", params), mcp::kInvalidParams) << uri;
     EXPECT_EQ(fixture.error(kLegacy, "resources/read", params), mcp::kResourceNotFound) << uri;
   }

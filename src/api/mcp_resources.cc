@@ -1,4 +1,6 @@
 // MCP resources: jobs, aetheris://jobs/{id} and its parts.
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <array>
 #include <utility>
@@ -72,13 +74,13 @@ void Mcp::list_resources(CallPtr call) {
                std::vector<Value> all;
                for (const Value& row : items_of(response.body["jobs"])) {
                  const std::string id(row.text("id"));
-                 all.push_back(Value::object(
-                     {{"description", "A job of " + std::string(row.text(field::agent)) + ", " +
-                                          std::string(row.text("status")) + ", made " +
-                                          std::string(row.text("created_at"))},
-                      {"mimeType", kJson},
-                      {"name", id},
-                      {"uri", std::string(kJobs) + id}}));
+                 const std::string what =
+                     fmt::format("A job of {}, {}, made {}", row.text(field::agent),
+                                 row.text("status"), row.text("created_at"));
+                 all.push_back(Value::object({{"description", what},
+                                              {"mimeType", kJson},
+                                              {"name", id},
+                                              {"uri", fmt::format("{}{}", kJobs, id)}}));
                }
                Value result = Value::object({{"resources", Value::array(std::move(all))}});
                if (const Value& next = response.body["next_cursor"]; next.is_string()) {
@@ -92,8 +94,8 @@ void Mcp::list_templates(CallPtr call) {
   std::vector<Value> all;
   for (const Part& part : kParts) {
     const bool whole = part.name.empty();
-    std::string uri = std::string(kJobs) + "{id}" + (whole ? "" : "/" + std::string(part.name));
-    if (part.name == "events") uri += "{?after}";
+    const char* const query = part.name == "events" ? "{?after}" : "";
+    std::string uri = fmt::format("{}{{id}}{}{}{}", kJobs, whole ? "" : "/", part.name, query);
     all.push_back(Value::object({{"description", part.what},
                                  {"mimeType", kJson},
                                  {"name", whole ? "job" : part.name},

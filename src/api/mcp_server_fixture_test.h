@@ -1,6 +1,8 @@
 // McpServerFixture: the MCP endpoint of an Api on a store in memory, with requests of any revision.
 #pragma once
 
+#include <fmt/core.h>
+
 #include <memory>
 #include <optional>
 #include <string>
@@ -139,7 +141,7 @@ class McpServerFixture final : runtime::RuntimeObserver {
     const auto sent = start(revision, method, std::move(params), client, role, meta);
     // There is a pause between two reads of a job.
     for (int i = 0; i < 3 && !sent->answer; ++i) loop.advance(std::chrono::seconds(1));
-    AE_CHECK(sent->answer.has_value(), "no response to " + std::string(method));
+    AE_CHECK(sent->answer.has_value(), fmt::format("no response to {}", method));
     return sent->answer->body;
   }
   Value result(Revision revision, std::string_view method, std::string params = "",
@@ -161,8 +163,8 @@ class McpServerFixture final : runtime::RuntimeObserver {
   Value call(Revision revision, std::string_view tool, std::string_view arguments,
              std::string_view client = "{}", Role role = Role::admin, std::string_view meta = "") {
     return result(revision, "tools/call",
-                  R"("name":")" + std::string(tool) + R"(","arguments":)" + std::string(arguments),
-                  client, role, meta);
+                  fmt::format(R"("name":"{}","arguments":{})", tool, arguments), client, role,
+                  meta);
   }
   std::size_t jobs() {
     ApiRequest request;

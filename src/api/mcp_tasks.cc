@@ -2,6 +2,8 @@
 // questions to users.
 //
 // A job may wait without limit and is kept until it is pruned, so a task has no TTL.
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -39,10 +41,10 @@ Value task_of(const Value& job, bool modern, bool has_questions) {
                               {modern ? "pollIntervalMs" : "pollInterval", kPollEvery}};
   std::string message(job.text("status"));
   if (job[field::error].is_object()) {
-    message += ": " + std::string(job[field::error].text(field::code)) + ": " +
-               std::string(job[field::error].text("message"));
+    message += fmt::format(": {}: {}", job[field::error].text(field::code),
+                           job[field::error].text("message"));
   } else if (is_idle(job) && !has_ended(job)) {
-    message += " for:" + waits_text(job);
+    message += fmt::format(" for:{}", waits_text(job));
   }
   members.emplace_back("statusMessage", std::move(message));
   return Value::object(std::move(members));
@@ -61,23 +63,24 @@ std::string_view wait_key(const Value& approval) { return approval.text(field::c
 
 Value question(const Value& approval) {
   const bool decides = is_decision(approval);
-  std::string message = "Job " + std::string(approval.text("job_id")) + " asks: ";
+  const std::string_view job = approval.text("job_id");
+  std::string message;
   if (approval.text(field::kind) == to_text(RequestKind::call)) {
     std::string arguments = canonical(approval[field::arguments]);
     if (arguments.size() > kQuestionShownMax) {
-      arguments = "arguments of " + std::to_string(arguments.size()) + " bytes (sha256 " +
-                  std::string(approval.text(field::arguments_hash)) + ")";
+      arguments = fmt::format("arguments of {} bytes (sha256 {})", arguments.size(),
+                              approval.text(field::arguments_hash));
     }
-    message += "may it call " + std::string(approval.text("tool")) + " with " + arguments + "?";
+    message =
+        fmt::format("Job {} asks: may it call {} with {}?", job, approval.text("tool"), arguments);
   } else if (approval.text(field::kind) == to_text(RequestKind::question)) {
-    message = "Job " + std::string(approval.text("job_id")) + ", its tool " +
-              std::string(approval.text("tool")) + ": " +
-              std::string(approval["question"].text("message"));
-    const std::string url(approval["question"].text("url"));
-    if (!url.empty()) message += " (" + url + ")";
+    message = fmt::format("Job {}, its tool {}: {}", job, approval.text("tool"),
+                          approval["question"].text("message"));
+    const std::string_view url = approval["question"].text("url");
+    if (!url.empty()) message += fmt::format(" ({})", url);
   } else {
-    message += (decides ? "approve " : "data for ") +
-               std::string(approval.text(field::correlation_key)) + "?";
+    message = fmt::format("Job {} asks: {} {}?", job, decides ? "approve" : "data for",
+                          approval.text(field::correlation_key));
   }
   const Value text = Value::object({{"type", "string"}});
   const Value choice = Value::object(
@@ -229,8 +232,8 @@ void Mcp::with_task(const CallPtr& call, WithJob then) {
   }
   if (!call->modern() && call->revision != mcp::Revision::r2025_11_25) {
     return call->refuse({.code = mcp::kMethodNotFound,
-                         .message = "tasks are not supported in revision " +
-                                    std::string(mcp::to_text(call->revision))});
+                         .message = fmt::format("tasks are not supported in revision {}",
+                                                mcp::to_text(call->revision))});
   }
   const auto job = job_of(call->params()["taskId"]);
   if (!job) return call->refuse_params("\"taskId\" must be a task id");
@@ -301,8 +304,8 @@ void Mcp::cancel_task(CallPtr call) {
 void Mcp::list_tasks(CallPtr call) {
   if (call->revision != mcp::Revision::r2025_11_25) {
     return call->refuse({.code = mcp::kMethodNotFound,
-                         .message = "tasks are not supported in revision " +
-                                    std::string(mcp::to_text(call->revision))});
+                         .message = fmt::format("tasks are not supported in revision {}",
+                                                mcp::to_text(call->revision))});
   }
   QueryPairs query{{"limit", std::to_string(kMcpPage)}};
   const Value& cursor = call->params()["cursor"];

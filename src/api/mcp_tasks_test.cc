@@ -1,6 +1,8 @@
 // Tests of MCP calls that take long: waits, progress, elicitation, and tasks.
 #include "api/mcp_server_fixture_test.h"
 
+#include <fmt/core.h>
+
 #include <memory>
 #include <utility>
 
@@ -33,7 +35,7 @@ AE_TEST("mcp/a call waits for a timer; if its client disconnects, the job contin
             std::string::npos);
   const auto sent = fixture.start(
       kLegacy, "tools/call",
-      R"("name":"aetheris_job","arguments":{"wait_seconds":45,"job_id":")" + job + "\"}");
+      fmt::format(R"("name":"aetheris_job","arguments":{{"wait_seconds":45,"job_id":"{}"}})", job));
   fixture.loop.advance(std::chrono::seconds(12));
   ASSERT_TRUE(sent->answer);
   EXPECT_EQ(text_of(sent->answer->body["result"]), "done") << "the job continued";
@@ -71,7 +73,7 @@ AE_TEST("mcp/a call that waits releases the quota of its body and still returns 
   }
   const auto over_long =
       fixture.start(kLegacy, "tools/call", R"("name":"sleeps","arguments":{})", "{}", Role::admin,
-                    R"("progressToken":")" + std::string(1025, 'p') + "\"");
+                    fmt::format(R"("progressToken":"{}")", std::string(1025, 'p')));
   ASSERT_TRUE(over_long->answer);
   EXPECT_EQ(over_long->answer->body["error"]["code"], Value(mcp::kInvalidParams));
 }
@@ -147,7 +149,7 @@ AE_TEST("mcp/a question has the key of its wait, and each round its own request 
   ASSERT_NE(first["inputRequests"].find("user_name"), nullptr) << canonical(first);
   for (const char* content : {R"({})", R"({"payload":1})", R"(5)", R"(null)"}) {
     EXPECT_EQ(
-        wrong(first, R"("user_name":{"action":"accept","content":)" + std::string(content) + "}"),
+        wrong(first, fmt::format(R"("user_name":{{"action":"accept","content":{}}})", content)),
         mcp::kInvalidParams)
         << content;
   }
@@ -191,7 +193,7 @@ AE_TEST("mcp/with tasks a quick call returns its result and a slow one a task") 
   ASSERT_TRUE(slow->answer);
   const Value task = slow->answer->body["result"];
   EXPECT_EQ(task.text("resultType"), "task") << canonical(task);
-  const std::string of = R"("taskId":")" + std::string(task.text("taskId")) + "\"";
+  const std::string of = fmt::format(R"("taskId":"{}")", task.text("taskId"));
   fixture.loop.advance(std::chrono::seconds(11));
   EXPECT_EQ(fixture.result(kModern, "tasks/get", of, kWithTasks)["result"]["structuredContent"],
             Value("done"));
@@ -205,16 +207,17 @@ AE_TEST("mcp/with tasks a call whose job waits returns a task, whose result is r
   EXPECT_TRUE(task["ttlMs"].is_null());
   EXPECT_TRUE(task["pollIntervalMs"].is_integer());
   const std::string id(task.text("taskId"));
-  const std::string of = R"("taskId":")" + id + "\"";
+  const std::string of = fmt::format(R"("taskId":"{}")", id);
   EXPECT_EQ(fixture.result(kModern, "tasks/get", of, kWithTasks).text("status"), "working");
-  fixture.call(kModern, "aetheris_signal", R"({"job_id":")" + id + R"(","key":"go","payload":5})");
+  fixture.call(kModern, "aetheris_signal",
+               fmt::format(R"({{"job_id":"{}","key":"go","payload":5}})", id));
   const Value done = fixture.result(kModern, "tasks/get", of, kWithTasks);
   EXPECT_EQ(done.text("status"), "completed");
   EXPECT_EQ(done["result"]["structuredContent"], Value(5));
   EXPECT_EQ(done.text("resultType"), "complete");
   const std::string failed = job_in(fixture.call(kModern, "fails", "{}"));
   const Value seen =
-      fixture.result(kModern, "tasks/get", R"("taskId":")" + failed + "\"", kWithTasks);
+      fixture.result(kModern, "tasks/get", fmt::format(R"("taskId":"{}")", failed), kWithTasks);
   EXPECT_EQ(seen.text("status"), "completed") << "an error of a tool is a result";
   EXPECT_EQ(seen["result"]["isError"], Value(true));
   // A client without tasks gets the missing capability; other ids are rejected.
@@ -232,7 +235,7 @@ AE_TEST("mcp/with tasks a call whose job waits returns a task, whose result is r
 AE_TEST("mcp/a task requests input, accepts each answer once, and is cancelled") {
   McpServerFixture fixture;
   const std::string id(fixture.call(kModern, "buys", R"({"n": 2})", kWithBoth).text("taskId"));
-  const std::string of = R"("taskId":")" + id + "\"";
+  const std::string of = fmt::format(R"("taskId":"{}")", id);
   const Value input_required = fixture.result(kModern, "tasks/get", of, kWithBoth);
   ASSERT_EQ(input_required.text("status"), "input_required") << canonical(input_required);
   EXPECT_EQ(fixture.result(kModern, "tasks/get", of, kWithTasks).text("status"), "working")
@@ -249,7 +252,7 @@ AE_TEST("mcp/a task requests input, accepts each answer once, and is cancelled")
       << "it was answered before";
   EXPECT_EQ(fixture.error(kModern, "tasks/update", of, kWithBoth), mcp::kInvalidParams);
   const std::string wants(fixture.call(kModern, "wants", "{}", kWithBoth).text("taskId"));
-  const std::string of_wants = R"("taskId":")" + wants + "\"";
+  const std::string of_wants = fmt::format(R"("taskId":"{}")", wants);
   const std::string size =
       fixture.result(kModern, "tasks/get", of_wants, kWithBoth)["inputRequests"].members()[0].first;
   fixture.result(kModern, "tasks/update",
@@ -260,7 +263,7 @@ AE_TEST("mcp/a task requests input, accepts each answer once, and is cancelled")
       fixture.result(kModern, "tasks/get", of_wants, kWithBoth)["result"]["structuredContent"],
       Value::object({{"a", 1}}));
   const std::string more(fixture.call(kModern, "asks", "{}", kWithTasks).text("taskId"));
-  const std::string of_more = R"("taskId":")" + more + "\"";
+  const std::string of_more = fmt::format(R"("taskId":"{}")", more);
   fixture.result(kModern, "tasks/cancel", of_more, kWithTasks);
   EXPECT_EQ(fixture.result(kModern, "tasks/get", of_more, kWithTasks).text("status"), "cancelled");
   fixture.result(kModern, "tasks/cancel", of_more, kWithTasks);
@@ -273,7 +276,7 @@ AE_TEST("mcp/in 2025-11-25 a call returns a task only if it requests one") {
   ASSERT_TRUE(made["task"].is_object()) << canonical(made);
   EXPECT_TRUE(made["task"].find("ttl")->is_null());
   const std::string id(made["task"].text("taskId"));
-  const std::string of = R"("taskId":")" + id + "\"";
+  const std::string of = fmt::format(R"("taskId":"{}")", id);
   EXPECT_EQ(fixture.result(kLegacy, "tasks/get", of).text("status"), "working");
   EXPECT_EQ(fixture.result(kLegacy, "tasks/list")["tasks"].size(), 1u) << "the job that waits";
   EXPECT_EQ(fixture.error(kLegacy, "tasks/result", of), 409) << "it waits for a signal";

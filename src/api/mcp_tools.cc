@@ -1,4 +1,6 @@
 // MCP tools: agents, whose calls create jobs, and built-in tools that follow and answer jobs.
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -54,7 +56,7 @@ Value input_schema(const Value& agent) {
 // An agent can do whatever its tools do, so the hints promise nothing.
 Value agent_tool(const Value& agent, mcp::Revision revision) {
   std::string what(agent.text("description"));
-  if (what.empty()) what = "The agent " + std::string(agent.text("name"));
+  if (what.empty()) what = fmt::format("The agent {}", agent.text("name"));
   Value tool = Value::object(
       {{"description", what}, {"inputSchema", input_schema(agent)}, {"name", agent["name"]}});
   if (revision >= mcp::Revision::r2025_03_26) {
@@ -71,7 +73,7 @@ Value agent_tool(const Value& agent, mcp::Revision revision) {
 
 // The state of a call is its job, and the job's last event at that time: JOB.SEQ.
 std::string state_of(const Value& job) {
-  return std::string(job.text("id")) + "." + std::to_string(job["seq"].as_int());
+  return fmt::format("{}.{}", job.text("id"), job["seq"].as_int());
 }
 
 std::optional<std::string> job_of_state(const Value& state) {
@@ -189,8 +191,7 @@ void Mcp::list_tools(CallPtr call) {
     Value result = Value::object({});
     if (all.size() > kMcpPage) {
       all.resize(kMcpPage);
-      result =
-          result.with("nextCursor", std::string(kCursor) + std::string(all.back().text("name")));
+      result = result.with("nextCursor", fmt::format("{}{}", kCursor, all.back().text("name")));
     }
     result = result.with("tools", Value::array(std::move(all)));
     if (call->modern()) {
@@ -211,20 +212,22 @@ void Mcp::call_tool(CallPtr call) {
   const BuiltinTool* own =
       std::ranges::find(kTools, std::string_view(name.as_string()), &BuiltinTool::name);
   if (own == std::end(kTools)) {
-    return call->refuse_params("Unknown tool: " + mcp::clip_text(name.as_string()));
+    return call->refuse_params(fmt::format("Unknown tool: {}", mcp::clip_text(name.as_string())));
   }
   if (call->requests_task) {
-    return call->refuse({.code = mcp::kMethodNotFound,
-                         .message = name.as_string() + " does not support task execution"});
+    return call->refuse(
+        {.code = mcp::kMethodNotFound,
+         .message = fmt::format("{} does not support task execution", name.as_string())});
   }
   const Value known = own->schema()["properties"];
   const Value given = arguments.is_null() ? Value::object({}) : arguments;
   for (const auto& [argument, value] : given.members()) {
     if (known.find(argument) == nullptr) {
-      return finish(call, tool_error(call->revision,
-                                     problem({Code::input_invalid,
-                                              "unknown argument \"" + mcp::clip_text(argument) +
-                                                  "\" of " + name.as_string()})));
+      return finish(call,
+                    tool_error(call->revision,
+                               problem({Code::input_invalid,
+                                        fmt::format("unknown argument \"{}\" of {}",
+                                                    mcp::clip_text(argument), name.as_string())})));
     }
   }
   if (!job_of(arguments["job_id"])) {
@@ -238,7 +241,7 @@ void Mcp::call_tool(CallPtr call) {
 
 void Mcp::call_agent(CallPtr call) {
   const std::string name = call->params()["name"].as_string();
-  const auto unknown = [name] { return "Unknown tool: " + mcp::clip_text(name); };
+  const auto unknown = [name] { return fmt::format("Unknown tool: {}", mcp::clip_text(name)); };
   if (name.empty() || name.size() > 256) return call->refuse_params(unknown());
   call_route(call, "GET", {"api", "agents"}, {}, {},
              [this, call, name, unknown](const ApiResponse& response) {
@@ -418,11 +421,11 @@ void Mcp::answer_wait(CallPtr call) {
           return refuse("set either \"decision\" or, if data is requested, \"payload\"");
         }
         if (open_question != nullptr) return answer_question(call, *open_question);
-        const bool of_job = given.text(field::approval_id).starts_with(job + ".");
+        const bool of_job = given.text(field::approval_id).starts_with(fmt::format("{}.", job));
         if (given[field::approval_id].is_null() ? ids.empty() : of_job)
           return answer_closed_question(call);
         refuse(ids.empty() ? "\"approval_id\" does not match a question of this job"
-                           : "\"approval_id\" must be one of " + ids);
+                           : fmt::format("\"approval_id\" must be one of {}", ids));
       });
 }
 

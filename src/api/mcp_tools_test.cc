@@ -1,6 +1,8 @@
 // Tests of MCP tools: agents as tools, idempotency, errors, answers to questions, and roles.
 #include "api/mcp_server_fixture_test.h"
 
+#include <fmt/core.h>
+
 #include "base/utf8.h"
 #include "json/json.h"
 #include "mcp/message.h"
@@ -15,7 +17,7 @@ AE_TEST("mcp/agents and built-in tools are listed in a stable order") {
     const Value listed = fixture.result(revision, "tools/list");
     std::string names;
     for (const Value& tool : listed["tools"].items()) {
-      names += std::string(tool.text("name")) + " ";
+      names += fmt::format("{} ", tool.text("name"));
       EXPECT_EQ(tool["inputSchema"].text("type"), "object") << tool.text("name");
       EXPECT_FALSE(tool.text("description").empty());
       EXPECT_EQ(tool["annotations"].is_object(), revision >= Revision::r2025_03_26);
@@ -85,8 +87,8 @@ AE_TEST("mcp/an invalid call is a protocol error; invalid arguments are an error
     EXPECT_EQ(fixture.call(revision, "number", R"({"n": 1})")["isError"], Value(true));
     EXPECT_EQ(fixture.result(revision, "tools/call", R"("name":"aetheris_job")")["isError"],
               Value(true));
-    const Value strange = fixture.request(revision, "tools/call",
-                                          "\"name\":\"" + std::string(79, 'x') + "\xC3\xA9\"");
+    const Value strange = fixture.request(
+        revision, "tools/call", fmt::format("\"name\":\"{}\xC3\xA9\"", std::string(79, 'x')));
     EXPECT_TRUE(is_utf8(strange["error"].text("message")));
     for (const char* arguments :
          {"{}", R"({"job_id": 1})", R"({"job_id": "../x"})", R"({"job_id": "a", "more": 1})",
@@ -105,7 +107,7 @@ AE_TEST("mcp/a failed job is an error of the tool, with its code") {
   EXPECT_EQ(result["structuredContent"].text("status"), "failed");
   EXPECT_NE(text_of(result).find("no_money"), std::string::npos);
   const Value view =
-      fixture.call(kModern, "aetheris_job", R"({"job_id":")" + job_in(result) + "\"}");
+      fixture.call(kModern, "aetheris_job", fmt::format(R"({{"job_id":"{}"}})", job_in(result)));
   EXPECT_EQ(view["isError"], Value(false)) << "reading a failed job is not an error";
 }
 
@@ -115,14 +117,17 @@ AE_TEST("mcp/a call whose job waits returns at once, with the wait and what answ
   const std::string job = job_in(waits);
   EXPECT_EQ(waits["isError"], Value(false));
   EXPECT_EQ(waits["structuredContent"].text("status"), "waiting");
-  EXPECT_NE(text_of(waits).find("aetheris_signal {\"job_id\": \"" + job + "\", \"key\": \"go\""),
-            std::string::npos)
+  EXPECT_NE(
+      text_of(waits).find(fmt::format(R"(aetheris_signal {{"job_id": "{}", "key": "go")", job)),
+      std::string::npos)
       << text_of(waits);
   const std::string signal = R"({"job_id":")" + job + R"(","key":"go","payload":{"a":1}})";
   EXPECT_EQ(fixture.call(kLegacy, "aetheris_signal", signal)["isError"], Value(false));
-  const Value done = fixture.call(kLegacy, "aetheris_job", R"({"job_id":")" + job + "\"}");
+  const Value done =
+      fixture.call(kLegacy, "aetheris_job", fmt::format(R"({{"job_id":"{}"}})", job));
   EXPECT_EQ(done["structuredContent"], Value::object({{"a", 1}}));
-  const Value late = fixture.call(kLegacy, "aetheris_cancel", R"({"job_id":")" + job + "\"}");
+  const Value late =
+      fixture.call(kLegacy, "aetheris_cancel", fmt::format(R"({{"job_id":"{}"}})", job));
   EXPECT_EQ(late["structuredContent"].text("code"), "job_terminal");
 }
 
@@ -139,7 +144,7 @@ AE_TEST("mcp/a job that waits lists an abandoned call after its wait") {
 AE_TEST("mcp/aetheris_answer answers the open question of a job") {
   McpServerFixture fixture;
   const std::string job = job_in(fixture.call(kLegacy, "buys", R"({"n": 5})"));
-  const std::string of = R"({"job_id":")" + job + "\"";
+  const std::string of = fmt::format(R"({{"job_id":"{}")", job);
   EXPECT_EQ(fixture.call(kLegacy, "aetheris_answer", of + "}")["isError"], Value(true));
   EXPECT_EQ(fixture.call(kLegacy, "aetheris_answer", of + R"(,"payload":1})")["isError"],
             Value(true));
@@ -161,9 +166,9 @@ AE_TEST("mcp/aetheris_answer answers the open question of a job") {
   const std::string wants = job_in(fixture.call(kLegacy, "wants", "{}"));
   const std::string data = R"({"job_id":")" + wants + R"(","payload":{"size":"XL"}})";
   EXPECT_EQ(fixture.call(kLegacy, "aetheris_answer", data)["isError"], Value(false));
-  EXPECT_EQ(
-      fixture.call(kLegacy, "aetheris_job", R"({"job_id":")" + wants + "\"}")["structuredContent"],
-      Value::object({{"size", "XL"}}));
+  EXPECT_EQ(fixture.call(kLegacy, "aetheris_job",
+                         fmt::format(R"({{"job_id":"{}"}})", wants))["structuredContent"],
+            Value::object({{"size", "XL"}}));
   EXPECT_EQ(fixture.call(kLegacy, "aetheris_answer", data)["isError"], Value(false));
   EXPECT_EQ(fixture.call(kLegacy, "aetheris_answer",
                          R"({"job_id":")" + wants + R"(","payload":{"size":"S"}})")["isError"],
@@ -174,13 +179,14 @@ AE_TEST("mcp/a repeated answer by id is a duplicate; a different one is an error
   McpServerFixture fixture;
   const std::string job = job_in(fixture.call(kLegacy, "buys", R"({"n": 5})"));
   const std::string other = job_in(fixture.call(kLegacy, "buys", R"({"n": 6})"));
-  const Value seen = fixture.call(kLegacy, "aetheris_job", R"({"job_id":")" + job + "\"}");
+  const Value seen =
+      fixture.call(kLegacy, "aetheris_job", fmt::format(R"({{"job_id":"{}"}})", job));
   const std::string id(seen["structuredContent"]["waits"].items()[0].text("approval_id"));
   ASSERT_FALSE(id.empty()) << canonical(seen);
   const auto answer = [&](const std::string& of, const std::string& decision) {
-    return fixture.call(kLegacy, "aetheris_answer",
-                        R"({"job_id":")" + of + R"(","approval_id":")" + id + R"(","decision":")" +
-                            decision + "\"}");
+    return fixture.call(
+        kLegacy, "aetheris_answer",
+        fmt::format(R"({{"job_id":"{}","approval_id":"{}","decision":"{}"}})", of, id, decision));
   };
   EXPECT_EQ(answer(other, "approve")["isError"], Value(true)) << "of another job";
   EXPECT_EQ(answer(job, "reject")["isError"], Value(false));
@@ -204,8 +210,8 @@ AE_TEST("mcp/roles are those of the routes: a viewer calls no tool, an operator 
   const std::string job =
       job_in(fixture.call(kModern, "buys", R"({"n": 1})", kWithElicitation, Role::operator_));
   ASSERT_FALSE(job.empty()) << "a client that may not decide gets no question";
-  const std::string yes =
-      R"("name":"aetheris_answer","arguments":{"decision":"approve","job_id":")" + job + "\"}";
+  const std::string yes = fmt::format(
+      R"("name":"aetheris_answer","arguments":{{"decision":"approve","job_id":"{}"}})", job);
   EXPECT_EQ(fixture.error(kModern, "tools/call", yes, "{}", Role::operator_), 403);
   EXPECT_EQ(fixture.error(kModern, "tools/call", yes, "{}", Role::viewer), 403);
   EXPECT_EQ(fixture.result(kModern, "tools/call", yes, "{}", Role::approver)["isError"],

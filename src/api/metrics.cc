@@ -1,7 +1,8 @@
 #include "api/metrics.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
-#include <cstdio>
 #include <iterator>
 
 #include "base/error.h"
@@ -49,11 +50,7 @@ constexpr std::string_view kPlain[] = {
     "aetheris_job_fail_total",          "aetheris_run_resume_total", "aetheris_step_retries_total",
     "aetheris_step_timeout_total"};
 
-std::string number(double value) {
-  char text[32];
-  std::snprintf(text, sizeof text, "%.9g", value);
-  return text;
-}
+std::string number(double value) { return fmt::format("{:.9g}", value); }
 
 // The store's clock may be set back.
 double seconds_between(Instant from, Instant to) {
@@ -77,7 +74,6 @@ constexpr Family kGauges[] = {
 
 }  // namespace
 
-// del
 std::string labelled(std::string_view name, std::string_view label, std::string_view value) {
   std::string out(name);
   out.append("{").append(label).append("=\"");
@@ -95,12 +91,11 @@ std::string labelled(std::string_view name, std::string_view label, std::string_
 std::string storage_text(const std::map<std::string_view, store::OperationLatency>& times) {
   constexpr std::string_view kSeconds = "aetheris_storage_operation_duration_seconds";
   constexpr std::string_view kFailures = "aetheris_storage_operation_errors_total";
-  std::string out, failures;
-  out.append("# HELP ").append(kSeconds).append(" Latency of store operations.\n# TYPE ");
-  out.append(kSeconds).append(" histogram\n");
-  failures.append("# HELP ").append(kFailures);
-  failures.append(" Store operations that failed or had an unknown outcome.\n# TYPE ");
-  failures.append(kFailures).append(" counter\n");
+  std::string out =
+      fmt::format("# HELP {0} Latency of store operations.\n# TYPE {0} histogram\n", kSeconds);
+  std::string failures = fmt::format(
+      "# HELP {0} Store operations that failed or had an unknown outcome.\n# TYPE {0} counter\n",
+      kFailures);
   for (const auto& [operation, seen] : times) {
     const std::string label = labelled("", "operation", operation);
     const std::string_view inside = std::string_view(label).substr(0, label.size() - 1);
@@ -108,15 +103,12 @@ std::string storage_text(const std::map<std::string_view, store::OperationLatenc
     for (std::size_t i = 0; i < seen.buckets.size(); ++i) {
       so_far += seen.buckets.at(i);
       const bool bounded = i < store::OperationLatency::kBounds.size();
-      out.append(kSeconds).append("_bucket").append(inside).append(",le=\"");
-      out.append(bounded ? number(store::OperationLatency::kBounds.at(i)) : "+Inf").append("\"} ");
-      out.append(std::to_string(so_far)).append("\n");
+      const std::string bound = bounded ? number(store::OperationLatency::kBounds.at(i)) : "+Inf";
+      out += fmt::format("{}_bucket{},le=\"{}\"}} {}\n", kSeconds, inside, bound, so_far);
     }
-    out.append(kSeconds).append("_sum").append(label).append(" ").append(number(seen.sum));
-    out.append("\n").append(kSeconds).append("_count").append(label).append(" ");
-    out.append(std::to_string(so_far)).append("\n");
-    failures.append(kFailures).append(label).append(" ");
-    failures.append(std::to_string(seen.failures)).append("\n");
+    out += fmt::format("{0}_sum{1} {2}\n{0}_count{1} {3}\n", kSeconds, label, number(seen.sum),
+                       so_far);
+    failures += fmt::format("{}{} {}\n", kFailures, label, seen.failures);
   }
   return out + failures;
 }
@@ -136,17 +128,15 @@ void Metrics::Histogram::add(const std::array<double, 12>& bounds, double second
 void Metrics::Histogram::append_to(std::string& out, const std::string& name,
                                    const std::string& label,
                                    const std::array<double, 12>& bounds) const {
-  const std::string before = label.empty() ? "{" : label.substr(0, label.size() - 1) + ",";
+  const std::string before =
+      label.empty() ? "{" : fmt::format("{},", label.substr(0, label.size() - 1));
   std::uint64_t so_far = 0;
   for (std::size_t i = 0; i <= bounds.size(); ++i) {
     so_far += buckets.at(i);
     const std::string bound = i < bounds.size() ? number(bounds.at(i)) : "+Inf";
-    out.append(name).append("_bucket").append(before).append("le=\"").append(bound);
-    out.append("\"} ").append(std::to_string(so_far)).append("\n");
+    out += fmt::format("{}_bucket{}le=\"{}\"}} {}\n", name, before, bound, so_far);
   }
-  out.append(name).append("_sum").append(label).append(" ").append(number(sum)).append("\n");
-  out.append(name).append("_count").append(label).append(" ");
-  out.append(std::to_string(so_far)).append("\n");
+  out += fmt::format("{0}_sum{1} {2}\n{0}_count{1} {3}\n", name, label, number(sum), so_far);
 }
 
 void Metrics::count_finished(const JobId& job, const ToolInvocationFinished& event) {
@@ -281,8 +271,7 @@ void Metrics::on_events(const JobId& job, const std::vector<Event>& events) {
 std::string Metrics::text(const std::vector<std::pair<std::string, std::uint64_t>>& gauges) const {
   std::string out;
   for (const Family& family : kFamilies) {
-    out.append("# HELP ").append(family.name).append(" ").append(family.help).append("\n# TYPE ");
-    out.append(family.name).append(" ").append(family.type).append("\n");
+    out += fmt::format("# HELP {0} {1}\n# TYPE {0} {2}\n", family.name, family.help, family.type);
     const std::string name(family.name);
     if (std::string_view(family.type) == "histogram") {
       if (family.name == "aetheris_tool_duration_seconds") {
@@ -301,18 +290,17 @@ std::string Metrics::text(const std::vector<std::pair<std::string, std::uint64_t
     for (auto it = counters_.lower_bound(name);
          it != counters_.end() && it->first.starts_with(name); ++it) {
       const bool same = it->first.size() == name.size() || it->first[name.size()] == '{';
-      if (same) out += it->first + " " + std::to_string(it->second) + "\n";
+      if (same) out += fmt::format("{} {}\n", it->first, it->second);
     }
   }
   for (const auto& [name, value] : gauges) {
     const std::string family = name.substr(0, name.find('{'));
-    if (out.find("# TYPE " + family + " ") == out.npos) {
+    if (out.find(fmt::format("# TYPE {} ", family)) == out.npos) {
       const Family* const known = std::ranges::find(kGauges, family, &Family::name);
       AE_CHECK(known != std::end(kGauges), family);
-      out.append("# HELP ").append(family).append(" ").append(known->help).append("\n# TYPE ");
-      out.append(family).append(" ").append(known->type).append("\n");
+      out += fmt::format("# HELP {0} {1}\n# TYPE {0} {2}\n", family, known->help, known->type);
     }
-    out += name + " " + std::to_string(value) + "\n";
+    out += fmt::format("{} {}\n", name, value);
   }
   return out;
 }

@@ -1,6 +1,8 @@
 // problem+json: encode and decode.
 #include "api/problem.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <cctype>
 #include <optional>
@@ -196,14 +198,14 @@ Value problem(const Error& error, int status) {
                               {field::detail, detail},
                               {"status", status == 0 ? http_status(error.code) : status},
                               {"title", title},
-                              {"type", "urn:aetheris:error:" + code}});
+                              {"type", fmt::format("urn:aetheris:error:{}", code)}});
   const std::string_view request = request_in(detail);
   return request.empty() ? body : body.with("act", std::string(request));
 }
 
 Error missing_job_error(std::string_view id) {
   return {Code::not_found,
-          "there is no job " + std::string(id) + " in this store; GET /api/jobs lists them"};
+          fmt::format("there is no job {} in this store; GET /api/jobs lists them", id)};
 }
 
 Error error_of_problem(const Value& body, int status) {
@@ -213,7 +215,7 @@ Error error_of_problem(const Value& body, int status) {
   if (name == #code_) return Error{Code::code_, std::move(detail)};
   AE_ERROR_CODES(X)
 #undef X
-  if (detail.empty()) detail = "the store's owner returned status " + std::to_string(status);
+  if (detail.empty()) detail = fmt::format("the store's owner returned status {}", status);
   return Error{Code::unavailable, std::move(detail)};
 }
 

@@ -1,6 +1,8 @@
 // Tests of RateLimiter, with time set by the test.
 #include "api/rate_limiter.h"
 
+#include <fmt/core.h>
+
 #include "testing/test.h"
 
 namespace ae::api {
@@ -43,7 +45,7 @@ AE_TEST("rate_limiter/the number of names is limited, and an active name is not 
   RateLimiter limiter({.per_second = 0.001, .burst = 1}, 100);
   EXPECT_FALSE(limiter.try_acquire("a", 0s));
   for (int i = 0; i < 10'000; ++i) {
-    EXPECT_FALSE(limiter.try_acquire("stranger " + std::to_string(i), 1s));
+    EXPECT_FALSE(limiter.try_acquire(fmt::format("stranger {}", i), 1s));
     EXPECT_TRUE(limiter.try_acquire("a", 1s));
     EXPECT_LE(limiter.names(), 100u);
   }

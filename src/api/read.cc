@@ -1,4 +1,6 @@
 // Reads of a job for a response: slots, ETags and rendering.
+#include <fmt/core.h>
+
 #include <utility>
 
 #include "api/authenticator.h"
@@ -18,8 +20,8 @@ constexpr std::string_view kViewVersion = "aetheris.view.1";
 Result<JobId> job_id_of(const std::string& id) {
   auto job = job_id_from_text(id);
   if (job) return *std::move(job);
-  return fail(Code::not_found,
-              "there is no job with the id \"" + id.substr(0, 64) + "\": " + job.error().message);
+  return fail(Code::not_found, "there is no job with the id \"{}\": {}", id.substr(0, 64),
+              job.error().message);
 }
 
 ApiResponse Api::ResponseMaker::make(const store::JobRow* row, Value body) const {
@@ -50,9 +52,9 @@ void Api::with_slot(const ContextPtr& ctx, async::Done<Result<ReadLimiter::Slot>
 Api::ResponseMaker Api::response_maker(const ContextPtr& ctx) {
   ResponseMaker maker{.render = ctx->request.render, .view = {}, .now = store_.now()};
   if (ctx->request.method != "GET" || ctx->query.find("wait") != nullptr) return maker;
-  maker.view = std::string(kViewVersion) + "\n" + options_.version + "\n" +
-               target(ctx->request.path, ctx->request.query) + "\n" +
-               std::to_string(registry_.registry().seq()) + "\n" + ctx->view_facts;
+  maker.view = fmt::format("{}\n{}\n{}\n{}\n{}", kViewVersion, options_.version,
+                           target(ctx->request.path, ctx->request.query),
+                           registry_.registry().seq(), ctx->view_facts);
   return maker;
 }
 

@@ -1,5 +1,7 @@
 // Tests of reads of a job: reader threads, slots, disconnected clients, ETags, rendering, and what
 // ?wait loads.
+#include <fmt/core.h>
+
 #include <deque>
 #include <functional>
 #include <optional>
@@ -131,7 +133,7 @@ class ReadsFixture final : runtime::RuntimeObserver {
     ApiRequest request;
     request.method = "POST";
     request.path = {"api", "jobs"};
-    request.body = R"({"id":")" + id + "\"," + rest + "}";
+    request.body = fmt::format(R"({{"id":"{}",{}}})", id, rest);
     const auto created = start(std::move(request));
     for (int i = 0; i < 3; ++i) loop.run_ready();
     held().run_next();
@@ -379,7 +381,7 @@ AE_TEST("reads/events with ?wait load each commit once, and the row while nothin
        {std::pair("type", "job_completed"), std::pair("class", "effect")}) {
     ReadsFixture fixture;
     const std::string id = value;
-    fixture.post({"api", "jobs"}, R"({"agent":"asks","id":")" + id + "\"}");
+    fixture.post({"api", "jobs"}, fmt::format(R"({{"agent":"asks","id":"{}"}})", id));
     const Path path{"api", "jobs", id, "events"};
     const auto last = static_cast<std::uint64_t>(
         fixture.send(ReadsFixture::get(path)).body["events"].items().back()["seq"].as_int());

@@ -39,7 +39,7 @@ Result<runtime::RedactRequest> parse_redact_params(const Fields& fields) {
     const Value& field = fields[name];
     if (field.is_null()) continue;
     if (!field.is_bool()) {
-      return fail(Code::input_invalid, "\"" + std::string(name) + "\" must be true or false");
+      return fail(Code::input_invalid, "\"{}\" must be true or false", name);
     }
     *flag = field.as_bool();
   }
@@ -54,8 +54,8 @@ Result<runtime::RedactRequest> parse_redact_params(const Fields& fields) {
   }
   const Value& values = fields["values"];
   if (!values.is_null() && (!values.is_array() || values.size() > kRedactMax)) {
-    return fail(Code::input_invalid, "\"values\" must be a list of at most " +
-                                         std::to_string(kRedactMax) + " {seq, field}");
+    return fail(Code::input_invalid, "\"values\" must be a list of at most {} {{seq, field}}",
+                kRedactMax);
   }
   for (std::size_t i = 0; i < values.size(); ++i) {
     const Value& one = values.items()[i];

@@ -1,6 +1,8 @@
 // Tests of resolutions of unknown outcomes, and of repeated answers.
 #include "api/api_fixture_test.h"
 
+#include <fmt/core.h>
+
 #include "json/json.h"
 #include "testing/test.h"
 
@@ -17,7 +19,7 @@ AE_TEST(
   const std::string key(job["in_doubt"].items()[0].text("idempotency_key"));
   const Path path{"api", "jobs", id, "resolve"};
   const auto resolve = [&](const std::string& of, const std::string& rest) {
-    return fixture.post(path, R"({"idempotency_key":")" + of + "\"," + rest + "}");
+    return fixture.post(path, fmt::format(R"({{"idempotency_key":"{}",{}}})", of, rest));
   };
   expect_problem(resolve(std::string(64, '0'), R"("resolution":"happened")"), 409, "not_in_doubt");
   expect_problem(resolve(key, R"("resolution":"perhaps")"), 400, "input_invalid");
@@ -40,16 +42,17 @@ AE_TEST("api/not_happened accepts the time of the check, not before the outcome 
   const Instant before = fixture.loop.now();
   fixture.loop.advance(std::chrono::minutes(10));
   const auto resolve_step = [&](std::string_view looked_at) {
-    return fixture.post({"api", "jobs", id, "resolve"},
-                        R"({"resolution":"not_happened","idempotency_key":")" + key +
-                            R"(","looked_at":)" + std::string(looked_at) + "}");
+    return fixture.post(
+        {"api", "jobs", id, "resolve"},
+        fmt::format(R"({{"resolution":"not_happened","idempotency_key":"{}","looked_at":{}}})", key,
+                    looked_at));
   };
   expect_problem(resolve_step("7"), 400, "input_invalid");
   expect_problem(resolve_step(R"("yesterday")"), 400, "input_invalid");
-  expect_problem(resolve_step("\"" + to_text(before) + "\""), 409, "not_settled");
+  expect_problem(resolve_step(fmt::format(R"("{}")", to_text(before))), 409, "not_settled");
   EXPECT_EQ(fixture.status(id), "parked");
   const auto ahead = fixture.loop.now() + std::chrono::minutes(3);
-  EXPECT_EQ(resolve_step("\"" + to_text(ahead) + "\"").status, 200)
+  EXPECT_EQ(resolve_step(fmt::format(R"("{}")", to_text(ahead))).status, 200)
       << "a time in the future counts as now";
 }
 
@@ -62,7 +65,7 @@ AE_TEST("api/the result in a resolution must match the result schema of the tool
   const auto resolve = [&](const std::string& rest) {
     return fixture.post(
         {"api", "jobs", id, "resolve"},
-        R"({"idempotency_key":")" + key + R"(","resolution":"happened")" + rest + "}");
+        fmt::format(R"({{"idempotency_key":"{}","resolution":"happened"{}}})", key, rest));
   };
   const std::size_t before = fixture.get({"api", "jobs", id, "events"}).body["events"].size();
   expect_problem(resolve(R"(,"result":{"no":1})"), 400, "input_invalid");
@@ -81,7 +84,7 @@ AE_TEST("api/happened without a result records null, and the log verifies") {
   const std::string key(job["in_doubt"].items()[0].text("idempotency_key"));
   const ApiResponse response =
       fixture.post({"api", "jobs", id, "resolve"},
-                   R"({"idempotency_key":")" + key + R"(","resolution":"happened"})");
+                   fmt::format(R"({{"idempotency_key":"{}","resolution":"happened"}})", key));
   EXPECT_EQ(response.status, 200);
   ASSERT_NE(response.body.find("result"), nullptr) << canonical(response.body);
   EXPECT_TRUE(response.body["result"].is_null()) << "the response has the recorded result";
@@ -97,7 +100,7 @@ AE_TEST("api/an outcome noted after the end of a job is recorded once and change
   const std::string key(doubt.text("idempotency_key"));
   const Path path{"api", "jobs", id, "resolve"};
   const auto resolve = [&](const std::string& rest) {
-    return fixture.post(path, R"({"idempotency_key":")" + key + "\"," + rest + "}");
+    return fixture.post(path, fmt::format(R"({{"idempotency_key":"{}",{}}})", key, rest));
   };
   EXPECT_EQ(resolve(R"("resolution":"fail")").status, 200);
   fixture.loop.run_ready();
@@ -139,7 +142,7 @@ AE_TEST("api/a repeated answer reports who answered first and when; an equal one
   const std::string key(job["in_doubt"].items()[0].text("idempotency_key"));
   const auto resolve = [&](const std::string& rest) {
     return fixture.post({"api", "jobs", id, "resolve"},
-                        R"({"idempotency_key":")" + key + "\"," + rest + "}");
+                        fmt::format(R"({{"idempotency_key":"{}",{}}})", key, rest));
   };
   const Value first_answer = Value::object({{"at", to_text(fixture.loop.now())}, {"by", "ada"}});
   ASSERT_EQ(resolve(R"("resolution":"happened","result":9)").status, 200);

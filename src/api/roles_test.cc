@@ -1,6 +1,8 @@
 // Tests of roles and of the routes for keys.
 #include "api/api_fixture_test.h"
 
+#include <fmt/core.h>
+
 #include "api/authenticator.h"
 #include "json/json.h"
 #include "testing/test.h"
@@ -52,7 +54,7 @@ AE_TEST("roles/an operator cannot answer human waits, and an approver cannot sen
       fixture.get({"api", "jobs", buys}).body["waits"].items()[0].text("correlation_key"));
   ASSERT_TRUE(key.starts_with("approval/"));
   const std::string yes = R"("payload": {"decision": "approve"}})";
-  const std::string own = R"({"correlation_key": ")" + key + "\", ";
+  const std::string own = fmt::format(R"({{"correlation_key": "{}", )", key);
   expect_problem(signal(Role::operator_, buys, own + yes), 403, "forbidden");
   expect_problem(signal(Role::operator_, buys, own + R"("wait_type": "human", )" + yes), 403,
                  "forbidden");
@@ -146,8 +148,8 @@ AE_TEST("keys/an invalid request creates no key and no audit entry") {
         R"({"role": "viewer", "name": 7})", R"({"role": "viewer", "secret": "mine"})"}) {
     expect_problem(fixture.post({"api", "keys"}, bad), 400, "input_invalid");
   }
-  expect_problem(fixture.post({"api", "keys"},
-                              R"({"role": "viewer", "name": ")" + std::string(65, 'n') + "\"}"),
+  expect_problem(fixture.post({"api", "keys"}, fmt::format(R"({{"role": "viewer", "name": "{}"}})",
+                                                           std::string(65, 'n'))),
                  400, "input_invalid");
   EXPECT_EQ(fixture.get({"api", "keys"}).body["keys"].size(), 0u);
   EXPECT_EQ(fixture.get({"api", "audit"}).body["entries"].size(), 0u);

@@ -24,7 +24,7 @@ std::expected<const Route*, std::string> find_route(std::string_view method, con
   for (const Route& route : kRoutes) {
     if (!matches(route, path)) continue;
     if (route.method == method) return &route;
-    allow += (allow.empty() ? "" : ", ") + std::string(route.method);
+    allow.append(allow.empty() ? "" : ", ").append(route.method);
     if (route.method == "GET") allow += ", HEAD";
   }
   return std::unexpected(std::move(allow));

@@ -1,6 +1,8 @@
 // Tests of the route table: the OpenAPI document, the roles of each route, and unknown routes.
 #include "api/api_fixture_test.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <cctype>
 
@@ -47,11 +49,11 @@ AE_TEST("openapi/operations and their query parameters match the route table") {
     std::string documented, of_route, path;
     for (std::size_t i = 0; i < operation["parameters"].size(); ++i) {
       const Value& parameter = operation["parameters"].items()[i];
-      if (parameter.text("in") == "query") documented += std::string(parameter.text("name")) + " ";
+      if (parameter.text("in") == "query") documented += fmt::format("{} ", parameter.text("name"));
     }
-    for (const QueryParameter& one : route.query) of_route += std::string(one.name) + " ";
+    for (const QueryParameter& one : route.query) of_route += fmt::format("{} ", one.name);
     EXPECT_EQ(of_route, documented) << route.operation;
-    for (const std::string_view segment : route.segments) path += "/" + std::string(segment);
+    for (const std::string_view segment : route.segments) path += fmt::format("/{}", segment);
     EXPECT_EQ(path.empty() ? "/" : path, route.path);
   }
 }

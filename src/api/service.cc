@@ -1,4 +1,6 @@
 // Routes about this process and its store: health, readiness, workers, tools, metrics.
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -52,8 +54,9 @@ void Api::ready(ContextPtr ctx) {
   store_.next_due([ctx](Result<std::optional<Instant>> due) {
     if (!due) {
       const bool stranger = ctx->request.role == Role::none;
-      return ctx->refuse({Code::unavailable, stranger ? "the store is not available"
-                                                      : "the store: " + due.error().message});
+      return ctx->refuse(
+          {Code::unavailable, stranger ? "the store is not available"
+                                       : fmt::format("the store: {}", due.error().message)});
     }
     ctx->answer(200, Value::object({{"status", "ready"}}));
   });

@@ -1,6 +1,8 @@
 // Tests of the service routes: agents, tools, workers, metrics, and the list of stuck jobs.
 #include "api/api_fixture_test.h"
 
+#include <fmt/core.h>
+
 #include "json/json.h"
 #include "testing/test.h"
 
@@ -63,7 +65,7 @@ AE_TEST("service/metrics count failures, unknown outcomes and how long jobs were
   const Value body = fixture.get({"api", "jobs", job}).body;
   const std::string key(body["in_doubt"].items()[0].text("idempotency_key"));
   fixture.post({"api", "jobs", job, "resolve"},
-               R"({"idempotency_key":")" + key + R"(","resolution":"fail"})");
+               fmt::format(R"({{"idempotency_key":"{}","resolution":"fail"}})", key));
   fixture.loop.run_ready();
   ASSERT_EQ(fixture.status(job), "failed");
   const std::string text = fixture.get({"metrics"}).text;
@@ -98,7 +100,7 @@ AE_TEST("service/stuck jobs are listed in pages with their reason and commands")
   EXPECT_EQ(first.items()[0]["stuck"].text("reason"), "parked");
   EXPECT_EQ(first.items()[0]["stuck"].text("until"), "resume");
   EXPECT_EQ(canonical(first.items()[0]["stuck"]["commands"]),
-            R"(["aetheris resume )" + paused + R"("])");
+            fmt::format(R"(["aetheris resume {}"])", paused));
   // The one without a suitable worker, after a while.
   const Value later = listed({{"stuck", "true"}, {"older_than", "0s"}});
   ASSERT_EQ(later.size(), 2u) << canonical(later);

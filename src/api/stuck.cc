@@ -1,5 +1,7 @@
 #include "api/stuck.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -32,7 +34,7 @@ std::optional<std::vector<std::string>> missing_at_best_worker(
 
 std::string joined(const std::vector<std::string>& words) {
   std::string text;
-  for (const std::string& word : words) text += (text.empty() ? "" : ", ") + word;
+  for (const std::string& word : words) text.append(text.empty() ? "" : ", ").append(word);
   return text;
 }
 
@@ -46,7 +48,7 @@ std::optional<StuckReason> missing_worker(const store::JobRow& row,
   }
   const auto missing = missing_at_best_worker(row, offers);
   if (!missing) {
-    stuck.message = "no worker runs the agent " + row.agent;
+    stuck.message = fmt::format("no worker runs the agent {}", row.agent);
     return stuck;
   }
   if (missing->empty()) return std::nullopt;
@@ -55,9 +57,10 @@ std::optional<StuckReason> missing_worker(const store::JobRow& row,
       *missing, [](const std::string& one) { return one.starts_with(kVersionPrefix); });
   if (version != missing->end()) {
     stuck.reason = "needs_version";
-    stuck.message = "no worker has the version " + version->substr(kVersionPrefix.size());
+    stuck.message =
+        fmt::format("no worker has the version {}", version->substr(kVersionPrefix.size()));
   } else {
-    stuck.message = "no worker has " + joined(*missing);
+    stuck.message = fmt::format("no worker has {}", joined(*missing));
   }
   return stuck;
 }
@@ -78,9 +81,9 @@ std::optional<StuckReason> find_stuck_reason(const store::JobRow& row, Instant n
     if (since + older_than > now) return std::nullopt;
     auto why = missing_worker(row, offers);
     StuckReason stuck{.reason = "lease_expired", .since = since, .missing = {}, .message = {}};
-    stuck.message = "its worker " + row.claim_worker + " is gone";
+    stuck.message = fmt::format("its worker {} is gone", row.claim_worker);
     if (why) {
-      stuck.message += ", and " + why->message;
+      stuck.message += fmt::format(", and {}", why->message);
       stuck.missing = std::move(why->missing);
     }
     return stuck;
@@ -95,12 +98,13 @@ std::optional<StuckReason> find_stuck_reason(const store::JobRow& row, Instant n
 StuckReason unattended_reason(const store::JobRow& row) {
   StuckReason stuck{.reason = "no_worker", .since = row.updated_at, .missing = {}, .message = {}};
   stuck.message = "no process runs jobs of this store";
-  if (row.claim) stuck.message += "; " + row.claim_worker + ", its last worker, is gone";
+  if (row.claim) stuck.message += fmt::format("; {}, its last worker, is gone", row.claim_worker);
   return stuck;
 }
 
 std::vector<Value> unattended_commands(const store::JobRow& row) {
-  return {Value("aetheris run FILE --job-id " + row.id.text), Value("aetheris serve FILE")};
+  return {Value(fmt::format("aetheris run FILE --job-id {}", row.id.text)),
+          Value("aetheris serve FILE")};
 }
 
 Value unattended_json(const store::JobRow& row) {
@@ -112,9 +116,12 @@ std::optional<Value> not_offered_json(const store::JobRow& row,
                                       const std::vector<WorkerOffer>& offers) {
   const auto why = missing_worker(row, offers);
   if (!why) return std::nullopt;
-  return Value::object({{field::commands, Value::array({Value("aetheris serve FILE")})},
-                        {"message", why->message + "; stop the process that owns this store, then "
-                                                   "start one with a file that has it"}});
+  return Value::object(
+      {{field::commands, Value::array({Value("aetheris serve FILE")})},
+       {"message",
+        fmt::format(
+            "{}; stop the process that owns this store, then start one with a file that has it",
+            why->message)}});
 }
 
 }  // namespace ae::api

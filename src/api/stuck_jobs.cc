@@ -1,6 +1,8 @@
 // GET /api/jobs?stuck=true and ?in_doubt=true: lists of stalled jobs, and of jobs with an unknown
 // outcome. Rows are read page by page; a log only if its row does not hold the answer, kLogsMax of
 // them for one response.
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <deque>
 #include <utility>
@@ -57,7 +59,7 @@ namespace {
 
 Status read_flag(const Query& query, std::string_view name) {
   if (*query.find(name) == "true") return {};
-  return fail(Code::input_invalid, "\"" + std::string(name) + "\" must be true if set");
+  return fail(Code::input_invalid, "\"{}\" must be true if set", name);
 }
 
 std::vector<Value> commands_of(const Value& body) {
@@ -80,7 +82,7 @@ std::vector<Value> commands_of(const Value& body) {
 std::vector<Value> worker_commands(const StuckReason& why, bool has_single_owner) {
   std::string command = has_single_owner ? "aetheris serve FILE" : "aetheris worker FILE";
   for (const std::string& one : why.missing) {
-    if (!one.starts_with(kVersionPrefix)) command += " --capability " + one;
+    if (!one.starts_with(kVersionPrefix)) command += fmt::format(" --capability {}", one);
   }
   return {Value(command)};
 }
@@ -97,7 +99,8 @@ Value stuck_json(const StuckReason& why, std::vector<Value> commands) {
 Value unreadable_json(const Value& row, const Error& error) {
   return Value::object(
       {{field::code, std::string(code_name(error.code))},
-       {field::commands, Value::array({Value("aetheris verify " + row["id"].as_string())})},
+       {field::commands,
+        Value::array({Value(fmt::format("aetheris verify {}", row["id"].as_string()))})},
        {"message", error.message},
        {"missing", Value::array({})},
        {field::reason, "parked"},
@@ -112,7 +115,7 @@ Value parked_json(const Value& body) {
   if (parked.text(field::until) == park_until::kVersion) {
     missing = {
         runtime::version_capability(body.text(field::agent), body.text(field::execution_version))};
-    message = "no worker has the version " + missing[0].substr(kVersionPrefix.size());
+    message = fmt::format("no worker has the version {}", missing[0].substr(kVersionPrefix.size()));
   }
   return Value::object({{field::commands, Value::array(commands_of(body))},
                         {"message", message},
@@ -229,7 +232,7 @@ void Api::next_row(ContextPtr ctx, std::shared_ptr<JobWalk> walk) {
                                                    : worker_commands(*why, has_single_owner))));
   }
   Value next;
-  if (!walk->over()) next = walk->statuses[walk->status] + ":" + walk->after;
+  if (!walk->over()) next = fmt::format("{}:{}", walk->statuses[walk->status], walk->after);
   answer_large(
       ctx, Value::object({{"jobs", Value::array(std::move(walk->found))}, {"next_cursor", next}}));
 }

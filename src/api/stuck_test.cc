@@ -1,6 +1,8 @@
 // Which jobs count as stalled, as a table: rows, available workers, and the reported reason.
 #include "api/stuck.h"
 
+#include <fmt/core.h>
+
 #include <chrono>
 #include <string>
 
@@ -26,8 +28,8 @@ store::JobRow row(std::string status, Duration unchanged_for) {
 std::string stuck_text(const store::JobRow& row, const std::vector<WorkerOffer>& offers) {
   const auto why = find_stuck_reason(row, kNow, kOlder, offers);
   if (!why) return "-";
-  std::string text = why->reason + " " + why->message + ", for " +
-                     std::to_string((kNow - why->since) / minutes(1)) + "m, missing";
+  std::string text = fmt::format("{} {}, for {}m, missing", why->reason, why->message,
+                                 (kNow - why->since) / minutes(1));
   for (const std::string& one : why->missing) text += " " + one;
   return text;
 }

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <charconv>
-#include <utility>
 
 namespace ae::api {
 namespace {
@@ -51,15 +50,14 @@ Status Query::check_names(std::span<const QueryParameter> known) const {
     const auto parameter = std::ranges::find(known, name, &QueryParameter::name);
     if (parameter != known.end()) {
       if (parameter->repeats || all(name).size() == 1) continue;
-      return fail(Code::input_invalid, "duplicate query parameter \"" + name + "\"");
+      return fail(Code::input_invalid, "duplicate query parameter \"{}\"", name);
     }
     std::string names;
     for (const QueryParameter& one : known) {
-      names += (names.empty() ? "" : ", ") + std::string(one.name);
+      names.append(names.empty() ? "allowed: " : ", ").append(one.name);
     }
-    return fail(Code::input_invalid,
-                "unknown query parameter \"" + name + "\"; " +
-                    (names.empty() ? "this route has none" : "allowed: " + names));
+    if (names.empty()) names = "this route has none";
+    return fail(Code::input_invalid, "unknown query parameter \"{}\"; {}", name, names);
   }
   return {};
 }
@@ -71,13 +69,11 @@ Status Query::check_combination(std::string_view name,
       continue;
     std::string names;
     for (const std::string_view one : others) {
-      if (!names.empty()) names += ", ";
-      names += one;
+      names.append(names.empty() ? "" : ", ").append(one);
     }
-    std::string why = "the query parameter \"";
-    why.append(other).append("\" cannot be used with \"").append(name);
-    why.append("\"; allowed: ").append(names);
-    return fail(Code::input_invalid, std::move(why));
+    return fail(Code::input_invalid,
+                "the query parameter \"{}\" cannot be used with \"{}\"; allowed: {}", other, name,
+                names);
   }
   return {};
 }
@@ -105,7 +101,7 @@ Result<std::optional<std::uint64_t>> Query::number(std::string_view name) const 
   const char* end = text->data() + text->size();
   const auto [at, error] = std::from_chars(text->data(), end, value);
   if (error != std::errc() || at != end || value > (1ull << 53) - 1) {
-    return fail(Code::input_invalid, "\"" + std::string(name) + "\" must be an integer");
+    return fail(Code::input_invalid, "\"{}\" must be an integer", name);
   }
   return value;
 }
@@ -114,7 +110,7 @@ Result<std::size_t> Query::limit(std::size_t default_limit, std::size_t most) co
   AE_ASSIGN(const auto value, number("limit"));
   if (!value) return default_limit;
   if (*value == 0 || *value > most) {
-    return fail(Code::input_invalid, "\"limit\" is 1 to " + std::to_string(most));
+    return fail(Code::input_invalid, "\"limit\" is 1 to {}", most);
   }
   return static_cast<std::size_t>(*value);
 }

@@ -1,6 +1,8 @@
 // Bodies of the routes about one job.
 #include "api/views.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <map>
 #include <span>
@@ -73,7 +75,7 @@ Value job_body(const runtime::JobSnapshot& read, Instant now) {
 }
 
 std::string JobFacts::text() const {
-  std::string text = std::string(has_no_owner ? "no owner" : "") + "\n" + refusal + "\n";
+  std::string text = fmt::format("{}\n{}\n", has_no_owner ? "no owner" : "", refusal);
   if (!runs) return text;
   for (const std::string& capability : offered) text += capability + "\n";
   if (only_offer) {
@@ -106,7 +108,7 @@ Value add_needs_version(Value body, const store::JobRow& row, const JobFacts& fa
     return std::ranges::find(facts.offered, needed) == facts.offered.end();
   });
   if (missing == row.capabilities.end()) return body;
-  return body.with("needs_version", "this process does not have " + *missing);
+  return body.with("needs_version", fmt::format("this process does not have {}", *missing));
 }
 
 Value trace_body(const runtime::JobSnapshot& read) {
@@ -135,7 +137,7 @@ void open_for_verification(const store::LoadedJob& loaded, const async::Interrup
   for (const Blob& blob : loaded.blobs) blobs.emplace(blob.hash, &blob.bytes);
   const BlobSource source = [&blobs](const Hash& hash) -> Result<std::string> {
     if (const auto blob = blobs.find(hash); blob != blobs.end()) return *blob->second;
-    return fail(Code::log_corrupt, "a blob is missing: " + to_hex(hash));
+    return fail(Code::log_corrupt, "a blob is missing: {}", to_hex(hash));
   };
   Hash head;
   for (const std::string& bytes : loaded.commits) {

@@ -1,6 +1,8 @@
 // Tests of the views of a job in pages: transcript, events, steps, and the state at an earlier event.
 #include "api/api_fixture_test.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 
 #include "api/command_line.h"
@@ -117,7 +119,7 @@ AE_TEST("api/replay returns the state of a job at an earlier event") {
 // A job whose log has several windows: a map of 150 items.
 std::string long_job(ApiFixture& fixture) {
   std::string list;
-  for (int i = 0; i < 150; ++i) list += (i == 0 ? "" : ",") + std::to_string(i);
+  for (int i = 0; i < 150; ++i) list += fmt::format("{}{}", i == 0 ? "" : ",", i);
   const std::string id =
       fixture.make(R"({"agent":"maps","id":"long","input":{"list":[)" + list + "]}}");
   EXPECT_TRUE(fixture.loop.run_until([&] { return fixture.status(id) == "completed"; }));

@@ -1,5 +1,6 @@
 #include "app/api_client.h"
 
+#include <fmt/core.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -154,11 +155,11 @@ class SocketClient final : public ApiClient {
     });
   }
   Error is_unresponsive(const std::string& method) const {
-    const std::string what = "the process at " + where() +
-                             " has stopped responding: no health response within " +
-                             ae::to_text(kUnresponsiveMax);
+    const std::string what =
+        fmt::format("the process at {} has stopped responding: no health response within {}",
+                    where(), ae::to_text(kUnresponsiveMax));
     if (method == "GET") return {Code::unavailable, what};
-    return {Code::unknown_outcome, what + "; check the outcome before you retry"};
+    return {Code::unknown_outcome, fmt::format("{}; check the outcome before you retry", what)};
   }
 
   std::size_t response_max() const { return path_.empty() ? kServerAnswerMax : kAnswerMax; }
@@ -185,15 +186,16 @@ class SocketClient final : public ApiClient {
 
   Result<api::ApiResponse> answer_of(const std::string& method, const net::HttpResult& seen) const {
     if (!seen.sent()) {
-      return fail(Code::unavailable, "no server responds at " + where() + ": " + seen.error);
+      return fail(Code::unavailable, "no server responds at {}: {}", where(), seen.error);
     }
     if (seen.too_large && method == "GET") {
-      return fail(Code::payload_too_large, where() + ": " + seen.error + ": request less of it");
+      return fail(Code::payload_too_large, "{}: {}: request less of it", where(), seen.error);
     }
     if (seen.phase != net::HttpPhase::complete) {
-      return fail(Code::unknown_outcome, "the server at " + where() +
-                                             " closed the connection before it responded (" +
-                                             seen.error + "); check the outcome before you retry");
+      return fail(Code::unknown_outcome,
+                  "the server at {} closed the connection before it responded ({}); "
+                  "check the outcome before you retry",
+                  where(), seen.error);
     }
     api::ApiResponse response{.status = seen.status, .body = {}, .location = {}};
     auto body = parse_json(seen.body, {.bytes_max = response_max(), .depth_max = 1000});
@@ -210,10 +212,11 @@ class SocketClient final : public ApiClient {
   // or a GET had no effect.
   Error not_aetheris_error(const std::string& method, int status) const {
     const std::string message =
-        "the server at " + where() + " is not an aetheris server (" + std::to_string(status) + ")";
+        fmt::format("the server at {} is not an aetheris server ({})", where(), status);
     if (method == "GET" || (status >= 300 && status < 500)) return {Code::unavailable, message};
     return {Code::unknown_outcome,
-            message + ", or a proxy is in front of one; check the outcome before you retry"};
+            fmt::format("{}, or a proxy is in front of one; check the outcome before you retry",
+                        message)};
   }
 
   std::string path_, base_, key_;
@@ -260,8 +263,8 @@ Result<std::string> key_for_server() {
     from = file;
   }
   if (!api::key_from_text(key)) {
-    return fail(Code::usage,
-                from + " holds no API key as `aetheris keys create` prints it (aek_…)");
+    return fail(Code::usage, "{} holds no API key as `aetheris keys create` prints it (aek_…)",
+                from);
   }
   return key;
 }
@@ -308,26 +311,27 @@ std::string find_unresponsive_owner(const StoreUrl& store) {
 std::string owner_name(const StoreUrl& store) {
   std::ifstream file(store::sqlite::lock_path(store::sqlite::canonical_path(store.path)));
   long pid = 0;
-  return file >> pid && pid > 0 ? "process " + std::to_string(pid) : "a process";
+  return file >> pid && pid > 0 ? fmt::format("process {}", pid) : "a process";
 }
 
 Result<std::unique_ptr<ApiClient>> ApiClient::connect_to_server(std::string url) {
   if (!url.starts_with("http://") && !url.starts_with("https://")) {
-    return fail(Code::usage,
-                "AETHERIS_URL is the address of a server, such as http://127.0.0.1:7070, not \"" +
-                    url.substr(0, 80) + "\"");
+    return fail(
+        Code::usage,
+        "AETHERIS_URL is the address of a server, such as http://127.0.0.1:7070, not \"{}\"",
+        url.substr(0, 80));
   }
   while (url.ends_with('/')) url.pop_back();
   if (url.find_first_of("/?#", url.find("://") + 3) != url.npos) {
     return fail(Code::usage,
-                "AETHERIS_URL is the address of a server, without a path, such as "
-                "http://127.0.0.1:7070, not \"" +
-                    url.substr(0, 80) + "\"");
+                "AETHERIS_URL is the address of a server, without a path, "
+                "such as http://127.0.0.1:7070, not \"{}\"",
+                url.substr(0, 80));
   }
   AE_ASSIGN(std::string key, key_for_server());
   const std::string ca_file = environment("AETHERIS_CA_FILE");
   if (!ca_file.empty() && ::access(ca_file.c_str(), R_OK) != 0) {
-    return fail(Code::usage, "AETHERIS_CA_FILE: cannot read " + ca_file);
+    return fail(Code::usage, "AETHERIS_CA_FILE: cannot read {}", ca_file);
   }
   // A server without keys inspects our open files to detect tools (tool_peer.h).
   if (key.empty()) ::prctl(PR_SET_DUMPABLE, 1, 0, 0, 0);
@@ -343,9 +347,9 @@ Result<std::unique_ptr<ApiClient>> ApiClient::open(const StoreUrl& store, OpenMo
     health.path = {"api", "health"};
     const auto answer = client->send(health);
     if (!answer && answer.error().code == Code::unknown_outcome) {
-      return fail(Code::unavailable, "the server at " + std::string(url) +
-                                         " does not respond (health check within " +
-                                         ae::to_text(kServerWait) + "): nothing was sent");
+      return fail(Code::unavailable,
+                  "the server at {} does not respond (health check within {}): nothing was sent",
+                  url, ae::to_text(kServerWait));
     }
     return client;
   }
@@ -357,7 +361,7 @@ Result<std::unique_ptr<ApiClient>> ApiClient::open(const StoreUrl& store, OpenMo
       AE_TRY(check_for_rollback(store));
       return fail(Code::not_found, store.found
                                        ? "there is no store in this folder or a parent (.aetheris)"
-                                       : "there is no store at " + store.path);
+                                       : fmt::format("there is no store at {}", store.path));
     }
     InstanceOptions options{.store = store};
     options.create = mode == OpenMode::create;

@@ -3,6 +3,7 @@
 #include "app/fd.h"
 
 #include <fcntl.h>
+#include <fmt/core.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -14,7 +15,7 @@ namespace ae::app {
 namespace {
 
 std::unexpected<Error> failed(const std::string& path, int error) {
-  return fail(Code::unavailable, path + ": " + std::strerror(error));
+  return fail(Code::unavailable, "{}: {}", path, std::strerror(error));
 }
 
 Status sync_folder(const std::string& path) {
@@ -54,17 +55,17 @@ Status compare(const std::string& path, const std::string& bytes) {
   AE_ASSIGN(const bool same, has_content(file.get(), path, bytes));
   if (!same) {
     return fail(Code::already_exists,
-                path +
-                    " is there and holds something else: nothing of this job was deleted; move "
-                    "the file away, or give another folder");
+                "{} is there and holds something else: nothing of this job was "
+                "deleted; move the file away, or give another folder",
+                path);
   }
   if (::fsync(file.get()) != 0) return failed(path, errno);
   return {};
 }
 
 Status put(const std::string& folder, const runtime::Archive::File& file) {
-  const std::string path = folder + "/" + file.name;
-  const std::string part = folder + "/." + file.name + "." + std::to_string(::getpid()) + ".part";
+  const std::string path = fmt::format("{}/{}", folder, file.name);
+  const std::string part = fmt::format("{}/.{}.{}.part", folder, file.name, ::getpid());
   ::unlink(part.c_str());
   {
     const Fd fd(::open(part.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
@@ -93,14 +94,14 @@ Status put_all(const std::string& folder, const std::vector<runtime::Archive::Fi
 Result<std::unique_ptr<ArchiveFolder>> ArchiveFolder::open(async::Loop& loop, std::string folder) {
   while (folder.size() > 1 && folder.ends_with('/')) folder.pop_back();
   if (!folder.starts_with('/')) {
-    return fail(Code::usage, "\"archive\" is the absolute path of a folder, not \"" +
-                                 folder.substr(0, 80) + "\"");
+    return fail(Code::usage, "\"archive\" is the absolute path of a folder, not \"{}\"",
+                folder.substr(0, 80));
   }
   if (::mkdir(folder.c_str(), 0700) == 0) {
     const std::size_t slash = folder.rfind('/');
     AE_TRY(sync_folder(slash == 0 ? "/" : folder.substr(0, slash)));
   } else if (errno != EEXIST) {
-    return failed("cannot make the archive " + folder, errno);
+    return failed(fmt::format("cannot make the archive {}", folder), errno);
   }
   AE_TRY(sync_folder(folder));  // fails if it is not a folder; write access is not checked
   return std::make_unique<ArchiveFolder>(loop, std::move(folder));

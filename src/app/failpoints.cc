@@ -1,5 +1,6 @@
 #include "app/failpoints.h"
 
+#include <fmt/core.h>
 #include <unistd.h>
 
 #include <charconv>
@@ -20,8 +21,9 @@ std::optional<std::uint64_t> number(std::string_view text) {
 
 std::unexpected<Error> refuse(std::string_view part) {
   return fail(Code::usage,
-              "AETHERIS_FAILPOINTS: cannot read \"" + std::string(part.substr(0, 80)) +
-                  "\"; it is NAME=exit|error|error_after|pause:MS[@N], several with ;");
+              "AETHERIS_FAILPOINTS: cannot read \"{}\"; it is "
+              "NAME=exit|error|error_after|pause:MS[@N], several with ;",
+              part.substr(0, 80));
 }
 
 }  // namespace
@@ -83,7 +85,7 @@ async::FailpointAction Failpoints::hit(std::string_view name) {
     n = ++it->second;
   }
   if (trace_) {
-    const std::string line = "failpoint " + std::string(name) + "@" + std::to_string(n) + "\n";
+    const std::string line = fmt::format("failpoint {}@{}\n", name, n);
     [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, line.data(), line.size());
   }
   const auto rules = rules_.find(name);

@@ -1,6 +1,7 @@
 // Tests of compression, and of the headers and bodies that it decides.
 #include "app/gzip.h"
 
+#include <fmt/core.h>
 #include <zlib.h>
 
 #include "app/http_mapping.h"
@@ -27,7 +28,7 @@ std::string gunzip(std::string_view bytes) {
 
 AE_TEST("gzip/compressed text is smaller and decompresses to the same text") {
   std::string text;
-  for (int i = 0; i < 5000; ++i) text += "event " + std::to_string(i) + "\n";
+  for (int i = 0; i < 5000; ++i) text += fmt::format("event {}\n", i);
   const auto compressed = gzip(text);
   ASSERT_TRUE(compressed);
   EXPECT_LT(compressed->size(), text.size() / 2);

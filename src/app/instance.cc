@@ -1,6 +1,7 @@
 #include "app/instance.h"
 
 #include <fcntl.h>
+#include <fmt/core.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -146,16 +147,16 @@ class InstanceImpl final : public Instance, private runtime::RuntimeObserver {
 
   void warn_of_short_secrets() {
     for (const std::string& name : toolbox_->short_secrets()) {
-      on_warning({}, "the secret " + name + " has fewer than " +
-                         std::to_string(tools::kSecretHiddenMin) +
-                         " bytes: it is not removed from tool results; use a longer one");
+      on_warning({}, fmt::format("the secret {} has fewer than {} bytes: it is not removed from "
+                                 "tool results; use a longer one",
+                                 name, tools::kSecretHiddenMin));
     }
   }
 
   void warn_of_secrets(const agents::AgentsFile& file) {
     if (!toolbox_) return;
     for (const MissingSecret& one : missing_secrets(file, options_.store)) {
-      on_warning({}, one.tool + " cannot be called: " + one.why.message);
+      on_warning({}, fmt::format("{} cannot be called: {}", one.tool, one.why.message));
     }
   }
 
@@ -379,14 +380,15 @@ class InstanceImpl final : public Instance, private runtime::RuntimeObserver {
     const bool shared = options_.store.kind == StoreUrl::Kind::postgres;
     auto opened =
         shared
-            ? RunningFile::open_any(std::string(kGuardFolder) + "/" + postgres_->identity() +
-                                    ".running")
+            ? RunningFile::open_any(
+                  fmt::format("{}/{}.running", kGuardFolder, postgres_->identity()))
             : RunningFile::open(
                   store::sqlite::running_path(store::sqlite::resolve_symlinks(options_.store.path)),
                   kLockWait);
     if (!opened) {
-      return on_warning(
-          {}, opened.error().message + "; a job that kills this process will not be parked for it");
+      return on_warning({},
+                        fmt::format("{}; a job that kills this process will not be parked for it",
+                                    opened.error().message));
     }
     running_file_ = std::move(*opened);
     slot_.emplace(running_file_->bytes());
@@ -439,7 +441,7 @@ class InstanceImpl final : public Instance, private runtime::RuntimeObserver {
 
 Result<std::string> read_file(const std::string& path) {
   const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (file < 0) return fail(Code::usage, "cannot read " + path + ": " + std::strerror(errno));
+  if (file < 0) return fail(Code::usage, "cannot read {}: {}", path, std::strerror(errno));
   std::string text;
   char buffer[65536];
   while (true) {
@@ -448,7 +450,7 @@ Result<std::string> read_file(const std::string& path) {
     if (size < 0) {
       const int error = errno;
       ::close(file);
-      return fail(Code::usage, "cannot read " + path + ": " + std::strerror(error));
+      return fail(Code::usage, "cannot read {}: {}", path, std::strerror(error));
     }
     text.append(buffer, static_cast<std::size_t>(size));
     // The parser rejects a file that is too large; it need not be read completely.

@@ -20,7 +20,7 @@ Result<std::string> read_key_file(const std::string& path, Readers readers,
                                   const std::string& what = "signing key") {
   const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
   if (file < 0)
-    return fail(Code::usage, "cannot read the " + what + " " + path + ": " + std::strerror(errno));
+    return fail(Code::usage, "cannot read the {} {}: {}", what, path, std::strerror(errno));
   struct stat found{};
   const mode_t others = readers == Readers::group ? 007 : 077;
   const bool open_to_others = ::fstat(file, &found) != 0 || (found.st_mode & others) != 0;
@@ -29,11 +29,13 @@ Result<std::string> read_key_file(const std::string& path, Readers readers,
   const int error = errno;
   ::close(file);
   if (readers != Readers::anybody && open_to_others) {
-    return fail(Code::usage, "other users may read the " + what + " " + path + ": run `chmod 600 " +
-                                 path + "`, or create a new one if they have read it");
+    return fail(Code::usage,
+                "other users may read the {0} {1}: run `chmod 600 {1}`, or "
+                "create a new one if they have read it",
+                what, path);
   }
   if (size < 0) {
-    return fail(Code::usage, "cannot read the " + what + " " + path + ": " + std::strerror(error));
+    return fail(Code::usage, "cannot read the {} {}: {}", what, path, std::strerror(error));
   }
   text.resize(static_cast<std::size_t>(size));
   return text;
@@ -62,7 +64,7 @@ Result<std::shared_ptr<net::TlsIdentity>> read_tls_identity(const TlsFiles& file
 Result<SigningKey> read_signing_key(const std::string& path) {
   AE_ASSIGN(const std::string pem, read_key_file(path, Readers::owner));
   auto key = SigningKey::from_pem(pem);
-  if (!key) return fail(Code::usage, path + ": " + key.error().message);
+  if (!key) return fail(Code::usage, "{}: {}", path, key.error().message);
   return key;
 }
 
@@ -70,7 +72,7 @@ Result<PublicKey> read_public_key(const std::string& text) {
   if (auto digits = public_key_from_text(text)) return digits;
   AE_ASSIGN(const std::string file, read_key_file(text, Readers::anybody, "key"));
   auto key = public_key_from_text(file);
-  if (!key) return fail(Code::usage, text + ": " + key.error().message);
+  if (!key) return fail(Code::usage, "{}: {}", text, key.error().message);
   return key;
 }
 

@@ -1,5 +1,7 @@
 #include "app/listener.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <stop_token>
 #include <string>
@@ -128,7 +130,7 @@ bool is_cross_origin(const net::HttpRequest& request) {
     return request.header("sec-fetch-site") == "cross-site" && !asks_health;
   }
   const std::string_view host = request.header("host").value_or("");
-  return *origin != "http://" + std::string(host) && *origin != "https://" + std::string(host);
+  return *origin != fmt::format("http://{}", host) && *origin != fmt::format("https://{}", host);
 }
 
 // Bodies must be JSON in UTF-8. A missing type and curl's default type are treated as JSON.
@@ -353,31 +355,30 @@ Result<std::uint16_t> Listener::listen_tcp() {
   if (!is_loopback(address)) {
     if (options_.local_only) {
       return fail(Code::usage,
-                  address +
-                      " can be reached from other machines, but a worker serves only its own "
-                      "machine, without TLS: listen on 127.0.0.1, and forward from there");
+                  "{} can be reached from other machines, but a worker serves only its own "
+                  "machine, without TLS: listen on 127.0.0.1, and forward from there",
+                  address);
     }
     if (!options_.tls && !options_.insecure_http) {
-      return fail(
-          Code::usage,
-          address +
-              " can be reached from other machines: give --tls-cert and --tls-key, --insecure-http "
-              "if a proxy encrypts, or listen on 127.0.0.1 (keys need TLS)");
+      return fail(Code::usage,
+                  "{} can be reached from other machines: give --tls-cert and --tls-key, "
+                  "--insecure-http if a proxy encrypts, or listen on 127.0.0.1 (keys need TLS)",
+                  address);
     }
     if (!authenticator_->has_live_key()) {
       return fail(Code::usage,
-                  address +
-                      " can be reached from other machines, and there is no API key: create one "
-                      "with `aetheris keys create --role admin`, or listen on 127.0.0.1");
+                  "{} can be reached from other machines, and there is no API key: create one "
+                  "with `aetheris keys create --role admin`, or listen on 127.0.0.1",
+                  address);
     }
   }
   const bool bracketed = address.starts_with('[');
   auto port = server_->listen_tcp(bracketed ? address.substr(1, address.size() - 2) : address,
                                   options_.port);
   if (!port && port.error().code == Code::held) {
-    return fail(
-        Code::unavailable,
-        port.error().message + ": stop the process that listens there, or give another --listen");
+    return fail(Code::unavailable,
+                "{}: stop the process that listens there, or give another --listen",
+                port.error().message);
   }
   return port;
 }

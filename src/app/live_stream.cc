@@ -1,5 +1,7 @@
 #include "app/live_stream.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
@@ -128,8 +130,8 @@ class LiveStream : public std::enable_shared_from_this<LiveStream> {
     page.ended = body["ended"] == Value(true);
     for (const Value& event : body["events"].items()) {
       page.last = std::to_string(event["seq"].as_int());
-      text.bytes += "id: " + page.last + "\nevent: " + std::string(event.text("type")) +
-                    "\ndata: " + canonical(event) + "\n\n";
+      text.bytes += fmt::format("id: {}\nevent: {}\ndata: {}\n\n", page.last, event.text("type"),
+                                canonical(event));
     }
     return text;
   }
@@ -232,7 +234,7 @@ class LiveStream : public std::enable_shared_from_this<LiveStream> {
       while (at < output->text.size() && !is_full_) {
         const std::string_view delta =
             truncate_utf8(std::string_view(output->text).substr(at), kDeltaMax);
-        write("event: said\ndata: " + canonical(delta_json(*output, at, delta)) + "\n\n");
+        write(fmt::format("event: said\ndata: {}\n\n", canonical(delta_json(*output, at, delta))));
         at += delta.size();
       }
     }

@@ -38,8 +38,9 @@ Status verify_job(Instance& instance, const std::string& id) {
   if (proof && (*proof)["ok"] == Value(true)) return {};
   const std::string why = proof ? std::string(proof->text("head")) : proof.error().message;
   return fail(Code::log_corrupt,
-              "job " + id + " of the backup does not verify (" + why +
-                  "): use an earlier backup, or restore with --skip-verify and inspect the job");
+              "job {} of the backup does not verify ({}): use an earlier backup, or "
+              "restore with --skip-verify and inspect the job",
+              id, why);
 }
 
 Result<std::uint64_t> verify_audit_log(const std::string& copy, const Progress& progress) {

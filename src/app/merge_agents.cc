@@ -1,5 +1,7 @@
 #include "app/merge_agents.h"
 
+#include <fmt/core.h>
+
 #include <map>
 
 #include "json/value.h"
@@ -12,7 +14,7 @@ struct Location {
 };
 
 std::string location_text(const Location& location, std::size_t line) {
-  return location.path + ":" + std::to_string(line);
+  return fmt::format("{}:{}", location.path, line);
 }
 
 // Programs are searched, and verifiers run, in the folder of their file.
@@ -34,10 +36,10 @@ bool is_same_definition(const agents::Agent& one, const agents::Agent& other) {
 
 std::unexpected<Error> conflict_error(const std::string& what, const std::string& first,
                                       const std::string& second) {
-  return fail(
-      Code::usage,
-      what + " has two different definitions: at " + first + " and at " + second +
-          "; names are unique in a process: rename one, or serve the files from two processes");
+  return fail(Code::usage,
+              "{} has two different definitions: at {} and at {}; names are unique in "
+              "a process: rename one, or serve the files from two processes",
+              what, first, second);
 }
 
 using Locations = std::map<std::string, Location, std::less<>>;
@@ -75,10 +77,10 @@ std::vector<std::string> agents_warnings(
   for (const auto& [path, loaded] : files) {
     const auto open = agents::unsandboxed_programs(loaded.file);
     if (!open || !agents::has_approvals(all)) continue;
-    warnings.push_back(path + ": " + open->path + ": " + open->message);
+    warnings.push_back(fmt::format("{}: {}: {}", path, open->path, open->message));
   }
   for (const agents::Note& idle : agents::unused_policies(files.front().second.policies, all)) {
-    warnings.push_back(policies + ": " + idle.path + ": " + idle.message);
+    warnings.push_back(fmt::format("{}: {}: {}", policies, idle.path, idle.message));
   }
   return warnings;
 }
@@ -110,7 +112,7 @@ Result<LoadedAgents> merge_agents(std::vector<std::pair<std::string, LoadedAgent
         agents.emplace(name, location);
         all.file.agents.emplace(name, std::move(agent));
       } else if (!is_same_definition(known->second, agent)) {
-        return conflict_error("the agent " + name,
+        return conflict_error(fmt::format("the agent {}", name),
                               location_text(agents.at(name), known->second.line),
                               location_text(location, agent.line));
       }

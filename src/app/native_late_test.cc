@@ -6,6 +6,7 @@
 // killed at random times and restarted at once. Unknown outcomes are resolved by a probe, or by an
 // operator who sends `not_happened` as soon as it is accepted.
 #include <fcntl.h>
+#include <fmt/core.h>
 #include <poll.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
@@ -70,7 +71,7 @@ SharedCounters& shared_in(const std::string& folder) {
 std::uint32_t number_in(const Value& args) {
   return static_cast<std::uint32_t>(args["n"].as_int());
 }
-JobId job_of(std::uint32_t number) { return JobId("j" + std::to_string(number)); }
+JobId job_of(std::uint32_t number) { return JobId(fmt::format("j{}", number)); }
 bool uses_probe(std::uint32_t number) { return number % 2 == 0; }
 // Its first request never takes effect, so it is retried.
 bool is_lost(std::uint32_t number) { return number / 2 % 4 == 0; }
@@ -165,7 +166,7 @@ class Child {
     });
     runtime_.emplace(runtime::World{loop_, steady_, random_, *store_, tool_registry_},
                      runtime::RuntimeOptions{
-                         .worker = "w" + std::to_string(::getpid()), .lease = 2s, .poll = 100ms},
+                         .worker = fmt::format("w{}", ::getpid()), .lease = 2s, .poll = 100ms},
                      nullptr);
   }
 
@@ -263,9 +264,9 @@ class Child {
 
 pid_t start(const std::string& folder, const std::string& url) {
   const std::string filter =
-      "--gtest_filter=" +
-      std::string(::testing::UnitTest::GetInstance()->current_test_info()->test_suite_name()) +
-      "." + ::testing::UnitTest::GetInstance()->current_test_info()->name();
+      fmt::format("--gtest_filter={}.{}",
+                  ::testing::UnitTest::GetInstance()->current_test_info()->test_suite_name(),
+                  ::testing::UnitTest::GetInstance()->current_test_info()->name());
   const pid_t parent = ::getpid();
   const pid_t child = ::fork();
   if (child != 0) return child;

@@ -1,6 +1,7 @@
 #include "app/reloader.h"
 
 #include <fcntl.h>
+#include <fmt/core.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -20,11 +21,9 @@ namespace {
 std::string stamp_of(const std::string& path) {
   struct stat found{};
   if (::stat(path.c_str(), &found) != 0) return "";
-  const auto time = [](const timespec& at) {
-    return std::to_string(at.tv_sec) + "." + std::to_string(at.tv_nsec);
-  };
-  return std::to_string(found.st_dev) + " " + std::to_string(found.st_ino) + " " +
-         std::to_string(found.st_size) + " " + time(found.st_mtim) + " " + time(found.st_ctim);
+  const auto time = [](const timespec& at) { return fmt::format("{}.{}", at.tv_sec, at.tv_nsec); };
+  return fmt::format("{} {} {} {} {}", found.st_dev, found.st_ino, found.st_size,
+                     time(found.st_mtim), time(found.st_ctim));
 }
 
 // Larger files are invalid (agents file, lock and policies alike), so the rest does not matter.
@@ -137,7 +136,8 @@ void Reloader::reload(std::vector<std::string> edited) {
   std::vector<std::pair<std::string, LoadedAgents>> files;
   for (const auto& [path, file] : files_) {
     if (content_of(path) || stamp_of(path).empty()) continue;
-    report.error = Error{Code::usage, "cannot read " + path + ": it must be a readable file"};
+    report.error =
+        Error{Code::usage, fmt::format("cannot read {}: it must be a readable file", path)};
     return finish(std::move(report), Then::retry);
   }
   for (const std::string& path : options_.files) {

@@ -5,6 +5,7 @@
 // their timers has run.
 #include "app/reloader.h"
 
+#include <fmt/core.h>
 #include <unistd.h>
 
 #include <filesystem>
@@ -38,7 +39,7 @@ std::string agents_file(const std::string& agents) {
   return "aetheris: 1\ntools: { echo: { native: echo, effect: read } }\nagents:\n" + agents;
 }
 std::string policies_file(const std::string& action) {
-  return "aetheris: 1\npolicies: [ { tools: [echo], action: " + action + " } ]\n";
+  return fmt::format("aetheris: 1\npolicies: [ {{ tools: [echo], action: {} }} ]\n", action);
 }
 // A server that cannot start: only its pinned tools are used.
 const std::string kWithServer =
@@ -64,7 +65,7 @@ class Folder {
   ~Folder() { std::filesystem::remove_all(path_); }
   Folder(const Folder&) = delete;
   Folder& operator=(const Folder&) = delete;
-  std::string at(const std::string& name) const { return path_ + "/" + name; }
+  std::string at(const std::string& name) const { return fmt::format("{}/{}", path_, name); }
   void write(const std::string& name, const std::string& text) const {
     std::ofstream(at(name), std::ios::binary) << text;
   }
@@ -163,7 +164,7 @@ std::string report_text(const Report& report) {
   if (!report.diagnostics.empty()) return "diagnostics";
   std::string text;
   for (const auto& one : report.changes) {
-    text += one.name + " " + std::to_string(one.from) + "-" + std::to_string(one.to) + " ";
+    text += fmt::format("{} {}-{} ", one.name, one.from, one.to);
   }
   return text;
 }
@@ -206,14 +207,13 @@ AE_TEST("reloader/an agents file and its policies file edited together take effe
   for (int i = 0; i < 12; ++i) {
     edit();
     const Report report = fixture.next();
-    ASSERT_EQ(report_text(report),
-              "one " + std::to_string(i + 1) + "-" + std::to_string(i + 2) + " ");
+    ASSERT_EQ(report_text(report), fmt::format("one {}-{} ", i + 1, i + 2));
     EXPECT_EQ(report.files.size(), 2U);
     const std::string plan = canonical(fixture.body("one")["plan"]);
     const std::string word = fixture.word("one");
     const std::string other = word == "deny" ? "require_approval" : "deny";
-    EXPECT_NE(plan.find("\"" + word + "\""), std::string::npos) << plan;
-    EXPECT_EQ(plan.find("\"" + other + "\""), std::string::npos) << plan;
+    EXPECT_NE(plan.find(fmt::format("\"{}\"", word)), std::string::npos) << plan;
+    EXPECT_EQ(plan.find(fmt::format("\"{}\"", other)), std::string::npos) << plan;
   }
 }
 
@@ -322,7 +322,7 @@ AE_TEST_SLOW("reloader/an edit above the limit of agents changes nothing") {
   store::AgentVersion version{.name = "", .version = 0, .plan_hash = std::string(64, 'a')};
   version.definition = Value::object({});
   for (int i = 2; i < 999; ++i) {
-    version.name = "x" + std::to_string(i);
+    version.name = fmt::format("x{}", i);
     fixture.record(version);
   }
   folder.write("a.yaml",

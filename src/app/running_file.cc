@@ -1,6 +1,7 @@
 #include "app/running_file.h"
 
 #include <fcntl.h>
+#include <fmt/core.h>
 #include <sys/file.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -16,7 +17,7 @@ namespace {
 constexpr std::chrono::milliseconds kLockPause(5);
 
 std::unexpected<Error> cannot(const std::string& what, const std::string& path, int error) {
-  return fail(Code::unavailable, "cannot " + what + " " + path + ": " + std::strerror(error));
+  return fail(Code::unavailable, "cannot {} {}: {}", what, path, std::strerror(error));
 }
 
 }  // namespace
@@ -52,7 +53,7 @@ Result<std::unique_ptr<RunningFile>> RunningFile::open_any(const std::string& pa
   std::unique_ptr<RunningFile> empty;
   Error last{Code::unavailable, "no file is free"};
   for (int i = 0; i < kRunningFilesMax; ++i) {
-    const std::string one = path + "." + std::to_string(i);
+    const std::string one = fmt::format("{}.{}", path, i);
     // Files are numbered without gaps: after the first missing one there are no more.
     const bool made = ::access(one.c_str(), F_OK) == 0;
     if (!made && empty) return empty;

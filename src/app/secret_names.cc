@@ -1,5 +1,7 @@
 #include "app/secret_names.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <cstdlib>
 #include <set>
@@ -78,14 +80,12 @@ Status has_secrets(const agents::AgentsFile& file, const StoreUrl& store,
                    const agents::Agent& agent) {
   const auto missing = missing_secrets(file, store, &agent);
   if (missing.empty()) return {};
-  std::string message = missing.front().tool + ": " + missing.front().why.message;
-  if (missing.size() > 1) {
-    message += "; and there are no secrets";
-    for (std::size_t i = 1; i < missing.size(); ++i) {
-      message += (i == 1 ? " " : ", ") + missing[i].name;
-    }
-  }
-  return fail(missing.front().why.code, message + ". Nothing was started");
+  std::string others = missing.size() > 1 ? "; and there are no secrets" : "";
+  for (std::size_t i = 1; i < missing.size(); ++i)
+    others += (i == 1 ? " " : ", ") + missing[i].name;
+  const MissingSecret& first = missing.front();
+  return fail(first.why.code,
+              fmt::format("{}: {}{}. Nothing was started", first.tool, first.why.message, others));
 }
 
 }  // namespace ae::app

@@ -1,6 +1,7 @@
 #include "app/server_lock.h"
 
 #include <fcntl.h>
+#include <fmt/core.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -28,16 +29,16 @@ using tools::mcp::Session;
 
 // An error about the lock file of these agents.
 std::unexpected<Error> invalid_lock_error(const std::string& agents_path, const std::string& what) {
-  return fail(Code::plan_invalid, lock_path_of(agents_path) + ": " + what +
-                                      "; restore the file, or remove it and check what aetheris "
-                                      "check " +
-                                      agents_path + " --accept pins");
+  return fail(
+      Code::plan_invalid,
+      "{}: {}; restore the file, or remove it and check what aetheris check {} --accept pins",
+      lock_path_of(agents_path), what, agents_path);
 }
 
 Result<Value> validate_tools(const std::string& agents_path, const std::string& server,
                              const Value& tools) {
   if (!tools.is_array() || tools.size() > tools::mcp::kToolsMax) {
-    return invalid_lock_error(agents_path, "the tools of " + server + " are not a list");
+    return invalid_lock_error(agents_path, fmt::format("the tools of {} are not a list", server));
   }
   std::string_view before;
   for (const Value& tool : tools.items()) {
@@ -45,11 +46,12 @@ Result<Value> validate_tools(const std::string& agents_path, const std::string& 
     if (!tools::mcp::is_valid_tool_name(name) || name <= before ||
         !tool["inputSchema"].is_object()) {
       return invalid_lock_error(agents_path,
-                                "a tool of " + server + " is invalid, or not in order");
+                                fmt::format("a tool of {} is invalid, or not in order", server));
     }
     if (tool.text("digest") != tools::mcp::digest_of(tool)) {
-      return invalid_lock_error(agents_path, "the digest of " + server + "." + std::string(name) +
-                                                 " does not match its definition");
+      return invalid_lock_error(
+          agents_path,
+          fmt::format("the digest of {}.{} does not match its definition", server, name));
     }
     before = name;
   }
@@ -98,7 +100,7 @@ std::string difference_text(const Value& before, const Value& now) {
   for (const auto& [name, word] : words) {
     if (word.empty()) continue;
     if (!text.empty()) text += ", ";
-    text.append(name).append(" ").append(word);
+    text += fmt::format("{} {}", name, word);
   }
   return text.empty() ? "nothing has changed" : text;
 }
@@ -120,7 +122,7 @@ Result<ServerLock> ServerLock::read(const std::string& agents_path) {
   std::ifstream file(lock.path_, std::ios::binary);
   if (!file) {
     if (errno == ENOENT || errno == ENOTDIR) return lock;
-    return fail(Code::usage, "cannot read " + lock.path_ + ": " + std::strerror(errno));
+    return fail(Code::usage, "cannot read {}: {}", lock.path_, std::strerror(errno));
   }
   std::string text;
   char buffer[65536];
@@ -132,7 +134,7 @@ Result<ServerLock> ServerLock::read(const std::string& agents_path) {
   const auto value = parse_json(text, {.depth_max = 128});
   if (!value) return invalid_lock_error(agents_path, value.error().message);
   if ((*value)["lock"] != Value(1)) {
-    return fail(Code::plan_invalid, lock.path_ + ": this version reads lock files of version 1");
+    return fail(Code::plan_invalid, "{}: this version reads lock files of version 1", lock.path_);
   }
   if (!(*value)["servers"].is_object()) return invalid_lock_error(agents_path, "it has no servers");
   for (const auto& [name, server] : (*value)["servers"].members()) {
@@ -148,8 +150,8 @@ Result<Value> ServerLock::tools_of(std::string_view server, const Value& connect
   if (known != servers_.end() && pin_mode == ServerListing::if_unpinned) return known->second;
   if (pin_mode == ServerListing::never) {
     if (known != servers_.end()) return known->second;
-    return fail(Code::unavailable,
-                "its tools are not pinned yet: run `aetheris check " + agents_path_ + "`");
+    return fail(Code::unavailable, "its tools are not pinned yet: run `aetheris check {}`",
+                agents_path_);
   }
   auto listed = listing(connection, folder);
   if (!listed) {
@@ -161,21 +163,19 @@ Result<Value> ServerLock::tools_of(std::string_view server, const Value& connect
   Value now = Value::array(std::move(tools));
   const bool compares_only = pin_mode == ServerListing::to_compare;
   const Value before = known == servers_.end() ? Value::array({}) : known->second;
-  std::string line = std::string(server) + ": ";
-  if (known == servers_.end()) {
-    line += counted(now.size(), "tool") + " of this MCP server " +
-            (compares_only ? "to be pinned in " : "pinned in ") + path_;
-  } else {
-    line += difference_text(before, now) + " (" + path_ + ")";
-  }
+  std::string line =
+      known == servers_.end()
+          ? fmt::format("{}: {} of this MCP server {} in {}", server, counted(now.size(), "tool"),
+                        compares_only ? "to be pinned" : "pinned", path_)
+          : fmt::format("{}: {} ({})", server, difference_text(before, now), path_);
   if (compares_only) line += ", nothing was pinned";
   if (listed->rejected > 0)
-    line += "; " + counted(listed->rejected, "tool") +
-            " with a name or a shape that is not offered left out";
+    line += fmt::format("; {} with a name or a shape that is not offered left out",
+                        counted(listed->rejected, "tool"));
   notices_.push_back(std::move(line));
   if (compares_only || known != servers_.end()) {
     for (const std::string& one : tools::mcp::diff_tools(before, now)) {
-      notices_.push_back("  " + std::string(server) + "." + one);
+      notices_.push_back(fmt::format("  {}.{}", server, one));
     }
   }
   if (compares_only) return known == servers_.end() ? now : before;
@@ -193,13 +193,14 @@ Status ServerLock::write() {
   }
   const std::string text =
       pretty(Value::object({{"lock", 1}, {"servers", Value::object(std::move(servers))}})) + "\n";
-  const std::string other = path_ + "." + std::to_string(::getpid()) + ".tmp";
+  const std::string other = fmt::format("{}.{}.tmp", path_, ::getpid());
   const auto failed = [&] {
     const std::string why = std::strerror(errno);
     ::unlink(other.c_str());
-    return fail(Code::unavailable, "cannot write " + path_ + ": " + why +
-                                       "; create it elsewhere with aetheris check FILE --accept, "
-                                       "and put it next to the agents file");
+    return fail(Code::unavailable,
+                "cannot write {}: {}; create it elsewhere with aetheris check FILE "
+                "--accept, and put it next to the agents file",
+                path_, why);
   };
   const int file = ::open(other.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
   if (file < 0) return failed();

@@ -1,6 +1,7 @@
 #include "app/stdio_server.h"
 
 #include <fcntl.h>
+#include <fmt/core.h>
 #include <poll.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
@@ -49,7 +50,7 @@ struct StdioServer::Impl : std::enable_shared_from_this<Impl> {
       }
       send_message(mcp::error_response(
           {.code = mcp::kParseError,
-           .message = "a message has at most " + std::to_string(mcp::kMessageMax) + " bytes"}));
+           .message = fmt::format("a message has at most {} bytes", mcp::kMessageMax)}));
     }
   }
 

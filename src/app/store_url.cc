@@ -1,5 +1,6 @@
 #include "app/store_url.h"
 
+#include <fmt/core.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -50,10 +51,10 @@ Status check_owner(const std::string& path, const std::string& store) {
   for (const auto stat_call : {::lstat, ::stat}) {
     struct stat found{};
     if (stat_call(path.c_str(), &found) != 0 || found.st_uid == ::geteuid()) continue;
-    std::string message = path;
-    message.append(" belongs to another user (uid ").append(std::to_string(found.st_uid));
-    message.append("); to use it anyway: --store sqlite:").append(store);
-    return fail(Code::forbidden, std::move(message));
+    return fail(Code::forbidden,
+                "{} belongs to another user (uid {}); to use it "
+                "anyway: --store sqlite:{}",
+                path, found.st_uid, store);
   }
   return {};
 }
@@ -63,7 +64,7 @@ Result<std::optional<std::string>> find_store_in(const std::string& folder) {
   const std::string own = folder + (folder.ends_with('/') ? "" : "/") + std::string(kFolder);
   struct stat found{};
   if (::stat(own.c_str(), &found) != 0 || !S_ISDIR(found.st_mode)) return std::nullopt;
-  std::string file = own + "/" + std::string(kFile);
+  std::string file = fmt::format("{}/{}", own, kFile);
   AE_TRY(check_owner(own, file));
   AE_TRY(check_owner(file, file));
   return file;
@@ -117,8 +118,8 @@ Result<StoreUrl> store_url(std::string_view text) {
     }
     return StoreUrl{StoreUrl::Kind::sqlite, std::string(text)};
   }
-  return fail(Code::usage, "a store is sqlite:PATH, postgres://… or memory:, not \"" +
-                               std::string(text.substr(0, 80)) + "\"");
+  return fail(Code::usage, "a store is sqlite:PATH, postgres://… or memory:, not \"{}\"",
+              text.substr(0, 80));
 }
 
 Result<StoreUrl> find_store() {
@@ -150,8 +151,8 @@ Status check_folder(const StoreUrl& store) {
   struct stat found{};
   if (::stat(folder.c_str(), &found) == 0 || errno != ENOENT) return {};
   return fail(Code::not_found,
-              "there is no folder " + folder +
-                  " for the store: create it, or correct --store (AETHERIS_STORE)");
+              "there is no folder {} for the store: create it, or correct --store (AETHERIS_STORE)",
+              folder);
 }
 
 }  // namespace ae::app

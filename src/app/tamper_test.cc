@@ -4,6 +4,7 @@
 // call in flight. Then each byte of each stored value is changed, one at a time, and verify must
 // report it: first in the data that a store returns, then in the rows of a real SQLite file, edited
 // directly.
+#include <fmt/core.h>
 #include <sqlite3.h>
 #include <unistd.h>
 
@@ -196,7 +197,7 @@ Value verify_body(const char* job, const store::LoadedJob& loaded,
 // The detail of the first failed proof; "" if all hold.
 std::string first_failed_proof(const Value& proof) {
   for (const auto& [name, one] : proof["proofs"].members()) {
-    if (one["ok"] != Value(true)) return name + ": " + std::string(one.text("detail"));
+    if (one["ok"] != Value(true)) return fmt::format("{}: {}", name, one.text("detail"));
   }
   return {};
 }
@@ -239,8 +240,7 @@ std::size_t check_every_byte(const char* job, store::LoadedJob& loaded, Text& te
 std::size_t check_every_stored_byte(const char* job, store::LoadedJob& loaded) {
   std::size_t bytes = 0;
   for (std::size_t i = 0; i < loaded.commits.size(); ++i) {
-    bytes +=
-        check_every_byte(job, loaded, loaded.commits[i], "commit " + std::to_string(i), "event");
+    bytes += check_every_byte(job, loaded, loaded.commits[i], fmt::format("commit {}", i), "event");
   }
   for (Blob& blob : loaded.blobs)
     bytes += check_every_byte(job, loaded, blob.bytes, "blob", "event");
@@ -332,7 +332,7 @@ AE_TEST("tamper/a removed row is detected where the log requires it") {
       store::LoadedJob loaded = *whole;
       const auto row = loaded.effects.begin() + static_cast<std::ptrdiff_t>(i);
       const std::string name =
-          "the effect of " + row->invocation.text + ", try " + std::to_string(row->try_no) + ", ";
+          fmt::format("the effect of {}, try {}, ", row->invocation.text, row->try_no);
       loaded.effects.erase(row);
       EXPECT_NE(first_failed_proof(verify_body(job, loaded)).find(name), std::string::npos)
           << job << " " << i << ": " << first_failed_proof(verify_body(job, loaded));
@@ -347,7 +347,8 @@ AE_TEST("tamper/a removed row is detected where the log requires it") {
   const auto in_flight = [](const store::LedgerRow& row) { return row.state == "INFLIGHT"; };
   const auto row = std::ranges::find_if(loaded.ledger, in_flight);
   ASSERT_NE(row, loaded.ledger.end());
-  const std::string name = "the ledger's entry of " + row->invocation.text + ", try 1, which";
+  const std::string name =
+      fmt::format("the ledger's entry of {}, try 1, which", row->invocation.text);
   std::erase_if(loaded.ledger, in_flight);
   const std::string proof = first_failed_proof(verify_body("held", loaded));
   EXPECT_NE(proof.find(name), std::string::npos) << proof;
@@ -460,7 +461,7 @@ class Edit {
   };
   std::vector<Cell> cells(const std::string& table, const std::string& column) {
     std::vector<Cell> cells;
-    sqlite3_stmt* s = prepare("SELECT " + row_of(table) + ", " + column + " FROM " + table);
+    sqlite3_stmt* s = prepare(fmt::format("SELECT {}, {} FROM {}", row_of(table), column, table));
     while (sqlite3_step(s) == SQLITE_ROW) {
       const void* bytes = sqlite3_column_blob(s, 1);
       if (bytes == nullptr) continue;
@@ -475,25 +476,24 @@ class Edit {
   void change(const std::string& table, const std::string& column, const Cell& cell,
               const std::string& now) {
     sqlite3_stmt* s =
-        prepare("UPDATE " + table + " SET " + column + " = ?1 WHERE " + row_of(table) + " = ?2");
+        prepare(fmt::format("UPDATE {} SET {} = ?1 WHERE {} = ?2", table, column, row_of(table)));
     bind(s, 1, now, cell.is_blob);
     bind(s, 2, cell.row, false);
-    finish(s, table + "." + column);
+    finish(s, fmt::format("{}.{}", table, column));
   }
   // No other row has the changed value.
   void restore(const std::string& table, const std::string& column, const Cell& cell,
                const std::string& now) {
-    sqlite3_stmt* s =
-        prepare("UPDATE " + table + " SET " + column + " = ?1 WHERE " + column + " = ?2");
+    sqlite3_stmt* s = prepare(fmt::format("UPDATE {0} SET {1} = ?1 WHERE {1} = ?2", table, column));
     bind(s, 1, cell.bytes, cell.is_blob);
     bind(s, 2, now, cell.is_blob);
-    finish(s, table + "." + column);
+    finish(s, fmt::format("{}.{}", table, column));
   }
   // False: the column is unique.
   bool try_change(const std::string& table, const std::string& column, const Cell& cell,
                   const std::string& now) {
     sqlite3_stmt* s =
-        prepare("UPDATE " + table + " SET " + column + " = ?1 WHERE " + row_of(table) + " = ?2");
+        prepare(fmt::format("UPDATE {} SET {} = ?1 WHERE {} = ?2", table, column, row_of(table)));
     bind(s, 1, now, false);
     bind(s, 2, cell.row, false);
     const int done = sqlite3_step(s);
@@ -530,7 +530,7 @@ class Edit {
   sqlite3_stmt* prepare(const std::string& sql) {
     sqlite3_stmt* s = nullptr;
     AE_CHECK(sqlite3_prepare_v2(db_, sql.c_str(), -1, &s, nullptr) == SQLITE_OK,
-             sql + ": " + sqlite3_errmsg(db_));
+             fmt::format("{}: {}", sql, sqlite3_errmsg(db_)));
     return s;
   }
   static void bind(sqlite3_stmt* s, int at, const std::string& bytes, bool blob) {
@@ -665,7 +665,7 @@ AE_TEST_SLOW("tamper/a changed number that locates rows in a SQLite file is dete
         }
         for (const std::string& value : values) {
           if (value == cell.bytes || !edit.try_change(c.table, c.column, cell, value)) continue;
-          const std::string name = std::string(c.table) + "." + c.column + " of " + cell.row;
+          const std::string name = fmt::format("{}.{} of {}", c.table, c.column, cell.row);
           if (!file.problems().empty()) {
             found++;
           } else {

@@ -2,6 +2,7 @@
 
 #include <arpa/inet.h>
 #include <dirent.h>
+#include <fmt/core.h>
 #include <linux/inet_diag.h>
 #include <linux/kcmp.h>
 #include <linux/netlink.h>
@@ -120,7 +121,7 @@ std::optional<bool> lists_socket(const std::string& folder, std::uint32_t inode)
   return found;
 }
 
-std::string folder_of(pid_t pid) { return "/proc/" + std::to_string(pid); }
+std::string folder_of(pid_t pid) { return fmt::format("/proc/{}", pid); }
 
 std::optional<bool> main_thread_lists(const tools::ProcessEntry& process, std::uint32_t inode) {
   return lists_socket(folder_of(process.pid) + "/fd", inode);
@@ -142,7 +143,7 @@ std::optional<bool> other_threads_list(const tools::ProcessEntry& process, std::
         ::syscall(SYS_kcmp, process.pid, id, KCMP_FILES, 0, 0) == 0) {
       continue;
     }
-    const auto listed = lists_socket(folder + "/" + thread->d_name + "/fd", inode);
+    const auto listed = lists_socket(fmt::format("{}/{}/fd", folder, thread->d_name), inode);
     if (listed != false) found = listed;
   }
   ::closedir(threads);

@@ -1,5 +1,6 @@
 #include "app/toolbox.h"
 
+#include <fmt/core.h>
 #include <unistd.h>
 
 #include <chrono>
@@ -62,11 +63,13 @@ class DriverToolbox final : public Toolbox {
         if (is_known(tool, folder)) continue;
         if (tool_registry_.all(name).size() >= kVersionsMax) {
           return fail(Code::input_invalid,
-                      "tool " + name + " has " + std::to_string(kVersionsMax) +
-                          " versions since the start, the maximum: restart the server");
+                      "tool {} has {} versions since the start, the maximum: restart the server",
+                      name, kVersionsMax);
         }
         auto entry = entry_of(tool, folder);
-        if (!entry) return std::unexpected(std::move(entry).error().with_context("tool " + name));
+        if (!entry)
+          return std::unexpected(
+              std::move(entry).error().with_context(fmt::format("tool {}", name)));
         fresh.push_back({tool, folder, *std::move(entry)});
       }
     }
@@ -239,7 +242,7 @@ Result<std::unique_ptr<Toolbox>> Toolbox::make(async::Loop& loop, async::SteadyC
                                                  descriptors, std::move(warn));
   for (const auto& [name, tool] : file.tools) {
     if (auto added = drivers->add(tool, folders.of(name)); !added) {
-      return std::unexpected(std::move(added).error().with_context("tool " + name));
+      return std::unexpected(std::move(added).error().with_context(fmt::format("tool {}", name)));
     }
   }
   for (const auto& [name, model] : file.models) {
@@ -260,8 +263,10 @@ Status check_usable(const agents::ToolDefinition& tool, const std::string& folde
   const bool runs_inline =
       tool.kind == "native" && found != natives().end() && found->second.runs_inline;
   if (runs_inline && tool.definition.find("heartbeat_timeout") != nullptr) {
-    return fail(Code::plan_invalid, "heartbeat_timeout: the function " + found->first +
-                                        " returns at once and reports nothing: leave it out");
+    return fail(
+        Code::plan_invalid,
+        "heartbeat_timeout: the function {} returns at once and reports nothing: leave it out",
+        found->first);
   }
   return {};
 }

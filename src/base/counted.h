@@ -3,6 +3,8 @@
 // Threads: pure functions.
 #pragma once
 
+#include <fmt/core.h>
+
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -22,7 +24,7 @@ inline std::string noun_of(std::uint64_t count, std::string_view singular) {
 }
 
 inline std::string counted(std::uint64_t count, std::string_view singular) {
-  return std::to_string(count) + " " + noun_of(count, singular);
+  return fmt::format("{} {}", count, noun_of(count, singular));
 }
 
 }  // namespace ae

@@ -1,6 +1,8 @@
 // The names of the error codes, and the message of a failed check.
 #include "base/error.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <array>
 #include <cstddef>
@@ -24,6 +26,11 @@ std::optional<Code> code_from_name(std::string_view name) {
   const auto found = std::ranges::find(kCodeNames, name);
   if (found == kCodeNames.end()) return std::nullopt;
   return static_cast<Code>(found - kCodeNames.begin());
+}
+
+Error&& Error::with_context(std::string_view context) && {
+  message = fmt::format("{}: {}", context, message);
+  return std::move(*this);
 }
 
 void check_failed(const char* file, int line, const char* what, std::string_view detail) {

@@ -6,6 +6,8 @@
 // Threads: values.
 #pragma once
 
+#include <fmt/core.h>
+
 #include <expected>
 #include <optional>
 #include <string>
@@ -44,10 +46,7 @@ struct Error {
   std::string message;  // one sentence for users: what happened and what to do
 
   // Adds what the caller was doing: "<context>: <message>".
-  Error&& with_context(std::string_view context) && {
-    message = std::string(context) + ": " + message;
-    return std::move(*this);
-  }
+  Error&& with_context(std::string_view context) &&;
   friend bool operator==(const Error&, const Error&) = default;
 };
 
@@ -57,6 +56,12 @@ using Status = Result<void>;
 
 inline std::unexpected<Error> fail(Code code, std::string message) {
   return std::unexpected(Error{code, std::move(message)});
+}
+// With the message fmt::format(format, arguments…).
+template <class First, class... Rest>
+std::unexpected<Error> fail(Code code, fmt::format_string<First, Rest...> format, First&& first,
+                            Rest&&... rest) {
+  return fail(code, fmt::format(format, std::forward<First>(first), std::forward<Rest>(rest)...));
 }
 
 // Reports a bug of ours: prints the location and the condition, then aborts. Enabled in release

@@ -1,5 +1,7 @@
 #include "base/escape_hidden.h"
 
+#include <fmt/core.h>
+
 #include <cstdint>
 #include <string>
 
@@ -61,9 +63,9 @@ AE_TEST("base/escape_hidden/invisible characters are escaped, and escaped JSON k
            {0xE0100, "\\u{E0100}", "\\udb40\\udd00"},
        }) {
     const std::string raw = utf8(one.point);
-    EXPECT_EQ(escape_hidden("a" + raw + "b"), std::string("a") + one.shown + "b");
-    const std::string json = "\"a" + raw + "b\"";
-    EXPECT_EQ(escape_hidden_json(json), std::string("\"a") + one.in_json + "b\"");
+    EXPECT_EQ(escape_hidden(fmt::format("a{}b", raw)), fmt::format("a{}b", one.shown));
+    const std::string json = fmt::format("\"a{}b\"", raw);
+    EXPECT_EQ(escape_hidden_json(json), fmt::format("\"a{}b\"", one.in_json));
     if (one.point < 0x20) continue;  // not valid JSON before it is escaped
     EXPECT_EQ(*parse_json(escape_hidden_json(json)), *parse_json(json));
   }

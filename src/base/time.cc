@@ -2,6 +2,8 @@
 // uses one.
 #include "base/time.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <array>
 #include <charconv>
@@ -131,9 +133,9 @@ std::string to_text(Instant instant) {
 Result<Instant> instant_from_text(std::string_view text) {
   if (const auto instant = parse(text)) return *instant;
   return fail(Code::input_invalid,
-              "\"" + std::string(truncate_utf8(text, 64)) +
-                  "\" is not a valid time; write it in UTC, as in 2025-01-31T09:30:00Z, with at "
-                  "most six digits after the second");
+              "\"{}\" is not a valid time; write it in UTC, as in 2025-01-31T09:30:00Z, with at "
+              "most six digits after the second",
+              truncate_utf8(text, 64));
 }
 
 Result<Duration> duration_from_text(std::string_view text) {
@@ -144,22 +146,22 @@ Result<Duration> duration_from_text(std::string_view text) {
   for (const Unit& unit : kUnits) {
     if (!digits || name != unit.name) continue;
     if (error != std::errc() || count > kDaysMax * kUnits[0].ms / unit.ms) {
-      return fail(Code::input_invalid, "\"" + std::string(truncate_utf8(text, 64)) +
-                                           "\" is too long a duration; at most 36500d");
+      return fail(Code::input_invalid, "\"{}\" is too long a duration; at most 36500d",
+                  truncate_utf8(text, 64));
     }
     return std::chrono::milliseconds(count * unit.ms);
   }
   return fail(
       Code::input_invalid,
-      "\"" + std::string(truncate_utf8(text, 64)) +
-          "\" is not a valid duration; write a whole number and ms, s, m, h or d, as in 90s");
+      "\"{}\" is not a valid duration; write a whole number and ms, s, m, h or d, as in 90s",
+      truncate_utf8(text, 64));
 }
 
 std::string to_text(Duration duration) {
   const std::int64_t ms = std::max<std::int64_t>(0, duration.count() / 1000);
   if (ms == 0) return "0s";
   for (const Unit& unit : kUnits) {
-    if (ms % unit.ms == 0) return std::to_string(ms / unit.ms).append(unit.name);
+    if (ms % unit.ms == 0) return fmt::format("{}{}", ms / unit.ms, unit.name);
   }
   return {};  // not reached: every duration is a whole number of milliseconds
 }

@@ -1,5 +1,7 @@
 #include "base/trace_context.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <array>
 #include <initializer_list>

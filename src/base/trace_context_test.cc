@@ -1,6 +1,8 @@
 // Trace context: a table of valid and invalid headers, and ids that are derived from a job.
 #include "base/trace_context.h"
 
+#include <fmt/core.h>
+
 #include <string>
 
 #include "testing/test.h"
@@ -12,18 +14,18 @@ constexpr const char* kTrace = "0af7651916cd43dd8448eb211c80319c";
 constexpr const char* kSpan = "b7ad6b7169203331";
 
 AE_TEST("trace_context/a malformed traceparent is treated as absent") {
-  const std::string valid = "00-" + std::string(kTrace) + "-" + kSpan + "-01";
+  const std::string valid = fmt::format("00-{}-{}-01", kTrace, kSpan);
   const struct {
     std::string header;
     bool counts;
     std::uint8_t flags = 0;
   } cases[] = {
       {valid, true, 1},
-      {"  " + valid + "\t", true, 1},
-      {"00-" + std::string(kTrace) + "-" + kSpan + "-00", true, 0},
-      {"00-" + std::string(kTrace) + "-" + kSpan + "-03", true, 3},
+      {fmt::format("  {}\t", valid), true, 1},
+      {fmt::format("00-{}-{}-00", kTrace, kSpan), true, 0},
+      {fmt::format("00-{}-{}-03", kTrace, kSpan), true, 3},
       // Unknown flags are not propagated.
-      {"00-" + std::string(kTrace) + "-" + kSpan + "-ff", true, 3},
+      {fmt::format("00-{}-{}-ff", kTrace, kSpan), true, 3},
       {"", false},
       {"00", false},
       {valid.substr(0, 54), false},
@@ -32,17 +34,17 @@ AE_TEST("trace_context/a malformed traceparent is treated as absent") {
       {valid + "0", false},
       // A later version may append more fields after another dash.
       {"01" + valid.substr(2), true, 1},
-      {"cc" + valid.substr(2) + "-what-the-future-brings", true, 1},
-      {"cc" + valid.substr(2) + ".what", false},
+      {fmt::format("cc{}-what-the-future-brings", valid.substr(2)), true, 1},
+      {fmt::format("cc{}.what", valid.substr(2)), false},
       {"ff" + valid.substr(2), false},
       {"0G" + valid.substr(2), false},
       {"00_" + valid.substr(3), false},
-      {"00-" + std::string(32, '0') + "-" + kSpan + "-01", false},
-      {"00-" + std::string(kTrace) + "-" + std::string(16, '0') + "-01", false},
-      {"00-0AF7651916CD43DD8448EB211C80319C-" + std::string(kSpan) + "-01", false},
-      {"00-" + std::string(kTrace) + "-B7AD6B7169203331-01", false},
-      {"00-" + std::string(kTrace) + "-" + kSpan + "-0x", false},
-      {"00-" + std::string(31, 'a') + "g-" + kSpan + "-01", false},
+      {fmt::format("00-{}-{}-01", std::string(32, '0'), kSpan), false},
+      {fmt::format("00-{}-{}-01", kTrace, std::string(16, '0')), false},
+      {fmt::format("00-0AF7651916CD43DD8448EB211C80319C-{}-01", kSpan), false},
+      {fmt::format("00-{}-B7AD6B7169203331-01", kTrace), false},
+      {fmt::format("00-{}-{}-0x", kTrace, kSpan), false},
+      {fmt::format("00-{}g-{}-01", std::string(31, 'a'), kSpan), false},
   };
   for (const auto& c : cases) {
     const auto context = trace_context(c.header, "");
@@ -55,12 +57,10 @@ AE_TEST("trace_context/a malformed traceparent is treated as absent") {
 }
 
 AE_TEST("trace_context/a malformed tracestate is dropped and the traceparent is kept") {
-  const std::string parent = "00-" + std::string(kTrace) + "-" + kSpan + "-01";
+  const std::string parent = fmt::format("00-{}-{}-01", kTrace, kSpan);
   std::string many, too_many;
   for (int i = 0; i < 33; ++i) {
-    std::string member(i == 0 ? "k" : ",k");
-    member += std::to_string(i);
-    member += "=v";
+    const std::string member = fmt::format("{}k{}=v", i == 0 ? "" : ",", i);
     if (i < 32) many += member;
     too_many += member;
   }

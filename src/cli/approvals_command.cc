@@ -1,5 +1,7 @@
 // approvals: lists open approvals and questions; requests: lists everything that an operator is
 // asked for.
+#include <fmt/core.h>
+
 #include <string>
 #include <string_view>
 #include <vector>
@@ -30,15 +32,16 @@ std::string indented_json(const Value& value) {
 std::string sends_text(const Value& sends) {
   std::string text;
   const auto line = [&](const char* what, const std::string& value) {
-    text.append("  ").append(what).append(value).append("\n");
+    text += fmt::format("  {}{}\n", what, value);
   };
   if (sends[field::error].is_string()) line("not sendable: ", safe(sends.text(field::error)));
   if (sends["url"].is_string()) {
-    line("sends:     ", safe(sends.text("method")) + " " + safe(sends.text("url")));
+    line("sends:     ", fmt::format("{} {}", safe(sends.text("method")), safe(sends.text("url"))));
   }
   if (sends["headers"].is_object()) {
     for (const auto& [name, value] : sends["headers"].members()) {
-      line("           ", safe(name) + ": " + safe(value.is_string() ? value.as_string() : ""));
+      line("           ",
+           fmt::format("{}: {}", safe(name), safe(value.is_string() ? value.as_string() : "")));
     }
   }
   if (sends["argv"].is_array()) line("runs:      ", safe_json(canonical(sends["argv"])));
@@ -46,8 +49,8 @@ std::string sends_text(const Value& sends) {
   if (sends["env"].is_object()) line("           env ", safe_json(canonical(sends["env"])));
   if (sends["cwd"].is_string()) line("           in ", safe(sends.text("cwd")));
   if (sends["server"].is_string()) {
-    line("sends:     ", "tools/call " + safe(sends.text("tool")) + " to the MCP server " +
-                            safe(sends.text("server")));
+    line("sends:     ", fmt::format("tools/call {} to the MCP server {}", safe(sends.text("tool")),
+                                    safe(sends.text("server"))));
   }
   return text;
 }
@@ -56,46 +59,47 @@ std::string sends_text(const Value& sends) {
 std::string call_text(const Value& approval) {
   std::string text;
   if (approval[field::reason].is_string())
-    text += "  reason:    " + safe(approval.text(field::reason)) + "\n";
+    text += fmt::format("  reason:    {}\n", safe(approval.text(field::reason)));
   if (approval[field::labels].is_object() && approval[field::labels].size() > 0) {
-    text += "  job:       " + safe_json(canonical(approval[field::labels])) + "\n";
+    text += fmt::format("  job:       {}\n", safe_json(canonical(approval[field::labels])));
   }
-  text += "  arguments: " + indented_json(approval[field::arguments]) + "\n";
-  text += "  args hash: " + safe(approval.text(field::arguments_hash)) + "\n";
+  text +=
+      fmt::format("  arguments: {}\n  args hash: {}\n", indented_json(approval[field::arguments]),
+                  safe(approval.text(field::arguments_hash)));
   return text + sends_text(approval["sends"]);
 }
 
 // The question of a tool during its call. Its text comes from the server.
 std::string question_text(const Value& approval) {
   const Value& question = approval["question"];
-  std::string text = "  question:  " + safe(question.text("message")) + "\n";
-  if (question["url"].is_string()) text += "  address:   " + safe(question.text("url")) + "\n";
+  std::string text = fmt::format("  question:  {}\n", safe(question.text("message")));
+  if (question["url"].is_string())
+    text += fmt::format("  address:   {}\n", safe(question.text("url")));
   if (question["schema"].is_object())
-    text += "  answer:    " + indented_json(question["schema"]) + "\n";
+    text += fmt::format("  answer:    {}\n", indented_json(question["schema"]));
   return text;
 }
 
 }  // namespace
 
 std::string approval_text(const Value& approval) {
-  const std::string id = safe(approval.text("id"));
-  std::string what = "node " + place_text(approval) + " of job " + safe(approval.text("job_id"));
   const bool call = approval.text(field::kind) == to_text(RequestKind::call);
   const bool question = approval.text(field::kind) == to_text(RequestKind::question);
+  std::string what;
   if (call) {
-    what += " waits for approval of the " + call_of(approval.text("tool"));
+    what = fmt::format(" waits for approval of the {}", call_of(approval.text("tool")));
   } else if (question) {
-    what += ": the " + call_of(approval.text("tool")) + " asks a question";
+    what = fmt::format(": the {} asks a question", call_of(approval.text("tool")));
   } else if (approval.text(field::kind) == to_text(RequestKind::confirmation)) {
-    what += " needs a decision on" + resources_text(approval["resources"]);
+    what = fmt::format(" needs a decision on{}", resources_text(approval["resources"]));
   } else {
-    what += approval.text("answer") == "data" ? " asks for data (" : " asks (";
-    what += safe(approval.text(field::correlation_key)) + ")";
+    what = fmt::format(" asks{} ({})", approval.text("answer") == "data" ? " for data" : "",
+                       safe(approval.text(field::correlation_key)));
   }
-  std::string text = id;
-  text.append("\n  ").append(what).append("\n");
+  std::string text = fmt::format("{}\n  node {} of job {}{}\n", safe(approval.text("id")),
+                                 place_text(approval), safe(approval.text("job_id")), what);
   if (approval[field::expires_at].is_string()) {
-    text += "  expires:   " + short_time(approval.text(field::expires_at)) + "\n";
+    text += fmt::format("  expires:   {}\n", short_time(approval.text(field::expires_at)));
   }
   if (call) text += call_text(approval);
   if (question) text += question_text(approval);
@@ -133,16 +137,12 @@ int approvals_command(const ApprovalsOptions& options, Terminal& terminal) {
     const std::string id = safe(approval.text("id"));
     const bool form = approval.text(field::kind) == to_text(RequestKind::question) &&
                       approval["question"].text("mode") == "form";
-    std::string text = approval_text(approval);
-    for (const std::string_view answer : {"approve ", "reject "}) {
-      const bool fills_in = form && answer == "approve ";
-      text.append("  aetheris ").append(answer).append(id).append(store_flag(*store));
-      text.append(fills_in ? " --arguments '{…}'\n" : "\n");
-    }
-    terminal.print(text);
+    terminal.print(approval_text(approval));
+    terminal.print(fmt::format("  aetheris approve {0}{1}{2}\n  aetheris reject {0}{1}\n", id,
+                               store_flag(*store), form ? " --arguments '{…}'" : ""));
   }
   if ((*page)["next_cursor"].is_string()) {
-    terminal.note("more: --cursor " + safe((*page)["next_cursor"].as_string()));
+    terminal.note(fmt::format("more: --cursor {}", safe((*page)["next_cursor"].as_string())));
   }
   return kDone;
 }
@@ -169,13 +169,14 @@ std::string request_text(const Value& request) {
   const Value& detail = request[field::detail];
   if (kind != to_text(RequestKind::unknown_outcome) && kind != to_text(RequestKind::budget))
     return approval_text(detail);
-  std::string text = safe(request.text("id")) + "\n  ";
-  const std::string job = "job " + safe(request.text("job_id"));
+  const std::string id = safe(request.text("id")), job = safe(request.text("job_id"));
   if (kind == to_text(RequestKind::budget)) {
-    return text + job + ": its budget of " + safe(detail.text("limit")) + " is used up\n";
+    return fmt::format("{}\n  job {}: its budget of {} is used up\n", id, job,
+                       safe(detail.text("limit")));
   }
-  return text + "node " + place_text(request) + " of " + job + ": the outcome of the " +
-         call_of(request.text("tool")) + " is unknown: " + safe(request.text(field::reason)) + "\n";
+  return fmt::format("{}\n  node {} of job {}: the outcome of the {} is unknown: {}\n", id,
+                     place_text(request), job, call_of(request.text("tool")),
+                     safe(request.text(field::reason)));
 }
 
 int requests_command(const RequestsOptions& options, Terminal& terminal) {
@@ -198,12 +199,12 @@ int requests_command(const RequestsOptions& options, Terminal& terminal) {
   for (const Value& request : (*page)["requests"].items()) {
     std::string text = request_text(request);
     for (const Value& command : request[field::commands].items()) {
-      text += "  " + safe(command.as_string()) + store_flag(*store) + "\n";
+      text += fmt::format("  {}{}\n", safe(command.as_string()), store_flag(*store));
     }
     terminal.print(text);
   }
   if ((*page)["next_cursor"].is_string()) {
-    terminal.note("more: --cursor " + safe((*page)["next_cursor"].as_string()));
+    terminal.note(fmt::format("more: --cursor {}", safe((*page)["next_cursor"].as_string())));
   }
   return kDone;
 }

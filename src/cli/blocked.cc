@@ -1,5 +1,7 @@
 // Explains why a job does not continue (unknown outcomes, waits, budget), with the commands that
 // answer.
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <cctype>
 #include <charconv>
@@ -55,22 +57,23 @@ std::string unknown_outcome_text(const Value& doubt) {
   if (doubt["compensates"].is_string()) {
     const bool worded =
         !cause.empty() && doubt.text(field::reason).find(' ') != std::string_view::npos;
-    return "compensation by tool \"" + tool + "\" is not confirmed" +
-           (worded ? ": " + safe(doubt.text(field::reason)) : cause);
+    return fmt::format("compensation by tool \"{}\" is not confirmed{}", tool,
+                       worded ? fmt::format(": {}", safe(doubt.text(field::reason))) : cause);
   }
-  return "the outcome of the " + call_of(doubt.text("tool")) + " is unknown" + cause;
+  return fmt::format("the outcome of the {} is unknown{}", call_of(doubt.text("tool")), cause);
 }
 
 std::string resources_text(const Value& resources) {
   std::string text;
   if (!resources.is_array()) return text;
   for (const Value& resource : resources.items()) {
-    text += (text.empty() ? " " : ", ") + safe(resource.text(field::resource_type)) + " " +
-            safe(resource.text(field::resource_id));
-    const bool gone = resource.text("observed") == "absent";
-    text += resource.text(field::verdict) == "unreachable" ? ", which cannot be checked"
-            : gone                                         ? ", which no longer exists"
-                                                           : ", which has changed";
+    const char* const state = resource.text(field::verdict) == "unreachable"
+                                  ? "which cannot be checked"
+                              : resource.text("observed") == "absent" ? "which no longer exists"
+                                                                      : "which has changed";
+    text += fmt::format("{} {} {}, {}", text.empty() ? "" : ",",
+                        safe(resource.text(field::resource_type)),
+                        safe(resource.text(field::resource_id)), state);
   }
   return text;
 }
@@ -139,15 +142,14 @@ std::string shortfall_text(const Value& budget) {
       const auto n = static_cast<std::uint64_t>(amount.is_integer() ? amount.as_int() : 0);
       return limit == "cost" ? engine::cost_text(n) : std::to_string(n);
     };
-    text += "\n  " + limit + ": ";
-    if (limit == "wall") {
-      text += "the time limit of " + safe(budget["limits"].text("wall")) + " has passed";
-    } else if (one["most"].is_null()) {
-      text += "the next call needs " + shown(one[field::asked]);
-    } else {
-      text += shown(one["used"]) + " of " + shown(one["most"]) + " used, and the next call needs " +
-              shown(one[field::asked]);
-    }
+    const std::string asked = shown(one[field::asked]);
+    const std::string what =
+        limit == "wall"
+            ? fmt::format("the time limit of {} has passed", safe(budget["limits"].text("wall")))
+        : one["most"].is_null() ? fmt::format("the next call needs {}", asked)
+                                : fmt::format("{} of {} used, and the next call needs {}",
+                                              shown(one["used"]), shown(one["most"]), asked);
+    text += fmt::format("\n  {}: {}", limit, what);
   }
   return text;
 }
@@ -162,7 +164,8 @@ std::vector<std::string> call_lines(const Value& call, std::size_t columns) {
   if (!call[field::arguments].is_null()) {
     const std::string all = safe_json(canonical(call[field::arguments]));
     const std::string shown = columns == 0 ? all : cut(all, columns);
-    lines.push_back("arguments: " + shown + (shown == all ? "" : " (cut: --json has them all)"));
+    lines.push_back(
+        fmt::format("arguments: {}{}", shown, shown == all ? "" : " (cut: --json has them all)"));
   }
   if (const std::string_view message = call.text("said"); !message.empty()) {
     const char* lead = "error: ";
@@ -172,19 +175,20 @@ std::vector<std::string> call_lines(const Value& call, std::size_t columns) {
     }
   }
   if (call[field::external_key].is_string()) {
-    lines.push_back("external key: " + safe(call.text(field::external_key)) +
-                    " (sent to the tool as the idempotency key)");
+    lines.push_back(fmt::format("external key: {} (sent to the tool as the idempotency key)",
+                                safe(call.text(field::external_key))));
   }
   return lines;
 }
 
 std::vector<std::string> unknown_outcome_lines(const Value& doubt, std::size_t columns) {
-  std::vector<std::string> lines{"node " + place_text(doubt) + ": " + unknown_outcome_text(doubt)};
+  std::vector<std::string> lines{
+      fmt::format("node {}: {}", place_text(doubt), unknown_outcome_text(doubt))};
   for (const std::string& line : call_lines(doubt, columns)) lines.push_back("  " + line);
   const auto until = instant_from_text(doubt.text("resolvable_at"));
   if (until && *until > net::SystemClock().now()) {
-    lines.push_back("  its request may still take effect until " +
-                    short_time_after(doubt.text("resolvable_at")));
+    lines.push_back(fmt::format("  its request may still take effect until {}",
+                                short_time_after(doubt.text("resolvable_at"))));
   }
   if (doubt["given_up"] == Value(true)) {
     lines.emplace_back("  given up: no longer waited for");
@@ -195,11 +199,12 @@ std::vector<std::string> unknown_outcome_lines(const Value& doubt, std::size_t c
 std::string noted_text(const Value& doubt) {
   const Value& noted = doubt["noted"];
   if (!noted.is_object()) return "";
-  std::string text = "noted: " + safe(noted.text(field::resolution));
-  if (noted[field::by].is_string()) text += ", by " + safe(noted.text(field::by));
-  text += " at " + short_time(noted.text(field::at));
-  if (noted[field::note].is_string()) text += ": " + safe(noted.text(field::note));
-  return text;
+  const std::string by =
+      noted[field::by].is_string() ? fmt::format(", by {}", safe(noted.text(field::by))) : "";
+  const std::string note =
+      noted[field::note].is_string() ? fmt::format(": {}", safe(noted.text(field::note))) : "";
+  return fmt::format("noted: {}{} at {}{}", safe(noted.text(field::resolution)), by,
+                     short_time(noted.text(field::at)), note);
 }
 
 std::vector<std::string> final_unknown_outcomes(const Value& job, const app::StoreUrl& store,
@@ -213,15 +218,15 @@ std::vector<std::string> final_unknown_outcomes(const Value& job, const app::Sto
     const bool is_open = doubt[field::commands].is_array() && doubt[field::commands].size() > 0;
     if (!ended && !is_open && !(doubt["given_up"] == Value(true))) continue;
     for (std::string& line : unknown_outcome_lines(doubt, columns)) all.push_back(std::move(line));
-    all.push_back("  call: " + safe(doubt.text(field::idempotency_key)));
+    all.push_back(fmt::format("  call: {}", safe(doubt.text(field::idempotency_key))));
     if (const std::string noted = noted_text(doubt); !noted.empty()) {
       all.push_back("  " + noted);
     } else if (store.kind != app::StoreUrl::Kind::memory) {
       const char* lead = ended ? "  record with:  " : "  resolve with: ";
       for (const std::string& command : commands_of(doubt[field::commands], store_flag(store))) {
         all.push_back(lead + command);
-        all.push_back("                (" + answer_note(command, {.doubt = doubt, .ended = ended}) +
-                      ")");
+        all.push_back(fmt::format("                ({})",
+                                  answer_note(command, {.doubt = doubt, .ended = ended})));
         lead = "            or: ";
       }
     }
@@ -230,33 +235,34 @@ std::vector<std::string> final_unknown_outcomes(const Value& job, const app::Sto
 }
 
 std::string wait_sentence(const Value& wait) {
-  std::string text = "node " + place_text(wait);
-  const std::string tool = safe(wait.text("tool"));
+  const std::string_view key = wait.text(field::correlation_key), tool = wait.text("tool");
+  const std::string type = safe(wait.text(field::wait_type));
+  std::string what;
   if (wait["question"].is_object()) {
-    text += ": the " + call_of(wait.text("tool")) + " asks a question";
+    what = fmt::format(": the {} asks a question", call_of(tool));
+  } else if (key.starts_with("resolve/")) {
+    what = " waits for the outcome of its call (aetheris resolve)";
+  } else if (key.starts_with("approval/")) {
+    what = tool.empty() ? " waits for approval of its call"
+                        : fmt::format(" waits for approval of the {}", call_of(tool));
+  } else if (type == "message") {
+    what = fmt::format(" waits for a message on the channel {}", safe(wait.text(field::channel)));
+  } else if (type == "timer") {
+    what = " waits for a timer";
   } else {
-    const std::string type = safe(wait.text(field::wait_type));
-    if (wait.text(field::correlation_key).starts_with("resolve/")) {
-      text += " waits for the outcome of its call (aetheris resolve)";
-    } else if (wait.text(field::correlation_key).starts_with("approval/")) {
-      text += " waits for approval of " +
-              (tool.empty() ? std::string("its call") : "the " + call_of(wait.text("tool")));
-    } else {
-      text += " waits for a " + (type == "human" ? std::string("decision") : type);
-      if (type == "message") {
-        text += " on the channel " + safe(wait.text(field::channel));
-      } else if (type != "timer") {
-        text += " with the key " + safe(wait.text(field::correlation_key));
-      }
-    }
+    what = fmt::format(" waits for a {} with the key {}", type == "human" ? "decision" : type,
+                       safe(key));
   }
-  if (wait[field::due_at].is_string()) text += ", due " + short_time(wait.text(field::due_at));
+  std::string text = fmt::format("node {}{}", place_text(wait), what);
+  if (wait[field::due_at].is_string()) {
+    text += fmt::format(", due {}", short_time(wait.text(field::due_at)));
+  }
+  const std::string expires = short_time(wait.text(field::expires_at));
   if (wait["expired"] == Value(true)) {
-    text.append(": expired at ").append(short_time(wait.text(field::expires_at)));
-    return text.append("; it continues without an answer when a process runs it");
+    return fmt::format("{}: expired at {}; it continues without an answer when a process runs it",
+                       text, expires);
   }
-  if (wait[field::expires_at].is_string())
-    text += ", until " + short_time(wait.text(field::expires_at));
+  if (wait[field::expires_at].is_string()) text += fmt::format(", until {}", expires);
   return text;
 }
 
@@ -267,10 +273,11 @@ std::string wait_text(const Value& wait, std::size_t columns) {
   std::string text = "\n  " + wait_sentence(wait);
   if (wait["expired"] == Value(true)) return text;
   if (wait["question"].is_object()) {
-    text += "\n    question: " + message_text(wait["question"].text("message"), "      ");
+    text +=
+        fmt::format("\n    question: {}", message_text(wait["question"].text("message"), "      "));
   }
   if (wait[field::reason].is_string()) {
-    text += "\n    reason: " + message_text(wait.text(field::reason), "      ");
+    text += fmt::format("\n    reason: {}", message_text(wait.text(field::reason), "      "));
   }
   for (const std::string& line : call_lines(wait, columns)) text += "\n    " + line;
   return text;
@@ -281,9 +288,9 @@ std::string settling_text(const Value& job) {
   std::string text;
   if (!job["settling"].is_array()) return text;
   for (const Value& call : job["settling"].items()) {
-    text += "\n  node " + place_text(call) + ": the " + call_of(call.text("tool")) +
-            " may still take effect until " + short_time_after(call.text(field::until)) +
-            "; then its probe runs";
+    text += fmt::format("\n  node {}: the {} may still take effect until {}; then its probe runs",
+                        place_text(call), call_of(call.text("tool")),
+                        short_time_after(call.text(field::until)));
   }
   return text;
 }
@@ -298,8 +305,8 @@ std::string waits_text(const Value& job, std::size_t columns) {
   }
   if (job["confirmations"].is_array()) {
     for (const Value& confirmation : job["confirmations"].items()) {
-      text += "\n  node " + place_text(confirmation) + " has changed" +
-              resources_text(confirmation["resources"]);
+      text += fmt::format("\n  node {} has changed{}", place_text(confirmation),
+                          resources_text(confirmation["resources"]));
     }
   }
   if (job[field::waits].is_array()) {
@@ -323,9 +330,9 @@ struct Writer {
   const Paint& paint() const { return stream == Stream::err ? terminal.err() : terminal.out(); }
   void commands(const std::vector<std::string>& all, const AnswerTo& to = {}) const {
     for (std::size_t i = 0; i < all.size(); ++i) {
-      line((i == 0 ? "answer: " : "    or: ") + paint()(Tint::bold, all[i]));
+      line(fmt::format("{} {}", i == 0 ? "answer:" : "    or:", paint()(Tint::bold, all[i])));
       if (const std::string note = answer_note(all[i], to); !note.empty()) {
-        line("        " + paint()(Tint::dim, "(" + note + ")"));
+        line(fmt::format("        {}", paint()(Tint::dim, fmt::format("({})", note))));
       }
     }
   }
@@ -355,17 +362,17 @@ std::string retry_id(std::string_view id) {
       number = 0;
     }
   }
-  const std::string suffix = std::string(kMark) + std::to_string(number + 1);
-  return std::string(id.substr(0, 64 - suffix.size())) + suffix;
+  const std::string suffix = fmt::format("{}{}", kMark, number + 1);
+  return fmt::format("{}{}", id.substr(0, 64 - suffix.size()), suffix);
 }
 
 }  // namespace
 
 std::string retry_command_text(std::string_view id, std::string_view file,
                                const std::string& store_flag, std::string_view next) {
-  std::string text = "aetheris retry " + quoted(std::string(id));
-  if (!file.empty()) text += " " + quoted(std::string(file));
-  return text + " --job-id " + quoted(next.empty() ? retry_id(id) : std::string(next)) + store_flag;
+  const std::string plan = file.empty() ? "" : fmt::format(" {}", quoted(std::string(file)));
+  return fmt::format("aetheris retry {}{} --job-id {}{}", quoted(std::string(id)), plan,
+                     quoted(next.empty() ? retry_id(id) : std::string(next)), store_flag);
 }
 
 RetryChain find_retries(const app::StoreUrl& store, std::string_view id) {
@@ -393,7 +400,7 @@ RetryChain find_retries(const app::StoreUrl& store, std::string_view id) {
 
 std::string retried_text(const RetryChain& retry_chain) {
   if (retry_chain.last.empty()) return "";
-  return "Retried as job " + safe(retry_chain.last) + " (" + safe(retry_chain.status) + ").";
+  return fmt::format("Retried as job {} ({}).", safe(retry_chain.last), safe(retry_chain.status));
 }
 
 void print_retry(std::string_view id, std::string_view file, const app::StoreUrl& store,
@@ -402,7 +409,8 @@ void print_retry(std::string_view id, std::string_view file, const app::StoreUrl
   if (!known.last.empty()) terminal.note(retried_text(known));
   if (!known.may_retry()) return;
   const std::string command = retry_command_text(known.of(id), file, store_flag(store), known.next);
-  terminal.note("To retry with the file's plan: " + terminal.err()(Tint::bold, command));
+  terminal.note(
+      fmt::format("To retry with the file's plan: {}", terminal.err()(Tint::bold, command)));
 }
 
 namespace {
@@ -431,13 +439,13 @@ std::string input_words(const Value& input, const Value& names, std::string_view
                                               "an array", "an object",  "true or false"};
   // NAME=VALUE gives a string; NAME:=JSON any type.
   const bool is_no_string = std::ranges::any_of(kOtherTypes, [&](std::string_view type) {
-    return reads.contains("must be " + std::string(type));
+    return reads.contains(fmt::format("must be {}", type));
   });
   std::vector<std::string> members;
   for (const Value& name : names.items()) {
     members.emplace_back(name.as_string());
     for (const char* below : {".", "["}) {  // a string has no members
-      if (reads.contains(".input." + name.as_string() + below)) return kWhole;
+      if (reads.contains(fmt::format(".input.{}{}", name.as_string(), below))) return kWhole;
     }
   }
   if (!input.is_object()) return kWhole;
@@ -452,9 +460,9 @@ std::string input_words(const Value& input, const Value& names, std::string_view
   for (const std::string& name : members) {
     const bool is_read = std::ranges::any_of(
         names.items(), [&](const Value& read) { return read.as_string() == name; });
-    words += is_no_string && is_read ? " " + name + ":=JSON"
-             : name == "message"     ? std::string(" --message TEXT")
-                                     : " " + name + "=VALUE";
+    words += is_no_string && is_read ? fmt::format(" {}:=JSON", name)
+             : name == "message"     ? " --message TEXT"
+                                     : fmt::format(" {}=VALUE", name);
   }
   return words;
 }
@@ -504,12 +512,15 @@ std::vector<NextCommand> next_commands(const Value& job, const FailedJobFile& fi
   const bool has_unknown = !unknown_nodes(job).empty();
   const std::string_view refused = error.text(field::idempotency_key);
   if (!refused.empty()) {
-    next.push_back({"record",
-                    "Node " + safe(error.text(field::node_id)) +
-                        " took effect and its result was refused. To keep the call, first run: ",
-                    "aetheris resolve " + quoted(std::string(job.text("id"))) + " " +
-                        safe(refused.substr(0, 12)) + " happened RESULT" + file.store_flag,
-                    true});
+    next.push_back(
+        {"record",
+         fmt::format(
+             "Node {} took effect and its result was refused. To keep the call, first run: ",
+             safe(error.text(field::node_id))),
+         fmt::format("aetheris resolve {} {} happened RESULT{}",
+                     quoted(std::string(job.text("id"))), safe(refused.substr(0, 12)),
+                     file.store_flag),
+         true});
   }
   const char* const lead = code == "rejected" ? "To request approval again, run: "
                            : !refused.empty() ? "Then correct the file, and run: "
@@ -524,52 +535,52 @@ std::vector<NextCommand> next_commands(const Value& job, const FailedJobFile& fi
   if (error["reads_kept"].is_array()) {
     for (const Value& node : error["reads_kept"].items()) {
       const std::string name = safe(node.as_string());
-      next.push_back({"kept", "To run node " + name + " again, whose result was kept, add: ",
-                      "--drop " + quoted(name), true});
+      next.push_back({"kept",
+                      fmt::format("To run node {} again, whose result was kept, add: ", name),
+                      fmt::format("--drop {}", quoted(name)), true});
     }
   }
   if (!repeated.empty()) {
     std::string command = retry;
-    for (const std::string& node : repeated) command += " --repeat " + quoted(node);
+    for (const std::string& node : repeated) command += fmt::format(" --repeat {}", quoted(node));
     const char* const effect = code == "tool_output_invalid" ? "took" : "may have taken";
-    next.push_back({"repeat",
-                    "To make the call of node " +
-                        names_text(Value::array({repeated.begin(), repeated.end()})) +
-                        " again, which " + effect + " effect, run: ",
-                    std::move(command), true});
+    next.push_back(
+        {"repeat",
+         fmt::format("To make the call of node {} again, which {} effect, run: ",
+                     names_text(Value::array({repeated.begin(), repeated.end()})), effect),
+         std::move(command), true});
   }
   if (const std::string tool = safe(error.text("tool")); code == "http_429" && !tool.empty()) {
     const Value& counted = error["tries"];
     const std::int64_t tries = counted.is_integer() ? counted.as_int() : 0;
-    if (tries > 1) {
-      next.push_back({"policy",
-                      "It was tried " + std::to_string(tries) +
-                          " times. To try it more often, raise in the file for tool " + tool + ": ",
-                      "retry.max_attempts", true});
-    } else {
-      next.push_back({"policy",
-                      "To retry it within the job, declare in the file for tool " + tool + ": ",
-                      "retry: { max_attempts: 4, retry_on: [429] }", true});
-    }
+    const std::string policy =
+        tries > 1
+            ? fmt::format(
+                  "It was tried {} times. To try it more often, raise in the file for tool {}: ",
+                  tries, tool)
+            : fmt::format("To retry it within the job, declare in the file for tool {}: ", tool);
+    next.push_back(
+        {"policy", policy,
+         tries > 1 ? "retry.max_attempts" : "retry: { max_attempts: 4, retry_on: [429] }", true});
   }
   if (!of_input) return next;
   const std::string agent =
-      file.has_one_agent ? "" : " " + quoted(std::string(job.text(field::agent)));
+      file.has_one_agent ? "" : fmt::format(" {}", quoted(std::string(job.text(field::agent))));
   const std::string again = names_text(error["committed"]);
-  const std::string where =
-      std::string(error.text("expression")) + " " + std::string(error.text("summary"));
-  next.push_back({"new job",
-                  again.empty() ? "With another input, run: "
-                                : "With another input, which repeats " + again + ", run: ",
-                  "aetheris run " + quoted(path) + agent +
-                      input_words(job[field::input], error["reads_input"], where) + file.store_flag,
-                  !again.empty()});
+  const std::string where = fmt::format("{} {}", error.text("expression"), error.text("summary"));
+  next.push_back(
+      {"new job",
+       again.empty() ? "With another input, run: "
+                     : fmt::format("With another input, which repeats {}, run: ", again),
+       fmt::format("aetheris run {}{}{}{}", quoted(path), agent,
+                   input_words(job[field::input], error["reads_input"], where), file.store_flag),
+       !again.empty()});
   return next;
 }
 
 std::string committed_text(const Value& error) {
   const std::string names = names_text(error["committed"]);
-  std::string text = names.empty() ? "" : "Took effect: " + names;
+  std::string text = names.empty() ? "" : fmt::format("Took effect: {}", names);
   if (error.text(field::code).starts_with("exit_")) {
     text += text.empty() ? "" : ". ";
     text += "A program that exits with an error counts as not applied: a retry calls it again";
@@ -580,34 +591,33 @@ std::string committed_text(const Value& error) {
 std::string failure_text(const Value& error) {
   const std::string_view summary = error.text("summary");
   const std::string what = message_text(summary.empty() ? error.text("message") : summary);
-  return (error[field::node_id].is_string() ? " at " : ": ") + what + " [" +
-         safe(error.text(field::code)) + "]";
+  return fmt::format("{} {} [{}]", error[field::node_id].is_string() ? " at" : ":", what,
+                     safe(error.text(field::code)));
 }
 
 void print_blocked(const Value& job, const app::StoreUrl& store, Terminal& terminal,
                    Stream stream) {
   const Writer to{terminal, stream};
-  const std::string id(job.text("id"));
+  const std::string id = safe(job.text("id")), flag = store_flag(store);
   const std::string status(job.text("status"));
   if (job["unattended"].is_object()) {
-    to.line("no worker runs job " + safe(id) + ": " + safe(job["unattended"].text("message")));
-    to.commands(commands_of(job["unattended"][field::commands], store_flag(store)));
+    to.line(fmt::format("no worker runs job {}: {}", id, safe(job["unattended"].text("message"))));
+    to.commands(commands_of(job["unattended"][field::commands], flag));
   }
   if (const std::string settling = settling_text(job); !settling.empty()) {
-    to.line("job " + safe(id) + " has calls with an unknown outcome" + settling);
+    to.line(fmt::format("job {} has calls with an unknown outcome{}", id, settling));
   }
   if (status != "waiting" && status != "parked") return;
-  to.line("job " + safe(id) + " is " + to.paint()(status_tint(status), status) +
-          waits_text(job, argument_columns(terminal, stream)));
+  to.line(fmt::format("job {} is {}{}", id, to.paint()(status_tint(status), status),
+                      waits_text(job, argument_columns(terminal, stream))));
   if (job["parked"].is_object()) {
-    to.line("parked: " + parked_text(job["parked"], job[field::in_doubt]) +
-            shortfall_text(job[field::budget]));
+    to.line(fmt::format("parked: {}{}", parked_text(job["parked"], job[field::in_doubt]),
+                        shortfall_text(job[field::budget])));
     if (job["parked"].text(field::until) == park_until::kVersion) {
-      to.line("start a process with `versions: { execution: " +
-              safe(job.text(field::execution_version)) + " }` for agent " +
-              safe(job.text(field::agent)) + ", or: `aetheris plan " + safe(id) + " FILE" +
-              store_flag(store) + "` (new plan), `aetheris cancel " + safe(id) + store_flag(store) +
-              "`");
+      to.line(fmt::format(
+          "start a process with `versions: {{ execution: {0} }}` for agent {1}, or: `aetheris plan "
+          "{2} FILE{3}` (new plan), `aetheris cancel {2}{3}`",
+          safe(job.text(field::execution_version)), safe(job.text(field::agent)), id, flag));
     }
   }
   if (store.kind == app::StoreUrl::Kind::memory) {
@@ -617,9 +627,9 @@ void print_blocked(const Value& job, const app::StoreUrl& store, Terminal& termi
     return;
   }
   if (has_open_approvals(job)) {
-    to.line("see:    " + to.paint()(Tint::bold, "aetheris approvals" + store_flag(store)));
+    to.line(fmt::format("see:    {}",
+                        to.paint()(Tint::bold, fmt::format("aetheris approvals{}", flag))));
   }
-  const std::string flag = store_flag(store);
   const std::string_view until = job["parked"].text(field::until);
   const bool has_verifications = job["confirmations"].size() > 0;  // their own commands follow
   const bool own_command = until == park_until::kBudget || until == park_until::kVersion;

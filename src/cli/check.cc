@@ -1,5 +1,6 @@
 // check, init, version: commands without a store.
 #include <fcntl.h>
+#include <fmt/core.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -46,7 +47,7 @@ int check_command(const CheckOptions& options, Terminal& terminal) {
   std::vector<agents::Policy> policies;  // from --policies
   std::vector<agents::AgentsFile> files;
   const auto noted = [&](const std::string& file, const agents::Note& note) {
-    terminal.note(safe(file + ": " + note.path + ": " + note.message));
+    terminal.note(safe(fmt::format("{}: {}: {}", file, note.path, note.message)));
     notes.push_back(
         Value::object({{"file", file}, {"path", note.path}, {"message", note.message}}));
   };
@@ -73,12 +74,13 @@ int check_command(const CheckOptions& options, Terminal& terminal) {
       }
       continue;
     }
-    good +=
-        safe(file) + ": " + terminal.out()(Tint::good, "ok") + " (" +
-        counted(loaded->file.agents.size(), "agent") + ", " +
-        counted(loaded->file.tools.size(), "tool") +
-        (loaded->file.models.empty() ? "" : ", " + counted(loaded->file.models.size(), "model")) +
-        ")\n";
+    const std::string models =
+        loaded->file.models.empty()
+            ? ""
+            : fmt::format(", {}", counted(loaded->file.models.size(), "model"));
+    good += fmt::format("{}: {} ({}, {}{})\n", safe(file), terminal.out()(Tint::good, "ok"),
+                        counted(loaded->file.agents.size(), "agent"),
+                        counted(loaded->file.tools.size(), "tool"), models);
   }
   if (diagnostics.empty()) {
     std::vector<const agents::AgentsFile*> valid_files;
@@ -112,7 +114,7 @@ int version_command(const CommonOptions&, Terminal& terminal) {
   if (terminal.json()) {
     terminal.print_json(Value::object({{"name", "aetheris"}, {field::version, version}}));
   } else {
-    terminal.print("aetheris " + version + "\n");
+    terminal.print(fmt::format("aetheris {}\n", version));
   }
   return kDone;
 }
@@ -164,18 +166,18 @@ agents:
 Status write_file(const std::string& path, std::string_view text) {
   const int file = ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
   if (file < 0 && errno == EEXIST) {
-    return fail(Code::already_exists, path + " already exists; nothing was changed");
+    return fail(Code::already_exists, "{} already exists; nothing was changed", path);
   }
   if (file < 0) {
-    return fail(Code::unavailable, "cannot write " + path + ": " + std::strerror(errno));
+    return fail(Code::unavailable, "cannot write {}: {}", path, std::strerror(errno));
   }
   std::size_t done = 0;
   while (done < text.size()) {
     const ssize_t size = ::write(file, text.data() + done, text.size() - done);
     if (size < 0 && errno == EINTR) continue;
     if (size <= 0) {
-      Error error{Code::unavailable, "cannot write " + path};
-      error.message.append(": ").append(std::strerror(errno));
+      Error error{Code::unavailable,
+                  fmt::format("cannot write {}: {}", path, std::strerror(errno))};
       ::close(file);
       ::unlink(path.c_str());
       return std::unexpected(std::move(error));
@@ -192,8 +194,7 @@ Status make_folders(const std::string& path) {
     if (at < path.size() && path[at] != '/') continue;
     const std::string part = path.substr(0, at);
     if (::mkdir(part.c_str(), 0777) != 0 && errno != EEXIST) {
-      return fail(Code::unavailable,
-                  "cannot create the folder " + part + ": " + std::strerror(errno));
+      return fail(Code::unavailable, "cannot create the folder {}: {}", part, std::strerror(errno));
     }
   }
   return {};
@@ -202,23 +203,22 @@ Status make_folders(const std::string& path) {
 int init_command(const InitOptions& options, Terminal& terminal) {
   const std::string folder = options.folder.empty() ? "." : options.folder;
   if (auto made = make_folders(folder); !made) return terminal.fail_with(made.error());
-  const std::string path = folder == "." ? "agents.yaml" : folder + "/agents.yaml";
+  const std::string path = folder == "." ? "agents.yaml" : fmt::format("{}/agents.yaml", folder);
   if (auto written = write_file(path, kFirstAgents); !written) {
     return terminal.fail_with(written.error());
   }
-  const std::string enter = folder == "." ? "" : "cd " + quoted(folder) + " && ";
-  const std::string run = enter + "aetheris run agents.yaml name=Ada";
-  const std::string jobs = enter + "aetheris jobs";
+  const std::string enter = folder == "." ? "" : fmt::format("cd {} && ", quoted(folder));
+  const std::string run = fmt::format("{}aetheris run agents.yaml name=Ada", enter);
+  const std::string jobs = fmt::format("{}aetheris jobs", enter);
   if (terminal.json()) {
     terminal.print_json(Value::object(
         {{"files", Value::array({path})}, {"next", Value::array({Value(run), Value(jobs)})}}));
     return kDone;
   }
-  const std::string lines =
-      enter.empty()
-          ? run + "\n  " + jobs
-          : "cd " + quoted(folder) + "\n  aetheris run agents.yaml name=Ada\n  aetheris jobs";
-  terminal.print("wrote " + safe(path) + "\n\nnext:\n  " + lines + "\n");
+  const std::string line = folder == "." ? "" : fmt::format("cd {}\n  ", quoted(folder));
+  terminal.print(
+      fmt::format("wrote {}\n\nnext:\n  {}aetheris run agents.yaml name=Ada\n  aetheris jobs\n",
+                  safe(path), line));
   return kDone;
 }
 

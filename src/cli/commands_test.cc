@@ -1,6 +1,8 @@
 // The list of commands is consistent, and a command line selects one of them.
 #include "cli/commands.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <set>
 #include <string>
@@ -36,7 +38,7 @@ AE_TEST("commands/each command has a unique name, a summary and an example") {
   for (const Command* command : commands()) {
     EXPECT_TRUE(names.insert(command->name).second) << command->name;
     EXPECT_FALSE(command->summary.empty()) << command->name;
-    EXPECT_NE(command->example.find("aetheris " + std::string(command->name)),
+    EXPECT_NE(command->example.find(fmt::format("aetheris {}", command->name)),
               std::string_view::npos)
         << command->example;
     EXPECT_EQ(find_command(command->name), command);
@@ -51,7 +53,7 @@ AE_TEST("commands/each option has a unique name, a description, and a value unle
     for (const Option& option : declare_common(bound->common())) names.insert(option.names);
     const std::vector<Option> options = bound->options();
     for (const Option& option : options) {
-      const std::string where = std::string(command->name) + " " + option.names;
+      const std::string where = fmt::format("{} {}", command->name, option.names);
       for (const std::string& name : names_of(option)) {
         EXPECT_TRUE(names.insert(name).second) << where;
       }

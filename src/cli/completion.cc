@@ -1,4 +1,6 @@
 // completion: prints a completion script for bash, zsh or fish, generated from the list of commands.
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <memory>
 #include <string>
@@ -115,7 +117,8 @@ std::string with_value(const std::vector<CommandShape>& commands) {
     for (const OptionShape& option : command.options) {
       if (!option.takes_value) continue;
       for (const std::string& name : option.names) {
-        if (("|" + pattern + "|").find("|" + name + "|") != std::string::npos) continue;
+        if (fmt::format("|{}|", pattern).find(fmt::format("|{}|", name)) != std::string::npos)
+          continue;
         pattern += (pattern.empty() ? "" : "|") + name;
       }
     }
@@ -144,25 +147,25 @@ std::string bash_script(const std::vector<CommandShape>& commands) {
     for (const OptionShape& option : command.options) {
       if (option.choices.empty()) continue;
       for (const std::string& name : option.names) {
-        s += "    " + command.name + ":" + name + ") COMPREPLY=($(compgen -W " +
-             in_quotes(joined(option.choices)) + " -- \"$cur\")); return ;;\n";
+        s += fmt::format("    {}:{}) COMPREPLY=($(compgen -W {} -- \"$cur\")); return ;;\n",
+                         command.name, name, in_quotes(joined(option.choices)));
       }
     }
   }
-  s += "  esac\n"
-       "  case $prev in\n"
-       "    " +
-       valued +
-       ") COMPREPLY=($(compgen -f -- \"$cur\")); return ;;\n"
-       "  esac\n"
-       "  local options='' words='' files=''\n"
-       "  case $cmd in\n";
+  s += fmt::format(
+      "  esac\n"
+      "  case $prev in\n"
+      "    {}) COMPREPLY=($(compgen -f -- \"$cur\")); return ;;\n"
+      "  esac\n"
+      "  local options='' words='' files=''\n"
+      "  case $cmd in\n",
+      valued);
   for (const CommandShape& command : commands) {
     const std::string words =
         command.name.empty() ? joined(commands_of(commands)) : joined(command.choices);
-    s += "    " + (command.name.empty() ? "''" : command.name) +
-         ") options=" + in_quotes(joined(names_of(command))) + " words=" + in_quotes(words) +
-         " files=" + (command.takes_files ? "1" : "''") + " ;;\n";
+    s += fmt::format(
+        "    {}) options={} words={} files={} ;;\n", command.name.empty() ? "''" : command.name,
+        in_quotes(joined(names_of(command))), in_quotes(words), command.takes_files ? "1" : "''");
   }
   s += "  esac\n"
        "  if [[ $cur == -* ]]; then\n"
@@ -197,31 +200,32 @@ std::string zsh_script(const std::vector<CommandShape>& commands) {
       "  commands=(\n";
   for (const CommandShape& command : commands) {
     if (!command.name.empty()) {
-      s += "    " + in_quotes(command.name + ":" + zsh_what(command.summary)) + "\n";
+      s += fmt::format("    {}\n",
+                       in_quotes(fmt::format("{}:{}", command.name, zsh_what(command.summary))));
     }
   }
-  s += "  )\n"
-       "  local i cmd=''\n"
-       "  for ((i = 2; i < CURRENT; i++)); do\n"
-       "    case $words[i] in\n"
-       "      " +
-       with_value(commands) +
-       ") ((i++)) ;;\n"
-       "      -*) ;;\n"
-       "      *) cmd=$words[i]; break ;;\n"
-       "    esac\n"
-       "  done\n"
-       "  case $cmd in\n";
+  s += fmt::format(
+      "  )\n"
+      "  local i cmd=''\n"
+      "  for ((i = 2; i < CURRENT; i++)); do\n"
+      "    case $words[i] in\n"
+      "      {}) ((i++)) ;;\n"
+      "      -*) ;;\n"
+      "      *) cmd=$words[i]; break ;;\n"
+      "    esac\n"
+      "  done\n"
+      "  case $cmd in\n",
+      with_value(commands));
   for (const CommandShape& command : commands) {
-    s += "    " + (command.name.empty() ? "''" : command.name) + ")\n      _arguments";
+    s += fmt::format("    {})\n      _arguments", command.name.empty() ? "''" : command.name);
     for (const OptionShape& option : command.options) {
       for (const std::string& name : option.names) {
-        std::string spec = name + "[" + zsh_what(option.meaning) + "]";
+        std::string spec = fmt::format("{}[{}]", name, zsh_what(option.meaning));
         if (option.takes_value) {
-          spec += ":value:";
-          spec += option.choices.empty() ? "_files" : "(" + joined(option.choices) + ")";
+          spec += option.choices.empty() ? ":value:_files"
+                                         : fmt::format(":value:({})", joined(option.choices));
         }
-        s += " \\\n        " + in_quotes(spec);
+        s += fmt::format(" \\\n        {}", in_quotes(spec));
       }
     }
     if (command.name.empty()) {
@@ -229,7 +233,8 @@ std::string zsh_script(const std::vector<CommandShape>& commands) {
     } else if (command.takes_files) {
       s += " \\\n        '*:file:_files'";
     } else if (!command.choices.empty()) {
-      s += " \\\n        " + in_quotes("2:value:(" + joined(command.choices) + ")");
+      s += fmt::format(" \\\n        {}",
+                       in_quotes(fmt::format("2:value:({})", joined(command.choices))));
     }
     s += "\n      ;;\n";
   }
@@ -245,26 +250,28 @@ std::string fish_script(const std::vector<CommandShape>& commands) {
       "complete -c aetheris -f\n";
   for (const CommandShape& command : commands) {
     if (command.name.empty()) continue;
-    s += "complete -c aetheris -n __fish_use_subcommand -a " + in_quotes(command.name) + " -d " +
-         in_quotes(command.summary) + "\n";
+    s += fmt::format("complete -c aetheris -n __fish_use_subcommand -a {} -d {}\n",
+                     in_quotes(command.name), in_quotes(command.summary));
   }
   for (const CommandShape& command : commands) {
-    const std::string when = command.name.empty()
-                                 ? std::string()
-                                 : " -n '__fish_seen_subcommand_from " + command.name + "'";
-    if (command.takes_files) s += "complete -c aetheris" + when + " -F\n";
+    const std::string when =
+        command.name.empty() ? ""
+                             : fmt::format(" -n '__fish_seen_subcommand_from {}'", command.name);
+    if (command.takes_files) s += fmt::format("complete -c aetheris{} -F\n", when);
     if (!command.choices.empty()) {
-      s += "complete -c aetheris" + when + " -a " + in_quotes(joined(command.choices)) + "\n";
+      s += fmt::format("complete -c aetheris{} -a {}\n", when, in_quotes(joined(command.choices)));
     }
     for (const OptionShape& option : command.options) {
-      s += "complete -c aetheris" + when;
+      s += fmt::format("complete -c aetheris{}", when);
       for (const std::string& name : option.names) {
-        s += name.starts_with("--") ? " -l " + name.substr(2) : " -s " + name.substr(1);
+        s += name.starts_with("--") ? fmt::format(" -l {}", name.substr(2))
+                                    : fmt::format(" -s {}", name.substr(1));
       }
       if (option.takes_value) {
-        s += option.choices.empty() ? " -r" : " -x -a " + in_quotes(joined(option.choices));
+        s += option.choices.empty() ? " -r"
+                                    : fmt::format(" -x -a {}", in_quotes(joined(option.choices)));
       }
-      s += " -d " + in_quotes(option.meaning) + "\n";
+      s += fmt::format(" -d {}\n", in_quotes(option.meaning));
     }
   }
   return s;

@@ -1,4 +1,6 @@
 // signal, message, approve, reject, cancel, pause, resume, budget, resolve: send control requests.
+#include <fmt/core.h>
+
 #include <algorithm>
 
 #include "api/problem.h"
@@ -102,7 +104,7 @@ std::string budget_pair_hint(const std::string& pair) {
   std::string name = pair.substr(0, at);
   std::ranges::replace(name, '_', '-');
   if (std::ranges::find(kLimits, name) == std::end(kLimits)) return {};
-  return "write --" + name + " " + quoted(pair.substr(at + 1));
+  return fmt::format("write --{} {}", name, quoted(pair.substr(at + 1)));
 }
 
 struct CancelOptions : JobOptions {
@@ -166,7 +168,7 @@ Result<Value> post_to(const CommonOptions& options, const std::string& id, api::
   request.by = cli_actor();
   auto client = app::ApiClient::open(store, app::OpenMode::write);
   if (!client && client.error().code == Code::not_found) {
-    return fail(Code::not_found, "job " + id + " not found: " + client.error().message);
+    return fail(Code::not_found, "job {} not found: {}", id, client.error().message);
   }
   if (!client) return std::unexpected(client.error());
   AE_ASSIGN(api::ApiResponse response, (*client)->send(request));
@@ -184,9 +186,9 @@ Result<Value> post(const JobOptions& options, const std::string& verb, std::vect
 std::string answerer_text(const Value& body) {
   const Value& answered = body["answered"];
   if (!answered.is_object()) return "";
-  std::string text =
-      answered[field::by].is_string() ? ", by " + safe(answered.text(field::by)) : ",";
-  return text.append(" at ").append(short_time(answered.text(field::at)));
+  const std::string by =
+      answered[field::by].is_string() ? fmt::format(" by {}", safe(answered.text(field::by))) : "";
+  return fmt::format(",{} at {}", by, short_time(answered.text(field::at)));
 }
 
 int print_answer(const Result<Value>& answer, const JobOptions& options, Terminal& terminal,
@@ -200,35 +202,36 @@ int print_answer(const Result<Value>& answer, const JobOptions& options, Termina
   const bool duplicate = body.find("duplicate") != nullptr;
   const std::string other =
       duplicate && body["applied"] == Value(false)
-          ? "; the earlier payload counts: " + safe(canonical(body[field::payload]))
+          ? fmt::format("; the earlier payload counts: {}", safe(canonical(body[field::payload])))
           : "";
   if (body.find("buffered") != nullptr) {
-    terminal.print(duplicate ? "a signal for this key is already buffered" + other + "\n"
+    terminal.print(duplicate ? fmt::format("a signal for this key is already buffered{}\n", other)
                              : "buffered for the wait that opens with this key\n");
   } else if (body.find(field::channel) != nullptr) {
-    terminal.print(duplicate ? "a message with this id was already recorded" + other + "\n"
+    terminal.print(duplicate ? fmt::format("a message with this id was already recorded{}\n", other)
                              : "recorded\n");
   } else if (body.find("accepted") != nullptr) {
-    terminal.print("accepted: the process that runs job " + safe(options.id) + " applies it\n");
+    terminal.print(
+        fmt::format("accepted: the process that runs job {} applies it\n", safe(options.id)));
   } else if (body["raised"] == Value(false)) {
-    terminal.print(done + answerer_text(body) + "\n");
+    terminal.print(fmt::format("{}{}\n", done, answerer_text(body)));
   } else if (body.find("duplicate") != nullptr) {
-    const bool same = body["applied"] == Value(true);
-    terminal.print("already answered" +
-                   (same ? " with the same payload"
-                         : " with another payload: " + safe(canonical(body[field::payload]))) +
-                   answerer_text(body) + "\n");
+    const std::string payload =
+        body["applied"] == Value(true)
+            ? "the same payload"
+            : fmt::format("another payload: {}", safe(canonical(body[field::payload])));
+    terminal.print(fmt::format("already answered with {}{}\n", payload, answerer_text(body)));
   } else {
     terminal.print(done + "\n");
   }
-  if (body["next"].is_string()) terminal.note("then:   " + safe(body.text("next")));
+  if (body["next"].is_string()) terminal.note(fmt::format("then:   {}", safe(body.text("next"))));
   return kDone;
 }
 
 // Prints what the job does next after a rejection.
 void print_after_rejection(const Value& body, Terminal& terminal) {
   if (body["then"].is_string())
-    terminal.note("When a process runs the job next, " + safe(body.text("then")) + ".");
+    terminal.note(fmt::format("When a process runs the job next, {}.", safe(body.text("then"))));
 }
 
 // Is there a next step to print: the request is recorded, and no lease holder applies it?
@@ -318,17 +321,18 @@ int budget_command(const BudgetOptions& options, Terminal& terminal) {
   const bool sets_no_limit =
       std::ranges::none_of(body, [](const Member& member) { return member.first != field::note; });
   if (sets_no_limit) {
-    return terminal.fail_with({Code::usage,
-                               "set a new total: --tokens, --cost, --model-calls, --tool-calls or "
-                               "--wall; `aetheris job " +
-                                   quoted(options.id) + "` shows limits and usage"});
+    return terminal.fail_with(
+        {Code::usage, fmt::format("set a new total: --tokens, --cost, --model-calls, --tool-calls "
+                                  "or --wall; `aetheris job {}` shows limits and usage",
+                                  quoted(options.id))});
   }
   const auto answer = post(options, "budget", std::move(body));
   const bool had = answer && (*answer)["raised"] == Value(false);
   const int code = print_answer(answer, options, terminal, had ? "budget unchanged" : "raised");
   if (answer && !terminal.json() && (*answer)["command"].is_string()) {
-    terminal.note("the next call still exceeds the budget" + shortfall_text(*answer));
-    terminal.note("answer: " + terminal.err()(Tint::bold, safe(answer->text("command"))));
+    terminal.note(fmt::format("the next call still exceeds the budget{}", shortfall_text(*answer)));
+    terminal.note(
+        fmt::format("answer: {}", terminal.err()(Tint::bold, safe(answer->text("command")))));
   } else if (has_next(answer, terminal)) {
     print_next_step(options, options.id, terminal);
   }
@@ -357,13 +361,13 @@ int answer_approval(const ApprovalOptions& options, bool yes, Terminal& terminal
   } else if (answer->find("accepted") != nullptr) {
     terminal.print("accepted: the process that runs the job applies it\n");
   } else if (answer->find("duplicate") != nullptr) {
-    terminal.print("already answered: " + safe(outcome) + answerer_text(*answer) + "\n");
+    terminal.print(fmt::format("already answered: {}{}\n", safe(outcome), answerer_text(*answer)));
   } else {
-    terminal.print(edited ? "approved with changed arguments\n" : std::string(wanted) + "\n");
+    terminal.print(edited ? "approved with changed arguments\n" : fmt::format("{}\n", wanted));
   }
   const bool unused = (*answer)[field::reason].is_string() && (*answer)["applied"] == Value(false);
   if (unused && !terminal.json()) {
-    terminal.note("the call will not be made: " + safe(answer->text(field::reason)));
+    terminal.note(fmt::format("the call will not be made: {}", safe(answer->text(field::reason))));
     terminal.note("see:    aetheris approvals");
   } else if (has_next(answer, terminal)) {
     print_after_rejection(*answer, terminal);
@@ -404,9 +408,10 @@ int resolve_command(const ResolveOptions& options, Terminal& terminal) {
   const auto answer = post(options, "resolve", std::move(body));
   const bool noted = answer && (*answer)["noted"] == Value(true);
   std::string done =
-      (noted ? "recorded in the log of the ended job: " : "recorded: ") + safe(options.resolution);
+      fmt::format("{}: {}", noted ? "recorded in the log of the ended job" : "recorded",
+                  safe(options.resolution));
   if (const Value* result = answer ? answer->find(field::result) : nullptr) {
-    done += "\nresult: " + safe_json(canonical(*result));
+    done += fmt::format("\nresult: {}", safe_json(canonical(*result)));
   }
   const int code = print_answer(answer, options, terminal, done);
   if (has_next(answer, terminal)) print_next_step(options, options.id, terminal);

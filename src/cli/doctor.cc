@@ -1,6 +1,7 @@
 // doctor: checks the environment and the store; prints a line per check and problem, and `ok` if
 // all pass.
 #include <fcntl.h>
+#include <fmt/core.h>
 #include <sys/stat.h>
 #include <sys/vfs.h>
 #include <unistd.h>
@@ -82,14 +83,15 @@ void check_environment(std::vector<Problem>& problems) {
     if (!is_set(name)) continue;
     problems.push_back(
         {"failpoints",
-         std::string(name) + " is set: failures are injected; unset it outside tests"});
+         fmt::format("{} is set: failures are injected; unset it outside tests", name)});
   }
 }
 
 void check_clock(std::vector<Problem>& problems) {
   if (is_set(net::kClockOffsetFile)) {
-    problems.push_back({"clock", std::string(net::kClockOffsetFile) +
-                                     " is set: the clock is simulated; unset it outside tests"});
+    problems.push_back(
+        {"clock", fmt::format("{} is set: the clock is simulated; unset it outside tests",
+                              net::kClockOffsetFile)});
   }
   if (std::time(nullptr) < 1'700'000'000) {
     problems.push_back(
@@ -113,10 +115,9 @@ std::string existing_folder(std::string folder) {
 void check_writable(const app::StoreUrl& store, std::vector<Problem>& problems) {
   const auto check = [&](const std::string& path, int mode) {
     if (::faccessat(AT_FDCWD, path.c_str(), mode, AT_EACCESS) == 0) return true;
-    problems.push_back(
-        {"read_only", "cannot write " + path + ": " + std::strerror(errno) +
-                          "; `aetheris run` would fail: change its permissions, or use another "
-                          "--store"});
+    problems.push_back({"read_only", fmt::format("cannot write {}: {}; `aetheris run` would fail: "
+                                                 "change its permissions, or use another --store",
+                                                 path, std::strerror(errno))});
     return false;
   };
   if (!check(existing_folder(store.folder()), W_OK | X_OK)) return;
@@ -128,11 +129,11 @@ void check_file(const std::string& path, const char* what, std::vector<Problem>&
   struct stat found{};
   if (::stat(path.c_str(), &found) != 0) return;
   if ((found.st_mode & 0077) != 0) {
-    problems.push_back({"permissions", path + " (" + what +
-                                           ") is accessible to others: chmod 600 " + quoted(path)});
+    problems.push_back({"permissions", fmt::format("{} ({}) is accessible to others: chmod 600 {}",
+                                                   path, what, quoted(path))});
   }
   if (found.st_uid != ::geteuid()) {
-    problems.push_back({"owner", path + " (" + what + ") belongs to another user"});
+    problems.push_back({"owner", fmt::format("{} ({}) belongs to another user", path, what)});
   }
 }
 
@@ -142,11 +143,9 @@ void check_folder_access(const std::string& folder, std::vector<Problem>& proble
   if (::stat(folder.c_str(), &found) != 0 || (found.st_mode & S_ISVTX) != 0) return;
   const bool by_group = (found.st_mode & S_IWGRP) != 0 && found.st_gid != ::getegid();
   if ((found.st_mode & S_IWOTH) == 0 && !by_group) return;
-  problems.push_back(
-      {"permissions",
-       folder +
-           " (the store's folder) is writable by others, who could replace the store: chmod 700 " +
-           quoted(folder)});
+  problems.push_back({"permissions", fmt::format("{} (the store's folder) is writable by others, "
+                                                 "who could replace the store: chmod 700 {}",
+                                                 folder, quoted(folder))});
 }
 
 // Locks and shared memory do not work across machines.
@@ -192,20 +191,19 @@ void check_database_server(const store::PostgresServerInfo& facts, std::vector<P
   }
   const std::int64_t left = facts.connections_max - facts.connections_used;
   if (left < kProcessesMore * store::kConnectionsPerProcess) {
-    problems.push_back({"connections", "PostgreSQL has " + std::to_string(left) + " of " +
-                                           std::to_string(facts.connections_max) +
-                                           " connections left; each Aetheris process uses " +
-                                           std::to_string(store::kConnectionsPerProcess) +
-                                           ": raise max_connections"});
+    problems.push_back(
+        {"connections", fmt::format("PostgreSQL has {} of {} connections left; each Aetheris "
+                                    "process uses {}: raise max_connections",
+                                    left, facts.connections_max, store::kConnectionsPerProcess)});
   }
   const Duration apart =
       facts.clock_ahead < Duration(0) ? Duration(0) - facts.clock_ahead : facts.clock_ahead;
   if (apart > kClockSkewMax + facts.clock_error) {
     problems.push_back(
-        {"clock_offset", "this machine's clock is " + std::to_string(apart.count() / 1000) +
-                             " ms " + (facts.clock_ahead < Duration(0) ? "ahead of" : "behind") +
-                             " the database's clock; use NTP on both (leases and timers use the "
-                             "database's clock)"});
+        {"clock_offset", fmt::format("this machine's clock is {} ms {} the database's clock; use "
+                                     "NTP on both (leases and timers use the database's clock)",
+                                     apart.count() / 1000,
+                                     facts.clock_ahead < Duration(0) ? "ahead of" : "behind")});
   }
 }
 
@@ -223,10 +221,10 @@ void check_stuck_jobs(app::ApiClient& client, const app::StoreUrl& store,
     count += job.text("status") == "parked" ? 0 : 1;
   }
   if (count == 0) return;
-  problems.push_back({"stuck", counted(count, "job") +
-                                   (count == 1 ? " has no worker" : " have no worker") +
-                                   ": `aetheris jobs --stuck" + store_flag(store) +
-                                   "` shows why and what to run"});
+  problems.push_back(
+      {"stuck",
+       fmt::format("{} {} no worker: `aetheris jobs --stuck{}` shows why and what to run",
+                   counted(count, "job"), count == 1 ? "has" : "have", store_flag(store))});
 }
 
 // Iterates over a store's jobs until the time is up.
@@ -289,44 +287,54 @@ void check_rows(const app::StoreUrl& store, std::vector<Problem>& problems) {
   const auto compared =
       runtime::rebuild(jobs, [&] { return clock.now(); }, [](const runtime::RebuildProgress&) {});
   if (!compared) {
-    problems.push_back({"unavailable", "the store cannot be read: " + compared.error().message});
+    problems.push_back(
+        {"unavailable", fmt::format("the store cannot be read: {}", compared.error().message)});
     return;
   }
   for (const auto& [job, rows] : compared->differing) {
     const auto found = std::ranges::find_if_not(rows, times_are_near);
     if (found == rows.end()) continue;
     const store::Difference& first = *found;
-    std::string what = first.table + (first.column.empty() ? "" : "." + first.column);
-    if (!first.stored.empty()) what += " is " + first.stored;
-    if (!first.derived.empty()) what += ", expected from the log: " + first.derived;
+    std::string what =
+        first.column.empty() ? first.table : fmt::format("{}.{}", first.table, first.column);
+    if (!first.stored.empty()) what += fmt::format(" is {}", first.stored);
+    if (!first.derived.empty()) what += fmt::format(", expected from the log: {}", first.derived);
+    const std::string whose =
+        job.empty() ? "rows without a job" : fmt::format("the rows of job {}", job.text);
     problems.push_back(
-        {"rows_differ", (job.empty() ? "rows without a job" : "the rows of job " + job.text) +
-                            " differ from the log (" + safe(what) +
-                            "): stop all processes of the store, then run `aetheris rebuild" +
-                            store_flag(store) + "`"});
+        {"rows_differ", fmt::format("{} differ from the log ({}): stop all processes of the store, "
+                                    "then run `aetheris rebuild{}`",
+                                    whose, safe(what), store_flag(store))});
   }
   for (const auto& [job, error] : compared->refused) {
     problems.push_back(
-        {std::string(code_name(error.code)), "job " + job.text + ": " + error.message});
+        {std::string(code_name(error.code)), fmt::format("job {}: {}", job.text, error.message)});
   }
 }
 
 // Jobs of one status that no process may run: "job a is queued: …", "3 jobs are queued: …".
 std::string jobs_text(const Value& jobs, const std::string& status, const std::string& flag) {
-  const bool is_single = jobs.size() == 1;
-  const std::string id = is_single ? quoted(std::string(jobs.items()[0].text("id"))) : "ID";
-  const std::string what =
-      is_single ? "job " + id + " is " : std::to_string(jobs.size()) + " jobs are ";
-  const std::string list =
-      is_single ? "" : "`aetheris jobs --status " + status + flag + "` lists them, ";
-  const std::string text = what + status;
-  if (status == "queued" || status == "running") {
-    return text + " and no process runs " + (is_single ? "it: " : "them: ") + list +
-           (is_single ? "`aetheris run FILE --job-id " + id : "`aetheris serve FILE") + flag +
-           (is_single ? "` resumes it" : "` resumes them");
+  const bool runs = status == "queued" || status == "running";
+  const char* const shown = status == "parked" ? "the next command" : "what for";
+  if (jobs.size() == 1) {
+    const std::string id = quoted(std::string(jobs.items()[0].text("id")));
+    if (runs) {
+      return fmt::format(
+          "job {0} is {1} and no process runs it: `aetheris run FILE --job-id {0}{2}` resumes it",
+          id, status, flag);
+    }
+    return fmt::format("job {0} is {1}: `aetheris job {0}{2}` shows {3}", id, status, flag, shown);
   }
-  return text + ": " + list + "`aetheris job " + id + flag + "` shows " +
-         (status == "parked" ? "the next command" : "what for");
+  if (runs) {
+    return fmt::format(
+        "{0} jobs are {1} and no process runs them: `aetheris jobs --status {1}{2}` lists them, "
+        "`aetheris serve FILE{2}` resumes them",
+        jobs.size(), status, flag);
+  }
+  return fmt::format(
+      "{0} jobs are {1}: `aetheris jobs --status {1}{2}` lists them, `aetheris job ID{2}` shows "
+      "{3}",
+      jobs.size(), status, flag, shown);
 }
 
 void check_jobs(app::ApiClient& client, const app::StoreUrl& store, std::vector<Problem>& problems,
@@ -336,8 +344,9 @@ void check_jobs(app::ApiClient& client, const app::StoreUrl& store, std::vector<
       shared || client.is_remote() ? "" : app::find_unresponsive_owner(store);
   if (!silent.empty()) {
     problems.push_back(
-        {"owner_silent", silent + " owns the store but does not respond within 3s; check it, and "
-                                  "restart it if it stays unresponsive"});
+        {"owner_silent", fmt::format("{} owns the store but does not respond within 3s; check it, "
+                                     "and restart it if it stays unresponsive",
+                                     silent)});
   }
   api::ApiRequest request;
   request.path = {"api", "jobs"};
@@ -347,9 +356,9 @@ void check_jobs(app::ApiClient& client, const app::StoreUrl& store, std::vector<
     request.query = {{"status", status}, {"limit", "1000"}};
     auto answer = client.send(request);
     if (!answer || answer->status != 200) {
-      problems.push_back({"unavailable", "the store cannot be read: " +
-                                             (answer ? std::string(answer->body.text(field::detail))
-                                                     : answer.error().message)});
+      problems.push_back({"unavailable", fmt::format("the store cannot be read: {}",
+                                                     answer ? answer->body.text(field::detail)
+                                                            : answer.error().message)});
       return;
     }
     const Value& jobs = answer->body["jobs"];
@@ -367,7 +376,8 @@ void check_jobs(app::ApiClient& client, const app::StoreUrl& store, std::vector<
 
 std::string secrets_text(const std::string& path) {
   struct stat found{};
-  return ::stat(path.c_str(), &found) == 0 ? path : "no secrets file (" + path + " is optional)";
+  return ::stat(path.c_str(), &found) == 0 ? path
+                                           : fmt::format("no secrets file ({} is optional)", path);
 }
 
 void check_store(const app::StoreUrl& store, Checks& checks) {
@@ -387,8 +397,9 @@ void check_store(const app::StoreUrl& store, Checks& checks) {
       check_folder_access(store.folder(), found);
       check_file(store.path, "the store", found);
     });
-    check("secrets", secrets_text(store.folder() + "/secrets"),
-          [&](auto& found) { check_file(store.folder() + "/secrets", "secrets", found); });
+    const std::string secrets = fmt::format("{}/secrets", store.folder());
+    check("secrets", secrets_text(secrets),
+          [&](auto& found) { check_file(secrets, "secrets", found); });
   } else {
     check("server", "PostgreSQL settings, connections and clock", [&](auto& found) {
       if (const auto facts = app::examine(store); facts && *facts)
@@ -402,7 +413,9 @@ void check_store(const app::StoreUrl& store, Checks& checks) {
   });
   auto client = app::ApiClient::open(store, app::OpenMode::read);
   const bool missing = !client && client.error().code == Code::not_found;
-  check("store", store.text() + (missing ? " does not exist yet; `aetheris run` creates it" : ""),
+  check("store",
+        fmt::format("{}{}", store.text(),
+                    missing ? " does not exist yet; `aetheris run` creates it" : ""),
         [&](auto& found) {
           if (client || missing) return;
           found.push_back({std::string(code_name(client.error().code)), client.error().message});
@@ -442,12 +455,12 @@ void print_repeats(const runtime::ParkResult& count, Terminal& terminal) {
       "These calls are unfinished in this store. Each may already have happened; resuming its job "
       "can repeat it:\n");
   for (const runtime::RepeatableCalls& job : count.may_repeat) {
-    std::string line = "  " + safe(job.job.text) + ", after event " + std::to_string(job.seq) +
-                       " of " + to_text(job.at) + ": ";
+    std::string line =
+        fmt::format("  {}, after event {} of {}: ", safe(job.job.text), job.seq, to_text(job.at));
     for (const std::string& call : job.calls) {
       line += (&call == job.calls.data() ? "" : ", ") + safe(call);
     }
-    if (job.more > 0) line += " and " + std::to_string(job.more) + " more";
+    if (job.more > 0) line += fmt::format(" and {} more", job.more);
     terminal.print(line + "\n");
   }
   if (count.more) terminal.print("  and calls of more jobs, not listed here\n");
@@ -464,7 +477,7 @@ int accept_rollback(const app::StoreUrl& store, const DoctorOptions& command_opt
   const auto whole = app::check_for_rollback(store);
   if (whole && store.kind == app::StoreUrl::Kind::sqlite &&
       ::stat(store.path.c_str(), &found) != 0) {
-    return terminal.fail_with({Code::not_found, "no store at " + store.path});
+    return terminal.fail_with({Code::not_found, fmt::format("no store at {}", store.path)});
   }
   options.mode = app::InstanceOptions::Mode::write;
   options.accept_rollback = true;
@@ -493,13 +506,15 @@ int accept_rollback(const app::StoreUrl& store, const DoctorOptions& command_opt
     terminal.print("the store was not rolled back; nothing to accept\n");
     return kDone;
   }
-  std::string text = "accepted: " + counted(count.parked, "job") + " parked (store_rolled_back)";
+  std::string text =
+      fmt::format("accepted: {} parked (store_rolled_back)", counted(count.parked, "job"));
   if (count.pausing > 0) {
-    text += ", " + counted(count.pausing, "job") + " will park before their next step";
+    text += fmt::format(", {} will park before their next step", counted(count.pausing, "job"));
   }
-  if (count.ending > 0)
-    text += ", " + counted(count.ending, "job") + (count.ending == 1 ? " was" : " were") +
-            " already ending";
+  if (count.ending > 0) {
+    text += fmt::format(", {} {} already ending", counted(count.ending, "job"),
+                        count.ending == 1 ? "was" : "were");
+  }
   if (gone) {
     text =
         "accepted an empty store: the earlier jobs are lost, and a job created again repeats its "
@@ -508,9 +523,10 @@ int accept_rollback(const app::StoreUrl& store, const DoctorOptions& command_opt
   terminal.print(text + "\n");
   print_repeats(count, terminal);
   if (gone) return kDone;
-  terminal.note("review each job (`aetheris jobs --status parked" + store_flag(store) +
-                "`) and its external effects, then `aetheris resume ID" + store_flag(store) +
-                "` or `aetheris cancel ID" + store_flag(store) + "`");
+  terminal.note(
+      fmt::format("review each job (`aetheris jobs --status parked{0}`) and its external effects, "
+                  "then `aetheris resume ID{0}` or `aetheris cancel ID{0}`",
+                  store_flag(store)));
   return kDone;
 }
 
@@ -527,12 +543,11 @@ int show_sandbox(Terminal& terminal) {
     return kDone;
   }
   const auto line = [](const char* what, bool possible, const char* needs) {
-    return std::string(what) + (possible ? "yes" : std::string("no: ") + needs) + "\n";
+    return fmt::format("{}{}{}\n", what, possible ? "yes" : "no: ", possible ? "" : needs);
   };
   terminal.print(
-      (can.landlock > 0
-           ? "Landlock          ABI " + std::to_string(can.landlock) + "\n"
-           : std::string("Landlock          no: not available or disabled in this kernel\n")) +
+      (can.landlock > 0 ? fmt::format("Landlock          ABI {}\n", can.landlock)
+                        : "Landlock          no: not available or disabled in this kernel\n") +
       line("read, write       ", can.files, "needs Landlock ABI 3 (Linux 6.2)") +
       line("tracing inside    ", can.tracing, "needs Landlock ABI 2 (Linux 5.19)") +
       line("signals inside    ", can.signals, "needs Landlock ABI 6 (Linux 6.12)") +
@@ -561,7 +576,7 @@ int doctor_command(const DoctorOptions& options, Terminal& terminal) {
              std::exchange(found, {}));
   const app::SandboxFeatures can = app::sandbox_features();
   checks.add("sandbox",
-             can.landlock > 0 ? "available (Landlock ABI " + std::to_string(can.landlock) + ")"
+             can.landlock > 0 ? fmt::format("available (Landlock ABI {})", can.landlock)
                               : "no Landlock: `sandbox` cannot confine tools to folders",
              {});
   check_store(*store, checks);
@@ -590,7 +605,7 @@ int doctor_command(const DoctorOptions& options, Terminal& terminal) {
   const Paint& paint = terminal.out();
   for (const Checks::Check& check : checks.done) {
     const auto line = [&](Tint tint, const char* mark, const std::string& text) {
-      terminal.print(paint(tint, mark) + pad(check.name, 12) + "  " + safe(text) + "\n");
+      terminal.print(fmt::format("{}{}  {}\n", paint(tint, mark), pad(check.name, 12), safe(text)));
     };
     if (check.problems.empty() && check.notes.empty()) line(Tint::good, "ok       ", check.detail);
     for (const Problem& one : check.problems) line(Tint::bad, "problem  ", one.message);

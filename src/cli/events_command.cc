@@ -1,4 +1,6 @@
 // events: prints or follows the log of a job.
+#include <fmt/core.h>
+
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -46,13 +48,12 @@ bool is_terminal_event(std::string_view type) {
 void print_event(const Value& event, Terminal& terminal) {
   if (terminal.json()) return terminal.print_json(event);
   const Paint& paint = terminal.out();
-  const std::string seq = std::to_string(event["seq"].is_integer() ? event["seq"].as_int() : 0);
-  std::string line = paint(Tint::dim, std::string(seq.size() < 5 ? 5 - seq.size() : 0, ' ') + seq +
-                                          "  " + exact_time(event.text("created_at"))) +
-                     "  " + pad(safe(event.text("type")), 24) + "  ";
+  const std::int64_t seq = event["seq"].is_integer() ? event["seq"].as_int() : 0;
+  const std::string head = fmt::format("{:>5}  {}", seq, exact_time(event.text("created_at")));
   const std::string payload = safe_json(canonical(event[field::payload]));
-  line += terminal.width() > 70 ? cut(payload, terminal.width() - 59) : payload;
-  terminal.print(line + "\n");
+  terminal.print(
+      fmt::format("{}  {}  {}\n", paint(Tint::dim, head), pad(safe(event.text("type")), 24),
+                  terminal.width() > 70 ? cut(payload, terminal.width() - 59) : payload));
 }
 
 api::QueryPairs events_query(const EventsOptions& options, std::uint64_t after, const char* wait) {
@@ -134,11 +135,12 @@ class EventFollower {
   void print_failure(app::ApiClient& client, const app::StoreUrl& store) {
     const auto job = get(client, {"api", "jobs", options_.id}, {});
     if (!job || !(*job)[field::error].is_object()) return;
-    terminal_.note("job " + safe(options_.id) + " " + terminal_.err()(Tint::bad, "failed") +
-                   failure_text((*job)[field::error]));
-    terminal_.note(
-        "Details: " +
-        terminal_.err()(Tint::bold, "aetheris trace " + quoted(options_.id) + store_flag(store)));
+    terminal_.note(fmt::format("job {} {}{}", safe(options_.id),
+                               terminal_.err()(Tint::bad, "failed"),
+                               failure_text((*job)[field::error])));
+    const std::string trace =
+        fmt::format("aetheris trace {}{}", quoted(options_.id), store_flag(store));
+    terminal_.note(fmt::format("Details: {}", terminal_.err()(Tint::bold, trace)));
   }
 
   // Reads a page of events. True: there were some.
@@ -181,8 +183,8 @@ class EventFollower {
       if (options_.partial_output) terminal_.print_json(Value::object({{"said", delta}}));
       return;
     }
-    const std::string attempt = std::to_string(delta[field::try_].as_int());
-    const std::string stream_name = std::string(delta.text(field::invocation_id)) + "/" + attempt;
+    const std::string stream_name =
+        fmt::format("{}/{}", delta.text(field::invocation_id), delta[field::try_].as_int());
     const auto offset = static_cast<std::size_t>(delta["offset"].as_int());
     const std::string_view text = delta.text("text");
     // A reconnected stream repeats partial output from its beginning.
@@ -193,7 +195,9 @@ class EventFollower {
     printed = offset + text.size();
     terminal_.print_stream(
         {.stream_name = stream_name,
-         .head = terminal_.out()(Tint::dim, "    “  " + safe(delta.text(field::node_id))) + "  ",
+         .head = terminal_.out()(Tint::dim,
+                                 fmt::format("    “  {}", safe(delta.text(field::node_id)))) +
+                 "  ",
          .text = safe(text.substr(known), true)},
         true);
   }

@@ -1,5 +1,7 @@
 #include "cli/follow_retry.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <chrono>
 #include <thread>
@@ -51,12 +53,11 @@ Status FollowRetry::on_failure(const Error& error) {
     return {};
   }
   if (now - lost_at_ >= kOutageMax) {
-    return fail(Code::unavailable,
-                "no connection for " + to_text(kOutageMax) + ": " + error.message);
+    return fail(Code::unavailable, "no connection for {}: {}", to_text(kOutageMax), error.message);
   }
   if (!std::exchange(reported_, true)) {
-    environment_.warn("the connection is lost; retrying for " + to_text(kOutageMax) + ": " +
-                      error.message);
+    environment_.warn(fmt::format("the connection is lost; retrying for {}: {}",
+                                  to_text(kOutageMax), error.message));
   }
   Duration delay = kFirstDelay;
   for (int i = 2; i < failures_ && delay < kDelayMax; ++i) delay *= 2;

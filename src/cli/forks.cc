@@ -1,4 +1,6 @@
 // fork, retry: create a job at an event of another. plan: replace a running job's plan.
+#include <fmt/core.h>
+
 #include "api/problem.h"
 #include "app/api_client.h"
 #include "app/instance.h"
@@ -87,7 +89,8 @@ std::vector<Option> retry_options(RetryOptions& o) {
 }
 
 std::string retry_pair_hint(const std::string& pair) {
-  return "a retry keeps the input; a new job repeats all calls: aetheris run FILE " + quoted(pair);
+  return fmt::format("a retry keeps the input; a new job repeats all calls: aetheris run FILE {}",
+                     quoted(pair));
 }
 
 std::vector<Member> new_job_body(const NewJobOptions& options) {
@@ -138,8 +141,8 @@ Result<Value> task_graph_of(const std::string& path, const agents::AgentsFile& f
   const std::string name(job.text(field::agent));
   const auto agent = file.agents.find(name);
   if (agent != file.agents.end()) return agent->second.task_graph;
-  return fail(Code::plan_invalid, "job " + std::string(job.text("id")) + " belongs to agent \"" +
-                                      name + "\", which is not in " + path);
+  return fail(Code::plan_invalid, "job {} belongs to agent \"{}\", which is not in {}",
+              job.text("id"), name, path);
 }
 
 Result<Value> job_of(app::ApiClient& client, const std::string& id) {
@@ -159,8 +162,8 @@ void print_changes(const Value& changes, Terminal& terminal) {
     for (const Value& field : change["fields"].items()) {
       fields += (fields.empty() ? ": " : ", ") + safe(field.as_string());
     }
-    terminal.note("plan " + safe(change.text("change")) + ": " + safe(change.text("path")) +
-                  fields);
+    terminal.note(fmt::format("plan {}: {}{}", safe(change.text("change")),
+                              safe(change.text("path")), fields));
   }
 }
 
@@ -175,7 +178,7 @@ void name_owner(Error& error, app::ApiClient& client, const std::string& agent,
   const bool runs_agent = answer && answer->body["runs_here"] == Value(true);
   error.message += runs_agent ? ", or start it with `serve --watch`" : serve_too_text(file);
   if (uses_server() || !app::find_owner(store)) return;
-  error.message += " (" + app::owner_name(store) + ")";
+  error.message += fmt::format(" ({})", app::owner_name(store));
 }
 
 // Creates the new job. Returns its body, or an exit code after the error was printed.
@@ -201,7 +204,8 @@ std::expected<MadeFork, int> make_fork(const std::string& id, NewJob wanted,
   };
   auto client = app::ApiClient::open(store, app::OpenMode::write);
   if (!client && client.error().code == Code::not_found) {
-    return failed({Code::not_found, "job " + id + " not found: " + client.error().message});
+    return failed(
+        {Code::not_found, fmt::format("job {} not found: {}", id, client.error().message)});
   }
   if (!client) return failed(client.error());
   std::string agent;
@@ -235,12 +239,15 @@ std::expected<MadeFork, int> make_fork(const std::string& id, NewJob wanted,
 void print_fork(const MadeFork& fork, Terminal& terminal) {
   const Value& made = fork.job;
   const Value& from = made[field::forked_from];
-  terminal.note((fork.existed ? "Job " : "Created job ") + safe(made.text("id")) +
-                (fork.existed ? " was created before from job " : " from job ") +
-                safe(from.text("job_id")) + ", event " + std::to_string(from["seq"].as_int()) +
-                ".");
+  const std::string id = safe(made.text("id")), origin = safe(from.text("job_id"));
+  const std::int64_t seq = from["seq"].as_int();
+  terminal.note(
+      fork.existed
+          ? fmt::format("Job {} was created before from job {}, event {}.", id, origin, seq)
+          : fmt::format("Created job {} from job {}, event {}.", id, origin, seq));
   const std::string kept = names_text(made["kept"]);
-  terminal.note(kept.empty() ? "It keeps no result." : "It keeps results of: " + kept);
+  terminal.note(kept.empty() ? "It keeps no result."
+                             : fmt::format("It keeps results of: {}", kept));
 }
 
 // Creates the job and prints it.
@@ -287,8 +294,9 @@ Result<std::string> retry_job_id(const RetryOptions& options, const app::StoreUr
   const RetryChain known = find_retries(store, options.id);
   if (!known.may_retry() && !options.repeat_effects && !exists(options.job_id, store)) {
     return fail(Code::effects_repeated,
-                "job " + options.id + " was retried as " + known.last + " (" + known.status +
-                    "); --repeat-effects allows another retry, which makes its calls again");
+                "job {} was retried as {} ({}); --repeat-effects allows another retry, "
+                "which makes its calls again",
+                options.id, known.last, known.status);
   }
   return options.job_id.empty() ? known.next : options.job_id;
 }
@@ -350,7 +358,7 @@ Result<Value> plan_request_body(const Value& job, const PlanOptions& options,
   AE_ASSIGN(Value graph, task_graph_of(options.file, file, job));
   const std::string_view status = job.text("status");
   if (status == "completed" || status == "failed" || status == "cancelled") {
-    return fail(Code::job_terminal, "the job has ended (" + std::string(status) + ")");
+    return fail(Code::job_terminal, "the job has ended ({})", status);
   }
   Value body = Value::object({{field::task_graph, std::move(graph)}});
   if (!options.reason.empty()) body = body.with(field::reason, options.reason);
@@ -362,14 +370,14 @@ Result<Value> plan_request_body(const Value& job, const PlanOptions& options,
 void print_plan(const Value& answer, const std::string& id, Terminal& terminal) {
   if (answer.find("unchanged") != nullptr) return terminal.print("it has this plan already\n");
   if (answer.find("accepted") != nullptr) {
-    return terminal.print("accepted: the process that runs job " + id + " applies it\n");
+    return terminal.print(fmt::format("accepted: the process that runs job {} applies it\n", id));
   }
   std::string carried;
   for (const Value& one : answer[field::carried].items()) {
     carried += (carried.empty() ? "" : ", ") + safe(one.text(field::node_id));
   }
-  terminal.print("plan " + std::to_string(answer["plan"].as_int()) + " keeps " +
-                 (carried.empty() ? "no node" : carried) + "\n");
+  terminal.print(fmt::format("plan {} keeps {}\n", answer["plan"].as_int(),
+                             carried.empty() ? "no node" : carried));
 }
 
 int plan_command(const PlanOptions& options, Terminal& terminal) {
@@ -378,7 +386,8 @@ int plan_command(const PlanOptions& options, Terminal& terminal) {
   const auto loaded = app::load_agents(options.file, {.policies = options.policies});
   if (!loaded) return terminal.fail_with(loaded.error());
   if (!loaded->diagnostics.empty()) {
-    const Error error{Code::plan_invalid, options.file + " has errors; nothing was changed"};
+    const Error error{Code::plan_invalid,
+                      fmt::format("{} has errors; nothing was changed", options.file)};
     Value body =
         api::problem(error).with("faults", agents::diagnostics_json(loaded->diagnostics)["faults"]);
     terminal.note(safe(agents::diagnostics_text(loaded->diagnostics), true));

@@ -1,5 +1,7 @@
 #include "cli/graph_text.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <cstdint>
 #include <map>
@@ -17,11 +19,10 @@ namespace {
 std::string call_words(const Value& call, const Value& task_graph) {
   const std::string_view tool = call.text("tool");
   if (task_graph["tools"][tool].find("provider") != nullptr) {
-    return safe(tool) + " (" + safe(call["args"].text("model")) + ")";
+    return fmt::format("{} ({})", safe(tool), safe(call["args"].text("model")));
   }
-  std::string words = "tool " + safe(tool);
   const std::string_view effect = task_graph["tools"][tool].text("effect", "at_most_once");
-  return words + " (" + safe(effect) + ")";
+  return fmt::format("tool {} ({})", safe(tool), safe(effect));
 }
 
 std::string template_words(const Value& value) {
@@ -79,9 +80,9 @@ class Graph {
       if (need == parent) continue;
       others += (others.empty() ? "" : ", ") + safe(nodes_[need].text("id"));
     }
-    if (!others.empty()) line.add(Tint::dim, "  also after " + others);
+    if (!others.empty()) line.add(Tint::dim, fmt::format("  also after {}", others));
     if (const Value* when = node.find("when")) {
-      line.add(Tint::dim, "  when " + template_words(*when));
+      line.add(Tint::dim, fmt::format("  when {}", template_words(*when)));
     }
     if (node.text("on_error") == "continue") line.add(Tint::dim, "  continues after errors");
   }
@@ -102,17 +103,17 @@ std::string node_words(const Value& node, const Value& task_graph) {
   const std::string_view kind = node.text(field::kind);
   if (kind == "tool" || kind == "llm") return call_words(node, task_graph);
   if (kind == "map") {
-    return "for each of " + template_words(node["over"]) + ": " +
-           call_words(node["do"], task_graph);
+    return fmt::format("for each of {}: {}", template_words(node["over"]),
+                       call_words(node["do"], task_graph));
   }
   if (kind == "loop" || kind == "planner") {
     const Value& loop = node[kind];
     const std::string_view tool = loop.text("tool");
     constexpr std::string_view kModel = "model:";
-    std::string words =
-        "model " + safe(tool.starts_with(kModel) ? tool.substr(kModel.size()) : tool);
-    if (kind == "planner") words += " makes a plan";
-    words += loop["tools"].size() == 0 ? ", no tools" : ", tools:";
+    std::string words = fmt::format(
+        "model {}{}{}", safe(tool.starts_with(kModel) ? tool.substr(kModel.size()) : tool),
+        kind == "planner" ? " makes a plan" : "",
+        loop["tools"].size() == 0 ? ", no tools" : ", tools:");
     for (std::size_t i = 0; i < loop["tools"].size(); ++i) {
       const Value& one = loop["tools"].items()[i];
       words += (i == 0 ? " " : ", ") + safe(one.is_string() ? one.as_string() : "");
@@ -120,7 +121,7 @@ std::string node_words(const Value& node, const Value& task_graph) {
     return words;
   }
   const Value& wait = node["wait"];
-  std::string words = "wait for " + safe(wait.text("type"));
+  std::string words = fmt::format("wait for {}", safe(wait.text("type")));
   for (const char* key : {"key", "for", field::until}) {
     if (const Value* value = wait.find(key)) words += " " + template_words(*value);
   }

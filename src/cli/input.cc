@@ -1,4 +1,6 @@
 // The input of `run`: --input, --message and KEY=VALUE.
+#include <fmt/core.h>
+
 #include <optional>
 #include <string>
 #include <utility>
@@ -19,12 +21,11 @@ Result<Member> member_of(const std::string& word) {
   const bool json = at != word.npos && at > 0 && word[at - 1] == ':';
   const std::string key = word.substr(0, json ? at - 1 : at);
   if (at == word.npos || key.empty()) {
-    return fail(Code::usage,
-                "expected KEY=VALUE or KEY:=JSON, not \"" + cut(word, kWordShown) + "\"");
+    return fail(Code::usage, "expected KEY=VALUE or KEY:=JSON, not \"{}\"", cut(word, kWordShown));
   }
   const std::string text = word.substr(at + 1);
   if (!json) return Member(key, text);
-  AE_ASSIGN(Value value, json_argument(text, cut(key, kWordShown) + ":="));
+  AE_ASSIGN(Value value, json_argument(text, fmt::format("{}:=", cut(key, kWordShown))));
   return Member(key, std::move(value));
 }
 
@@ -43,14 +44,13 @@ Result<std::optional<Value>> input_of(const InputOptions& options) {
   }
   if (!options.message && options.pairs.empty()) return input;
   if (!input.is_object()) {
-    return fail(Code::usage, "--input is not an object: " +
-                                 std::string(options.message ? "--message" : "KEY=VALUE") +
-                                 " adds a member to it");
+    return fail(Code::usage, "--input is not an object: {} adds a member to it",
+                options.message ? "--message" : "KEY=VALUE");
   }
   const auto add = [&](const std::string& key, Value value, const std::string& from) -> Status {
     if (input.find(key) != nullptr) {
-      return fail(Code::usage,
-                  from + ": the input has the member \"" + cut(key, kWordShown) + "\" already");
+      return fail(Code::usage, "{}: the input has the member \"{}\" already", from,
+                  cut(key, kWordShown));
     }
     input = input.with(key, std::move(value));
     return {};

@@ -1,4 +1,6 @@
 // inspect: prints the rows of a store, read-only and without validation.
+#include <fmt/core.h>
+
 #include <optional>
 #include <utility>
 
@@ -66,7 +68,7 @@ Value commits_view(const store::LoadedJob& loaded) {
     for (const Blob& blob : loaded.blobs) {
       if (blob.hash == hash) return blob.bytes;
     }
-    return fail(Code::log_corrupt, "a blob is missing: " + to_hex(hash));
+    return fail(Code::log_corrupt, "a blob is missing: {}", to_hex(hash));
   };
   std::vector<Value> commits;
   std::optional<Hash> head = Hash{};
@@ -168,7 +170,7 @@ Result<Value> one_job(app::Instance& instance, const std::string& id) {
 }
 
 std::string count(const Value& number) {
-  return number.is_integer() ? std::to_string(number.as_int()) : std::string("?");
+  return number.is_integer() ? std::to_string(number.as_int()) : "?";
 }
 
 void print_jobs(const Value& body, Terminal& terminal) {
@@ -188,9 +190,10 @@ void print_jobs(const Value& body, Terminal& terminal) {
 void print_job(const Value& body, Terminal& terminal) {
   const Paint& paint = terminal.out();
   const Value& job = body["job"];
-  terminal.print(paint(Tint::bold, safe(job.text("id"))) + "  " + safe(job.text(field::agent)) +
-                 "  " + safe(job.text("status")) + "  " + count(job["last_seq"]) +
-                 " events, head " + safe(job.text("head")) + "\n");
+  terminal.print(fmt::format("{}  {}  {}  {} events, head {}\n",
+                             paint(Tint::bold, safe(job.text("id"))), safe(job.text(field::agent)),
+                             safe(job.text("status")), count(job["last_seq"]),
+                             safe(job.text("head"))));
   Table commits({"EVENTS", "BYTES", "HEAD", "TYPES"});
   for (const Value& commit : body["commits"].items()) {
     std::string what(commit.text("refused"));
@@ -199,8 +202,11 @@ void print_job(const Value& body, Terminal& terminal) {
         what += (what.empty() ? "" : " ") + type.as_string();
       }
     }
-    const bool opened = commit["first_seq"].is_integer();
-    commits.row({{opened ? count(commit["first_seq"]) + "-" + count(commit["last_seq"]) : "?"},
+    const std::string events =
+        commit["first_seq"].is_integer()
+            ? fmt::format("{}-{}", count(commit["first_seq"]), count(commit["last_seq"]))
+            : "?";
+    commits.row({{events},
                  {count(commit["bytes"])},
                  {std::string(commit.text("head").substr(0, 12))},
                  {what}});
@@ -208,13 +214,13 @@ void print_job(const Value& body, Terminal& terminal) {
   terminal.print(commits.text(terminal.out(), terminal.width()));
   const auto rows = [&](const char* name) {
     for (const Value& row : body[name].items()) {
-      terminal.print(pad(name, 9) + safe_json(canonical(row)) + "\n");
+      terminal.print(fmt::format("{}{}\n", pad(name, 9), safe_json(canonical(row))));
     }
   };
   for (const char* name : {"blobs", "effects", "ledger", "inbox"}) rows(name);
   for (const char* name : {"checkpoint", "signed_head"}) {
     if (!body[name].is_null()) {
-      terminal.print(pad(name, 12) + safe_json(canonical(body[name])) + "\n");
+      terminal.print(fmt::format("{}{}\n", pad(name, 12), safe_json(canonical(body[name]))));
     }
   }
 }

@@ -1,4 +1,6 @@
 // job: shows one job, what it waits for and the commands that continue it.
+#include <fmt/core.h>
+
 #include <string>
 #include <utility>
 #include <vector>
@@ -30,26 +32,26 @@ std::vector<std::string> changes_text(const Value& changes) {
   if (!changes.is_array()) return mismatches;
   for (const Value& change : changes.items()) {
     const std::string verdict(change.text(field::verdict));
-    std::string text = safe(change.text(field::resource_type)) + " " +
-                       safe(change.text(field::resource_id)) + " (" +
-                       safe(change.text(field::operation)) + ")";
-    if (!verdict.empty()) text += ": " + safe(verdict);
-    (verdict.empty() || verdict == "match" ? matches : mismatches).push_back(std::move(text));
+    (verdict.empty() || verdict == "match" ? matches : mismatches)
+        .push_back(fmt::format("{} {} ({}){}", safe(change.text(field::resource_type)),
+                               safe(change.text(field::resource_id)),
+                               safe(change.text(field::operation)),
+                               verdict.empty() ? "" : fmt::format(": {}", safe(verdict))));
   }
   mismatches.insert(mismatches.end(), matches.begin(), matches.end());
   if (mismatches.size() > kChangesShown) {
-    const std::string left = std::to_string(mismatches.size() - kChangesShown);
+    const std::size_t left = mismatches.size() - kChangesShown;
     mismatches.resize(kChangesShown);
-    mismatches.push_back("… and " + left + " more: `aetheris job ID --json`");
+    mismatches.push_back(fmt::format("… and {} more: `aetheris job ID --json`", left));
   }
   return mismatches;
 }
 
 // The scheduling of a job, and the capabilities that it requires.
 std::string line_text(const Value& job) {
-  std::string text = "queue " + safe(job.text(field::queue));
+  std::string text = fmt::format("queue {}", safe(job.text(field::queue)));
   if (job[field::priority].is_integer()) {
-    text += ", priority " + std::to_string(job[field::priority].as_int());
+    text += fmt::format(", priority {}", job[field::priority].as_int());
   }
   if (!job[field::required_capabilities].is_array()) return text;
   std::string needs;
@@ -73,14 +75,14 @@ std::string budget_text(const Value& budget) {
       return cost ? engine::cost_text(n) : std::to_string(n);
     };
     if (budget["limits"][name].is_null()) continue;
-    text += (text.empty() ? "" : " · ") + std::string(to_text(limit)) + " " +
-            shown(budget["spent"][name]) + " of " + shown(budget["limits"][name]);
+    text += fmt::format("{}{} {} of {}", text.empty() ? "" : " · ", to_text(limit),
+                        shown(budget["spent"][name]), shown(budget["limits"][name]));
     const Value& reserved = budget[field::reserved][name];
     if (reserved.is_integer() && reserved.as_int() > 0)
-      text += ", " + shown(reserved) + " reserved";
+      text += fmt::format(", {} reserved", shown(reserved));
   }
   if (const auto until = budget.text("wall_until"); !until.empty()) {
-    text += (text.empty() ? "" : " · ") + std::string("until ") + short_time(until);
+    text += fmt::format("{}until {}", text.empty() ? "" : " · ", short_time(until));
   }
   return text;
 }
@@ -96,11 +98,11 @@ int job_command(const ShowOptions& options, Terminal& terminal) {
   }
   const Paint& paint = terminal.out();
   const std::string status(job->text("status"));
-  std::string text =
-      paint(Tint::bold, job_head(*job)) + " · " + paint(status_tint(status), status) + "\n";
+  std::string text = fmt::format("{} · {}\n", paint(Tint::bold, job_head(*job)),
+                                 paint(status_tint(status), status));
   const auto line = [&](const char* name, const std::string& value) {
     if (value.empty()) return;
-    text += "  " + paint(Tint::dim, pad(name, 10)) + value + "\n";
+    text += fmt::format("  {}{}\n", paint(Tint::dim, pad(name, 10)), value);
   };
   const auto value_line = [&](const char* name, const Value& value) {
     if (value.is_null()) return;
@@ -122,12 +124,12 @@ int job_command(const ShowOptions& options, Terminal& terminal) {
   if ((*job)[field::error].is_object()) {
     const Value& error = (*job)[field::error];
     const std::string_view summary = error.text("summary");
-    line(field::error,
-         paint(Tint::bad, safe(error.text(field::code))) + ": " +
-             message_text(summary.empty() ? error.text("message") : summary, std::string(12, ' ')));
+    line(field::error, fmt::format("{}: {}", paint(Tint::bad, safe(error.text(field::code))),
+                                   message_text(summary.empty() ? error.text("message") : summary,
+                                                std::string(12, ' '))));
     if (status == "failed") {
-      line("details",
-           "aetheris trace " + quoted(std::string(job->text("id"))) + store_flag(*store));
+      line("details", fmt::format("aetheris trace {}{}", quoted(std::string(job->text("id"))),
+                                  store_flag(*store)));
     }
     if (const std::string did = committed_text(error); !did.empty()) line("", did);
     if (status == "failed") {
@@ -149,7 +151,7 @@ int job_command(const ShowOptions& options, Terminal& terminal) {
       (*job)["parked"].text(field::until) == park_until::kVersion;  // print_blocked printed that
   if ((status == "waiting" || status == "parked") && !elsewhere) {
     const std::string then = continuation_text(*job, *store);
-    if (!then.empty()) terminal.print("then:   " + then + "\n");
+    if (!then.empty()) terminal.print(fmt::format("then:   {}\n", then));
   }
   return kDone;
 }

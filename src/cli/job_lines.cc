@@ -1,5 +1,7 @@
 #include "cli/job_lines.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <cstdint>
 #include <string_view>
@@ -29,11 +31,6 @@ std::string_view question_words(QuestionKind kind) {
       break;
   }
   return "the decision of an operator";
-}
-
-std::string wait_words(const JobWaiting& waiting) {
-  if (waiting.wait_type == "human") return "the decision of an operator";
-  return "a " + waiting.wait_type;
 }
 
 std::string park_words(std::string_view until) {
@@ -74,27 +71,30 @@ void JobLines::blocked(const JobId& job, const Event& event, ServiceLog::Line& l
   std::string node(node_of(event));
   const bool paused = parked && parked->until == park_until::kResume;
   std::string answer =
-      timer ? "" : (paused ? "aetheris resume " : "aetheris job ") + job.text + store_flag_;
+      timer ? ""
+            : fmt::format("aetheris {} {}{}", paused ? "resume" : "job", job.text, store_flag_);
   std::string what;
   if (parked) {
     what = park_words(parked->until);
     line.code = is_code(parked->reason) ? parked->reason : "paused";
+  } else if (waiting->wait_type == "human") {
+    what = "for the decision of an operator";
   } else {
-    what = "for " + wait_words(*waiting);
+    what = fmt::format("for a {}", waiting->wait_type);
   }
   if (!open.empty()) {
     const Question& first = open.front();
     node = first.node.empty() ? node : first.node;
     answer = first.command + store_flag_;
-    if (waiting) what = "for " + std::string(question_words(first.kind));
+    if (waiting) what = fmt::format("for {}", question_words(first.kind));
     add(line, "question", kind_text(first.kind));
   } else if (waiting) {
     add(line, "wait", waiting->wait_type);
   }
   if (open.size() > 1) line.more.emplace_back("questions", std::uint64_t{open.size()});
-  line.words = (parked ? "parked (" + line.code + "): " : "waiting ") + what +
-               (node.empty() ? "" : " at node " + node) +
-               (answer.empty() ? "" : "; run: " + answer);
+  line.words = fmt::format("{} {}{}{}", parked ? fmt::format("parked ({}):", line.code) : "waiting",
+                           what, node.empty() ? "" : fmt::format(" at node {}", node),
+                           answer.empty() ? "" : fmt::format("; run: {}", answer));
   line.message = std::move(what);
   add(line, "node", node);
   add(line, "answer", answer);
@@ -114,22 +114,22 @@ std::vector<ServiceLog::Line> JobLines::of(const JobId& job, const std::string& 
       case EventType::job_created:
         name = std::get<JobCreated>(event.body).agent;
         add(line, field::agent, name);
-        line.words = "created: agent " + name;
+        line.words = fmt::format("created: agent {}", name);
         break;
       case EventType::job_running: {
         const std::int64_t epoch = std::get<JobRunning>(event.body).epoch;
         add(line, field::agent, name);
         line.more.emplace_back(field::epoch, epoch);
         line.words = epoch == 1 ? "started" : "resumed";
-        if (!name.empty()) line.words += ": agent " + name;
+        if (!name.empty()) line.words += fmt::format(": agent {}", name);
         break;
       }
       case EventType::job_failed: {
         const std::string node(node_of(event));
         line.code = std::get<JobFailed>(event.body).code;
         add(line, "node", node);
-        line.words = "failed (" + line.code + ")";
-        if (!node.empty()) line.words += " at node " + node;
+        line.words = fmt::format("failed ({})", line.code);
+        if (!node.empty()) line.words += fmt::format(" at node {}", node);
         break;
       }
       case EventType::job_waiting:

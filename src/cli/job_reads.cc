@@ -1,5 +1,7 @@
 #include "cli/job_reads.h"
 
+#include <fmt/core.h>
+
 #include <charconv>
 #include <utility>
 #include <vector>
@@ -27,7 +29,7 @@ Result<std::unique_ptr<app::ApiClient>> open_to_read(const app::StoreUrl& store,
                                                      const std::string& id) {
   auto client = app::ApiClient::open(store, app::OpenMode::read);
   if (!client && client.error().code == Code::not_found && !id.empty()) {
-    return fail(Code::not_found, "there is no job " + id + ": " + client.error().message);
+    return fail(Code::not_found, "there is no job {}: {}", id, client.error().message);
   }
   return client;
 }
@@ -45,8 +47,8 @@ std::string labels_text(const Value& labels) {
   std::string text;
   if (!labels.is_object()) return text;
   for (const auto& [name, value] : labels.members()) {
-    text += (text.empty() ? "" : " ") + name + "=" +
-            (value.is_string() ? value.as_string() : canonical(value));
+    text += fmt::format("{}{}={}", text.empty() ? "" : " ", name,
+                        value.is_string() ? value.as_string() : canonical(value));
   }
   return text;
 }

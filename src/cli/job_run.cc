@@ -1,5 +1,7 @@
 #include "cli/job_run.h"
 
+#include <fmt/core.h>
+
 #include <csignal>
 #include <utility>
 
@@ -23,9 +25,9 @@ constexpr Duration kTimerSlack = std::chrono::milliseconds(25);  // the delay of
 
 std::string duration_text(Duration d) {
   const auto us = d.count();
-  if (us < 10'000) return std::to_string(us / 1000) + "." + std::to_string(us / 100 % 10) + " ms";
-  if (us < 10'000'000) return std::to_string(us / 1000) + " ms";
-  return std::to_string(us / 1'000'000) + " s";
+  if (us < 10'000) return fmt::format("{}.{} ms", us / 1000, us / 100 % 10);
+  if (us < 10'000'000) return fmt::format("{} ms", us / 1000);
+  return fmt::format("{} s", us / 1'000'000);
 }
 
 std::optional<Instant> next_timer(const engine::State& state) {
@@ -40,12 +42,13 @@ Error missing_capability_error(const std::string& missing_capabilities) {
   constexpr std::string_view kVersion = "execution_version:";
   if (missing_capabilities.starts_with(kVersion)) {
     return {Code::execution_version_mismatch,
-            "the job needs the execution version " + missing_capabilities.substr(kVersion.size()) +
-                ", which this process does not have; start a process that has it"};
+            fmt::format("the job needs the execution version {}, which this process does not have; "
+                        "start a process that has it",
+                        missing_capabilities.substr(kVersion.size()))};
   }
-  return {Code::needs_version, "the job needs a worker with the capability \"" +
-                                   missing_capabilities + "\" (--capability " +
-                                   missing_capabilities + ")"};
+  return {Code::needs_version,
+          fmt::format("the job needs a worker with the capability \"{0}\" (--capability {0})",
+                      missing_capabilities)};
 }
 
 }  // namespace
@@ -105,15 +108,15 @@ std::string JobRun::calls_in_flight() const {
     names += (names.empty() ? "" : ", ") + safe(state->node_of(state->steps[index]).id);
   }
   const std::size_t more = state->calling.size() - std::min(state->calling.size(), kNamesMax);
-  if (more > 0) names += " and " + std::to_string(more) + " more";
-  return (state->calling.size() == 1 ? "the call in flight: " : "the calls in flight: ") + names;
+  if (more > 0) names += fmt::format(" and {} more", more);
+  return fmt::format("the {} in flight: {}", noun_of(state->calling.size(), "call"), names);
 }
 
 void JobRun::on_signal(int signal) {
   if (std::exchange(signal_, signal) != 0) return finish();  // second signal: exit now
   if (std::exchange(stopping_, true)) return finish();       // already shutting down
-  terminal_.note("Shutting down; waiting up to " + to_text(options_.grace) + " for " +
-                 calls_in_flight() + " (Ctrl-C again to force)");
+  terminal_.note(fmt::format("Shutting down; waiting up to {} for {} (Ctrl-C again to force)",
+                             to_text(options_.grace), calls_in_flight()));
   instance_->runtime().stop(options_.grace, [this] { finish(); });
 }
 
@@ -186,9 +189,9 @@ void JobRun::print_resumed_jobs() {
   if (count == 0) return;
   std::string names = cut(unfinished->names, kUnfinishedColumns);
   if (count > kUnfinishedNamed || unfinished->more) names += ", …";
-  terminal_.note("resuming " + std::to_string(count) + (unfinished->more ? " or more" : "") +
-                 " unfinished " + noun_of(count, "job") + ": " + safe(names) +
-                 (options_.has_only_option ? "; use --only to skip" : ""));
+  terminal_.note(fmt::format("resuming {}{} unfinished {}: {}{}", count,
+                             unfinished->more ? " or more" : "", noun_of(count, "job"), safe(names),
+                             options_.has_only_option ? "; use --only to skip" : ""));
 }
 
 // Will this process run the job?
@@ -310,7 +313,8 @@ std::size_t unknown_calls(const Event& end) {
 }  // namespace
 
 void JobRun::on_event_of_another(const JobId& job, const Event& event) {
-  const std::string which = (created_here_.contains(job) ? "job " : "recovered job ") + job.text;
+  const std::string which =
+      fmt::format("{} {}", created_here_.contains(job) ? "job" : "recovered job", job.text);
   switch (event.type) {
     case EventType::job_created:
       created_here_.insert(job);
@@ -319,8 +323,8 @@ void JobRun::on_event_of_another(const JobId& job, const Event& event) {
       blocked_.erase(job);
       if (recovered_.insert(job).second && (terminal_.shows_progress() || options_.verbose)) {
         terminal_.note(created_here_.contains(job)
-                           ? "running job " + job.text + " for another command"
-                           : "recovering job " + job.text);
+                           ? fmt::format("running job {} for another command", job.text)
+                           : fmt::format("recovering job {}", job.text));
       }
       return;
     case EventType::job_waiting:
@@ -332,11 +336,12 @@ void JobRun::on_event_of_another(const JobId& job, const Event& event) {
     case EventType::job_cancelled: {
       const std::string how(event_name(event).substr(4));
       const std::size_t unknown = unknown_calls(event);
-      terminal_.note(which + ": " + terminal_.err()(status_tint(how), how) +
-                     (unknown == 0 ? ""
-                                   : "; the outcome of " + counted(unknown, "call") +
-                                         " is unknown (aetheris job " + job.text +
-                                         store_flag(options_.store) + ")"));
+      const std::string doubt =
+          unknown == 0
+              ? ""
+              : fmt::format("; the outcome of {} is unknown (aetheris job {}{})",
+                            counted(unknown, "call"), job.text, store_flag(options_.store));
+      terminal_.note(fmt::format("{}: {}{}", which, terminal_.err()(status_tint(how), how), doubt));
       return;
     }
     default:
@@ -355,8 +360,9 @@ void JobRun::print_partial_output() {
     const std::size_t from = std::min(printed[key], output->text.size());
     const std::string text = safe(std::string_view(output->text).substr(from), true);
     terminal_.print_stream(
-        {.stream_name = output->invocation.text + "/" + std::to_string(output->try_no),
-         .head = "  " + terminal_.err()(Tint::dim, "“") + " " + pad(safe(output->node), 20) + " ",
+        {.stream_name = fmt::format("{}/{}", output->invocation.text, output->try_no),
+         .head =
+             fmt::format("  {} {} ", terminal_.err()(Tint::dim, "“"), pad(safe(output->node), 20)),
          .text = text},
         false);
     printed_[key] = output->text.size();
@@ -375,11 +381,11 @@ void JobRun::print_blocked_job(const JobId& job) {
     if (all.empty()) return;
     const std::string status(engine::to_text(read->state.status));
     const bool more = all.size() > 1 || all[0].size() > 1;
-    terminal_.note((created_here_.contains(job) ? "job " : "recovered job ") + job.text + " is " +
-                   terminal_.err()(status_tint(status), status) +
-                   "; answer: " + terminal_.err()(Tint::bold, all[0][0]));
+    terminal_.note(fmt::format(
+        "{} {} is {}; answer: {}", created_here_.contains(job) ? "job" : "recovered job", job.text,
+        terminal_.err()(status_tint(status), status), terminal_.err()(Tint::bold, all[0][0])));
     if (more) {
-      terminal_.note("more: aetheris job " + job.text + store_flag(options_.store));
+      terminal_.note(fmt::format("more: aetheris job {}{}", job.text, store_flag(options_.store)));
     }
   });
 }
@@ -391,7 +397,7 @@ void JobRun::on_released(const JobId& job, const std::optional<Error>& problem) 
                          problem->code == Code::unknown_outcome ||
                          problem->code == Code::stale_attempt;
     if (passing) {
-      terminal_.warn("job " + job.text + ": " + problem->message);
+      terminal_.warn(fmt::format("job {}: {}", job.text, problem->message));
     } else {
       unrunnable_.insert(job);
       if (job == job_) problem_ = problem;
@@ -401,12 +407,12 @@ void JobRun::on_released(const JobId& job, const std::optional<Error>& problem) 
 }
 
 void JobRun::on_store_health(const std::optional<Error>& out) {
-  terminal_.warn(out ? "the store is unavailable; retrying: " + out->message
-                     : std::string("the store is available again"));
+  terminal_.warn(out ? fmt::format("the store is unavailable; retrying: {}", out->message)
+                     : "the store is available again");
 }
 
 void JobRun::on_warning(const JobId& job, const std::string& what) {
-  terminal_.warn(job.empty() ? what : "job " + job.text + ": " + what);
+  terminal_.warn(job.empty() ? what : fmt::format("job {}: {}", job.text, what));
 }
 
 void JobRun::on_store_stopped(const Error& error) {
@@ -417,20 +423,20 @@ void JobRun::on_store_stopped(const Error& error) {
 
 void JobRun::step_line(Tint tint, const char* mark, const std::string& node,
                        const std::string& what) {
-  terminal_.note("  " + terminal_.err()(tint, mark) + " " +
-                 (what.empty()
-                      ? safe(node)
-                      : pad(safe(node), 20) + " " + terminal_.err()(Tint::dim, safe(what))));
+  const std::string text = what.empty() ? safe(node)
+                                        : fmt::format("{} {}", pad(safe(node), 20),
+                                                      terminal_.err()(Tint::dim, safe(what)));
+  terminal_.note(fmt::format("  {} {}", terminal_.err()(tint, mark), text));
 }
 
 namespace {
 
 std::string called_text(std::string_view tool, const Value& arguments) {
   if (tool.starts_with(kModelToolPrefix)) {
-    return "model " + std::string(tool.substr(kModelToolPrefix.size()));
+    return fmt::format("model {}", tool.substr(kModelToolPrefix.size()));
   }
-  const std::string name(tool);
-  return arguments.is_null() ? name : name + " " + cut(canonical(arguments), kProgressArguments);
+  if (arguments.is_null()) return std::string(tool);
+  return fmt::format("{} {}", tool, cut(canonical(arguments), kProgressArguments));
 }
 
 }  // namespace
@@ -449,10 +455,10 @@ JobRun::Place JobRun::place_of(const std::string& node, const std::string& step)
   const engine::Step& at = *known;
   if (!at.is_part()) return place;
   place.turn = at.turn != engine::kNoTurn;
-  if (!place.turn) place.name += "[" + std::to_string(at.item) + "]";
+  if (!place.turn) place.name += fmt::format("[{}]", at.item);
   const auto call = calls_.find(step);
-  place.part = (place.turn ? "turn " + std::to_string(at.turn + 1) + ": " : "") +
-               (call != calls_.end() ? call->second : called_text(state->tool_of(at).name, {}));
+  place.part = call != calls_.end() ? call->second : called_text(state->tool_of(at).name, {});
+  if (place.turn) place.part = fmt::format("turn {}: {}", at.turn + 1, place.part);
   return place;
 }
 
@@ -466,30 +472,29 @@ void JobRun::print_finished(const Event& event) {
   if (finished.error) {
     const Value& message = finished.error->message.value;
     return step_line(Tint::bad, "✗", place.name,
-                     (part.empty() ? "" : part + ": ") + finished.error->code + ": " +
-                         first_line(message.is_string() ? message.as_string() : ""));
+                     fmt::format("{}{}{}: {}", part, part.empty() ? "" : ": ", finished.error->code,
+                                 first_line(message.is_string() ? message.as_string() : "")));
   }
   if (!part.empty() && !options_.verbose && !place.turn) return;
   if (finished.skipped == true) return step_line(Tint::dim, "-", place.name, "skipped");
   const std::string done =
       took.empty() && part.empty() ? "done" : took;  // it started in an earlier process
-  step_line(Tint::good, "✓", place.name, part + (part.empty() || done.empty() ? "" : ", ") + done);
+  step_line(Tint::good, "✓", place.name,
+            fmt::format("{}{}{}", part, part.empty() || done.empty() ? "" : ", ", done));
 }
 
 void JobRun::print_wait(const WaitOpened& wait) {
   const Place place = place_of(wait.node_id, wait.step_id.text);
-  const std::string of_turn = place.turn ? place.part + ": " : "";
+  const std::string of_turn = place.turn ? fmt::format("{}: ", place.part) : "";
   if (wait.correlation_key.starts_with("resolve/")) {
-    return step_line(Tint::bad, "?", place.name, of_turn + "outcome unknown");
+    return step_line(Tint::bad, "?", place.name, fmt::format("{}outcome unknown", of_turn));
   }
-  std::string what = "waits for " + wait.wait_type;
-  if (wait.correlation_key.starts_with("approval/")) {
-    what = "waits for approval of a call";
-  } else if (wait.wait_type == "timer") {
-    what += " until " + short_time(wait.due_at ? to_text(*wait.due_at) : "");
-  } else {
-    what += " " + wait.correlation_key;
-  }
+  const std::string what =
+      wait.correlation_key.starts_with("approval/") ? "waits for approval of a call"
+      : wait.wait_type == "timer"
+          ? fmt::format("waits for timer until {}",
+                        short_time(wait.due_at ? to_text(*wait.due_at) : ""))
+          : fmt::format("waits for {} {}", wait.wait_type, wait.correlation_key);
   step_line(Tint::warn, "…", place.name, of_turn + what);
 }
 
@@ -503,10 +508,10 @@ void JobRun::print_progress(const Event& event) {
     case EventType::job_requeued: {
       const auto& requeued = std::get<JobRequeued>(event.body);
       if (requeued.reason != "settling") return;
-      return terminal_.note(
-          "  " + terminal_.err()(Tint::warn, "…") +
-          " a call has an unknown outcome and can still take effect; the job continues at " +
-          short_time_after(requeued.not_before ? to_text(*requeued.not_before) : ""));
+      return terminal_.note(fmt::format(
+          "  {} a call has an unknown outcome and can still take effect; the job continues at {}",
+          terminal_.err()(Tint::warn, "…"),
+          short_time_after(requeued.not_before ? to_text(*requeued.not_before) : "")));
     }
     case EventType::tool_invocation_started:
       return record_call(std::get<ToolInvocationStarted>(event.body));
@@ -515,8 +520,8 @@ void JobRun::print_progress(const Event& event) {
       if (decision.kind != RetryScheduled::kKind) return;
       const Place place = place_of(std::string(node_of(event)), std::string(step_of(event)));
       return step_line(Tint::warn, "↻", place.name,
-                       (place.turn ? place.part + ": " : "") + "retrying after " +
-                           first_line(or_empty(decision.reason)));
+                       fmt::format("{}{}retrying after {}", place.turn ? place.part : "",
+                                   place.turn ? ": " : "", first_line(or_empty(decision.reason))));
     }
     case EventType::wait_opened:
       return print_wait(std::get<WaitOpened>(event.body));

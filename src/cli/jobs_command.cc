@@ -1,4 +1,6 @@
 // jobs: lists jobs, and those that need an operator.
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <functional>
 #include <map>
@@ -91,22 +93,19 @@ std::string stuck_text(const Value& job, const std::string& flag, std::size_t co
     if (!list.is_array()) return;
     for (const Value& command : list.items()) {
       if (!command.is_string()) continue;
-      text += "    " + safe(command.as_string()) + flag + "\n";
+      text += fmt::format("    {}{}\n", safe(command.as_string()), flag);
       const std::string note = answer_note(command.as_string(), to);
-      if (!note.empty()) text += "        (" + note + ")\n";
+      if (!note.empty()) text += fmt::format("        ({})\n", note);
     }
   };
   if (const Value& stuck = job["stuck"]; stuck.is_object()) {
     const bool parked = stuck.text(field::reason) == "parked";
     const std::string_view message = stuck.text("message");
-    const std::string since = " since " + short_time(stuck.text("since"));
-    text += "  ";
-    if (parked) {
-      text +=
-          "parked" + since + ": " + parked_text(Value::object({{field::reason, message}})) + "\n";
-    } else {
-      text += safe(stuck.text(field::reason)) + ": " + safe(message) + "," + since + "\n";
-    }
+    const std::string since = short_time(stuck.text("since"));
+    text += parked ? fmt::format("  parked since {}: {}\n", since,
+                                 parked_text(Value::object({{field::reason, message}})))
+                   : fmt::format("  {}: {}, since {}\n", safe(stuck.text(field::reason)),
+                                 safe(message), since);
     const bool confirms = stuck[field::commands].is_array() &&
                           std::ranges::any_of(stuck[field::commands].items(), [](const Value& one) {
                             return one.is_string() && one.as_string().ends_with(" accept");
@@ -117,13 +116,15 @@ std::string stuck_text(const Value& job, const std::string& flag, std::size_t co
   const std::string_view status = job.text("status");
   const bool ended = status == "completed" || status == "failed" || status == "cancelled";
   for (const Value& doubt : job[field::in_doubt].items()) {
-    text += "  node " + place_text(doubt) + ": " + unknown_outcome_text(doubt) + ", since " +
-            short_time(doubt.text("since")) + "\n";
-    for (const std::string& line : call_lines(doubt, columns)) text += "    " + line + "\n";
+    text += fmt::format("  node {}: {}, since {}\n", place_text(doubt), unknown_outcome_text(doubt),
+                        short_time(doubt.text("since")));
+    for (const std::string& line : call_lines(doubt, columns))
+      text += fmt::format("    {}\n", line);
     if (doubt["given_up"] == Value(true)) {
       text += "    given up: no longer waited for\n";
     }
-    if (const std::string noted = noted_text(doubt); !noted.empty()) text += "    " + noted + "\n";
+    if (const std::string noted = noted_text(doubt); !noted.empty())
+      text += fmt::format("    {}\n", noted);
     commands(doubt[field::commands], {.doubt = doubt, .ended = ended});
   }
   return text;
@@ -165,8 +166,8 @@ std::string job_duration_text(const Value& job) {
 std::string reason_of(const Value& job) {
   if (const Value& error = job[field::error]; error.is_object()) {
     const std::string_view summary = error.text("summary");
-    return safe(error.text(field::code)) + ": " +
-           first_line(summary.empty() ? error.text("message") : summary);
+    return fmt::format("{}: {}", safe(error.text(field::code)),
+                       first_line(summary.empty() ? error.text("message") : summary));
   }
   if (job["parked"].is_object()) return park_reason(job["parked"], job[field::in_doubt]);
   if (job["unattended"].is_object()) return first_line(job["unattended"].text("message"));
@@ -296,7 +297,7 @@ int jobs_command(const JobsOptions& options, Terminal& terminal) {
     terminal.print(
         stuck_list((*page)["jobs"], flag, terminal.out(), argument_columns(terminal, Stream::out)));
     if ((*page)["next_cursor"].is_string()) {
-      terminal.note("more: --cursor " + safe((*page)["next_cursor"].as_string()));
+      terminal.note(fmt::format("more: --cursor {}", safe((*page)["next_cursor"].as_string())));
     }
     return kDone;
   }
@@ -321,7 +322,7 @@ int jobs_command(const JobsOptions& options, Terminal& terminal) {
   }
   terminal.print(table.text(terminal.out(), terminal.width()));
   if ((*page)["next_cursor"].is_string()) {
-    terminal.note("more: --cursor " + safe((*page)["next_cursor"].as_string()));
+    terminal.note(fmt::format("more: --cursor {}", safe((*page)["next_cursor"].as_string())));
   }
   return kDone;
 }

@@ -1,4 +1,6 @@
 // keys: create, list and revoke API keys. The secret is printed once, at creation.
+#include <fmt/core.h>
+
 #include "api/problem.h"
 #include "app/api_client.h"
 #include "cli/phrases.h"
@@ -37,7 +39,7 @@ Status check_action(const KeysOptions& options) {
     return fail(Code::usage, "ID is missing: `aetheris keys revoke ID`");
   }
   if (!revokes && !options.id.empty()) {
-    return fail(Code::usage, "`keys " + options.action + "` does not take an ID");
+    return fail(Code::usage, "`keys {}` does not take an ID", options.action);
   }
   if (!creates && !(options.role + options.name + options.expires).empty()) {
     return fail(Code::usage, "--role, --name and --expires are for `aetheris keys create`");
@@ -64,15 +66,15 @@ int create(const KeysOptions& options, Terminal& terminal) {
   }
   terminal.print(safe(made->text("key")) + "\n");
   const std::string_view until = made->text(field::expires_at);
-  terminal.note("Created " + safe(made->text("role")) + " key (" +
-                (until.empty() ? std::string("no expiry") : "expires " + short_time(until)) +
-                "). Save the key now: it is not shown again.");
+  terminal.note(fmt::format(
+      "Created {} key ({}). Save the key now: it is not shown again.", safe(made->text("role")),
+      until.empty() ? "no expiry" : fmt::format("expires {}", short_time(until))));
   terminal.note(
       "HTTP requests to a server of this store now need a key: the header `Authorization: Bearer "
       "KEY`, or");
   terminal.note(
       "AETHERIS_API_KEY beside AETHERIS_URL. Commands of this user on this machine need none.");
-  terminal.note("To revoke the key: aetheris keys revoke " + safe(made->text("id")));
+  terminal.note(fmt::format("To revoke the key: aetheris keys revoke {}", safe(made->text("id"))));
   return kDone;
 }
 
@@ -109,8 +111,8 @@ int revoke(const KeysOptions& options, Terminal& terminal) {
   if (terminal.json()) {
     terminal.print_json(*body);
   } else {
-    terminal.print("revoked " + safe(body->text("id")) + " at " +
-                   short_time(body->text("revoked_at")) + "\n");
+    terminal.print(fmt::format("revoked {} at {}\n", safe(body->text("id")),
+                               short_time(body->text("revoked_at"))));
   }
   return kDone;
 }

@@ -1,6 +1,7 @@
 // migrate, backup, restore: operations on a whole store.
 #include "app/maintenance.h"
 
+#include <fmt/core.h>
 #include <sys/stat.h>
 
 #include "base/counted.h"
@@ -40,17 +41,15 @@ std::vector<Option> restore_options(RestoreOptions& o) {
 }
 
 std::string layouts(const store::Migration& migration) {
-  std::string to = "layout " + std::to_string(migration.to);
-  if (!migration.is_pending()) return to;
-  return (migration.from == 0 ? "no store" : "layout " + std::to_string(migration.from)) + " -> " +
-         to;
+  if (!migration.is_pending()) return fmt::format("layout {}", migration.to);
+  if (migration.from == 0) return fmt::format("no store -> layout {}", migration.to);
+  return fmt::format("layout {} -> layout {}", migration.from, migration.to);
 }
 
 std::string shown(const app::MaintenanceProgress& progress) {
-  if (progress.jobs > 0) return counted(progress.jobs, "job") + " proved";
+  if (progress.jobs > 0) return fmt::format("{} proved", counted(progress.jobs, "job"));
   constexpr std::uint64_t kMiB = 1u << 20;
-  return std::to_string(progress.bytes / kMiB) + " of about " +
-         std::to_string(progress.of_bytes / kMiB) + " MiB copied";
+  return fmt::format("{} of about {} MiB copied", progress.bytes / kMiB, progress.of_bytes / kMiB);
 }
 
 std::uint64_t size_of(const std::string& path) {
@@ -70,12 +69,11 @@ int migrate_command(const MigrateOptions& options, Terminal& terminal) {
                                        {"from", migrated->from},
                                        {"to", migrated->to}}));
   } else {
-    terminal.print(layouts(*migrated) +
-                   (due                      ? ": migration needed"
-                    : migrated->is_pending() ? ": done"
-                                             : ": up to date") +
-                   "\n");
-    if (due) terminal.note("`aetheris migrate" + store_flag(*store) + "` migrates it");
+    terminal.print(fmt::format("{}: {}\n", layouts(*migrated),
+                               due                      ? "migration needed"
+                               : migrated->is_pending() ? "done"
+                                                        : "up to date"));
+    if (due) terminal.note(fmt::format("`aetheris migrate{}` migrates it", store_flag(*store)));
   }
   return due ? kConflict : kDone;
 }
@@ -93,7 +91,7 @@ int backup_command(const BackupOptions& options, Terminal& terminal) {
   if (terminal.json()) {
     terminal.print_json(Value::object({{"bytes", bytes}, {"file", options.file}}));
   } else {
-    terminal.print(safe(options.file) + ": " + std::to_string(bytes) + " bytes\n");
+    terminal.print(fmt::format("{}: {} bytes\n", safe(options.file), bytes));
   }
   return kDone;
 }
@@ -119,14 +117,17 @@ int restore_command(const RestoreOptions& options, Terminal& terminal) {
                                        {"verified", !options.skip_verify}}));
     return kDone;
   }
-  terminal.print("restored: " + store->text() +
-                 (options.skip_verify ? "" : ", " + counted(*proved, "job") + " proved") + "\n");
+  terminal.print(
+      fmt::format("restored: {}{}\n", store->text(),
+                  options.skip_verify ? "" : fmt::format(", {} proved", counted(*proved, "job"))));
   if (!rollback_check) {
-    terminal.note(
-        "the backup does not contain later work, so no job runs yet: review its jobs, then "
-        "`aetheris doctor --accept-rollback" +
-        store_flag(*store) + "` parks open jobs, and `aetheris resume ID" + store_flag(*store) +
-        "` continues each");
+    const std::string next = fmt::format(
+        "`aetheris doctor --accept-rollback{0}` parks open jobs, and `aetheris resume ID{0}` "
+        "continues each",
+        store_flag(*store));
+    terminal.note(fmt::format(
+        "the backup does not contain later work, so no job runs yet: review its jobs, then {}",
+        next));
   }
   return kDone;
 }

@@ -2,6 +2,8 @@
 //
 // If another process owns the store, or AETHERIS_URL names a server, this process only forwards
 // messages. Otherwise it owns the store and runs the jobs itself, until its input ends.
+#include <fmt/core.h>
+
 #include <chrono>
 #include <cstdlib>
 #include <memory>
@@ -84,8 +86,8 @@ int serve_own_store(std::unique_ptr<app::Instance> instance, Service& service,
     if (auto kept = instance->register_agents(); !kept) return terminal.fail_with(kept.error());
   }
   if (auto listens = instance->listen(); !listens) {
-    terminal.warn("other commands cannot reach this process through the store: " +
-                  listens.error().message);
+    terminal.warn(fmt::format("other commands cannot reach this process through the store: {}",
+                              listens.error().message));
   }
   async::BootClock steady;
   api::Mcp mcp(
@@ -129,8 +131,9 @@ int mcp_command(const ServiceOptions& options, Terminal& terminal) {
   while (true) {
     if (auto owner = app::find_owner(service_settings->store)) {
       if (service_settings->loaded) {
-        terminal.note("another process owns this store; its agents are served, not those of " +
-                      options.files.front());
+        terminal.note(
+            fmt::format("another process owns this store; its agents are served, not those of {}",
+                        options.files.front()));
       }
       return serve_remote_store(*owner, *service_settings, terminal);
     }

@@ -1,4 +1,6 @@
 // How a job continues: after it is unblocked, and after a control request was recorded.
+#include <fmt/core.h>
+
 #include <string>
 #include <utility>
 
@@ -9,7 +11,7 @@ namespace ae::cli {
 namespace {
 
 std::string run_command_text(std::string_view id, const std::string& flag) {
-  return "aetheris run FILE --job-id " + quoted(std::string(id)) + flag;
+  return fmt::format("aetheris run FILE --job-id {}{}", quoted(std::string(id)), flag);
 }
 
 Result<Value> body_of(app::ApiClient& client, api::Path path) {
@@ -30,25 +32,27 @@ std::string find_answering_owner(const app::StoreUrl& store) {
 
 std::string continues_text(const Value& job, const std::string& owner, bool runs_here,
                            const std::string& flag) {
-  const std::string name = "job " + safe(job.text("id"));
+  const std::string id = safe(job.text("id"));
   const std::string run = run_command_text(job.text("id"), flag);
   const std::string_view status = job.text("status");
   if (status == "completed" || status == "failed") return "";
-  if (status == "cancelled") return name + " is cancelled";
+  if (status == "cancelled") return fmt::format("job {} is cancelled", id);
   const bool cancelling = job["ending"].text(field::kind) == "cancelled";
-  const std::string state = cancelling ? name + " is being cancelled" : "";
   if (status == "waiting" || status == "parked") {
-    return (cancelling ? state + " and is " : name + " is ") + std::string(status) +
-           ". See: aetheris job " + quoted(std::string(job.text("id"))) + flag;
+    return fmt::format("job {} is {}{}. See: aetheris job {}{}", id,
+                       cancelling ? "being cancelled and is " : "", status,
+                       quoted(std::string(job.text("id"))), flag);
   }
   if (job["unattended"].is_object()) {
-    return (cancelling ? state + "\n" : "") + "To continue, run: " + run +
-           "\nor start a server: aetheris serve FILE" + flag;
+    const std::string state = cancelling ? fmt::format("job {} is being cancelled\n", id) : "";
+    return fmt::format("{}To continue, run: {}\nor start a server: aetheris serve FILE{}", state,
+                       run, flag);
   }
-  if (runs_here && !owner.empty()) return name + " continues in " + owner;
-  if (status == "running") return name + " continues in the process that runs it";
-  return "The server or worker that runs agent \"" + safe(job.text(field::agent)) +
-         "\" continues the job. If there is none, run:\n" + run;
+  if (runs_here && !owner.empty()) return fmt::format("job {} continues in {}", id, owner);
+  if (status == "running") return fmt::format("job {} continues in the process that runs it", id);
+  return fmt::format(
+      "The server or worker that runs agent \"{}\" continues the job. If there is none, run:\n{}",
+      safe(job.text(field::agent)), run);
 }
 
 std::string continuation_text(const Value& job, const app::StoreUrl& store) {
@@ -59,7 +63,8 @@ std::string continuation_text(const Value& job, const app::StoreUrl& store) {
     const auto agent =
         client ? body_of(**client, {"api", "agents", std::string(job.text(field::agent))})
                : std::unexpected(client.error());
-    if (agent && (*agent)["runs_here"] == Value(true)) return "it continues in " + owner;
+    if (agent && (*agent)["runs_here"] == Value(true))
+      return fmt::format("it continues in {}", owner);
   }
   return run_command_text(job.text("id"), store_flag(store));
 }

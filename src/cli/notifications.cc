@@ -1,5 +1,7 @@
 #include "cli/notifications.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <chrono>
 #include <utility>
@@ -238,8 +240,8 @@ void Notifications::on_program_exit(const Question& question, const std::string&
   const std::string id = question.id;
   if (failure.empty()) return record_notified(question);
   const Duration pause = pause_after(++tries_[id]);
-  warn(question.job, "--notify " + options_.program + ": " + failure + "; question " + id +
-                         " is retried in " + to_text(pause));
+  warn(question.job, fmt::format("--notify {}: {}; question {} is retried in {}", options_.program,
+                                 failure, id, to_text(pause)));
   after_delay(pause, [this, question] { restart(question); });
 }
 

@@ -1,6 +1,7 @@
 #include "cli/notifier.h"
 
 #include <fcntl.h>
+#include <fmt/core.h>
 #include <spawn.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
@@ -85,7 +86,7 @@ void Notifier::add(Item item) {
   {
     const std::lock_guard lock(mutex_);
     if (items_.size() >= kItemsMax && !item.done) {
-      failures_.push_back("too many pending requests: " + item.text + " is not sent");
+      failures_.push_back(fmt::format("too many pending requests: {} is not sent", item.text));
       return;
     }
     items_.push_back(std::move(item));
@@ -122,7 +123,7 @@ void Notifier::run() {
     lock.lock();
     busy_ = false;
     if (!failure.empty() && !item.done) {
-      failures_.push_back("--notify " + program_ + ": " + failure);
+      failures_.push_back(fmt::format("--notify {}: {}", program_, failure));
     }
     idle_.notify_all();
   }
@@ -141,7 +142,7 @@ std::string Notifier::start_program(const std::string& item) const {
   }
   if (error != 0) {
     ::close(ends[1]);
-    return std::string("cannot be started: ") + std::strerror(error);
+    return fmt::format("cannot be started: {}", std::strerror(error));
   }
   // An item fits into a pipe; a program that does not read it counts as notified.
   [[maybe_unused]] const ssize_t written = ::write(ends[1], item.data(), item.size());
@@ -160,8 +161,8 @@ std::string Notifier::start_program(const std::string& item) const {
     std::this_thread::sleep_for(kReapEvery);
   }
   if (WIFEXITED(status) && WEXITSTATUS(status) == 0) return {};
-  return WIFEXITED(status) ? "ended with " + std::to_string(WEXITSTATUS(status))
-                           : "was ended by signal " + std::to_string(WTERMSIG(status));
+  return WIFEXITED(status) ? fmt::format("ended with {}", WEXITSTATUS(status))
+                           : fmt::format("was ended by signal {}", WTERMSIG(status));
 }
 
 }  // namespace ae::cli

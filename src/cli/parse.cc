@@ -1,6 +1,8 @@
 // Parses a command line by the list of commands. The only file that uses CLI11.
 #include "cli/parse.h"
 
+#include <fmt/core.h>
+
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
@@ -56,18 +58,20 @@ std::string_view command_of(int argc, char** argv) {
 std::optional<Error> unsupported_yet(int argc, char** argv) {
   const std::string_view command = command_of(argc, argv);
   if (std::ranges::find(kFutureCommands, command) != std::end(kFutureCommands)) {
-    return Error{Code::unsupported, "`aetheris " + std::string(command) +
-                                        "` comes with a later version; `aetheris --help` lists "
-                                        "what there is"};
+    return Error{
+        Code::unsupported,
+        fmt::format(
+            "`aetheris {}` comes with a later version; `aetheris --help` lists what there is",
+            command)};
   }
   for (const FutureFlag& future : kFutureFlags) {
     if (future.command != command) continue;
     for (int i = 1; i < argc; ++i) {
       const std::string_view word = argv[i];
       if (word == "--") break;
-      if (word != future.flag && !word.starts_with(std::string(future.flag) + "=")) continue;
+      if (word != future.flag && !word.starts_with(fmt::format("{}=", future.flag))) continue;
       return Error{Code::unsupported,
-                   "`" + std::string(future.flag) + "` comes with a later version of Aetheris"};
+                   fmt::format("`{}` comes with a later version of Aetheris", future.flag)};
     }
   }
   return std::nullopt;
@@ -91,7 +95,7 @@ class Grammar {
     app_.get_formatter()->column_width(34);
     app_.get_formatter()->label("SUBCOMMAND", "COMMAND");
     app_.footer(kFooter);
-    app_.set_version_flag("--version", "aetheris " + std::string(app::kVersion));
+    app_.set_version_flag("--version", fmt::format("aetheris {}", app::kVersion));
     app_.fallthrough();
     add_options(app_, declare_common(common_));
     for (const Command* one : commands()) add_command(*one);
@@ -105,7 +109,7 @@ class Grammar {
                                  : app_.help();
     constexpr std::string_view kMark = "Usage: ";
     const std::size_t from = help.find(kMark) + kMark.size();
-    return "usage: " + help.substr(from, help.find('\n', from) - from);
+    return fmt::format("usage: {}", help.substr(from, help.find('\n', from) - from));
   }
   // The parsed command with its options. REQUIRES: the command line was parsed.
   std::unique_ptr<BoundCommand> take_bound(const Command& command) {
@@ -120,8 +124,9 @@ class Grammar {
     CLI::App& sub = *app_.add_subcommand(std::string(command.name), std::string(command.summary));
     sub.group(std::string(group_title(command.group)));
     sub.fallthrough();
-    sub.footer("\nWith every command: --store URL (or AETHERIS_STORE), --json\n\nExample: " +
-               std::string(command.example));
+    sub.footer(
+        fmt::format("\nWith every command: --store URL (or AETHERIS_STORE), --json\n\nExample: {}",
+                    command.example));
     auto bound = command.bind();
     add_options(sub, bound->options());
     bound_.emplace(&command, std::move(bound));
@@ -214,9 +219,10 @@ Error unknown_command(const std::string& command) {
   agents::ClosestName nearest(command);
   for (const Command* one : commands()) nearest.consider(std::string(one->name));
   const std::string suggestion = nearest.best();
-  return {Code::usage, "unknown command \"" + command.substr(0, 64) + "\"" +
-                           (suggestion.empty() ? "" : " (did you mean " + suggestion + "?)") +
-                           "; `aetheris --help` lists them"};
+  return {
+      Code::usage,
+      fmt::format("unknown command \"{}\"{}; `aetheris --help` lists them", command.substr(0, 64),
+                  suggestion.empty() ? "" : fmt::format(" (did you mean {}?)", suggestion))};
 }
 
 }  // namespace
@@ -262,9 +268,9 @@ Parsed parse(int raw_argc, char** raw_argv) {
         what.resize(end + 1);
       }
       const std::string hint = pair_hint_of(command, grammar.app().remaining(true));
-      if (!hint.empty()) what += "; " + hint;
-      parsed.error = Error{Code::usage, what + "; see `aetheris " +
-                                            (command.empty() ? "" : command + " ") + "--help`"};
+      if (!hint.empty()) what += fmt::format("; {}", hint);
+      parsed.error = Error{Code::usage, fmt::format("{}; see `aetheris {}{}--help`", what, command,
+                                                    command.empty() ? "" : " ")};
       parsed.usage = grammar.usage(command);
       return parsed;
     }

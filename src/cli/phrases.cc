@@ -1,5 +1,7 @@
 #include "cli/phrases.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <string>
 #include <utility>
@@ -41,27 +43,29 @@ std::string short_time_after(std::string_view instant) {
   return short_time(to_text(Instant{(at->us + kSecond - 1) / kSecond * kSecond}));
 }
 
-std::string call_of(std::string_view tool) { return "call of tool \"" + safe(tool) + "\""; }
+std::string call_of(std::string_view tool) {
+  return fmt::format("call of tool \"{}\"", safe(tool));
+}
 
 std::string cause_of(std::string_view code, std::string_view message) {
   const bool known = code.empty() || code == "the outcome is unknown";
   if (known || (is_signal(code) && !message.empty())) return "";
-  if (is_signal(code)) return " (killed by signal " + safe(code.substr(7)) + ")";
-  return " (" + safe(code) + ")";
+  if (is_signal(code)) return fmt::format(" (killed by signal {})", safe(code.substr(7)));
+  return fmt::format(" ({})", safe(code));
 }
 
 std::string calls_text(std::uint64_t tries, std::uint64_t retries, std::string_view call) {
-  std::string text = counted(tries - std::min(tries, retries), call);
-  if (retries > 0) text += ", " + counted(tries, "try") + " (" + counted(retries, "retry") + ")";
-  return text;
+  std::string calls = counted(tries - std::min(tries, retries), call);
+  if (retries == 0) return calls;
+  return fmt::format("{}, {} ({})", calls, counted(tries, "try"), counted(retries, "retry"));
 }
 
 std::string place_text(const Value& step) {
   std::string text = safe(step.text(field::node_id));
-  if (step["turn"].is_integer()) text += " turn " + std::to_string(step["turn"].as_int() + 1);
-  if (step["item"].is_integer()) text += "[" + std::to_string(step["item"].as_int()) + "]";
+  if (step["turn"].is_integer()) text += fmt::format(" turn {}", step["turn"].as_int() + 1);
+  if (step["item"].is_integer()) text += fmt::format("[{}]", step["item"].as_int());
   if (step["turn_call"].is_integer()) {
-    text += ", call " + std::to_string(step["turn_call"].as_int() + 1);
+    text += fmt::format(", call {}", step["turn_call"].as_int() + 1);
   }
   return text;
 }
@@ -96,7 +100,8 @@ std::string first_line(std::string_view message) {
 
 std::string error_shown(std::string_view code, std::string_view message) {
   if (is_signal(code) && !message.empty()) return message_text(message, "");
-  return safe(code) + (message.empty() ? "" : ": " + message_text(message, ""));
+  if (message.empty()) return safe(code);
+  return fmt::format("{}: {}", safe(code), message_text(message, ""));
 }
 
 namespace {
@@ -129,7 +134,7 @@ std::string park_reason(const Value& parked, const Value& in_doubt) {
     if (reason == known.code) return std::string(known.why);
   }
   const bool paused = parked.text(field::until) == park_until::kResume;
-  return paused ? "paused (" + safe(reason) + ")" : safe(reason);
+  return paused ? fmt::format("paused ({})", safe(reason)) : safe(reason);
 }
 
 std::string parked_text(const Value& parked, const Value& in_doubt) {
@@ -137,15 +142,15 @@ std::string parked_text(const Value& parked, const Value& in_doubt) {
   const std::string why = park_reason(parked, in_doubt);
   for (const ParkReason& known : kParkReasons) {
     if (reason != known.code) continue;
-    return why + (reason == "paused" ? "" : " [" + safe(reason) + "]") + "; continues " +
-           std::string(known.next);
+    return fmt::format("{}{}; continues {}", why,
+                       reason == "paused" ? "" : fmt::format(" [{}]", safe(reason)), known.next);
   }
-  if (until == park_until::kResume) return why + "; continues after aetheris resume";
-  return why + (until.empty() ? "" : "; continues after " + safe(until));
+  if (until == park_until::kResume) return fmt::format("{}; continues after aetheris resume", why);
+  return until.empty() ? why : fmt::format("{}; continues after {}", why, safe(until));
 }
 
 std::string job_head(const Value& job) {
-  return "job " + safe(job.text("id")) + " · agent " + safe(job.text(field::agent));
+  return fmt::format("job {} · agent {}", safe(job.text("id")), safe(job.text(field::agent)));
 }
 
 std::string answer_note(std::string_view command, const AnswerTo& to) {
@@ -171,8 +176,8 @@ std::string answer_note(std::string_view command, const AnswerTo& to) {
   const std::string_view from = to.doubt.text("resolvable_at");
   const auto at = instant_from_text(from);
   const bool later = at && *at > net::SystemClock().now();
-  return std::string("it took no effect") + (to.ended ? "" : "; the call is sent again") +
-         (later ? "; accepted after " + short_time_after(from) : "");
+  return fmt::format("it took no effect{}{}", to.ended ? "" : "; the call is sent again",
+                     later ? fmt::format("; accepted after {}", short_time_after(from)) : "");
 }
 
 std::string head_text(std::string_view head, bool has_signature) {
@@ -182,13 +187,14 @@ std::string head_text(std::string_view head, bool has_signature) {
     return has_signature ? "log signed, except its last events"
                          : "log not signed (to sign logs: `run` or `serve` with --signing-key)";
   }
-  return "log " + safe(head);  // altered, truncated
+  return fmt::format("log {}", safe(head));  // altered, truncated
 }
 
 std::string proof_text(std::string_view detail) {
   constexpr std::string_view kDerived = "ledger: derived; ";
   if (detail.starts_with(kDerived)) {
-    return "record of all calls, rebuilt from the log: " + safe(detail.substr(kDerived.size()));
+    return fmt::format("record of all calls, rebuilt from the log: {}",
+                       safe(detail.substr(kDerived.size())));
   }
   return safe(detail);
 }

@@ -1,6 +1,8 @@
 // Messages with parts have lines of at most 160 characters, also with the longest usual names.
 #include "cli/phrases.h"
 
+#include <fmt/core.h>
+
 #include <string>
 #include <vector>
 
@@ -35,12 +37,12 @@ Value job_of(const char* status) {
 }
 
 Value unknown_outcome(const char* reason, const char* message) {
-  const std::string resolve = std::string("aetheris resolve ") + kJob + " 5d0c2f8a91b3 ";
+  const std::string resolve = fmt::format("aetheris resolve {} 5d0c2f8a91b3 ", kJob);
   return Value::object(
       {{"arguments", Value()},
        {"commands", Value::array({Value(resolve + "happened RESULT"),
                                   Value(resolve + "not_happened"), Value(resolve + "fail")})},
-       {"external_key", std::string("aetheris:") + kJob + ":5d0c2f8a91b3e4f7:12"},
+       {"external_key", fmt::format("aetheris:{}:5d0c2f8a91b3e4f7:12", kJob)},
        {"given_up", true},
        {"idempotency_key", std::string(64, 'a')},
        {"node_id", kNode},
@@ -70,7 +72,7 @@ AE_TEST("cli/composed messages have at most 160 characters a line") {
       const Value undo = unknown.with("compensates", "5d0c2f8a91b3e4f7");
       const Value ended = job_of(status).with("in_doubt", Value::array({unknown, undo}));
       for (const std::string& line : final_unknown_outcomes(ended, {}, 0)) expect_short(line);
-      expect_short(unknown_outcome_text(unknown) + ", since " + short_time(kAt));
+      expect_short(fmt::format("{}, since {}", unknown_outcome_text(unknown), short_time(kAt)));
     }
     const Value open = unknown_outcome(reason, message);
     for (const Value& command : open["commands"].items()) {
@@ -79,7 +81,7 @@ AE_TEST("cli/composed messages have at most 160 characters a line") {
         const std::string note = answer_note(text, {.doubt = open, .ended = ended});
         EXPECT_FALSE(note.empty()) << text;
         expect_short("answer: " + text);
-        expect_short("        (" + note + ")");
+        expect_short(fmt::format("        ({})", note));
       }
     }
     expect_short("    try 12  outcome unknown  error: " + error_shown(reason, message));
@@ -95,13 +97,13 @@ AE_TEST("cli/composed messages have at most 160 characters a line") {
         expect_short(next.lead + next.command);
       }
     }
-    expect_short(std::string("job ") + kJob + " failed" +
-                 failure_text(error.with("summary", std::string("node ") + kNode + " (tool " +
-                                                        kTool + "): .args.id is null")));
+    const Value failed =
+        error.with("summary", fmt::format("node {} (tool {}): .args.id is null", kNode, kTool));
+    expect_short(fmt::format("job {} failed{}", kJob, failure_text(failed)));
   }
   for (const char* head : {"intact", "unsigned", "unknown_key", "altered", "truncated"}) {
     for (const bool has : {false, true}) {
-      expect_short(std::string("NOT verified  job ") + kJob + ", " + head_text(head, has));
+      expect_short(fmt::format("NOT verified  job {}, {}", kJob, head_text(head, has)));
     }
   }
 }
@@ -126,8 +128,8 @@ AE_TEST("cli/a failed job lists the next commands, with the arguments for a new 
     ASSERT_EQ(next.size(), 2u);
     EXPECT_EQ(next[0].lead, "After correcting the file, run: ");
     EXPECT_EQ(next[1].lead, "With another input, run: ");
-    EXPECT_EQ(next[1].command, std::string("aetheris run trip.yaml ") + one.arguments);
-    EXPECT_NE(next_commands(job, {})[1].command.find(std::string("FILE ") + kAgent),
+    EXPECT_EQ(next[1].command, fmt::format("aetheris run trip.yaml {}", one.arguments));
+    EXPECT_NE(next_commands(job, {})[1].command.find(fmt::format("FILE {}", kAgent)),
               std::string::npos);
   }
   const Value typed =
@@ -161,7 +163,7 @@ AE_TEST("cli/a failed job lists the next commands, with the arguments for a new 
     std::string all;
     for (const NextCommand& one :
          next_commands(job_of("failed").with("error", error), {.path = "trip.yaml"})) {
-      all += one.name + " | " + one.lead + "\n";
+      all += fmt::format("{} | {}\n", one.name, one.lead);
     }
     return all;
   };
@@ -186,7 +188,7 @@ AE_TEST("cli/a job is shown as being cancelled until it ends") {
   const auto text = [&](const char* status) {
     return continues_text(job_of(status).with("ending", ending), "", false, "");
   };
-  const std::string name = std::string("job ") + kJob;
+  const std::string name = fmt::format("job {}", kJob);
   EXPECT_TRUE(text("parked").starts_with(name + " is being cancelled and is parked. See: "));
   EXPECT_EQ(text("cancelled"), name + " is cancelled");
   store::JobRow row;
@@ -213,14 +215,13 @@ AE_TEST("cli/the text after a recorded request has at most 160 characters a line
     }
   }
   EXPECT_EQ(continues_text(job_of("completed"), "", false, ""), "");
-  expect_short(std::string("no worker runs job ") + kJob + ": " +
-               std::string(unattended.text("message")));
+  expect_short(fmt::format("no worker runs job {}: {}", kJob, unattended.text("message")));
 }
 
 AE_TEST("cli/a request for approval names the call in one form, in short lines") {
   const Value approval = Value::object({{"arguments", Value::object({})},
                                         {"expires_at", kAt},
-                                        {"id", std::string(kJob) + ".5d0c2f8a91b3e4f7"},
+                                        {"id", fmt::format("{}.5d0c2f8a91b3e4f7", kJob)},
                                         {"job_id", kJob},
                                         {"node_id", kNode},
                                         {"tool", kTool}});

@@ -29,17 +29,18 @@ std::string_view environment(const char* name) {
 // A command uses either a server or a store; ambiguous settings are rejected.
 Status check_single_target(const Command& command, bool store_given) {
   if (environment("AETHERIS_URL").empty() || command.target == Target::nothing) return {};
-  const std::string name(command.name);
   if (command.target == Target::store) {
-    return fail(Code::usage, "`aetheris " + name +
-                                 "` needs direct access to the store: unset AETHERIS_URL, or run "
-                                 "it on the server's machine");
+    return fail(Code::usage,
+                "`aetheris {}` needs direct access to the store: unset "
+                "AETHERIS_URL, or run it on the server's machine",
+                command.name);
   }
   const bool serves = command.target == Target::served_store;
   if (serves && !store_given) {
     return fail(Code::usage,
-                "`aetheris " + name +
-                    "` needs a store, but AETHERIS_URL is set: use --store, or unset AETHERIS_URL");
+                "`aetheris {}` needs a store, but AETHERIS_URL is set: "
+                "use --store, or unset AETHERIS_URL",
+                command.name);
   }
   if (!serves && store_given) {
     return fail(Code::usage, "--store and AETHERIS_URL cannot be used together");

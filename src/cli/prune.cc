@@ -1,4 +1,6 @@
 // prune: deletes jobs that ended long ago, a few hundred per request, until none is left.
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <filesystem>
 #include <utility>
@@ -41,9 +43,9 @@ Result<Value> statuses_of(const std::string& text) {
     const std::string one = text.substr(from, end - from);
     if (one != "completed" && one != "failed" && one != "cancelled") {
       return fail(Code::usage,
-                  "--status must be a comma-separated list of completed, failed and cancelled "
-                  "them, not \"" +
-                      one.substr(0, 64) + "\"");
+                  "--status must be a comma-separated list of completed, "
+                  "failed and cancelled them, not \"{}\"",
+                  one.substr(0, 64));
     }
     all.emplace_back(one);
     from = end + 1;
@@ -53,7 +55,7 @@ Result<Value> statuses_of(const std::string& text) {
 
 Result<std::vector<Member>> parse_prune_params(const PruneOptions& options) {
   if (auto age = duration_from_text(options.older_than); !age) {
-    return fail(Code::usage, "--older-than: " + age.error().message);
+    return fail(Code::usage, "--older-than: {}", age.error().message);
   }
   std::vector<Member> params{{"older_than", options.older_than}, {"dry_run", options.dry_run}};
   if (!options.status.empty()) {
@@ -67,7 +69,7 @@ Result<std::vector<Member>> parse_prune_params(const PruneOptions& options) {
     // The process that owns the store has another working directory.
     std::error_code unknown;
     const auto whole = std::filesystem::absolute(options.archive, unknown).lexically_normal();
-    if (unknown) return fail(Code::usage, "--archive: " + unknown.message());
+    if (unknown) return fail(Code::usage, "--archive: {}", unknown.message());
     params.emplace_back("archive", whole.string());
   }
   return params;
@@ -123,7 +125,8 @@ Result<PruneTotals> prune_all(const PruneOptions& options, const Terminal& termi
       return std::unexpected(api::error_of_problem(response.body, response.status));
     }
     sum.add(response.body);
-    line.show(counted(sum.jobs, "job") + (options.dry_run ? " found" : " deleted"));
+    line.show(
+        fmt::format("{} {}", counted(sum.jobs, "job"), options.dry_run ? "found" : "deleted"));
     if (response.body["more"] != Value(true)) return sum;
     after = response.body["next"];
   }
@@ -134,29 +137,29 @@ int prune_command(const PruneOptions& options, Terminal& terminal) {
   const auto done = prune_all(options, terminal, sum);
   if (!done) {
     if (sum.jobs > 0) {
-      terminal.note(counted(sum.jobs, "job") + (sum.jobs == 1 ? " was" : " were") +
-                    " deleted before the failure:");
+      terminal.note(fmt::format("{} {} deleted before the failure:", counted(sum.jobs, "job"),
+                                sum.jobs == 1 ? "was" : "were"));
     }
     return terminal.fail_with(done.error());
   }
   if (terminal.json()) {
     terminal.print_json(sum.json(options.dry_run));
   } else {
-    std::string text = counted(sum.jobs, "job") + ", " + counted(sum.events, "event") + " " +
-                       (options.dry_run ? "would be deleted" : "deleted");
-    if (!sum.oldest.empty()) {
-      text.append(": ended ").append(safe(sum.oldest)).append(" to ").append(safe(sum.newest));
-    }
-    terminal.print(text + "\n");
+    const std::string ended =
+        sum.oldest.empty() ? ""
+                           : fmt::format(": ended {} to {}", safe(sum.oldest), safe(sum.newest));
+    terminal.print(fmt::format("{}, {} {}{}\n", counted(sum.jobs, "job"),
+                               counted(sum.events, "event"),
+                               options.dry_run ? "would be deleted" : "deleted", ended));
   }
   for (std::size_t i = 0; i < sum.left.size() && i < kLeftShown; ++i) {
-    terminal.warn("job " + safe(sum.left[i].text("id")) +
-                  " was kept; its log cannot be archived: " + safe(sum.left[i].text("message")));
+    terminal.warn(fmt::format("job {} was kept; its log cannot be archived: {}",
+                              safe(sum.left[i].text("id")), safe(sum.left[i].text("message"))));
   }
   if (sum.left_jobs > kLeftShown) {
     const std::uint64_t more = sum.left_jobs - kLeftShown;
-    terminal.warn(std::to_string(more) + " more " + noun_of(more, "job") +
-                  (more == 1 ? " was" : " were") + " kept for such reasons");
+    terminal.warn(fmt::format("{} more {} {} kept for such reasons", more, noun_of(more, "job"),
+                              more == 1 ? "was" : "were"));
   }
   return sum.left_jobs > 0 ? kUnverified : kDone;
 }

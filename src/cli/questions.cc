@@ -1,5 +1,7 @@
 #include "cli/questions.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -61,16 +63,18 @@ void OpenQuestions::opened(const Event& event) {
   std::string key = wait.correlation_key;
   if (key.starts_with("resolve/")) {
     // Its page lists the possible answers; none is a default.
-    return add_question(event, QuestionKind::in_doubt, std::move(key), "aetheris job " + job_.text);
+    return add_question(event, QuestionKind::in_doubt, std::move(key),
+                        fmt::format("aetheris job {}", job_.text));
   }
   if (or_empty(wait.reason) == to_text(OutcomeKind::input_required)) {  // of a tool
-    std::string command =
-        "aetheris signal " + job_.text + " '" + key + R"(' '{"action": "accept", "content": {}}')";
+    std::string command = fmt::format(
+        R"(aetheris signal {} '{}' '{{"action": "accept", "content": {{}}}}')", job_.text, key);
     return add_question(event, QuestionKind::question, std::move(key), std::move(command));
   }
   const bool of_call = key.starts_with("approval/");
-  add_question(event, of_call ? QuestionKind::approval : QuestionKind::wait, std::move(key),
-               "aetheris approve " + job_.text + "." + (of_call ? approval_requests_[step] : step));
+  add_question(
+      event, of_call ? QuestionKind::approval : QuestionKind::wait, std::move(key),
+      fmt::format("aetheris approve {}.{}", job_.text, of_call ? approval_requests_[step] : step));
 }
 
 void OpenQuestions::decided(const Event& event) {
@@ -82,7 +86,7 @@ void OpenQuestions::decided(const Event& event) {
   if (decision.kind != ConfirmationRequested::kKind) return;
   if (requested) {
     add_question(event, QuestionKind::confirmation, step,
-                 "aetheris resolve " + job_.text + " " + step + " accept");
+                 fmt::format("aetheris resolve {} {} accept", job_.text, step));
   } else {
     open_.erase(step);
   }
@@ -97,7 +101,7 @@ void OpenQuestions::parked(const Event& event) {
       until == park_until::kResume && !of_runtime;  // with any reason of an operator, or none
   if (until == park_until::kResolve || until == park_until::kConfirmation || paused) return;
   add_question(event, until == park_until::kBudget ? QuestionKind::budget : QuestionKind::parked,
-               reason, "aetheris job " + job_.text);
+               reason, fmt::format("aetheris job {}", job_.text));
 }
 
 void OpenQuestions::apply(const Event& event) {

@@ -1,6 +1,8 @@
 // The open questions of a job, from the whole log and from a single commit.
 #include "cli/questions.h"
 
+#include <fmt/core.h>
+
 #include "engine/confirm/confirm.h"
 #include "engine/state/state.h"
 #include "testing/test.h"
@@ -27,7 +29,7 @@ std::vector<std::string> kinds_of(const std::vector<Event>& events) {
   for (const Event& one : events) open.apply(one);
   std::vector<std::string> kinds;
   for (const Question& question : open.list())
-    kinds.push_back(std::string(kind_text(question.kind)) + " " + question.key);
+    kinds.push_back(fmt::format("{} {}", kind_text(question.kind), question.key));
   return kinds;
 }
 

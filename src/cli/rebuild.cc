@@ -1,4 +1,6 @@
 // rebuild: compares the derived tables of a store with its logs, or rebuilds them.
+#include <fmt/core.h>
+
 #include <chrono>
 #include <cstdio>
 #include <utility>
@@ -28,7 +30,7 @@ std::vector<Option> rebuild_options(RebuildOptions& o) {
 
 // Data of a damaged store may be invalid UTF-8.
 std::string as_text(const std::string& bytes) {
-  return is_utf8(bytes) ? bytes : "hex " + to_hex(bytes);
+  return is_utf8(bytes) ? bytes : fmt::format("hex {}", to_hex(bytes));
 }
 
 Value rows_view(const std::vector<store::Difference>& rows) {
@@ -64,24 +66,26 @@ Value body_of(const runtime::RebuildResult& rebuilt, bool checked, bool ok) {
 
 void print(const runtime::RebuildResult& rebuilt, bool checked, Terminal& terminal) {
   for (const auto& [job, rows] : rebuilt.differing) {
-    terminal.print((job.empty() ? std::string("no job") : safe(job.text)) + "\n");
+    terminal.print(fmt::format("{}\n", job.empty() ? "no job" : safe(job.text)));
     for (const store::Difference& row : rows) {
-      std::string line = "  " + row.table + (row.column.empty() ? "" : "." + row.column);
-      if (!row.stored.empty()) line += "  stored " + safe(as_text(row.stored));
-      if (!row.derived.empty()) line += "  expected from the log: " + safe(as_text(row.derived));
-      terminal.print(line + "\n");
+      const std::string name =
+          row.column.empty() ? row.table : fmt::format("{}.{}", row.table, row.column);
+      std::string values;
+      if (!row.stored.empty()) values += fmt::format("  stored {}", safe(as_text(row.stored)));
+      if (!row.derived.empty())
+        values += fmt::format("  expected from the log: {}", safe(as_text(row.derived)));
+      terminal.print(fmt::format("  {}{}\n", name, values));
     }
   }
   for (const auto& [job, error] : rebuilt.refused) {
-    terminal.warn(safe(job.text) + ": " + safe(error.message) + "; its rows were not changed");
+    terminal.warn(
+        fmt::format("{}: {}; its rows were not changed", safe(job.text), safe(error.message)));
   }
-  std::string last = counted(rebuilt.jobs, "job") + " checked, " +
-                     std::to_string(rebuilt.differing_jobs) +
-                     (checked ? " with rows that differ from the log" : " rebuilt");
-  if (rebuilt.refused_jobs > 0) {
-    last += ", " + std::to_string(rebuilt.refused_jobs) + " refused";
-  }
-  terminal.print(last + "\n");
+  const std::string refused =
+      rebuilt.refused_jobs > 0 ? fmt::format(", {} refused", rebuilt.refused_jobs) : "";
+  terminal.print(fmt::format("{} checked, {} {}{}\n", counted(rebuilt.jobs, "job"),
+                             rebuilt.differing_jobs,
+                             checked ? "with rows that differ from the log" : "rebuilt", refused));
   if (checked && !rebuilt.differing.empty()) {
     terminal.note("run `aetheris rebuild` to rebuild the rows");
   }
@@ -95,15 +99,16 @@ int rebuild_command(const RebuildOptions& options, Terminal& terminal) {
     AE_ASSIGN(const auto store, app::open_rebuild(instance));
     ProgressLine line(terminal);
     net::SystemClock clock;
-    AE_ASSIGN(runtime::RebuildResult done, runtime::rebuild(
-                                               *store, [&] { return clock.now(); },
-                                               [&](const auto& progress) {
-                                                 line.show(std::to_string(progress.done) + " of " +
-                                                           counted(progress.jobs, "job"));
-                                               },
-                                               cli_actor()));
+    AE_ASSIGN(
+        runtime::RebuildResult done,
+        runtime::rebuild(
+            *store, [&] { return clock.now(); },
+            [&](const auto& progress) {
+              line.show(fmt::format("{} of {}", progress.done, counted(progress.jobs, "job")));
+            },
+            cli_actor()));
     if (done.jobs == 0 && !options.job_id.empty()) {
-      return fail(Code::not_found, "job " + options.job_id + " not found in this store");
+      return fail(Code::not_found, "job {} not found in this store", options.job_id);
     }
     return done;
   }();

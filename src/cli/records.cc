@@ -1,4 +1,6 @@
 // redact, audit: erase values of a job's log, and print the audit log.
+#include <fmt/core.h>
+
 #include <charconv>
 
 #include "api/problem.h"
@@ -52,8 +54,8 @@ Result<Value> value_of(const std::string& text) {
   const bool fine = read.ec == std::errc() && read.ptr == number.data() + number.size() &&
                     seq > 0 && seq <= kHeadSeqMax && colon + 1 != text.size();
   if (!fine) {
-    return fail(Code::usage, "a value must be SEQ or SEQ:FIELD, such as 1:input, not \"" +
-                                 text.substr(0, 80) + "\"");
+    return fail(Code::usage, "a value must be SEQ or SEQ:FIELD, such as 1:input, not \"{}\"",
+                text.substr(0, 80));
   }
   std::vector<Member> value{{"seq", seq}};
   if (colon != text.npos) value.emplace_back("field", text.substr(colon + 1));
@@ -61,21 +63,21 @@ Result<Value> value_of(const std::string& text) {
 }
 
 std::string name_text(const Value& name) {
-  return std::to_string(name["seq"].as_int()) + ":" + safe(name.text("field"));
+  return fmt::format("{}:{}", name["seq"].as_int(), safe(name.text("field")));
 }
 
 // `of`: the job, if it is a fork of the given one.
 std::string redacted_text(const Value& body, const std::string& of) {
   std::string text;
   for (const Value& name : body["redacted"].items()) {
-    text += "dropped " + of + name_text(name) + "\n";
+    text += fmt::format("dropped {}{}\n", of, name_text(name));
   }
   for (const Value& name : body["gone"].items()) {
-    text += "already erased: " + of + name_text(name) + "\n";
+    text += fmt::format("already erased: {}{}\n", of, name_text(name));
   }
   for (const Value& one : body["kept"].items()) {
-    text += "kept " + of + safe(one.text("what")) + ", " + safe(one.text("where")) + ": " +
-            safe(one.text("why")) + "\n";
+    text += fmt::format("kept {}{}, {}: {}\n", of, safe(one.text("what")), safe(one.text("where")),
+                        safe(one.text("why")));
   }
   return text;
 }
@@ -122,7 +124,7 @@ int redact_command(const RedactOptions& options, Terminal& terminal) {
     return kDone;
   }
   for (const Value& fork : (*body)["forks"].items()) {
-    terminal.print(redacted_text(fork, "job " + safe(fork.text("job_id")) + " "));
+    terminal.print(redacted_text(fork, fmt::format("job {} ", safe(fork.text("job_id")))));
   }
   terminal.print(redacted_text(*body, ""));
   if ((*body)["redacted"].size() == 0) terminal.note("nothing left to erase");
@@ -142,9 +144,10 @@ int audit_command(const AuditOptions& options, Terminal& terminal) {
     terminal.print_json(*body);
   } else if (options.verify) {
     const Paint& paint = terminal.out();
-    terminal.print((ok ? paint(Tint::good, "verified") : paint(Tint::bad, "NOT verified")) +
-                   "  audit log, " + safe(body->text("head")) + ": " +
-                   safe(body->text(field::detail)) + "\n");
+    terminal.print(
+        fmt::format("{}  audit log, {}: {}\n",
+                    ok ? paint(Tint::good, "verified") : paint(Tint::bad, "NOT verified"),
+                    safe(body->text("head")), safe(body->text(field::detail))));
   } else {
     Table table({"SEQ", "AT", "WHO", "WHAT", "JOB", "DETAIL"});
     for (const Value& entry : (*body)["entries"].items()) {

@@ -1,4 +1,6 @@
 // run: check the file, find or create the job, wait for it, and print the result.
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <chrono>
 #include <csignal>
@@ -83,7 +85,8 @@ Status check_input(const agents::Agent& agent, const Value& input) {
   if (!agent.input_schema) return {};
   AE_ASSIGN(const Schema schema, Schema::compile(*agent.input_schema));
   if (auto valid = schema.check(input); !valid) {
-    return std::unexpected(std::move(valid).error().with_context("the input of " + agent.name));
+    return std::unexpected(
+        std::move(valid).error().with_context(fmt::format("the input of {}", agent.name)));
   }
   return {};
 }
@@ -109,7 +112,7 @@ int dry_run(const RunParams& params, const agents::AgentsFile& file, Terminal& t
     }
     const Value& call = node.text(field::kind) == "map" ? node["do"] : node;
     std::string what = node_words(node, agent.task_graph);
-    if (const Value* when = node.find("when")) what += ", when " + canonical(*when);
+    if (const Value* when = node.find("when")) what += fmt::format(", when {}", canonical(*when));
     std::vector<Member> step(node.members().begin(), node.members().end());
     if (call.find("tool")) {
       step.emplace_back(
@@ -139,19 +142,20 @@ int dry_run(const RunParams& params, const agents::AgentsFile& file, Terminal& t
 
 int print_end(const Value& job, const RunParams& params, Terminal& terminal) {
   const std::string status(job.text("status"));
-  const std::string id(job.text("id"));
+  const std::string id(job.text("id")), shown = safe(id);
   if (terminal.json()) {
     terminal.print_json(with_store(job, params.store));
   } else if (status == "completed") {
     terminal.print(shown_value(job[field::result]));
   }
   if (status == "failed") {
-    terminal.note("job " + safe(id) + " " + terminal.err()(Tint::bad, "failed") +
-                  failure_text(job[field::error]));
+    terminal.note(fmt::format("job {} {}{}", shown, terminal.err()(Tint::bad, "failed"),
+                              failure_text(job[field::error])));
     if (const std::string did = committed_text(job[field::error]); !did.empty()) terminal.note(did);
     if (params.store.kind != app::StoreUrl::Kind::memory) {
-      terminal.note("Details: " + terminal.err()(Tint::bold, "aetheris trace " + quoted(id) +
-                                                                 store_flag(params.store)));
+      const std::string trace =
+          fmt::format("aetheris trace {}{}", quoted(id), store_flag(params.store));
+      terminal.note(fmt::format("Details: {}", terminal.err()(Tint::bold, trace)));
       const FailedJobFile file{.path = params.file,
                                .has_one_agent = params.has_one_agent,
                                .store_flag = store_flag(params.store),
@@ -161,24 +165,24 @@ int print_end(const Value& job, const RunParams& params, Terminal& terminal) {
       }
     }
   } else if (status == "cancelled") {
-    terminal.note("job " + safe(id) + " was " + terminal.err()(Tint::bad, "cancelled"));
+    terminal.note(fmt::format("job {} was {}", shown, terminal.err()(Tint::bad, "cancelled")));
   } else if (status == "waiting" || status == "parked") {
     print_blocked(job, params.store, terminal);
     const bool runs_here =
         job["parked"].text(field::until) != park_until::kVersion;  // another file does
     if (runs_here && params.store.kind != app::StoreUrl::Kind::memory) {
-      terminal.note("then:   " + terminal.err()(Tint::bold, run_text(params, id)));
+      terminal.note(fmt::format("then:   {}", terminal.err()(Tint::bold, run_text(params, id))));
     }
   }
   if (!is_idle(job)) {  // unblocked while we shut down
-    terminal.note("job " + safe(id) +
-                  " can continue: " + terminal.err()(Tint::bold, run_text(params, id)));
+    terminal.note(fmt::format("job {} can continue: {}", shown,
+                              terminal.err()(Tint::bold, run_text(params, id))));
     return kBlocked;
   }
   const auto doubts =
       final_unknown_outcomes(job, params.store, argument_columns(terminal, Stream::err));
   if (!doubts.empty()) {
-    terminal.note("job " + safe(id) + " has ended with calls whose outcome is unknown:");
+    terminal.note(fmt::format("job {} has ended with calls whose outcome is unknown:", shown));
   }
   for (const std::string& doubt : doubts) terminal.note("  " + doubt);
   return exit_code_of_status(status);
@@ -267,7 +271,7 @@ RunOutcome run_at_server(const std::string& url, const RunParams& params, const 
   if (!job) return std::unexpected(terminal.fail_with(job.error()));
   if (options.detach) return print_detached(*job, nullptr, terminal);
   if (terminal.shows_progress() || options.verbose) {
-    terminal.note("job " + safe(job->text("id")));
+    terminal.note(fmt::format("job {}", safe(job->text("id"))));
   }
   auto end = wait_until_idle(*std::move(job), send, [](const Value&) -> Status { return {}; });
   if (end) return with_approvals(*std::move(end), params.store, send, terminal);
@@ -288,9 +292,9 @@ Status check_served(const std::string& agent, const std::string& owner, const st
     return std::unexpected(answer.error().error);
   }
   return fail(Code::needs_version,
-              owner + " owns the store and does not run agent \"" + agent +
-                  "\": serve this file too" + serve_too_text(file) +
-                  ", run this again once it has ended, or use another --store");
+              "{} owns the store and does not run agent \"{}\": serve this file too{}, "
+              "run this again once it has ended, or use another --store",
+              owner, agent, serve_too_text(file));
 }
 
 // The owner of the store runs the job; this process waits. nullopt: the owner has ended. After the
@@ -317,9 +321,10 @@ std::optional<RunOutcome> run_at_owner(app::ApiClient& client, const RunParams& 
   if (!job) {
     Error error = job.error();
     if (error.code == Code::needs_version && !error.message.starts_with(owner)) {
-      error.message =
-          owner + " owns the store and runs another version of agent \"" + params.agent +
-          "\": restart it (`serve --watch` reloads files) or stop it, then run this again";
+      error.message = fmt::format(
+          "{} owns the store and runs another version of agent \"{}\": restart it (`serve --watch` "
+          "reloads files) or stop it, then run this again",
+          owner, params.agent);
     }
     return failed({std::move(error)});
   }
@@ -332,13 +337,13 @@ std::optional<RunOutcome> run_at_owner(app::ApiClient& client, const RunParams& 
         !served) {
       return failed({served.error()});
     }
-    terminal.note("job " + safe(options.job_id) + " runs in " + owner + ", which owns the store");
+    terminal.note(
+        fmt::format("job {} runs in {}, which owns the store", safe(options.job_id), owner));
   }
   auto end = wait_until_idle(*std::move(job), send, [&](const Value& now) -> Status {
     if (!now["needs_version"].is_string()) return {};
-    return fail(Code::needs_version, owner + " owns the store and cannot run job " +
-                                         std::string(now.text("id")) + ": " +
-                                         std::string(now.text("needs_version")));
+    return fail(Code::needs_version, "{} owns the store and cannot run job {}: {}", owner,
+                now.text("id"), now.text("needs_version"));
   });
   if (end) return with_approvals(*std::move(end), params.store, send, terminal);
   return failed(end.error());
@@ -388,7 +393,8 @@ RunOutcome run_here(app::Instance& instance, JobRun& run, const RunParams& param
                     Terminal& terminal) {
   if (!options.detach) {
     if (auto listens = instance.listen(); !listens) {
-      terminal.warn("other commands cannot reach this process: " + listens.error().message);
+      terminal.warn(
+          fmt::format("other commands cannot reach this process: {}", listens.error().message));
     }
   }
   const auto job = find_or_create_job(
@@ -404,7 +410,7 @@ RunOutcome run_here(app::Instance& instance, JobRun& run, const RunParams& param
   if (!job) return std::unexpected(terminal.fail_with(job.error()));
   const std::string id(job->text("id"));
   if (options.detach) return print_detached(*job, &params.store, terminal);
-  if (terminal.shows_progress() || options.verbose) terminal.note("job " + safe(id));
+  if (terminal.shows_progress() || options.verbose) terminal.note(fmt::format("job {}", safe(id)));
   const int signal = run.run_until_idle(JobId(id));
   if (signal != 0) {
     if (terminal.json()) {
@@ -413,8 +419,8 @@ RunOutcome run_here(app::Instance& instance, JobRun& run, const RunParams& param
     }
     const bool lost = params.store.kind == app::StoreUrl::Kind::memory;
     terminal.note(lost ? "stopped; the job was lost with the memory store"
-                       : "stopped; resume with: " +
-                             terminal.err()(Tint::bold, run_text(params, id)));
+                       : fmt::format("stopped; resume with: {}",
+                                     terminal.err()(Tint::bold, run_text(params, id))));
     return std::unexpected(128 + signal);
   }
   const api::ApiResponse end = instance.send(get_job(id));
@@ -490,12 +496,12 @@ std::expected<bool, int> prompt_approvals(const IdleJob& idle_job, const RunPara
             : std::expected<Value, RequestFailure>(std::unexpected(RequestFailure{client.error()}));
     if (done && done->find("duplicate") != nullptr) {
       const std::string_view outcome = done->text(field::outcome);
-      terminal.note("already answered before this reply: " + safe(outcome));
+      terminal.note(fmt::format("already answered before this reply: {}", safe(outcome)));
       approved = approved || outcome == "approved" || outcome == "edited";
     } else if (done) {
       approved = true;
     } else {
-      terminal.warn("not approved: " + done.error().error.message);
+      terminal.warn(fmt::format("not approved: {}", done.error().error.message));
     }
   }
   return approved;

@@ -1,5 +1,7 @@
 #include "cli/run_creation.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <cstdint>
 #include <string_view>
@@ -50,18 +52,17 @@ Status check_same_job(const RunParams& params, const RunOptions& options,
   const std::string agent(job.text(field::agent));
   const std::string id(job.text("id"));
   if (!options.agent.empty() && agent != options.agent) {
-    return fail(Code::already_exists, "job " + id + " belongs to agent \"" + agent +
-                                          "\", not of \"" + options.agent + "\"");
+    return fail(Code::already_exists, "job {} belongs to agent \"{}\", not of \"{}\"", id, agent,
+                options.agent);
   }
   if (!file.agents.contains(agent)) {
-    return fail(Code::already_exists, "job " + id + " belongs to agent \"" + agent +
-                                          "\", which is not in " + params.file);
+    return fail(Code::already_exists, "job {} belongs to agent \"{}\", which is not in {}", id,
+                agent, params.file);
   }
   if (params.input && *params.input != job[field::input]) {
     return fail(
         Code::already_exists,
-        "job " + id +
-            " exists with another input; omit --input to resume it, or use another --job-id");
+        "job {} exists with another input; omit --input to resume it, or use another --job-id", id);
   }
   return {};
 }
@@ -107,11 +108,11 @@ void print_exists(const Value& job, const RunOptions& options, bool runs_here, T
   const std::string status(job.text("status"));
   if (!has_ended(job) && !runs_here) return;
   if (!has_ended(job)) {
-    return terminal.note("resuming job " + safe(job.text("id")) + " (" + status + ")");
+    return terminal.note(fmt::format("resuming job {} ({})", safe(job.text("id")), status));
   }
-  terminal.note("job " + safe(job.text("id")) + " had already " +
-                (status == "cancelled" ? "been " : "") + status +
-                "; this command ran nothing and shows its recorded end");
+  terminal.note(
+      fmt::format("job {} had already {}{}; this command ran nothing and shows its recorded end",
+                  safe(job.text("id")), status == "cancelled" ? "been " : "", status));
 }
 
 // Warns if FILE's plan differs from the job's plan.
@@ -122,11 +123,13 @@ void print_plan_differs(const Value& job, const RunParams& params, const agents:
   const auto plan = engine::Plan::compile(agent->second.task_graph);
   if (!plan || to_hex((*plan)->hash) == job.text(field::plan_hash)) return;
   const std::string id(job.text("id"));
-  const std::string status(job.text("status"));
-  const std::string with = quoted(id) + " " + quoted(params.file) + store_flag(params.store);
-  std::string text = params.file + ", or a variable that it reads, differs from the plan of job " +
-                     id + ", which keeps its plan.";
-  if (!has_ended(job)) text += " To change the job's plan: aetheris plan " + with;
+  std::string text = fmt::format(
+      "{}, or a variable that it reads, differs from the plan of job {}, which keeps its plan.",
+      params.file, id);
+  if (!has_ended(job)) {
+    text += fmt::format(" To change the job's plan: aetheris plan {} {}{}", quoted(id),
+                        quoted(params.file), store_flag(params.store));
+  }
   terminal.note(safe(text));
 }
 
@@ -148,8 +151,8 @@ Result<Value> find_or_create_job(const RunParams& params, const RunOptions& opti
     }
   }
   if (params.agent.empty()) {
-    return fail(Code::usage, params.file + " has several agents and job " + options.job_id +
-                                 " is new: AGENT is missing");
+    return fail(Code::usage, "{} has several agents and job {} is new: AGENT is missing",
+                params.file, options.job_id);
   }
   AE_ASSIGN(const api::ApiResponse made, send(creation_request(params, options, plan_hash)));
   if (made.status >= 400) return std::unexpected(api::error_of_problem(made.body, made.status));

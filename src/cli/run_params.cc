@@ -1,5 +1,7 @@
 #include "cli/run_params.h"
 
+#include <fmt/core.h>
+
 #include <utility>
 
 #include "cli/shared.h"
@@ -16,7 +18,7 @@ Result<RunParams> parse_run_params(const RunOptions& options, const agents::Agen
   params.priority = options.priority;
   AE_ASSIGN(params.queues, queue_limits(options.queue_limits));
   auto grace = duration_from_text(options.grace);
-  if (!grace) return fail(Code::usage, "--grace: " + grace.error().message);
+  if (!grace) return fail(Code::usage, "--grace: {}", grace.error().message);
   params.grace = *grace;
   if (!options.job_id.empty()) {
     auto id = job_id_from_text(options.job_id);
@@ -26,22 +28,22 @@ Result<RunParams> parse_run_params(const RunOptions& options, const agents::Agen
   for (const auto& [name, agent] : file.agents) names += (names.empty() ? "" : ", ") + name;
   if (!options.agent.empty()) {
     if (!file.agents.contains(options.agent)) {
-      return fail(Code::usage, "there is no agent \"" + options.agent + "\" in " + options.file +
-                                   "; its agents: " + names);
+      return fail(Code::usage, "there is no agent \"{}\" in {}; its agents: {}", options.agent,
+                  options.file, names);
     }
     params.agent = options.agent;
   } else if (file.agents.size() == 1) {
     params.agent = file.agents.begin()->first;
   } else if (options.job_id.empty()) {
-    return fail(Code::usage, options.file + " has several agents; choose one of " + names);
+    return fail(Code::usage, "{} has several agents; choose one of {}", options.file, names);
   }
   AE_ASSIGN(params.input, input_of(options.input));
   return params;
 }
 
 std::string run_text(const RunParams& params, const std::string& id) {
-  return "aetheris run " + quoted(params.file) + " --job-id " + quoted(id) +
-         store_flag(params.store);
+  return fmt::format("aetheris run {} --job-id {}{}", quoted(params.file), quoted(id),
+                     store_flag(params.store));
 }
 
 }  // namespace ae::cli

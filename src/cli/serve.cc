@@ -1,4 +1,6 @@
 // serve: serves the Api and runs jobs until it is stopped.
+#include <fmt/core.h>
+
 #include <charconv>
 #include <memory>
 #include <optional>
@@ -50,9 +52,10 @@ Result<std::optional<double>> rate_of(const std::string& text) {
   const char* const end = text.data() + text.size();
   const auto [stop, error] = std::from_chars(text.data(), end, rate);
   if (error != std::errc() || stop != end || rate > kRateMax) {
-    return fail(Code::usage,
-                "--rate must be a number of requests per second from 0 (no limit) to " +
-                    std::to_string(kRateMax) + ", not \"" + text.substr(0, 80) + "\"");
+    return fail(
+        Code::usage,
+        "--rate must be a number of requests per second from 0 (no limit) to {}, not \"{}\"",
+        kRateMax, text.substr(0, 80));
   }
   return rate;
 }
@@ -61,7 +64,8 @@ Result<std::optional<double>> rate_of(const std::string& text) {
 void reload_certificate(net::TlsIdentity& tls, const app::TlsFiles& files, Terminal& terminal) {
   auto read = app::read_tls_identity(files);
   if (!read) {
-    return terminal.warn("the certificate cannot be reloaded: " + read.error().message);
+    return terminal.warn(
+        fmt::format("the certificate cannot be reloaded: {}", read.error().message));
   }
   tls.replace(std::move(**read));
   terminal.note("certificate reloaded");
@@ -80,14 +84,16 @@ ServiceLog::Line reload_line(const app::Reloader::Report& report) {
     line.level = ServiceLog::Level::error;
     line.event = "reload_failed";
     const std::size_t count = report.diagnostics.size();
-    line.message = report.error ? report.error->message : counted(count, "fault") + " in the file";
+    line.message = report.error ? report.error->message
+                                : fmt::format("{} in the file", counted(count, "fault"));
     line.code =
         report.error ? code_name(report.error->code) : code_name(report.diagnostics[0].code);
     if (count > 0)
       line.more.emplace_back("faults", agents::diagnostics_json(report.diagnostics)["faults"]);
+    const std::string faults =
+        count > 0 ? agents::diagnostics_text(report.diagnostics) : report.error->message + "\n";
     line.words =
-        (count > 0 ? agents::diagnostics_text(report.diagnostics) : report.error->message + "\n") +
-        "error: " + files + " not reloaded; the last valid version stays in use";
+        fmt::format("{}error: {} not reloaded; the last valid version stays in use", faults, files);
     return line;
   }
   line.event = "reloaded";
@@ -95,12 +101,12 @@ ServiceLog::Line reload_line(const app::Reloader::Report& report) {
   for (const auto& one : report.changes) {
     changes.push_back(Value::object(
         {{"from", one.from == 0 ? Value() : Value(one.from)}, {"name", one.name}, {"to", one.to}}));
-    line.message += (line.message.empty() ? "" : ", ") + ("agent " + one.name) + " version " +
-                    (one.from == 0 ? "" : std::to_string(one.from) + " → ") +
-                    std::to_string(one.to);
+    line.message +=
+        fmt::format("{}agent {} version {}{}", line.message.empty() ? "" : ", ", one.name,
+                    one.from == 0 ? "" : fmt::format("{} → ", one.from), one.to);
   }
   if (changes.empty()) line.message = "no agent changed";
-  line.words = "reloaded " + files + ": " + line.message;
+  line.words = fmt::format("reloaded {}: {}", files, line.message);
   line.more.emplace_back("agents", Value::array(std::move(changes)));
   return line;
 }
@@ -113,8 +119,8 @@ void print_start(const ServiceSettings& service_settings, app::Instance& instanc
     for (const auto& [name, agent] : service_settings.loaded->file.agents) names.emplace_back(name);
   }
   const std::string agents = names_text(Value::array(std::move(names)));
-  terminal.note("store:    " + safe(instance.store_name()));
-  terminal.note("agents:   " + (agents.empty() ? "none: it runs no jobs" : agents));
+  terminal.note(fmt::format("store:    {}", safe(instance.store_name())));
+  terminal.note(fmt::format("agents:   {}", agents.empty() ? "none: it runs no jobs" : agents));
   terminal.note(instance.needs_keys()
                     ? "API keys: required"
                     : "API keys: not required (`aetheris keys create` makes the first one)");
@@ -155,8 +161,8 @@ int serve_command(const ServeOptions& options, Terminal& terminal) {
   if (!opened) return terminal.fail_with(opened.error());
   service.attach(**opened);
   if (auto listens = (*opened)->listen(); !listens) {
-    terminal.warn("other commands cannot reach this process through the store: " +
-                  listens.error().message);
+    terminal.warn(fmt::format("other commands cannot reach this process through the store: {}",
+                              listens.error().message));
   }
   const auto port = (*opened)->serve({.address = address->host,
                                       .port = address->port,
@@ -167,13 +173,12 @@ int serve_command(const ServeOptions& options, Terminal& terminal) {
   if (tls) {
     (*opened)->loop().on_hangup([&] { reload_certificate(*tls, tls_files, terminal); });
   }
-  const std::string url =
-      (tls ? "https://" : "http://") + address->host + ":" + std::to_string(*port);
+  const std::string url = fmt::format("{}://{}:{}", tls ? "https" : "http", address->host, *port);
   if (terminal.json()) {
     terminal.print_json(
         Value::object({{"listening", url}, {"store", service_settings->store.text()}}));
   } else {
-    terminal.print("listening on " + url + "\n");
+    terminal.print(fmt::format("listening on {}\n", url));
     if (options.log.empty() && !options.quiet) print_start(*service_settings, **opened, terminal);
   }
   if ((*opened)->has_no_live_key()) {

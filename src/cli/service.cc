@@ -1,5 +1,6 @@
 #include "cli/service.h"
 
+#include <fmt/core.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -29,8 +30,8 @@ Result<std::size_t> workers_of(const std::string& text) {
   const char* const end = text.data() + text.size();
   const auto [stop, error] = std::from_chars(text.data(), end, workers);
   if (error != std::errc() || stop != end || workers > kWorkersMax) {
-    return fail(Code::usage, "--workers must be from 0 to " + std::to_string(kWorkersMax) +
-                                 ", not \"" + text.substr(0, 80) + "\"");
+    return fail(Code::usage, "--workers must be from 0 to {}, not \"{}\"", kWorkersMax,
+                text.substr(0, 80));
   }
   return workers;
 }
@@ -63,8 +64,8 @@ Result<Address> address_of(const std::string& text) {
   const char* const end = port.data() + port.size();
   const auto [stop, error] = std::from_chars(port.data(), end, address.port);
   if (error != std::errc() || stop != end || port.empty()) {
-    return fail(Code::usage, "--listen must be ADDRESS:PORT (127.0.0.1:7070), not \"" +
-                                 text.substr(0, 80) + "\"");
+    return fail(Code::usage, "--listen must be ADDRESS:PORT (127.0.0.1:7070), not \"{}\"",
+                text.substr(0, 80));
   }
   return address;
 }
@@ -82,7 +83,7 @@ std::expected<ServiceSettings, int> parse_service_settings(const ServiceOptions&
     auto lease = duration_from_text(options.lease);
     if (!lease) return std::unexpected(std::move(lease).error().with_context("--lease"));
     if (*lease < kLeaseMin || *lease > kLeaseMax) {
-      return fail(Code::usage, "--lease must be 1s to 1h, not " + options.lease);
+      return fail(Code::usage, "--lease must be 1s to 1h, not {}", options.lease);
     }
     service_settings.lease = *lease;
     if (options.wait_store.empty()) {
@@ -169,10 +170,11 @@ Result<std::unique_ptr<app::Instance>> Service::open(const app::InstanceOptions&
     const auto waited = std::chrono::steady_clock::now() - began;
     if (wait_store_ && waited >= *wait_store_) return opened;
     if (wait_store_) pause = std::min(pause, std::chrono::ceil<Duration>(*wait_store_ - waited));
-    service_log_.announce({.level = Level::warn,
-                           .event = "store_unavailable",
-                           .code = std::string(code_name(opened.error().code)),
-                           .message = opened.error().message + "; retrying in " + to_text(pause)});
+    service_log_.announce(
+        {.level = Level::warn,
+         .event = "store_unavailable",
+         .code = std::string(code_name(opened.error().code)),
+         .message = fmt::format("{}; retrying in {}", opened.error().message, to_text(pause))});
     std::this_thread::sleep_for(pause);
     pause = std::min(pause * 2, kStorePauseMost);
   }
@@ -226,12 +228,12 @@ void Service::on_signal(int signal) {
 
 void Service::stop() {
   if (std::exchange(stopping_, true)) return;
-  const std::string waits = "waiting up to " + to_text(grace_) +
-                            " for requests and calls in flight (Ctrl-C again to force)";
+  const std::string waits = fmt::format(
+      "waiting up to {} for requests and calls in flight (Ctrl-C again to force)", to_text(grace_));
   service_log_.announce({.event = "stopping",
                          .message = waits,
                          .more = {{"held", std::uint64_t{instance_->runtime().leased_jobs()}}},
-                         .words = "Shutting down; " + waits});
+                         .words = fmt::format("Shutting down; {}", waits)});
   parts_left_ = 2;
   instance_->stop_serving(grace_, [this] { on_part_stopped(); });
   instance_->runtime().stop(grace_, [this] { on_part_stopped(); });
@@ -270,7 +272,7 @@ void Service::on_store_health(const std::optional<Error>& out) {
   service_log_.add({.level = Level::warn,
                     .event = "store_unavailable",
                     .code = std::string(code_name(out->code)),
-                    .message = "the store is unavailable: " + out->message});
+                    .message = fmt::format("the store is unavailable: {}", out->message)});
 }
 
 void Service::on_store_stopped(const Error& error) {

@@ -1,5 +1,6 @@
 #include "cli/service_log.h"
 
+#include <fmt/core.h>
 #include <poll.h>
 #include <unistd.h>
 
@@ -30,9 +31,9 @@ bool is_stderr_writable() {
 // The kind of a warning or error: equal for lines that differ in their job only. "" = not limited.
 std::string kind_of(const ServiceLog::Line& line) {
   if (line.level < ServiceLog::Level::warn && line.event != "job_failed") return "";
-  const std::string kind(line.event);
-  if (!line.code.empty()) return kind + " (" + line.code + ")";
-  return line.message.empty() ? kind : kind + ": " + cut(line.message, kMessageMax);
+  if (!line.code.empty()) return fmt::format("{} ({})", line.event, line.code);
+  if (line.message.empty()) return std::string(line.event);
+  return fmt::format("{}: {}", line.event, cut(line.message, kMessageMax));
 }
 
 // "a\nb" → "a; b": one line per event.
@@ -92,7 +93,7 @@ void ServiceLog::summarize(std::chrono::nanoseconds since_start) {
   for (const auto& [kind, count] : repeats_.take_dropped(since_start)) {
     write({.level = Level::warn,
            .event = "log_lines_left_out",
-           .message = std::to_string(count) + " more lines of one kind were dropped: " + safe(kind),
+           .message = fmt::format("{} more lines of one kind were dropped: {}", count, safe(kind)),
            .more = {{"count", count}, {field::kind, kind}}});
   }
 }
@@ -113,7 +114,7 @@ void ServiceLog::add(const Line& line) {
   if (const std::uint64_t count_dropped = limit_.take_dropped(); count_dropped > 0) {
     write({.level = Level::warn,
            .event = "log_lines_left_out",
-           .message = std::to_string(count_dropped) + " log lines were dropped: too many at once",
+           .message = fmt::format("{} log lines were dropped: too many at once", count_dropped),
            .more = {{"count", count_dropped}}});
   }
   write(line);
@@ -121,7 +122,7 @@ void ServiceLog::add(const Line& line) {
 
 void ServiceLog::announce(const Line& line) {
   if (options_.format != Format::plain) return write(line);
-  terminal_.note(line.words.empty() ? std::string(line.event) + "; " + line.message
+  terminal_.note(line.words.empty() ? fmt::format("{}; {}", line.event, line.message)
                                     : safe(line.words, true));
 }
 
@@ -140,24 +141,22 @@ void ServiceLog::write(const Line& line) {
     return terminal_.note(canonical(Value::object(std::move(members))));
   }
   if (options_.format == Format::plain && line.level >= Level::warn) {
-    return terminal_.warn(line.job.empty() ? message : "job " + line.job.text + ": " + message);
+    return terminal_.warn(line.job.empty() ? message
+                                           : fmt::format("job {}: {}", line.job.text, message));
   }
   std::string text = now_text() + " ";
-  if (options_.format == Format::text) text += std::string(level) + " ";
+  if (options_.format == Format::text) text += fmt::format("{} ", level);
+  const std::string job = line.job.empty() ? "" : fmt::format("job {} ", safe(line.job.text));
   if (!line.words.empty()) {
-    const std::string job = line.job.empty() ? "" : "job " + safe(line.job.text) + " ";
-    return terminal_.note(text + job + safe(one_line(line.words)));
+    return terminal_.note(fmt::format("{}{}{}", text, job, safe(one_line(line.words))));
   }
-  if (line.job.empty()) {
-    text += line.event;
-  } else {
-    const bool of_job = line.event.starts_with("job_");
-    text += "job " + safe(line.job.text) + " " + std::string(line.event.substr(of_job ? 4 : 0));
-  }
-  if (!line.code.empty()) text += " (" + safe(line.code) + ")";
-  if (!message.empty()) text += ": " + safe(message);
+  const bool of_job = !line.job.empty() && line.event.starts_with("job_");
+  text += fmt::format("{}{}", job, line.event.substr(of_job ? 4 : 0));
+  if (!line.code.empty()) text += fmt::format(" ({})", safe(line.code));
+  if (!message.empty()) text += fmt::format(": {}", safe(message));
   for (const auto& [name, value] : line.more) {
-    text += " " + name + "=" + (value.is_string() ? safe(value.as_string()) : canonical(value));
+    text +=
+        fmt::format(" {}={}", name, value.is_string() ? safe(value.as_string()) : canonical(value));
   }
   terminal_.note(text);
 }

@@ -1,5 +1,6 @@
 // Functions shared by commands.
 #include <fcntl.h>
+#include <fmt/core.h>
 #include <pwd.h>
 #include <unistd.h>
 
@@ -23,7 +24,7 @@ constexpr std::size_t kArgumentMax = 16u << 20;
 Result<std::string> read_all(const std::string& path) {
   const bool stdin_wanted = path == "-";
   const int file = stdin_wanted ? STDIN_FILENO : ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (file < 0) return fail(Code::usage, "cannot read " + path + ": " + std::strerror(errno));
+  if (file < 0) return fail(Code::usage, "cannot read {}: {}", path, std::strerror(errno));
   std::string text;
   char buffer[65536];
   while (text.size() <= kArgumentMax) {
@@ -32,7 +33,7 @@ Result<std::string> read_all(const std::string& path) {
     if (size < 0) {
       const int error = errno;
       if (!stdin_wanted) ::close(file);
-      return fail(Code::usage, "cannot read " + path + ": " + std::strerror(error));
+      return fail(Code::usage, "cannot read {}: {}", path, std::strerror(error));
     }
     if (size == 0) break;
     text.append(buffer, static_cast<std::size_t>(size));
@@ -59,7 +60,7 @@ std::expected<app::LoadedAgents, int> load_valid_agents(const std::string& path,
   if (!loaded) return std::unexpected(terminal.fail_with(loaded.error()));
   for (const std::string& line : loaded->notices) terminal.note(safe(line));
   if (loaded->diagnostics.empty()) return std::move(*loaded);
-  const Error error{Code::plan_invalid, path + " has errors; nothing was started"};
+  const Error error{Code::plan_invalid, fmt::format("{} has errors; nothing was started", path)};
   const Value body =
       api::problem(error).with("faults", agents::diagnostics_json(loaded->diagnostics)["faults"]);
   terminal.note(safe(agents::diagnostics_text(loaded->diagnostics), true));
@@ -70,14 +71,14 @@ void warn_of_idle_policies(const std::string& path, const std::vector<agents::Po
                            const std::vector<const agents::AgentsFile*>& files,
                            Terminal& terminal) {
   for (const agents::Note& idle : agents::unused_policies(policies, files)) {
-    terminal.warn(path + ": " + idle.path + ": " + idle.message);
+    terminal.warn(fmt::format("{}: {}: {}", path, idle.path, idle.message));
   }
 }
 
 std::string worker_name() {
   char host[256] = "";
   if (::gethostname(host, sizeof host - 1) != 0) host[0] = '\0';
-  return cut(std::string(host[0] ? host : "localhost"), 64) + ":" + std::to_string(::getpid());
+  return fmt::format("{}:{}", cut(host[0] ? host : "localhost", 64), ::getpid());
 }
 
 Result<Value> labels_of(const std::vector<std::string>& texts) {
@@ -85,11 +86,11 @@ Result<Value> labels_of(const std::vector<std::string>& texts) {
   for (const std::string& text : texts) {
     const std::size_t at = text.find('=');
     if (at == 0 || at == text.npos) {
-      return fail(Code::usage, "--label must be NAME=VALUE, not \"" + text + "\"");
+      return fail(Code::usage, "--label must be NAME=VALUE, not \"{}\"", text);
     }
     const std::string name = text.substr(0, at);
     if (std::ranges::find(members, name, &Member::first) != members.end()) {
-      return fail(Code::usage, "--label " + name + " is given twice");
+      return fail(Code::usage, "--label {} is given twice", name);
     }
     members.emplace_back(name, text.substr(at + 1));
   }
@@ -109,12 +110,11 @@ Result<std::vector<store::QueueLimit>> queue_limits(const std::vector<std::strin
                                       : std::from_chars(text.data() + at + 1, end, limit);
     if (read.ec != std::errc() || read.ptr != end || limit == 0 || limit > kQueueLimitMax ||
         !agents::is_capability(queue)) {
-      return fail(Code::usage, "--queue-limit must be NAME=N with N from 1 to " +
-                                   std::to_string(kQueueLimitMax) + ", not \"" +
-                                   text.substr(0, 80) + "\"");
+      return fail(Code::usage, "--queue-limit must be NAME=N with N from 1 to {}, not \"{}\"",
+                  kQueueLimitMax, text.substr(0, 80));
     }
     if (std::ranges::find(limits, queue, &store::QueueLimit::queue) != limits.end()) {
-      return fail(Code::usage, "--queue-limit " + queue + " is given twice");
+      return fail(Code::usage, "--queue-limit {} is given twice", queue);
     }
     limits.push_back({queue, limit});
   }
@@ -144,14 +144,14 @@ Error with_option_names(Error error) {
       {"updated_since", "--updated-since"}};
   if (error.code != Code::input_invalid) return error;
   for (const auto& [field, option] : kNames) {
-    const std::string shown = "\"" + std::string(field) + "\"";
+    const std::string shown = fmt::format("\"{}\"", field);
     if (error.message.starts_with(shown)) error.message.replace(0, shown.size(), option);
   }
   return error;
 }
 
 std::string serve_too_text(const std::string& file) {
-  return " (`aetheris serve FILE… " + quoted(file) + "`)";
+  return fmt::format(" (`aetheris serve FILE… {}`)", quoted(file));
 }
 
 std::string quoted(const std::string& word) {
@@ -172,7 +172,8 @@ std::string quoted(const std::string& word) {
 }
 
 void print_created(const app::Instance& instance, Terminal& terminal) {
-  if (instance.created()) terminal.note("created store at " + safe(instance.store_name()));
+  if (instance.created())
+    terminal.note(fmt::format("created store at {}", safe(instance.store_name())));
 }
 
 bool uses_server() {
@@ -182,8 +183,9 @@ bool uses_server() {
 
 std::string store_flag(const app::StoreUrl& store) {
   if (uses_server()) return "";  // the next command uses it, too
-  return store.found || store.text() == app::kDefaultStore ? ""
-                                                           : " --store " + quoted(store.text());
+  return store.found || store.text() == app::kDefaultStore
+             ? ""
+             : fmt::format(" --store {}", quoted(store.text()));
 }
 
 Result<Value> json_argument(const std::string& text, const std::string& name) {
@@ -221,7 +223,7 @@ std::string cli_actor() {
     if (const passwd* entry = ::getpwuid(::getuid())) user = entry->pw_name;
   }
   user = cut(user, 64);
-  return user.empty() ? "cli" : "cli:" + user;
+  return user.empty() ? "cli" : fmt::format("cli:{}", user);
 }
 
 std::string shown_value(const Value& value) {

@@ -1,5 +1,7 @@
 // trace, replay, verify: show the steps of a job, its state at an event, and whether its log is
 // intact.
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <cstdlib>
 #include <string>
@@ -124,8 +126,8 @@ int print_step(const TraceOptions& options, Terminal& terminal) {
                          .store_flag = store ? store_flag(*store) : std::string()};
   const Value trace = Value::object({{"id", options.id}});
   const std::string status(step->text("status"));
-  std::string text = style.paint(Tint::bold, place_text(*step)) + "  " + status + "  " +
-                     span_text((*step)[field::duration_us]) + "\n";
+  std::string text = fmt::format("{}  {}  {}\n", style.paint(Tint::bold, place_text(*step)), status,
+                                 span_text((*step)[field::duration_us]));
   TraceDetails(trace, style, text).details(*step, status, "  ");
   terminal.print(text);
   return kDone;
@@ -168,15 +170,15 @@ std::string_view phase_words(std::string_view phase) {
 
 // A summary of the state at an event; --json has all of it.
 std::string state_text(const Value& state, const Paint& paint) {
-  std::string text = paint(Tint::bold, safe(state.text("id"))) + "  " +
-                     safe(state.text(field::agent)) + "  " +
-                     paint(status_tint(state.text("status")), safe(state.text("status"))) + "\n";
+  std::string text = fmt::format(
+      "{}  {}  {}\n", paint(Tint::bold, safe(state.text("id"))), safe(state.text(field::agent)),
+      paint(status_tint(state.text("status")), safe(state.text("status"))));
   const auto line = [&](const char* name, const Value& value) {
     if (value.is_null() || value == Value("") || (value.is_object() && value.members().empty())) {
       return;
     }
-    text += "  " + paint(Tint::dim, pad(name, 12)) +
-            (value.is_string() ? safe(value.as_string()) : safe_json(canonical(value))) + "\n";
+    text += fmt::format("  {}{}\n", paint(Tint::dim, pad(name, 12)),
+                        value.is_string() ? safe(value.as_string()) : safe_json(canonical(value)));
   };
   const auto time = [&](const char* name, const Value& at) {
     if (at.is_string()) line(name, short_time(at.as_string()));
@@ -187,8 +189,9 @@ std::string state_text(const Value& state, const Paint& paint) {
   time("updated", state["updated_at"]);
   for (const char* name : {field::epoch, field::input, field::result}) line(name, state[name]);
   if (const Value& error = state[field::error]; error.is_object()) {
-    text += "  " + paint(Tint::dim, pad(field::error, 12)) + safe(error.text(field::code)) + ": " +
-            message_text(error.text("message"), std::string(14, ' ')) + "\n";
+    text += fmt::format("  {}{}: {}\n", paint(Tint::dim, pad(field::error, 12)),
+                        safe(error.text(field::code)),
+                        message_text(error.text("message"), std::string(14, ' ')));
   }
   time(field::deadline, state[field::deadline]);
   if (state["parked"][field::reason].is_string()) line("parked", state["parked"][field::reason]);
@@ -206,7 +209,7 @@ std::string state_text(const Value& state, const Paint& paint) {
     }
     text += table.text(paint, 0);
   }
-  return text + paint(Tint::dim, "all fields: --json") + "\n";
+  return fmt::format("{}{}\n", text, paint(Tint::dim, "all fields: --json"));
 }
 
 // The changes between two events, one a line.
@@ -263,19 +266,19 @@ int verify_command(const VerifyOptions& options, Terminal& terminal) {
     return ok ? kDone : kUnverified;
   }
   const Paint& paint = terminal.out();
-  std::string text = (ok ? paint(Tint::good, "verified") : paint(Tint::bad, "NOT verified")) +
-                     "  job " + safe(options.id) + ", " +
-                     head_text(proof->text("head"), (*proof)["signature"].is_object()) + "\n";
+  std::string text = fmt::format(
+      "{}  job {}, {}\n", ok ? paint(Tint::good, "verified") : paint(Tint::bad, "NOT verified"),
+      safe(options.id), head_text(proof->text("head"), (*proof)["signature"].is_object()));
   if ((*proof)["proofs"].is_object()) {
     for (const auto& [name, result] : (*proof)["proofs"].members()) {
       const bool good = result["ok"] == Value(true);
-      text += "  " + (good ? paint(Tint::good, "ok  ") : paint(Tint::bad, "BAD ")) +
-              pad(safe(name), 18) + proof_text(result.text(field::detail)) + "\n";
+      text += fmt::format("  {}{}{}\n", good ? paint(Tint::good, "ok  ") : paint(Tint::bad, "BAD "),
+                          pad(safe(name), 18), proof_text(result.text(field::detail)));
     }
   }
   for (const Value& name : (*proof)["redacted"].items()) {
-    text += "  redacted  event " + std::to_string(name["seq"].as_int()) + ", " +
-            safe(name.text("field")) + "\n";
+    text +=
+        fmt::format("  redacted  event {}, {}\n", name["seq"].as_int(), safe(name.text("field")));
   }
   terminal.print(text);
   return ok ? kDone : kUnverified;

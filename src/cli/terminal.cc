@@ -1,5 +1,6 @@
 #include "cli/terminal.h"
 
+#include <fmt/core.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
 
@@ -79,7 +80,7 @@ void Terminal::print_json(const Value& value) {
 void Terminal::note(std::string_view text) {
   end_stream();
   flush();
-  const std::string line = std::string(text) + "\n";
+  const std::string line = fmt::format("{}\n", text);
   std::fwrite(line.data(), 1, line.size(), stderr);
 }
 
@@ -93,8 +94,9 @@ int Terminal::fail_with(const Error& error, const Value& body) {
     print_json(detail.is_string() ? body.with(field::detail, api::with_commands(detail.as_string()))
                                   : body);
   }
-  note(err_(Tint::bad, "error: ") + safe(api::with_commands(error.message), true) + " " +
-       err_(Tint::dim, "[" + std::string(code_name(error.code)) + "]"));
+  note(fmt::format("{}{} {}", err_(Tint::bad, "error: "),
+                   safe(api::with_commands(error.message), true),
+                   err_(Tint::dim, fmt::format("[{}]", code_name(error.code)))));
   return exit_code(error.code);
 }
 
@@ -107,8 +109,9 @@ int Terminal::finish(int code) {
   if (flush()) return code;
   // The reader has closed the pipe: exit silently, as is usual in a pipeline.
   if (stdout_error_ == EPIPE) return code == kDone ? 128 + SIGPIPE : code;
-  note(err_(Tint::bad, "error: ") + "cannot write to stdout: " + std::strerror(stdout_error_) +
-       "; the command's changes are kept " + err_(Tint::dim, "[unavailable]"));
+  note(fmt::format("{}cannot write to stdout: {}; the command's changes are kept {}",
+                   err_(Tint::bad, "error: "), std::strerror(stdout_error_),
+                   err_(Tint::dim, "[unavailable]")));
   return code == kDone ? kUnavailable : code;
 }
 

@@ -1,5 +1,7 @@
 #include "cli/text.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <cstdint>
 
@@ -86,14 +88,14 @@ std::string Paint::operator()(Tint tint, std::string_view text) const {
       code = "36";
       break;
   }
-  return "\x1b[" + std::string(code) + "m" + std::string(text) + "\x1b[0m";
+  return fmt::format("\x1b[{}m{}\x1b[0m", code, text);
 }
 
 std::string amount_text(std::uint64_t micros) {
   constexpr std::uint64_t kMillion = 1'000'000;
-  std::string part = std::to_string(kMillion + micros % kMillion).substr(1);
-  part.resize(part.find_last_not_of('0') + 1);
-  return std::to_string(micros / kMillion) + (part.empty() ? "" : "." + part);
+  std::string part = fmt::format(".{:06}", micros % kMillion);
+  part.resize(part.find_last_not_of("0.") + 1);
+  return fmt::format("{}{}", micros / kMillion, part);
 }
 
 Tint status_tint(std::string_view status) {

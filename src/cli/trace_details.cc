@@ -1,5 +1,7 @@
 #include "cli/trace_details.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <cstddef>
 #include <optional>
@@ -47,9 +49,8 @@ std::string TraceDetails::word_of(const Value& node, const std::string& status) 
   std::string word = why_of(node, status);
   const bool part = node["item"].is_integer() || node["turn"].is_integer();
   if (part || !node["dropped_by"].is_integer()) return word;
-  if (!word.empty()) word += ", ";
-  word += "dropped by plan ";
-  return word += std::to_string(natural_of(node["dropped_by"]));
+  return fmt::format("{}{}dropped by plan {}", word, word.empty() ? "" : ", ",
+                     natural_of(node["dropped_by"]));
 }
 
 // Recorded by an attempt before the last one that was lost: a suspension for a timer or approval
@@ -74,7 +75,7 @@ std::string TraceDetails::why_of(const Value& node, const std::string& status) c
     std::size_t done = 0;
     for (const Value& item : items_of(node["items"]))
       done += item.text("status") == to_text(StepStatus::done);
-    return std::to_string(done) + " of " + std::to_string(node["items"].size()) + " begun done";
+    return fmt::format("{} of {} begun done", done, node["items"].size());
   }
   return status == to_text(StepStatus::pending) ? "" : status;
 }
@@ -123,8 +124,8 @@ void TraceDetails::put_side_call(const Value& side, const char* what, const std:
   const StatusMark mark = mark_of(status);
   put(Line()
           .add(Tint::dim, trunk)
-          .add(mark.tint, std::string(mark.sign) + " ")
-          .add(what + std::string(side.text("tool")))
+          .add(mark.tint, fmt::format("{} ", mark.sign))
+          .add(fmt::format("{}{}", what, side.text("tool")))
           .add(Tint::dim, "  " + span_text(side[field::duration_us]))
           .add(mark.tint, status == to_text(StepStatus::done) ? "" : "  " + word_of(side, status)));
   details(side, status, trunk + "  ");
@@ -155,7 +156,7 @@ void TraceDetails::wrapped(const std::string& trunk, const std::string& code,
                            std::string_view message) {
   bool first = true;
   for (const std::string& line :
-       message_lines(code + (message.empty() ? "" : ": " + std::string(message)))) {
+       message_lines(message.empty() ? code : fmt::format("{}: {}", code, message))) {
     wrapped_line(first ? trunk : trunk + "  ", first ? code : "", line);
     first = false;
   }
@@ -180,8 +181,8 @@ void TraceDetails::wrapped_line(const std::string& trunk, const std::string& cod
     rest.erase(
         0, rest.find_first_not_of(' ') == rest.npos ? rest.size() : rest.find_first_not_of(' '));
     const std::size_t head = first ? std::min(code.size(), part.size()) : 0;
-    out_ += style_.paint(Tint::dim, trunk) + style_.paint(Tint::bad, part.substr(0, head)) +
-            part.substr(head) + "\n";
+    out_ += fmt::format("{}{}{}\n", style_.paint(Tint::dim, trunk),
+                        style_.paint(Tint::bad, part.substr(0, head)), part.substr(head));
     first = false;
   }
 }
@@ -200,10 +201,10 @@ void TraceDetails::applied_items(const Value& node, const std::string& trunk) {
     undone += world == to_text(ExternalEffect::rolled_back);
   }
   if (kind.empty()) return;
-  std::string text = counted(applied, "item") + " applied";
-  if (unknown > 0) text += ", " + std::to_string(unknown) + " unknown";
-  if (undone > 0) text += ", " + std::to_string(undone) + " compensated";
-  put(Line().add(Tint::dim, trunk + "effect: " + kind + " · ").add(text));
+  std::string text = fmt::format("{} applied", counted(applied, "item"));
+  if (unknown > 0) text += fmt::format(", {} unknown", unknown);
+  if (undone > 0) text += fmt::format(", {} compensated", undone);
+  put(Line().add(Tint::dim, fmt::format("{}effect: {} · ", trunk, kind)).add(text));
 }
 
 void TraceDetails::effect(const Value& node, const std::string& trunk) {
@@ -211,7 +212,7 @@ void TraceDetails::effect(const Value& node, const std::string& trunk) {
   const std::string world(node.text("world"));
   Line line;
   const std::string kind(effect.text(field::effect_class));
-  const std::string head = trunk + "effect: " + kind + (kind == "read" ? "" : " · ");
+  const std::string head = fmt::format("{}effect: {}{}", trunk, kind, kind == "read" ? "" : " · ");
   const std::string state = kind == "read"                                ? ""
                             : world == to_text(ExternalEffect::unknown)   ? "outcome unknown"
                             : world == to_text(ExternalEffect::changed)   ? "applied"
@@ -224,16 +225,16 @@ void TraceDetails::effect(const Value& node, const std::string& trunk) {
            state);
   std::string below;
   if (kind != "read" && effect[field::external_id].is_string()) {
-    const std::string id = "external id: " + safe(effect.text(field::external_id));
-    const bool put_side_call = fits(width_of(head + state + " · " + id));
+    const std::string id = fmt::format("external id: {}", safe(effect.text(field::external_id)));
+    const bool put_side_call = fits(width_of(fmt::format("{}{} · {}", head, state, id)));
     if (put_side_call) line.add(Tint::dim, " · " + id);
     // Never cut: operators search the service for it.
     if (!put_side_call) below = style_.paint(Tint::dim, trunk + id) + "\n";
   }
   if (style_.verbose) {
-    const std::string call(effect.text(field::idempotency_key).substr(0, kTraceKeyShown));
-    const std::string ids =
-        "call " + call + " · invocation " + std::string(effect.text(field::invocation_id));
+    const std::string ids = fmt::format(
+        "call {} · invocation {}", effect.text(field::idempotency_key).substr(0, kTraceKeyShown),
+        effect.text(field::invocation_id));
     below += style_.paint(Tint::dim, trunk + safe(ids)) + "\n";
   }
   put(line);
@@ -243,9 +244,9 @@ void TraceDetails::effect(const Value& node, const std::string& trunk) {
 // The cost, if the agents file has prices.
 std::string TraceDetails::cost_of(const Value& usage) {
   if (natural_of(usage["cost_micros"]) == 0) return {};
-  std::string text = ", cost " + amount_text(natural_of(usage["cost_micros"]));
+  std::string text = fmt::format(", cost {}", amount_text(natural_of(usage["cost_micros"])));
   if (const std::size_t rest = natural_of(usage["unpriced_calls"]); rest > 0) {
-    text += " and " + counted(rest, "answer") + " without a price";
+    text += fmt::format(" and {} without a price", counted(rest, "answer"));
   }
   return text;
 }
@@ -254,12 +255,12 @@ std::string TraceDetails::cost_of(const Value& usage) {
 void TraceDetails::model(const Value& model, const std::string& trunk) {
   const std::string answered(model.text("answered"));
   const std::string unstarted_call(model.text(field::asked));
-  std::string text = "model " + answered + " (" + std::string(model.text("provider"));
-  text += unstarted_call == answered ? ")" : ", requested as " + unstarted_call + ")";
+  const std::string requested =
+      unstarted_call == answered ? "" : fmt::format(", requested as {}", unstarted_call);
+  std::string text = fmt::format("model {} ({}{})", answered, model.text("provider"), requested);
   if (const Value& usage = model[field::usage]; usage.is_object()) {
-    text += ", " + std::to_string(natural_of(usage["input_tokens"])) + " + " +
-            std::to_string(natural_of(usage["output_tokens"])) + " tokens (input + output)" +
-            cost_of(usage);
+    text += fmt::format(", {} + {} tokens (input + output){}", natural_of(usage["input_tokens"]),
+                        natural_of(usage["output_tokens"]), cost_of(usage));
   }
   detail(trunk, Tint::dim, text);
 }
@@ -269,7 +270,7 @@ std::string TraceDetails::attempt_of(std::string_view id) const {
   const auto attempts = items_of(trace_["attempts"]);
   if (!lost_) return {};
   for (std::size_t i = 0; i < attempts.size(); ++i) {
-    if (attempts[i].text(field::attempt_id) == id) return ", attempt " + std::to_string(i + 1);
+    if (attempts[i].text(field::attempt_id) == id) return fmt::format(", attempt {}", i + 1);
   }
   return {};
 }
@@ -279,12 +280,12 @@ void TraceDetails::put_try(const Value& one, const std::string& trunk) {
   const bool good = outcome == to_text(OutcomeKind::success);
   const bool is_unknown = !good && outcome != to_text(OutcomeKind::failure);
   Line line;
-  line.add(Tint::dim, trunk + "try " + std::to_string(natural_of(one[field::try_])) + "  ");
+  line.add(Tint::dim, fmt::format("{}try {}  ", trunk, natural_of(one[field::try_])));
   if (outcome.empty()) {
-    line.add(Tint::warn, "in flight since " + short_time(one.text("started_at")));
+    line.add(Tint::warn, fmt::format("in flight since {}", short_time(one.text("started_at"))));
     if (one["progress"].is_object()) {
       line.add("  " + canonical(one["progress"]["report"]));
-      line.add(Tint::dim, " at " + short_time(one["progress"].text(field::at)));
+      line.add(Tint::dim, fmt::format(" at {}", short_time(one["progress"].text(field::at))));
     }
   } else {
     line.add(good         ? Tint::good
@@ -300,15 +301,15 @@ void TraceDetails::put_try(const Value& one, const std::string& trunk) {
   if (!error.text(field::code).empty()) {
     error_lines = message_lines(error_shown(error.text(field::code), error.text("message")));
   }
-  if (!error_lines.empty()) line.add("  error: " + error_lines[0]);
+  if (!error_lines.empty()) line.add(fmt::format("  error: {}", error_lines[0]));
   if (one[field::caught_up] == Value(true)) line.add(Tint::accent, "  recovered from its record");
   const std::string took = outcome.empty() ? "" : span_text(one[field::duration_us]);
   line.add(Tint::dim, (took.empty() ? "" : "  " + took) + attempt_of(one.text("attempt")));
   put(line);
   for (std::size_t i = 1; i < error_lines.size(); ++i) {
     if (i == kErrorLines && error_lines.size() > kErrorLines + 1) {
-      put(Line().add(Tint::dim,
-                     trunk + "       … " + counted(error_lines.size() - i, "more line")));
+      put(Line().add(Tint::dim, fmt::format("{}       … {}", trunk,
+                                            counted(error_lines.size() - i, "more line"))));
       break;
     }
     put(Line().add(Tint::dim, trunk).add("       " + error_lines[i]));
@@ -320,9 +321,9 @@ void TraceDetails::change(const Value& change, const std::string& trunk) {
   const std::string verdict(change.text(field::verdict));
   const Value& detail = change[field::detail];
   Line line;
-  line.add(Tint::dim, trunk + std::string(change.text(field::operation)) + " " +
-                          std::string(change.text(field::resource_type)) + " " +
-                          std::string(change.text(field::resource_id)));
+  line.add(Tint::dim,
+           fmt::format("{}{} {} {}", trunk, change.text(field::operation),
+                       change.text(field::resource_type), change.text(field::resource_id)));
   if (!verdict.empty()) {
     const Tint tint = verdict == "match"         ? Tint::good
                       : verdict == "unconfirmed" ? Tint::warn
@@ -330,8 +331,8 @@ void TraceDetails::change(const Value& change, const std::string& trunk) {
     line.add("  ").add(tint, verdict);
   }
   if (verdict == "mismatch") {
-    line.add(Tint::dim, "  recorded " + std::string(detail.text("expected")) + ", now " +
-                            std::string(detail.text("observed")));
+    line.add(Tint::dim, fmt::format("  recorded {}, now {}", detail.text("expected"),
+                                    detail.text("observed")));
   }
   if (!detail.text(field::reason).empty()) {
     line.add(Tint::dim, "  " + first_line(detail.text(field::reason)));
@@ -354,42 +355,44 @@ void TraceDetails::decision(const Value& decision, const std::string& trunk) {
   if (kind == RetryScheduled::kKind) {
     const auto at = instant_of(decision[field::at]);
     const auto next = instant_of(decision[field::not_before]);
-    const std::string pause = at && next ? " after " + span_text(*next - *at) : "";
-    return detail(trunk, Tint::dim, "↻ retry" + pause + (reason.empty() ? "" : ": " + reason));
+    return detail(trunk, Tint::dim,
+                  fmt::format("↻ retry{}{}{}",
+                              at && next ? fmt::format(" after {}", span_text(*next - *at)) : "",
+                              reason.empty() ? "" : ": ", reason));
   }
   if (kind == ToolChosen::kKind) return put_choice(decision[field::payload], trunk);
   std::string text = decided(kind, decision.text(field::state, kind));
-  if (!by.empty()) text += " by " + by;
-  if (!reason.empty()) text += ": \"" + reason + "\"";
+  if (!by.empty()) text += fmt::format(" by {}", by);
+  if (!reason.empty()) text += fmt::format(": \"{}\"", reason);
   detail(trunk, Tint::accent, text);
   if (decision.text(field::state) != "edited") return;
   // The edited arguments. Never cut.
-  out_ += style_.paint(Tint::dim, trunk + "  to ") +
-          safe_json(canonical(decision[field::payload][field::arguments])) + "\n";
+  out_ += fmt::format("{}{}\n", style_.paint(Tint::dim, trunk + "  to "),
+                      safe_json(canonical(decision[field::payload][field::arguments])));
 }
 
 // "approval requested", "approved", "resolved as happened"
 std::string TraceDetails::decided(std::string_view kind, std::string_view state) {
-  const std::string word(state);
-  if (kind == OutcomeDecided::kKind) return "resolved as " + word;
-  return state == "requested" || state == "checked" ? std::string(kind) + " " + word : word;
+  if (kind == OutcomeDecided::kKind) return fmt::format("resolved as {}", state);
+  if (state == "requested" || state == "checked") return fmt::format("{} {}", kind, state);
+  return std::string(state);
 }
 
 // What a model chose in a turn. For hidden turns only rejections.
 void TraceDetails::put_choice(const Value& choice, const std::string& trunk) {
   const std::size_t turn = natural_of(choice["turn"]);
-  const std::string head = "turn " + std::to_string(turn + 1);
+  const std::string head = fmt::format("turn {}", turn + 1);
   if (choice["repair"].is_string()) {
     return detail(trunk, Tint::warn,
-                  head + ": answer rejected: " + std::string(choice.text("repair")));
+                  fmt::format("{}: answer rejected: {}", head, choice.text("repair")));
   }
   std::string names;
   bool refused = false;
   for (const Value& call : items_of(choice["calls"])) {
-    names.append(names.empty() ? " calls " : ", ").append(call.text("name"));
+    names += fmt::format("{}{}", names.empty() ? " calls " : ", ", call.text("name"));
     if (!call["refused"].is_object()) continue;
     refused = true;
-    names.append(" (refused: ").append(call["refused"].text(field::code)).append(")");
+    names += fmt::format(" (refused: {})", call["refused"].text(field::code));
   }
   if (!refused && turn >= kTracePartsShown) return;
   detail(trunk, refused ? Tint::warn : Tint::dim,
@@ -410,12 +413,12 @@ void TraceDetails::wait(const Value& node, const Value& wait, const std::string&
   const bool ended = trace_["ended_at"].is_string();
   if (!open) {
     if (doubt) return;  // its decision is printed
-    std::string text = type == "timer" ? "timer" : type + " " + key;
-    text += ": " + std::string(wait.text(field::outcome));
-    if (wait[field::by].is_string()) text += " by " + std::string(wait.text(field::by));
+    const std::string what = type == "timer" ? type : fmt::format("{} {}", type, key);
+    std::string text = fmt::format("{}: {}", what, wait.text(field::outcome));
+    if (wait[field::by].is_string()) text += fmt::format(" by {}", wait.text(field::by));
     const auto from = instant_of(wait[field::opened_at]);
     const auto to = instant_of(wait["completed_at"]);
-    if (from && to) text += " after " + span_text(*to - *from);
+    if (from && to) text += fmt::format(" after {}", span_text(*to - *from));
     if (!wait[field::payload].is_null()) text += "  " + canonical(wait[field::payload]);
     return detail(trunk, Tint::dim, text);
   }
@@ -424,43 +427,45 @@ void TraceDetails::wait(const Value& node, const Value& wait, const std::string&
   if (doubt) {
     const std::string reason(wait.text(field::reason));
     const bool undo = node.text("role") == "compensation";
-    detail(
-        trunk, Tint::warn,
-        (undo ? "it is unknown whether the step is undone" : "the outcome of the call is unknown") +
-            cause_of(reason, last_error(node)));
-    const std::string resolve = "aetheris resolve " + id + " " + key.substr(8, kTraceKeyShown);
-    command(trunk, "answer: ", resolve + " happened RESULT");
-    command(trunk, "    or: ", resolve + " not_happened");
-    return command(trunk, "    or: ", resolve + " fail");
+    detail(trunk, Tint::warn,
+           fmt::format("{}{}",
+                       undo ? "it is unknown whether the step is undone"
+                            : "the outcome of the call is unknown",
+                       cause_of(reason, last_error(node))));
+    const std::string resolve =
+        fmt::format("aetheris resolve {} {}", id, key.substr(8, kTraceKeyShown));
+    command(trunk, "answer: ", fmt::format("{} happened RESULT", resolve));
+    command(trunk, "    or: ", fmt::format("{} not_happened", resolve));
+    return command(trunk, "    or: ", fmt::format("{} fail", resolve));
   }
   if (type == "timer") {
-    return detail(trunk, Tint::warn, "until " + short_time(wait.text(field::due_at)));
+    return detail(trunk, Tint::warn, fmt::format("until {}", short_time(wait.text(field::due_at))));
   }
   const std::string approval(wait.text("approval")), channel(wait.text(field::channel));
-  std::string text = "waiting for ";
-  if (key.starts_with("approval/")) {
-    text += "approval of the call";
-  } else {
-    text += type + (channel.empty() ? " with key " + key : " on channel " + channel);
-  }
-  text += " since " + short_time(wait.text(field::opened_at));
-  if (wait[field::expires_at].is_string())
-    text += ", until " + short_time(wait.text(field::expires_at));
-  detail(trunk, Tint::warn, text);
+  const std::string what = key.starts_with("approval/") ? "approval of the call"
+                           : channel.empty()            ? fmt::format("{} with key {}", type, key)
+                                             : fmt::format("{} on channel {}", type, channel);
+  const std::string until =
+      wait[field::expires_at].is_string()
+          ? fmt::format(", until {}", short_time(wait.text(field::expires_at)))
+          : "";
+  detail(trunk, Tint::warn,
+         fmt::format("waiting for {} since {}{}", what, short_time(wait.text(field::opened_at)),
+                     until));
   if (!approval.empty()) {
-    command(trunk, "answer: ", "aetheris approve " + approval);
-    return command(trunk, "    or: ", "aetheris reject " + approval);
+    command(trunk, "answer: ", fmt::format("aetheris approve {}", approval));
+    return command(trunk, "    or: ", fmt::format("aetheris reject {}", approval));
   }
-  const std::string to = channel.empty() ? "signal " + id + " " + quoted(key)
-                                         : "message " + id + " " + quoted(channel);
-  command(trunk, "answer: ", "aetheris " + to + " '{}'");
+  command(trunk, "answer: ",
+          channel.empty() ? fmt::format("aetheris signal {} {} '{{}}'", id, quoted(key))
+                          : fmt::format("aetheris message {} {} '{{}}'", id, quoted(channel)));
 }
 
 // Never cut: made to be copied.
 void TraceDetails::command(const std::string& trunk, const std::string& how,
                            const std::string& words) {
-  out_ += style_.paint(Tint::dim, trunk + how) +
-          style_.paint(Tint::bold, safe(words + style_.store_flag)) + "\n";
+  out_ += fmt::format("{}{}\n", style_.paint(Tint::dim, trunk + how),
+                      style_.paint(Tint::bold, safe(words + style_.store_flag)));
 }
 
 }  // namespace ae::cli

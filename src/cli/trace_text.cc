@@ -2,6 +2,8 @@
 // notable details.
 #include "cli/trace_text.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <cstdint>
 #include <optional>
@@ -112,11 +114,9 @@ class Trace {
   }
 
   static std::string name_of(const Value& node) {
-    if (node["item"].is_integer()) return "[" + std::to_string(node["item"].as_int()) + "]";
-    if (node["turn_call"].is_integer()) {
-      return "[" + std::to_string(node["turn_call"].as_int()) + "]";
-    }
-    if (node["turn"].is_integer()) return "turn " + std::to_string(node["turn"].as_int() + 1);
+    if (node["item"].is_integer()) return fmt::format("[{}]", node["item"].as_int());
+    if (node["turn_call"].is_integer()) return fmt::format("[{}]", node["turn_call"].as_int());
+    if (node["turn"].is_integer()) return fmt::format("turn {}", node["turn"].as_int() + 1);
     return std::string(node.text(field::node_id));
   }
 
@@ -140,22 +140,22 @@ class Trace {
     put(line);
     const Value& totals = trace_["totals"];
     const std::size_t tries = natural_of(totals["tries"]), retries = natural_of(totals["repeated"]);
-    std::string facts =
-        "  " + short_time(trace_.text("created_at")) + ", " + calls_text(tries, retries, "call");
+    std::string facts = fmt::format("  {}, {}", short_time(trace_.text("created_at")),
+                                    calls_text(tries, retries, "call"));
     if (const std::size_t refused = natural_of(totals["refused"]); refused > 0) {
-      facts += ", " + std::to_string(refused) + " refused";
+      facts += fmt::format(", {} refused", refused);
     }
     if (const std::size_t tokens = natural_of(trace_[field::usage]["total_tokens"]); tokens > 0) {
-      facts += ", " + counted(tokens, "token");
+      facts += fmt::format(", {}", counted(tokens, "token"));
     }
-    facts += TraceDetails::cost_of(trace_[field::usage]);
-    facts += ", " + counted(natural_of(trace_["seq"]), "event");
+    facts += fmt::format("{}, {}", TraceDetails::cost_of(trace_[field::usage]),
+                         counted(natural_of(trace_["seq"]), "event"));
     const std::string plan =
-        ", plan " + std::string(trace_.text(field::plan_hash).substr(0, kTraceKeyShown));
+        fmt::format(", plan {}", trace_.text(field::plan_hash).substr(0, kTraceKeyShown));
     if (fits(width_of(facts + plan))) facts += plan;
     put(Line().add(Tint::dim, facts));
     if (const std::string_view id = trace_["trace"].text("trace_id"); !id.empty()) {
-      put(Line().add(Tint::dim, "  trace " + std::string(id)));
+      put(Line().add(Tint::dim, fmt::format("  trace {}", id)));
     }
     const auto attempts = items_of(trace_["attempts"]);
     if (details_.has_lost_attempt()) {
@@ -163,10 +163,11 @@ class Trace {
         const Value& one = attempts[i];
         const std::string ended(one.text("ended", "running"));
         const bool released = ended == "waiting" || ended == "parked";
-        const std::string shown = released ? "released (" + ended + ")" : ended + lost_text(one);
+        const std::string shown =
+            released ? fmt::format("released ({})", ended) : ended + lost_text(one);
         std::string when =
-            "  attempt " + std::to_string(i + 1) + "  " + short_time(one.text("started_at")) + "  ";
-        const std::string worker = std::string(one.text("worker")) + "  ";
+            fmt::format("  attempt {}  {}  ", i + 1, short_time(one.text("started_at")));
+        const std::string worker = fmt::format("{}  ", one.text("worker"));
         if (fits(width_of(when) + width_of(worker) + width_of(shown))) when += worker;
         put(Line()
                 .add(Tint::dim, when)
@@ -200,17 +201,18 @@ class Trace {
       const bool raised = one.text(field::state) == "raised";
       const Value& payload = one[field::payload];
       const std::string by(one.text(field::by));
-      std::string what = raised
-                             ? "raised to " + canonical(payload) + (by.empty() ? "" : " by " + by)
-                             : "used up: " + std::string(payload.text("limit"));
+      std::string what =
+          raised ? fmt::format("raised to {}{}{}", canonical(payload), by.empty() ? "" : " by ", by)
+                 : fmt::format("used up: {}", payload.text("limit"));
       if (payload[field::asked].is_integer()) {
-        what += ", " + canonical(payload["spent"]) + " of " + canonical(payload["most"]) +
-                " spent, the next call asks for " + canonical(payload[field::asked]);
+        what +=
+            fmt::format(", {} of {} spent, the next call asks for {}", canonical(payload["spent"]),
+                        canonical(payload["most"]), canonical(payload[field::asked]));
       }
       put(Line()
               .add(raised ? Tint::dim : Tint::warn, "  budget  ")
               .add(what)
-              .add(Tint::dim, " at event " + std::to_string(natural_of(one["seq"]))));
+              .add(Tint::dim, fmt::format(" at event {}", natural_of(one["seq"]))));
     }
   }
 
@@ -220,17 +222,17 @@ class Trace {
       const auto shown = [&](const char* name) {
         const std::string_view text = one.text(name);
         const bool digest = one.text("what").ends_with("_schema");
-        return text.empty() ? std::string("none")
-                            : std::string(digest ? text.substr(0, kTraceKeyShown) : text);
+        return text.empty() ? "none" : digest ? text.substr(0, kTraceKeyShown) : text;
       };
       std::string what(one.text("what"));
       std::ranges::replace(what, '_', ' ');
+      const std::string whose =
+          one["tool"].is_string() ? fmt::format("tool \"{}\" ", one.text("tool")) : "";
       put(Line()
               .add(Tint::warn, "  drift  ")
-              .add((one["tool"].is_string() ? "tool \"" + std::string(one.text("tool")) + "\" "
-                                            : std::string()) +
-                   "changed during this job: " + what + " " + shown("from") + " → " + shown("to"))
-              .add(Tint::dim, " (event " + std::to_string(natural_of(one["seq"])) + ")"));
+              .add(fmt::format("{}changed during this job: {} {} → {}", whose, what, shown("from"),
+                               shown("to")))
+              .add(Tint::dim, fmt::format(" (event {})", natural_of(one["seq"]))));
     }
   }
 
@@ -244,8 +246,8 @@ class Trace {
         if (next.command.starts_with("aetheris ")) {
           details_.command("", next.name == "retry" ? "retry with: " : next.lead, next.command);
         } else {
-          out_ +=
-              style_.paint(Tint::dim, next.lead) + style_.paint(Tint::bold, next.command) + "\n";
+          out_ += fmt::format("{}{}\n", style_.paint(Tint::dim, next.lead),
+                              style_.paint(Tint::bold, next.command));
         }
       }
     } else if (trace_.text("status") == "completed") {
@@ -278,7 +280,7 @@ class Trace {
     const std::string below = trunk + (last ? "   " : "│  ");
     const std::size_t used = width_of(branch) + 2;
     Line line;
-    line.add(Tint::dim, branch).add(mark.tint, std::string(mark.sign) + " ");
+    line.add(Tint::dim, branch).add(mark.tint, fmt::format("{} ", mark.sign));
     const std::size_t name_width = name_width_ > used ? name_width_ - used : 1;
     line.add(status == to_text(StepStatus::pending) || status == to_text(StepStatus::not_run)
                  ? Tint::dim
@@ -289,7 +291,7 @@ class Trace {
       line.add(Tint::dim, "  " + pad(cut(tool, tool_width_), tool_width_));
     }
     const auto started = instant_of(node["started_at"]);
-    line.add(Tint::dim, right(started ? "+" + span_text(*started - begin_) : "", 10));
+    line.add(Tint::dim, right(started ? fmt::format("+{}", span_text(*started - begin_)) : "", 10));
     line.add(right(took_text(node), 10));
     if (has_bar_) line.add(mark.tint, "  " + pad(bar(node), kBar));
     const std::string word = details_.word_of(node, status);
@@ -376,11 +378,12 @@ class Trace {
     }
     if (done > 0) {
       const char* what = is_turn(*parts[0]) ? "more turn" : "more item";
-      put(Line().add(Tint::dim,
-                     trunk + (more > 0 ? "├─ … " : "└─ … ") + counted(done, what) + " done"));
+      put(Line().add(Tint::dim, fmt::format("{}{} … {} done", trunk, more > 0 ? "├─" : "└─",
+                                            counted(done, what))));
     }
     if (more > 0) {
-      put(Line().add(Tint::bad, trunk + "└─ … " + counted(more, "more call") + " not made"));
+      put(Line().add(Tint::bad,
+                     fmt::format("{}└─ … {} not made", trunk, counted(more, "more call"))));
     }
   }
 
@@ -402,15 +405,15 @@ std::string trace_text(const Value& trace, const TraceStyle& style) {
 std::string duration_shown(Duration duration) {
   const std::int64_t us = std::max<std::int64_t>(duration.count(), 0);
   const auto tenths = [](std::int64_t whole, std::int64_t tenth, const char* unit) {
-    return std::to_string(whole) + "." + std::to_string(tenth) + unit;
+    return fmt::format("{}.{}{}", whole, tenth, unit);
   };
   if (us < 10'000) return tenths(us / 1'000, us / 100 % 10, " ms");
-  if (us < 10'000'000) return std::to_string(us / 1'000) + " ms";
+  if (us < 10'000'000) return fmt::format("{} ms", us / 1'000);
   const std::int64_t s = us / 1'000'000;
   if (s < 600) return tenths(s, us / 100'000 % 10, " s");
-  if (s < 7'200) return std::to_string(s / 60) + " min";
-  if (s < 172'800) return std::to_string(s / 3'600) + " h";
-  return std::to_string(s / 86'400) + " d";
+  if (s < 7'200) return fmt::format("{} min", s / 60);
+  if (s < 172'800) return fmt::format("{} h", s / 3'600);
+  return fmt::format("{} d", s / 86'400);
 }
 
 }  // namespace ae::cli

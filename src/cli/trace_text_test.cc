@@ -2,6 +2,8 @@
 // AETHERIS_UPDATE_GOLDEN=1 rewrites the texts; review the difference before you commit it.
 #include "cli/trace_text.h"
 
+#include <fmt/core.h>
+
 #include <cstdlib>
 #include <fstream>
 #include <iterator>
@@ -16,7 +18,7 @@ namespace {
 
 std::string golden_path(const std::string& name) {
   const char* root = std::getenv("AETHERIS_ROOT");
-  return std::string(root ? root : ".") + "/src/cli/golden/" + name;
+  return fmt::format("{}/src/cli/golden/{}", root ? root : ".", name);
 }
 
 std::string read_file(const std::string& path) {
@@ -47,7 +49,7 @@ Value object(const char* text) {
 AE_TEST("cli/traces match their golden files") {
   for (const char* name : {"trace_completed", "trace_failed", "trace_map", "trace_waiting",
                            "trace_running", "trace_in_doubt"}) {
-    expect_golden(trace_text(trace(name), {}), std::string(name) + ".txt");
+    expect_golden(trace_text(trace(name), {}), fmt::format("{}.txt", name));
   }
 }
 
@@ -310,7 +312,7 @@ AE_TEST("cli/a trace shows the lines of an error below each other, without contr
 
 AE_TEST("cli/a trace shows at most eleven lines of the error of a try") {
   std::string message = "0";
-  for (int i = 1; i < 40; ++i) message += "\n" + std::to_string(i);
+  for (int i = 1; i < 40; ++i) message += fmt::format("\n{}", i);
   const Value one = object(R"({"try":1,"outcome":"failure","definite":true})")
                         .with("error", Value::object({{"code", "c"}, {"message", message}}));
   const Value node =

@@ -1,4 +1,6 @@
 // transcript: the messages and answers of a job's models, and each call with its result.
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <cstdint>
 #include <string>
@@ -109,8 +111,8 @@ class TranscriptPrinter {
     if (text_.cut()) terminal_.note("long values are cut; -v shows them whole");
     const std::string_view status = body.text("status");
     if (status == "waiting" || status == "parked") {
-      terminal_.note("the job is " + std::string(status) + "; `aetheris job " + safe(options_.id) +
-                     "` shows what it waits for");
+      terminal_.note(fmt::format("the job is {}; `aetheris job {}` shows what it waits for", status,
+                                 safe(options_.id)));
     }
   }
 

@@ -1,6 +1,8 @@
 // Prints each kind of entry; a heading names the node when it changes.
 #include "cli/transcript_text.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <cstdint>
 #include <iterator>
@@ -15,7 +17,6 @@
 namespace ae::cli {
 namespace {
 
-constexpr std::string_view kBetween = " · ";
 constexpr std::string_view kRedacted = "(redacted)";
 
 std::span<const Value> values_of(const Value& value) {
@@ -34,7 +35,7 @@ std::string grouped_text(std::uint64_t count) {
 }
 
 std::string counted_text(std::uint64_t count, std::string_view what) {
-  return grouped_text(count) + " " + noun_of(count, what);
+  return fmt::format("{} {}", grouped_text(count), noun_of(count, what));
 }
 
 std::string tokens_text(const Value& usage) {
@@ -46,12 +47,12 @@ std::string tokens_text(const Value& usage) {
 
 std::string ms_text(const Value& duration_us) {
   if (!duration_us.is_integer()) return {};
-  return std::to_string((positive_of(duration_us) + 500) / 1000) + " ms";
+  return fmt::format("{} ms", (positive_of(duration_us) + 500) / 1000);
 }
 
 void add_part(std::string& text, const std::string& part) {
   if (part.empty()) return;
-  text += (text.empty() ? "" : std::string(kBetween)) + part;
+  text += (text.empty() ? "" : " · ") + part;
 }
 
 // A message's content: text, or a list of parts.
@@ -64,9 +65,9 @@ Value content_value(const Value& content) {
     if (part.text("type") != "image") {
       text += part["text"].is_string() ? std::string(part.text("text")) : canonical(part);
     } else if (url.starts_with("data:")) {
-      text += "(image, " + std::to_string(url.size()) + " bytes, in the message)";
+      text += fmt::format("(image, {} bytes, in the message)", url.size());
     } else {
-      text += "(image " + std::string(url) + ")";
+      text += fmt::format("(image {})", url);
     }
   }
   return text;
@@ -87,8 +88,9 @@ std::string with_indent(std::string text) {
 
 std::string by_text(const Value& entry) {
   std::string text;
-  if (entry[field::by].is_string()) text += " by " + safe(entry.text(field::by));
-  if (entry[field::note].is_string()) text += ": " + message_text(entry.text(field::note));
+  if (entry[field::by].is_string()) text += fmt::format(" by {}", safe(entry.text(field::by)));
+  if (entry[field::note].is_string())
+    text += fmt::format(": {}", message_text(entry.text(field::note)));
   return text;
 }
 
@@ -102,8 +104,8 @@ bool was_erased(const Value& entry, std::string_view name) {
 std::string TranscriptText::head(const Value& transcript) const {
   const Value& totals = transcript["totals"];
   const std::string status(transcript.text("status"));
-  std::string text = style_.paint(Tint::bold, "job " + safe(transcript.text("id")));
-  add_part(text, "agent " + safe(transcript.text(field::agent)));
+  std::string text = style_.paint(Tint::bold, fmt::format("job {}", safe(transcript.text("id"))));
+  add_part(text, fmt::format("agent {}", safe(transcript.text(field::agent))));
   add_part(text, style_.paint(status_tint(status), safe(status)));
   if (const auto answers = positive_of(totals["answers"]); answers > 0) {
     add_part(text, counted_text(answers, "model answer"));
@@ -112,10 +114,10 @@ std::string TranscriptText::head(const Value& transcript) const {
                             "tool call"));
   if (positive_of(totals["answers"]) > 0) add_part(text, tokens_text(totals));
   if (totals["cost_micros"].is_integer()) {
-    add_part(text, "cost " + amount_text(positive_of(totals["cost_micros"])));
+    add_part(text, fmt::format("cost {}", amount_text(positive_of(totals["cost_micros"]))));
   }
   if (transcript[field::forked_from].is_object()) {
-    add_part(text, "fork of " + safe(transcript[field::forked_from].text("job_id")));
+    add_part(text, fmt::format("fork of {}", safe(transcript[field::forked_from].text("job_id"))));
   }
   return text + "\n";
 }
@@ -146,14 +148,14 @@ std::string TranscriptText::shown(const Value& value, const Value& entry, std::s
 std::string TranscriptText::heading(const Value& entry) {
   if (!entry[field::node_id].is_string()) return {};
   std::string location = safe(entry.text(field::node_id));
-  if (entry["item"].is_integer()) location += "[" + std::to_string(entry["item"].as_int()) + "]";
+  if (entry["item"].is_integer()) location += fmt::format("[{}]", entry["item"].as_int());
   if (const std::string_view role = entry.text("role"); role == "probe" || role == "compensation") {
-    location += " (" + std::string(role) + ")";
+    location += fmt::format(" ({})", role);
   }
   if (entry["imported"] == Value(true)) location += " (from the origin)";
   if (location == location_) return {};
   location_ = location;
-  return "\n" + style_.paint(Tint::bold, "node " + location) + "\n";
+  return fmt::format("\n{}\n", style_.paint(Tint::bold, fmt::format("node {}", location)));
 }
 
 // The call succeeded and its result broke the schema.
@@ -166,15 +168,15 @@ std::string TranscriptText::outcome(const Value& entry, bool changes) {
   const bool unknown = changes && !refused && entry[field::definite] == Value(false);
   std::string text = unknown ? "outcome unknown" : safe(entry.text(field::outcome));
   if (const std::string_view code = error.text(field::code); !code.empty()) {
-    text = (unknown              ? "outcome unknown: "
-            : refused && changes ? "applied, and its result was refused: "
-                                 : "") +
-           safe(code);
+    const char* const lead = unknown              ? "outcome unknown: "
+                             : refused && changes ? "applied, and its result was refused: "
+                                                  : "";
+    text = fmt::format("{}{}", lead, safe(code));
   }
   if (was_erased(entry, "error.message")) {
-    text += ": " + std::string(kRedacted);
+    text += fmt::format(": {}", kRedacted);
   } else if (error["message"].is_string()) {
-    text += ": " + clip(message_text(error.text("message")));
+    text += fmt::format(": {}", clip(message_text(error.text("message"))));
   }
   return style_.paint(Tint::bad, text);
 }
@@ -183,17 +185,19 @@ std::string TranscriptText::outcome(const Value& entry, bool changes) {
 std::string TranscriptText::answer_head(const Value& entry) const {
   std::string head;
   if (entry["turn"].is_integer()) {
-    head = style_.paint(Tint::accent, "turn " + std::to_string(entry["turn"].as_int() + 1));
+    head = style_.paint(Tint::accent, fmt::format("turn {}", entry["turn"].as_int() + 1));
   }
-  if (entry["model"].is_string()) add_part(head, "model " + safe(entry.text("model")));
-  if (entry["answered_by"].is_string()) head += " (" + safe(entry.text("answered_by")) + ")";
+  if (entry["model"].is_string())
+    add_part(head, fmt::format("model {}", safe(entry.text("model"))));
+  if (entry["answered_by"].is_string())
+    head += fmt::format(" ({})", safe(entry.text("answered_by")));
   if (head.empty()) head = "model";
   if (entry[field::try_].is_integer() && entry[field::try_].as_int() > 1) {
-    add_part(head, "try " + std::to_string(entry[field::try_].as_int()));
+    add_part(head, fmt::format("try {}", entry[field::try_].as_int()));
   }
   if (entry[field::usage].is_object()) add_part(head, tokens_text(entry[field::usage]));
   if (entry["cost_micros"].is_integer()) {
-    add_part(head, "cost " + amount_text(positive_of(entry["cost_micros"])));
+    add_part(head, fmt::format("cost {}", amount_text(positive_of(entry["cost_micros"]))));
   }
   add_part(head, ms_text(entry[field::duration_us]));
   if (entry[field::late] == Value(true)) add_part(head, field::late);
@@ -202,29 +206,31 @@ std::string TranscriptText::answer_head(const Value& entry) const {
 
 std::string TranscriptText::answer(const Value& entry) {
   std::string text = answer_head(entry);
-  if (entry.text(field::outcome) != "success") return text + "✗ " + outcome(entry, false) + "\n";
+  if (entry.text(field::outcome) != "success")
+    return fmt::format("{}✗ {}\n", text, outcome(entry, false));
   const bool calls = !values_of(entry["tool_calls"]).empty();
   if (!calls || !entry.text("text").empty() || was_erased(entry, "text")) {
-    text += tag("assistant") + shown(entry["text"], entry, "text") + "\n";
+    text += fmt::format("{}{}\n", tag("assistant"), shown(entry["text"], entry, "text"));
   }
   if (entry["refusal"].is_string()) {
-    text += tag("refusal") + shown(entry["refusal"], entry, "text") + "\n";
+    text += fmt::format("{}{}\n", tag("refusal"), shown(entry["refusal"], entry, "text"));
   }
-  if (!entry[field::error].is_null()) text += "✗ " + outcome(entry, false) + "\n";
+  if (!entry[field::error].is_null()) text += fmt::format("✗ {}\n", outcome(entry, false));
   return text;
 }
 
 std::string TranscriptText::tool_call(const Value& entry) {
   const std::string tool(was_erased(entry, "tool") ? kRedacted : entry.text("tool"));
-  std::string text = "→ " + style_.paint(Tint::bold, safe(tool));
+  std::string text = fmt::format("→ {}", style_.paint(Tint::bold, safe(tool)));
   const bool again = entry[field::try_].is_integer() && entry[field::try_].as_int() > 1;
   if (again) {
-    text += "  " + style_.paint(Tint::dim, "try " + std::to_string(entry[field::try_].as_int()));
+    text += "  " + style_.paint(Tint::dim, fmt::format("try {}", entry[field::try_].as_int()));
   } else {
     text += " " + shown(entry[field::arguments], entry, field::arguments);
   }
   if (entry[field::effect_class].is_string() && !again) {
-    text += "  " + style_.paint(Tint::dim, "(" + safe(entry.text(field::effect_class)) + ")");
+    text +=
+        "  " + style_.paint(Tint::dim, fmt::format("({})", safe(entry.text(field::effect_class))));
   }
   text += "\n";
   if (entry[field::effect_class].is_string()) {
@@ -233,15 +239,17 @@ std::string TranscriptText::tool_call(const Value& entry) {
   const Value& refused = entry["refused"];
   if (refused.is_object()) {
     const bool erased = was_erased(entry, "refused.message");
-    text += "← ✗ " + style_.paint(Tint::bad, "refused: " + safe(refused.text(field::code))) + ": " +
-            (erased ? std::string(kRedacted) : clip(message_text(refused.text("message")))) + "\n";
+    text += fmt::format(
+        "← ✗ {}: {}\n",
+        style_.paint(Tint::bad, fmt::format("refused: {}", safe(refused.text(field::code)))),
+        erased ? std::string(kRedacted) : clip(message_text(refused.text("message"))));
   }
   return text;
 }
 
 std::string TranscriptText::result(const Value& entry) {
   std::string text = "← ";
-  if (entry["tool"].is_string()) text += safe(entry.text("tool")) + " ";
+  if (entry["tool"].is_string()) text += fmt::format("{} ", safe(entry.text("tool")));
   const std::string_view outcome_name = entry.text(field::outcome);
   if (outcome_name == "success" && entry[field::error].is_null()) {
     text += shown(entry[field::result], entry, field::result);
@@ -252,7 +260,7 @@ std::string TranscriptText::result(const Value& entry) {
     const bool changes = effect != effects_.end() && effect->second != "read";
     const bool unknown =
         changes && !is_refused(entry[field::error]) && entry[field::definite] == Value(false);
-    text += (unknown ? "? " : "✗ ") + outcome(entry, changes);
+    text += fmt::format("{} {}", unknown ? "?" : "✗", outcome(entry, changes));
   }
   std::string more = ms_text(entry[field::duration_us]);
   if (entry[field::late] == Value(true)) add_part(more, field::late);
@@ -261,17 +269,17 @@ std::string TranscriptText::result(const Value& entry) {
 }
 
 std::string TranscriptText::approval(const Value& entry) {
-  const std::string state = safe(entry.text(field::state));
-  std::string text = style_.paint(Tint::warn, "approval " + state);
-  if (entry["tool"].is_string()) text += ": " + safe(entry.text("tool"));
+  std::string text =
+      style_.paint(Tint::warn, fmt::format("approval {}", safe(entry.text(field::state))));
+  if (entry["tool"].is_string()) text += fmt::format(": {}", safe(entry.text("tool")));
   if (entry[field::arguments].is_object() || was_erased(entry, field::arguments)) {
     text += " " + shown(entry[field::arguments], entry, field::arguments);
   }
-  return text + by_text(entry) + "\n";
+  return fmt::format("{}{}\n", text, by_text(entry));
 }
 
 std::string TranscriptText::tag(std::string_view name) const {
-  return style_.paint(Tint::dim, "[" + safe(name) + "]") + " ";
+  return style_.paint(Tint::dim, fmt::format("[{}]", safe(name))) + " ";
 }
 
 std::string TranscriptText::shown_if(const Value& entry, std::string_view name) {
@@ -280,17 +288,18 @@ std::string TranscriptText::shown_if(const Value& entry, std::string_view name) 
 }
 
 std::string TranscriptText::input(const Value& entry) {
-  return tag(field::input) + shown(entry[field::input], entry, field::input) + "\n";
+  return fmt::format("{}{}\n", tag(field::input), shown(entry[field::input], entry, field::input));
 }
 
 std::string TranscriptText::message(const Value& entry) {
-  return tag(entry.text("from")) + shown(content_value(entry["content"]), entry, "content") + "\n";
+  return fmt::format("{}{}\n", tag(entry.text("from")),
+                     shown(content_value(entry["content"]), entry, "content"));
 }
 
 std::string TranscriptText::plan(const Value& entry) {
-  const std::string number = std::to_string(positive_of(entry["plan_number"]));
-  std::string text = "\n" + style_.paint(Tint::bold, "plan " + number) + " by " +
-                     safe(entry.text(field::planned_by)) + ":";
+  const std::string name = fmt::format("plan {}", positive_of(entry["plan_number"]));
+  std::string text = fmt::format("\n{} by {}:", style_.paint(Tint::bold, name),
+                                 safe(entry.text(field::planned_by)));
   for (const Value& node : values_of(entry["nodes"])) {
     if (node.is_string()) text += " " + safe(node.as_string());
   }
@@ -298,38 +307,40 @@ std::string TranscriptText::plan(const Value& entry) {
 }
 
 std::string TranscriptText::question(const Value& entry) {
-  std::string text =
-      tag("question") + safe(entry.text("tool")) + ": " + shown(entry["message"], entry, "message");
+  std::string text = fmt::format("{}{}: {}", tag("question"), safe(entry.text("tool")),
+                                 shown(entry["message"], entry, "message"));
   if (entry["url"].is_string()) text += " " + safe(entry.text("url"));
   return text + "\n";
 }
 
 std::string TranscriptText::wait(const Value& entry) {
   const std::string_view type = entry.text(field::wait_type);
-  std::string text = "waits for " + safe(type);
+  std::string text = fmt::format("waits for {}", safe(type));
   if (type != "timer") text += " " + address_text(entry);
-  if (entry[field::due_at].is_string()) text += " until " + safe(entry.text(field::due_at));
+  if (entry[field::due_at].is_string())
+    text += fmt::format(" until {}", safe(entry.text(field::due_at)));
   return text + "\n";
 }
 
 std::string TranscriptText::reply(const Value& entry) {
-  return "← " + safe(entry.text(field::wait_type)) + " " + safe(entry.text(field::outcome)) +
-         shown_if(entry, field::payload) + by_text(entry) + "\n";
+  return fmt::format("← {} {}{}{}\n", safe(entry.text(field::wait_type)),
+                     safe(entry.text(field::outcome)), shown_if(entry, field::payload),
+                     by_text(entry));
 }
 
 std::string TranscriptText::resolution(const Value& entry) {
-  return "resolved: " + safe(entry.text(field::resolution)) + shown_if(entry, field::result) +
-         by_text(entry) + "\n";
+  return fmt::format("resolved: {}{}{}\n", safe(entry.text(field::resolution)),
+                     shown_if(entry, field::result), by_text(entry));
 }
 
 std::string TranscriptText::received(const Value& entry) {
-  return tag("received") + address_text(entry) + ": " +
-         shown(entry[field::payload], entry, field::payload) + by_text(entry) + "\n";
+  return fmt::format("{}{}: {}{}\n", tag("received"), address_text(entry),
+                     shown(entry[field::payload], entry, field::payload), by_text(entry));
 }
 
 std::string TranscriptText::budget(const Value& entry) {
-  return tag(field::budget) + safe(entry.text(field::state)) + " " +
-         shown(entry[field::payload], entry, field::payload) + by_text(entry) + "\n";
+  return fmt::format("{}{} {}{}\n", tag(field::budget), safe(entry.text(field::state)),
+                     shown(entry[field::payload], entry, field::payload), by_text(entry));
 }
 
 std::string TranscriptText::skipped(const Value& /*entry*/) {
@@ -337,16 +348,18 @@ std::string TranscriptText::skipped(const Value& /*entry*/) {
 }
 
 std::string TranscriptText::failed(const Value& entry) {
-  return "✗ " + outcome(entry, false) + "\n";
+  return fmt::format("✗ {}\n", outcome(entry, false));
 }
 
 std::string TranscriptText::end(const Value& entry) {
   const std::string_view status = entry.text("status");
-  std::string text = "\n" + style_.paint(status_tint(status), "[" + safe(status) + "]");
+  std::string text =
+      fmt::format("\n{}", style_.paint(status_tint(status), fmt::format("[{}]", safe(status))));
   if (status == "completed") text += " " + shown(entry[field::result], entry, field::result);
   if (entry[field::error].is_object()) text += " " + outcome(entry, false);
   text += by_text(entry);
-  if (entry[field::reason].is_string()) text += ": " + message_text(entry.text(field::reason));
+  if (entry[field::reason].is_string())
+    text += fmt::format(": {}", message_text(entry.text(field::reason)));
   return text + "\n";
 }
 

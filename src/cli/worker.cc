@@ -1,4 +1,6 @@
 // worker: claims and runs jobs of a shared store.
+#include <fmt/core.h>
+
 #include <optional>
 #include <string>
 #include <utility>
@@ -33,8 +35,9 @@ Status may_share(const app::StoreUrl& store) {
     return fail(Code::usage, "a memory: store cannot be shared; use --store postgres://…");
   }
   return fail(Code::usage,
-              "a SQLite store has one owner (" + store.path +
-                  "): use `aetheris serve` or `aetheris run`, or --store postgres://…");
+              "a SQLite store has one owner ({}): use `aetheris serve` or "
+              "`aetheris run`, or --store postgres://…",
+              store.path);
 }
 
 Value texts(const std::vector<std::string>& from) {
@@ -75,7 +78,7 @@ int worker_command(const WorkerOptions& options, Terminal& terminal) {
     const auto port =
         (*opened)->serve({.address = address->host, .port = address->port, .local_only = true});
     if (!port) return terminal.fail_with(port.error());
-    url = "http://" + address->host + ":" + std::to_string(*port);
+    url = fmt::format("http://{}:{}", address->host, *port);
   }
   if (terminal.json()) {
     terminal.print_json(Value::object({{"agents", texts(agents)},
@@ -85,8 +88,9 @@ int worker_command(const WorkerOptions& options, Terminal& terminal) {
                                        {"worker", worker_name()},
                                        {"workers", std::uint64_t{service_settings->workers}}}));
   } else {
-    terminal.print("worker " + safe(worker_name()) + " uses store " + safe(store->text()) +
-                   (url.empty() ? "" : ", health on " + url) + "\n");
+    terminal.print(fmt::format("worker {} uses store {}{}\n", safe(worker_name()),
+                               safe(store->text()),
+                               url.empty() ? "" : fmt::format(", health on {}", url)));
   }
   if (!terminal.flush()) return terminal.fail_with({Code::unavailable, "stdout is closed"});
   return service.run();

@@ -3,6 +3,8 @@
 // template (strings with `${ }`).
 #include "expr/expr.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -64,9 +66,10 @@ bool expr::is_within_limits(const Value& v, const ExprLimits& limits) {
 }
 
 std::string expr::too_large(const ExprLimits& limits) {
-  return "this makes a value with more than " + std::to_string(limits.values_max) +
-         " items and members, or more than " + std::to_string(limits.bytes_max >> 20) +
-         " MiB, counting each part wherever it occurs; make less at once";
+  return fmt::format(
+      "this makes a value with more than {} items and members, or more than {} MiB, "
+      "counting each part wherever it occurs; make less at once",
+      limits.values_max, limits.bytes_max >> 20);
 }
 
 Result<Expr> Expr::parse(std::string_view source, const ExprLimits& limits) {

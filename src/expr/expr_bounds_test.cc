@@ -1,5 +1,7 @@
 // The limits on the size of values that expressions make, counting shared parts at each occurrence:
 // no value that is small in memory reaches code that would walk it for minutes.
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <ctime>
 #include <set>
@@ -24,7 +26,7 @@ class OneInput final : public ExprScope {
   const Value* step(std::string_view) const override { return &input_; }
   Value steps() const override {  // many nodes with the same result
     std::vector<Member> results;
-    for (int i = 0; i < 1'000; ++i) results.emplace_back("n" + std::to_string(i), input_);
+    for (int i = 0; i < 1'000; ++i) results.emplace_back(fmt::format("n{}", i), input_);
     return Value::object(std::move(results));
   }
   void charge(std::size_t steps) const override { charged += steps; }
@@ -72,7 +74,7 @@ void expect_stopped(const std::string& source, const Value& input = {}) {
 const std::string kTower = "reduce range(60) as $i (1; [., .])";
 
 std::string tower(int height, const std::string& update = "[., .]") {
-  return "reduce range(" + std::to_string(height) + ") as $i (1; " + update + ")";
+  return fmt::format("reduce range({}) as $i (1; {})", height, update);
 }
 
 AE_TEST("expr/value/an extent counts a shared part at each occurrence") {
@@ -169,8 +171,7 @@ AE_TEST("expr/expr/every construction of a large value from shared parts is stop
   expect_too_large(pipe);
   std::string bindings = "1 as $a0 | ";
   for (int i = 0; i < 40; ++i) {
-    const std::string from = std::to_string(i);
-    bindings += "[$a" + from + ", $a" + from + "] as $a" + std::to_string(i + 1) + " | ";
+    bindings += fmt::format("[$a{0}, $a{0}] as $a{1} | ", i, i + 1);
   }
   expect_too_large(bindings + "$a40");
 }
@@ -218,9 +219,9 @@ AE_TEST_SLOW("expr/expr/traversals of a shared value are charged for each of its
 }
 
 AE_TEST("expr/expr/the ? operator does not catch the size limit") {
-  expect_too_large("[(" + kTower + ")?, 1]");
-  expect_too_large("(" + kTower + ")? // 1");
-  expect_too_large("first((" + kTower + ")?, 1)");
+  expect_too_large(fmt::format("[({})?, 1]", kTower));
+  expect_too_large(fmt::format("({})? // 1", kTower));
+  expect_too_large(fmt::format("first(({})?, 1)", kTower));
 }
 
 AE_TEST("expr/expr/the size limit does not apply to values that are only read") {
@@ -267,11 +268,10 @@ AE_TEST_SLOW("expr/expr/comparing and copying long keys is charged by length") {
         "$o | map_values(1)", "$o == {a: 1}", "$k | ltrimstr($j)", "$k | rtrimstr($j)",
         "$k | startswith($j)", "$k == $j", "$o | contains({($k): 1})", "$o | keys",
         "$o | to_entries", ".steps[$k]", "{($k): 1}"}) {
-    expect_stopped(
-        ".input.key as $k | .input.other as $j | .input.object as $o | "
-        "reduce range(200000) as $i (0; (" +
-            body + ") as $x | 1)",
-        input);
+    expect_stopped(fmt::format(".input.key as $k | .input.other as $j | .input.object as $o | "
+                               "reduce range(200000) as $i (0; ({}) as $x | 1)",
+                               body),
+                   input);
   }
 }
 
@@ -295,7 +295,7 @@ Value cost_input() {
   std::vector<Member> members;
   std::vector<Member> backwards;  // must be sorted by code points
   for (std::size_t i = 0; i < kCount; ++i) {
-    const std::string name = "n" + std::to_string(i * 7'919 % kCount);
+    const std::string name = fmt::format("n{}", i * 7'919 % kCount);
     numbers.emplace_back(std::uint64_t{i * 7'919 % kCount});
     texts.emplace_back(name);
     entries.push_back(Value::object({{"key", name}, {"value", 1}}));
@@ -312,8 +312,8 @@ Value cost_input() {
       {"blank", std::string(kBytes, ' ')},
       {"control", std::string(kBytes, '\x01')},
       {"base64", base64},
-      {"json", "[" + std::string(kBytes, ' ') + "]"},
-      {"digits", "0." + std::string(390, '0') + "1234567"},
+      {"json", fmt::format("[{}]", std::string(kBytes, ' '))},
+      {"digits", fmt::format("0.{}1234567", std::string(390, '0'))},
       {"numbers", Value::array(numbers)},
       {"texts", Value::array(texts)},
       {"entries", Value::array(entries)},
@@ -462,7 +462,7 @@ std::vector<Cost> single_value_costs() {
        {"type",    "not",     "toarray", "floor",   "ceil",      "round",   "trunc",
         "abs",     "fabs",    "sqrt",    "ascii",   "empty",     "nulls",   "booleans",
         "numbers", "strings", "arrays",  "objects", "iterables", "scalars", "values"}) {
-    all.push_back({name, "[9 | " + std::string(name) + "]", 3});
+    all.push_back({name, fmt::format("[9 | {}]", name), 3});
   }
   return all;
 }
@@ -481,7 +481,7 @@ AE_TEST_SLOW("expr/expr/each function and operator is charged for what it reads 
   for (const Cost& cost : costs()) {
     covered.insert(cost.name);
     // Measures the evaluation only, not the walk of its result.
-    const auto parsed = Expr::parse(".input as $i | (" + cost.expression + ") as $x | 1");
+    const auto parsed = Expr::parse(fmt::format(".input as $i | ({}) as $x | 1", cost.expression));
     if (!parsed) {
       ADD_FAILURE() << cost.expression << ": " << parsed.error().message;
       continue;
@@ -502,7 +502,7 @@ AE_TEST_SLOW("expr/expr/each function and operator is charged for what it reads 
 
 AE_TEST("expr/expr/a member lookup costs more in a larger object") {
   std::vector<Member> members;
-  for (int i = 0; i < 100'000; ++i) members.emplace_back("n" + std::to_string(i), 1);
+  for (int i = 0; i < 100'000; ++i) members.emplace_back(fmt::format("n{}", i), 1);
   const OneInput many(Value::object(members));
   const OneInput few(Value::object({{"n7", 1}}));
   const auto expr = Expr::parse(".input.n7");

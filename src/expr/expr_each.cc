@@ -1,4 +1,6 @@
 // The evaluator: the parts of an expression that may give any number of values, in jq's order.
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -88,7 +90,7 @@ bool Eval::each_step_by(const Node& n, const Value& in, Sink sink) {
 
 bool Eval::each_negated(const Node& n, const Value& in, Sink sink) {
   auto on_value = [&](const Value& v) {
-    if (!v.is_number()) return fail(n, std::string("cannot negate ").append(kind_name(v)));
+    if (!v.is_number()) return fail(n, fmt::format("cannot negate {}", kind_name(v)));
     return sink(Value(-v.as_number()));
   };
   return each(*n.children[0], in, on_value);
@@ -215,7 +217,7 @@ bool Eval::each_limit(const Node& n, const Value& in, Sink sink) {
   }
   auto with_count = [&](const Value& count) {
     if (!count.is_number() || count.as_number() < 0) {
-      return fail(n, std::string(n.function->name).append(" counts with a number from 0 up"));
+      return fail(n, fmt::format("{} counts with a number from 0 up", n.function->name));
     }
     double items_left = count.as_number();
     bool stopped = false;

@@ -2,6 +2,8 @@
 // are in expr_each.cc, paths in expr_path.cc.
 #include "expr/expr_eval.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <cmath>
 #include <utility>
@@ -41,9 +43,9 @@ Result<Value> Eval::run() {
     // A value that is only read is within the depth of a document; a composed one must be checked.
     if (!program_.may_nest_deeper || depth_within(out, limits_.depth_max)) return out;
     fail_at(program_.tree->at,
-            "the result nests deeper than " + std::to_string(limits_.depth_max) + " levels");
+            fmt::format("the result nests deeper than {} levels", limits_.depth_max));
   }
-  return ae::fail(Code::expression_failed, position(program_.source, fault_at_) + ": " + fault_);
+  return ae::fail(Code::expression_failed, "{}: {}", position(program_.source, fault_at_), fault_);
 }
 
 // Failures.
@@ -58,8 +60,9 @@ bool Eval::fail_at(std::uint32_t at, std::string_view message) {
 
 bool Eval::out_of_fuel(std::uint32_t at) {
   if (!failed_) fatal_ = true;
-  return fail_at(at, "this takes more than the " + std::to_string(limits_.fuel) +
-                         " steps an evaluation may take; do less at once");
+  return fail_at(
+      at, fmt::format("this takes more than the {} steps an evaluation may take; do less at once",
+                      limits_.fuel));
 }
 
 bool Eval::too_large_at(std::uint32_t at) {
@@ -229,7 +232,7 @@ bool Eval::one(const Node& n, const Value& in, Value& out) {
 
 bool Eval::root(const Node& n, Value& out) {
   const Value* found = scope_.root(n.name);
-  if (found == nullptr) return fail(n, "there is no `." + n.name + "` here");
+  if (found == nullptr) return fail(n, fmt::format("there is no `.{}` here", n.name));
   out = *found;
   return true;
 }
@@ -237,7 +240,7 @@ bool Eval::root(const Node& n, Value& out) {
 bool Eval::step(const Node& n, std::string_view name, Value& out) {
   const Value* found = scope_.step(name);
   if (found == nullptr) {
-    return fail(n, std::string("there is no step `").append(truncate_utf8(name, 80)).append("`"));
+    return fail(n, fmt::format("there is no step `{}`", truncate_utf8(name, 80)));
   }
   out = *found;
   return true;
@@ -265,7 +268,7 @@ bool Eval::one_negated(const Node& n, const Value& in, Value& out) {
   Value v;
   if (!one(*n.children[0], in, v)) return false;
   if (!v.is_number()) {
-    return fail(n, std::string("cannot negate ").append(kind_name(v)));
+    return fail(n, fmt::format("cannot negate {}", kind_name(v)));
   }
   out = Value(-v.as_number());
   return true;
@@ -330,7 +333,7 @@ bool Eval::make_object(const Node& n, const std::vector<Value>& flat, Value& out
   for (std::size_t i = 0; i < flat.size(); i += 2) {
     if (!flat[i].is_string()) {
       return fail_at(n.children[i]->at,
-                     std::string("a key is a string, not ").append(kind_name(flat[i])));
+                     fmt::format("a key is a string, not {}", kind_name(flat[i])));
     }
     if (!spend_text(n, flat[i].as_string().size())) return false;
     members.emplace_back(flat[i].as_string(), flat[i + 1]);
@@ -383,11 +386,9 @@ bool Eval::comparable(const Node& n, const Value& a, const Value& b) {
     return v.is_bool() || v.is_number() || v.is_string();
   };
   if (!ordered && !(is_scalar(a) && is_scalar(b))) return true;
-  return fail(n,
-              std::string(kind_name(a))
-                  .append(" is compared with ")
-                  .append(kind_name(b))
-                  .append("; convert one of them (`tonumber`, `tostring`), or compare its `type`"));
+  return fail(n, fmt::format("{} is compared with {}; convert one of them (`tonumber`, "
+                             "`tostring`), or compare its `type`",
+                             kind_name(a), kind_name(b)));
 }
 
 bool Eval::apply_binary(const Node& n, const Value& a, const Value& b, Value& out) {
@@ -476,7 +477,7 @@ bool Eval::map_values(const Node& n, const Value& in, Value& out) {
     return check_limits(n, out);
   }
   if (!in.is_object()) {
-    return fail(n, std::string("cannot map the values of ").append(kind_name(in)));
+    return fail(n, fmt::format("cannot map the values of {}", kind_name(in)));
   }
   std::vector<Member> members;
   for (const auto& [key, value] : in.members()) {
@@ -491,8 +492,7 @@ bool Eval::map_values(const Node& n, const Value& in, Value& out) {
 // results.
 bool Eval::by_key(const Node& n, const Value& in, Value& out) {
   if (!in.is_array()) {
-    return fail(
-        n, std::string(n.function->name).append(" needs an array, not ").append(kind_name(in)));
+    return fail(n, fmt::format("{} needs an array, not {}", n.function->name, kind_name(in)));
   }
   std::vector<Value> keys;
   for (const Value& item : in.items()) {

@@ -1,6 +1,8 @@
 // Fixture for expressions: a scope made from JSON, and evaluation to text.
 #pragma once
 
+#include <fmt/core.h>
+
 #include <string>
 #include <string_view>
 #include <utility>
@@ -43,7 +45,7 @@ inline ObjectScope input_of(Value value) {
 
 inline std::string shown(const Result<Value>& value) {
   return value ? canonical(*value)
-               : std::string(code_name(value.error().code)) + ": " + value.error().message;
+               : fmt::format("{}: {}", code_name(value.error().code), value.error().message);
 }
 
 inline Result<Value> eval(std::string_view source, const ExprScope& scope,

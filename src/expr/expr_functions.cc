@@ -1,6 +1,8 @@
 // The table of functions, and the messages for names that are not in it.
 #include "expr/expr_functions.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <cmath>
 #include <utility>
@@ -154,8 +156,8 @@ std::string unknown_function_message(std::string_view name, std::size_t args) {
   for_each_function([&](const Function& f) {
     if (f.name == name) {
       if (!counts.empty()) counts += " or ";
-      counts += std::to_string(f.args_min);
-      if (f.args_max != f.args_min) counts += " to " + std::to_string(f.args_max);
+      counts += f.args_max == f.args_min ? fmt::format("{}", f.args_min)
+                                         : fmt::format("{} to {}", f.args_min, f.args_max);
     }
     const std::size_t d = name.size() > 40 ? 40 : distance(name, f.name);
     if (d < nearest_distance && d < f.name.size()) {
@@ -163,17 +165,16 @@ std::string unknown_function_message(std::string_view name, std::size_t args) {
       nearest_distance = d;
     }
   });
-  const std::string quoted = "`" + std::string(truncate_utf8(name, 40)) + "`";
+  const std::string_view shown = truncate_utf8(name, 40);
   if (!counts.empty()) {
-    return quoted + " takes " + counts + " arguments (separated by `;`), not " +
-           std::to_string(args);
+    return fmt::format("`{}` takes {} arguments (separated by `;`), not {}", shown, counts, args);
   }
   constexpr std::string_view kRoots = "args change item job result steps";
   if (args == 0 && has_word(kRoots, name)) {
-    return "there is no function " + quoted + "; did you mean `." + std::string(name) + "`?";
+    return fmt::format("there is no function `{}`; did you mean `.{}`?", shown, name);
   }
-  if (nearest.empty()) return "there is no function " + quoted;
-  return "there is no function " + quoted + "; did you mean `" + std::string(nearest) + "`?";
+  if (nearest.empty()) return fmt::format("there is no function `{}`", shown);
+  return fmt::format("there is no function `{}`; did you mean `{}`?", shown, nearest);
 }
 
 bool find_format(std::string_view name, Format& out) {

@@ -1,6 +1,8 @@
 // The lexer of the expression language.
 #include "expr/expr_lex.h"
 
+#include <fmt/core.h>
+
 #include <cstdint>
 
 #include "base/utf8.h"
@@ -37,7 +39,7 @@ std::string position(std::string_view source, std::size_t offset) {
       ++column;
     }
   }
-  return "line " + std::to_string(line) + ", column " + std::to_string(column);
+  return fmt::format("line {}, column {}", line, column);
 }
 
 void Lexer::skip_blanks() {

@@ -1,5 +1,7 @@
 // Limits on the source, the fuel and the nesting; positions of evaluation errors.
 // expr_bounds_test.cc has the limits on the size of values.
+#include <fmt/core.h>
+
 #include <chrono>
 #include <string>
 #include <vector>
@@ -16,7 +18,7 @@ AE_TEST("expr/expr/evaluation errors report line and column") {
 }
 
 AE_TEST("expr/expr/the size and nesting of the source are limited") {
-  const std::string big = "\"" + std::string(70'000, 'a') + "\"";
+  const std::string big = fmt::format("\"{}\"", std::string(70'000, 'a'));
   EXPECT_NE(rejection(big).find("70002 bytes; at most 65536"), std::string::npos);
   const auto nested = [](std::size_t n, const std::string& open, const std::string& close) {
     std::string text;
@@ -39,8 +41,9 @@ AE_TEST("expr/expr/the size and nesting of the source are limited") {
   EXPECT_NE(nested(5'000, "1 as $x|", "").find("nested deeper"), std::string::npos);
   EXPECT_NE(nested(3'000, "[.input[]|", "]").find("nested deeper"), std::string::npos);
   EXPECT_EQ(nested(20'000, "1|", ""), "accepted");
-  EXPECT_NE(nested(1, ".input" + std::string(20'000, '?') + "//", "").find("too many operators"),
-            std::string::npos);
+  EXPECT_NE(
+      nested(1, fmt::format(".input{}//", std::string(20'000, '?')), "").find("too many operators"),
+      std::string::npos);
   std::string many_items = "[";
   for (int i = 0; i < 5'000; ++i) many_items += "1,";
   EXPECT_EQ(rejection(many_items + "1]"), "accepted");

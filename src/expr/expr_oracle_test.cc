@@ -5,6 +5,7 @@
 //
 // The intended differences from jq 1.6 are listed in docs/expressions.md; the generator avoids
 // them.
+#include <fmt/core.h>
 #include <unistd.h>
 
 #include <cstdio>
@@ -44,8 +45,8 @@ constexpr std::string_view kFailed = "fails";
 
 // All values as one array, or "fails", or the reason why the expression is rejected.
 std::string evaluate(const Query& q) {
-  const auto expr = Expr::parse(".input | [" + q.expression + "]");
-  if (!expr) return "rejected: " + expr.error().message;
+  const auto expr = Expr::parse(fmt::format(".input | [{}]", q.expression));
+  if (!expr) return fmt::format("rejected: {}", expr.error().message);
   const auto value = expr->eval(InputScope(*parse_json(q.input)));
   return value ? canonical(*value) : std::string(kFailed);
 }
@@ -54,10 +55,10 @@ bool is_jq_available() { return std::system("command -v jq >/dev/null 2>&1") == 
 
 // Runs one program; returns the lines that it prints, or nullopt if it does not compile.
 std::optional<std::vector<std::string>> run_jq(const std::string& program) {
-  const auto file = std::filesystem::temp_directory_path() /
-                    ("aetheris-oracle-" + std::to_string(::getpid()) + ".jq");
+  const auto file =
+      std::filesystem::temp_directory_path() / fmt::format("aetheris-oracle-{}.jq", ::getpid());
   std::ofstream(file, std::ios::binary) << program;
-  const std::string command = "jq -n -c -f '" + file.string() + "' 2>/dev/null";
+  const std::string command = fmt::format("jq -n -c -f '{}' 2>/dev/null", file.string());
   std::FILE* pipe = ::popen(command.c_str(), "r");
   std::string text;
   char buffer[4096];
@@ -81,7 +82,7 @@ std::string jq_term(const Query& q) {
   // in JSON.
   std::string text;
   write_canonical_string(q.input, text);
-  return "(" + text + " | fromjson | try [" + q.expression + "] catch {failed: true})\n";
+  return fmt::format("({} | fromjson | try [{}] catch {{failed: true}})\n", text, q.expression);
 }
 
 // jq's result as canonical JSON. Numbers that a Value cannot represent count as "fails".
@@ -418,7 +419,6 @@ class Generator {
   std::string one_of(std::initializer_list<std::string_view> texts) {
     return std::string(texts.begin()[pick(static_cast<unsigned>(texts.size()))]);
   }
-  std::string paren(const std::string& text) { return "(" + text + ")"; }
 
   Value input(unsigned depth) {
     switch (depth == 0 ? pick(5) : pick(9)) {
@@ -477,11 +477,11 @@ class Generator {
         return path();
       case 6:
         // In parentheses: jq 1.6 does not accept `[]` after `end`.
-        return paren("if " + truth(d - 1) + " then " + any(d - 1) + " else " + any(d - 1) + " end");
+        return fmt::format("(if {} then {} else {} end)", truth(d - 1), any(d - 1), any(d - 1));
       case 7:
-        return paren(paren(any(d - 1)) + " // " + paren(any(d - 1)));
+        return fmt::format("(({}) // ({}))", any(d - 1), any(d - 1));
       default:
-        return paren(paren(any(d - 1)) + " as $" + one_of({"x", "y"}) + " | " + any(d - 1));
+        return fmt::format("(({}) as ${} | {})", any(d - 1), one_of({"x", "y"}), any(d - 1));
     }
   }
 
@@ -491,22 +491,24 @@ class Generator {
     switch (pick(8)) {
       case 0:
       case 1:
-        if (chance(70)) return paren(number(d - 1) + one_of({" + ", " - ", " * "}) + number(d - 1));
-        return paren(number(d - 1) + one_of({" / 4", " / -0.5", " % 3", " % -2", " % 2.5"}));
+        if (chance(70))
+          return fmt::format("({} {} {})", number(d - 1), one_of({"+", "-", "*"}), number(d - 1));
+        return fmt::format("({} {})", number(d - 1),
+                           one_of({"/ 4", "/ -0.5", "% 3", "% -2", "% 2.5"}));
       case 2:
-        return paren(paren(any(d - 1)) + " | length");
+        return fmt::format("(({}) | length)", any(d - 1));
       case 3:
-        return paren(array(d - 1) + " | " +
-                     one_of({"add", "min", "max", "first", "last", "length"}));
+        return fmt::format("({} | {})", array(d - 1),
+                           one_of({"add", "min", "max", "first", "last", "length"}));
       case 4:
-        return paren(number(d - 1) + " | " +
-                     one_of({"floor", "-.", "tostring | tonumber", ". * 2"}));
+        return fmt::format("({} | {})", number(d - 1),
+                           one_of({"floor", "-.", "tostring | tonumber", ". * 2"}));
       case 5:
-        return paren("reduce " + paren(array(d - 1)) + "[] as $x (0; . + ($x | length))");
+        return fmt::format("(reduce ({})[] as $x (0; . + ($x | length)))", array(d - 1));
       case 6:
-        return paren(text(d - 1) + " | " + one_of({"length", "utf8bytelength"}));
+        return fmt::format("({} | {})", text(d - 1), one_of({"length", "utf8bytelength"}));
       default:
-        return paren("-" + number(d - 1));
+        return fmt::format("(-{})", number(d - 1));
     }
   }
 
@@ -515,24 +517,24 @@ class Generator {
     if (chance(5)) return any(d - 1);
     switch (pick(8)) {
       case 0:
-        return paren(text(d - 1) + " + " + text(d - 1));
+        return fmt::format("({} + {})", text(d - 1), text(d - 1));
       case 1:
-        return "\"<\\(" + number(d - 1) + " + 0)>\\(" + text(d - 1) + ")\"";
+        return fmt::format("\"<\\({} + 0)>\\({})\"", number(d - 1), text(d - 1));
       case 2:
-        return paren(
-            text(d - 1) + " | " +
+        return fmt::format(
+            "({} | {})", text(d - 1),
             one_of({"ascii_upcase", "ascii_downcase", "@html", "@base64", "ltrimstr(\"a\")",
                     "rtrimstr(\"c\")", "tojson", "explode | implode", ".[1:]", ".[:-1]"}));
       case 3:
-        return paren(array(d - 1) + " | map(type) | join(\"-\")");
+        return fmt::format("({} | map(type) | join(\"-\"))", array(d - 1));
       case 4:
-        return paren(paren(any(d - 1)) + " | type");
+        return fmt::format("(({}) | type)", any(d - 1));
       case 5:
-        return paren(text(d - 1) + " | split(\",\") | join(\";\")");
+        return fmt::format("({} | split(\",\") | join(\";\"))", text(d - 1));
       case 6:
-        return paren(truth(d - 1) + " | not | tostring");
+        return fmt::format("({} | not | tostring)", truth(d - 1));
       default:
-        return "@json \"\\(" + number(d - 1) + " + 0)\"";
+        return fmt::format("@json \"\\({} + 0)\"", number(d - 1));
     }
   }
 
@@ -541,22 +543,22 @@ class Generator {
     if (chance(5)) return any(d - 1);
     switch (pick(7)) {
       case 0:
-        return paren(paren(any(d - 1)) + one_of({" == ", " != ", " < ", " <= ", " > ", " >= "}) +
-                     paren(any(d - 1)));
+        return fmt::format("(({}) {} ({}))", any(d - 1), one_of({"==", "!=", "<", "<=", ">", ">="}),
+                           any(d - 1));
       case 1:
-        return paren(truth(d - 1) + one_of({" and ", " or "}) + truth(d - 1));
+        return fmt::format("({} {} {})", truth(d - 1), one_of({"and", "or"}), truth(d - 1));
       case 2:
-        return paren(truth(d - 1) + " | not");
+        return fmt::format("({} | not)", truth(d - 1));
       case 3:
-        return paren(array(d - 1) + " | " +
-                     one_of({"any", "all", "any(. == 1)", "all(. != null)"}));
+        return fmt::format("({} | {})", array(d - 1),
+                           one_of({"any", "all", "any(. == 1)", "all(. != null)"}));
       case 4:
-        return paren(text(d - 1) + " | " +
-                     one_of({"startswith(\"a\")", "endswith(\"c\")", "contains(\",\")"}));
+        return fmt::format("({} | {})", text(d - 1),
+                           one_of({"startswith(\"a\")", "endswith(\"c\")", "contains(\",\")"}));
       case 5:
-        return paren(object(d - 1) + " | has(\"a\")");
+        return fmt::format("({} | has(\"a\"))", object(d - 1));
       default:
-        return paren(number(d - 1) + " < " + number(d - 1));
+        return fmt::format("({} < {})", number(d - 1), number(d - 1));
     }
   }
 
@@ -565,26 +567,27 @@ class Generator {
     if (chance(5)) return any(d - 1);
     switch (pick(9)) {
       case 0:
-        return "[" + any(d - 1) + ", " + any(d - 1) + "]";
+        return fmt::format("[{}, {}]", any(d - 1), any(d - 1));
       case 1:
-        return paren(array(d - 1) + " + " + array(d - 1));
+        return fmt::format("({} + {})", array(d - 1), array(d - 1));
       case 2:
-        return paren(array(d - 1) + " - " + array(d - 1));
+        return fmt::format("({} - {})", array(d - 1), array(d - 1));
       case 3:
-        return paren(array(d - 1) + " | map(" + any(d - 1) + ")");
+        return fmt::format("({} | map({}))", array(d - 1), any(d - 1));
       case 4:
-        return paren(array(d - 1) + " | " +
-                     one_of({"sort", "unique", "[.[]] | reverse",  // jq 1.6 cannot reverse a text
-                             "flatten", "sort_by(type)", ".[1:]", ".[:-1]", "group_by(type)",
-                             "unique_by(type)", "map(select(. != null))"}));
+        return fmt::format(
+            "({} | {})", array(d - 1),
+            one_of({"sort", "unique", "[.[]] | reverse",  // jq 1.6 cannot reverse a text
+                    "flatten", "sort_by(type)", ".[1:]", ".[:-1]", "group_by(type)",
+                    "unique_by(type)", "map(select(. != null))"}));
       case 5:
-        return "[" + array(d - 1) + "[] | " + any(d - 1) + "]";
+        return fmt::format("[{}[] | {}]", array(d - 1), any(d - 1));
       case 6:
-        return "[range(" + one_of({"0", "3", "1;4", "0;9;4"}) + ")]";
+        return fmt::format("[range({})]", one_of({"0", "3", "1;4", "0;9;4"}));
       case 7:
-        return paren(object(d - 1) + " | keys");
+        return fmt::format("({} | keys)", object(d - 1));
       default:
-        return paren("[.[]?]");
+        return "([.[]?])";
     }
   }
 
@@ -593,13 +596,13 @@ class Generator {
     if (d == 0 || chance(15)) return one_of({"{}", "{a:1}", "{\"a\":null,\"d e\":2}"});
     switch (pick(4)) {
       case 0:
-        return "{a: " + paren(any(d - 1)) + "}";
+        return fmt::format("{{a: ({})}}", any(d - 1));
       case 1:
-        return "{a: " + paren(any(d - 1)) + ", b: " + paren(any(d - 1)) + "}";
+        return fmt::format("{{a: ({}), b: ({})}}", any(d - 1), any(d - 1));
       case 2:
-        return paren("{a: " + paren(any(d - 1)) + "} + {b: " + paren(any(d - 1)) + "}");
+        return fmt::format("({{a: ({})}} + {{b: ({})}})", any(d - 1), any(d - 1));
       default:
-        return paren("{a: " + paren(any(d - 1)) + "} | with_entries(select(.value != null))");
+        return fmt::format("({{a: ({})}} | with_entries(select(.value != null)))", any(d - 1));
     }
   }
 
@@ -632,8 +635,10 @@ void check_generated(std::uint64_t cases) {
   std::vector<Query> queries;
   queries.reserve(cases);
   for (std::uint64_t i = 0; i < cases; ++i) queries.push_back(generator.query());
-  check(queries, "repeat: AETHERIS_SEED=" + std::to_string(seed) + " AETHERIS_CASES=" +
-                     std::to_string(cases) + " ./dev test 'jq agrees on generated'");
+  check(
+      queries,
+      fmt::format("repeat: AETHERIS_SEED={} AETHERIS_CASES={} ./dev test 'jq agrees on generated'",
+                  seed, cases));
 }
 
 AE_TEST("expr/expr/jq agrees on handwritten expressions") {

@@ -1,4 +1,6 @@
 // Parser: tokens, operators, bindings and terms.
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <iterator>
 #include <utility>
@@ -58,13 +60,14 @@ void Parser::unexpected(std::string_view expected) const {
   }
   if (is("=") || (token_.kind == Tok::sign && token_.text.size() > 1 && token_.text.back() == '=' &&
                   (token_.text[0] == '|' || token_.text.find_first_of("+-*/%") == 0))) {
-    error_at(token_.at,
-             quoted(token_.text) +
-                 " changes a value in place, which expressions cannot; build a new value: "
-                 "`. + {name: value}`, or compare with `==`");
+    error_at(
+        token_.at,
+        fmt::format("{} changes a value in place, which expressions cannot; build a new value: "
+                    "`. + {{name: value}}`, or compare with `==`",
+                    quoted(token_.text)));
   }
   const std::string what = token_.kind == Tok::end ? "the end" : quoted(token_.text);
-  error_at(token_.at, std::string("expected ").append(expected).append(" but found ").append(what));
+  error_at(token_.at, fmt::format("expected {} but found {}", expected, what));
 }
 
 // Tokens.
@@ -212,9 +215,9 @@ NodePtr Parser::pipe_until(std::string_view sign) {
 
 Result<ParsedSource> parse(std::string_view source, const ExprLimits& limits) {
   if (source.size() > std::min<std::size_t>(limits.source_max, 1u << 30)) {
-    return fail(Code::plan_invalid, "line 1, column 1: the expression has " +
-                                        std::to_string(source.size()) + " bytes; at most " +
-                                        std::to_string(limits.source_max) + " are allowed");
+    return fail(Code::plan_invalid,
+                "line 1, column 1: the expression has {} bytes; at most {} are allowed",
+                source.size(), limits.source_max);
   }
   if (!is_utf8(source)) {
     return fail(Code::plan_invalid, "line 1, column 1: the expression is not valid UTF-8");
@@ -222,7 +225,7 @@ Result<ParsedSource> parse(std::string_view source, const ExprLimits& limits) {
   try {
     return Parser(source, limits).parse();
   } catch (const SyntaxError& fault) {
-    return fail(Code::plan_invalid, position(source, fault.at) + ": " + fault.message);
+    return fail(Code::plan_invalid, "{}: {}", position(source, fault.at), fault.message);
   }
 }
 

@@ -1,4 +1,6 @@
 // Parser: names: constants, `if`, `reduce`, the functions, and the words that are rejected.
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <iterator>
 #include <utility>
@@ -106,8 +108,7 @@ NodePtr Parser::word() {
 
 void Parser::need_input(std::size_t at, std::string_view what) const {
   if (!at_scope_) return;
-  error_at(at,
-           std::string(what).append(" needs a value piped into it, as in `.input.items | length`"));
+  error_at(at, fmt::format("{} needs a value piped into it, as in `.input.items | length`", what));
 }
 
 NodePtr Parser::conditional() {

@@ -1,4 +1,6 @@
 // Parser: numbers, quoted texts, formats, variables and objects.
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <charconv>
 #include <cmath>
@@ -51,11 +53,11 @@ NodePtr Parser::format() {
   const std::size_t at = token_.at;
   Format format{};
   if (!find_format(token_.text, format)) {
-    const std::string name = "@" + std::string(token_.text);
+    const std::string name = fmt::format("@{}", token_.text);
     const std::string_view why = unsupported_reason(name);
-    error_at(at, why.empty() ? quoted(name) +
-                                   " is not a format; use one of: @text @json @uri @html @csv @tsv "
-                                   "@base64 @base64d"
+    error_at(at, why.empty() ? fmt::format("{} is not a format; use one of: @text @json @uri @html "
+                                           "@csv @tsv @base64 @base64d",
+                                           quoted(name))
                              : std::string(why));
   }
   advance();
@@ -72,11 +74,11 @@ NodePtr Parser::variable() {
   const auto found = std::find_if(variables_.rbegin(), variables_.rend(),
                                   [&](const auto& v) { return v.first == token_.text; });
   if (found == variables_.rend()) {
-    const std::string name = "$" + std::string(token_.text);
+    const std::string name = fmt::format("${}", token_.text);
     const std::string_view why = unsupported_reason(name);
-    error_at(at, why.empty()
-                     ? quoted(name) + " is not bound here; bind it with `… as " + name + " | …`"
-                     : std::string(why));
+    error_at(at, why.empty() ? fmt::format("{} is not bound here; bind it with `… as {} | …`",
+                                           quoted(name), name)
+                             : std::string(why));
   }
   NodePtr node = make_node(Op::variable, at);
   node->slot = found->second;

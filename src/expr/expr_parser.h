@@ -9,6 +9,8 @@
 // Threads: short-lived, one owner.
 #pragma once
 
+#include <fmt/core.h>
+
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -51,7 +53,7 @@ class Parser {
     Deeper(Parser& parser, bool nesting) : parser_(parser), nesting_(nesting) {
       if (nesting && ++parser.nesting_ > parser.limits_.depth_max) {
         error_at(parser.token_.at,
-                 "nested deeper than " + std::to_string(parser.limits_.depth_max) + " levels");
+                 fmt::format("nested deeper than {} levels", parser.limits_.depth_max));
       }
       if (++parser.frames_ > kHeightMax) {
         error_at(parser.token_.at,

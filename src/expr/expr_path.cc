@@ -1,4 +1,6 @@
 // Paths: evaluates `.a`, `[key]`, `[from:to]` and `[]` on a value.
+#include <fmt/core.h>
+
 #include <cmath>
 #include <utility>
 
@@ -22,7 +24,7 @@ std::size_t code_point_offset(std::string_view text, std::size_t n) {
 
 // Shortens a name, which may come from a document, without splitting a character.
 std::string quoted_name(std::string_view name) {
-  return std::string("`").append(truncate_utf8(name, 80)).append("`");
+  return fmt::format("`{}`", truncate_utf8(name, 80));
 }
 
 struct Range {
@@ -78,7 +80,7 @@ Eval::Found Eval::slice(const Suffix& s, const Value& v, const Value* from, cons
     out = Value(rest.substr(0, code_point_offset(rest, range.to - range.from)));
     return Found::yes;
   }
-  return not_found(s, std::string("cannot take a slice of ").append(kind_name(v)));
+  return not_found(s, fmt::format("cannot take a slice of {}", kind_name(v)));
 }
 
 bool Eval::fails_on_null(const Node& path) const {
@@ -100,7 +102,8 @@ Eval::Found Eval::look_up(const Node& path, const Suffix& s, const Value& v, con
   if (v.is_object() && is_of_closed_root(path, s)) {
     const std::string& name = s.kind == Suffix::Kind::field ? s.name : from->as_string();
     if (v.find(name) == nullptr) {
-      fail_at(s.at, "there is no " + quoted_name(name) + " in ." + path.children[0]->name);
+      fail_at(s.at,
+              fmt::format("there is no {} in .{}", quoted_name(name), path.children[0]->name));
       return Found::failed;
     }
   }
@@ -108,8 +111,8 @@ Eval::Found Eval::look_up(const Node& path, const Suffix& s, const Value& v, con
   const std::string name = s.kind == Suffix::Kind::field ? s.name
                            : from && from->is_string()   ? from->as_string()
                                                          : std::string();
-  return not_found(s, (name.empty() ? "this value" : quoted_name(name)) +
-                          " is null or missing; add a default: `… // other`");
+  return not_found(s, fmt::format("{} is null or missing; add a default: `… // other`",
+                                  name.empty() ? "this value" : quoted_name(name)));
 }
 
 // `found` points into `v`, to null, or to `storage`.
@@ -140,8 +143,7 @@ Eval::Found Eval::look_up(const Suffix& s, const Value& v, const Value* from, co
   }
   std::string what = by_name ? quoted_name(name) : std::string(kind_name(*from));
   if (by_number) what = "a number";
-  return not_found(s,
-                   std::string("cannot look up ").append(what).append(" in ").append(kind_name(v)));
+  return not_found(s, fmt::format("cannot look up {} in {}", what, kind_name(v)));
 }
 
 bool Eval::index(const Node& node, const Value& v, const Value& key, Value& out) {
@@ -223,7 +225,7 @@ bool Eval::each_suffix(const Node& n, const Suffix& s, const Value& v, const Val
     }
     return true;
   }
-  return not_found(s, std::string("cannot go through the items of ").append(kind_name(v))) ==
+  return not_found(s, fmt::format("cannot go through the items of {}", kind_name(v))) ==
          Found::missing;
 }
 

@@ -1,4 +1,6 @@
 // Roots and steps: what an expression reads of its scope, and scopes with stricter rules.
+#include <fmt/core.h>
+
 #include <string>
 #include <utility>
 
@@ -198,7 +200,7 @@ AE_TEST("expr/expr/roots() lists the members read of each root, in every notatio
     const auto compiled = Template::compile(Value(source));
     if (!compiled) return compiled.error().message;
     for (const auto& [root, names] : compiled->roots().members) {
-      for (const std::string& name : names) text.append(root).append(".").append(name) += ' ';
+      for (const std::string& name : names) text += fmt::format("{}.{} ", root, name);
     }
     return text;
   };

@@ -1,4 +1,6 @@
 // The functions of texts, and the formats (@json, @uri, …).
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <array>
 #include <cstring>
@@ -17,14 +19,12 @@ namespace {
 bool require_text(const Call& c) {
   if (c.in.is_string()) return c.eval.spend_text(c.node, c.in.as_string().size());
   return c.eval.fail(
-      c.node,
-      std::string(c.node.function->name).append(" needs a string, not ").append(kind_name(c.in)));
+      c.node, fmt::format("{} needs a string, not {}", c.node.function->name, kind_name(c.in)));
 }
 bool require_text_arg(const Call& c) {
   if (c.args[0].is_string()) return c.eval.spend_text(c.node, c.args[0].as_string().size());
-  return c.eval.fail(c.node, std::string(c.node.function->name)
-                                 .append(" takes a string, not ")
-                                 .append(kind_name(c.args[0])));
+  return c.eval.fail(c.node, fmt::format("{} takes a string, not {}", c.node.function->name,
+                                         kind_name(c.args[0])));
 }
 
 bool tostring(const Call& c) {
@@ -177,7 +177,7 @@ bool split(const Call& c) {
 // null is empty; numbers and booleans are inserted as text.
 bool join(const Call& c) {
   if (!c.in.is_array() && !c.in.is_object()) {
-    return c.eval.fail(c.node, std::string("join needs an array, not ").append(kind_name(c.in)));
+    return c.eval.fail(c.node, fmt::format("join needs an array, not {}", kind_name(c.in)));
   }
   if (!require_text_arg(c)) return false;
   const std::string& between = c.args[0].as_string();
@@ -185,7 +185,7 @@ bool join(const Call& c) {
   bool first = true;
   const auto append_item = [&](const Value& item) {
     if (item.is_array() || item.is_object()) {
-      return c.eval.fail(c.node, std::string("join cannot join ").append(kind_name(item)));
+      return c.eval.fail(c.node, fmt::format("join cannot join {}", kind_name(item)));
     }
     if (!c.eval.spend_text(c.node, between.size())) return false;
     if (!first) text += between;
@@ -234,9 +234,8 @@ bool positions_in_array(const Call& c, std::vector<Value>& out) {
 bool positions(const Call& c, std::vector<Value>& out) {
   if (c.in.is_string()) return require_text(c) && require_text_arg(c) && positions_in_text(c, out);
   if (c.in.is_array()) return positions_in_array(c, out);
-  return c.eval.fail(c.node, std::string(c.node.function->name)
-                                 .append(" needs a string or array, not ")
-                                 .append(kind_name(c.in)));
+  return c.eval.fail(c.node, fmt::format("{} needs a string or array, not {}",
+                                         c.node.function->name, kind_name(c.in)));
 }
 
 bool indices(const Call& c) {

@@ -1,6 +1,8 @@
 // Nodes of the tree: see expr_tree.h.
 #include "expr/expr_tree.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 
 #include "base/utf8.h"
@@ -11,9 +13,7 @@ void error_at(std::size_t at, std::string message) {
   throw SyntaxError{.at = at, .message = std::move(message)};
 }
 
-std::string quoted(std::string_view text) {
-  return std::string("`").append(truncate_utf8(text, 40)).append("`");
-}
+std::string quoted(std::string_view text) { return fmt::format("`{}`", truncate_utf8(text, 40)); }
 
 NodePtr make_node(Op op, std::size_t at) {
   auto node = std::make_unique<Node>();

@@ -1,4 +1,6 @@
 // Arithmetic, and the functions of numbers, arrays and objects.
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -14,11 +16,8 @@ namespace ae::expr {
 namespace {
 
 bool fail_argument_type(const Call& c, std::string_view expected) {
-  return c.eval.fail(c.node, std::string(c.node.function->name)
-                                 .append(" needs ")
-                                 .append(expected)
-                                 .append(", not ")
-                                 .append(kind_name(c.in)));
+  return c.eval.fail(
+      c.node, fmt::format("{} needs {}, not {}", c.node.function->name, expected, kind_name(c.in)));
 }
 
 bool return_array(const Call& c, std::vector<Value> items) {
@@ -29,12 +28,7 @@ bool return_array(const Call& c, std::vector<Value> items) {
 
 bool fail_operands(Eval& eval, const Node& node, std::string_view verb, const Value& a,
                    const Value& b) {
-  return eval.fail(node, std::string("cannot ")
-                             .append(verb)
-                             .append(" ")
-                             .append(kind_name(a))
-                             .append(" and ")
-                             .append(kind_name(b)));
+  return eval.fail(node, fmt::format("cannot {} {} and {}", verb, kind_name(a), kind_name(b)));
 }
 
 // The members of both. For equal keys: the value of `b`, or the merged value if `deep` and both are
@@ -280,10 +274,9 @@ bool contains(const Call& c, const Value& a, const Value& b, std::size_t depth, 
 
 bool contains_checked(const Call& c, const Value& a, const Value& b) {
   if (a.kind() != b.kind()) {
-    return c.eval.fail(c.node, std::string(kind_name(a))
-                                   .append(" cannot contain ")
-                                   .append(kind_name(b))
-                                   .append("; for an array, ask for `contains([x])`"));
+    return c.eval.fail(c.node,
+                       fmt::format("{} cannot contain {}; for an array, ask for `contains([x])`",
+                                   kind_name(a), kind_name(b)));
   }
   bool found = false;
   return contains(c, a, b, 0, found) && return_value(c, Value(found));
@@ -302,10 +295,8 @@ bool has(const Call& c, const Value& container, const Value& key) {
   }
   if (container.is_null() && (key.is_string() || key.is_number()))
     return return_value(c, Value(false));
-  return c.eval.fail(c.node, std::string("cannot ask ")
-                                 .append(kind_name(container))
-                                 .append(" for a key that is ")
-                                 .append(kind_name(key)));
+  return c.eval.fail(c.node, fmt::format("cannot ask {} for a key that is {}", kind_name(container),
+                                         kind_name(key)));
 }
 bool has_arg(const Call& c) { return has(c, c.in, c.args[0]); }
 bool in_arg(const Call& c) { return has(c, c.args[0], c.in); }
@@ -373,7 +364,7 @@ bool from_entries(const Call& c) {
   for (const Value& entry : c.in.items()) {
     if (!entry.is_object()) {
       return c.eval.fail(c.node,
-                         std::string("an entry is {key, value}, not ").append(kind_name(entry)));
+                         fmt::format("an entry is {{key, value}}, not {}", kind_name(entry)));
     }
     // Looks up at most ten names.
     if (!c.eval.spend(c.node, 1 + 10 * find_cost(entry.size(), ""))) return false;
@@ -386,8 +377,8 @@ bool from_entries(const Call& c) {
     };
     const Value key = first_of({"key", "k", "name", "Name", "Key", "K"});
     if (!key.is_string() && !key.is_number() && !key.is_bool()) {
-      return c.eval.fail(
-          c.node, std::string("the key of an entry is a string, not ").append(kind_name(key)));
+      return c.eval.fail(c.node,
+                         fmt::format("the key of an entry is a string, not {}", kind_name(key)));
     }
     std::string name;
     if (!c.eval.spend(c.node, 1) || !append_text(c.eval, c.node, key, name)) return false;

@@ -1,5 +1,7 @@
 // Values of expressions: tables of expression, input and value, and the examples of
 // docs/expressions.md. expr_oracle_test.cc compares with Debian's jq.
+#include <fmt/core.h>
+
 #include <cstdlib>
 #include <fstream>
 #include <sstream>
@@ -23,7 +25,7 @@ void check_table(std::string_view table) {
     const std::string source = line.substr(0, arrow);
     const Value input = json(line.substr(arrow + 4, result - arrow - 4));
     const std::string expected = line.substr(result + 4);
-    const std::string got = shown(eval(".input | (" + source + ")", input_of(input)));
+    const std::string got = shown(eval(fmt::format(".input | ({})", source), input_of(input)));
     if (expected.starts_with("error: ")) {
       EXPECT_TRUE(got.starts_with("expression_failed: line 1, column "))
           << line << "\n  got " << got;
@@ -411,7 +413,7 @@ AE_TEST("expr/expr/formats") {
 
 // The fenced blocks of docs/expressions.md of the kind `kind`.
 std::string blocks(const std::string& page, const std::string& kind) {
-  const std::string fence = "```" + kind + "\n";
+  const std::string fence = fmt::format("```{}\n", kind);
   std::string text;
   for (std::size_t at = page.find(fence); at != page.npos; at = page.find(fence, at)) {
     at += fence.size();

@@ -1,5 +1,7 @@
 // Template: JSON values whose strings contain `${ … }`; compiled once, evaluated on one budget of
 // fuel.
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -104,24 +106,20 @@ std::string field_at(std::string field, std::string_view pointer) {
     const std::size_t end = std::min(pointer.find('/'), pointer.size());
     const std::string_view token = pointer.substr(0, end);
     const bool digits = token.find_first_not_of("0123456789") == token.npos;
-    if (digits && !token.empty()) {
-      field.append("[").append(token).append("]");
-    } else {
-      field.append(".").append(token);
-    }
+    field += digits && !token.empty() ? fmt::format("[{}]", token) : fmt::format(".{}", token);
     pointer.remove_prefix(end);
   }
   return field;
 }
 
 std::string Template::Failure::text(const std::string& field) const {
-  std::string text = field_at(field, pointer) + ": ";
-  if (gives_null) return text + expression + " is null";
+  const std::string place = field_at(field, pointer);
+  if (gives_null) return fmt::format("{}: {} is null", place, expression);
   std::string_view message = error.message;
-  const std::string where = "at " + pointer + ": ";
+  const std::string where = fmt::format("at {}: ", pointer);
   if (!pointer.empty() && message.starts_with(where)) message.remove_prefix(where.size());
-  if (!expression.empty()) text += expression + ": ";
-  return text.append(message);
+  return expression.empty() ? fmt::format("{}: {}", place, message)
+                            : fmt::format("{}: {}: {}", place, expression, message);
 }
 
 // Builds the nodes; keeps track of the JSON pointer.
@@ -132,8 +130,8 @@ class Template::Compiler {
 
   Node compile(const Value& source, std::size_t depth) {
     if (depth > limits_.depth_max) {
-      fault(0, {Code::plan_invalid,
-                "nested deeper than " + std::to_string(limits_.depth_max) + " levels"});
+      fault(0,
+            {Code::plan_invalid, fmt::format("nested deeper than {} levels", limits_.depth_max)});
       return {};
     }
     if (source.is_string()) return text(source);
@@ -178,7 +176,7 @@ class Template::Compiler {
     node.kind = Node::Kind::array;
     for (std::size_t i = 0; i < source.size(); ++i) {
       const std::size_t before = pointer_.size();
-      pointer_ += "/" + std::to_string(i);
+      pointer_ += fmt::format("/{}", i);
       node.children.push_back(compile(source.items()[i], depth + 1));
       pointer_.resize(before);
     }
@@ -210,7 +208,7 @@ class Template::Compiler {
     }
     std::string literal = std::get<std::string>(parts[0]);
     if (std::ranges::find(before, literal) != before.end()) {
-      fault(0, {Code::plan_invalid, "duplicate key `" + literal + "`"});
+      fault(0, {Code::plan_invalid, fmt::format("duplicate key `{}`", literal)});
       return key;
     }
     return literal;
@@ -259,7 +257,7 @@ class Template::Filler {
     scope_.charge(limits_.fuel - fuel_ + (filled ? expr::walking_cost(out) : 0));
     if (filled) return out;
     if (pointer_.empty()) return std::unexpected(std::move(error_));
-    return std::unexpected(std::move(error_).with_context("at " + pointer_));
+    return std::unexpected(std::move(error_).with_context(fmt::format("at {}", pointer_)));
   }
 
  private:
@@ -345,7 +343,7 @@ class Template::Filler {
     for (std::size_t i = 0; i < items.size(); ++i) {
       if (fill(node.children[i], items[i])) continue;
       const bool array = node.kind == Node::Kind::array;
-      pointer_.insert(0, array ? "/" + std::to_string(i) : pointer_step(node.keys[i]));
+      pointer_.insert(0, array ? fmt::format("/{}", i) : pointer_step(node.keys[i]));
       return false;
     }
     if (node.kind == Node::Kind::array) {
@@ -387,15 +385,15 @@ Result<Template> Template::compile(const Value& source, const ExprLimits& limits
   if (faults.empty()) return result;
   Diagnostic& first = faults.front();
   if (first.pointer.empty()) return std::unexpected(std::move(first.error));
-  return std::unexpected(std::move(first.error).with_context("at " + first.pointer));
+  return std::unexpected(std::move(first.error).with_context(fmt::format("at {}", first.pointer)));
 }
 
 Result<Value> Template::eval(const ExprScope& scope, const ExprLimits& limits) const {
   AE_CHECK(root_ != nullptr);
   AE_ASSIGN(Value value, Filler(scope, limits).run(*root_));
   if (!is_constant() && !expr::depth_within(value, limits.depth_max)) {
-    return fail(Code::expression_failed, "the filled-in value nests deeper than " +
-                                             std::to_string(limits.depth_max) + " levels");
+    return fail(Code::expression_failed, "the filled-in value nests deeper than {} levels",
+                limits.depth_max);
   }
   return value;
 }
@@ -426,9 +424,8 @@ Result<std::vector<Template::Part>> Template::parts(std::string_view text,
   std::vector<PartsError> faults;
   std::vector<Part> parts = split(text, limits, faults);
   if (faults.empty()) return parts;
-  return std::unexpected(
-      std::move(faults[0].error)
-          .with_context("expression at byte " + std::to_string(faults[0].offset)));
+  return std::unexpected(std::move(faults[0].error)
+                             .with_context(fmt::format("expression at byte {}", faults[0].offset)));
 }
 
 }  // namespace ae

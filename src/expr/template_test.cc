@@ -1,4 +1,6 @@
 // Templates: the values of strings with `${ … }`, and their error messages.
+#include <fmt/core.h>
+
 #include "expr/expr.h"
 #include "json/json.h"
 #include "testing/test.h"
@@ -30,7 +32,7 @@ std::string filled(const Value& source, const ExprLimits& limits = {}) {
   if (!compiled) return compiled.error().message;
   const auto value = compiled->eval(Scope(), limits);
   if (value) return canonical(*value);
-  return std::string(code_name(value.error().code)) + ": " + value.error().message;
+  return fmt::format("{}: {}", code_name(value.error().code), value.error().message);
 }
 
 AE_TEST("expr/template/a string that is one expression keeps the type of its value") {

@@ -1,4 +1,6 @@
 // approvals_view: the open requests of a job: calls, waits, questions, and changes to confirm.
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <set>
 #include <string>
@@ -52,7 +54,7 @@ Value confirmation_view(const State& state, std::uint32_t index) {
                         {field::correlation_key, Value()},
                         {"editable", false},
                         {field::expires_at, Value()},
-                        {"id", state.job.text + "." + step.id.text},
+                        {"id", fmt::format("{}.{}", state.job.text, step.id.text)},
                         {"item", item_number(step)},
                         {"job_id", state.job.text},
                         {field::kind, to_text(RequestKind::confirmation)},
@@ -89,7 +91,7 @@ std::vector<Value> approvals_view(const State& state) {
              {field::correlation_key, key},
              {"editable", call != nullptr && !step.call},
              {field::expires_at, or_null(wait.expires_at)},
-             {"id", state.job.text + "." + id},
+             {"id", fmt::format("{}.{}", state.job.text, id)},
              {"item", item_number(step)},
              {"job_id", state.job.text},
              {field::kind, to_text(call            ? RequestKind::call

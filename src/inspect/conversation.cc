@@ -88,7 +88,7 @@ Result<Conversation> Conversation::of(const State& state, std::string_view step)
   }
   AE_ASSIGN(const Step* const found, find_step(state, step));
   if (!calls_model(state, *found)) {
-    return fail(Code::input_invalid, "step " + std::string(step) + " calls no model");
+    return fail(Code::input_invalid, "step {} calls no model", step);
   }
   return Conversation(state, found);
 }
@@ -286,7 +286,7 @@ Result<const Step*> Conversation::turn(std::uint64_t number) const {
   for (const Step* turn : turns_) {
     if ((turn->turn == kNoTurn ? 0 : turn->turn) == number) return turn;
   }
-  return fail(Code::not_found, "the conversation has no turn " + std::to_string(number));
+  return fail(Code::not_found, "the conversation has no turn {}", number);
 }
 
 Result<Value> sent_request_view(const State& then, std::string_view step) {
@@ -306,12 +306,8 @@ Result<Value> sent_request_view(const State& then, std::string_view step) {
     return fail(Code::input_invalid, "a value of the request was erased from the log");
   }
   AE_ASSIGN(Value request, sent_request(then, *turn));
-<<<<<<< HEAD
-  return Value::object({{field::arguments_hash, to_hex(turn->call->arguments_hash)},
-=======
   return Value::object({{field::arguments, turn->call->arguments},
-                        {field::arguments_hash, turn->call->arguments_hash},
->>>>>>> pg
+                        {field::arguments_hash, to_hex(turn->call->arguments_hash)},
                         {"request", std::move(request)},
                         {field::step_id, turn->id.text},
                         {"turn", turn->turn != kNoTurn ? number(turn->turn) : Value()}});

@@ -1,6 +1,8 @@
 // Tests of the effects in a log, of the schemas that calls record, and of drift.
 #include "inspect/effects.h"
 
+#include <fmt/core.h>
+
 #include "engine/heart/job_fixture_test.h"
 #include "inspect/drift.h"
 #include "inspect/trace.h"
@@ -15,7 +17,7 @@ std::vector<std::string> effects_of(const JobFixture& job) {
   std::vector<std::string> all;
   const Value trace = trace_view(job.state, job.log);
   for (const Value& one : trace["effects"].items()) {
-    all.push_back(std::string(one.text("kind")) + " " + std::string(one.text("type")));
+    all.push_back(fmt::format("{} {}", one.text("kind"), one.text("type")));
   }
   return all;
 }

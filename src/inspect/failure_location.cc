@@ -1,6 +1,8 @@
 // Finds the failed node in the state, and its field by re-evaluating the node's expressions.
 #include "inspect/failure_location.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <functional>
 #include <optional>
@@ -79,7 +81,7 @@ std::string model_of(const ToolPolicy& tool) {
 std::string_view strip_location(std::string_view message, const FailureLocation& location,
                                 const std::string& model) {
   if (!model.empty() && message.starts_with("node ")) {
-    const std::string mark = ", model " + model + ": ";
+    const std::string mark = fmt::format(", model {}: ", model);
     if (const std::size_t at = message.find(mark); at != message.npos) {
       message.remove_prefix(at + mark.size());
     }
@@ -101,14 +103,13 @@ std::string_view strip_location(std::string_view message, const FailureLocation&
 
 // "args.id: .input.id is null", "map: .input.rows: the value of `map` must be an array"
 std::string reason(const FailedField& failed, std::string_view message) {
-  std::string expression = failed.expression;
-  if (expression.size() > kExpressionShown || expression.find('\n') != expression.npos)
-    expression.clear();
-  std::string text = failed.field + ": ";
+  std::string_view expression = failed.expression;
+  if (expression.size() > kExpressionShown || expression.contains('\n')) expression = {};
   if (failed.gives_null)
-    return text + (expression.empty() ? "the expression" : expression) + " is null";
-  if (!expression.empty()) text += expression + ": ";
-  return text.append(message);
+    return fmt::format("{}: {} is null", failed.field,
+                       expression.empty() ? "the expression" : expression);
+  if (expression.empty()) return fmt::format("{}: {}", failed.field, message);
+  return fmt::format("{}: {}: {}", failed.field, expression, message);
 }
 
 // The argument that prevented a call from being sent: `http.url: .args.id is null`.
@@ -122,7 +123,7 @@ NullArgument null_argument(const State& state, const Step& step) {
   const Value& args = step.item == kNoItem ? node["args"] : node["do"]["args"];
   if (!args.is_object()) return {};
   for (const auto& [name, value] : args.members()) {
-    if (state.error->message.ends_with(": .args." + name + " is null")) {
+    if (state.error->message.ends_with(fmt::format(": .args.{} is null", name))) {
       return {name, sole_expression(value)};
     }
   }
@@ -166,11 +167,11 @@ std::string summary_of(const State& state, const FailureLocation& location, cons
   const std::string_view message = strip_location(state.error->message, location, model);
   std::string text;
   if (location.step != nullptr) {
-    text = "node " + state.node_of(*location.step).id;
-    if (location.step->item != kNoItem) text += ", item " + std::to_string(location.step->item);
-    if (location.step->turn != kNoTurn) text += ", turn " + std::to_string(location.step->turn + 1);
-    if (!tool.empty()) text += " (tool " + tool + ")";
-    if (!model.empty()) text += " (model " + model + ")";
+    text = fmt::format("node {}", state.node_of(*location.step).id);
+    if (location.step->item != kNoItem) text += fmt::format(", item {}", location.step->item);
+    if (location.step->turn != kNoTurn) text += fmt::format(", turn {}", location.step->turn + 1);
+    if (!tool.empty()) text += fmt::format(" (tool {})", tool);
+    if (!model.empty()) text += fmt::format(" (model {})", model);
     text += ": ";
   }
   if (location.field) return text + reason(*location.field, message);
@@ -181,7 +182,7 @@ std::string summary_of(const State& state, const FailureLocation& location, cons
   const std::string& expression = argument.expression;
   if (expression.empty() || expression.size() > kExpressionShown || expression.contains('\n'))
     return text;
-  return text + " (args." + argument.name + " is " + expression + ")";
+  return fmt::format("{} (args.{} is {})", text, argument.name, expression);
 }
 
 }  // namespace

@@ -1,6 +1,8 @@
 // Signed heads: the stored form.
 #include "inspect/head.h"
 
+#include <fmt/core.h>
+
 #include "json/json.h"
 
 namespace ae::engine {
@@ -16,7 +18,7 @@ Value unsigned_form(const Head& head) {
 }
 
 std::string message(const Head& head) {
-  return "aetheris.head.v1\n" + canonical(unsigned_form(head));
+  return fmt::format("aetheris.head.v1\n{}", canonical(unsigned_form(head)));
 }
 
 }  // namespace

@@ -1,5 +1,7 @@
 #include "inspect/ledger_proof.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <set>
 #include <utility>
@@ -38,7 +40,7 @@ bool is_same_record(ToolInvocationFinished logged, ToolInvocationFinished expect
 }  // namespace
 
 std::string event_label(const Event& event) {
-  return "event " + std::to_string(event.seq) + " (" + std::string(event_name(event)) + ")";
+  return fmt::format("event {} ({})", event.seq, event_name(event));
 }
 
 std::string LedgerProof::check_hashes(const ToolInvocationStarted& event) const {
@@ -167,7 +169,7 @@ std::string LedgerProof::add_event(const Event& event) {
   ended_ = ended_ || event.type == EventType::job_completed ||
            event.type == EventType::job_failed || event.type == EventType::job_cancelled;
   const std::string error = check_event(event);
-  return error.empty() ? error : event_label(event) + " " + error;
+  return error.empty() ? error : fmt::format("{} {}", event_label(event), error);
 }
 
 const LedgerProof::Try* LedgerProof::find(const InvocationId& invocation,
@@ -188,7 +190,7 @@ std::string LedgerProof::check_effect(const VerifyInput::Effect& effect) const {
   if (logged == nullptr) return "belongs to no call in the log";
   const Call& call = calls_.at(effect.invocation);
   const auto record = record_from_json<EffectRecord>(*stored);
-  if (!record) return "cannot be read: " + record.error().message;
+  if (!record) return fmt::format("cannot be read: {}", record.error().message);
   if (record->job_id != job_.text || record->invocation_id != effect.invocation ||
       record->try_no != std::int64_t{effect.try_no} || record->command_id != call.command ||
       record->idempotency_key != call.key || record->input_ref != call.arguments_hash ||
@@ -205,8 +207,8 @@ std::string LedgerProof::check_effect(const VerifyInput::Effect& effect) const {
   // A try that was closed with an unknown outcome does not contradict an outcome observed later.
   if (logged->is_unknown()) return {};
   const std::string outcome = record->outcome;
-  return "has " + outcome + ", the log " + logged->outcome +
-         (outcome == logged->outcome ? " with another content" : "");
+  return fmt::format("has {}, the log {}{}", outcome, logged->outcome,
+                     outcome == logged->outcome ? " with another content" : "");
 }
 
 // The content was erased, but the outcome can still be compared with the log.
@@ -215,14 +217,13 @@ std::string LedgerProof::check_outcome(const Try& logged, std::string_view outco
       std::ranges::any_of(logged.later, [&](const auto* late) { return late->outcome == outcome; });
   const bool open = logged.end == nullptr || logged.is_unknown();
   if (same || open || logged.outcome == outcome) return {};
-  return "has " + std::string(outcome) + ", the log " + logged.outcome;
+  return fmt::format("has {}, the log {}", outcome, logged.outcome);
 }
 
 std::string LedgerProof::check_effects(const std::vector<VerifyInput::Effect>& effects) const {
   for (const VerifyInput::Effect& one : effects) {
     if (auto error = check_effect(one); !error.empty()) {
-      return "the effect of " + one.invocation.text + ", try " + std::to_string(one.try_no) + ", " +
-             error;
+      return fmt::format("the effect of {}, try {}, {}", one.invocation.text, one.try_no, error);
     }
   }
   return {};
@@ -246,7 +247,8 @@ std::string LedgerProof::check_entry(const VerifyInput::Entry& entry) const {
   if (entry.state == "INFLIGHT") return {};  // may not be repaired yet
   const bool success = logged->outcome == "success";
   if (!logged->finished || success != (entry.state == "COMMITTED")) {
-    return "has " + entry.state + ", the log " + (logged->finished ? logged->outcome : "no end");
+    return fmt::format("has {}, the log {}", entry.state,
+                       logged->finished ? logged->outcome : "no end");
   }
   return {};
 }
@@ -254,8 +256,8 @@ std::string LedgerProof::check_entry(const VerifyInput::Entry& entry) const {
 std::string LedgerProof::check_entries(const std::vector<VerifyInput::Entry>& entries) const {
   for (const VerifyInput::Entry& one : entries) {
     if (auto error = check_entry(one); !error.empty()) {
-      return "the ledger's entry of " + one.invocation.text + ", try " +
-             std::to_string(one.try_no) + ", " + error;
+      return fmt::format("the ledger's entry of {}, try {}, {}", one.invocation.text, one.try_no,
+                         error);
     }
   }
   return {};
@@ -289,8 +291,8 @@ std::string LedgerProof::check_missing_effect(const VerifyInput& input) const {
           (one.outcome == "success" || one.outcome == "failure" || one.outcome == "input_required");
       if (!was_imported && one.later.empty() && !stored_first) continue;
       if (!stored.contains({id.text, n})) {
-        return "the effect of " + id.text + ", try " + std::to_string(n) +
-               ", from which the log has its outcome, is missing";
+        return fmt::format(
+            "the effect of {}, try {}, from which the log has its outcome, is missing", id.text, n);
       }
     }
   }
@@ -306,8 +308,8 @@ std::string LedgerProof::check_missing_entry(const VerifyInput& input) const {
     for (const auto& [n, one] : call.tries) {
       if (one.finished || !split_attempts_.contains(one.attempt) || stored.contains({id.text, n}))
         continue;
-      return "the ledger's entry of " + id.text + ", try " + std::to_string(n) +
-             ", which is in flight, is missing";
+      return fmt::format("the ledger's entry of {}, try {}, which is in flight, is missing",
+                         id.text, n);
     }
   }
   return {};

@@ -1,5 +1,7 @@
 // Tests that pages equal the whole: lists of steps and single steps the trace, pages of events the
 // log, conversations the requests that were sent.
+#include <fmt/core.h>
+
 #include <map>
 #include <set>
 #include <span>
@@ -190,7 +192,7 @@ AE_TEST("pages/events are filtered by step and text, and slim events are cut") {
       "[{'id': 'a', 'kind': 'tool', 'tool': 'look', 'args': {'q': 1}},"
       " {'id': 'b', 'kind': 'tool', 'tool': 'look', 'args': {'q': 2}}]");
   const std::string large(300, 'x');
-  job.claim().ok("a", "'" + large + "'").ok("b", "'needle'");
+  job.claim().ok("a", fmt::format("'{}'", large)).ok("b", "'needle'");
   const StepId a = job.step("a").id;
   const Value of_a = events_of(job, {.step = a.text.string()});
   EXPECT_GT(of_a["events"].size(), 3U);
@@ -230,8 +232,8 @@ std::vector<std::string> lines_of(const Value& page) {
   std::vector<std::string> lines;
   for (const Value& message : page["messages"].items()) {
     const Value& shown = message["error"].is_null() ? message["content"] : message["error"]["code"];
-    lines.push_back(std::string(message.text("role")) + " " + std::string(message.text("origin")) +
-                    " " + canonical(shown));
+    lines.push_back(
+        fmt::format("{} {} {}", message.text("role"), message.text("origin"), canonical(shown)));
   }
   return lines;
 }

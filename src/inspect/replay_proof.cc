@@ -1,5 +1,7 @@
 #include "inspect/replay_proof.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <limits>
 #include <utility>
@@ -60,7 +62,7 @@ std::string ReplayProof::check_recorded(const State& state, RecordedKind records
   }
   if (value.erased) return {};
   const auto arguments = requested_arguments(state, step);
-  if (!arguments) return "has a value, but " + arguments.error().message;
+  if (!arguments) return fmt::format("has a value, but {}", arguments.error().message);
   if (!check_recorded_args(records, *arguments) ||
       !is_possible_value(records, *arguments, value.value)) {
     return "has a value that its tool does not give";
@@ -129,7 +131,7 @@ std::string ReplayProof::check_event(const State& state, const ToolInvocationSta
   }
   auto arguments = turn ? turn_arguments_of(state, state.steps[step->node], step->turn, notice)
                         : requested_arguments(state, *step);
-  if (!arguments) return "has arguments, but " + arguments.error().message;
+  if (!arguments) return fmt::format("has arguments, but {}", arguments.error().message);
   // Without the blind, compare what is not erased.
   if (state.blind_erased ? event.arguments.erased || *arguments == event.arguments.value
                          : state.hash_of(*arguments) == to_hex(event.arguments_hash)) {
@@ -181,7 +183,7 @@ std::string ReplayProof::check_answer(const State& state, const CommandCommitted
   const CommandCommitted expected =
       committed_answer(state.blind, state.tool_of(*step), step->call->arguments, step->result);
   const auto other = [](std::string_view field) {
-    return "has another " + std::string(field) + " than the call and its answer";
+    return fmt::format("has another {} than the call and its answer", field);
   };
   if (event.llm_provider != expected.llm_provider) return other(field::llm_provider);
   if (event.llm_model != expected.llm_model) return other(field::llm_model);
@@ -238,12 +240,12 @@ std::string ReplayProof::check_event(const State& state, const WaitOpened& event
   std::string key = step->id.text;
   if (node.wait_key) {
     auto named = wait_key_of(state, node);
-    if (!named) return "has a key, but " + named.error().message;
+    if (!named) return fmt::format("has a key, but {}", named.error().message);
     key = state.unique_wait_key(*named);
   }
   if (node.wait_channel) {
     auto channel = channel_of(state, node);
-    if (!channel) return "has a channel, but " + channel.error().message;
+    if (!channel) return fmt::format("has a channel, but {}", channel.error().message);
     if (*channel != or_empty(event.channel)) return "has another channel than the plan's";
   }
   return key == event.correlation_key ? "" : "has another key than the plan's";
@@ -252,7 +254,7 @@ std::string ReplayProof::check_event(const State& state, const WaitOpened& event
 std::string ReplayProof::check_call(const State& state, const Step& step, const auto& call) {
   if (step.call || call.erased) return {};
   auto arguments = requested_arguments(state, step);
-  if (!arguments) return "is about a call, but " + arguments.error().message;
+  if (!arguments) return fmt::format("is about a call, but {}", arguments.error().message);
   const bool same_hash =
       state.blind_erased || state.hash_of(*arguments) == to_hex(call.arguments_hash);
   if (same_hash && *arguments == call.arguments) return {};
@@ -339,7 +341,7 @@ std::string ReplayProof::check_after(const State& state, const Event& event) {
     const Step& step = state.steps[node.index];
     if (!step.loop) continue;
     if (auto error = find_invalid_turn(state, step); !error.empty())
-      return event_label(event) + ": " + error;
+      return fmt::format("{}: {}", event_label(event), error);
   }
   return {};
 }
@@ -347,7 +349,7 @@ std::string ReplayProof::check_after(const State& state, const Event& event) {
 std::string ReplayProof::check_before(const State& state, const Event& event) {
   const std::string error =
       std::visit([&](const auto& body) { return check_event(state, body); }, event.body);
-  return error.empty() ? error : event_label(event) + " " + error;
+  return error.empty() ? error : fmt::format("{} {}", event_label(event), error);
 }
 
 }  // namespace ae::engine

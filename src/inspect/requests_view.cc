@@ -1,5 +1,7 @@
 #include "inspect/requests_view.h"
 
+#include <fmt/core.h>
+
 #include <string>
 #include <utility>
 
@@ -68,8 +70,8 @@ std::vector<Value> requests_view(const State& state) {
     if (actions.empty()) continue;  // given up, or an outcome is noted
     requests.push_back(
         request_view(state,
-                     {.id = state.job.text + "." +
-                            std::string(call.text(field::idempotency_key).substr(0, kIdDigits)),
+                     {.id = fmt::format("{}.{}", state.job.text,
+                                        call.text(field::idempotency_key).substr(0, kIdDigits)),
                       .kind = to_text(RequestKind::unknown_outcome),
                       .reason = call[field::reason],
                       .opened_at = call["since"],
@@ -82,7 +84,7 @@ std::vector<Value> requests_view(const State& state) {
     const Value raise = raise_action(state, {&exceeded, 1});
     requests.push_back(request_view(
         state,
-        {.id = state.job.text + ".budget",
+        {.id = fmt::format("{}.budget", state.job.text),
          .kind = to_text(RequestKind::budget),
          .reason = state.parked_reason.empty() ? Value() : Value(state.parked_reason),
          .opened_at = state.parked_since ? Value(ae::to_text(*state.parked_since)) : Value(),

@@ -160,7 +160,7 @@ class StepRows {
       AE_ASSIGN(const Step* const after, find_step(s_, query.after));
       from = std::ranges::find(steps, after);
       if (from == steps.end()) {
-        return fail(Code::not_found, "step " + query.after + " is not a child of this parent");
+        return fail(Code::not_found, "step {} is not a child of this parent", query.after);
       }
       ++from;
     }
@@ -271,8 +271,7 @@ Result<Value> list_steps(const State& state, const StepIndex& index, const StepQ
 
 Result<const Step*> find_step(const State& state, std::string_view id) {
   if (const Step* found = state.find_step(StepId(id))) return found;
-  return fail(Code::not_found,
-              "the current plan of the job has no step \"" + std::string(id.substr(0, 64)) + "\"");
+  return fail(Code::not_found, "the current plan of the job has no step \"{}\"", id.substr(0, 64));
 }
 
 namespace {

@@ -60,14 +60,20 @@ Value summary_progress(const State& state) {
 
 }  // namespace
 
-<<<<<<< HEAD
+std::string_view summary_kind(const State& state) {
+  if (!state.plan) return "plan";
+  if (state.planned_by_model || is_planner_only(*state.plan)) return "planner";
+  const bool is_loop =
+      state.plan->nodes.size() == 1 && state.plan->nodes.front().kind == NodeKind::loop;
+  return is_loop ? kLoop : "plan";
+}
+
 std::string summary_text(const State& state) {
-  const std::uint64_t nodes = state.plan ? state.plan->nodes.size() : 0;
   const bool may_be_unknown =
       state.had_unknown_outcome || !state.earlier_unknown.empty() || is_terminal(state.status);
   const ModelUsage& models = state.models;
   std::string text;
-  text.reserve(384);
+  text.reserve(512);
   const auto add = [&text](std::string_view before, const Value& member) {
     text += before;
     write_canonical(member, text);
@@ -78,9 +84,10 @@ std::string summary_text(const State& state) {
   add(R"(,"execution_version":)", state.execution_version);
   add(R"(,"kind":)", summary_kind(state));
   add(R"(,"parked":)", summary_parked(state));
-  add(R"(,"progress":{"done":)", number(nodes - state.nodes_left));
-  add(R"(,"nodes":)", number(nodes));
-  add(R"(},"unknown_outcomes":)", number(may_be_unknown ? state.unknown_calls().size() : 0));
+  add(R"(,"plan_hash":)", state.plan ? Value(to_hex(state.plan->hash)) : Value());
+  add(R"(,"progress":)", summary_progress(state));
+  add(R"(,"started_at":)", or_null(state.started_at));
+  add(R"(,"unknown_outcomes":)", number(may_be_unknown ? state.unknown_calls().size() : 0));
   add(R"(,"usage":{"cost_micros":)", number(models.cost_micros));
   add(R"(,"model_calls":)", number(models.tries - models.withdrawn));
   add(R"(,"tool_calls":)", number(state.tries_started - models.tries));
@@ -94,36 +101,6 @@ Value summary_view(const State& state) {
   auto view = parse_canonical(summary_text(state), {.big_integers = true});
   AE_CHECK(view, view.error().message);
   return *std::move(view);
-=======
-std::string_view summary_kind(const State& state) {
-  if (!state.plan) return "plan";
-  if (state.planned_by_model || is_planner_only(*state.plan)) return "planner";
-  const bool is_loop =
-      state.plan->nodes.size() == 1 && state.plan->nodes.front().kind == NodeKind::loop;
-  return is_loop ? kLoop : "plan";
-}
-
-Value summary_view(const State& state) {
-  const bool may_be_unknown =
-      state.had_unknown_outcome || !state.earlier_unknown.empty() || is_terminal(state.status);
-  const ModelUsage& models = state.models;
-  return Value::object(
-      {{"attempt", number(state.epoch)},
-       {"ended_at", is_terminal(state.status) ? Value(to_text(state.updated_at)) : Value()},
-       {field::error, summary_error(state)},
-       {field::execution_version, state.execution_version},
-       {"unknown_outcomes", number(may_be_unknown ? state.unknown_calls().size() : 0)},
-       {field::kind, summary_kind(state)},
-       {"parked", summary_parked(state)},
-       {field::plan_hash, state.plan ? Value(to_hex(state.plan->hash)) : Value()},
-       {"progress", summary_progress(state)},
-       {"started_at", or_null(state.started_at)},
-       {field::usage, Value::object({{"cost_micros", number(models.cost_micros)},
-                                     {"model_calls", number(models.tries - models.withdrawn)},
-                                     {"tool_calls", number(state.tries_started - models.tries)},
-                                     {"total_tokens", number(models.total_tokens)}})},
-       {"waiting", summary_waiting(state)}});
->>>>>>> pg
 }
 
 }  // namespace ae::engine

@@ -15,11 +15,8 @@
 #pragma once
 
 #include <cstdint>
-<<<<<<< HEAD
 #include <string>
-=======
 #include <string_view>
->>>>>>> pg
 
 #include "engine/state/state.h"
 #include "json/value.h"

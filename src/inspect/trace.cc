@@ -2,6 +2,8 @@
 // pass, over the plan, builds the tree.
 #include "inspect/trace.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <iterator>
 #include <optional>
@@ -286,7 +288,7 @@ Value Tracer::node_view(const Step& step, std::vector<Value> items, ExternalEffe
   for (const WaitSpan& wait : span.waits) {
     const auto open = s_.waits.find(wait.opened->correlation_key);
     std::string id = open == s_.waits.end() ? "" : s_.approval_id(open->second);
-    if (!id.empty()) id.insert(0, s_.job.text + ".");
+    if (!id.empty()) id = fmt::format("{}.{}", s_.job.text, id);
     waits.push_back(wait_view(wait).with("approval", id.empty() ? Value() : Value(id)));
   }
   if (!is_item) {

@@ -1,4 +1,6 @@
 // Transcript: decisions, resolutions, failed and skipped nodes, waits and messages.
+#include <fmt/core.h>
+
 #include <string>
 #include <string_view>
 #include <utility>
@@ -82,7 +84,7 @@ void Transcript::add_entries(const OutcomeNoted& event) {
 void Transcript::note_error(std::string_view step_id, const std::string& node_id,
                             std::string_view code) {
   errors_[std::string(step_id)] = code;
-  errors_["/" + node_id] = code;
+  errors_[fmt::format("/{}", node_id)] = code;
 }
 
 void Transcript::add_entries(const NodeFinished& event) {
@@ -92,7 +94,7 @@ void Transcript::add_entries(const NodeFinished& event) {
   // Maps and loops fail with the error of a part.
   const Step* of = step(id);
   const bool part = of != nullptr && of->is_part();
-  const std::string known = errors_[part ? id : "/" + event.node_id];
+  const std::string known = errors_[part ? id : fmt::format("/{}", event.node_id)];
   note_error(id, event.node_id, event.error->code);
   if (known == event.error->code) return;
   const Value failure = error(event.error);

@@ -1,4 +1,6 @@
 // Transcript: the turns and calls that a fork imports from its origin.
+#include <fmt/core.h>
+
 #include <string>
 #include <string_view>
 #include <utility>
@@ -39,7 +41,7 @@ void Transcript::add_imported_turn(const ForkImported& fork, const ForkEntry& en
   const Value none{};
   const bool erased = fork.results.erased;
   const Value& results = available_results(fork);
-  const Value& arguments = results[id + "/arguments"];
+  const Value& arguments = results[fmt::format("{}/arguments", id)];
   const Value* answer = erased ? &none : results.find(id);
   if (answer == nullptr || (!erased && !arguments.is_object())) return;
   turns_[{entry.node_id, *entry.turn}] = id;
@@ -84,7 +86,7 @@ void Transcript::add_imported_arguments(const ForkImported& fork, const ForkEntr
   const Value& calls = turn == turns_.end() ? none : answers_[turn->second]["tool_calls"];
   const auto nth = static_cast<std::size_t>(*entry.turn_call);
   const Value call = calls.is_array() && nth < calls.size() ? calls.items()[nth] : Value();
-  const Value* edited = available_results(fork).find(id + "/edited");
+  const Value* edited = available_results(fork).find(fmt::format("{}/edited", id));
   if (fork.results.erased) {
     for (const char* name : {field::arguments, "call_id"}) redacted_.emplace_back(name);
   }

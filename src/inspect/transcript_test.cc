@@ -1,6 +1,8 @@
 // Tests of transcripts: model requests and answers, and each call with its result, in log order.
 #include "inspect/transcript.h"
 
+#include <fmt/core.h>
+
 #include "engine/heart/stored_job_test.h"
 #include "engine/loop/loop_fixture_test.h"
 #include "engine/planner/planner.h"
@@ -27,7 +29,7 @@ std::string entry_text(const Value& entry) {
   const std::string_view kind = entry.text("kind");
   std::string text(kind);
   const auto more = [&](const char* name) {
-    if (!entry[name].is_null()) text += " " + canonical(entry[name]);
+    if (!entry[name].is_null()) text += fmt::format(" {}", canonical(entry[name]));
   };
   if (kind == "message") {
     more("origin");
@@ -54,7 +56,7 @@ std::string entry_text(const Value& entry) {
   } else if (kind == "end") {
     more("status");
   } else if (kind == "failed") {
-    text += " " + std::string(entry["error"].text("code"));
+    text += fmt::format(" {}", entry["error"].text("code"));
   } else if (kind == "question") {
     more("message");
   }
@@ -405,7 +407,7 @@ AE_TEST("transcript/a page ends before its bytes exceed the limit, and one large
   JobFixture job(
       "[{'id':'a', 'kind':'tool', 'tool':'look', 'args':{'q':1}},"
       " {'id':'b', 'kind':'tool', 'tool':'look', 'needs':['a'], 'args':{'q':2}}]");
-  const std::string large = "'" + std::string(5000, 'x') + "'";
+  const std::string large = fmt::format("'{}'", std::string(5000, 'x'));
   job.claim().ok("a", large).ok("b", "2");
   const Value all = transcript_of(job);
   std::vector<Value> joined;

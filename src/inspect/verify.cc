@@ -1,6 +1,8 @@
 // verify: five proofs over one log. Each stops at its first error and names the event.
 #include "inspect/verify.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <utility>
 #include <variant>
@@ -41,29 +43,33 @@ Chain chain_of(const VerifyInput& input) {
   std::uint64_t seq = 0;
   for (const Event& event : input.events) {
     if (event.seq != seq + 1) {
-      return {failed_proof("event " + std::to_string(seq + 1) + " is missing"), "altered"};
+      return {failed_proof(fmt::format("event {} is missing", seq + 1)), "altered"};
     }
     if (event.prev_hash != previous) {
-      return {failed_proof(event_label(event) + " does not follow the event before it"), "altered"};
+      return {
+          failed_proof(fmt::format("{} does not follow the event before it", event_label(event))),
+          "altered"};
     }
     previous = event.hash;
     seq = event.seq;
   }
   if (input.open_error) {
     const bool newer = input.open_error->code == Code::needs_version;
-    return {failed_proof("after event " + std::to_string(seq) + ": " + input.open_error->message),
+    return {failed_proof(fmt::format("after event {}: {}", seq, input.open_error->message)),
             newer ? "unsigned" : "altered"};
   }
   if (input.last_seq && seq < *input.last_seq) {
-    return {failed_proof("the log ends at event " + std::to_string(seq) + ", the job had " +
-                         std::to_string(*input.last_seq)),
-            "truncated"};
+    return {
+        failed_proof(fmt::format("the log ends at event {}, the job had {}", seq, *input.last_seq)),
+        "truncated"};
   }
   if (input.events.empty()) return {failed_proof("the log has no events"), "truncated"};
   if ((input.last_seq && seq > *input.last_seq) || (input.head && previous != *input.head)) {
     return {failed_proof("the head of the log differs from the recorded head"), "altered"};
   }
-  return {{true, counted(input.events.size(), "event") + ", root " + to_hex(previous)}, "unsigned"};
+  return {
+      {true, fmt::format("{}, root {}", counted(input.events.size(), "event"), to_hex(previous))},
+      "unsigned"};
 }
 
 // ---------------------------------------------------------------- signature
@@ -80,28 +86,28 @@ Chain signed_chain(const VerifyInput& input, const Head& head, Chain chain) {
   const std::uint64_t last = input.events.back().seq;
   const auto signer = std::ranges::find(input.keys, head.key_id, &PublicKey::id);
   const bool known = signer != input.keys.end();
-  const std::string by = "signed on " + to_text(head.time) + " by key " + head.key_id;
+  const std::string by = fmt::format("signed on {} by key {}", to_text(head.time), head.key_id);
   if (head.job != input.job || (known && !head.signed_by(*signer))) {
     return {failed_proof("the signature of the head is not of this job and this head"), "altered"};
   }
   if (last < head.count) {
-    return {failed_proof("the log ends at event " + std::to_string(last) + "; it had " +
-                         std::to_string(head.count) + " when its head was " + by),
+    return {failed_proof(fmt::format("the log ends at event {}; it had {} when its head was {}",
+                                     last, head.count, by)),
             "truncated"};
   }
   if (input.events[head.count - 1].hash != head.hash) {
-    return {failed_proof("event " + std::to_string(head.count) + " is not the one that was " + by),
+    return {failed_proof(fmt::format("event {} is not the one that was {}", head.count, by)),
             "altered"};
   }
-  chain.proof.detail += ", " + by;
-  if (last > head.count) chain.proof.detail += " up to event " + std::to_string(head.count);
+  chain.proof.detail += fmt::format(", {}", by);
+  if (last > head.count) chain.proof.detail += fmt::format(" up to event {}", head.count);
   if (known) {
     chain.head = last == head.count ? "intact" : "unsigned";
     return chain;
   }
   chain.head = "unknown_key";
   if (!input.keys.empty()) {
-    chain.proof = failed_proof("the head is " + by + ", which is none of the keys given");
+    chain.proof = failed_proof(fmt::format("the head is {}, which is none of the keys given", by));
   }
   return chain;
 }
@@ -122,7 +128,7 @@ std::string inbox_error(const JobId& job,
                         const std::vector<std::pair<std::string, std::string>>& inbox) {
   for (const auto& [id, request] : inbox) {
     if (!read_side_record(inbox_location(job, id), request)) {
-      return "the act " + id + " in the inbox is not what was written";
+      return fmt::format("the act {} in the inbox is not what was written", id);
     }
   }
   return {};
@@ -178,7 +184,7 @@ std::string Verifier::check_checkpoint(const Event& event) const {
   const auto restored = restore(in_.job, seq, bytes, plans_);
   if (!restored && restored.error().code == Code::needs_version) return {};
   if (restored && bytes == checkpoint(state_, event.hash)) return {};
-  return "the checkpoint of event " + std::to_string(seq) + " is not what the log folds to";
+  return fmt::format("the checkpoint of event {} is not what the log folds to", seq);
 }
 
 // A terminal event lists exactly the calls whose outcome the log leaves unknown, each once. A
@@ -200,7 +206,8 @@ std::string Verifier::check_unknown_calls(const Event& event) const {
     }
   }
   if (sorted(std::move(unknown)) == sorted(std::move(listed))) return {};
-  return event_label(event) + " lists other calls than those whose outcome the log leaves unknown";
+  return fmt::format("{} lists other calls than those whose outcome the log leaves unknown",
+                     event_label(event));
 }
 
 // Checks one event.
@@ -212,7 +219,7 @@ void Verifier::check_event(const Event& event) {
   if (!applied) {
     out_.state_machine = failed_proof(applied.error().message);
     if (replay_error_.empty())
-      replay_error_ = "nothing can be replayed past a " + event_label(event);
+      replay_error_ = fmt::format("nothing can be replayed past a {}", event_label(event));
     return;
   }
   add_step_ends(event);
@@ -223,8 +230,8 @@ void Verifier::check_event(const Event& event) {
 void Verifier::finish_events() {
   events_done_ = true;
   if (in_.checkpoint && replay_error_.empty() && in_.checkpoint->first > in_.events.size()) {
-    replay_error_ = "the checkpoint is of event " + std::to_string(in_.checkpoint->first) +
-                    ", which the log does not have";
+    replay_error_ = fmt::format("the checkpoint is of event {}, which the log does not have",
+                                in_.checkpoint->first);
   }
   conclude_ledger();
   if (replay_error_.empty()) second_fold_.emplace(in_.job, in_.events, plans_);
@@ -239,22 +246,23 @@ void Verifier::conclude_ledger() {
   if (error.empty()) error = inbox_error(in_.job, in_.inbox);
   out_.pending = ledger_.pending();
   if (!error.empty()) {
-    out_.ledger = failed_proof("ledger: derived; " + error);
+    out_.ledger = failed_proof(fmt::format("ledger: derived; {}", error));
     return;
   }
-  std::string detail = "ledger: derived; " + counted(ledger_.invocations(), "call") + ", " +
-                       counted(ledger_.tries(), "try");
-  if (state_.blind_erased) detail += ", " + std::string(kBlindErased);
+  std::string detail =
+      fmt::format("ledger: derived; {}, {}", counted(ledger_.invocations(), "call"),
+                  counted(ledger_.tries(), "try"));
+  if (state_.blind_erased) detail += fmt::format(", {}", kBlindErased);
   if (!in_.effects.empty()) {
-    detail += ", " + counted(in_.effects.size(), "effect") +
-              (in_.effects.size() == 1 ? " agrees" : " agree");
+    detail += fmt::format(", {} {}", counted(in_.effects.size(), "effect"),
+                          in_.effects.size() == 1 ? "agrees" : "agree");
   }
   if (out_.pending.empty()) {
     detail += ", none pending";
   } else {
     detail += ", pending:";
     for (std::size_t i = 0; i < out_.pending.size() && i < kPendingShownMax; ++i) {
-      detail += " " + out_.pending[i];
+      detail += fmt::format(" {}", out_.pending[i]);
     }
     if (out_.pending.size() > kPendingShownMax) detail += " …";
   }
@@ -267,7 +275,7 @@ void Verifier::conclude_replay() {
     // full.
     if (out_.state_machine.ok && any_redacted()) {
       out_.replay = {true, "values are redacted: arguments and branches cannot all be compared"};
-      if (state_.blind_erased) out_.replay.detail += "; " + std::string(kBlindErased);
+      if (state_.blind_erased) out_.replay.detail += fmt::format("; {}", kBlindErased);
       return;
     }
     out_.replay = failed_proof(replay_error_);
@@ -279,8 +287,9 @@ void Verifier::conclude_replay() {
     return;
   }
   const std::size_t calls = replay_.commands();
-  out_.replay = {true, counted(calls, "call") + (calls == 1 ? " matches" : " match") + " the plan"};
-  if (state_.blind_erased) out_.replay.detail += "; " + std::string(kBlindErased);
+  out_.replay = {true, fmt::format("{} {} the plan", counted(calls, "call"),
+                                   calls == 1 ? "matches" : "match")};
+  if (state_.blind_erased) out_.replay.detail += fmt::format("; {}", kBlindErased);
 }
 
 // Called after the event is applied.
@@ -321,8 +330,8 @@ void Verifier::execution_hash() {
     text.append(path).append(" ").append(result_type).append("\n");
   }
   out_.execution_hash_hex = to_hex(sha256(text));
-  out_.execution_hash = {true,
-                         counted(steps.size(), "finished step") + ", " + out_.execution_hash_hex};
+  out_.execution_hash = {
+      true, fmt::format("{}, {}", counted(steps.size(), "finished step"), out_.execution_hash_hex)};
 }
 
 void Verifier::signature(Chain& chain) {
@@ -343,9 +352,9 @@ void Verifier::check_row() {
   if (!in_.row || !out_.state_machine.ok || in_.events.empty()) return;
   const auto differs = [&](std::string_view what, std::string_view row, std::string_view log) {
     if (row == log || !out_.state_machine.ok) return;
-    out_.state_machine = failed_proof("the job's row has " + std::string(what) + " \"" +
-                                      std::string(row) + "\", its log \"" + std::string(log) +
-                                      "\"; `aetheris rebuild` rebuilds the row");
+    out_.state_machine = failed_proof(fmt::format(
+        "the job's row has {} \"{}\", its log \"{}\"; `aetheris rebuild` rebuilds the row", what,
+        row, log));
   };
   const auto* created = as<JobCreated>(in_.events.front());
   const JobCreated job_created = created != nullptr ? *created : JobCreated();
@@ -377,7 +386,8 @@ Verifier::Verifier(const VerifyInput& input, const PlanSource& plans) : in_(inpu
   out_.head = std::move(chain.head);
   if (!in_.events.empty()) out_.root_hash_hex = to_hex(in_.events.back().hash);
   state_.job = in_.job;
-  out_.state_machine.detail = counted(in_.events.size(), "event") + ", valid state transitions";
+  out_.state_machine.detail =
+      fmt::format("{}, valid state transitions", counted(in_.events.size(), "event"));
 }
 
 bool Verifier::next() {

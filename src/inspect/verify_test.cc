@@ -1,6 +1,8 @@
 // Tests of verify: what a log proves, and which proof each kind of change breaks.
 #include "inspect/verify.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <functional>
 #include <variant>
@@ -93,9 +95,10 @@ AE_TEST("verify/the execution hash covers the plan and the result types of its s
       "[{'id':'a', 'kind':'tool', 'tool':'put'}, {'id':'b', 'kind':'tool', 'tool':'put',"
       " 'when':false}]");
   job.claim().ok("a");
-  EXPECT_EQ(verified(job).execution_hash_hex,
-            to_hex(sha256("aetheris.execution.v1\n" + to_hex(job.plan->hash) +
-                          "\n0/0 side_effect_committed\n0/1 pure\n")));
+  EXPECT_EQ(
+      verified(job).execution_hash_hex,
+      to_hex(sha256(fmt::format("aetheris.execution.v1\n{}\n0/0 side_effect_committed\n0/1 pure\n",
+                                to_hex(job.plan->hash)))));
 }
 
 AE_TEST("verify/jobs with the same steps share an execution hash, whatever the results and order") {
@@ -373,7 +376,7 @@ AE_TEST("verify/stored effects must agree with the log, or be late") {
   const auto record = [&](std::uint32_t try_no, Outcome outcome) {
     SentTry sent = sent_try_of(job.state, job.step("a"));
     sent.try_no = try_no;
-    sent.attempt = AttemptId("attempt-" + std::to_string(try_no));
+    sent.attempt = AttemptId(fmt::format("attempt-{}", try_no));
     return canonical(effect_record(job.state.job, sent, outcome, job.now));
   };
   VerifyInput::Effect effect{.invocation = job.step("a").call->id, .try_no = 1, .record = {}};

@@ -1,6 +1,8 @@
 // Failures, the budget, a pause and the open waits of a job.
 #include "inspect/view_parts.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <span>
 #include <utility>
@@ -35,7 +37,7 @@ Value raised_total(const Budget& budget, const ExceededLimit& exceeded) {
 std::vector<Value> wait_actions(const State& state, const std::string& key, const Wait& wait) {
   const Step& step = state.steps[wait.step];
   if (std::string id = state.approval_id(wait); !id.empty()) {
-    id = state.job.text + "." + id;
+    id = fmt::format("{}.{}", state.job.text, id);
     std::vector<Member> approval{{"id", id}};
     const Member* question = wait.question && step.call ? open_question(*step.call) : nullptr;
     if (question && question->second.text("mode") == "form") {

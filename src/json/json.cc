@@ -8,6 +8,8 @@
 #include "base/utf8.h"
 #include "json/canonical_buffer.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <array>
 #include <charconv>
@@ -80,9 +82,8 @@ class Reader {
 
   Result<Value> read() {
     if (text_.size() > limits_.bytes_max) {
-      return fail(Code::payload_too_large, "JSON text of " + std::to_string(text_.size()) +
-                                               " bytes; at most " +
-                                               std::to_string(limits_.bytes_max) + " are allowed");
+      return fail(Code::payload_too_large, "JSON text of {} bytes; at most {} are allowed",
+                  text_.size(), limits_.bytes_max);
     }
     if (text_.starts_with("\xEF\xBB\xBF")) return error_at("a byte order mark (remove it)", 0);
     const std::size_t valid = valid_utf8_prefix(text_);
@@ -110,10 +111,7 @@ class Reader {
   };
 
   std::unexpected<Error> error_at(std::string_view what, std::size_t where) const {
-    return fail(Code::input_invalid, std::string("invalid JSON: ")
-                                         .append(what)
-                                         .append(" at byte ")
-                                         .append(std::to_string(where)));
+    return fail(Code::input_invalid, "invalid JSON: {} at byte {}", what, where);
   }
 
   char peek() const { return at_ < text_.size() ? text_[at_] : '\0'; }
@@ -139,7 +137,7 @@ class Reader {
       if (!object && !consume('[')) return false;
       if (stack_.size() >= std::min(limits_.depth_max, kJsonDepthMax)) {
         return error_at(
-            "nesting deeper than " + std::to_string(std::min(limits_.depth_max, kJsonDepthMax)),
+            fmt::format("nesting deeper than {}", std::min(limits_.depth_max, kJsonDepthMax)),
             start);
       }
       if (stack_.capacity() == 0) {
@@ -184,9 +182,8 @@ class Reader {
       std::ranges::sort(members, less);
       const auto twice = std::ranges::adjacent_find(members, not_rising);
       if (twice != members.end()) {
-        return error_at(
-            std::string("duplicate key \"").append(truncate_utf8(twice->first, 64)).append("\""),
-            open.start);
+        return error_at(fmt::format("duplicate key \"{}\"", truncate_utf8(twice->first, 64)),
+                        open.start);
       }
     }
     return Value::object(std::move(members));

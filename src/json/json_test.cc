@@ -1,6 +1,8 @@
 #include "json/json.h"
 #include "base/utf8.h"
 
+#include <fmt/core.h>
+
 #include <array>
 #include <bit>
 #include <cmath>
@@ -18,16 +20,16 @@ namespace {
 
 std::string reread(std::string_view text, const JsonLimits& limits = {}) {
   const auto value = parse_json(text, limits);
-  return value ? canonical(*value) : "rejected: " + value.error().message;
+  return value ? canonical(*value) : fmt::format("rejected: {}", value.error().message);
 }
 
 std::string rejection(std::string_view text, const JsonLimits& limits = {}) {
   const auto value = parse_json(text, limits);
-  return value ? "accepted: " + canonical(*value) : value.error().message;
+  return value ? fmt::format("accepted: {}", canonical(*value)) : value.error().message;
 }
 
 bool ends_with_byte(std::string_view message, std::size_t byte) {
-  return message.ends_with(" at byte " + std::to_string(byte));
+  return message.ends_with(fmt::format(" at byte {}", byte));
 }
 
 std::string file(const std::filesystem::path& path) {
@@ -170,12 +172,12 @@ AE_TEST("json/json/numbers are converted to the nearest double") {
 AE_TEST("json/json/underflow gives zero, overflow is rejected") {
   EXPECT_EQ(reread("[1e-400,-1e-400,4.9e-324,2e-324,0e99999,0.0e-99999999999999999999]"),
             "[0,0,5e-324,0,0,0]");
-  EXPECT_EQ(reread("0." + std::string(400, '0') + "1e401"), "1");
-  EXPECT_EQ(reread("0." + std::string(500, '0') + "1"), "0");
-  EXPECT_EQ(reread("1" + std::string(400, '0') + "e-401"), "0.1");
+  EXPECT_EQ(reread(fmt::format("0.{}1e401", std::string(400, '0'))), "1");
+  EXPECT_EQ(reread(fmt::format("0.{}1", std::string(500, '0'))), "0");
+  EXPECT_EQ(reread(fmt::format("1{}e-401", std::string(400, '0'))), "0.1");
   for (const std::string& invalid :
        {std::string("1e400"), std::string("-1e400"), std::string("1e99999999999999999999"),
-        "1" + std::string(400, '0'), "0." + std::string(100, '0') + "1e500"}) {
+        "1" + std::string(400, '0'), fmt::format("0.{}1e500", std::string(100, '0'))}) {
     EXPECT_NE(rejection(invalid).find("largest double"), std::string::npos) << invalid;
   }
 }

@@ -22,7 +22,7 @@ std::optional<Duration> milliseconds_of(std::string_view text) {
 
 std::unexpected<Error> SseParser::too_large(std::string_view what) {
   refused_ = true;
-  return fail(Code::payload_too_large, std::string(what) + " of the stream is too long");
+  return fail(Code::payload_too_large, "{} of the stream is too long", what);
 }
 
 Status SseParser::feed(std::string_view bytes, std::vector<SseEvent>& events) {

@@ -1,6 +1,8 @@
 // Server-sent events, split at every position.
 #include "json/sse_parser.h"
 
+#include <fmt/core.h>
+
 #include <vector>
 
 #include "testing/test.h"
@@ -57,7 +59,7 @@ AE_TEST("event stream/the id of the last complete event and the last valid retry
   EXPECT_EQ(at("id\n\n"), "") << "an empty id resets it";
   EXPECT_FALSE(stream.retry());
   for (const char* none : {"-1", "x", "1x", "", "86400000", "99999999999999999999"}) {
-    at("retry: " + std::string(none) + "\n");
+    at(fmt::format("retry: {}\n", none));
     EXPECT_FALSE(stream.retry()) << none;
   }
   at("retry: 7\nretry: no\n");

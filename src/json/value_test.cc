@@ -1,5 +1,7 @@
 #include "json/value.h"
 
+#include <fmt/core.h>
+
 #include <cmath>
 #include <limits>
 
@@ -100,10 +102,10 @@ AE_TEST("json/value/a duplicate key aborts") {
 AE_TEST("json/value/members are found in small and in large objects") {
   for (const int size : {0, 1, 12, 13, 200}) {
     std::vector<Member> members;
-    for (int i = 0; i < size; ++i) members.emplace_back("key" + std::to_string(i), i);
+    for (int i = 0; i < size; ++i) members.emplace_back(fmt::format("key{}", i), i);
     const Value v = Value::object(std::move(members));
     EXPECT_EQ(v.size(), static_cast<std::size_t>(size));
-    for (int i = 0; i < size; ++i) EXPECT_EQ(v["key" + std::to_string(i)].as_int(), i);
+    for (int i = 0; i < size; ++i) EXPECT_EQ(v[fmt::format("key{}", i)].as_int(), i);
     EXPECT_EQ(v.find("key"), nullptr);
     EXPECT_TRUE(v["other"].is_null());
   }

@@ -1,6 +1,8 @@
 // Chat Completions: the codec of `openai`.
 #include "llm/chat_completions.h"
 
+#include <fmt/core.h>
+
 #include <array>
 #include <string>
 #include <utility>
@@ -139,11 +141,11 @@ Value chat_transport(const Value& settings) {
   std::string url(settings.text("base_url"));
   while (url.ends_with('/')) url.pop_back();
   std::vector<Member> http = {{"method", "POST"},
-                              {"url", url + "/chat/completions"},
+                              {"url", fmt::format("{}/chat/completions", url)},
                               {"output_max", kAnswerMax},
                               {"numbers", "string"}};
   if (const std::string_view key = settings.text("api_key"); !key.empty()) {
-    http.emplace_back("headers", Value::object({{"Authorization", "Bearer " + std::string(key)}}));
+    http.emplace_back("headers", Value::object({{"Authorization", fmt::format("Bearer {}", key)}}));
   }
   return Value::object(std::move(http));
 }
@@ -169,9 +171,9 @@ Result<Value> chat_answer(const Value& recorded_request, const Value& body) {
   const Value& choices = body["choices"];
   if (!choices.is_array() || choices.size() == 0) {
     const std::string_view error_text = body[wire::kError].text("message");
-    return invalid_answer(error_text.empty()
-                              ? "the answer has no choices"
-                              : "the answer has no choices; its error: " + std::string(error_text));
+    return invalid_answer(
+        error_text.empty() ? "the answer has no choices"
+                           : fmt::format("the answer has no choices; its error: {}", error_text));
   }
   const Value& choice = choices.items()[0];
   const Value& message = choice["message"];

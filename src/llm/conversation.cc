@@ -1,6 +1,8 @@
 // Conversation: parses requests, builds answers, and maps tool names.
 #include "llm/conversation.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -19,14 +21,14 @@ constexpr std::size_t kArgumentDepth = 64;
 using Keys = std::initializer_list<std::string_view>;
 
 std::unexpected<Error> invalid_request(const std::string& where, std::string_view what) {
-  return fail(Code::input_invalid, where + " " + std::string(what));
+  return fail(Code::input_invalid, "{} {}", where, what);
 }
 
 Status check_members(const Value& value, Keys keys, const std::string& where) {
   if (!value.is_object()) return invalid_request(where, "is not an object");
   for (const auto& [key, member] : value.members()) {
     if (std::ranges::find(keys, key) == keys.end()) {
-      return invalid_request(where, "has the unknown member `" + key + "`");
+      return invalid_request(where, fmt::format("has the unknown member `{}`", key));
     }
   }
   return {};
@@ -35,7 +37,7 @@ Status check_members(const Value& value, Keys keys, const std::string& where) {
 Result<std::string> read_name(const Value& value, std::string_view key, const std::string& where) {
   const Value& text = value[key];
   if (!text.is_string() || text.as_string().empty() || text.as_string().size() > kNameMax) {
-    return invalid_request(where, "has no `" + std::string(key) + "` of 1 to 512 bytes");
+    return invalid_request(where, fmt::format("has no `{}` of 1 to 512 bytes", key));
   }
   return text.as_string();
 }
@@ -47,7 +49,7 @@ bool is_wire_char(char c) {
 
 std::string with_digest(std::string_view name, std::string wire) {
   wire.resize(std::min(wire.size(), kWireKept));
-  return wire + "_" + to_hex(sha256(name)).substr(0, 8);
+  return fmt::format("{}_{:.8}", wire, to_hex(sha256(name)));
 }
 
 Result<Part> read_part(const Value& value, const std::string& where) {
@@ -56,7 +58,7 @@ Result<Part> read_part(const Value& value, const std::string& where) {
   if (!image && type != "text") return invalid_request(where, "has no valid type: text or image");
   const std::string_view key = image ? "url" : "text";
   AE_TRY(check_members(value, {"type", key}, where));
-  if (!value[key].is_string()) return invalid_request(where, "has no `" + std::string(key) + "`");
+  if (!value[key].is_string()) return invalid_request(where, fmt::format("has no `{}`", key));
   Part part{image, value[key].as_string()};
   const bool known = part.text.starts_with("https://") || part.text.starts_with("http://") ||
                      part.text.starts_with("data:image/");
@@ -75,8 +77,7 @@ Status read_content(const Value& content, const std::string& where, Message& mes
     return invalid_request(where, "has no `content`: a text, or a list of 1 to 256 parts");
   }
   for (std::size_t i = 0; i < content.size(); ++i) {
-    AE_ASSIGN(Part part,
-              read_part(content.items()[i], where + ".content[" + std::to_string(i) + "]"));
+    AE_ASSIGN(Part part, read_part(content.items()[i], fmt::format("{}.content[{}]", where, i)));
     message.parts.push_back(std::move(part));
   }
   return {};
@@ -108,12 +109,11 @@ Status read_assistant(const Value& value, const std::string& where, Message& mes
     const Value* list = value.find(key);
     if (list == nullptr) continue;
     if (!list->is_array() || list->size() > kCallsMax) {
-      return invalid_request(where,
-                             "has `" + std::string(key) + "` that is not a list of at most 256");
+      return invalid_request(where, fmt::format("has `{}` that is not a list of at most 256", key));
     }
     for (std::size_t i = 0; i < list->size(); ++i) {
       const Value& item = list->items()[i];
-      const std::string at = where + "." + std::string(key) + "[" + std::to_string(i) + "]";
+      const std::string at = fmt::format("{}.{}[{}]", where, key, i);
       if (key == "blocks") {
         if (!item.is_object()) return invalid_request(at, "is not an object");
         message.blocks.push_back(item);
@@ -156,7 +156,7 @@ Status read_tools(const Value& tools, Request& request) {
   }
   for (std::size_t i = 0; i < tools.size(); ++i) {
     const Value& value = tools.items()[i];
-    const std::string where = "tools[" + std::to_string(i) + "]";
+    const std::string where = fmt::format("tools[{}]", i);
     AE_TRY(check_members(value, {"name", "description", "parameters"}, where));
     OfferedTool tool;
     AE_ASSIGN(tool.name, read_name(value, "name", where));
@@ -190,7 +190,7 @@ Status read_settings(const Value& value, Request& request) {
   request.schema = value["schema"];
   if (request.schema.is_null()) return {};
   if (auto schema = Schema::compile(request.schema); !schema) {
-    return fail(Code::input_invalid, "`schema`: " + schema.error().message);
+    return fail(Code::input_invalid, "`schema`: {}", schema.error().message);
   }
   return {};
 }
@@ -259,8 +259,7 @@ Result<Request> read_request(const Value& value) {
   request.model = value.text("model");
   request.messages.reserve(messages.size());
   for (std::size_t i = 0; i < messages.size(); ++i) {
-    AE_ASSIGN(Message message,
-              read_message(messages.items()[i], "messages[" + std::to_string(i) + "]"));
+    AE_ASSIGN(Message message, read_message(messages.items()[i], fmt::format("messages[{}]", i)));
     request.messages.push_back(std::move(message));
   }
   if (const Value* tools = value.find("tools")) AE_TRY(read_tools(*tools, request));
@@ -281,7 +280,7 @@ Status Answer::add_call(const Request& request, std::string_view id, std::string
   };
   call.id = id;
   for (std::size_t n = request.calls() + calls.size() + 1; is_taken(call.id); ++n) {
-    call.id = "call_" + std::to_string(n);
+    call.id = fmt::format("call_{}", n);
   }
   if (auto object = arguments_of(arguments)) {
     call.arguments = *std::move(object);

@@ -1,6 +1,8 @@
 // Conversation: valid and invalid requests, and the answers of models.
 #include "llm/conversation.h"
 
+#include <fmt/core.h>
+
 #include "json/json.h"
 #include "testing/test.h"
 
@@ -198,7 +200,7 @@ AE_TEST("conversation/a recorded answer can be sent again as a message") {
                                        {"content", value["text"]},
                                        {"tool_calls", value["tool_calls"]},
                                        {"blocks", value["blocks"]}});
-  const Request again = request("[" + canonical(message) + "]");
+  const Request again = request(fmt::format("[{}]", canonical(message)));
   EXPECT_EQ(again.messages[0].calls.size(), 2u);
   EXPECT_EQ(again.messages[0].blocks[0], answer.blocks[0]);
 }

@@ -1,8 +1,9 @@
 // Hints of model failures, by error code.
 #include "llm/failure.h"
 
+#include <fmt/core.h>
+
 #include <string_view>
-#include <utility>
 
 namespace ae::llm {
 namespace {
@@ -11,16 +12,13 @@ constexpr std::string_view kSecret = "secret:";
 
 // What to check; "": nothing to add.
 std::string hint_for(std::string_view code, const Endpoint& at) {
-  const std::string host = "`base_url` (" + at.host + ")";
-  if (code == "connect" || code == "tls") return "check " + host;
-  if (code == "http_404") return "check " + host + " and `model`";
-  if (code.starts_with("http_3")) return "check " + host + ": it redirects";
+  if (code == "connect" || code == "tls") return fmt::format("check `base_url` ({})", at.host);
+  if (code == "http_404") return fmt::format("check `base_url` ({}) and `model`", at.host);
+  if (code.starts_with("http_3"))
+    return fmt::format("check `base_url` ({}): it redirects", at.host);
   if (code != "http_401" && code != "http_403") return "";
   if (at.key.empty()) return "the model has no `api_key`";
-  std::string key = "its key is ";
-  key += kSecret;
-  key += at.key;
-  return key;
+  return fmt::format("its key is {}{}", kSecret, at.key);
 }
 
 }  // namespace
@@ -38,10 +36,8 @@ Endpoint endpoint_of(const Value& settings) {
 void add_hint(const Endpoint& endpoint, Outcome& outcome) {
   std::string& message = outcome.error_message;
   if (outcome.error_code == "not_json") {
-    std::string not_a_provider = "the server at " + endpoint.host + " is not a model provider: ";
-    not_a_provider += message;
-    not_a_provider += ": check `base_url`";
-    message = std::move(not_a_provider);
+    message = fmt::format("the server at {} is not a model provider: {}: check `base_url`",
+                          endpoint.host, message);
     outcome.error_code = "http_502";
     return;
   }
@@ -49,8 +45,7 @@ void add_hint(const Endpoint& endpoint, Outcome& outcome) {
   const std::string hint = hint_for(outcome.error_code, endpoint);
   if (hint.empty()) return;
   while (message.ends_with('.')) message.pop_back();
-  message += "; ";
-  message += hint;
+  message = fmt::format("{}; {}", message, hint);
 }
 
 }  // namespace ae::llm

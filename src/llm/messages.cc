@@ -1,6 +1,8 @@
 // Messages: the codec of `anthropic`.
 #include "llm/messages.h"
 
+#include <fmt/core.h>
+
 #include <string>
 #include <utility>
 #include <vector>
@@ -177,7 +179,7 @@ Value messages_transport(const Value& settings) {
     headers.emplace_back("x-api-key", key);
   }
   return Value::object({{"method", "POST"},
-                        {"url", url + "/messages"},
+                        {"url", fmt::format("{}/messages", url)},
                         {"output_max", kMessagesAnswerMax},
                         {"numbers", "string"},
                         {"headers", Value::object(std::move(headers))}});
@@ -216,9 +218,9 @@ Result<Value> messages_answer(const Value& recorded_request, const Value& body) 
   const Value& content = body["content"];
   if (!content.is_array()) {
     const std::string_view error_text = body[wire::kError].text("message");
-    return invalid_answer(error_text.empty()
-                              ? "the answer has no content"
-                              : "the answer has no content; its error: " + std::string(error_text));
+    return invalid_answer(
+        error_text.empty() ? "the answer has no content"
+                           : fmt::format("the answer has no content; its error: {}", error_text));
   }
   Answer answer;
   for (const Value& block : content.items()) AE_TRY(add_block(request, block, answer));

@@ -1,4 +1,6 @@
 // Failures of ModelTool: invalid responses, error statuses, cut off connections, abandoned calls.
+#include <fmt/core.h>
+
 #include <atomic>
 #include <chrono>
 #include <functional>
@@ -99,9 +101,10 @@ AE_TEST("model tool/each error status is classified and reported with a message 
     EXPECT_EQ(outcome.kind, c.kind) << c.status;
     EXPECT_EQ(outcome.definite, c.definite) << c.status;
     EXPECT_EQ(outcome.retryable, c.retryable) << c.status;
-    EXPECT_EQ(outcome.error_code, "http_" + std::to_string(c.status));
-    EXPECT_EQ(outcome.error_message, "the server answered " + std::to_string(c.status) +
-                                         ": Not so, says [secret KEY]" + with_host(c.hint, server));
+    EXPECT_EQ(outcome.error_code, fmt::format("http_{}", c.status));
+    EXPECT_EQ(outcome.error_message,
+              fmt::format("the server answered {}: Not so, says [secret KEY]{}", c.status,
+                          with_host(c.hint, server)));
     EXPECT_EQ(outcome.retry_after, Duration(7s));
   }
 }

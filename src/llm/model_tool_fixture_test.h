@@ -1,8 +1,9 @@
 // Fixture for ModelTool: a loop, a client, one secret, and scripts of streamed answers.
 #pragma once
 
+#include <fmt/core.h>
+
 #include <chrono>
-#include <cstdio>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -30,7 +31,7 @@ class OneSecret final : public tools::SecretSource {
  public:
   Result<tools::Secret> get(std::string_view name) override {
     if (name == "KEY") return tools::Secret("sk-canary-123");
-    return fail(Code::secret_missing, "the secret " + std::string(name) + " is missing");
+    return fail(Code::secret_missing, "the secret {} is missing", name);
   }
 };
 
@@ -125,11 +126,8 @@ inline RawHttpServer::Script stream_script(std::vector<std::string> events, bool
     c.send(
         "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream; charset=utf-8\r\n"
         "Transfer-Encoding: chunked\r\n\r\n");
-    for (const std::string& event : events) {
-      char size[32];
-      std::snprintf(size, sizeof size, "%zx\r\n", event.size());
-      c.send(size + event + "\r\n");
-    }
+    for (const std::string& event : events)
+      c.send(fmt::format("{:x}\r\n{}\r\n", event.size(), event));
     if (end) c.send("0\r\n\r\n");
   };
 }
@@ -137,11 +135,10 @@ inline RawHttpServer::Script stream_script(std::vector<std::string> events, bool
 inline std::string chunk(std::string_view text) {
   const Value delta = Value::object({{"content", std::string(text)}});
   const Value choice = Value::object({{"delta", delta}, {"finish_reason", Value()}, {"index", 0}});
-  return "data: " +
-         canonical(Value::object({{"id", "chatcmpl-7"},
-                                  {"model", "small-1-2026-10-01"},
-                                  {"choices", Value::array({choice})}})) +
-         "\n\n";
+  return fmt::format("data: {}\n\n",
+                     canonical(Value::object({{"id", "chatcmpl-7"},
+                                              {"model", "small-1-2026-10-01"},
+                                              {"choices", Value::array({choice})}})));
 }
 
 inline const std::vector<std::string> kChatEnd = {

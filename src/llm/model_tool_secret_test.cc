@@ -1,4 +1,6 @@
 // Secrets of ModelTool: a key that the server repeats is in no delta, answer or record.
+#include <fmt/core.h>
+
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -64,7 +66,7 @@ AE_TEST("model tool/an escaped key in a stream is scrubbed, wherever it is split
 std::vector<std::string> messages(const std::vector<std::string>& blocks) {
   std::vector<std::string> events;
   const auto add = [&](const Value& event) {
-    events.push_back("data: " + canonical(event) + "\n\n");
+    events.push_back(fmt::format("data: {}\n\n", canonical(event)));
   };
   add(json(R"({"type":"message_start","message":{"id":"msg_1","model":"small-1","content":[]}})"));
   for (std::size_t i = 0; i < blocks.size(); ++i) {

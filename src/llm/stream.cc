@@ -71,10 +71,8 @@ Status AnswerAssembler::event(const SseEvent& event, std::string& text_out) {
 
 Status AnswerAssembler::fail_stream(const Value& error) {
   error_type_ = error.text("type");
-  return fail(Code::tool_failed,
-              "the provider aborted its answer: " +
-                  std::string(error.text("message",
-                                         error_type_.empty() ? "no reason given" : error_type_)));
+  return fail(Code::tool_failed, "the provider aborted its answer: {}",
+              error.text("message", error_type_.empty() ? "no reason given" : error_type_));
 }
 
 // ---- Chat Completions: chunks with deltas of one message

@@ -1,5 +1,7 @@
 // AnswerAssembler fuzzer: a streamed answer is accepted or rejected the same way for any split, within
 // its limits, and the result is an answer or an error.
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -25,10 +27,10 @@ std::string read(WireFormat wire, std::string_view bytes, std::size_t step) {
   while (!bytes.empty()) {
     const ae::Status fed = stream.feed(bytes.substr(0, step), text);
     bytes.remove_prefix(std::min(step, bytes.size()));
-    if (!fed) return text + "\nrejected: " + std::string(ae::code_name(fed.error().code));
+    if (!fed) return fmt::format("{}\nrejected: {}", text, ae::code_name(fed.error().code));
   }
   if (!stream.is_complete()) return text + "\ncut off";
-  return text + "\n" + ae::canonical(stream.body());
+  return fmt::format("{}\n{}", text, ae::canonical(stream.body()));
 }
 
 Value request() {
@@ -47,7 +49,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const std::string_view bytes = all.substr(2);
   const std::string whole = read(wire, bytes, bytes.size() + 1);
   const std::string cut = read(wire, bytes, step);
-  AE_CHECK(whole == cut, whole + "\n---- and cut\n" + cut);
+  AE_CHECK(whole == cut, fmt::format("{}\n---- and cut\n{}", whole, cut));
   AnswerAssembler stream(wire);
   std::string text;
   if (!stream.feed(bytes, text) || !stream.is_complete()) return 0;

@@ -1,6 +1,8 @@
 // Streamed answers: for any split, the result equals the answer that is not streamed.
 #include "llm/answer_assembler.h"
 
+#include <fmt/core.h>
+
 #include <random>
 #include <string>
 #include <vector>
@@ -33,7 +35,7 @@ std::string events_of(std::string_view bytes, std::size_t step, SseLimits limits
     bytes.remove_prefix(std::min(step, bytes.size()));
     if (!fed) seen = "failed ";
   }
-  for (const SseEvent& event : events) seen += event.name + "=" + event.data + ";";
+  for (const SseEvent& event : events) seen += fmt::format("{}={};", event.name, event.data);
   return seen;
 }
 
@@ -110,7 +112,7 @@ class AnswerEncoder {
     }
     for (std::uint64_t i = pick(4); i > 0; --i) {
       const int index = static_cast<int>(calls.size());
-      const std::string id = "call_" + std::to_string(index), arguments = object_text();
+      const std::string id = fmt::format("call_{}", index), arguments = object_text();
       calls.push_back(call(id, arguments));
       add_chunk(encoded,
                 delta_of(index, json(R"({"type":"function"})").with("id", id), "look", ""));
@@ -200,9 +202,10 @@ class AnswerEncoder {
   }
   void data(EncodedAnswer& encoded, const Value& value) {
     if (value.find("type") != nullptr) {
-      encoded.stream += "event: " + std::string(value.text("type")) + "\n";
+      encoded.stream += fmt::format("event: {}\n", value.text("type"));
     }
-    encoded.stream += "data: " + canonical(value) + (pick(2) == 0 ? "\n\n" : "\r\n\r\n");
+    encoded.stream +=
+        fmt::format("data: {}{}", canonical(value), pick(2) == 0 ? "\n\n" : "\r\n\r\n");
   }
   void block(EncodedAnswer& encoded, std::vector<Value>& blocks) {
     const int index = static_cast<int>(blocks.size());
@@ -231,7 +234,7 @@ class AnswerEncoder {
     } else {
       const std::string arguments = object_text();
       const Value call = json(R"({"type":"tool_use","name":"look","input":{}})")
-                             .with("id", "toolu_" + std::to_string(index));
+                             .with("id", fmt::format("toolu_{}", index));
       begin(call);
       grow("input_json_delta", "partial_json", "");
       if (arguments != "{}") {
@@ -360,7 +363,7 @@ AE_TEST("stream/an invalid event fails the stream, a provider error is distingui
 
 AE_TEST("stream/a stream over 16 MiB fails, and data after the end is ignored") {
   AnswerAssembler stream(WireFormat::chat_completions);
-  const std::string comment = ":" + std::string((1u << 20) - 2, 'x') + "\n";
+  const std::string comment = fmt::format(":{}\n", std::string((1u << 20) - 2, 'x'));
   std::string words;
   for (std::size_t n = 0; n < tools::kStreamMax; n += comment.size()) {
     ASSERT_TRUE(stream.feed(comment, words));

@@ -1,3 +1,5 @@
+#include <fmt/core.h>
+
 #include <cstdint>
 #include <span>
 #include <string>
@@ -79,7 +81,7 @@ void expect_round_trip(std::string_view name) {
     Decision decision;
     fill(fields, decision);
     for (const std::string& state : states_of(Decision::kStates)) {
-      SCOPED_TRACE(std::string(name) + " " + state);
+      SCOPED_TRACE(fmt::format("{} {}", name, state));
       const DecisionRecorded event = recorded(decision, state);
       EXPECT_EQ(event.kind, Decision::kKind);
       EXPECT_EQ(or_empty(event.state), state);

@@ -154,9 +154,8 @@ Result<DecisionBody> decision_body(const DecisionRecorded& event) {
     return decision;                                   \
   }
 #include "log/define_records.h"
-  std::string message("an unknown decision: kind ");
-  message.append(event.kind).append(", state ").append(event.state ? event.state->view() : "none");
-  return fail(Code::log_corrupt, std::move(message));
+  return fail(Code::log_corrupt, "an unknown decision: kind {}, state {}", event.kind.view(),
+              event.state ? event.state->view() : "none");
 }
 
 Value retained_payload(const DecisionBody& decision, bool blinded) {

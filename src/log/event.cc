@@ -1,6 +1,8 @@
 // Event: looks up event kinds, checks payloads against the table, builds envelopes.
 #include "log/event.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <array>
 #include <utility>
@@ -102,9 +104,7 @@ std::string_view expected_json(FieldKind kind) {
 
 std::unexpected<Error> field_error(std::string_view of, std::string_view field,
                                    std::string_view what) {
-  std::string message(of);
-  message.append(".").append(field).append(" ").append(what);
-  return fail(Code::log_corrupt, std::move(message));
+  return fail(Code::log_corrupt, "{}.{} {}", of, field, what);
 }
 
 }  // namespace
@@ -166,16 +166,14 @@ std::string_view event_name(const Event& event) noexcept {
 
 // Members and fields have the same order, so one pass finds missing fields and unknown members.
 Status check_fields(const FieldCheck& check, const Value& json) {
-  if (!json.is_object())
-    return fail(Code::log_corrupt, std::string(check.of) + " is not an object");
+  if (!json.is_object()) return fail(Code::log_corrupt, "{} is not an object", check.of);
   const auto members = json.members();
   auto member = members.begin();
   for (const Field& field : check.fields) {
     const bool present = member != members.end() && member->first == field.name;
     const bool absent = !present || (member->second.is_null() && !accepts_null(field));
     if (!absent && !has_kind(field.kind, member->second)) {
-      return field_error(check.of, field.name,
-                         std::string("is not ").append(expected_json(field.kind)));
+      return field_error(check.of, field.name, fmt::format("is not {}", expected_json(field.kind)));
     }
     if (absent && field.required && !check.partial) {
       return field_error(check.of, field.name, "is missing");
@@ -183,7 +181,7 @@ Status check_fields(const FieldCheck& check, const Value& json) {
     if (present) ++member;
   }
   if (member != members.end()) {
-    return field_error(check.of, member->first, std::string("is not a field of ").append(check.of));
+    return field_error(check.of, member->first, fmt::format("is not a field of {}", check.of));
   }
   return {};
 }

@@ -150,8 +150,7 @@ Status read_json(const Value& json, T& record) {
 template <IsRecord T>
 Status read_json(const Value& json, std::vector<T>& records) {
   if (!json.is_array()) {
-    return fail(Code::log_corrupt,
-                std::string("the value of ").append(T::kName).append(" is not a list"));
+    return fail(Code::log_corrupt, "the value of {} is not a list", T::kName);
   }
   records.reserve(json.size());
   for (const Value& item : json.items()) AE_TRY(read_json(item, records.emplace_back()));

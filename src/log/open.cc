@@ -2,6 +2,8 @@
 //
 // Only the exact encoding that `seal` writes is accepted, and the chain is
 // recomputed from what was read.
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <array>
 #include <forward_list>
@@ -65,8 +67,8 @@ Result<std::optional<AttemptId>> read_attempt(ByteReader& in) {
 Result<Header> read_header(ByteReader& in) {
   const std::uint8_t version = in.byte();
   if (in.ok() && version > kSealedVersion) {
-    return fail(Code::needs_version, "a batch of format version " + std::to_string(version) +
-                                         "; use a newer Aetheris to read it");
+    return fail(Code::needs_version,
+                "a batch of format version {}; use a newer Aetheris to read it", version);
   }
   if (version != kSealedVersion) return corrupt("no batch of sealed events");
   Header header;
@@ -169,7 +171,7 @@ class BodyReader {
     AE_TRY(std::move(status));
     if (next.number != kNoField && next.number <= previous) return corrupt("fields out of order");
     if (next.number != kNoField)
-      return corrupt("an unknown field, number " + std::to_string(next.number));
+      return corrupt(fmt::format("an unknown field, number {}", next.number));
     if (!in_.ok()) return corrupt("its bytes end too early");
     if constexpr (std::is_same_v<E, ToolInvocationStarted>)
       AE_TRY(derive_external_key(typed, event));
@@ -289,15 +291,15 @@ class BodyReader {
       const bool stored = is_stored(field);
       const bool null = stored && part.null && !field.accepts_null();
       if (field.required() && (!stored || null)) {
-        status = corrupt(std::string(kind.name) + "." + std::string(field.name()) + " is missing");
+        status = corrupt(fmt::format("{}.{} is missing", kind.name, field.name()));
       } else if (null) {
         status = field_error(field.name(), " is null");
       } else if constexpr (field.kind() == FieldKind::error) {
         const bool text = !stored || content_of(member).message.value.is_string() ||
                           is_redacted(content_of(member).message.value);
         if (!text) {
-          status = corrupt(std::string(kind.name) + "." + std::string(field.name()) +
-                           " is not {code, message}, both texts");
+          status = corrupt(
+              fmt::format("{}.{} is not {{code, message}}, both texts", kind.name, field.name()));
         }
       }
       if constexpr (std::is_same_v<E, ToolInvocationStarted>) {
@@ -504,7 +506,8 @@ class BodyReader {
     if (!in_.ok()) return corrupt("its bytes end too early");
     AE_ASSIGN(std::string blob, blobs_(hash));
     if (blob.size() != size || sha256(blob) != hash) {
-      return corrupt("the value kept apart as " + to_hex(hash) + " is not what was stored");
+      return corrupt(
+          fmt::format("the value kept apart as {} is not what was stored", to_hex(hash)));
     }
     return Content{read_blobs_.emplace_front(std::move(blob)), lookup_ ? lookup_(hash) : nullptr};
   }
@@ -514,7 +517,7 @@ class BodyReader {
     constexpr JsonLimits kStoredJson{
         .bytes_max = ~std::size_t{0}, .depth_max = kJsonDepthMax, .big_integers = true};
     auto value = parse_canonical(content.text, kStoredJson);
-    if (!value) return corrupt("a value is " + value.error().message);
+    if (!value) return corrupt(fmt::format("a value is {}", value.error().message));
     return value;
   }
 
@@ -555,8 +558,8 @@ Status read_event(ByteReader& in, BodyReader& reader, EventHasher& hasher, Event
   const EventKind* const kind = event_kind(event.type);
   if (number < kNarrativeFrom && (kind == nullptr || event.schema > kind->schema)) {
     return fail(Code::needs_version,
-                "type " + std::to_string(number) + ", schema " + std::to_string(event.schema) +
-                    ", is newer than this Aetheris; use the one that wrote it");
+                "type {}, schema {}, is newer than this Aetheris; use the one that wrote it",
+                number, event.schema);
   }
   AE_TRY(reader.read(kind, body, event, hasher));
   event.hash = hasher.finish();
@@ -587,15 +590,14 @@ Result<OpenedBatch> read_batch(const JobId& job, std::string_view bytes, const H
     auto status = read_event(in, reader, hasher, event, rewrite);
     if (!status) {
       return std::unexpected(
-          std::move(status).error().with_context("event " + std::to_string(event.seq)));
+          std::move(status).error().with_context(fmt::format("event {}", event.seq)));
     }
     opened.head = event.hash;
   }
   const bool ends = in.left() == kHashSize;
   if (!ends || hash_of(in.bytes(kHashSize)) != opened.head) {
-    return corrupt("events " + std::to_string(opened.first_seq) + " to " +
-                   std::to_string(opened.last_seq) +
-                   ": the hash chain does not end as it was sealed");
+    return corrupt(fmt::format("events {} to {}: the hash chain does not end as it was sealed",
+                               opened.first_seq, opened.last_seq));
   }
   return opened;
 }

@@ -1,5 +1,7 @@
 #include "log/redacted.h"
 
+#include <fmt/core.h>
+
 #include <utility>
 
 #include "base/hash.h"
@@ -16,7 +18,7 @@ void visit_erased(const Event& event, Visit&& visit) {
         if (member.erased) visit(field.name(), std::string(field.name()));
       } else if constexpr (field.kind() == FieldKind::error) {
         const bool erased = is_present(field, member) && content_of(member).message.erased;
-        if (erased) visit(field.name(), std::string(field.name()) + ".message");
+        if (erased) visit(field.name(), fmt::format("{}.message", field.name()));
       }
     });
   };

@@ -1,6 +1,8 @@
 // Shared by the tests of seal, open and redact: a log in memory, and sample events of every kind.
 #pragma once
 
+#include <fmt/core.h>
+
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -70,7 +72,7 @@ inline std::string log_text(const std::vector<Event>& events) {
 
 inline std::string refusal(const Result<OpenedBatch>& opened) {
   return opened ? "accepted"
-                : std::string(code_name(opened.error().code)) + ": " + opened.error().message;
+                : fmt::format("{}: {}", code_name(opened.error().code), opened.error().message);
 }
 
 // A payload with every field of its kind, or only the required ones.
@@ -81,7 +83,7 @@ inline Value sample(const EventKind& kind, bool every) {
     const auto value = [&]() -> Value {
       switch (field.kind) {
         case FieldKind::text:
-          return "text \u20ac of " + std::string(field.name);
+          return fmt::format("text \u20ac of {}", field.name);
         case FieldKind::word:
           return every ? "success" : "a word of its own";
         case FieldKind::id8:
@@ -174,7 +176,7 @@ inline Result<std::string> redact_items(const Log& log, std::size_t batch) {
 
 inline EventBody started_under(std::string_view last) {
   ToolInvocationStarted call = sample_call();
-  call.external_key = ExternalKey("aetheris:job-1:" + kStep + ":" + std::string(last));
+  call.external_key = ExternalKey(fmt::format("aetheris:job-1:{}:{}", kStep, last));
   call.idempotency_key = IdempotencyKey("0123456789abcdef" + std::string(48, '7'));
   return call;
 }

@@ -1,4 +1,6 @@
 // Tests of redact: values are erased, and the chain still verifies.
+#include <fmt/core.h>
+
 #include <string>
 #include <string_view>
 #include <vector>
@@ -39,11 +41,11 @@ AE_TEST("log/seal/a redacted value is gone and the chain still verifies") {
   Log log;
   const SealedBatch sealed = log.add(two_values());
   std::vector<std::string> requests;
-  const auto redacted = redact(
-      kJob, sealed.bytes, Hash{}, log.source(), [&](const Event& event, std::string_view field) {
-        requests.push_back(std::to_string(event.seq) + " " + std::string(field));
-        return true;
-      });
+  const auto redacted = redact(kJob, sealed.bytes, Hash{}, log.source(),
+                               [&](const Event& event, std::string_view field) {
+                                 requests.push_back(fmt::format("{} {}", event.seq, field));
+                                 return true;
+                               });
   ASSERT_TRUE(redacted) << redacted.error().message;
   EXPECT_EQ(requests, (std::vector<std::string>{"1 result", "2 error.message"}));
   EXPECT_EQ(redacted->find("xyzzy"), std::string::npos);

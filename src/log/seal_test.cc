@@ -1,6 +1,8 @@
 // Tests of seal and open: sealed batches read back unchanged, chained, with large values as blobs.
 #include "log/seal.h"
 
+#include <fmt/core.h>
+
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -28,7 +30,7 @@ AE_TEST("log/seal/an external key derived from its event takes no space") {
     ASSERT_TRUE(opened) << opened.error().message;
     EXPECT_EQ(opened->events[0].schema, 2);
     EXPECT_EQ(as<ToolInvocationStarted>(opened->events[0])->external_key.text,
-              "aetheris:job-1:" + kStep + ":" + last);
+              fmt::format("aetheris:job-1:{}:{}", kStep, last));
     sizes[last] = log.batches[0].size();
   }
   EXPECT_EQ(sizes["0"], sizes["att"]);

@@ -1,5 +1,7 @@
 #include "mcp/header.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <array>
 #include <cstdint>
@@ -79,13 +81,16 @@ std::unexpected<RpcError> header_mismatch(std::string what, const Message& reque
       RpcError{.code = kHeaderMismatch, .message = std::move(what), .id = request.id});
 }
 
-std::string quote(std::string_view text) { return "\"" + clip_text(text) + "\""; }
+// What the header has instead.
+std::string instead(const std::optional<std::string>& value) {
+  return value ? fmt::format(", not \"{}\"", clip_text(*value)) : "";
+}
 
 }  // namespace
 
 std::string encode_header_value(std::string_view text) {
   if (is_plain(text) && !is_encoded(text)) return std::string(text);
-  return std::string(kBegin) + base64(text) + std::string(kEnd);
+  return fmt::format("{}{}{}", kBegin, base64(text), kEnd);
 }
 
 std::optional<std::string> decode_header_value(std::string_view value) {
@@ -112,22 +117,21 @@ std::expected<void, RpcError> check_headers(const Headers& headers, const Messag
   }
   const std::string_view version = request.params["_meta"].text(kProtocolVersion);
   if (!headers.version || *headers.version != version) {
-    return header_mismatch(
-        "the header MCP-Protocol-Version must match _meta: " + quote(version) +
-            (headers.version ? ", not " + quote(*headers.version) : std::string()),
-        request);
+    return header_mismatch(fmt::format("the header MCP-Protocol-Version must match _meta: \"{}\"{}",
+                                       clip_text(version), instead(headers.version)),
+                           request);
   }
   if (!headers.method || *headers.method != request.method) {
-    return header_mismatch("the header Mcp-Method must match the body: " + quote(request.method) +
-                               (headers.method ? ", not " + quote(*headers.method) : std::string()),
+    return header_mismatch(fmt::format("the header Mcp-Method must match the body: \"{}\"{}",
+                                       clip_text(request.method), instead(headers.method)),
                            request);
   }
   const auto name = mcp_name_of(request.method, request.params);
   if (!name) return {};
   const auto header_name = headers.name ? decode_header_value(*headers.name) : std::nullopt;
   if (!header_name || *header_name != *name) {
-    return header_mismatch("the header Mcp-Name must match the body: " + quote(*name) +
-                               (headers.name ? ", not " + quote(*headers.name) : std::string()),
+    return header_mismatch(fmt::format("the header Mcp-Name must match the body: \"{}\"{}",
+                                       clip_text(*name), instead(headers.name)),
                            request);
   }
   return {};

@@ -1,4 +1,6 @@
 // MCP protocol: messages, headers and lines.
+#include <fmt/core.h>
+
 #include <set>
 #include <string>
 
@@ -187,8 +189,9 @@ AE_TEST("line_reader/a too long line is reported once, and the next line is read
   EXPECT_TRUE(after[0].text.empty());
   EXPECT_EQ(after[1].text, "{}");
   const std::string most(kMessageMax, ' ');
-  EXPECT_FALSE(lines.feed("x" + most.substr(1) + "\n").front().too_long) << "exactly the limit";
-  EXPECT_TRUE(lines.feed("xyz" + most.substr(1) + "\n").front().too_long);
+  EXPECT_FALSE(lines.feed(fmt::format("x{}\n", most.substr(1))).front().too_long)
+      << "exactly the limit";
+  EXPECT_TRUE(lines.feed(fmt::format("xyz{}\n", most.substr(1))).front().too_long);
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 
 #include <curl/curl.h>
 #include <fcntl.h>
+#include <fmt/core.h>
 #include <openssl/ssl.h>
 #include <pthread.h>
 #include <signal.h>
@@ -70,11 +71,12 @@ std::string request_error(const HttpCall& call) {
   for (const HttpHeader& header : call.headers) {
     if (!is_header_name(header.name)) return "a header's name holds forbidden characters";
     if (!is_header_value(header.value)) {
-      return "the value of header " + header.name + " holds a line break or a control character";
+      return fmt::format("the value of header {} holds a line break or a control character",
+                         header.name);
     }
   }
   if (!call.body.empty() && (call.method == "GET" || call.method == "HEAD")) {
-    return call.method + " has no body";
+    return fmt::format("{} has no body", call.method);
   }
   return {};
 }
@@ -537,7 +539,8 @@ void HttpClient::Worker::set_up(Transfer& t) {
     t.sent_headers = longer;
   };
   for (const HttpHeader& header : call.headers) {
-    add(header.value.empty() ? header.name + ";" : header.name + ": " + header.value);
+    add(header.value.empty() ? fmt::format("{};", header.name)
+                             : fmt::format("{}: {}", header.name, header.value));
   }
   add("Expect:");  // else a large body waits for 100 Continue
   if (!bodyless && !find_header(call.headers, "Content-Type")) add("Content-Type:");
@@ -608,21 +611,22 @@ void HttpClient::Worker::end(Id id, Ending ending, CURLcode code) {
   const bool too_long_for_curl = code == CURLE_OUT_OF_MEMORY && t->sent && !t->headers_complete;
   if (a.phase == HttpPhase::not_sent) {
     a.error = a.cancelled              ? "cancelled before it was sent"
-              : t->shortage_errno != 0 ? "no connection can be opened now: " +
-                                             std::string(std::strerror(t->shortage_errno))
+              : t->shortage_errno != 0 ? fmt::format("no connection can be opened now: {}",
+                                                     std::strerror(t->shortage_errno))
                                        : "could not be sent in time";
   } else if (a.cancelled) {
     a.error = "cancelled after it was sent";
   } else if (ending == Ending::deadline_passed) {
     a.error = "no complete answer in time";
   } else if (a.too_large) {
-    a.error = "the answer is larger than " + std::to_string(t->call.response_max) + " bytes";
+    a.error = fmt::format("the answer is larger than {} bytes", t->call.response_max);
   } else if (t->headers_too_large || too_long_for_curl) {
-    a.error =
-        "the answer's headers are larger than " + std::to_string(t->header_bytes_max) + " bytes";
+    a.error = fmt::format("the answer's headers are larger than {} bytes", t->header_bytes_max);
   } else if (a.phase == HttpPhase::connect_failed && !t->denied_address.empty()) {
-    a.error = "address_denied: " + t->denied_address +
-              " is not a public address, and data chose this host; name it in `outbound.allow`";
+    a.error = fmt::format(
+        "address_denied: {} is not a public address, and data chose this host; name it in "
+        "`outbound.allow`",
+        t->denied_address);
   } else if (a.phase != HttpPhase::complete) {
     const char* text = t->error_text[0] != '\0' ? t->error_text.data() : curl_easy_strerror(code);
     a.error = code == CURLE_OK

@@ -1,6 +1,7 @@
 // HttpClient against correct and faulty servers; no request is ever sent twice.
 #include "net/http_client.h"
 
+#include <fmt/core.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -85,10 +86,11 @@ AE_TEST("client/the request is sent exactly as given") {
   EXPECT_EQ(sync_client.send(call).phase, HttpPhase::complete);
   ASSERT_EQ(server.arrivals(), 1);
   const testing::RawRequest request = server.requests()[0];
-  EXPECT_EQ(request.head, "PATCH /a/../%2e%2E//b?x=%20 HTTP/1.1\r\nHost: 127.0.0.1:" +
-                              std::to_string(server.port()) +
-                              "\r\nUser-Agent: aetheris\r\nAccept: */*\r\nX-Empty:\r\n"
-                              "Content-Type: text/plain\r\nContent-Length: 3\r\n\r\n");
+  EXPECT_EQ(request.head,
+            fmt::format("PATCH /a/../%2e%2E//b?x=%20 HTTP/1.1\r\nHost: 127.0.0.1:{}\r\n"
+                        "User-Agent: aetheris\r\nAccept: */*\r\nX-Empty:\r\n"
+                        "Content-Type: text/plain\r\nContent-Length: 3\r\n\r\n",
+                        server.port()));
   EXPECT_EQ(request.body, std::string("a\0b", 3));
 }
 
@@ -129,13 +131,13 @@ AE_TEST("client/an invalid request opens no connection") {
     EXPECT_EQ(a.phase, HttpPhase::invalid) << call.url;
     EXPECT_FALSE(a.error.empty());
   };
-  const std::string port = std::to_string(server.port());
   expect_invalid([](HttpCall& c) { c.url = "ftp://127.0.0.1/"; });
   expect_invalid([](HttpCall& c) { c.url = "file:///etc/passwd"; });
   expect_invalid([](HttpCall& c) { c.url += " x"; });
   expect_invalid([](HttpCall& c) { c.url += "\r\nX: y"; });
   expect_invalid([](HttpCall& c) { c.url += "\xc3\xa4"; });
-  expect_invalid([&](HttpCall& c) { c.url = "http://me:pw@127.0.0.1:" + port + "/"; });
+  expect_invalid(
+      [&](HttpCall& c) { c.url = fmt::format("http://me:pw@127.0.0.1:{}/", server.port()); });
   expect_invalid([&](HttpCall& c) { c.url = "http://127.0.0.1:999999/"; });
   expect_invalid([](HttpCall& c) { c.method = "PO ST"; });
   expect_invalid([](HttpCall& c) { c.method = "CONNECT"; });
@@ -160,7 +162,7 @@ AE_TEST("client/an unknown host or a refused connection fails without sending") 
     RawHttpServer gone([](Conversation&) {});
     port = gone.port();
   }
-  call.url = "http://127.0.0.1:" + std::to_string(port) + "/";
+  call.url = fmt::format("http://127.0.0.1:{}/", port);
   a = sync_client.send(call);
   EXPECT_EQ(a.phase, HttpPhase::connect_failed) << a.error;
   EXPECT_FALSE(a.timed_out);
@@ -207,7 +209,7 @@ AE_TEST("client/a TLS handshake with a plaintext server fails before the request
   });
   SyncClient sync_client;
   HttpCall call = post_to(server);
-  call.url = "https://127.0.0.1:" + std::to_string(server.port()) + "/";
+  call.url = fmt::format("https://127.0.0.1:{}/", server.port());
   const HttpResult a = sync_client.send(call);
   EXPECT_EQ(a.phase, HttpPhase::tls_failed) << a.error;
 }
@@ -216,7 +218,7 @@ AE_TEST("client/a TLS handshake with a silent server ends by the connect timeout
   RawHttpServer server([](Conversation& c) { c.hang(); });
   SyncClient sync_client;
   HttpCall call = post_to(server);
-  call.url = "https://127.0.0.1:" + std::to_string(server.port()) + "/";
+  call.url = fmt::format("https://127.0.0.1:{}/", server.port());
   call.connect_timeout = 50ms;
   const HttpResult a = sync_client.send(call);
   EXPECT_EQ(a.phase, HttpPhase::connect_failed) << a.error;
@@ -347,7 +349,7 @@ AE_TEST("client/a response ends at its length, or without one at the close") {
 AE_TEST("client/redirects are returned, never followed") {
   RawHttpServer target(RawHttpServer::always(raw_response(200)));
   RawHttpServer server(RawHttpServer::always(
-      raw_response(307, "", "text/plain", "Location: " + target.url() + "\r\n")));
+      raw_response(307, "", "text/plain", fmt::format("Location: {}\r\n", target.url()))));
   SyncClient sync_client;
   const HttpResult a = sync_client.send(post_to(server));
   EXPECT_EQ(a.phase, HttpPhase::complete);
@@ -400,7 +402,7 @@ AE_TEST("client/informational responses are skipped, a flood of them is cut off"
   RawHttpServer headers([](Conversation& c) {
     c.read_request();
     c.send("HTTP/1.1 200 OK\r\n");
-    while (c.send("X-Some: " + std::string(1000, 'x') + "\r\n")) {
+    while (c.send(fmt::format("X-Some: {}\r\n", std::string(1000, 'x')))) {
     }
   });
   a = sync_client.send(post_to(headers));
@@ -411,7 +413,7 @@ AE_TEST("client/a too large header of any size fails with the limit in the messa
   for (const std::size_t size : {70'000U, 200'000U, 5'000'000U}) {
     RawHttpServer server([size](Conversation& c) {
       c.read_request();
-      c.send("HTTP/1.1 200 OK\r\nX-Some: " + std::string(size, 'x') + "\r\n\r\n");
+      c.send(fmt::format("HTTP/1.1 200 OK\r\nX-Some: {}\r\n\r\n", std::string(size, 'x')));
     });
     SyncClient sync_client;
     const HttpResult a = sync_client.send(post_to(server));
@@ -542,7 +544,7 @@ AE_TEST("client/a call that cannot be sent within send_within is not sent") {
   EXPECT_EQ(a.phase, HttpPhase::not_sent);
   EXPECT_EQ(server.arrivals(), 0);
   // The TLS handshake stalls, so the request is never sent.
-  call.url = "https://127.0.0.1:" + std::to_string(server.port()) + "/";
+  call.url = fmt::format("https://127.0.0.1:{}/", server.port());
   call.send_within = 40ms;
   a = sync_client.send(call);
   EXPECT_EQ(a.phase, HttpPhase::not_sent);
@@ -563,7 +565,7 @@ AE_TEST("client/a cancelled call reports whether it was sent, and completes once
     sync_client.loop.stop();
   };
   HttpCall unsent = post_to(server);
-  unsent.url = "https://127.0.0.1:" + std::to_string(server.port()) + "/";
+  unsent.url = fmt::format("https://127.0.0.1:{}/", server.port());
   HttpClient::Id id = sync_client.client.start(unsent, done);
   sync_client.client.cancel(id);
   sync_client.client.cancel(id);
@@ -646,7 +648,7 @@ AE_TEST("client/concurrent calls each arrive once and complete once") {
 
 AE_TEST("client/a Unix socket is reached, also by a path longer than sun_path") {
   for (const std::size_t depth : {1u, 30u}) {
-    std::string folder = ::testing::TempDir() + "ae_client_test." + std::to_string(getpid());
+    std::string folder = fmt::format("{}ae_client_test.{}", ::testing::TempDir(), getpid());
     std::vector<std::string> folders;
     for (std::size_t i = 0; i < depth; ++i) {
       folders.push_back(folder);

@@ -1,5 +1,6 @@
 // HTTPS: which certificates the client trusts, and connections that end without close_notify.
 #include <fcntl.h>
+#include <fmt/core.h>
 #include <netinet/in.h>
 #include <openssl/ec.h>
 #include <openssl/pem.h>
@@ -49,7 +50,7 @@ struct Identity {
     X509_NAME_add_entry_by_txt(subject, "CN", MBSTRING_ASC,
                                reinterpret_cast<const unsigned char*>("test"), -1, -1, 0);
     X509_set_issuer_name(x, subject);
-    const std::string names = std::string("IP:") + name;
+    const std::string names = fmt::format("IP:{}", name);
     X509_EXTENSION* extension =
         X509V3_EXT_conf_nid(nullptr, nullptr, NID_subject_alt_name, names.c_str());
     X509_add_ext(x, extension, -1);
@@ -135,7 +136,7 @@ HttpResult get(const TlsServer& server, std::string ca_file) {
   HttpCall call;
   call.method = "POST";
   call.body = "";
-  call.url = "https://127.0.0.1:" + std::to_string(server.port) + "/";
+  call.url = fmt::format("https://127.0.0.1:{}/", server.port);
   HttpResult seen;
   client.start(call, [&](HttpResult answer) {
     seen = std::move(answer);

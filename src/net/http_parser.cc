@@ -1,5 +1,7 @@
 #include "net/http_parser.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <array>
 #include <charconv>
@@ -248,7 +250,7 @@ void HttpParser::read_target(std::string_view given) {
   std::string_view target = read_absolute_form(given);
   std::string with_slash;
   if (!target_host_.empty() && target.starts_with('?')) {
-    with_slash = "/" + std::string(target);
+    with_slash = fmt::format("/{}", target);
     target = with_slash;
   }
   if (!target.starts_with('/') || !std::ranges::all_of(target, is_allowed)) {
@@ -377,7 +379,7 @@ bool HttpParser::read_length(bool chunked) {
   }
   if (size > limits_.body_max) {
     refuse(413, Code::payload_too_large,
-           "the body is larger than " + std::to_string(limits_.body_max) + " bytes");
+           fmt::format("the body is larger than {} bytes", limits_.body_max));
     return false;
   }
   body_left_ = static_cast<std::size_t>(size);
@@ -424,7 +426,7 @@ void HttpParser::read_chunk_line() {
     return refuse_bad_request("the body comes in too many chunks");
   if (size > limits_.body_max - body_size_) {
     return refuse(413, Code::payload_too_large,
-                  "the body is larger than " + std::to_string(limits_.body_max) + " bytes");
+                  fmt::format("the body is larger than {} bytes", limits_.body_max));
   }
   body_left_ = static_cast<std::size_t>(size);
   section_ = Section::chunk;

@@ -1,6 +1,8 @@
 // HttpParser: what is accepted, and what is rejected with which status.
 #include "net/http_parser.h"
 
+#include <fmt/core.h>
+
 #include <string>
 #include <tuple>
 #include <vector>
@@ -50,11 +52,11 @@ Parsed parse(std::string_view bytes) {
 }
 
 std::string get(std::string_view target) {
-  return "GET " + std::string(target) + " HTTP/1.1\r\nHost: a\r\n\r\n";
+  return fmt::format("GET {} HTTP/1.1\r\nHost: a\r\n\r\n", target);
 }
 
 std::string post(std::string_view headers, std::string_view body = {}) {
-  return "POST /x HTTP/1.1\r\nHost: a\r\n" + std::string(headers) + "\r\n" + std::string(body);
+  return fmt::format("POST /x HTTP/1.1\r\nHost: a\r\n{}\r\n{}", headers, body);
 }
 
 std::string chunked(std::string_view body) { return post("Transfer-Encoding: chunked\r\n", body); }
@@ -173,7 +175,7 @@ AE_TEST("http parser/malformed and ambiguous framing is rejected with its status
       {400, chunked("3\nabc\r\n")},
       {400, chunked("3\r\nabcd\r\n")},
       {400, chunked("3\r\nabc\n")},
-      {400, chunked("3;" + std::string(300, 'x') + "\r\n")},
+      {400, chunked(fmt::format("3;{}\r\n", std::string(300, 'x')))},
       {400, chunked("0\r\nContent-Length: 3\r\n\r\n")},
       {400, chunked("0\r\nno trailer\r\n\r\n")},
       {400, "GET / HTTP/1.1\r\n\r\n"},
@@ -212,13 +214,13 @@ AE_TEST("http parser/limits are enforced while reading") {
   EXPECT_EQ(status_of(post(many)), 0);
   EXPECT_EQ(status_of(post(many + "X: y\r\n")), 431);
   std::string heavy;
-  for (int i = 0; i < 30; ++i) heavy += "X: " + std::string(600, 'y') + "\r\n";
+  for (int i = 0; i < 30; ++i) heavy += fmt::format("X: {}\r\n", std::string(600, 'y'));
   EXPECT_EQ(status_of(post(heavy)), 431);
   EXPECT_EQ(status_of(chunked("0\r\n" + heavy)), 431);
   const HttpLimits small{.body_max = 10, .chunks_max = 3};
   const auto size = [&](std::size_t bytes) {
-    return status_of(
-        post("Content-Length: " + std::to_string(bytes) + "\r\n", std::string(bytes, 'x')), small);
+    return status_of(post(fmt::format("Content-Length: {}\r\n", bytes), std::string(bytes, 'x')),
+                     small);
   };
   EXPECT_EQ(size(10), 0);
   EXPECT_EQ(size(11), 413);
@@ -255,7 +257,7 @@ AE_TEST("http parser/the host of an absolute target replaces the Host header") {
            {"http://b.example:7070/api/health", 2, 0},
            {"HTTPS://b.example:7070", 0, 0},
            {"http://b.example:7070?a=1", 0, 1}}) {
-    const Parsed parsed = parse("GET " + target + " HTTP/1.1\r\nHost: a\r\n\r\n");
+    const Parsed parsed = parse(get(target));
     ASSERT_EQ(parsed.state, State::request) << target;
     EXPECT_EQ(parsed.request.path.size(), path) << target;
     EXPECT_EQ(parsed.request.query.size(), query) << target;

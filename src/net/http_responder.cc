@@ -1,4 +1,6 @@
 // HttpResponse, Responder and HttpStream: the answer to a request, as its handler gives it.
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -19,7 +21,7 @@ HttpResponse problem(int status, std::string_view code, std::string_view detail)
                                            {"title", title},
                                            {"detail", detail},
                                            {"status", status},
-                                           {"type", "urn:aetheris:error:" + std::string(code)}}));
+                                           {"type", fmt::format("urn:aetheris:error:{}", code)}}));
   return response;
 }
 

@@ -2,6 +2,7 @@
 
 #include <arpa/inet.h>
 #include <fcntl.h>
+#include <fmt/core.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <sys/socket.h>
@@ -51,7 +52,7 @@ int new_socket(int family) { return socket(family, SOCK_STREAM | SOCK_NONBLOCK |
 
 std::unexpected<Error> cannot_listen(const std::string& where, int error) {
   return fail(error == EADDRINUSE ? Code::held : Code::unavailable,
-              "cannot listen on " + where + ": " + std::strerror(error));
+              fmt::format("cannot listen on {}: {}", where, std::strerror(error)));
 }
 
 struct Address {
@@ -95,11 +96,11 @@ std::string peer_of(int fd) {
   if (address.storage.ss_family == AF_INET) {
     const auto* v4 = reinterpret_cast<const sockaddr_in*>(&address.storage);
     inet_ntop(AF_INET, &v4->sin_addr, text, sizeof text);
-    return std::string(text) + ":" + std::to_string(address.port());
+    return fmt::format("{}:{}", text, address.port());
   }
   const auto* v6 = reinterpret_cast<const sockaddr_in6*>(&address.storage);
   inet_ntop(AF_INET6, &v6->sin6_addr, text, sizeof text);
-  return "[" + std::string(text) + "]:" + std::to_string(address.port());
+  return fmt::format("[{}]:{}", text, address.port());
 }
 
 // True if a process listens on the socket's path.
@@ -243,12 +244,11 @@ void HttpServer::Impl::warn_full(int error) {
   const std::int64_t now = BootClock().since_start().count();
   if (!options.on_full || now < next_warning_at) return;
   next_warning_at = now + kWarnIntervalUs;
-  std::string what =
-      error != 0 ? "no more connections can be accepted (" + std::string(std::strerror(error)) + ")"
-                 : "all " + std::to_string(connections_max) + " connections are in use";
-  what += ": " + std::to_string(std::exchange(evicted, 0)) + " idle connections were closed, " +
-          std::to_string(std::exchange(rejected, 0)) + " clients were rejected";
-  options.on_full(what);
+  const std::string reason =
+      error != 0 ? fmt::format("no more connections can be accepted ({})", std::strerror(error))
+                 : fmt::format("all {} connections are in use", connections_max);
+  options.on_full(fmt::format("{}: {} idle connections were closed, {} clients were rejected",
+                              reason, std::exchange(evicted, 0), std::exchange(rejected, 0)));
 }
 
 void HttpServer::Impl::close_listeners() {
@@ -389,11 +389,13 @@ Status HttpServer::listen_unix(const std::string& given, unsigned mode) {
 }
 
 Result<std::uint16_t> HttpServer::listen_tcp(const std::string& address_text, std::uint16_t port) {
-  const std::string where = address_text + ":" + std::to_string(port);
+  const std::string where = fmt::format("{}:{}", address_text, port);
   Address address;
   if (!read_address(address_text, port, address)) {
-    return fail(Code::input_invalid, address_text + " is not an address to listen on: give an IP " +
-                                         "address, such as 127.0.0.1, or localhost");
+    return fail(Code::input_invalid,
+                "{} is not an address to listen on: give an IP "
+                "address, such as 127.0.0.1, or localhost",
+                address_text);
   }
   OwnedFd fd(new_socket(address.storage.ss_family));
   if (fd.get() < 0) return cannot_listen(where, errno);

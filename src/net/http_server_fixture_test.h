@@ -1,6 +1,7 @@
 // Fixture for HttpServer: a server on a loop with its own thread, and a client on a bare socket.
 #pragma once
 
+#include <fmt/core.h>
 #include <netinet/in.h>
 #include <poll.h>
 #include <sys/socket.h>
@@ -140,14 +141,13 @@ inline void echo(HttpRequest request, Responder responder) {
   response.content_type = "text/plain";
   response.body = request.method;
   for (const std::string& segment : request.path) response.body += " " + segment;
-  for (const auto& [key, value] : request.query) response.body += " " + key + "=" + value;
+  for (const auto& [key, value] : request.query) response.body += fmt::format(" {}={}", key, value);
   if (!request.body.empty()) response.body += " body " + request.body;
   std::move(responder).answer(std::move(response));
 }
 
 inline std::string get(std::string_view target, std::string_view headers = {}) {
-  return "GET " + std::string(target) + " HTTP/1.1\r\nHost: localhost\r\n" + std::string(headers) +
-         "\r\n";
+  return fmt::format("GET {} HTTP/1.1\r\nHost: localhost\r\n{}\r\n", target, headers);
 }
 
 inline bool is_serving(ServerFixture& fixture) {

@@ -1,6 +1,8 @@
 // HttpServer: requests, responses, framing errors and rejected requests, over real sockets.
 #include "net/http_server.h"
 
+#include <fmt/core.h>
+
 #include <chrono>
 #include <string>
 #include <thread>
@@ -27,10 +29,10 @@ AE_TEST("http server/requests on one connection are answered in order, also if p
   EXPECT_TRUE(client.read_response().ends_with("GET 2"));
   EXPECT_TRUE(client.read_response().ends_with("GET 3"));
   std::string many;
-  for (int i = 0; i < 1000; ++i) many += get("/" + std::to_string(i));
+  for (int i = 0; i < 1000; ++i) many += get(fmt::format("/{}", i));
   std::thread sender([&] { client.send(many); });
   for (int i = 0; i < 1000; ++i) {
-    EXPECT_TRUE(client.read_response().ends_with("GET " + std::to_string(i)));
+    EXPECT_TRUE(client.read_response().ends_with(fmt::format("GET {}", i)));
   }
   sender.join();
 }
@@ -76,8 +78,8 @@ AE_TEST("http server/a client that half-closes after its requests receives all r
 // clients are served.
 AE_TEST("http server/a framing error is answered with its status and closes only its connection") {
   ServerFixture fixture(echo);
-  const auto post = [](std::string headers) {
-    return "POST /x HTTP/1.1\r\nHost: a\r\n" + headers + "\r\n";
+  const auto post = [](std::string_view headers) {
+    return fmt::format("POST /x HTTP/1.1\r\nHost: a\r\n{}\r\n", headers);
   };
   const std::pair<int, std::string> cases[] = {
       {431, "GET / HTTP/1.1\r\nX: " + std::string(20'000, 'x')},
@@ -106,7 +108,7 @@ AE_TEST("http server/a framing error is answered with its status and closes only
       }
       client.send(bytes);
       const std::string seen = client.read_all();
-      EXPECT_TRUE(seen.starts_with("HTTP/1.1 " + std::to_string(status) + " "))
+      EXPECT_TRUE(seen.starts_with(fmt::format("HTTP/1.1 {} ", status)))
           << bytes.substr(0, 99) << seen;
       EXPECT_NE(seen.find("Content-Type: application/problem+json\r\n"), std::string::npos);
       EXPECT_NE(seen.find("Connection: close\r\n"), std::string::npos);
@@ -179,13 +181,13 @@ AE_TEST("http server/a Host that is not in the list is rejected over TCP") {
   ServerFixture fixture(echo, {.hosts = {"localhost", "127.0.0.1", "[::1]"}});
   for (const char* host : {"localhost", "LOCALHOST:7070", "127.0.0.1:80", "[::1]:1"}) {
     RawClient client(fixture.port);
-    client.send("GET / HTTP/1.1\r\nHost: " + std::string(host) + "\r\n\r\n");
+    client.send(fmt::format("GET / HTTP/1.1\r\nHost: {}\r\n\r\n", host));
     EXPECT_TRUE(client.read_response().starts_with("HTTP/1.1 200 ")) << host;
   }
   for (const char* host :
        {"evil.example", "localhost.evil.example:7070", "127.0.0.1.evil", "[::2]"}) {
     RawClient client(fixture.port);
-    client.send("GET / HTTP/1.1\r\nHost: " + std::string(host) + "\r\n\r\n");
+    client.send(fmt::format("GET / HTTP/1.1\r\nHost: {}\r\n\r\n", host));
     EXPECT_TRUE(client.read_response().starts_with("HTTP/1.1 400 ")) << host;
   }
 }

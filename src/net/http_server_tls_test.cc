@@ -1,4 +1,5 @@
 // HTTPS of HttpServer: responses, streams, close_notify, clients that disconnect or never start.
+#include <fmt/core.h>
 #include <netinet/in.h>
 #include <openssl/ec.h>
 #include <openssl/pem.h>
@@ -193,8 +194,9 @@ AE_TEST("tls/large bodies are received and sent") {
   ASSERT_TRUE(client.handshake());
   const std::string body(3u << 20, 'x');
   std::thread writer([&] {
-    client.send("POST / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: " +
-                std::to_string(body.size()) + "\r\n\r\n");
+    client.send(fmt::format(
+        "POST / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: {}\r\n\r\n",
+        body.size()));
     client.send(body);
   });
   writer.join();

@@ -1,6 +1,7 @@
 #include "net/outbound.h"
 
 #include <arpa/inet.h>
+#include <fmt/core.h>
 #include <netinet/in.h>
 
 #include <algorithm>
@@ -91,7 +92,7 @@ std::string address_text(const sockaddr& address) {
   sockaddr_in6 v6{};
   std::memcpy(&v6, &address, sizeof v6);
   inet_ntop(AF_INET6, &v6.sin6_addr, text.data(), text.size());
-  return "[" + std::string(text.data()) + "]";
+  return fmt::format("[{}]", text.data());
 }
 
 bool matches_host(const std::vector<std::string>& allowed, std::string_view url) {

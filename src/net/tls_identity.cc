@@ -1,6 +1,7 @@
 // TlsIdentity: a certificate and its key, stored in an OpenSSL context.
 #include "net/tls_identity.h"
 
+#include <fmt/core.h>
 #include <openssl/err.h>
 #include <openssl/ssl.h>
 
@@ -14,8 +15,7 @@ namespace {
 std::unexpected<Error> bad(const char* what, unsigned long why) {
   ERR_clear_error();
   const char* const reason = why == 0 ? nullptr : ERR_reason_error_string(why);
-  return fail(Code::usage,
-              std::string(what) + (reason == nullptr ? "" : std::string(" (") + reason + ")"));
+  return fail(Code::usage, reason == nullptr ? what : fmt::format("{} ({})", what, reason));
 }
 
 // Asio takes the error code from OpenSSL's queue.

@@ -1,6 +1,7 @@
 #include "net/unix_path.h"
 
 #include <fcntl.h>
+#include <fmt/core.h>
 #include <sys/un.h>
 #include <unistd.h>
 
@@ -11,7 +12,7 @@ UnixPath::UnixPath(const std::string& path) : usable_(path) {
   const std::size_t slash = path.rfind('/');
   if (slash == std::string::npos || slash == 0) return;
   folder_ = open(path.substr(0, slash).c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC);
-  if (folder_ >= 0) usable_ = "/proc/self/fd/" + std::to_string(folder_) + path.substr(slash);
+  if (folder_ >= 0) usable_ = fmt::format("/proc/self/fd/{}{}", folder_, path.substr(slash));
 }
 
 UnixPath::~UnixPath() {

@@ -1,6 +1,8 @@
 // Reads and writes limits; computes usage.
 #include "plan/budget.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <utility>
 #include <vector>
@@ -100,8 +102,8 @@ Result<Limits> limits_of(const Value& value) {
     if (counted != std::end(kStored)) {
       const auto n = amount_in(member);
       if (!n) {
-        return fail(Code::plan_invalid, "`budget." + key + "` must be a whole number, at most " +
-                                            std::to_string(kBudgetMax));
+        return fail(Code::plan_invalid, "`budget.{}` must be a whole number, at most {}", key,
+                    kBudgetMax);
       }
       limits.max_of(static_cast<Limit>(counted - std::begin(kStored))) = *n;
     } else if (key == "wall") {
@@ -116,7 +118,7 @@ Result<Limits> limits_of(const Value& value) {
       }
       limits.soft = static_cast<std::uint32_t>(member.as_int());
     } else if (key != "wall_until" && key != "spent") {  // next to the limits in job_created
-      return fail(Code::plan_invalid, "`budget` has the unknown member `" + key + "`");
+      return fail(Code::plan_invalid, "`budget` has the unknown member `{}`", key);
     }
   }
   return limits;
@@ -174,15 +176,14 @@ Result<Limits> parse_limits(const Value& requested) {
     } else if (key == "tokens" || key == "model_calls" || key == "tool_calls") {
       const auto n = amount_in(value);
       if (!n) {
-        return fail(Code::input_invalid,
-                    "\"" + key + "\" is a whole number, at most " + std::to_string(kBudgetMax));
+        return fail(Code::input_invalid, "\"{}\" is a whole number, at most {}", key, kBudgetMax);
       }
       const auto counted = std::ranges::find(kStored, std::string_view(key));
       limits.max_of(static_cast<Limit>(counted - std::begin(kStored))) = *n;
     } else {
       return fail(Code::input_invalid,
-                  "a budget has no \"" + std::string(truncate_utf8(key, 64)) +
-                      "\": it has tokens, cost, model_calls, tool_calls and wall");
+                  "a budget has no \"{}\": it has tokens, cost, model_calls, tool_calls and wall",
+                  truncate_utf8(key, 64));
     }
   }
   return limits;
@@ -191,9 +192,9 @@ Result<Limits> parse_limits(const Value& requested) {
 Result<Limits> lower_limits(const Limits& agent, const Limits& requested) {
   Limits limits = agent;
   const auto too_high = [](Limit limit, const std::string& max) {
-    return fail(Code::input_invalid, "the budget of " + std::string(to_text(limit)) +
-                                         " is more than the agent's, " + max +
-                                         ": a request may only lower it");
+    return fail(Code::input_invalid,
+                "the budget of {} is more than the agent's, {}: a request may only lower it",
+                to_text(limit), max);
   };
   for (const Limit limit : kCountedLimits) {
     const auto& requested_max = requested.max_of(limit);
@@ -235,10 +236,10 @@ std::string amount_text(Limit limit, std::uint64_t amount) {
 }
 
 std::string cost_text(std::uint64_t micros) {
-  std::string text = std::to_string(micros / kMillion);
-  std::string digits = std::to_string(kMillion + micros % kMillion).substr(1);
-  while (!digits.empty() && digits.back() == '0') digits.pop_back();
-  return digits.empty() ? text : text + "." + digits;
+  std::string text = fmt::format("{}.{:06}", micros / kMillion, micros % kMillion);
+  while (text.back() == '0') text.pop_back();
+  if (text.back() == '.') text.pop_back();
+  return text;
 }
 
 std::optional<Reservation> reservation_of(const Value& value) {

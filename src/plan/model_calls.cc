@@ -1,6 +1,8 @@
 // Model calls: requests, answers and their cost.
 #include "plan/model_calls.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <string>
 #include <utility>
@@ -21,26 +23,25 @@ constexpr std::size_t kUrlMax = 4 << 20;  // for images embedded as data: URLs
 constexpr std::uint64_t kTokenCountMax = (std::uint64_t{1} << 53) - 1;
 
 std::unexpected<Error> message_error(std::size_t index, std::string_view what) {
-  return fail(Code::expression_failed,
-              "messages[" + std::to_string(index) + "] " + std::string(what));
+  return fail(Code::expression_failed, "messages[{}] {}", index, what);
 }
 
 Status check_parts(const Value& parts, const std::string& where) {
   if (parts.size() == 0 || parts.size() > kPartsMax) {
-    return fail(Code::plan_invalid, where + " has 1 to 256 parts");
+    return fail(Code::plan_invalid, "{} has 1 to 256 parts", where);
   }
   for (const Value& part : parts.items()) {
     const bool image = part.text("type") == "image";
     const std::string_view key = image ? "url" : "text";
     if ((!image && part.text("type") != "text") || part.size() != 2 || !part[key].is_string()) {
-      return fail(Code::plan_invalid,
-                  where + ": a part is {type: text, text} or {type: image, url}");
+      return fail(Code::plan_invalid, "{}: a part is {{type: text, text}} or {{type: image, url}}",
+                  where);
     }
     if (image && !has_literal_host(part.text("url"))) {
       return fail(Code::plan_invalid,
-                  where +
-                      ": the url of an image begins with its scheme and host, or with "
-                      "data:image/…;base64, and no ${ in them");
+                  "{}: the url of an image begins with its scheme and host, or with "
+                  "data:image/…;base64, and no ${{ in them",
+                  where);
     }
   }
   return {};
@@ -55,7 +56,7 @@ Result<Value> parts_of(const Value& parts, std::size_t index) {
     const std::string_view key = part.text("type") == "image" ? "url" : "text";
     const Value& value = part[key];
     if (value.is_null())
-      return message_error(index, "has a part whose " + std::string(key) + " is null");
+      return message_error(index, fmt::format("has a part whose {} is null", key));
     Value text = value.is_string() ? value : Value(canonical(value));
     if (key == "url") {
       const std::string& url = text.as_string();
@@ -75,7 +76,7 @@ Result<Value> message_of(const Value& written, const Value& message, std::size_t
   if (!message.is_object()) return message_error(index, "is no object {role, content}");
   for (const auto& [key, value] : message.members()) {
     if (key != "role" && key != "content")
-      return message_error(index, "has the unknown member `" + key + "`");
+      return message_error(index, fmt::format("has the unknown member `{}`", key));
   }
   if (std::ranges::find(kRoles, message.text("role")) == std::end(kRoles)) {
     return message_error(index, "has no role: system, user, assistant or developer");
@@ -145,10 +146,10 @@ Status check_model_args(const Value& args) {
   for (std::size_t i = 0; i < messages.size(); ++i) {
     const Value& message = messages.items()[i];
     if (!message["content"].is_array()) continue;
-    const std::string where = "messages[" + std::to_string(i) + "].content";
+    const std::string where = fmt::format("messages[{}].content", i);
     if (message.text("role") == "assistant") {
       return fail(Code::plan_invalid,
-                  where + ": the content of an assistant message is a string, not parts");
+                  "{}: the content of an assistant message is a string, not parts", where);
     }
     AE_TRY(check_parts(message["content"], where));
   }

@@ -4,6 +4,8 @@
 // plan_loop.cc and plan_references.cc.
 #include "plan/plan.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <array>
 #include <charconv>
@@ -62,13 +64,12 @@ Status read_output(const Value& graph, Plan& plan) {
   if (!plan.output || plan.output->is_constant()) return {};
   for (const std::string& root : plan.output->roots().roots) {
     if (root != field::input && root != "job" && root != "steps") {
-      return fail(Code::plan_invalid,
-                  "`output` reads `." + root + "`, which is not available here");
+      return fail(Code::plan_invalid, "`output` reads `.{}`, which is not available here", root);
     }
   }
   for (const std::string& step : plan.output->roots().steps) {
     if (!plan.by_id.contains(step)) {
-      return fail(Code::plan_invalid, "`output` reads `.steps." + step + "`: no such node");
+      return fail(Code::plan_invalid, "`output` reads `.steps.{}`: no such node", step);
     }
   }
   return {};
@@ -131,7 +132,7 @@ std::string Plan::path(std::uint32_t plan_number, std::uint32_t node) {
 }
 
 std::string Plan::path(std::uint32_t plan_number, std::uint32_t node, std::uint32_t item) {
-  return path(plan_number, node) + "/" + std::to_string(item);
+  return fmt::format("{}/{}/{}", plan_number, node, item);
 }
 
 Hash plan_hash(const Value& task_graph) { return sha256(canonical(task_graph)); }

@@ -1,5 +1,7 @@
 #include "plan/plan_changes.h"
 
+#include <fmt/core.h>
+
 #include <string>
 #include <utility>
 #include <vector>
@@ -13,13 +15,11 @@ std::vector<Member> parts_of(const Value& graph) {
   for (const auto& [name, value] : graph.members()) {
     if (name == "nodes" && value.is_array()) {
       for (const Value& node : value.items()) {
-        parts.emplace_back("nodes." + std::string(node.text("id")), node);
+        parts.emplace_back(fmt::format("nodes.{}", node.text("id")), node);
       }
     } else if (value.is_object()) {
       for (const auto& [key, part] : value.members()) {
-        std::string path = name;
-        path.append(".").append(key);
-        parts.emplace_back(std::move(path), part);
+        parts.emplace_back(fmt::format("{}.{}", name, key), part);
       }
     } else {
       parts.emplace_back(name, value);

@@ -39,7 +39,7 @@ Status read_tools(const Value& names, const Plan& plan, const ToolsByName& tool_
     const ToolPolicy& tool = plan.tools[found->second];
     if (tool.is_model()) return fail(Code::plan_invalid, "a loop calls tools, not models");
     if (std::ranges::find(loop.tools, found->second) != loop.tools.end()) {
-      return fail(Code::plan_invalid, "`tools` names " + quoted(tool.name) + " twice");
+      return fail(Code::plan_invalid, "`tools` names `{}` twice", tool.name);
     }
     loop.tools.push_back(found->second);
     tool_definitions.push_back(tool_definition(tool, plan.task_graph["tools"][tool.name]));

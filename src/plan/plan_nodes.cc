@@ -1,5 +1,7 @@
 // Reads the nodes of a task graph: calls, waits, maps. Loops and planners are in plan_loop.cc, the
 // references between nodes in plan_references.cc.
+#include <fmt/core.h>
+
 #include <utility>
 
 #include "log/field_names.h"
@@ -22,8 +24,8 @@ class NodeReader {
       return fail(Code::plan_invalid, "a plan must have at least one node");
     }
     if (nodes.size() > limits_.nodes_max) {
-      return fail(Code::plan_invalid, "a plan has at most " + std::to_string(limits_.nodes_max) +
-                                          " nodes, this one has " + std::to_string(nodes.size()));
+      return fail(Code::plan_invalid, "a plan has at most {} nodes, this one has {}",
+                  limits_.nodes_max, nodes.size());
     }
     plan_.nodes.reserve(nodes.size());
     for (const Value& value : nodes.items()) {
@@ -31,14 +33,15 @@ class NodeReader {
       node.index = static_cast<std::uint32_t>(plan_.nodes.size());
       node.id = value.text("id");
       if (!is_name(node.id)) {
-        return fail(Code::plan_invalid, "nodes[" + std::to_string(node.index) +
-                                            "]: `id` must match [A-Za-z_][A-Za-z0-9_-]{0,63}");
+        return fail(Code::plan_invalid, "nodes[{}]: `id` must match [A-Za-z_][A-Za-z0-9_-]{{0,63}}",
+                    node.index);
       }
       if (!plan_.by_id.emplace(node.id, node.index).second) {
-        return fail(Code::plan_invalid, "two nodes are called " + quoted(node.id));
+        return fail(Code::plan_invalid, "two nodes are called `{}`", node.id);
       }
       if (auto read = read_node(value, node); !read) {
-        return std::unexpected(std::move(read).error().with_context("node " + quoted(node.id)));
+        return std::unexpected(
+            std::move(read).error().with_context(fmt::format("node `{}`", node.id)));
       }
       plan_.nodes.push_back(std::move(node));
     }
@@ -198,14 +201,13 @@ class NodeReader {
       return fail(Code::plan_invalid, "`over` must be a list, or one ${ … } that gives one");
     }
     if (over.size() > limits_.map_items_max) {
-      return fail(Code::plan_invalid,
-                  "a map goes over at most " + std::to_string(limits_.map_items_max) + " items");
+      return fail(Code::plan_invalid, "a map goes over at most {} items", limits_.map_items_max);
     }
     AE_ASSIGN(node.over, template_of(over, "over"));
     if (value.find("as") != nullptr) {
       AE_ASSIGN(node.as, text_at(value, "as"));
       if (!is_item_name(node.as)) {
-        return fail(Code::plan_invalid, "`as` cannot be " + quoted(node.as));
+        return fail(Code::plan_invalid, "`as` cannot be `{}`", node.as);
       }
     }
     AE_ASSIGN(node.max_parallel, count_at(value, "max_parallel", kMaxParallelMax));

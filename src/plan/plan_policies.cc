@@ -70,11 +70,11 @@ Result<std::vector<std::string>> capabilities_at(const Value& object, std::strin
   const Value* list = object.find(key);
   if (list == nullptr) return found;
   if (!list->is_array() || list->size() > kCapabilitiesMax) {
-    return fail(Code::plan_invalid, quoted(key) + " must be a list of at most 64 names");
+    return fail(Code::plan_invalid, "`{}` must be a list of at most 64 names", key);
   }
   for (const Value& one : list->items()) {
     if (!one.is_string() || one.as_string().empty() || one.as_string().size() > kCapabilityMax) {
-      return fail(Code::plan_invalid, quoted(key) + " holds names of 1 to 64 bytes");
+      return fail(Code::plan_invalid, "`{}` holds names of 1 to 64 bytes", key);
     }
     found.push_back(one.as_string());
   }

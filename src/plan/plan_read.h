@@ -3,6 +3,8 @@
 // Only `Plan::compile` uses it. Threads: pure functions.
 #pragma once
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <cstdint>
 #include <initializer_list>
@@ -22,15 +24,13 @@
 
 namespace ae::engine {
 
-inline std::string quoted(std::string_view text) { return "`" + std::string(text) + "`"; }
-
 using Keys = std::initializer_list<std::string_view>;
 
 inline Status only_keys(const Value& object, Keys keys) {
   if (!object.is_object()) return fail(Code::plan_invalid, "must be an object");
   for (const auto& [key, value] : object.members()) {
     if (std::find(keys.begin(), keys.end(), key) == keys.end()) {
-      return fail(Code::plan_invalid, "unknown member " + quoted(key));
+      return fail(Code::plan_invalid, "unknown member `{}`", key);
     }
   }
   return {};
@@ -38,8 +38,8 @@ inline Status only_keys(const Value& object, Keys keys) {
 
 inline Result<std::string> text_at(const Value& object, std::string_view key) {
   const Value* value = object.find(key);
-  if (value == nullptr) return fail(Code::plan_invalid, "without " + quoted(key));
-  if (!value->is_string()) return fail(Code::plan_invalid, quoted(key) + " must be a string");
+  if (value == nullptr) return fail(Code::plan_invalid, "without `{}`", key);
+  if (!value->is_string()) return fail(Code::plan_invalid, "`{}` must be a string", key);
   return value->as_string();
 }
 
@@ -47,8 +47,8 @@ inline Result<Duration> duration_at(const Value& object, std::string_view key, D
   AE_ASSIGN(const std::string text, text_at(object, key));
   auto duration = duration_from_text(text);
   if (!duration || *duration < min) {
-    return fail(Code::plan_invalid, quoted(key) + " must be a duration of at least " +
-                                        ae::to_text(min) + ", not " + quoted(text));
+    return fail(Code::plan_invalid, "`{}` must be a duration of at least {}, not `{}`", key,
+                ae::to_text(min), text);
   }
   return *duration;
 }
@@ -57,8 +57,7 @@ inline Result<std::uint32_t> count_at(const Value& object, std::string_view key,
                                       std::uint32_t max) {
   const Value& value = object[key];
   if (!value.is_integer() || value.as_int() < 1 || value.as_int() > max) {
-    return fail(Code::plan_invalid,
-                quoted(key) + " must be a whole number from 1 to " + std::to_string(max));
+    return fail(Code::plan_invalid, "`{}` must be a whole number from 1 to {}", key, max);
   }
   return static_cast<std::uint32_t>(value.as_int());
 }
@@ -69,19 +68,20 @@ inline Result<std::size_t> word_at(const Value& object, std::string_view key, Ke
   if (value == nullptr) return std::size_t{0};
   const auto found =
       std::find(words.begin(), words.end(), value->is_string() ? value->as_string() : "");
-  if (found == words.end()) return fail(Code::plan_invalid, quoted(key) + " has no such value");
+  if (found == words.end()) return fail(Code::plan_invalid, "`{}` has no such value", key);
   return static_cast<std::size_t>(found - words.begin());
 }
 
 // As word_at, for a required member.
 inline Result<std::size_t> required_word_at(const Value& object, std::string_view key, Keys words) {
-  if (object.find(key) == nullptr) return fail(Code::plan_invalid, "without " + quoted(key));
+  if (object.find(key) == nullptr) return fail(Code::plan_invalid, "without `{}`", key);
   return word_at(object, key, words);
 }
 
 inline Result<Template> template_of(const Value& value, std::string_view key) {
   auto compiled = Template::compile(value);
-  if (!compiled) return std::unexpected(std::move(compiled).error().with_context(quoted(key)));
+  if (!compiled)
+    return std::unexpected(std::move(compiled).error().with_context(fmt::format("`{}`", key)));
   return compiled;
 }
 
@@ -108,7 +108,7 @@ inline Result<std::uint32_t> find_tool(const Value& value, const ToolsByName& to
   AE_ASSIGN(const std::string tool, text_at(value, "tool"));
   const auto found = tool_by_name.find(tool);
   if (found == tool_by_name.end()) {
-    return fail(Code::plan_invalid, "there is no tool " + quoted(tool));
+    return fail(Code::plan_invalid, "there is no tool `{}`", tool);
   }
   return found->second;
 }

@@ -18,13 +18,12 @@ class References {
       const Value* needs = nodes.items()[node.index].find("needs");
       if (needs == nullptr) continue;
       if (!needs->is_array()) {
-        return fail(Code::plan_invalid, "node " + quoted(node.id) + ": `needs` must be a list");
+        return fail(Code::plan_invalid, "node `{}`: `needs` must be a list", node.id);
       }
       for (const Value& need : needs->items()) {
         const auto found = plan_.by_id.find(need.is_string() ? need.as_string() : "");
         if (found == plan_.by_id.end()) {
-          return fail(Code::plan_invalid,
-                      "node " + quoted(node.id) + " needs a node that does not exist");
+          return fail(Code::plan_invalid, "node `{}` needs a node that does not exist", node.id);
         }
         node.needs.push_back(found->second);
       }
@@ -32,7 +31,7 @@ class References {
       sorted = node.needs;
       std::ranges::sort(sorted);
       if (std::ranges::adjacent_find(sorted) != sorted.end()) {
-        return fail(Code::plan_invalid, "node " + quoted(node.id) + " needs a node twice");
+        return fail(Code::plan_invalid, "node `{}` needs a node twice", node.id);
       }
       for (const std::uint32_t need : sorted) {
         plan_.nodes[need].dependents.push_back(node.index);
@@ -44,8 +43,8 @@ class References {
   Status check() {
     const TopologicalOrder order = topological_order(needs_);
     if (!order.cycles.empty()) {
-      return fail(Code::plan_invalid, "dependency cycle that begins at " +
-                                          quoted(plan_.nodes[order.cycles.front().front()].id));
+      return fail(Code::plan_invalid, "dependency cycle that begins at `{}`",
+                  plan_.nodes[order.cycles.front().front()].id);
     }
     for (const Node& node : plan_.nodes) {
       AE_TRY(check_roots(node, node.when ? &*node.when : nullptr, false, order));
@@ -72,23 +71,21 @@ class References {
     for (const std::string& root : read.roots) {
       if (root == field::input || root == "job" || root == "steps") continue;
       if (per_item && (root == "item" || root == "index" || root == node.as)) continue;
-      return node_error(node, " reads " + quoted("." + root) + ", which is not available here");
+      return fail(Code::plan_invalid, "node `{}` reads `.{}`, which is not available here", node.id,
+                  root);
     }
     if (read.all_steps) {
-      return node_error(node, " reads all of `.steps`; only `output` may");
+      return fail(Code::plan_invalid, "node `{}` reads all of `.steps`; only `output` may",
+                  node.id);
     }
     for (const std::string& step : read.steps) {
       const auto found = plan_.by_id.find(step);
       if (found == plan_.by_id.end() || !reaches(node.index, found->second, order)) {
-        return node_error(
-            node, " reads " + quoted(".steps." + step) + " without needing " + quoted(step));
+        return fail(Code::plan_invalid, "node `{0}` reads `.steps.{1}` without needing `{1}`",
+                    node.id, step);
       }
     }
     return {};
-  }
-
-  static std::unexpected<Error> node_error(const Node& node, const std::string& why) {
-    return fail(Code::plan_invalid, "node " + quoted(node.id) + why);
   }
 
   bool reaches(std::uint32_t node, std::uint32_t other, const TopologicalOrder& order) {

@@ -16,8 +16,7 @@ Result<SideCall> read_side_call(const Value& value, Keys keys, Keys args_read) {
     if (part.is_constant()) return {};
     for (const std::string& root : part.roots().roots) {
       if (std::find(roots.begin(), roots.end(), root) == roots.end()) {
-        return fail(Code::plan_invalid,
-                    "reads " + quoted("." + root) + ", which is not available here");
+        return fail(Code::plan_invalid, "reads `.{}`, which is not available here", root);
       }
     }
     return {};

@@ -1,6 +1,8 @@
 // Tests of Plan::compile: the meaning of a task graph, and everything that is rejected.
 #include "plan/plan.h"
 
+#include <fmt/core.h>
+
 #include <string>
 
 #include "json/json.h"
@@ -161,11 +163,11 @@ AE_TEST("plan/a plan above the node limit is rejected") {
     std::vector<Value> list;
     for (std::size_t i = 0; i < nodes; ++i) {
       list.push_back(Value::object(
-          {{"id", "n" + std::to_string(i)},
+          {{"id", fmt::format("n{}", i)},
            {"kind", "wait"},
            {"wait", Value::object({{"type", "signal"}})},
            {"needs", Value::array(i == 0 ? std::vector<Value>{}
-                                         : std::vector<Value>{"n" + std::to_string(i - 1)})}}));
+                                         : std::vector<Value>{fmt::format("n{}", i - 1)})}}));
     }
     return Value::object({{"schema", 1}, {"nodes", Value::array(std::move(list))}});
   };

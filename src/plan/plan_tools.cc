@@ -1,5 +1,7 @@
 // Reads the tools of a task graph: the policy of each, and the check of the combinations that it
 // may have. Probes and compensations are in plan_side_calls.cc, rules in plan_policies.cc.
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -107,14 +109,13 @@ Status read_records(const Value& value, ToolPolicy& tool) {
 Result<Template> read_change(const Value& value) {
   AE_TRY(only_keys(value, {"type", "id", "op", field::version, field::etag, "ref"}));
   for (const std::string_view key : {"type", "id", "op"}) {
-    if (value.find(key) == nullptr) return fail(Code::plan_invalid, "without " + quoted(key));
+    if (value.find(key) == nullptr) return fail(Code::plan_invalid, "without `{}`", key);
   }
   AE_ASSIGN(Template change, template_of(value, "changes"));
   if (change.is_constant()) return change;
   for (const std::string& root : change.roots().roots) {
     if (root != "args" && root != "call" && root != field::result) {
-      return fail(Code::plan_invalid,
-                  "reads " + quoted("." + root) + ", which is not available here");
+      return fail(Code::plan_invalid, "reads `.{}`, which is not available here", root);
     }
   }
   return change;
@@ -154,7 +155,8 @@ Result<std::optional<Schema>> schema_at(const Value& value, std::string_view key
   const Value* schema = value.find(key);
   if (schema == nullptr) return std::nullopt;
   auto compiled = Schema::compile(*schema);
-  if (!compiled) return std::unexpected(std::move(compiled).error().with_context(quoted(key)));
+  if (!compiled)
+    return std::unexpected(std::move(compiled).error().with_context(fmt::format("`{}`", key)));
   return *std::move(compiled);
 }
 
@@ -223,14 +225,16 @@ Status read_plan_tools(const Value& tools, Plan& plan, ToolsByName& tool_by_name
   if (!tools.is_object()) return fail(Code::plan_invalid, "`tools` must be an object");
   for (const auto& [name, value] : tools.members()) {
     auto tool = read_tool(name, value);
-    if (!tool) return std::unexpected(std::move(tool).error().with_context("tool " + quoted(name)));
+    if (!tool)
+      return std::unexpected(std::move(tool).error().with_context(fmt::format("tool `{}`", name)));
     tool_by_name.emplace(name, static_cast<std::uint32_t>(plan.tools.size()));
     plan.tools.push_back(*std::move(tool));
   }
   for (ToolPolicy& tool : plan.tools) {
     auto linked = read_side_calls(*tools.find(tool.name), plan, tool_by_name, tool);
     if (!linked)
-      return std::unexpected(std::move(linked).error().with_context("tool " + quoted(tool.name)));
+      return std::unexpected(
+          std::move(linked).error().with_context(fmt::format("tool `{}`", tool.name)));
   }
   return {};
 }

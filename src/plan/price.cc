@@ -25,8 +25,8 @@ Result<std::uint64_t> amount_at(const Value& value, std::string_view key) {
   const Value& amount = value[key];
   if (!amount.is_integer() || amount.as_int() < 0 ||
       static_cast<std::uint64_t>(amount.as_int()) > kPriceMax) {
-    return fail(Code::plan_invalid, "`price` has no `" + std::string(key) +
-                                        "`: millionths per million tokens, a whole number");
+    return fail(Code::plan_invalid,
+                "`price` has no `{}`: millionths per million tokens, a whole number", key);
   }
   return static_cast<std::uint64_t>(amount.as_int());
 }
@@ -60,7 +60,7 @@ Result<Price> price_of(const Value& value) {
   if (!value.is_object()) return fail(Code::plan_invalid, "`price` is not an object");
   for (const auto& [key, amount] : value.members()) {
     if (key != field::input && key != "output" && key != "cached") {
-      return fail(Code::plan_invalid, "`price` has the unknown member `" + key + "`");
+      return fail(Code::plan_invalid, "`price` has the unknown member `{}`", key);
     }
   }
   Price price;

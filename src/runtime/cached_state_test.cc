@@ -1,4 +1,6 @@
 // Tests of checkpoints, cached jobs and cached plans.
+#include <fmt/core.h>
+
 #include <chrono>
 #include <cstdio>
 #include <optional>
@@ -228,7 +230,7 @@ AE_TEST("job_cache/the cache is bounded in bytes and evicts the least recently u
   EXPECT_FALSE(cache.extract(JobId("too large")));
   const std::size_t fit = JobCache::kBytesMax / JobCache::kJobBytesMax;
   for (std::size_t i = 0; i <= fit; ++i) {
-    cache.insert(JobId("j" + std::to_string(i)), cached(JobCache::kJobBytesMax));
+    cache.insert(JobId(fmt::format("j{}", i)), cached(JobCache::kJobBytesMax));
     if (i > 0) cache.insert(JobId("j0"), *cache.extract(JobId("j0")));
   }
   EXPECT_TRUE(cache.extract(JobId("j0")));

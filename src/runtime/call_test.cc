@@ -1,5 +1,7 @@
 // Tests of calls: send times, trace context, permits of the ledger, commits per step, and progress
 // reports.
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <optional>
 #include <type_traits>
@@ -129,7 +131,7 @@ AE_TEST("ledger/a try left open by a crash stays unknown when the next one succe
   ASSERT_TRUE(loaded);
   std::vector<std::string> states;
   for (const store::LedgerRow& row : loaded->ledger) {
-    states.push_back(std::to_string(row.try_no) + " " + row.state);
+    states.push_back(fmt::format("{} {}", row.try_no, row.state));
   }
   std::ranges::sort(states);
   EXPECT_EQ(states, (std::vector<std::string>{"1 COMMITTED", "1 UNKNOWN", "2 COMMITTED"}));
@@ -183,8 +185,8 @@ AE_TEST("durability/fused makes one commit per step, split one per phase") {
     };
     std::string chain = "[{'id':'n0', 'kind':'tool', 'tool':'do'}";
     for (int i = 1; i < nodes; ++i) {
-      chain += ",{'id':'n" + std::to_string(i) + "', 'kind':'tool', 'tool':'do', 'needs':['n" +
-               std::to_string(i - 1) + "']}";
+      chain +=
+          fmt::format(",{{'id':'n{}', 'kind':'tool', 'tool':'do', 'needs':['n{}']}}", i, i - 1);
     }
     worker.runtime->start();
     worker.create(plan("idempotent", chain + "]"));

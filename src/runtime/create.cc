@@ -239,8 +239,8 @@ void Runtime::compare_with_existing(JobId job, Hash known, JobRequest job_reques
             break;
         }
         done(fail(Code::idempotency_conflict,
-                  "the idempotency key was used for another request (job " + job.text +
-                      "); use a new key"));
+                  "the idempotency key was used for another request (job {}); use a new key",
+                  job.text));
       });
 }
 

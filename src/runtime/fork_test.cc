@@ -1,4 +1,6 @@
 // Tests of forks, replacement plans, probes and compensations.
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <chrono>
 #include <memory>
@@ -410,7 +412,7 @@ AE_TEST("offers/a plan needs its tool versions, and on an owned store every tool
   Value graph = mine->task_graph;
   const Value tool = graph["tools"]["do"];
   const auto with = [&](std::string_view name, const Value& policy) {
-    const Value nodes = json("[{'id':'a','kind':'tool','tool':'" + std::string(name) + "'}]");
+    const Value nodes = json(fmt::format("[{{'id':'a','kind':'tool','tool':'{}'}}]", name));
     auto made = engine::Plan::compile(
         graph.with("nodes", nodes).with("tools", Value::object({{std::string(name), policy}})));
     AE_CHECK(made.has_value(), made ? "" : made.error().message);

@@ -1,5 +1,7 @@
 // Tests of the inbox: signals and requests accepted while another worker holds the lease, expiries
 // and refused commits.
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <memory>
 
@@ -210,14 +212,14 @@ AE_TEST_SLOW("limits/a job accepts 10,000 signals and refuses the next one witho
   WorkerFixture other(env, "other", {.owned = false});
   const auto put = [&](const std::string& id) {
     const store::InboxEntry entry = entry_of(
-        id, "{'kind':'signal', 'id':'" + id + "', 'correlation_key':'later', 'buffer':true}");
+        id, fmt::format("{{'kind':'signal', 'id':'{}', 'correlation_key':'later', 'buffer':true}}",
+                        id));
     return env.loop
         .await<Result<void>>(
             [&](auto done) { other.memory->put_inbox(kJob, entry, std::move(done)); })
         .has_value();
   };
-  for (std::size_t i = 0; i + 1 < engine::kSignalsMax; ++i)
-    ASSERT_TRUE(put("s" + std::to_string(i)));
+  for (std::size_t i = 0; i + 1 < engine::kSignalsMax; ++i) ASSERT_TRUE(put(fmt::format("s{}", i)));
   EXPECT_TRUE(other.submit({.id = "last", .body = engine::MessageRequest{.channel = "c"}}))
       << "a message counts, too";
   const auto one_more = other.signal("k", "one more");

@@ -1,6 +1,7 @@
 #include "runtime/job_checks.h"
 
-#include <string>
+#include <fmt/core.h>
+
 #include <string_view>
 #include <utility>
 
@@ -17,8 +18,8 @@ Status check_row(const engine::State& state, const store::JobRow& row) {
   const bool claimable =
       state.status == engine::JobStatus::queued || state.status == engine::JobStatus::running;
   if (!claimable) {
-    return fail(Code::log_corrupt, "its row is runnable, but by its log it is " +
-                                       std::string(engine::to_text(state.status)));
+    return fail(Code::log_corrupt, "its row is runnable, but by its log it is {}",
+                engine::to_text(state.status));
   }
   const std::pair<std::string_view, std::optional<Instant>> times[] = {
       {"created_at", row.created_at},
@@ -27,8 +28,7 @@ Status check_row(const engine::State& state, const store::JobRow& row) {
       {"wake_at", row.wake_at}};
   for (const auto& [name, time] : times) {
     if (!time || is_representable(*time)) continue;
-    return fail(Code::log_corrupt, "its row holds an invalid time (" + std::string(name) +
-                                       "): " + std::to_string(time->us));
+    return fail(Code::log_corrupt, "its row holds an invalid time ({}): {}", name, time->us);
   }
   return {};
 }
@@ -43,8 +43,9 @@ std::optional<Error> find_newer_request(const JobId& job,
     if (!json) continue;
     const auto request = engine::ControlRequest::from_json(*json);
     if (!request && request.error().code == Code::needs_version) {
-      return Error{Code::needs_version, "its inbox holds " + request.error().message +
-                                            ": it stays there for a newer version of aetheris"};
+      return Error{Code::needs_version,
+                   fmt::format("its inbox holds {}: it stays there for a newer version of aetheris",
+                               request.error().message)};
     }
   }
   return std::nullopt;

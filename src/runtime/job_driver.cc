@@ -1,6 +1,8 @@
 // JobDriver: the actor that runs one job.
 #include "runtime/job_driver.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <set>
 #include <utility>
@@ -118,10 +120,11 @@ void JobDriver::cut_off_calls() {
 }
 
 Error JobDriver::write_error() const {
+  const bool has_outcomes = !pending_outcomes_.empty() || !uncommitted_outcomes_.empty();
   return {Code::unavailable,
-          "the store cannot be written, and the process stops: outcomes since the last commit are "
-          "not recorded" +
-              std::string(outcomes_.empty() ? "" : "; answered calls have an unknown outcome")};
+          fmt::format("the store cannot be written, and the process stops: outcomes since the "
+                      "last commit are not recorded{}",
+                      outcomes_.empty() ? "" : "; answered calls have an unknown outcome")};
 }
 
 void JobDriver::give_up() {
@@ -154,7 +157,7 @@ void JobDriver::on_outcome(std::shared_ptr<const PerformedCall> call, Outcome&& 
 void JobDriver::add(EventBody&& draft, std::optional<TrySlot> undecided) {
   unfinished_.reset();
   Status applied = engine::apply(state_, draft, batch_time_, host_.plans().source());
-  AE_CHECK(applied, job_.text + ": " + applied.error().message);
+  AE_CHECK(applied, fmt::format("{}: {}", job_.text, applied.error().message));
   const auto* closed = std::get_if<WaitCompleted>(&draft);
   must_read_inbox_ =
       must_read_inbox_ || std::holds_alternative<WaitOpened>(draft) ||
@@ -240,7 +243,7 @@ void JobDriver::apply_inbox() {
 // Adds the events of a request from the inbox; answers its sender.
 Result<Value> JobDriver::apply_received(const Result<engine::ControlRequest>& request) {
   if (!request) {
-    host_.warn(job_, "an accepted request is damaged: " + request.error().message);
+    host_.warn(job_, fmt::format("an accepted request is damaged: {}", request.error().message));
     return std::unexpected(request.error());
   }
   // Only a hint that a late result or a due timer exists: both are checked in any case, after the
@@ -396,7 +399,7 @@ void JobDriver::add_checkpoint_event(PendingCommit& pending_commit, const LogWri
   EventBody note = StateCheckpointed{
       .detail = Value::object({{"hash", to_hex(before->head)}, {"seq", before->seq}})};
   Status applied = engine::apply(state_, note, batch_time_, host_.plans().source());
-  AE_CHECK(applied, job_.text + ": " + applied.error().message);
+  AE_CHECK(applied, fmt::format("{}: {}", job_.text, applied.error().message));
   pending_commit.events.emplace_back().body = std::move(note);
 }
 
@@ -461,7 +464,8 @@ void JobDriver::send() {
 // nothing if they are already committed.
 void JobDriver::retry_commit(const Error& error) {
   if (calls_cut_off_) return end(write_error());
-  if (failures_ == 0) host_.warn(job_, "a commit failed and is retried: " + error.message);
+  if (failures_ == 0)
+    host_.warn(job_, fmt::format("a commit failed and is retried: {}", error.message));
   retry_later(&JobDriver::send);
 }
 
@@ -529,7 +533,7 @@ void JobDriver::schedule_pump(Instant at) {
 // The drafts were not committed: reads the log again. Outcomes are recorded again; calls in flight
 // continue.
 void JobDriver::reload(std::string_view why) {
-  host_.warn(job_, "reloading the job: " + std::string(why));
+  host_.warn(job_, fmt::format("reloading the job: {}", why));
   pending_commits_.clear();
   batch_.reset();
   drafts_.clear();

@@ -1,4 +1,6 @@
 // JobDriver: how it takes a job: reads its log, ends what an earlier process left, begins an attempt.
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <memory>
 #include <utility>
@@ -73,9 +75,9 @@ void JobDriver::defer_to_other_version(std::shared_ptr<store::LoadedJob> loaded)
           return self->take_over(*loaded);
         }
         self->release_claim(
-            {Code::execution_version_mismatch, "it belongs to the execution version " +
-                                                   self->state_.execution_version +
-                                                   ", which another process offers"});
+            {Code::execution_version_mismatch,
+             fmt::format("it belongs to the execution version {}, which another process offers",
+                         self->state_.execution_version)});
       });
 }
 
@@ -159,8 +161,9 @@ Status JobDriver::resolve_tools() {
     return {};
   }
   if (*version_ != state_.execution_version) {
-    host_.warn(job_, "the job was created under the execution version " + state_.execution_version +
-                         ", this process has " + *version_);
+    host_.warn(
+        job_, fmt::format("the job was created under the execution version {}, this process has {}",
+                          state_.execution_version, *version_));
   }
   for (const engine::ToolPolicy& tool : state_.plan->tools) {
     if (!tool.makes_call()) {  // the engine supplies the value
@@ -169,16 +172,17 @@ Status JobDriver::resolve_tools() {
     }
     ToolRegistry::Entry* entry = world_.tool_registry.find(tool.name, tool.version);
     if (!entry) {
-      return fail(Code::needs_version,
-                  "the tool \"" + tool.name + "\" is not in the agents file of this process");
+      return fail(Code::needs_version, "the tool \"{}\" is not in the agents file of this process",
+                  tool.name);
     }
     if (entry->version != tool.version) {
-      host_.warn(job_, "the tool \"" + tool.name + "\" has changed since the job was created (" +
-                           tool.version + " is now " + entry->version + ")");
+      host_.warn(job_,
+                 fmt::format("the tool \"{}\" has changed since the job was created ({} is now {})",
+                             tool.name, tool.version, entry->version));
     }
     if (!tool.verified_by.empty() && !entry->verifier) {
-      return fail(Code::needs_version, "the tool \"" + tool.name +
-                                           "\" has no `verify` in the agents file of this process");
+      return fail(Code::needs_version,
+                  "the tool \"{}\" has no `verify` in the agents file of this process", tool.name);
     }
     tool_versions_.push_back(entry->version);
   }

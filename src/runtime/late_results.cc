@@ -1,5 +1,7 @@
 #include "runtime/late_results.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <chrono>
 #include <utility>
@@ -72,8 +74,8 @@ void LateResults::retry(const std::shared_ptr<store::Batch>& batch, int tries,
       error.code == Code::unavailable || error.code == Code::unknown_outcome ||
       error.code == Code::sequence_conflict;  // the job's values were erased meanwhile
   if (!is_transient || tries >= kLateTries) {
-    return warn_(batch->job,
-                 "a late result " + what + ", its call has an unknown outcome: " + error.message);
+    return warn_(batch->job, fmt::format("a late result {}, its call has an unknown outcome: {}",
+                                         what, error.message));
   }
   world_.loop.after(std::chrono::milliseconds(50 << std::min(tries, 9)),
                     [this, alive = alive_.watch(), batch, tries] {

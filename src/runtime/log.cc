@@ -25,12 +25,12 @@ bool LogOpener::next() {
 Status LogOpener::open_commit(const std::string& bytes) {
   const BlobSource blobs = [this](const Hash& hash) -> Result<std::string> {
     if (const auto blob = blobs_.find(hash); blob != blobs_.end()) return *blob->second;
-    return fail(Code::log_corrupt, "blob " + to_hex(hash) + " is missing");
+    return fail(Code::log_corrupt, "blob {} is missing", to_hex(hash));
   };
   AE_ASSIGN(OpenedBatch opened, open(job_, bytes, head_, blobs, lookup_));
   head_ = opened.head;
   if (opened.first_seq != seq_ + 1) {
-    return fail(Code::log_corrupt, "event " + std::to_string(seq_ + 1) + " is missing");
+    return fail(Code::log_corrupt, "event {} is missing", seq_ + 1);
   }
   seq_ = opened.last_seq;
   for (Event& event : opened.events) events_.push_back(std::move(event));
@@ -43,9 +43,8 @@ Status LogOpener::complete() const {
   if (!status_) return status_;
   if (seq_ == 0) return fail(Code::log_corrupt, "the job has no events");
   if (seq_ != loaded_.row.last_seq || head_ != loaded_.row.head) {
-    return fail(Code::log_corrupt, "the log ends at event " + std::to_string(seq_) +
-                                       ", the job's row has " +
-                                       std::to_string(loaded_.row.last_seq));
+    return fail(Code::log_corrupt, "the log ends at event {}, the job's row has {}", seq_,
+                loaded_.row.last_seq);
   }
   return {};
 }
@@ -75,7 +74,7 @@ BlobSource blobs_of(const store::LoadedJob& loaded) {
     for (const Blob& blob : loaded.blobs) {
       if (blob.hash == hash) return blob.bytes;
     }
-    return fail(Code::log_corrupt, "blob " + to_hex(hash) + " is missing");
+    return fail(Code::log_corrupt, "blob {} is missing", to_hex(hash));
   };
 }
 

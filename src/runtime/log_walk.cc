@@ -17,7 +17,7 @@ Result<LogPart> open_window(const JobId& job, store::LogWindow window, const Val
   for (const Blob& blob : window.blobs) by_hash.emplace(blob.hash, &blob.bytes);
   const BlobSource blobs = [&](const Hash& hash) -> Result<std::string> {
     if (const auto blob = by_hash.find(hash); blob != by_hash.end()) return *blob->second;
-    return fail(Code::log_corrupt, "blob " + to_hex(hash) + " is missing");
+    return fail(Code::log_corrupt, "blob {} is missing", to_hex(hash));
   };
   LogPart part{.row = std::move(window.row), .events = {}, .preceding = {}, .checkpoint = {}};
   part.checkpoint = std::move(window.checkpoint);
@@ -32,16 +32,15 @@ Result<LogPart> open_window(const JobId& job, store::LogWindow window, const Val
     const bool follows =
         seq == 0 ? window.preceding || opened.first_seq == 1 : opened.first_seq == seq + 1;
     if (!follows) {
-      return fail(Code::log_corrupt,
-                  "the event before event " + std::to_string(opened.first_seq) + " is missing");
+      return fail(Code::log_corrupt, "the event before event {} is missing", opened.first_seq);
     }
     head = opened.head;
     seq = opened.last_seq;
     for (Event& event : opened.events) part.events.push_back(std::move(event));
   }
   if (seq > part.row.last_seq || (seq == part.row.last_seq && head != part.row.head)) {
-    return fail(Code::log_corrupt, "the log ends otherwise than the job's row has it, at event " +
-                                       std::to_string(part.row.last_seq));
+    return fail(Code::log_corrupt, "the log ends otherwise than the job's row has it, at event {}",
+                part.row.last_seq);
   }
   return part;
 }

@@ -1,6 +1,8 @@
 // Tests of OutputHub: streaming, limits, removal when the outcome is durable.
 #include "runtime/output_hub.h"
 
+#include <fmt/core.h>
+
 #include <string>
 #include <utility>
 #include <vector>
@@ -23,8 +25,8 @@ PartialOutput output_of(const std::string& invocation, std::uint32_t try_no = 1)
 std::string all_of(const OutputHub& hub, const JobId& job = kJob) {
   std::string all;
   for (const auto& one : hub.outputs_of(job)) {
-    all += one->invocation.text + "/" + std::to_string(one->try_no) + " " + one->text +
-           (one->full ? " full; " : "; ");
+    all += fmt::format("{}/{} {}{}", one->invocation.text, one->try_no, one->text,
+                       one->full ? " full; " : "; ");
   }
   return all;
 }

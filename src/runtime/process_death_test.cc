@@ -2,6 +2,8 @@
 // claimed again.
 #include "runtime/process_death.h"
 
+#include <fmt/core.h>
+
 #include <array>
 #include <cstddef>
 #include <functional>
@@ -21,8 +23,8 @@ std::string interrupted_in(const Page& page) {
   Page copy = page;
   const RunningSlot slot(copy);
   return slot.interrupted()
-             ? slot.interrupted()->job.text + " " + slot.interrupted()->fence.attempt.text + " " +
-                   std::to_string(slot.interrupted()->fence.epoch)
+             ? fmt::format("{} {} {}", slot.interrupted()->job.text,
+                           slot.interrupted()->fence.attempt.text, slot.interrupted()->fence.epoch)
              : "";
 }
 
@@ -113,7 +115,7 @@ Page run_until_death(TestEnvironment& env, const std::string& name, bool owned, 
   if (before) before(worker);
   worker.runtime->start();
   env.loop.advance(40s);
-  AE_CHECK(snapshot.seen.has_value(), name + ": " + worker.status());
+  AE_CHECK(snapshot.seen.has_value(), fmt::format("{}: {}", name, worker.status()));
   return *snapshot.seen;
 }
 

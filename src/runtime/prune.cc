@@ -1,5 +1,7 @@
 #include "runtime/prune.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <deque>
 #include <memory>
@@ -26,7 +28,7 @@ std::string ranges_of(const std::vector<std::uint64_t>& numbers) {
     std::size_t last = i;
     while (last + 1 < numbers.size() && numbers[last + 1] == numbers[last] + 1) ++last;
     text += (text.empty() ? "" : ",") + std::to_string(numbers[i]);
-    if (last > i) text += "-" + std::to_string(numbers[last]);
+    if (last > i) text += fmt::format("-{}", numbers[last]);
     i = last + 1;
   }
   return text;

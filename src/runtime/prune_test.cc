@@ -2,6 +2,8 @@
 // archive fails.
 #include "runtime/prune.h"
 
+#include <fmt/core.h>
+
 #include <map>
 #include <optional>
 #include <string>
@@ -83,7 +85,7 @@ struct PruneFixture {
 AE_TEST("prune/jobs are deleted by age, each after its log is archived") {
   PruneFixture fixture;
   for (int i = 0; i < 150; ++i)
-    fixture.job("j" + std::to_string(i), i % 50 == 0 ? "waiting" : "failed");
+    fixture.job(fmt::format("j{}", i), i % 50 == 0 ? "waiting" : "failed");
   fixture.loop.advance(std::chrono::hours(2));
   fixture.job("young");
   const auto dry =
@@ -129,7 +131,7 @@ AE_TEST_SLOW("prune/after any failed or lost call a second run deletes and archi
     for (std::uint64_t n = 1; failed; ++n) {
       ASSERT_LT(n, 500u);
       PruneFixture fixture;
-      for (int i = 0; i < 70; ++i) fixture.job("j" + std::to_string(i));
+      for (int i = 0; i < 70; ++i) fixture.job(fmt::format("j{}", i));
       fixture.job("w", "waiting");
       fixture.loop.advance(std::chrono::hours(2));
       store::FaultyStore faulty(fixture.loop, fixture.memory,
@@ -151,7 +153,7 @@ AE_TEST_SLOW("prune/after any failed or lost call a second run deletes and archi
 
 AE_TEST("prune/two concurrent runs delete each job once, and both finish") {
   PruneFixture fixture;
-  for (int i = 0; i < 300; ++i) fixture.job("j" + std::to_string(i));
+  for (int i = 0; i < 300; ++i) fixture.job(fmt::format("j{}", i));
   fixture.loop.advance(std::chrono::hours(2));
   std::vector<Result<PruneResult>> results;
   for (int i = 0; i < 2; ++i) {

@@ -1,5 +1,7 @@
 #include "runtime/rebuild.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <map>
 #include <memory>
@@ -57,7 +59,7 @@ class Projector {
     AE_ASSIGN(OpenedBatch opened,
               open(log_.job, bytes, out_.head, recording_blobs, plans_.lookup()));
     if (opened.first_seq != out_.last_seq + 1) {
-      return corrupt("event " + std::to_string(out_.last_seq + 1) + " is missing");
+      return corrupt(fmt::format("event {} is missing", out_.last_seq + 1));
     }
     for (const Event& event : opened.events) {
       AE_TRY(engine::apply(state_, event, plans_.source()));
@@ -94,20 +96,18 @@ class Projector {
     return *std::move(head);
   }
   Status check_known_ends() const {
-    const std::string found = "its log ends at event " + std::to_string(out_.last_seq);
+    const std::string found = fmt::format("its log ends at event {}", out_.last_seq);
     if (log_.end && !end_found_) {
-      return corrupt(found + ", and the store knows event " + std::to_string(log_.end->last_seq) +
-                     " with the hash " + to_hex(log_.end->head) +
-                     " as its last, which is not there: commits are missing or were changed "
-                     "(`aetheris verify " +
-                     log_.job.text + "`); restore a backup");
+      return corrupt(fmt::format(
+          "{}, and the store knows event {} with the hash {} as its last, which is not there: "
+          "commits are missing or were changed (`aetheris verify {}`); restore a backup",
+          found, log_.end->last_seq, to_hex(log_.end->head), log_.job.text));
     }
     if (signed_head_ && !signed_head_found_) {
-      return corrupt(found + ", and event " + std::to_string(signed_head_->count) +
-                     " with the hash " + to_hex(signed_head_->hash) +
-                     " was signed, which is not there: commits are missing or were changed "
-                     "(`aetheris verify " +
-                     log_.job.text + "`); restore a backup");
+      return corrupt(
+          fmt::format("{}, and event {} with the hash {} was signed, which is not there: commits "
+                      "are missing or were changed (`aetheris verify {}`); restore a backup",
+                      found, signed_head_->count, to_hex(signed_head_->hash), log_.job.text));
     }
     return {};
   }

@@ -1,5 +1,7 @@
 #include "runtime/redact.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <functional>
 #include <map>
@@ -44,8 +46,9 @@ std::vector<std::string> present_fields(const Event& event) {
 Status has_ended(const JobId& job, const engine::State& state, const store::LoadedJob& loaded) {
   if (engine::is_terminal(state.status) && !loaded.row.claim) return {};
   return fail(Code::not_settled,
-              "job " + job.text + " has not ended (" + std::string(engine::to_text(state.status)) +
-                  "): it still uses its values; wait for its end or cancel it, then redact");
+              "job {} has not ended ({}): it still uses its values; "
+              "wait for its end or cancel it, then redact",
+              job.text, engine::to_text(state.status));
 }
 
 Value names_json(const std::vector<ValueName>& names) {
@@ -92,7 +95,7 @@ class RedactionBuilder {
       }
       const auto found = std::ranges::find(loaded_.blobs, hash, &Blob::hash);
       if (found != loaded_.blobs.end()) return found->bytes;
-      return fail(Code::log_corrupt, "blob " + to_hex(hash) + " is missing");
+      return fail(Code::log_corrupt, "blob {} is missing", to_hex(hash));
     };
   }
 
@@ -116,17 +119,16 @@ class RedactionBuilder {
     }
     for (const ValueName& requested : request_.values) {
       if (requested.seq == 0 || requested.seq > events_.size()) {
-        return fail(Code::input_invalid, "job " + request_.job.text + " has no event " +
-                                             std::to_string(requested.seq) + ": its log has 1 to " +
-                                             std::to_string(events_.size()));
+        return fail(Code::input_invalid, "job {} has no event {}: its log has 1 to {}",
+                    request_.job.text, requested.seq, events_.size());
       }
       const Event& event = events_[requested.seq - 1];
       const auto present = present_fields(event);
       const auto erased = erased_fields(event);
       if (requested.field.empty()) {
         if (present.empty() && erased.empty()) {
-          return fail(Code::input_invalid, "event " + std::to_string(requested.seq) +
-                                               " holds no value that could be dropped");
+          return fail(Code::input_invalid, "event {} holds no value that could be dropped",
+                      requested.seq);
         }
         for (const std::string& field : present) AE_TRY(check_erasable(event, field));
         add_values(event, present, result);
@@ -138,10 +140,9 @@ class RedactionBuilder {
       } else if (std::ranges::find(erased, requested.field) != erased.end()) {
         result.already_erased.push_back(requested);
       } else {
-        return fail(Code::input_invalid,
-                    "event " + std::to_string(requested.seq) + " has no value \"" +
-                        requested.field + "\"" +
-                        (present.empty() ? "" : "; it has " + join_names(present)));
+        const std::string others = present.empty() ? "" : "; it has " + join_names(present);
+        return fail(Code::input_invalid, "event {} has no value \"{}\"{}", requested.seq,
+                    requested.field, others);
       }
     }
     // Without the blind no hash confirms a guess of an erased value.
@@ -157,8 +158,7 @@ class RedactionBuilder {
   static Status check_erasable(const Event& event, std::string_view field) {
     const std::string_view why = engine::retention_reason(event, field);
     if (why.empty()) return {};
-    return fail(Code::input_invalid, "event " + std::to_string(event.seq) + ", " +
-                                         std::string(field) + " stays: " + std::string(why));
+    return fail(Code::input_invalid, "event {}, {} stays: {}", event.seq, field, why);
   }
 
   void add_values(const Event& event, const std::vector<std::string>& fields, RedactResult&) {
@@ -211,8 +211,8 @@ class RedactionBuilder {
     }
     if (auto folded = engine::fold(request_.job, events, engine::uncached_plan_source()); !folded) {
       return fail(Code::input_invalid,
-                  "the job's course follows from one of these values, which therefore stays: " +
-                      folded.error().message);
+                  "the job's course follows from one of these values, which therefore stays: {}",
+                  folded.error().message);
     }
     return {};
   }
@@ -446,8 +446,9 @@ class FamilyRedaction : public std::enable_shared_from_this<FamilyRedaction> {
                 engine::fold(job, events, engine::uncached_plan_source()));
       if (!engine::is_terminal(state.status) || loaded.row.claim) {
         return fail(Code::not_settled,
-                    "job " + job.text + ", a fork of job " + request_.job.text +
-                        ", has not ended: it still uses its values; nothing was redacted");
+                    "job {}, a fork of job {}, has not ended: it "
+                    "still uses its values; nothing was redacted",
+                    job.text, request_.job.text);
       }
     }
     forks_with_values_.push_back(job);
@@ -460,9 +461,9 @@ class FamilyRedaction : public std::enable_shared_from_this<FamilyRedaction> {
       names.reserve(forks_with_values_.size());
       for (const JobId& fork : forks_with_values_) names.push_back(fork.text);
       return done_(fail(Code::input_invalid,
-                        "forks of job " + request_.job.text +
-                            " hold copies of its values or its blind: " + join_names(names) +
-                            "; redact them too (--tree with --all), or leave them (--keep-forks)"));
+                        "forks of job {} hold copies of its values or its blind: {}; redact "
+                        "them too (--tree with --all), or leave them (--keep-forks)",
+                        request_.job.text, join_names(names)));
     }
     next();
   }
@@ -491,18 +492,17 @@ class FamilyRedaction : public std::enable_shared_from_this<FamilyRedaction> {
   void list_relatives(RedactResult& result) const {
     for (const Relative& relative : relatives_) {
       if (written_.contains(relative.job.text)) continue;
-      const std::string where = "job " + relative.job.text;
+      const std::string where = fmt::format("job {}", relative.job.text);
       if (relative.values) {
         result.retained.push_back(
             {"copies of values", where, "it is a fork, and was left (--keep-forks)"});
       }
       if (!blinded_ || !may_have_blind(relative)) continue;
       const bool known = blind_ && !relative.is_unreadable;
-      result.retained.push_back(
-          {field::blind, where,
-           std::string(known ? "it has" : "it may have") +
-               " the blind of this job: with it a guess of an erased value can be "
-               "confirmed; redact that job too"});
+      result.retained.push_back({field::blind, where,
+                                 fmt::format("{} the blind of this job: with it a guess of an "
+                                             "erased value can be confirmed; redact that job too",
+                                             known ? "it has" : "it may have")});
     }
   }
 
@@ -517,16 +517,17 @@ class FamilyRedaction : public std::enable_shared_from_this<FamilyRedaction> {
     if (result->erased.empty() && result->forks.empty()) return erase_dropped_values(result);
     read_audit([self = shared_from_this(), result](const Status& read) {
       if (!read) {  // the values are erased: not an error of the redaction
-        result->retained.push_back({"copies of values", "forks made during the redaction",
-                                    "whether there are such is not known (" + read.error().message +
-                                        "): redact the job again"});
+        result->retained.push_back(
+            {"copies of values", "forks made during the redaction",
+             fmt::format("whether there are such is not known ({}): redact the job again",
+                         read.error().message)});
         return self->erase_dropped_values(result);
       }
       const std::vector<JobId> before = self->family_;
       for (const JobId& job : self->family()) {
         if (std::ranges::find(before, job) != before.end()) continue;
         result->retained.push_back(
-            {"copies of values", "job " + job.text,
+            {"copies of values", fmt::format("job {}", job.text),
              "it was forked during the redaction, and may have values and the "
              "blind: redact it too when it has ended"});
       }
@@ -537,20 +538,21 @@ class FamilyRedaction : public std::enable_shared_from_this<FamilyRedaction> {
   // Also runs when nothing was erased by this request: an earlier redaction may have failed before
   // this step.
   void erase_dropped_values(const std::shared_ptr<RedactResult>& result) {
-    store_.erase_dropped_values([self = shared_from_this(),
-                                 result](Result<std::vector<store::ResidualCopy>> copies) {
-      if (!copies) {  // the values are erased: not an error of the redaction
-        result->retained.push_back(
-            {"copies of values", "the files of the store",
-             "old copies were not removed (" + copies.error().message + "): redact the job again"});
-        return self->done_(std::move(*result));
-      }
-      for (store::ResidualCopy& copy : *copies) {
-        result->retained.push_back(
-            {std::move(copy.what), std::move(copy.where), std::move(copy.why)});
-      }
-      self->done_(std::move(*result));
-    });
+    store_.erase_dropped_values(
+        [self = shared_from_this(), result](Result<std::vector<store::ResidualCopy>> copies) {
+          if (!copies) {  // the values are erased: not an error of the redaction
+            result->retained.push_back(
+                {"copies of values", "the files of the store",
+                 fmt::format("old copies were not removed ({}): redact the job again",
+                             copies.error().message)});
+            return self->done_(std::move(*result));
+          }
+          for (store::ResidualCopy& copy : *copies) {
+            result->retained.push_back(
+                {std::move(copy.what), std::move(copy.where), std::move(copy.why)});
+          }
+          self->done_(std::move(*result));
+        });
   }
 
   void redact_one(RedactRequest request, async::Done<Result<RedactResult>> done) {

@@ -162,8 +162,9 @@ void RequestSubmitter::submit(JobId job, engine::ControlRequest request,
   if (engine::is_too_large(request)) {
     return world_.loop.post([done = std::move(done)]() mutable {
       done(fail(Code::payload_too_large,
-                "a payload may have " + std::to_string(kValueMax >> 20) +
-                    " MiB as canonical JSON; keep the rest elsewhere and send where it is"));
+                "a payload may have {} MiB as canonical JSON; "
+                "keep the rest elsewhere and send where it is",
+                kValueMax >> 20));
     });
   }
   if (request.id.empty()) request.id = new_uuid(world_);
@@ -346,10 +347,10 @@ void RequestSubmitter::on_polled(const std::shared_ptr<ActiveRequest>& active,
                                  Result<store::InboxEntryState> state) {
   if (!is_waiting(active)) return;  // answered meanwhile
   if (!state) {
-    return finish(active, fail(Code::unknown_outcome,
-                               "the request is in the job's inbox, and whether it was applied is "
-                               "unknown: " +
-                                   state.error().message));
+    return finish(
+        active, fail(Code::unknown_outcome,
+                     "the request is in the job's inbox, and whether it was applied is unknown: {}",
+                     state.error().message));
   }
   if (state->reply) return finish(active, read_reply(*state->reply));
   if (state->pending && active->waited < kReplyWait) return poll_later(active);

@@ -1,5 +1,7 @@
 #include "runtime/retained_values.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <array>
 #include <map>
@@ -83,7 +85,7 @@ class RetainedList {
   void add_unknown(const Event& event, const UnknownEvent& body) {
     for (const auto& [name, value] : body.payload.members()) {
       if (salt_of(event, name) == nullptr && !is_redacted(value)) {
-        add(std::string(event_name(event)) + "." + name, event.seq, kNoValue);
+        add(fmt::format("{}.{}", event_name(event), name), event.seq, kNoValue);
       }
     }
   }
@@ -91,7 +93,7 @@ class RetainedList {
   template <class Field, class T>
   void add_field(const Event& event, Field field, const T& member, bool blinded) {
     const bool present = salt_of(event, field.name()) != nullptr;
-    std::string name = std::string(event_name(event)) + "." + std::string(field.name());
+    std::string name = fmt::format("{}.{}", event_name(event), field.name());
     const auto why = present ? engine::retention_reason(event, field.name()) : std::string_view();
     if (!why.empty()) {
       add(std::move(name), event.seq, why);
@@ -164,8 +166,8 @@ std::vector<RetainedValue> retained_values(const JobId& job, const std::vector<E
   retained.push_back({"copies", "backups, exports, archives, and what tools and models were sent",
                       "they are outside of the store: a backup keeps erased values until it is "
                       "deleted"});
-  retained.push_back(
-      {"the reason", "the audit log", "it records who redacted job " + job.text + " and why"});
+  retained.push_back({"the reason", "the audit log",
+                      fmt::format("it records who redacted job {} and why", job.text)});
   return retained;
 }
 

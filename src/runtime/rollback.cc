@@ -1,5 +1,7 @@
 #include "runtime/rollback.h"
 
+#include <fmt/core.h>
+
 #include <memory>
 #include <utility>
 #include <vector>
@@ -20,8 +22,7 @@ RepeatableCalls may_repeat(const engine::State& state) {
       ++found.more;
       return;
     }
-    found.calls.push_back(node.id + " (" + tool.name + ", " + std::string(to_text(tool.effect)) +
-                          ")");
+    found.calls.push_back(fmt::format("{} ({}, {})", node.id, tool.name, to_text(tool.effect)));
   };
   for (const engine::Node& node : plan.nodes) {
     if (state.steps[node.index].result_type != engine::ResultType::none) continue;
@@ -81,8 +82,8 @@ class RollbackParker : public std::enable_shared_from_this<RollbackParker> {
           if (!answer && answer.error().code == Code::job_terminal) {
             self->result_.ending++;
           } else if (!answer) {
-            return self->done_(
-                std::unexpected(std::move(answer).error().with_context("job " + job.text)));
+            return self->done_(std::unexpected(
+                std::move(answer).error().with_context(fmt::format("job {}", job.text))));
           } else if (answer->find("paused") != nullptr ||
                      self->filter_.statuses.front() == "parked") {
             self->result_.parked++;

@@ -1,5 +1,7 @@
 #include "runtime/row.h"
 
+#include <fmt/core.h>
+
 #include "json/json.h"
 #include "log/field_names.h"
 
@@ -38,14 +40,10 @@ store::RowState row_of(const engine::State& state) {
 
 store::Summary summary_of(const engine::State& state) {
   return {.error = state.error ? state.error->code : std::string(),
-<<<<<<< HEAD
-          .body = engine::summary_text(state)};
-=======
           .kind = std::string(engine::summary_kind(state)),
           .cost_micros = state.models.cost_micros,
           .changed_at = state.updated_at,
-          .body = canonical(engine::summary_view(state))};
->>>>>>> pg
+          .body = engine::summary_text(state)};
 }
 
 std::optional<store::Summary> changed_summary(const engine::State& state,
@@ -124,7 +122,7 @@ std::optional<Hash> request_hash_of(const Event& first) {
 }
 
 std::string version_capability(std::string_view agent, std::string_view version) {
-  return "execution_version:" + std::string(agent) + "=" + std::string(version);
+  return fmt::format("execution_version:{}={}", agent, version);
 }
 
 std::vector<std::string> needed_capabilities(std::vector<std::string> required,

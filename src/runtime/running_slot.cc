@@ -1,5 +1,7 @@
 #include "runtime/running_slot.h"
 
+#include <fmt/core.h>
+
 #include <atomic>
 #include <bit>
 #include <charconv>
@@ -54,7 +56,7 @@ bool RunningSlot::has_interrupted_slice(std::span<const std::byte> memory) {
 }
 
 std::string RunningSlot::name_of(const JobId& job, const store::Fence& fence) {
-  return job.text + "\n" + fence.attempt.text + "\n" + std::to_string(fence.epoch);
+  return fmt::format("{}\n{}\n{}", job.text, fence.attempt.text, fence.epoch);
 }
 
 // The length is stored last and cleared first: a process that dies in between leaves no name.

@@ -1,6 +1,8 @@
 // Runtime: claims jobs, renews leases, fires timers; the drivers run the jobs.
 #include "runtime/runtime.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <functional>
 #include <utility>
@@ -96,16 +98,17 @@ Status Runtime::check_can_run(const std::string& agent, const engine::Plan& plan
   const bool owned = world_.store.owned();
   if (!may_claim(agent, {})) {
     if (!owned) return {};
-    return fail(Code::needs_version, "the process that owns this store does not run agent \"" +
-                                         agent + "\"; serve this file too");
+    return fail(Code::needs_version,
+                "the process that owns this store does not run agent \"{}\"; serve this file too",
+                agent);
   }
   for (const engine::ToolPolicy& tool : plan.tools) {
     if (!tool.makes_call()) continue;
     const ToolRegistry::Entry* const entry = world_.tool_registry.find(tool.name, tool.version);
     if (entry == nullptr ? !owned : entry->version == tool.version) continue;
-    std::string problem = "the process that runs agent \"" + agent + "\" has ";
-    problem.append(entry ? "another version of" : "no").append(" tool \"").append(tool.name);
-    return fail(Code::needs_version, problem.append("\"; restart it with this file"));
+    return fail(Code::needs_version,
+                "the process that runs agent \"{}\" has {} tool \"{}\"; restart it with this file",
+                agent, entry ? "another version of" : "no", tool.name);
   }
   return {};
 }
@@ -143,19 +146,19 @@ void Runtime::run_after_death_recorded(async::Task next) {
   after_death_.push_back(std::move(next));
   if (after_death_.size() > 1) return;
   const JobId job = world_.slot->interrupted()->job;
-  record_process_death(world_, plans_, *world_.slot->interrupted(), alive_.watch(),
-                       [this, job](const Result<std::vector<Event>>& recorded) {
-                         world_.slot->clear_interrupted();
-                         if (!recorded) {
-                           warn(job,
-                                "a process died while it ran the job, which cannot be recorded: " +
-                                    recorded.error().message);
-                         } else if (!recorded->empty()) {
-                           warn(job, "a process died while it ran the job");
-                           on_committed_events(job, *recorded);
-                         }
-                         for (async::Task& task : std::exchange(after_death_, {})) task();
-                       });
+  record_process_death(
+      world_, plans_, *world_.slot->interrupted(), alive_.watch(),
+      [this, job](const Result<std::vector<Event>>& recorded) {
+        world_.slot->clear_interrupted();
+        if (!recorded) {
+          warn(job, fmt::format("a process died while it ran the job, which cannot be recorded: {}",
+                                recorded.error().message));
+        } else if (!recorded->empty()) {
+          warn(job, "a process died while it ran the job");
+          on_committed_events(job, *recorded);
+        }
+        for (async::Task& task : std::exchange(after_death_, {})) task();
+      });
 }
 
 // Another process has done something. Everything that a hint triggers is also found by polling.
@@ -417,9 +420,9 @@ void Runtime::on_verification(const JobId& job, const ConfirmationChecked& event
   if (event.verdict != "mismatch" || event.detail.text("mode") != "warn") return;
   counters_.aetheris_confirmation_replay_warn_total++;
   // The warning omits what was found: that belongs to the job's log.
-  warn(job, or_empty(event.resource_type) + " \"" + or_empty(event.resource_id) +
-                "\" is not as the job left it; the job continues (`verify: warn`), and its trace "
-                "shows what was found");
+  warn(job, fmt::format("{} \"{}\" is not as the job left it; the job continues (`verify: warn`), "
+                        "and its trace shows what was found",
+                        or_empty(event.resource_type), or_empty(event.resource_id)));
 }
 
 void Runtime::on_driver_exit(const JobDriver& driver, std::optional<Error> problem,
@@ -444,7 +447,7 @@ void Runtime::on_driver_exit(const JobDriver& driver, std::optional<Error> probl
     refused_.insert_or_assign(job, *problem);
     // It is no error that another process has the job's version.
     if (problem->code != Code::execution_version_mismatch) {
-      warn(job, "this process cannot run the job: " + problem->message);
+      warn(job, fmt::format("this process cannot run the job: {}", problem->message));
     }
   }
   if (auto it = drivers_.find(job); it != drivers_.end() && it->second.get() == &driver) {

@@ -1,4 +1,6 @@
 // Tests of the runtime: shutdown, store outages, slices, queues and creation.
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <memory>
 
@@ -152,7 +154,7 @@ AE_TEST("decide/a long decision yields the loop after each slice of 50 ms") {
   WorkerFixture worker(env, "worker", {});
   SliceRecorder turns(env, worker);
   worker.runtime->start();
-  worker.create(plan("idempotent", "[" + nodes + "]"));
+  worker.create(plan("idempotent", fmt::format("[{}]", nodes)));
   env.loop.advance(5s);
   EXPECT_EQ(worker.status(), "completed");
   turns.expect_slices();
@@ -169,7 +171,7 @@ AE_TEST("decide/calls that a used-up budget blocks are evaluated in slices") {
              "contains(\\\"b\\\")) then 0 else " +
              std::to_string(i) + " end }'}}";
   }
-  const Value simple = plan("idempotent", "[" + nodes + "]")->task_graph;
+  const Value simple = plan("idempotent", fmt::format("[{}]", nodes))->task_graph;
   const Value rules = json("[{'action':'require_approval', 'when':'${ .args.v == 39 }'}]");
   const Value tool = simple["tools"]["do"].with("rules", rules);
   const auto compiled = engine::Plan::compile(
@@ -193,7 +195,7 @@ AE_TEST("queue/a queue runs at most its limit of jobs, and the next one starts w
   WorkerFixture worker(env, "only", {.queues = {{"narrow", 2}}});
   worker.runtime->start();
   for (int i = 0; i < 5; ++i) {
-    NewJobRequest request{.job = JobId("n" + std::to_string(i)),
+    NewJobRequest request{.job = JobId(fmt::format("n{}", i)),
                           .agent = "a",
                           .plan = plan("read", kOneCall),
                           .input = Value::object({}),

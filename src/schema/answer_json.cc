@@ -1,5 +1,7 @@
 #include "schema/answer_json.h"
 
+#include <fmt/core.h>
+
 #include <string>
 #include <utility>
 
@@ -17,16 +19,16 @@ bool was_refused(const Value& answer) {
 
 Result<Value> parse_answer_json(const Schema& schema, const Value& answer, std::size_t* work) {
   const std::string why = answer.find("refusal") != nullptr
-                              ? " (the model refused: " + std::string(answer.text("refusal")) + ")"
+                              ? fmt::format(" (the model refused: {})", answer.text("refusal"))
                           : answer.text("finish_reason") == "length"
                               ? " (it was cut off: `max_tokens` is too small)"
                               : "";
   auto json = parse_json(answer.text("text"), {.big_integers_as_strings = true});
   if (!json) {
-    return fail(Code::tool_output_invalid, "is " + json.error().message + why);
+    return fail(Code::tool_output_invalid, "is {}{}", json.error().message, why);
   }
   if (auto fits = schema.check(*json, work); !fits) {
-    return fail(Code::tool_output_invalid, "breaks the schema: " + fits.error().message);
+    return fail(Code::tool_output_invalid, "breaks the schema: {}", fits.error().message);
   }
   return json;
 }

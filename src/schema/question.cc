@@ -1,5 +1,7 @@
 #include "schema/question.h"
 
+#include <fmt/core.h>
+
 #include <string>
 #include <utility>
 #include <vector>
@@ -51,8 +53,7 @@ Status check_formats(const Value& question, const Value& filled) {
     const Value* answer = filled.find(name);
     if (answer == nullptr || !answer->is_string() || matches_format(format, answer->as_string()))
       continue;
-    return fail(Code::input_invalid,
-                "/" + name + " must be " + std::string(describe_format(format)));
+    return fail(Code::input_invalid, "/{} must be {}", name, describe_format(format));
   }
   return {};
 }
@@ -75,8 +76,8 @@ Status check_question(const Value& question) {
   if (mode != "form") return fail(Code::input_invalid, "a question is a form or a url");
   auto schema = schema_of(question);
   if (!schema) {
-    return fail(Code::input_invalid,
-                "a form whose schema cannot be used: " + schema.error().message);
+    return fail(Code::input_invalid, "a form whose schema cannot be used: {}",
+                schema.error().message);
   }
   if (question["schema"].text("type") != "object") {
     return fail(Code::input_invalid, "a form whose schema is not that of an object");
@@ -97,7 +98,7 @@ Status check_questions(const Value& question_round) {
   }
   for (const auto& [key, question] : requests.members()) {
     if (auto valid = check_question(question); !valid) {
-      const std::string where = "\"" + std::string(truncate_utf8(key, 64)) + "\"";
+      const std::string where = fmt::format("\"{}\"", truncate_utf8(key, 64));
       return std::unexpected(std::move(valid).error().with_context(where));
     }
   }

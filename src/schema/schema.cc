@@ -25,7 +25,7 @@ Status Schema::check(const Value& instance, std::size_t* work) const {
   if (faults.empty()) return {};
   const SchemaViolation& first = faults.front();
   const std::string where = first.instance_path.empty() ? "the value" : first.instance_path;
-  return fail(Code::input_invalid, where + " " + first.message);
+  return fail(Code::input_invalid, "{} {}", where, first.message);
 }
 
 }  // namespace ae

@@ -2,6 +2,8 @@
 // rejected.
 //
 // `$ref` becomes an edge between nodes, so a schema that refers to itself is a cycle of nodes.
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <charconv>
 #include <map>
@@ -97,7 +99,7 @@ class Schema::Compiled::Compiler {
     node.rejects_all = schema.is_bool() && !schema.as_bool();
     if (schema.is_object()) {
       for (const auto& [key, value] : schema.members()) {
-        keyword(node, key, value, {pointer + "/" + pointer_token(key), depth + 1});
+        keyword(node, key, value, {fmt::format("{}/{}", pointer, pointer_token(key)), depth + 1});
       }
     }
     return &node;
@@ -135,8 +137,8 @@ class Schema::Compiled::Compiler {
         refuse(at.pointer, "duplicate anchor in the schema");
       }
     } else if (key == "$schema") {
-      if (v != Value(kDialect) && v != Value(std::string(kDialect) + "#")) {
-        refuse(at.pointer, "only JSON Schema 2020-12 is supported: " + std::string(kDialect));
+      if (v != Value(kDialect) && v != Value(fmt::format("{}#", kDialect))) {
+        refuse(at.pointer, fmt::format("only JSON Schema 2020-12 is supported: {}", kDialect));
       }
     } else {
       return false;
@@ -206,8 +208,9 @@ class Schema::Compiled::Compiler {
     options.set_max_mem(kPatternMemory);
     Pattern result{.key = text, .regex = std::make_unique<re2::RE2>(text, options)};
     if (!result.regex->ok()) {
-      refuse(at.pointer, "this pattern is not supported (" + result.regex->error() +
-                             "); patterns have no look-around and no back-references");
+      refuse(at.pointer, fmt::format("this pattern is not supported ({}); patterns have no "
+                                     "look-around and no back-references",
+                                     result.regex->error()));
     }
     return result;
   }
@@ -244,7 +247,8 @@ class Schema::Compiled::Compiler {
   void for_each_schema(const Value& v, const At& at, Visit visit) {
     if (!v.is_object()) refuse(at.pointer, "must be an object of schemas");
     for (const auto& [name, schema] : v.members()) {
-      visit(name, node_at(schema, at.pointer + "/" + pointer_token(name), at.depth + 1));
+      visit(name,
+            node_at(schema, fmt::format("{}/{}", at.pointer, pointer_token(name)), at.depth + 1));
     }
   }
 
@@ -264,7 +268,8 @@ class Schema::Compiled::Compiler {
     } else if (key == "dependentRequired") {
       if (!v.is_object()) refuse(at.pointer, "must be an object of arrays of names");
       for (const auto& [name, list] : v.members()) {
-        n.dependent_required.push_back({name, names(list, at.pointer + "/" + pointer_token(name))});
+        n.dependent_required.push_back(
+            {name, names(list, fmt::format("{}/{}", at.pointer, pointer_token(name)))});
       }
     } else if (key == "properties") {
       for_each_schema(v, at, [&](const std::string& name, const Node* schema) {
@@ -276,7 +281,8 @@ class Schema::Compiled::Compiler {
       });
     } else if (key == "patternProperties") {
       for_each_schema(v, at, [&](const std::string& name, const Node* schema) {
-        n.pattern_properties.push_back(pattern(name, {at.pointer + "/" + pointer_token(name)}));
+        n.pattern_properties.push_back(
+            pattern(name, {fmt::format("{}/{}", at.pointer, pointer_token(name))}));
         n.pattern_properties.back().schema = schema;
       });
     } else if (key == "additionalProperties") {
@@ -295,7 +301,7 @@ class Schema::Compiled::Compiler {
     if (!v.is_array() || v.size() == 0)
       refuse(at.pointer, "must be an array of schemas, not empty");
     for (std::size_t i = 0; i < v.size(); ++i) {
-      out.push_back(node_at(v.items()[i], at.pointer + "/" + std::to_string(i), at.depth + 1));
+      out.push_back(node_at(v.items()[i], fmt::format("{}/{}", at.pointer, i), at.depth + 1));
     }
   }
 
@@ -356,7 +362,7 @@ class Schema::Compiled::Compiler {
     }
     if (!pointer.empty() && pointer[0] != '/') {
       const auto anchor = anchors_.find(pointer);
-      if (anchor == anchors_.end()) refuse(where, "there is no anchor `" + pointer + "`");
+      if (anchor == anchors_.end()) refuse(where, fmt::format("there is no anchor `{}`", pointer));
       ref.from->ref = anchor->second;
       return;
     }
@@ -369,7 +375,7 @@ class Schema::Compiled::Compiler {
       const std::string_view token = rest.substr(0, rest.find('/'));
       rest.remove_prefix(token.size());
       target = child(*target, unescaped(token));
-      if (target == nullptr) refuse(where, "there is nothing at `" + pointer + "`");
+      if (target == nullptr) refuse(where, fmt::format("there is nothing at `{}`", pointer));
       canonical_pointer += "/" + pointer_token(unescaped(token));
       ++depth;
     }
@@ -407,8 +413,8 @@ Result<std::shared_ptr<const Schema::Compiled>> Schema::Compiled::compile(const 
   try {
     Compiler(schema, *compiled).run();
   } catch (const CompileError& fault) {
-    return fail(Code::plan_invalid,
-                (fault.pointer.empty() ? "the schema" : fault.pointer) + ": " + fault.why);
+    return fail(Code::plan_invalid, "{}: {}", fault.pointer.empty() ? "the schema" : fault.pointer,
+                fault.why);
   }
   return compiled;
 }

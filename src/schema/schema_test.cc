@@ -1,6 +1,8 @@
 // JSON Schema: small cases, hostile schemas, and the public test suite of draft 2020-12.
 #include "schema/schema.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <chrono>
 #include <cstdlib>
@@ -30,8 +32,8 @@ std::string validate(std::string_view schema, std::string_view instance) {
   if (!compiled) return compiled.error().message;
   std::string text;
   for (const SchemaViolation& violation : compiled->validate(json(instance))) {
-    text += (text.empty() ? "" : "; ") + violation.instance_path + " " + violation.message + " (" +
-            violation.schema_path + ")";
+    text += fmt::format("{}{} {} ({})", text.empty() ? "" : "; ", violation.instance_path,
+                        violation.message, violation.schema_path);
   }
   return text.empty() ? "valid" : text;
 }
@@ -157,9 +159,8 @@ AE_TEST_SLOW("schema/schema/the work of a validation is bounded") {
   // Each level refers to the next one twice: 2^40 paths.
   std::string doubling = R"({"$ref":"#/$defs/d0","$defs":{)";
   for (int i = 0; i < 40; ++i) {
-    const std::string next = std::to_string(i + 1);
-    doubling.append("\"d").append(std::to_string(i)).append(R"(":{"anyOf":[{"$ref":"#/$defs/d)");
-    doubling.append(next).append(R"("},{"$ref":"#/$defs/d)").append(next).append("\"}]},");
+    doubling += fmt::format(
+        R"("d{0}":{{"anyOf":[{{"$ref":"#/$defs/d{1}"}},{{"$ref":"#/$defs/d{1}"}}]}},)", i, i + 1);
   }
   doubling += R"("d40":false}})";
   EXPECT_NE(validate(doubling, "1").find("too much work"), std::string::npos);
@@ -227,7 +228,7 @@ AE_TEST("schema/schema/no message is formatted for a violation that is not repor
   // Writing each of the texts takes at least 3 s; all the rest takes 0.2 s in the slowest build.
   EXPECT_LT(static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC, 2.0);
   EXPECT_EQ(validate(R"({"const":")" + std::string(70, 'a') + "\"}", "1"),
-            " must be \"" + std::string(70, 'a') + "\" (/const)")
+            fmt::format(" must be \"{}\" (/const)", std::string(70, 'a')))
       << "a short one is shown";
   EXPECT_NE(validate(R"({"const":")" + std::string(90, 'a') + "\"}", "1").find("a long string"),
             std::string::npos);

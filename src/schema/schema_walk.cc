@@ -2,6 +2,8 @@
 //
 // The marks for unevaluatedProperties and unevaluatedItems are collected only where a schema uses
 // them.
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <charconv>
 #include <cmath>
@@ -166,8 +168,7 @@ class Schema::Compiled::Walk {
   template <class MakeMessage>
   bool add_violation(const Context& h, std::string_view keyword, const MakeMessage& make_message) {
     if (!h.report || violations_.size() >= kViolationsMax) return false;
-    std::string path = h.n.pointer;
-    if (!keyword.empty()) path.append("/").append(keyword);
+    std::string path = keyword.empty() ? h.n.pointer : fmt::format("{}/{}", h.n.pointer, keyword);
     violations_.push_back({pointer(h.location), std::move(path), std::string(make_message())});
     spend(violations_.back().instance_path.size() / 64);
     return false;
@@ -193,7 +194,7 @@ class Schema::Compiled::Walk {
     for (; location != nullptr; location = location->parent) places.push_back(location);
     std::string text;
     for (auto i = places.rbegin(); i != places.rend(); ++i) {
-      text += "/" + ((*i)->is_index ? std::to_string((*i)->index) : pointer_token((*i)->key));
+      text += (*i)->is_index ? fmt::format("/{}", (*i)->index) : "/" + pointer_token((*i)->key);
     }
     return text;
   }
@@ -230,7 +231,7 @@ class Schema::Compiled::Walk {
     }
     bool ok = true;
     if (h.n.types != 0 && (h.n.types & type_of(h.v)) == 0) {
-      ok = add_violation(h, "type", [&] { return "must be " + h.n.types_text; });
+      ok = add_violation(h, "type", [&] { return fmt::format("must be {}", h.n.types_text); });
     }
     if (!h.n.has_options) return ok;
     for (const Value& option : h.n.options) {
@@ -256,8 +257,9 @@ class Schema::Compiled::Walk {
       return false;
     }
     if (is_multiple(a, of)) return true;
-    return add_violation(h, "multipleOf",
-                         [&] { return "must be a multiple of " + description(*h.n.multiple_of); });
+    return add_violation(h, "multipleOf", [&] {
+      return fmt::format("must be a multiple of {}", description(*h.n.multiple_of));
+    });
   }
 
   bool number(const Context& h) {
@@ -268,7 +270,7 @@ class Schema::Compiled::Walk {
     const auto out_of_bounds = [&](std::string_view keyword, std::string_view requirement,
                                    double bound) {
       return add_violation(h, keyword,
-                           [&] { return std::string(requirement) + " " + description(bound); });
+                           [&] { return fmt::format("{} {}", requirement, description(bound)); });
     };
     if (n.maximum && d > *n.maximum) ok = out_of_bounds("maximum", "must be at most", *n.maximum);
     if (n.exclusive_maximum && d >= *n.exclusive_maximum) {
@@ -289,8 +291,7 @@ class Schema::Compiled::Walk {
     bool ok = true;
     const auto check_count = [&](std::string_view keyword, std::string_view bound, double number) {
       return add_violation(h, keyword, [&] {
-        return "must have at " + std::string(bound) + " " + description(number) + " " +
-               std::string(what);
+        return fmt::format("must have at {} {} {}", bound, description(number), what);
       });
     };
     if (least.second && c < *least.second) ok = check_count(least.first, "least", *least.second);
@@ -313,8 +314,9 @@ class Schema::Compiled::Walk {
                    {"maxLength", h.n.max_length});
     }
     if (h.n.pattern && !matches(*h.n.pattern->regex, text)) {
-      ok = add_violation(h, "pattern",
-                         [&] { return "must match the pattern " + quoted(h.n.pattern->key); });
+      ok = add_violation(h, "pattern", [&] {
+        return fmt::format("must match the pattern {}", quoted(h.n.pattern->key));
+      });
     }
     return ok;
   }
@@ -352,8 +354,8 @@ class Schema::Compiled::Walk {
       for (const Node* schema : n.one_of) matching += is_valid_quietly(h, *schema) ? 1 : 0;
       if (matching != 1) {
         ok = add_violation(h, "oneOf", [&] {
-          return "must match exactly one of the schemas of oneOf, not " +
-                 (matching == 0 ? "none" : std::to_string(matching));
+          return fmt::format("must match exactly one of the schemas of oneOf, not {}",
+                             matching == 0 ? "none" : std::to_string(matching));
         });
       }
     }
@@ -470,8 +472,9 @@ class Schema::Compiled::Walk {
     bool ok = true;
     for (const std::string& name : names) {
       if (find(h, name) != nullptr) continue;
-      ok = !stopped_ &&
-           add_violation(h, keyword, [&] { return "must have the member " + quoted(name); });
+      ok = !stopped_ && add_violation(h, keyword, [&] {
+        return fmt::format("must have the member {}", quoted(name));
+      });
       if (!ok && has_enough_violations(h)) return false;
     }
     return ok;

@@ -1,5 +1,7 @@
 #include "schema/text_format.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <array>
 #include <cstddef>
@@ -67,13 +69,13 @@ bool is_uri(std::string_view text) {
 bool is_instant(const std::string& text) { return instant_from_text(text).has_value(); }
 
 // RFC 3339: 2026-05-02
-bool is_date(std::string_view text) { return is_instant(std::string(text) + "T00:00:00Z"); }
+bool is_date(std::string_view text) { return is_instant(fmt::format("{}T00:00:00Z", text)); }
 
 // RFC 3339: a date, a time with any number of fractional digits, and the offset from UTC.
 bool is_date_time(std::string_view text) {
   constexpr std::size_t kToSecond = 19;  // 2026-05-02T09:30:00
   if (text.size() <= kToSecond) return false;
-  if (!is_instant(std::string(text.substr(0, kToSecond)) + "Z")) return false;
+  if (!is_instant(fmt::format("{}Z", text.substr(0, kToSecond)))) return false;
   text.remove_prefix(kToSecond);
   if (text.front() == '.') {
     const auto end = std::ranges::find_if_not(text.substr(1), is_digit);
@@ -83,7 +85,7 @@ bool is_date_time(std::string_view text) {
   }
   if (text == "Z" || text == "z") return true;
   if (text.empty() || !is_one_of(text.front(), "+-")) return false;
-  return is_instant("2000-01-01T" + std::string(text.substr(1)) + ":00Z");
+  return is_instant(fmt::format("2000-01-01T{}:00Z", text.substr(1)));
 }
 
 struct Format {

@@ -8,6 +8,7 @@
 // Prints `SEED … COMMIT …` first, and last the command that reproduces a failure.
 // Exit codes: 0 · 70 crash · 71 liveness · 72 correctness · 73 the canary was found, as required ·
 // 2 usage.
+#include <fmt/core.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -181,9 +182,9 @@ void record_violation(Shared& shared, const Report& report, const std::string& w
   std::string text;
   for (std::size_t i = 0; i < report.violations.size() && i < 6; ++i) {
     const Violation& v = report.violations[i];
-    text += where + "  " + v.rule + "\n    " + v.job + " " + v.what.substr(0, 1500) + "\n";
+    text += fmt::format("{}  {}\n    {} {}\n", where, v.rule, v.job, v.what.substr(0, 1500));
   }
-  if (!text.empty()) text += "  repeat: " + repeat + "\n";
+  if (!text.empty()) text += fmt::format("  repeat: {}\n", repeat);
   const std::size_t free_bytes = sizeof shared.text - shared.text_size;
   const std::size_t size = std::min(free_bytes, text.size());
   std::memcpy(shared.text + shared.text_size, text.data(), size);
@@ -194,7 +195,7 @@ using Marks = std::map<std::string, std::uint64_t, std::less<>>;
 
 void add_marks(Shared& shared, const Marks& marks) {
   std::string text;
-  for (const auto& [mark, times] : marks) text += mark + " " + std::to_string(times) + "\n";
+  for (const auto& [mark, times] : marks) text += fmt::format("{} {}\n", mark, times);
   std::memcpy(shared.marks, text.data(), std::min(text.size(), sizeof shared.marks - 1));
 }
 
@@ -229,9 +230,8 @@ void storms(const Options& o, Queue& queue, Shared& shared) {
     shared.jobs += result.report.jobs;
     shared.events += result.report.events;
     for (const auto& [mark, times] : result.report.marks) marks[mark] += times;
-    const std::string name = std::to_string(seed);
-    record_violation(shared, result.report, "seed " + name,
-                     "./dev sim --seed " + name + " --verbose");
+    record_violation(shared, result.report, fmt::format("seed {}", seed),
+                     fmt::format("./dev sim --seed {} --verbose", seed));
     if (shared.violations > 20) break;
   }
   add_marks(shared, marks);
@@ -271,9 +271,9 @@ void sweeps(const Options& o, Queue& queue, Shared& shared) {
     shared.jobs += count.runs;
     shared.events += report.events;
     for (const auto& [mark, times] : report.marks) marks[mark] += times;
-    record_violation(shared, report, "case " + std::to_string(i),
-                     "./dev sim --sweep-case " + std::to_string(i) + " --crashes " +
-                         crashes_of(report) + " --verbose");
+    record_violation(
+        shared, report, fmt::format("case {}", i),
+        fmt::format("./dev sim --sweep-case {} --crashes {} --verbose", i, crashes_of(report)));
     if (o.verbose) {
       std::printf("%3zu %6llu %8llu %8llu  %s\n", i, static_cast<unsigned long long>(count.points),
                   static_cast<unsigned long long>(count.recovery_points),
@@ -347,7 +347,7 @@ void show_marks(const std::vector<Shared*>& all, bool storms_too) {
     std::printf(" %s %s ·", mark.c_str(), grouped(times).c_str());
   std::printf("\n");
   for (std::string_view point : kPoints) {
-    if (!marks.contains(point)) never += " " + std::string(point);
+    if (!marks.contains(point)) never += fmt::format(" {}", point);
   }
   const auto require_mark = [&](const std::string& mark) {
     if (storms_too && !marks.contains(mark)) never += " " + mark;
@@ -355,7 +355,7 @@ void show_marks(const std::vector<Shared*>& all, bool storms_too) {
   for (std::string_view mark : kMarks) require_mark(std::string(mark));
   for (std::string_view method : kMethods) {
     for (std::string_view fault : kFaults) {
-      require_mark("store." + std::string(fault) + "." + std::string(method));
+      require_mark(fmt::format("store.{}.{}", fault, method));
     }
   }
   std::printf("never reached:%s\n", never.empty() ? " none" : never.c_str());
@@ -410,7 +410,7 @@ int run_sweep(const Options& o) {
       "%zu cases, %s runs in %.1f s\n",
       grouped(points).c_str(), grouped(recovery).c_str(), grouped(third).c_str(),
       grouped(violations).c_str(), selected, grouped(runs).c_str(), seconds);
-  const std::string share = o.share ? " --share " + std::to_string(*o.share) : "";
+  const std::string share = o.share ? fmt::format(" --share {}", *o.share) : "";
   std::printf("repeat: ./dev sim --sweep%s%s\n", o.full ? " --full" : "", share.c_str());
   return end;
 }
@@ -468,8 +468,7 @@ int run_canary(const Options& o) {
           run_storm({.seed = seed, .canary = canary.canary, .verbose = o.verbose}, plans);
       for (const Violation& v : result.report.violations) {
         if (found.empty() && v.rule.starts_with(canary.rule)) {
-          found = "seed " + std::to_string(seed) + "  " + v.rule + "\n    " + v.job + " " +
-                  v.what.substr(0, 300);
+          found = fmt::format("seed {}  {}\n    {} {}", seed, v.rule, v.job, v.what.substr(0, 300));
         }
       }
     }
@@ -561,7 +560,7 @@ bool read(int argc, char** argv, Options& o) {
   }
   const std::uint64_t cases = sweep_cases().size();
   if (o.only.value_or(o.sweep_case) >= cases) {
-    return wrong("the sweep", "has the cases 0 to " + std::to_string(cases - 1));
+    return wrong("the sweep", fmt::format("has the cases 0 to {}", cases - 1));
   }
   return o.verb != Verb::none;
 }

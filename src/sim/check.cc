@@ -1,6 +1,8 @@
 // Loads every job of a world and checks it by all rules.
 #include "sim/check.h"
 
+#include <fmt/core.h>
+
 #include <array>
 #include <map>
 #include <span>
@@ -60,7 +62,7 @@ void check_together(SimWorld& world, const std::map<JobId, std::vector<Event>>& 
   for (const auto& [name, resource] : world.external_world().resources()) {
     if (resource.version != resource.applied_changes.size() + resource.foreign_changes) {
       report.violate("V5 a verifier only reads", {},
-                     name + " was changed by neither a call nor the test");
+                     fmt::format("{} was changed by neither a call nor the test", name));
     }
   }
   std::uint64_t warnings = 0;
@@ -74,9 +76,8 @@ void check_together(SimWorld& world, const std::map<JobId, std::vector<Event>>& 
   const std::uint64_t counted = world.warning_count();
   // A process that dies between a commit and its answer does not count the warning.
   if (counted > warnings || (counted < warnings && !world.was_disturbed())) {
-    report.violate(
-        "V6 a mismatch in warn mode is counted", {},
-        std::to_string(counted) + " were counted, the logs have " + std::to_string(warnings));
+    report.violate("V6 a mismatch in warn mode is counted", {},
+                   fmt::format("{} were counted, the logs have {}", counted, warnings));
   }
   if (warnings > 0) report.mark("confirm.warned");
 }
@@ -121,9 +122,9 @@ void check_all(SimWorld& world, Users& users, const engine::PlanSource& plans) {
     const std::vector<Event>& events = logs.at(job);
     report.events += events.size();
     for (const Event& event : world.options().verbose ? events : std::vector<Event>()) {
-      world.log_line(job.text + " " + std::to_string(event.seq) + " " + to_text(event.created_at) +
-                     " " + std::string(event_name(event)) + " " +
-                     canonical(payload_json(event.body)).substr(0, 200));
+      world.log_line(fmt::format("{} {} {} {} {}", job.text, event.seq, to_text(event.created_at),
+                                 event_name(event),
+                                 canonical(payload_json(event.body)).substr(0, 200)));
     }
     const JobEvidence evidence{.job = job,
                                .loaded = all.loaded,
@@ -145,7 +146,7 @@ void check_all(SimWorld& world, Users& users, const engine::PlanSource& plans) {
         rule.check(evidence, checker);
       }
     }
-    report.mark("ended." + std::string(engine::to_text(all.state.status)));
+    report.mark(fmt::format("ended.{}", engine::to_text(all.state.status)));
   }
   check_together(world, logs);
   for (const auto& [job, records] : touched) {
@@ -175,7 +176,8 @@ void check_visible(SimWorld& world, const engine::PlanSource& plans) {
     visible = visible || (!parked.text(field::reason).empty() && parked["action"].is_object());
     const bool blocked = engine::is_blocked(all->state.status);
     if (!blocked || !visible) {
-      world.report().violate(kRule, job, "it is " + observed.status + ": " + canonical(view),
+      world.report().violate(kRule, job,
+                             fmt::format("it is {}: {}", observed.status, canonical(view)),
                              ViolationKind::liveness);
     }
   }

@@ -23,8 +23,6 @@ struct Charge {
   std::string attempt;
 };
 
-std::string at(const Event& event) { return "event " + std::to_string(event.seq) + ": "; }
-
 // Walks the log of a job that has a budget.
 class UsageCounter {
  public:
@@ -57,11 +55,9 @@ class UsageCounter {
       if (!limits_.any()) return;
       const bool same = amount_of(state.spent, limit) == amount_of(spent_, limit) &&
                         amount_of(state.reserved, limit) == amount_of(deferred_, limit);
-      checker_.fail_if(!same, "the state counts " + std::to_string(amount_of(state.spent, limit)) +
-                                  " and " + std::to_string(amount_of(state.reserved, limit)) +
-                                  " of " + std::string(to_text(limit)) + ", the log " +
-                                  std::to_string(amount_of(spent_, limit)) + " and " +
-                                  std::to_string(amount_of(deferred_, limit)));
+      checker_.fail_if(!same, "the state counts {} and {} of {}, the log {} and {}",
+                       amount_of(state.spent, limit), amount_of(state.reserved, limit),
+                       to_text(limit), amount_of(spent_, limit), amount_of(deferred_, limit));
     }
   }
 
@@ -86,19 +82,20 @@ class UsageCounter {
     charge.use = Usage{.tool_calls = 1};
     if (charge.model) {
       const auto reserved = engine::reservation_of(call.reserved);
-      if (!reserved) return checker_.fail(at(event) + "a model call without a reservation");
+      if (!reserved)
+        return checker_.fail("event {}: a model call without a reservation", event.seq);
       charge.use = Usage{.tokens = reserved->input_tokens + reserved->output_tokens,
                          .cost_micros = reserved->cost_micros,
                          .model_calls = 1};
     }
-    checker_.fail_if(charge.reserved, at(event) + "the try before it is not settled");
-    checker_.fail_if(wall_passed_, at(event) + "a call begins after the time has passed");
+    checker_.fail_if(charge.reserved, "event {}: the try before it is not settled", event.seq);
+    checker_.fail_if(wall_passed_, "event {}: a call begins after the time has passed", event.seq);
     for (const Limit limit : kCountedLimits) {
       const auto& most = limits_.max_of(limit);
       const std::uint64_t use = amount_of(charge.use, limit);
       checker_.fail_if(
           most && use > 0 && amount_of(spent_, limit) + amount_of(deferred_, limit) + use > *most,
-          at(event) + "the budget is exceeded in " + std::string(to_text(limit)));
+          "event {}: the budget is exceeded in {}", event.seq, to_text(limit));
     }
     add(deferred_, charge.use);
     charge.reserved = true;
@@ -144,21 +141,22 @@ class UsageCounter {
   void decided(const Event& event, const DecisionRecorded& decision) {
     if (is_decision<BudgetRaised>(decision)) return check_raise(event, decision);
     const auto exceeded = decision_as<BudgetExceeded>(decision);
-    if (!exceeded) return checker_.fail(at(event) + "no decision about a budget");
+    if (!exceeded) return checker_.fail("event {}: no decision about a budget", event.seq);
     checker_.mark("budget.exceeded");
     for (const auto& [id, charge] : charges_) {
       const bool is_own_attempt = event.attempt_id && charge.attempt == event.attempt_id->text;
-      checker_.fail_if(charge.open && is_own_attempt, at(event) + "it parks with a call in flight");
+      checker_.fail_if(charge.open && is_own_attempt, "event {}: it parks with a call in flight",
+                       event.seq);
     }
     if (exceeded->limit == "wall") {
-      return checker_.fail_if(!wall_passed_, at(event) + "no time has passed");
+      return checker_.fail_if(!wall_passed_, "event {}: no time has passed", event.seq);
     }
     for (const Limit limit : kCountedLimits) {
       if (to_text(limit) != exceeded->limit) continue;
       const std::uint64_t used = amount_of(spent_, limit) + amount_of(deferred_, limit);
       const bool fits = used + static_cast<std::uint64_t>(exceeded->asked.value_or(0)) <=
                         limits_.max_of(limit).value_or(0);
-      checker_.fail_if(fits, at(event) + "the budget was not exceeded");
+      checker_.fail_if(fits, "event {}: the budget was not exceeded", event.seq);
     }
   }
 
@@ -167,15 +165,16 @@ class UsageCounter {
     const engine::Limits more = read(decision.payload.value);
     if (requested_ != nullptr) {
       const auto request = requested_->find(or_empty(decision.by));
-      if (request == requested_->end()) return checker_.fail(at(event) + "no user raised it");
+      if (request == requested_->end())
+        return checker_.fail("event {}: no user raised it", event.seq);
       const auto* const raise = request->second.request.as<engine::BudgetRequest>();
       const engine::Limits requested = raise ? raise->limits : engine::Limits();
       for (const Limit limit : kCountedLimits) {
         checker_.fail_if(more.max_of(limit) && more.max_of(limit) != requested.max_of(limit),
-                         at(event) + "no user requested this limit");
+                         "event {}: no user requested this limit", event.seq);
       }
       checker_.fail_if(more.wall && more.wall != requested.wall,
-                       at(event) + "no user requested this wall time");
+                       "event {}: no user requested this wall time", event.seq);
     }
     for (const Limit limit : kCountedLimits) {
       if (more.max_of(limit)) limits_.max_of(limit) = more.max_of(limit);
@@ -217,12 +216,11 @@ void fork_keeps_budget(const JobEvidence& e, Checker& checker) {
   for (const Limit limit : kCountedLimits) {
     const std::string name(to_text(limit));
     checker.fail_if(now.limits().max_of(limit) != then.limits().max_of(limit),
-                    "its limit differs in " + name + " from that of its origin");
+                    "its limit differs in {} from that of its origin", name);
     if (!then.limits().any()) continue;
     checker.fail_if(amount_of(now.spent(), limit) != amount_of(then.spent(), limit),
-                    "it begins with " + std::to_string(amount_of(now.spent(), limit)) + " of " +
-                        name + " spent, its origin had spent " +
-                        std::to_string(amount_of(then.spent(), limit)));
+                    "it begins with {} of {} spent, its origin had spent {}",
+                    amount_of(now.spent(), limit), name, amount_of(then.spent(), limit));
     if (amount_of(now.spent(), limit) > 0) checker.mark("fork.usage_inherited");
   }
   checker.fail_if(now.limits().wall != then.limits().wall,
@@ -237,7 +235,7 @@ void raises_are_kept(const JobEvidence& e, Checker& checker) {
       const auto* raise = decision_of(event, BudgetRaised::kKind);
       found = found || (raise && or_empty(raise->by) == ack->request.by);
     }
-    checker.fail_if(!found, ack->request.id + " was accepted and is not in the log");
+    checker.fail_if(!found, "{} was accepted and is not in the log", ack->request.id);
   }
 }
 

@@ -40,7 +40,7 @@ class ConfirmationWalker {
   void run() {
     for (index_ = 0; index_ < e_.events.size(); ++index_) {
       const Event& event = e_.events[index_];
-      at_ = "event " + std::to_string(event.seq) + ": ";
+      seq_ = event.seq;
       check_event(event);
       apply(event);
     }
@@ -50,7 +50,7 @@ class ConfirmationWalker {
   virtual void check_event(const Event& event) = 0;
   const JobEvidence& e_;
   Checker& checker_;
-  std::string at_;
+  std::uint64_t seq_ = 0;
   std::size_t index_ = 0;
 
  private:
@@ -136,7 +136,7 @@ class VerifierCheckWalker final : public ConfirmationWalker {
     if (again || side_.contains(call->step_id.text)) return;
     for (const auto& [name, resource] : resources) {
       checker_.fail_if(resource.attempt != attempt && !resource.was_verified,
-                       at_ + "a call begins before the verification of " + name);
+                       "event {}: a call begins before the verification of {}", seq_, name);
     }
   }
 
@@ -157,11 +157,11 @@ class VerifierCheckWalker final : public ConfirmationWalker {
     const std::string& name = or_empty(check.resource_id);
     const auto resource = resources.find(name);
     if (resource == resources.end())
-      return checker_.fail(at_ + name + " was not changed by the job");
-    checker_.fail_if(resource->second.was_verified,
-                     at_ + name + " is verified twice by one attempt");
+      return checker_.fail("event {}: {} was not changed by the job", seq_, name);
+    checker_.fail_if(resource->second.was_verified, "event {}: {} is verified twice by one attempt",
+                     seq_, name);
     checker_.fail_if(resource->second.attempt == attempt,
-                     at_ + name + " is verified by the attempt that changed it");
+                     "event {}: {} is verified by the attempt that changed it", seq_, name);
   }
 
   PartSteps parts_;
@@ -181,8 +181,8 @@ void verifies_after_recovery(const JobEvidence& e, Checker& checker) {
   }
   for (const auto& [what, times] : verifier_checks) {
     checker.fail_if(times.first > e.state.epoch || times.second > 4 * e.state.epoch,
-                    what.first + " was verified " + std::to_string(times.second) + " times in " +
-                        std::to_string(e.state.epoch) + " attempts");
+                    "{} was verified {} times in {} attempts", what.first, times.second,
+                    e.state.epoch);
   }
 }
 
@@ -203,7 +203,8 @@ class ObservedStateWalker final : public ConfirmationWalker {
     const std::string& verdict = or_empty(check->verdict);
     checker_.mark("confirm." + verdict);
     const bool verified = tool_kind(resource.tool)->verified();
-    checker_.fail_if(verified == (verdict == "unconfirmed"), at_ + name + " is " + verdict);
+    checker_.fail_if(verified == (verdict == "unconfirmed"), "event {}: {} is {}", seq_, name,
+                     verdict);
     if (!verified) return;
     const bool seen =
         std::ranges::any_of(e_.verifier_checks, [&](const VerifierCheck* verifier_check) {
@@ -212,8 +213,8 @@ class ObservedStateWalker final : public ConfirmationWalker {
           return verifier_check->resource == name && verifier_check->expected == resource.version &&
                  to_text(verifier_check->actual_verdict()) == verdict && same;
         });
-    checker_.fail_if(
-        !seen, at_ + name + " is recorded as " + verdict + ", which no verifier check returned");
+    checker_.fail_if(!seen, "event {}: {} is recorded as {}, which no verifier check returned",
+                     seq_, name, verdict);
   }
 };
 
@@ -278,13 +279,14 @@ class ConsequenceWalker final : public ConfirmationWalker {
     while (state_at(next) == "requested") {
       requested.emplace(step_of(e_.events[next++]));
     }
-    checker_.fail_if(strict_ != (state_at(next) == "failed"),
-                     at_ + (strict_ ? "a strict mismatch does not end the job"
-                                    : "the job ends without a strict mismatch"));
+    checker_.fail_if(strict_ != (state_at(next) == "failed"), "event {}: {}", seq_,
+                     strict_ ? "a strict mismatch does not end the job"
+                             : "the job ends without a strict mismatch");
     if (strict_) checker_.mark("confirm.failed");
     const bool raises = !raises_.empty() && !strict_;
     checker_.fail_if(requested != (raises ? raises_ : std::set<std::string>()),
-                     at_ + "the raised mismatches are not the observed ones without acceptance");
+                     "event {}: the raised mismatches are not the observed ones without acceptance",
+                     seq_);
     if (raises) parks(next);
     raises_.clear();
     raises_mismatch_ = false;
@@ -295,20 +297,20 @@ class ConsequenceWalker final : public ConfirmationWalker {
     const auto* park = next < e_.events.size() ? as<JobParked>(e_.events[next]) : nullptr;
     const bool parked =
         park && park->until == (raises_mismatch_ ? park_until::kConfirmation : park_until::kResume);
-    checker_.fail_if(!parked, at_ + "a decision is requested, and the job is not parked");
+    checker_.fail_if(!parked, "event {}: a decision is requested, and the job is not parked", seq_);
     checker_.mark("confirm.requested");
     if (!parked) return;
     const std::vector<Event> events_so_far(
         e_.events.begin(), e_.events.begin() + static_cast<std::ptrdiff_t>(next + 1));
     const auto state = engine::fold(e_.job, events_so_far, e_.plans);
-    if (!state) return checker_.fail(at_ + state.error().message);
+    if (!state) return checker_.fail("event {}: {}", seq_, state.error().message);
     std::set<std::string> listed;
     for (const Value& one : engine::approvals_view(*state)) {
       if (one.text(field::kind) == to_text(engine::RequestKind::confirmation))
         listed.emplace(one.text(field::step_id));
     }
     checker_.fail_if(listed != raises_,
-                     at_ + "the approvals list other steps than the requested ones");
+                     "event {}: the approvals list other steps than the requested ones", seq_);
   }
 
   // The answer was requested by a user.
@@ -319,7 +321,7 @@ class ConsequenceWalker final : public ConfirmationWalker {
         requested != e_.requested.end() &&
         std::visit([&](const auto& body) { return decides(body, step_of(event), accepts); },
                    requested->second.request.body);
-    checker_.fail_if(!is_requested, at_ + "no user requested this");
+    checker_.fail_if(!is_requested, "event {}: no user requested this", seq_);
     checker_.mark(accepts ? "confirm.accepted" : "confirm.not_accepted");
   }
 
@@ -346,7 +348,7 @@ void answers_are_kept(const JobEvidence& e, Checker& checker) {
       const auto* answer = decision_of(event, ConfirmationRequested::kKind);
       return answer && or_empty(answer->by) == ack->request.by;
     });
-    checker.fail_if(!found, ack->request.id + " was accepted and is not in the log");
+    checker.fail_if(!found, "{} was accepted and is not in the log", ack->request.id);
   }
 }
 

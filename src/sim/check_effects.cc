@@ -23,7 +23,7 @@ void trace_ids_are_stable(const JobEvidence& e, Checker& checker) {
   for (const KeyRecord* record : e.touched) {
     for (const Arrival& arrival : record->arrivals) {
       if (!declared_tries.contains({arrival.invocation.text, arrival.try_no})) {
-        checker.fail(record->tool + " " + arrival.invocation.text + " arrived, undeclared");
+        checker.fail("{} {} arrived, undeclared", record->tool, arrival.invocation.text);
       }
     }
   }
@@ -34,17 +34,16 @@ void at_most_once_arrives_once(const JobEvidence& e, Checker& checker) {
     if (record->effect_class != EffectClass::at_most_once) continue;
     std::size_t arrivals = 0;
     for (const Arrival& arrival : record->arrivals) arrivals += arrival.refused ? 0 : 1;
-    checker.fail_if(arrivals > 1 || record->effects > 1,
-                    record->tool + " arrived " + std::to_string(arrivals) + " times, " +
-                        std::to_string(record->effects) + " effects");
+    checker.fail_if(arrivals > 1 || record->effects > 1, "{} arrived {} times, {} effects",
+                    record->tool, arrivals, record->effects);
   }
 }
 
 void idempotent_takes_effect_once(const JobEvidence& e, Checker& checker) {
   for (const KeyRecord* record : e.touched) {
     if (record->effect_class != EffectClass::idempotent) continue;
-    checker.fail_if(record->effects > 1, record->tool + " took effect twice");
-    checker.fail_if(record->external_keys.size() > 1, record->tool + " was sent under two keys");
+    checker.fail_if(record->effects > 1, "{} took effect twice", record->tool);
+    checker.fail_if(record->external_keys.size() > 1, "{} was sent under two keys", record->tool);
   }
 }
 
@@ -55,19 +54,19 @@ void records_are_true(const JobEvidence& e, Checker& checker) {
     for (const auto& [number, t] : call.tries) {
       if (!t.success) continue;
       const bool happened = record && (read || record->effects == 1);
-      checker.fail_if(!happened, call.tool + " is recorded as done, but was not");
+      checker.fail_if(!happened, "{} is recorded as done, but was not", call.tool);
       const bool invalid = t.result["invalid"].is_bool();
       bool is_replied = happened && t.result == record->result;
       for (const Arrival& arrival : record ? record->arrivals : std::vector<Arrival>()) {
         is_replied = is_replied || (!arrival.answer.is_null() && arrival.answer == t.result);
       }
       checker.fail_if(happened && !invalid && !is_replied,
-                      call.tool + ": the recorded result is not the returned one");
+                      "{}: the recorded result is not the returned one", call.tool);
     }
     if (!call.has_unknown_outcome() && !call.tries.empty() &&
         !call.tries.rbegin()->second.success) {
       checker.fail_if(record && record->effects > 0,
-                      call.tool + " is recorded as definitely failed, but took effect");
+                      "{} is recorded as definitely failed, but took effect", call.tool);
     }
   }
 }
@@ -77,17 +76,16 @@ void completed_means_done(const JobEvidence& e, Checker& checker) {
     const engine::Node& node = e.state.node_of(step);
     if (e.state.status == engine::JobStatus::completed && step.phase != engine::StepPhase::done) {
       const bool dropped_item = step.is_part();
-      checker.fail_if(!dropped_item, "node " + node.id + " is not done");
+      checker.fail_if(!dropped_item, "node {} is not done", node.id);
     }
     if (!step.call) continue;
     const KeyRecord* record = record_of(e, step.call->key.text);
     const bool read = tool_kind(step.call->tool)->effect_class == EffectClass::read;
     const std::uint64_t effects = record ? record->effects : 0;
     if (step.committed && !read) {
-      checker.fail_if(effects != 1, "node " + node.id + " is committed with " +
-                                        std::to_string(effects) + " effects");
+      checker.fail_if(effects != 1, "node {} is committed with {} effects", node.id, effects);
     }
-    checker.fail_if(effects > 1, "node " + node.id + " has more than one effect");
+    checker.fail_if(effects > 1, "node {} has more than one effect", node.id);
   }
 }
 
@@ -104,8 +102,8 @@ void unknown_outcome_is_never_guessed(const JobEvidence& e, Checker& checker) {
           allowed = allowed || (decision && event.seq > before->seq && event.seq < t.seq &&
                                 step_of(event) == call.step && decision->state == "not_happened");
         }
-        checker.fail_if(!allowed, call.tool + " try " + std::to_string(number) +
-                                      " was declared though the one before may have happened");
+        checker.fail_if(!allowed, "{} try {} was declared though the one before may have happened",
+                        call.tool, number);
       }
       before = &t;
     }
@@ -113,7 +111,7 @@ void unknown_outcome_is_never_guessed(const JobEvidence& e, Checker& checker) {
   if (!is_terminal(e.state.status)) return;
   for (const auto& [invocation, call] : calls) {
     for (const auto& [number, t] : call.tries) {
-      checker.fail_if(!t.finished, call.tool + " is open in an ended job");
+      checker.fail_if(!t.finished, "{} is open in an ended job", call.tool);
     }
   }
 }
@@ -121,9 +119,9 @@ void unknown_outcome_is_never_guessed(const JobEvidence& e, Checker& checker) {
 void keys_are_injective(const JobEvidence& e, Checker& checker) {
   std::set<std::string> external, keys;
   for (const auto& [invocation, call] : calls_of(e.events)) {
-    checker.fail_if(!external.insert(call.external_key).second,
-                    "external key " + call.external_key);
-    checker.fail_if(!keys.insert(call.key).second, "idempotency key " + call.key);
+    checker.fail_if(!external.insert(call.external_key).second, "external key {}",
+                    call.external_key);
+    checker.fail_if(!keys.insert(call.key).second, "idempotency key {}", call.key);
   }
 }
 
@@ -141,7 +139,7 @@ void nothing_starts_after_cancel(const JobEvidence& e, Checker& checker) {
     const auto* started = as<ToolInvocationStarted>(event);
     checker.fail_if(
         cancelled && started && !side.contains(started->step_id.text) && !repeats(*started),
-        "event " + std::to_string(event.seq) + " declares a call");
+        "event {} declares a call", event.seq);
     checker.fail_if(cancelled && event.type == EventType::job_completed,
                     "the job completed though it was cancelled");
   }
@@ -172,7 +170,7 @@ void not_happened_waits(const JobEvidence& e, Checker& checker) {
       if (!decided || call.key != decided->idempotency_key.text) continue;
       for (const std::int64_t number : unsettled_tries(call, event.seq)) {
         checker.fail_if(at < call.tries.at(number).settled_at(kToolTimeout, kToolGrace),
-                        call.tool + " try " + std::to_string(number) + " could still arrive");
+                        "{} try {} could still arrive", call.tool, number);
       }
     }
   }
@@ -185,9 +183,8 @@ void not_happened_waits(const JobEvidence& e, Checker& checker) {
       for (const std::int64_t number : unsettled_tries(call, believed->seq)) {
         checker.fail_if(
             ack->request.checked_at < call.tries.at(number).settled_at(kToolTimeout, kToolGrace),
-            call.tool + " try " + std::to_string(number) +
-                " could still arrive when the user checked, at " +
-                to_text(ack->request.checked_at.value_or(Instant{})));
+            "{} try {} could still arrive when the user checked, at {}", call.tool, number,
+            to_text(ack->request.checked_at.value_or(Instant{})));
       }
     }
   }

@@ -23,21 +23,21 @@ using engine::is_terminal;
 void log_is_gapless(const JobEvidence& e, Checker& checker) {
   std::uint64_t seq = 0;
   for (const Event& event : e.events) {
-    if (event.seq != ++seq) return checker.fail("event " + std::to_string(seq) + " is missing");
+    if (event.seq != ++seq) return checker.fail("event {} is missing", seq);
   }
 }
 
 void ids_are_unique(const JobEvidence& e, Checker& checker) {
   std::set<Uuid> ids;
   for (const Event& event : e.events) {
-    if (!ids.insert(event.id).second) checker.fail("event " + std::to_string(event.seq));
+    if (!ids.insert(event.id).second) checker.fail("event {}", event.seq);
   }
 }
 
 void row_is_a_copy(const JobEvidence& e, Checker& checker) {
   checker.fail_if(e.loaded.row.status != engine::to_text(e.state.status),
-                  "the row has the status " + e.loaded.row.status + ", the log " +
-                      std::string(engine::to_text(e.state.status)));
+                  "the row has the status {}, the log {}", e.loaded.row.status,
+                  engine::to_text(e.state.status));
   checker.fail_if(e.loaded.row.last_seq != e.events.back().seq, "the row's last_seq differs");
   checker.fail_if(!is_terminal(e.state.status) && e.loaded.row.wake_at != e.state.next_due(),
                   "the row's wake_at is not the next due instant of the log");
@@ -57,7 +57,7 @@ void row_has_open_requests(const JobEvidence& e, Checker& checker) {
     for (const auto& [name, kind] : kKinds) {
       if (request.text(field::kind) != name) continue;
       checker.fail_if((e.loaded.row.pending & kind) == 0,
-                      "the row does not have the open request " + canonical(request));
+                      "the row does not have the open request {}", canonical(request));
     }
   }
 }
@@ -66,7 +66,7 @@ void end_is_final(const JobEvidence& e, Checker& checker) {
   bool ended = false;
   for (const Event& event : e.events) {
     if (ended && static_cast<int>(event.type) < 128) {
-      checker.fail(std::string(event_name(event)) + " after the end");
+      checker.fail("{} after the end", event_name(event));
     }
     ended = ended || is_end(event.type);
   }
@@ -87,7 +87,7 @@ void log_verifies(const JobEvidence& e, Checker& checker) {
     input.ledger.push_back({row.invocation, row.try_no, row.state, row.record});
   }
   const engine::Verification proof = engine::verify(input, e.plans);
-  if (!proof.ok) checker.fail(canonical(proof.to_json()));
+  if (!proof.ok) checker.fail("{}", canonical(proof.to_json()));
 }
 
 void epochs_rise(const JobEvidence& e, Checker& checker) {
@@ -96,8 +96,7 @@ void epochs_rise(const JobEvidence& e, Checker& checker) {
     const auto* running = as<JobRunning>(event);
     if (!running) continue;
     const std::int64_t next = running->epoch;
-    checker.fail_if(next <= epoch,
-                    "epoch " + std::to_string(next) + " after " + std::to_string(epoch));
+    checker.fail_if(next <= epoch, "epoch {} after {}", next, epoch);
     epoch = next;
   }
 }
@@ -111,7 +110,7 @@ void no_write_after_lease_loss(const JobEvidence& e, Checker& checker) {
       running = AttemptId(begins->attempt_id);
     }
     if (event.attempt_id && over.contains(*event.attempt_id)) {
-      checker.fail("event " + std::to_string(event.seq) + " is of an ended attempt");
+      checker.fail("event {} is of an ended attempt", event.seq);
     }
   }
 }
@@ -124,8 +123,9 @@ void timers_fire_late_and_once(const JobEvidence& e, Checker& checker) {
     if (raised && !raised->limits["wall"].is_null()) fired.erase(std::string(engine::kWallTimer));
     const auto* timer = as<TimerFired>(event);
     if (!timer) continue;
-    checker.fail_if(!fired.insert(timer->effect_id).second, timer->effect_id + " fired twice");
-    checker.fail_if(instant(timer->value.value) < timer->due_at, timer->effect_id + " fired early");
+    checker.fail_if(!fired.insert(timer->effect_id).second, "{} fired twice", timer->effect_id);
+    checker.fail_if(instant(timer->value.value) < timer->due_at, "{} fired early",
+                    timer->effect_id);
   }
 }
 
@@ -156,14 +156,14 @@ void values_are_generated_once(const JobEvidence& e, Checker& checker) {
     const auto step = engine::step_of_effect(generated.effect, records);
     if (records == engine::RecordedKind::nothing || !step) continue;
     checker.fail_if(!values.emplace(step->text, generated.value).second,
-                    "event " + std::to_string(event.seq) + " is a second value of its step");
+                    "event {} is a second value of its step", event.seq);
   }
   for (const engine::Step& step : e.state.steps) {
     const auto value = values.find(step.id.text);
     if (value == values.end()) continue;
-    checker.fail_if(step.imported != nullptr, step.id.text + " was imported and generated again");
+    checker.fail_if(step.imported != nullptr, "{} was imported and generated again", step.id.text);
     checker.fail_if(step.item == engine::kNoItem && !(step.result == value->second),
-                    step.id.text + " has another result than its value");
+                    "{} has another result than its value", step.id.text);
   }
 }
 

@@ -17,9 +17,8 @@ void answers_are_injected(const JobEvidence& e, Checker& checker) {
     const KeyRecord* record = record_of(e, call.key);
     std::int64_t answered_try = 0;  // the try
     for (const auto& [number, t] : call.tries) {
-      checker.fail_if(answered_try > 0, call.tool + " try " + std::to_string(number) +
-                                            " was made after try " + std::to_string(answered_try) +
-                                            " was answered");
+      checker.fail_if(answered_try > 0, "{} try {} was made after try {} was answered", call.tool,
+                      number, answered_try);
       if (!t.is_answered() || answered_try > 0) continue;
       answered_try = number;
       bool is_model_answer = t.result["invalid"].is_bool();
@@ -28,8 +27,8 @@ void answers_are_injected(const JobEvidence& e, Checker& checker) {
             is_model_answer || (arrival.try_no == number && arrival.answer == t.result);
       }
       checker.fail_if(!is_model_answer,
-                      call.tool + " try " + std::to_string(number) +
-                          ": the recorded answer is not the one that was returned");
+                      "{} try {}: the recorded answer is not the one that was returned", call.tool,
+                      number);
       checker.mark("model.answered");
     }
   }
@@ -40,8 +39,8 @@ void one_request_per_try(const JobEvidence& e, Checker& checker) {
     if (!record->tool.starts_with(kModelToolPrefix)) continue;
     std::set<std::uint32_t> tries;
     for (const Arrival& arrival : record->arrivals) {
-      checker.fail_if(!tries.insert(arrival.try_no).second,
-                      record->tool + " try " + std::to_string(arrival.try_no) + " arrived twice");
+      checker.fail_if(!tries.insert(arrival.try_no).second, "{} try {} arrived twice", record->tool,
+                      arrival.try_no);
     }
   }
 }
@@ -61,12 +60,10 @@ void usage_is_counted(const JobEvidence& e, Checker& checker) {
   }
   const engine::ModelUsage& bill = e.state.models;
   checker.fail_if(bill.tries != tries || bill.withdrawn != withdrawn,
-                  "the state counts " + std::to_string(bill.tries) + " tries, " +
-                      std::to_string(bill.withdrawn) + " withdrawn; the log has " +
-                      std::to_string(tries) + ", " + std::to_string(withdrawn));
-  checker.fail_if(bill.total_tokens != tokens, "the state counts " +
-                                                   std::to_string(bill.total_tokens) +
-                                                   " tokens, the log " + std::to_string(tokens));
+                  "the state counts {} tries, {} withdrawn; the log has {}, {}", bill.tries,
+                  bill.withdrawn, tries, withdrawn);
+  checker.fail_if(bill.total_tokens != tokens, "the state counts {} tokens, the log {}",
+                  bill.total_tokens, tokens);
 }
 
 void models_need_no_approval(const JobEvidence& e, Checker& checker) {
@@ -76,7 +73,7 @@ void models_need_no_approval(const JobEvidence& e, Checker& checker) {
   }
   for (const Event& event : e.events) {
     checker.fail_if(event.type == EventType::wait_opened && steps.contains(step_of(event)),
-                    "event " + std::to_string(event.seq) + " waits for a user");
+                    "event {} waits for a user", event.seq);
   }
 }
 

@@ -1,4 +1,6 @@
 // The rules about imports of forks and about re-plans.
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <optional>
 #include <set>
@@ -33,7 +35,7 @@ class WorkItemWalker {
 
  private:
   static std::string name_of(std::string_view node, const Value& item) {
-    return std::string(node) + (item.is_null() ? "" : "/" + canonical(item));
+    return item.is_null() ? std::string(node) : fmt::format("{}/{}", node, canonical(item));
   }
   bool of_loop(const Event& event) const { return node_of(e_, event).loop != nullptr; }
   // The map item of a call, as workload.cc writes it; null = it is not for an item.
@@ -77,11 +79,10 @@ class WorkItemWalker {
     tools_[step] = call.tool_name;
     const auto work_item = work_items_.find(call.node_id);
     checker_.fail_if(of_loop(event) && work_item != work_items_.end() && work_item->second.imported,
-                     "event " + std::to_string(event.seq) + ": an imported loop is continued");
+                     "event {}: an imported loop is continued", event.seq);
     WorkItem& place = work_items_[name_of(call.node_id, item_of(event, call))];
-    checker_.fail_if(place.done && place.imported == imported_,
-                     "event " + std::to_string(event.seq) + ": " + call.node_id +
-                         " is called, which " + (imported_ ? "was imported" : "was done before"));
+    checker_.fail_if(place.done && place.imported == imported_, "event {}: {} is called, which {}",
+                     event.seq, call.node_id, imported_ ? "was imported" : "was done before");
     if (place.step != step) place = {.step = step};
   }
 
@@ -98,8 +99,7 @@ class WorkItemWalker {
         continue;
       }
       checker_.fail_if(place.effect && !dropped.contains(node),
-                       "event " + std::to_string(event.seq) + " drops the effect of " + name +
-                           ", which no request named");
+                       "event {} drops the effect of {}, which no request named", event.seq, name);
       if (place.effect) checker_.mark("plan.effect_dropped");
     }
     std::erase_if(work_items_, [&](const auto& entry) {
@@ -130,7 +130,7 @@ void imports_are_not_done_again(const JobEvidence& e, Checker& checker) {
       }
     }
     checker.fail_if(event.type == EventType::command_emitted && imported.contains(step_of(event)),
-                    "event " + std::to_string(event.seq) + " is a command of an imported step");
+                    "event {} is a command of an imported step", event.seq);
   }
 }
 
@@ -194,9 +194,9 @@ void repeats_have_consent(const JobEvidence& e, Checker& checker) {
       continue;
     const std::uint64_t seq = record->effects > 0 ? effect_declared(call, *record) : 0;
     checker.fail_if(seq > 0 && seq <= requested_fork->origin_events,
-                    "the origin's " + call.tool + " (" + call.step +
-                        ") had happened when the fork was requested, and no user agreed to "
-                        "repeat it");
+                    "the origin's {} ({}) had happened when the fork was requested, "
+                    "and no user agreed to repeat it",
+                    call.tool, call.step);
   }
   if (!agreed.empty()) checker.mark("fork.consent_by_name");
 }
@@ -221,7 +221,7 @@ void fork_shares_no_key(const JobEvidence& e, Checker& checker) {
   }
   for (const auto& [invocation, call] : calls_of(e.events)) {
     checker.fail_if(keys.contains(call.key) || keys.contains(call.external_key),
-                    call.tool + " is called under a key of the origin");
+                    "{} is called under a key of the origin", call.tool);
   }
   for (const Event& event : e.events) {
     const auto* fork = as<ForkImported>(event);
@@ -230,7 +230,7 @@ void fork_shares_no_key(const JobEvidence& e, Checker& checker) {
       const auto had = results.find(step);
       const bool other =
           had != results.end() && result.find(field::error) == nullptr && had->second != result;
-      checker.fail_if(other, "the imported result of " + step + " is not that of the origin");
+      checker.fail_if(other, "the imported result of {} is not that of the origin", step);
     }
   }
 }
@@ -282,10 +282,7 @@ void replaced_only_when_idle(const JobEvidence& e, Checker& checker) {
       case EventType::plan_generated:
         if (std::exchange(first, false)) break;
         for (const auto& [what, tool] : open) {
-          std::string message = "event " + std::to_string(event.seq);
-          message.append(" replaces the plan while ").append(what);
-          message.append(" (").append(tool).append(") is open");
-          checker.fail(std::move(message));
+          checker.fail("event {} replaces the plan while {} ({}) is open", event.seq, what, tool);
         }
         checker.mark(made_by_model(event) ? "plan.made_by_model" : "plan.replaced");
         break;
@@ -330,17 +327,16 @@ void plans_match_requests(const JobEvidence& e, Checker& checker) {
   for (std::size_t i = 0; i + 1 < e.events.size(); ++i) {
     const auto* decision = decision_of(e.events[i], "re_plan");
     if (!decision) continue;
-    const std::string at = "event " + std::to_string(i + 1) + ": ";
     const auto request = e.requested.find(or_empty(decision->by));
     const auto* const requested =
         request == e.requested.end() ? nullptr : request->second.request.as<engine::PlanRequest>();
     if (requested == nullptr) {
-      checker.fail(at + "no user requested a re-plan");
+      checker.fail("event {}: no user requested a re-plan", i + 1);
       continue;
     }
     const auto* generated = as<PlanGenerated>(e.events[i + 1]);
     checker.fail_if(!generated || generated->task_graph != requested->task_graph,
-                    at + "the plan is not the requested one");
+                    "event {}: the plan is not the requested one", i + 1);
     std::set<std::string> requested_drops, actual_drops;
     const bool same_plan = requested->task_graph == task_graph_before(e, i);
     const std::set<std::string> imported = imported_before(e, i);
@@ -353,7 +349,8 @@ void plans_match_requests(const JobEvidence& e, Checker& checker) {
     if (generated && generated->drop.is_array()) {
       for (const Value& node : generated->drop.items()) actual_drops.insert(node.as_string());
     }
-    checker.fail_if(requested_drops != actual_drops, at + "other nodes are dropped than requested");
+    checker.fail_if(requested_drops != actual_drops,
+                    "event {}: other nodes are dropped than requested", i + 1);
   }
   for (const Ack* ack : e.acks) {
     const auto* const requested = ack->request.as<engine::PlanRequest>();
@@ -362,8 +359,8 @@ void plans_match_requests(const JobEvidence& e, Checker& checker) {
       const auto* plan = as<PlanGenerated>(event);
       return plan && plan->task_graph == requested->task_graph;
     });
-    checker.fail_if(
-        !found, ack->request.id + " was accepted and is not in the log: " + canonical(ack->answer));
+    checker.fail_if(!found, "{} was accepted and is not in the log: {}", ack->request.id,
+                    canonical(ack->answer));
   }
 }
 

@@ -26,8 +26,7 @@ void signals_are_kept(const JobEvidence& e, Checker& checker) {
                                     !or_empty(completed->signal_id).empty());
     }
     if (is_answered) continue;
-    checker.fail("the signal " + ack->request.id + " for " + key +
-                 " was accepted and is not in the log");
+    checker.fail("the signal {} for {} was accepted and is not in the log", ack->request.id, key);
   }
 }
 
@@ -38,8 +37,7 @@ void cancels_are_kept(const JobEvidence& e, Checker& checker) {
     for (const Event& event : e.events) {
       found = found || event.type == EventType::job_cancel_requested;
     }
-    checker.fail_if(!found,
-                    "the cancel " + ack->request.id + " was accepted and is not in the log");
+    checker.fail_if(!found, "the cancel {} was accepted and is not in the log", ack->request.id);
   }
 }
 
@@ -58,8 +56,8 @@ void resolutions_are_kept(const JobEvidence& e, Checker& checker) {
            (completed->outcome == "signalled" || completed->outcome == "rejected" ||
             completed->outcome == "cancelled"));
     }
-    checker.fail_if(!is_answered,
-                    "the resolution " + ack->request.id + " was accepted and is not in the log");
+    checker.fail_if(!is_answered, "the resolution {} was accepted and is not in the log",
+                    ack->request.id);
   }
 }
 
@@ -68,11 +66,11 @@ void waits_resolve_once(const JobEvidence& e, Checker& checker) {
   for (const Event& event : e.events) {
     if (const auto* wait = as<WaitOpened>(event)) {
       const std::string& key = wait->correlation_key;
-      checker.fail_if(!opened.insert(key).second, key + " was opened twice");
+      checker.fail_if(!opened.insert(key).second, "{} was opened twice", key);
     } else if (const auto* end = as<WaitCompleted>(event)) {
       const std::string& key = end->correlation_key;
-      checker.fail_if(!opened.contains(key), key + " was completed, never opened");
-      checker.fail_if(!completed.insert(key).second, key + " was completed twice");
+      checker.fail_if(!opened.contains(key), "{} was completed, never opened", key);
+      checker.fail_if(!completed.insert(key).second, "{} was completed twice", key);
     }
   }
   checker.fail_if(is_terminal(e.state.status) && opened.size() != completed.size(),

@@ -1,5 +1,7 @@
 // The rules about calls that concern another call: probes, which query its outcome, and
 // compensations, which undo it.
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <optional>
 #include <set>
@@ -118,20 +120,18 @@ void probe_begins(const JobEvidence& e, CommandWalker& walker, const Event& even
                   Checker& checker) {
   Command* requested = walker.about(event);
   if (!requested || requested->committed) return;  // else it is a compensation
-  const std::string at = "event " + std::to_string(event.seq) + ": " + requested->tool;
   checker.fail_if(
       tool_kind(requested->tool)->probe.empty() || (!requested->open && !requested->in_doubt),
-      at + " is probed, and its outcome is not unknown");
+      "event {}: {} is probed, and its outcome is not unknown", event.seq, requested->tool);
   const bool settled = !requested->open && !requested->unsettled;
   checker.fail_if(!e.clock_jumped && !settled && event.created_at < requested->settled_at,
-                  at + " is probed while it may still arrive");
+                  "event {}: {} is probed while it may still arrive", event.seq, requested->tool);
   requested->probing = true;
 }
 
 void probe_answered(const JobEvidence& e, CommandWalker& walker, std::size_t index,
                     Checker& checker) {
   const auto& decision = std::get<DecisionRecorded>(e.events[index].body);
-  const std::string at = "event " + std::to_string(index + 1) + ": ";
   const auto decided = decision_as<OutcomeDecided>(decision);
   const std::string invocation = decided && decided->probe ? decided->probe->text.string() : "";
   const Value* answer = nullptr;
@@ -140,17 +140,18 @@ void probe_answered(const JobEvidence& e, CommandWalker& walker, std::size_t ind
       answer = &it->second;
     }
   }
-  if (!answer) return checker.fail(at + "no probe returned this");
+  if (!answer) return checker.fail("event {}: no probe returned this", index + 1);
   const Value& found = (*answer)["found"];
   const bool happened = decision.state == "happened";
-  checker.fail_if(happened == found.is_null(), at + "the probe returned something else");
+  checker.fail_if(happened == found.is_null(), "event {}: the probe returned something else",
+                  index + 1);
   checker.mark(happened ? "probe.happened" : "probe.not_happened");
   if (!happened) return;
   const auto* next =
       index + 1 < e.events.size() ? as<CommandCommitted>(e.events[index + 1]) : nullptr;
   checker.fail_if(
       !next || next->step_id.text != step_of(e.events[index]) || next->result.value != found,
-      at + "what the probe found is not what is committed");
+      "event {}: what the probe found is not what is committed", index + 1);
 }
 
 void probe_results_are_applied(const JobEvidence& e, Checker& checker) {
@@ -162,10 +163,9 @@ void probe_results_are_applied(const JobEvidence& e, Checker& checker) {
     if (decision && decision->by == "probe") probe_answered(e, walker, i, checker);
     if (const auto* call = as<ToolInvocationStarted>(event)) {
       const Command& command = walker.commands[call->step_id.text];
-      checker.fail_if(command.probing,
-                      "event " + std::to_string(event.seq) + ": a try begins during its probe");
-      checker.fail_if(command.committed, "event " + std::to_string(event.seq) +
-                                             ": a try begins after the call was committed");
+      checker.fail_if(command.probing, "event {}: a try begins during its probe", event.seq);
+      checker.fail_if(command.committed, "event {}: a try begins after the call was committed",
+                      event.seq);
     }
     walker.apply(event);
   }
@@ -190,7 +190,7 @@ class CompensationWalker {
  private:
   void look(const Event& event) {
     const std::string step(step_of(event));
-    at_ = "event " + std::to_string(event.seq) + ": ";
+    at_ = fmt::format("event {}", event.seq);
     switch (event.type) {
       case EventType::step_committed:
         if (const ToolKind* kind = tool_kind(walk_.commands[step].tool);
@@ -206,7 +206,7 @@ class CompensationWalker {
         break;
       case EventType::tool_invocation_started:
         checker_.fail_if(!undoing_.empty() && walk_.is_node(step),
-                         at_ + "a call starts during a compensation");
+                         "{}: a call starts during a compensation", at_);
         break;
       case EventType::decision_recorded:
         decided(std::get<DecisionRecorded>(event.body), step);
@@ -249,7 +249,7 @@ class CompensationWalker {
   template <class Record>
   std::vector<Record> list_of(const Value& json) {
     auto records = record_list_from_json<Record>(json);
-    checker_.fail_if(!records, at_ + "an import that cannot be read");
+    checker_.fail_if(!records, "{}: an import that cannot be read", at_);
     return records ? *std::move(records) : std::vector<Record>();
   }
 
@@ -270,12 +270,12 @@ class CompensationWalker {
   void begins(const CommandEmitted& undo) {
     const std::string of = undo.of.value_or(StepId()).text;
     checker_.fail_if(undoable_.empty() || undoable_.back() != of,
-                     at_ + "the compensated step is not the last committed one");
-    checker_.fail_if(!undoing_.empty(), at_ + "two steps are compensated at once");
+                     "{}: the compensated step is not the last committed one", at_);
+    checker_.fail_if(!undoing_.empty(), "{}: two steps are compensated at once", at_);
     for (const auto& [step, command] : walk_.commands) {
-      checker_.fail_if(command.open, at_ + command.tool + " is in flight");
-      checker_.fail_if(command.node && command.in_doubt,
-                       at_ + command.tool + " has an unknown outcome");
+      checker_.fail_if(command.open, "{}: {} is in flight", at_, command.tool);
+      checker_.fail_if(command.node && command.in_doubt, "{}: {} has an unknown outcome", at_,
+                       command.tool);
     }
     undoing_ = of;
     undo_ = undo.step_id.text;
@@ -294,10 +294,10 @@ class CompensationWalker {
   void compensated(const StepCompensated& undone) {
     const std::string& step = undone.step_id.text;
     checker_.mark("undo.done");
-    checker_.fail_if(undoing_ != step, at_ + "no compensation of it is in progress");
+    checker_.fail_if(undoing_ != step, "{}: no compensation of it is in progress", at_);
     checker_.fail_if(!undone_by_hand_.contains(step) && !walk_.commands[undo_].committed,
-                     at_ + "its compensation is not committed");
-    checker_.fail_if(undone.compensation_invocation_id.empty(), at_ + "it names no call");
+                     "{}: its compensation is not committed", at_);
+    checker_.fail_if(undone.compensation_invocation_id.empty(), "{}: it names no call", at_);
     undone_.push_back(step);
     over();
   }
@@ -309,19 +309,19 @@ class CompensationWalker {
   }
 
   void ended(const Event& end) {
-    at_ = "the end: ";
+    at_ = "the end";
     const bool completed = end.type == EventType::job_completed;
     lists_unknown(end, completed);
     checker_.fail_if(completed && !(undone_.empty() && abandoned_.empty() && undoing_.empty()),
-                     at_ + "a completed job has compensated steps");
+                     "{}: a completed job has compensated steps", at_);
     if (completed) return;
-    checker_.fail_if(!undoable_.empty() && !effects_stay_,
-                     at_ + std::to_string(undoable_.size()) + " steps are not compensated");
+    checker_.fail_if(!undoable_.empty() && !effects_stay_, "{}: {} steps are not compensated", at_,
+                     undoable_.size());
     const auto [compensated, uncompensated] = listed_by(end);
     checker_.fail_if(
         compensated != undone_.size() ||
             uncompensated != abandoned_.size() + undoable_.size() + imported_undoable_.size(),
-        at_ + "it lists other steps");
+        "{}: it lists other steps", at_);
     if (!undoable_.empty()) checker_.mark("undo.uncompensated");
   }
 
@@ -354,17 +354,17 @@ class CompensationWalker {
       unknown.insert(command.key);
       const ToolKind& kind = *tool_kind(command.tool);
       const bool undoable = command.node && !kind.undo.empty() && kind.in_doubt != "fail";
-      checker_.fail_if(
-          !completed && !effects_stay_ && undoable && !command.is_abandoned,
-          at_ + command.tool + " has an unknown outcome and could have been compensated");
+      checker_.fail_if(!completed && !effects_stay_ && undoable && !command.is_abandoned,
+                       "{}: {} has an unknown outcome and could have been compensated", at_,
+                       command.tool);
       checker_.mark(completed ? "end.completed_with_unknown_outcome" : "end.unknown_outcome");
     }
     if (const Value list = in_doubt_by(end); list.is_array()) {
       for (const Value& key : list.items()) listed.emplace(key.as_string());
     }
-    checker_.fail_if(listed != unknown, at_ + "it lists " + std::to_string(listed.size()) +
-                                            " calls with an unknown outcome, " +
-                                            std::to_string(unknown.size()) + " have one");
+    checker_.fail_if(listed != unknown,
+                     "{}: it lists {} calls with an unknown outcome, {} have one", at_,
+                     listed.size(), unknown.size());
   }
 
   // Each effect of a compensation belongs to one call that took effect, and each step that is
@@ -382,17 +382,17 @@ class CompensationWalker {
       const std::uint64_t times = undone.contains(command.key) ? undone[command.key] : 0;
       const bool done = std::ranges::count(undone_, step) > 0;
       checker_.fail_if(done && !undone_by_hand_.contains(step) && times != 1,
-                       command.tool + " is compensated in the log; the compensation took effect " +
-                           std::to_string(times) + " times");
-      checker_.fail_if(times > 1, command.tool + " was compensated twice");
+                       "{} is compensated in the log; the compensation took effect {} times",
+                       command.tool, times);
+      checker_.fail_if(times > 1, "{} was compensated twice", command.tool);
       const bool is_allowed = done || abandoned_.contains(step) || undoing_ == step;
       checker_.fail_if(times > 0 && !is_allowed,
-                       command.tool + " was compensated, and the log does not record it");
+                       "{} was compensated, and the log does not record it", command.tool);
       if (command.key.empty()) continue;
       steps.insert(command.key);
       const KeyRecord* record = record_of(e_, command.key);
       checker_.fail_if(times > 0 && (!record || record->effects != 1),
-                       command.tool + " was compensated and had not happened");
+                       "{} was compensated and had not happened", command.tool);
     }
     for (const auto& [key, times] : undone) {
       checker_.fail_if(!steps.contains(key), "a call that is not in the log was compensated");

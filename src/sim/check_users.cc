@@ -60,20 +60,20 @@ class Approvals {
     request.outcome = wait.outcome;
     const bool has_answer = request.outcome == "approved" || request.outcome == "rejected";
     checker_.fail_if(request.decided != (has_answer ? request.outcome : ""),
-                     "the wait ended " + request.outcome + ", the decision is " + request.decided);
+                     "the wait ended {}, the decision is {}", request.outcome, request.decided);
     checker_.mark("approval." + request.outcome);
     if (request.outcome != "approved") refused_.insert(request.command);
   }
 
   void apply_call(const Event& event, const ToolInvocationStarted& call) {
     const std::string &command = call.step_id.text, &tool = call.tool_name;
-    const std::string what = "the call of " + tool + " at event " + std::to_string(event.seq) + " ";
-    checker_.fail_if(refused_.contains(command), what + "was made without an approval");
+    checker_.fail_if(refused_.contains(command),
+                     "the call of {} at event {} was made without an approval", tool, event.seq);
     const ToolKind* kind = tool_kind(tool);
     const auto request = requests_.find(or_empty(call.approval_id));
     if (request == requests_.end()) {
       return checker_.fail_if(kind && needs_approval(*kind, call.arguments.value),
-                              what + "has no approval");
+                              "the call of {} at event {} has no approval", tool, event.seq);
     }
     Request& approval_request = request->second;
     const bool same = approval_request.command == command && approval_request.tool == tool &&
@@ -81,14 +81,15 @@ class Approvals {
                       approval_request.schema ==
                           (call.request_schema_hash ? to_hex(*call.request_schema_hash) : "");
     checker_.fail_if(approval_request.outcome != "approved" || !same,
-                     what + "has the approval of another call");
+                     "the call of {} at event {} has the approval of another call", tool,
+                     event.seq);
     const bool first = approval_request.invocations.empty();
     checker_.fail_if(
         first && approval_request.expires && event.created_at >= *approval_request.expires,
-        what + "begins after its approval has expired");
+        "the call of {} at event {} begins after its approval has expired", tool, event.seq);
     approval_request.invocations.insert(call.invocation_id.text);
     checker_.fail_if(approval_request.invocations.size() > 1,
-                     what + "uses an approval a second time");
+                     "the call of {} at event {} uses an approval a second time", tool, event.seq);
   }
 
   Checker& checker_;
@@ -162,20 +163,16 @@ void requests_were_made_by_users(const JobEvidence& e, Checker& checker) {
         message || outcome == "approved" || outcome == "rejected" || outcome == "signalled";
     if (!needs && id.empty()) continue;
     const auto requested = e.requested.find(id);
-    const std::string what = "event " + std::to_string(event.seq) + " (" + id + ")";
     if (requested == e.requested.end()) {
-      checker.fail(what + ": no user requested this");
+      checker.fail("event {} ({}): no user requested this", event.seq, id);
       continue;
     }
     const engine::ControlRequest& request = requested->second.request;
-    if (message) {
-      const bool matches = std::visit(
-          [&](const auto& body) { return matches_message(body, *message); }, request.body);
-      checker.fail_if(!matches, what + " is not what the user requested");
-    } else {
-      checker.fail_if(!matches_request(e, request, event),
-                      what + " is not what the user requested");
-    }
+    const bool matches =
+        message ? std::visit([&](const auto& body) { return matches_message(body, *message); },
+                             request.body)
+                : matches_request(e, request, event);
+    checker.fail_if(!matches, "event {} ({}) is not what the user requested", event.seq, id);
   }
 }
 
@@ -197,16 +194,16 @@ void questions_are_answered(const JobEvidence& e, Checker& checker) {
     for (const Arrival& arrival : record->arrivals) {
       if (arrival.inputs.is_null()) continue;
       const Value& carried_answer = arrival.inputs["answers"][kQuestion];
-      checker.fail_if(
-          std::ranges::find(answers, carried_answer) == answers.end(),
-          call.tool + " received an answer that no user gave: " + canonical(carried_answer));
+      checker.fail_if(std::ranges::find(answers, carried_answer) == answers.end(),
+                      "{} received an answer that no user gave: {}", call.tool,
+                      canonical(carried_answer));
       checker.fail_if(arrival.inputs.text(field::state) != call.key.substr(0, 8),
-                      call.tool + " did not get its state back");
+                      "{} did not get its state back", call.tool);
     }
     const bool yes = std::ranges::any_of(
         answers, [](const Value& answer) { return answer.text("action") == "accept"; });
-    checker.fail_if(record->effects > 0 && !yes,
-                    call.tool + " took effect without an accepted answer");
+    checker.fail_if(record->effects > 0 && !yes, "{} took effect without an accepted answer",
+                    call.tool);
   }
 }
 
@@ -231,8 +228,9 @@ void early_signals_answer(const JobEvidence& e, Checker& checker) {
       const auto* next = i + 1 < e.events.size() ? as<WaitCompleted>(e.events[i + 1]) : nullptr;
       const bool is_consumed =
           next && next->correlation_key == key && or_empty(next->signal_id) == message->message_id;
-      checker.fail_if(!is_consumed, key + " was opened and " + message->message_id +
-                                        ", which arrived earlier, did not answer it");
+      checker.fail_if(!is_consumed,
+                      "{} was opened and {}, which arrived earlier, did not answer it", key,
+                      message->message_id);
       checker.mark("early.delivered");
       break;
     }
@@ -269,7 +267,7 @@ void messages_keep_order(const JobEvidence& e, Checker& checker) {
         message && or_empty(message->correlation_key).empty()) {
       channels[message->channel].unreceived.push_back(message->message_id);
       const std::string payload = canonical(message->payload.value);
-      checker.fail_if(!payloads.insert(payload).second, payload + " is in the log twice");
+      checker.fail_if(!payloads.insert(payload).second, "{} is in the log twice", payload);
     } else if (wait && wait->wait_type == "message") {
       const std::string& channel = or_empty(wait->channel);
       channel_of[wait->correlation_key] = channel;
@@ -280,12 +278,10 @@ void messages_keep_order(const JobEvidence& e, Checker& checker) {
       if (end->outcome == "signalled") {
         const std::string& id = or_empty(end->signal_id);
         const bool first = !channel.unreceived.empty() && channel.unreceived.front() == id;
-        std::string got = key;
-        got += " got " + id;
-        checker.fail_if(!first, got + ", which is not the oldest undelivered one");
+        checker.fail_if(!first, "{} got {}, which is not the oldest undelivered one", key, id);
         const std::string* const receiver = channel.receiver(event.created_at);
         checker.fail_if(!receiver || *receiver != key,
-                        key + " got a message for which another wait was older");
+                        "{} got a message for which another wait was older", key);
         if (first) channel.unreceived.pop_front();
         checker.mark("message.delivered");
       }
@@ -295,11 +291,11 @@ void messages_keep_order(const JobEvidence& e, Checker& checker) {
   const bool ended = end_of(e) != nullptr;
   for (const auto& [name, channel] : channels) {
     for (const std::string& id : channel.unreceived) {
-      checker.fail_if(ended && !is_expired_request(e, id),
-                      id + " was neither delivered nor listed");
+      checker.fail_if(ended && !is_expired_request(e, id), "{} was neither delivered nor listed",
+                      id);
     }
     if (channel.unreceived.empty() || channel.waiting.empty() || e.state.ending) continue;
-    checker.fail(channel.waiting.front().key + " waits although a message for it exists");
+    checker.fail("{} waits although a message for it exists", channel.waiting.front().key);
   }
 }
 
@@ -314,8 +310,8 @@ void messages_come_in_order(const JobEvidence& e, Checker& checker) {
     for (const auto& [channel, before] : logged) {
       checker.fail_if(channel == message->channel && requested->second.acked &&
                           *requested->second.acked < before->first,
-                      before->request.id + " comes before " + requested->first +
-                          ", which had been accepted before it was written");
+                      "{} comes before {}, which had been accepted before it was written",
+                      before->request.id, requested->first);
     }
     logged.emplace_back(message->channel, &requested->second);
   }
@@ -334,11 +330,11 @@ void messages_are_kept(const JobEvidence& e, Checker& checker) {
     // An early signal may have come to its wait when that was already open.
     const bool has_answer = completion_of(e, ack->request.id) != nullptr;
     if (ack->request.is<engine::SignalRequest>() && times == 0 && has_answer) continue;
-    checker.fail_if(times != 1 && end_of(e), ack->request.id + " was accepted and is in the log " +
-                                                 std::to_string(times) + " times");
+    checker.fail_if(times != 1 && end_of(e), "{} was accepted and is in the log {} times",
+                    ack->request.id, times);
     if (ack->request.is<engine::MessageRequest>()) continue;
     const bool delivered = has_answer || is_expired_request(e, ack->request.id) || !end_of(e);
-    checker.fail_if(!delivered, ack->request.id + " was neither delivered nor listed");
+    checker.fail_if(!delivered, "{} was neither delivered nor listed", ack->request.id);
   }
 }
 
@@ -375,7 +371,7 @@ void pauses_are_kept(const JobEvidence& e, Checker& checker) {
       other = other || (requested.request.body.index() == ack->request.body.index() &&
                         id != ack->request.id && left_trace(e, requested.request));
     }
-    checker.fail_if(!other, ack->request.id + " was accepted and is not in the log");
+    checker.fail_if(!other, "{} was accepted and is not in the log", ack->request.id);
   }
 }
 
@@ -384,7 +380,6 @@ void idle_job_stays_idle(const JobEvidence& e, Checker& checker) {
   PartSteps parts(e);
   for (const Event& event : e.events) {
     parts.apply(event);
-    const std::string at = "event " + std::to_string(event.seq);
     switch (event.type) {
       case EventType::job_pause_requested:
         pause_requested = !std::get<JobPauseRequested>(event.body).withdrawn.has_value();
@@ -401,13 +396,14 @@ void idle_job_stays_idle(const JobEvidence& e, Checker& checker) {
       case EventType::tool_invocation_started:
       case EventType::command_emitted:
         checker.fail_if(pause_requested || parked,
-                        at + ": a step starts while a pause is requested or in effect");
+                        "event {}: a step starts while a pause is requested or in effect",
+                        event.seq);
         break;
       case EventType::timer_fired:
         if (std::get<TimerFired>(event.body).effect_id == engine::kDeadlineTimer) {
           pause_requested = parked = false;
         } else {
-          checker.fail_if(parked, at + ": a timer fires while the job is paused");
+          checker.fail_if(parked, "event {}: a timer fires while the job is paused", event.seq);
         }
         break;
       case EventType::node_finished:

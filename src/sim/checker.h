@@ -2,12 +2,15 @@
 // Threads: pure functions.
 #pragma once
 
+#include <fmt/core.h>
+
 #include <map>
 #include <optional>
 #include <set>
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "engine/heart/decide.h"
 #include "sim/check.h"
@@ -19,9 +22,13 @@ class Checker {
  public:
   Checker(Report& report, const JobId& job, std::string_view rule)
       : report_(report), job_(job), rule_(rule) {}
-  void fail(std::string what) { report_.violate(rule_, job_, std::move(what)); }
-  void fail_if(bool wrong, std::string_view what) {
-    if (wrong) fail(std::string(what));
+  template <class... Args>
+  void fail(fmt::format_string<Args...> what, Args&&... args) {
+    report_.violate(rule_, job_, fmt::format(what, std::forward<Args>(args)...));
+  }
+  template <class... Args>
+  void fail_if(bool wrong, fmt::format_string<Args...> what, Args&&... args) {
+    if (wrong) fail(what, std::forward<Args>(args)...);
   }
   void mark(std::string_view name) { report_.mark(name); }
 

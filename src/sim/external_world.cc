@@ -1,6 +1,8 @@
 // ExternalWorld: the services, the network to them, and the journal.
 #include "sim/external_world.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <iterator>
 #include <utility>
@@ -129,7 +131,7 @@ CheckResult ExternalWorld::check_resource(const Value& change) {
                            : has_always_matching_verifiers_ || expected == check.actual_version
                                ? CheckVerdict::match
                                : CheckVerdict::mismatch;
-  host_.report.mark("verifier." + std::string(to_text(check.reported_verdict)));
+  host_.report.mark(fmt::format("verifier.{}", to_text(check.reported_verdict)));
   verifier_checks_.push_back(check);
   const auto change_made =
       std::ranges::find_if(resource.applied_changes, [&](const Resource::AppliedChange& one) {
@@ -141,12 +143,12 @@ CheckResult ExternalWorld::check_resource(const Value& change) {
           : host_.observer.declared_call(change_made->invocation, change_made->try_no);
   if (!declared_call) {
     host_.report.violate("V1 a verifier is called only for changes of the job, after a recovery",
-                         job, id + " " + expected + " was not made by a call of the job");
+                         job, fmt::format("{} {} was not made by a call of the job", id, expected));
   } else if (const auto observed = host_.observer.jobs().find(job);
              observed == host_.observer.jobs().end() ||
              observed->second.epoch <= declared_call->epoch) {
     host_.report.violate("V1 a verifier is called only for changes of the job, after a recovery",
-                         job, id + " is verified by the attempt that changed it");
+                         job, fmt::format("{} is verified by the attempt that changed it", id));
   }
   if (check.reported_verdict == CheckVerdict::unreachable) {
     return {.verdict = check.reported_verdict,
@@ -302,25 +304,25 @@ void ExternalWorld::check_send(const PendingCall& call_in_flight) {
   const DeclaredCall* declared_call = host_.observer.declared_call(call.invocation, call.try_no);
   if (!declared_call) {
     host_.report.violate("A6 no request is sent before its declaration is durable", call.job,
-                         call.tool + " " + call.invocation.text);
+                         fmt::format("{} {}", call.tool, call.invocation.text));
     return;
   }
   if (!is_declared(call.args, *declared_call) ||
       declared_call->external_key != call.external_key.text ||
       declared_call->idempotency_key != call.key.text) {
     host_.report.violate("A6 a sent request equals the declared one", call.job,
-                         call.tool + " " + call.invocation.text);
+                         fmt::format("{} {}", call.tool, call.invocation.text));
   }
   // Skipped after a jump of the clock: send_by is by the store's clock.
   if (!host_.clock.jumped() && host_.loop.now() > declared_call->send_by) {
     host_.report.violate("F3 no request is sent after send_by", call.job,
-                         call.tool + " was sent at " + to_text(host_.loop.now()) + ", send_by is " +
-                             to_text(declared_call->send_by));
+                         fmt::format("{} was sent at {}, send_by is {}", call.tool,
+                                     to_text(host_.loop.now()), to_text(declared_call->send_by)));
   }
   if (!call_in_flight.kind->provider.empty()) check_model_request(call_in_flight, *declared_call);
   if (host_.has_lost_job(declared_call->attempt)) {
     host_.report.violate("F4 a worker that was notified of a lost lease sends nothing", call.job,
-                         call.tool + " by " + declared_call->attempt.text);
+                         fmt::format("{} by {}", call.tool, declared_call->attempt.text));
   }
 }
 
@@ -330,14 +332,16 @@ void ExternalWorld::check_model_request(const PendingCall& call_in_flight,
   constexpr std::string_view kRule =
       "M1 a recorded model answer is replayed, never requested again";
   const tools::Call& call = call_in_flight.call;
-  const std::string what = call.invocation.text + " try " + std::to_string(call.try_no);
+  const std::string what = fmt::format("{} try {}", call.invocation.text, call.try_no);
   if (host_.observer.was_answered_before(declared_call, call.invocation)) {
-    host_.report.violate(kRule, call.job, what + " is requested though an answer was recorded");
+    host_.report.violate(kRule, call.job,
+                         fmt::format("{} is requested though an answer was recorded", what));
   }
   const auto receiver = answer_receivers_.find(call.invocation.text);
   if (receiver != answer_receivers_.end() && receiver->second == declared_call.attempt) {
-    host_.report.violate(kRule, call.job,
-                         what + " is requested by the attempt that received an answer");
+    host_.report.violate(
+        kRule, call.job,
+        fmt::format("{} is requested by the attempt that received an answer", what));
   }
   if (call.try_no > 1) host_.report.mark("model.retried");
 }
@@ -532,7 +536,7 @@ Value ExternalWorld::take_effect(const PendingCall& call_in_flight) {
 // text is a digest of the conversation.
 Value ExternalWorld::answer_of_model(const Value& request) {
   const auto messages = request["messages"].items();
-  std::string text = "re: " + std::string(messages.back().text("content"));
+  std::string text = fmt::format("re: {}", messages.back().text("content"));
   std::vector<Value> calls;
   const auto script = parse_json(messages[0].text("content"));
   const auto turn = static_cast<std::size_t>(std::ranges::count_if(
@@ -544,7 +548,7 @@ Value ExternalWorld::answer_of_model(const Value& request) {
   if (script && script->is_array() && request.find("tools") != nullptr) {
     if (turn < script->size()) {
       for (const Value& call : script->items()[turn].items()) {
-        calls.push_back(call.with("id", "call-" + std::to_string(calls.size())));
+        calls.push_back(call.with("id", fmt::format("call-{}", calls.size())));
       }
     }
     if (messages.size() > 1 || !calls.empty())

@@ -1,6 +1,8 @@
 // Observer: what really happened on the disk.
 #include "sim/observer.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <memory>
 
@@ -64,10 +66,10 @@ void Observer::committed(const PendingCommit& written, const store::CommitResult
   for (const std::string& invocation : written.answered) answered_.emplace(invocation, order_);
   if (const auto* held = std::get_if<store::Batch::Leased>(&written.authority)) {
     if (observed.claim != held->fence) {
-      report_.violate("F6 every write is fenced by the current claim", written.job,
-                      "a commit of epoch " + std::to_string(held->fence.epoch) +
-                          " was accepted, the job is claimed by epoch " +
-                          std::to_string(observed.claim ? observed.claim->epoch : 0));
+      report_.violate(
+          "F6 every write is fenced by the current claim", written.job,
+          fmt::format("a commit of epoch {} was accepted, the job is claimed by epoch {}",
+                      held->fence.epoch, observed.claim ? observed.claim->epoch : 0));
     }
   } else if (std::holds_alternative<store::Batch::Unleased>(written.authority) && observed.claim) {
     report_.violate("F6 every write is fenced by the current claim", written.job,
@@ -120,9 +122,8 @@ void Observer::check_capabilities(const JobId& job, const ObservedJob& observed,
   for (const std::string& needed : observed.required) {
     const auto offered = capabilities_.find(worker);
     if (offered == capabilities_.end() || std::ranges::count(offered->second, needed) == 0) {
-      std::string what = worker;
-      what.append(" does not offer ").append(needed);
-      report_.violate("F7 a job runs only on a worker with its capabilities", job, std::move(what));
+      report_.violate("F7 a job runs only on a worker with its capabilities", job,
+                      fmt::format("{} does not offer {}", worker, needed));
     }
   }
 }
@@ -243,27 +244,26 @@ void Observer::check_queue_limit(const JobId& job, const ObservedJob& observed, 
            other.second.lease_until > at;
   });
   if (static_cast<std::size_t>(live) <= limit->limit) return;
-  report_.violate("F8 no queue has more live claims than its limit", job,
-                  std::to_string(live) + " jobs of " + observed.queue + " are claimed, " +
-                      std::to_string(limit->limit) + " may be");
+  report_.violate(
+      "F8 no queue has more live claims than its limit", job,
+      fmt::format("{} jobs of {} are claimed, {} may be", live, observed.queue, limit->limit));
 }
 
 void Observer::on_claimed(const store::Lease& lease, Instant at) {
   ObservedJob& observed = jobs_[lease.job];
   if (lease.fence.epoch != observed.epoch + 1) {
-    report_.violate("F1 epochs of a job are 1, 2, 3, …", lease.job,
-                    "epoch " + std::to_string(lease.fence.epoch) + " was granted after " +
-                        std::to_string(observed.epoch));
+    report_.violate(
+        "F1 epochs of a job are 1, 2, 3, …", lease.job,
+        fmt::format("epoch {} was granted after {}", lease.fence.epoch, observed.epoch));
   }
   if (observed.claim && observed.lease_until > at) {
     report_.violate("F1 a lease is granted only after the previous one has expired", lease.job,
-                    "at " + to_text(at) + ", the lease of epoch " +
-                        std::to_string(observed.claim->epoch) + " runs until " +
-                        to_text(observed.lease_until));
+                    fmt::format("at {}, the lease of epoch {} runs until {}", to_text(at),
+                                observed.claim->epoch, to_text(observed.lease_until)));
   }
   if (observed.status != "queued" && observed.status != "running") {
     report_.violate("F1 a blocked or ended job is never claimed", lease.job,
-                    "it was " + observed.status);
+                    fmt::format("it was {}", observed.status));
   }
   observed.claim = lease.fence;
   observed.epoch = lease.fence.epoch;
@@ -309,7 +309,7 @@ void Observer::heartbeat(std::vector<std::pair<JobId, store::Fence>> held, Durat
           ObservedJob& observed = jobs_[requested[i].first];
           if (observed.claim != requested[i].second || observed.lease_until <= at) {
             report_.violate("F5 a heartbeat never revives an expired lease", requested[i].first,
-                            "epoch " + std::to_string(requested[i].second.epoch));
+                            fmt::format("epoch {}", requested[i].second.epoch));
           }
           observed.lease_until = *(*until)[i];
         }

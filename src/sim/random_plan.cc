@@ -1,6 +1,8 @@
 // Random plans of the simulated jobs, their inputs, and changed plans.
 //
 // A plan is drawn from its number alone. To add a kind of node, add a line to `kKinds`.
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <cstdint>
 #include <iterator>
@@ -40,7 +42,7 @@ Value any_tool(SimRandom& random) {
 
 void maybe_expires(const Draft& draft, std::vector<Member>& wait) {
   if (!draft.random.one_in(2)) return;
-  wait.emplace_back("expires", std::to_string(3 + draft.random.below(25)) + "s");
+  wait.emplace_back("expires", fmt::format("{}s", 3 + draft.random.below(25)));
   if (draft.random.one_in(2)) wait.emplace_back("on_expire", "continue");
 }
 
@@ -126,7 +128,8 @@ std::vector<Member> repaired_node(const Draft& draft) {
   const Value schema = Value::object({{"required", Value::array({"n"})}, {"type", "object"}});
   const Value messages = Value::array(
       {Value::object({{"content", model_script(draft.random, R"({"n": 1})")}, {"role", "system"}}),
-       Value::object({{"content", draft.id + " " + draft.read.as_string()}, {"role", "user"}})});
+       Value::object({{"content", fmt::format("{} {}", draft.id, draft.read.as_string())},
+                      {"role", "user"}})});
   return {{field::kind, "llm"},
           {"tool", kModel},
           {"repair", 1},
@@ -178,7 +181,7 @@ std::vector<Member> message_node(const Draft& draft) {
 }
 
 std::vector<Member> timer_node(const Draft& draft) {
-  const std::string span = std::to_string(draft.random.below(15)) + "s";
+  const std::string span = fmt::format("{}s", draft.random.below(15));
   return wait_node({{"for", span}, {"type", "timer"}});
 }
 
@@ -195,7 +198,7 @@ Value random_budget(SimRandom& random) {
   std::vector<Member> limits;
   if (random.one_in(2)) limits.emplace_back("model_calls", random.below(3));
   if (random.one_in(3)) limits.emplace_back("tokens", 500 + random.below(4'000));
-  if (random.one_in(4)) limits.emplace_back("wall", std::to_string(2 + random.below(40)) + "s");
+  if (random.one_in(4)) limits.emplace_back("wall", fmt::format("{}s", 2 + random.below(40)));
   if (limits.empty() || random.one_in(2)) limits.emplace_back("tool_calls", random.below(5));
   return Value::object(std::move(limits));
 }
@@ -206,18 +209,18 @@ Value planner_graph(SimRandom& random) {
   const std::vector<Value> tools = some_tools(random);
   std::vector<Value> nodes;
   for (std::uint64_t i = 0, count = 1 + random.below(3); i < count; ++i) {
-    const std::string id = "p" + std::to_string(i);
+    const std::string id = fmt::format("p{}", i);
     const std::string args = canonical(Value::object({{"n", id}}));
     std::vector<Member> node{{"id", id}};
     if (random.one_in(5)) {
-      node.emplace_back("wait_for", std::to_string(1 + random.below(5)) + "s");
+      node.emplace_back("wait_for", fmt::format("{}s", 1 + random.below(5)));
     } else {
       node.emplace_back("tool", tools[random.below(tools.size())]);
       node.emplace_back("args", args);
       if (random.one_in(2)) node.emplace_back("on_error", "continue");
     }
     if (i > 0 && random.one_in(2)) {
-      node.emplace_back("needs", Value::array({Value("p" + std::to_string(i - 1))}));
+      node.emplace_back("needs", Value::array({Value(fmt::format("p{}", i - 1))}));
     }
     nodes.push_back(Value::object(std::move(node)));
   }
@@ -269,12 +272,12 @@ SimPlan random_plan(std::uint64_t number) {
   for (const auto& kind : kKinds) weights += kind.weight;
   std::vector<Value> nodes;
   for (std::uint64_t i = 0; i < count; ++i) {
-    const std::string id = "n" + std::to_string(i);
+    const std::string id = fmt::format("n{}", i);
     std::vector<Value> needs;
     Value read = "${ .input.x }";
     for (std::uint64_t j = 0; j < i; ++j) {
       if (!random.one_in(3)) continue;
-      needs.emplace_back("n" + std::to_string(j));
+      needs.emplace_back(fmt::format("n{}", j));
       read = "${ .steps.n" + std::to_string(j) + " }";
     }
     std::uint64_t draw = random.below(weights);
@@ -299,7 +302,7 @@ SimPlan random_plan(std::uint64_t number) {
   std::vector<Member> graph{{"nodes", Value::array(std::move(nodes))}, {"schema", 1}};
   if (random.one_in(2)) graph.emplace_back("output", "${ .steps }");
   if (random.one_in(8)) {
-    graph.emplace_back(field::deadline, std::to_string(5 + random.below(60)) + "s");
+    graph.emplace_back(field::deadline, fmt::format("{}s", 5 + random.below(60)));
   }
   if (random.one_in(4)) graph.emplace_back(field::max_attempts, 2 + random.below(4));
   if (random.one_in(4)) graph.emplace_back(field::budget, random_budget(random));

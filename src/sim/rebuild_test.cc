@@ -5,6 +5,7 @@
 // tables are compared byte by byte.
 #include "runtime/rebuild.h"
 
+#include <fmt/core.h>
 #include <unistd.h>
 
 #include <filesystem>
@@ -42,7 +43,7 @@ class Folder {
   }
   Folder(const Folder&) = delete;
   Folder& operator=(const Folder&) = delete;
-  std::string operator/(const char* name) const { return path_ + "/" + name; }
+  std::string operator/(const char* name) const { return fmt::format("{}/{}", path_, name); }
 
  private:
   std::string path_;
@@ -75,12 +76,12 @@ Dump dump(const std::string& path) {
            db, "SELECT name FROM sqlite_schema WHERE type = 'table' AND name NOT LIKE 'sqlite%'")) {
     std::string row;
     for (const std::string& column :
-         texts(db, "SELECT name FROM pragma_table_info('" + table + "') ORDER BY cid")) {
-      row += (row.empty() ? "'" : " || ' ") + column + "=' || quote(" + column + ")";
+         texts(db, fmt::format("SELECT name FROM pragma_table_info('{}') ORDER BY cid", table))) {
+      row += fmt::format("{0}{1}=' || quote({1})", row.empty() ? "'" : " || ' ", column);
     }
     if (table == "audit") continue;
     const std::string where = table == "meta" ? " WHERE key <> 'audit_head'" : "";
-    all[table] = texts(db, "SELECT " + row + " FROM " + table + where + " ORDER BY 1");
+    all[table] = texts(db, fmt::format("SELECT {} FROM {}{} ORDER BY 1", row, table, where));
   }
   return all;
 }
@@ -110,12 +111,12 @@ void make_history(std::uint64_t seed, PlanBook& plans, const std::string& to) {
   for (std::uint64_t i = 0; i < 12; ++i) {
     const SimPlan& plan = plans.plan_by_number(random.below(PlanBook::kPlans));
     runtime::NewJobRequest request;
-    request.job = JobId("job-" + std::to_string(i));
+    request.job = JobId(fmt::format("job-{}", i));
     request.agent = "sim";
     request.plan = plan.plan;
     request.input = random_input(random);
     if (random.one_in(2)) request.labels = {{"team", "red"}, {"a", std::to_string(i)}};
-    if (random.one_in(2)) request.idempotency_key = "create-" + std::to_string(i);
+    if (random.one_in(2)) request.idempotency_key = fmt::format("create-{}", i);
     if (random.one_in(3)) request.priority = static_cast<std::int64_t>(i) - 5;
     if (random.one_in(3)) request.queue = "narrow";
     if (random.one_in(5)) request.required_capabilities = {"a-gpu", "much-memory"};
@@ -160,11 +161,12 @@ std::string text_of(const runtime::RebuildResult& rebuilt) {
   std::string text;
   for (const auto& [job, rows] : rebuilt.differing) {
     for (const auto& row : rows) {
-      text += job.text + " " + row.table + "." + row.column + ": " + row.stored + ", not " +
-              row.derived + "\n";
+      text += fmt::format("{} {}.{}: {}, not {}\n", job.text, row.table, row.column, row.stored,
+                          row.derived);
     }
   }
-  for (const auto& [job, error] : rebuilt.refused) text += job.text + ": " + error.message + "\n";
+  for (const auto& [job, error] : rebuilt.refused)
+    text += fmt::format("{}: {}\n", job.text, error.message);
   return text;
 }
 
@@ -190,7 +192,7 @@ const std::vector<std::string> kDamage = {
 };
 
 void expect_rebuilt(std::uint64_t seed, PlanBook& plans, std::set<std::string>& statuses) {
-  SCOPED_TRACE("seed " + std::to_string(seed));
+  SCOPED_TRACE(fmt::format("seed {}", seed));
   const Folder folder;
   const std::string path = folder / "a.db";
   make_history(seed, plans, path);
@@ -265,7 +267,7 @@ AE_TEST("rebuild/one job can be rebuilt alone, and an uncommitted rebuild change
   EXPECT_EQ(one.differing_jobs, 1U);
   const auto row_of = [](const Dump& all, const std::string& job) {
     for (const std::string& row : all.at("jobs")) {
-      if (row.find("job_id='" + job + "'") != row.npos) return row;
+      if (row.find(fmt::format("job_id='{}'", job)) != row.npos) return row;
     }
     return std::string();
   };

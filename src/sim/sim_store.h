@@ -2,6 +2,8 @@
 // dead process makes no calls and gets no answers, a paused one gets them later. Threads: one.
 #pragma once
 
+#include <fmt/core.h>
+
 #include <functional>
 #include <memory>
 #include <set>
@@ -73,7 +75,7 @@ class SimStore final : public store::ForwardingStore<SimStore> {
     if (process_->dead || !host_.at_boundary(*process_, where)) return;
     start(*host_.inner,
           [this, process = process_, where, done = std::move(done)](Result<T> answer) mutable {
-            if (process->dead || !host_.at_boundary(*process, std::string(where) + ".answer"))
+            if (process->dead || !host_.at_boundary(*process, fmt::format("{}.answer", where)))
               return;
             process->after(host_.latency,
                            [process, done = std::move(done), answer = std::move(answer)]() mutable {

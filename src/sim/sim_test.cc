@@ -2,6 +2,8 @@
 // as a world.
 //
 // `./dev sim` runs the share of CI; see docs/simulation.md.
+#include <fmt/core.h>
+
 #include "json/json.h"
 #include "sim/check.h"
 #include "sim/small_jobs.h"
@@ -16,7 +18,8 @@ using namespace std::chrono_literals;
 
 std::string text_of(const Report& report) {
   std::string text;
-  for (const Violation& v : report.violations) text += v.rule + ": " + v.job + " " + v.what + "\n";
+  for (const Violation& v : report.violations)
+    text += fmt::format("{}: {} {}\n", v.rule, v.job, v.what);
   return text;
 }
 
@@ -134,7 +137,7 @@ class OneJobWorld {
   }
   // To a chosen worker, without retries.
   void signal(std::size_t worker, const std::string& key, const std::string& id = "signal") {
-    submit(worker, {.id = id + "-" + key,
+    submit(worker, {.id = fmt::format("{}-{}", id, key),
                     .body = engine::SignalRequest{.correlation_key = key,
                                                   .payload = Value::object({{"key", key}})}});
   }

@@ -1,6 +1,8 @@
 // Storm: draws a world and its faults from a seed, and runs it.
 #include "sim/storm.h"
 
+#include <fmt/core.h>
+
 #include <memory>
 #include <utility>
 
@@ -167,7 +169,7 @@ bool Storm::dies(const SimProcess&, std::string_view where) {
     now = true;
     world_.report().mark("death.in_recovery");
   }
-  if (now) world_.report().mark("death." + std::string(where));
+  if (now) world_.report().mark(fmt::format("death.{}", where));
   return now;
 }
 
@@ -208,11 +210,11 @@ void Storm::schedule_jobs() {
   for (std::uint64_t i = 0; i < count; ++i) {
     const SimPlan& plan = plans_.plan_by_number(random_.below(PlanBook::kPlans));
     runtime::NewJobRequest request;
-    request.job = JobId("job-" + std::to_string(i));
+    request.job = JobId(fmt::format("job-{}", i));
     request.agent = "sim";
     request.plan = plan.plan;
     request.input = random_input(random_);
-    if (random_.one_in(2)) request.idempotency_key = "create-" + std::to_string(i);
+    if (random_.one_in(2)) request.idempotency_key = fmt::format("create-{}", i);
     request.start_here = !random_.one_in(3);
     request.priority = static_cast<std::int64_t>(random_.below(5)) - 2;
     if (random_.one_in(6)) request.required_capabilities = {"gpu"};
@@ -241,7 +243,7 @@ void Storm::schedule_user_requests(const JobId& job, const SimPlan& plan) {
   for (const auto& [type, key] : plan.waits) {
     if (type == "message") {
       for (std::uint64_t left = random_.below(4); left > 0; --left) {
-        const std::string id = "mail-" + key + "-" + std::to_string(++written);
+        const std::string id = fmt::format("mail-{}-{}", key, ++written);
         const engine::ControlRequest message{
             .id = id,
             .by = "someone",
@@ -263,7 +265,7 @@ void Storm::schedule_user_requests(const JobId& job, const SimPlan& plan) {
         signal.payload = signal.payload.with("decision", random_.one_in(3) ? "reject" : "approve");
       }
       return engine::ControlRequest{
-          .id = std::string(who) + "-" + key, .by = "someone", .body = std::move(signal)};
+          .id = fmt::format("{}-{}", who, key), .by = "someone", .body = std::move(signal)};
     };
     const engine::ControlRequest first = answer("first");
     if (random_.one_in(3)) later(first);  // a duplicate
@@ -358,7 +360,7 @@ void Storm::schedule_plans(const JobId& job, Value task_graph, std::uint64_t tim
   if (times == 0) return;
   world_.loop().after(random_.between(0s, faults_.horizon / 2), [this, job, task_graph, times] {
     Variation other = vary(task_graph, random_);
-    const std::string id = "plan-" + std::to_string(times);
+    const std::string id = fmt::format("plan-{}", times);
     const engine::ControlRequest request{
         .id = id,
         .by = id,
@@ -470,7 +472,7 @@ StormResult Storm::run() {
   } else if (!over) {
     if (users_.created().size() < users_.requested_jobs() || users_.busy() > 0) {
       world_.report().violate("PR1 users get answers after the faults stop", {},
-                              std::to_string(users_.busy()) + " requests are pending",
+                              fmt::format("{} requests are pending", users_.busy()),
                               ViolationKind::liveness);
     }
     world_.freeze();

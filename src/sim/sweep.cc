@@ -1,6 +1,8 @@
 // Sweep: counts boundaries, crashes at them, and compares the ends.
 #include "sim/sweep.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <functional>
 
@@ -16,7 +18,7 @@ namespace {
 
 std::string text_of(const std::vector<std::uint64_t>& crashes) {
   std::string text;
-  for (std::uint64_t at : crashes) text += (text.empty() ? "" : ",") + std::to_string(at);
+  for (std::uint64_t at : crashes) text += fmt::format("{}{}", text.empty() ? "" : ",", at);
   return text.empty() ? "none" : text;
 }
 
@@ -69,7 +71,7 @@ std::string call_of(const KeyRecord& record) {
   std::string step = *record.external_keys.begin();
   step.resize(step.rfind(':'));
   const bool undo = !record.undoes().empty();  // its arguments contain the key of the undone call
-  return record.tool + " " + step + " " + (undo ? "" : canonical(record.result["args"]));
+  return fmt::format("{} {} {}", record.tool, step, undo ? "" : canonical(record.result["args"]));
 }
 
 // Runs the actions in sequence.
@@ -114,9 +116,9 @@ std::string end_text(const engine::State& state) {
 
 void compare(const SweepCase& c, const std::vector<std::uint64_t>& crashes,
              const SmallResult& undisturbed_run, SmallResult& end, Report& report) {
-  const std::string where = c.name() + ", crashes " + text_of(crashes);
+  const std::string where = fmt::format("{}, crashes {}", c.name(), text_of(crashes));
   for (const Violation& v : end.report.violations) {
-    report.violate(v.rule, JobId(v.job), where + ": " + v.what,
+    report.violate(v.rule, JobId(v.job), fmt::format("{}: {}", where, v.what),
                    end.report.stuck && !end.report.wrong ? ViolationKind::liveness
                                                          : ViolationKind::correctness);
   }
@@ -125,23 +127,24 @@ void compare(const SweepCase& c, const std::vector<std::uint64_t>& crashes,
   const bool other = end.status != undisturbed_run.status;
   if (other &&
       std::ranges::find(c.job->may_end, std::string_view(end.status)) == c.job->may_end.end()) {
-    report.violate(kRule, {},
-                   where + ": it ended " + end.status + ", undisturbed " + undisturbed_run.status);
-  }
-  if (!other && end.result != undisturbed_run.result) {
     report.violate(
         kRule, {},
-        where + ": the result is " + end.result + ", undisturbed " + undisturbed_run.result);
+        fmt::format("{}: it ended {}, undisturbed {}", where, end.status, undisturbed_run.status));
+  }
+  if (!other && end.result != undisturbed_run.result) {
+    report.violate(kRule, {},
+                   fmt::format("{}: the result is {}, undisturbed {}", where, end.result,
+                               undisturbed_run.result));
   }
   if (end.status == "completed" && !other && end.effects != undisturbed_run.effects) {
-    report.violate(kRule, {}, where + ": the effects are not those of the undisturbed run");
+    report.violate(kRule, {},
+                   fmt::format("{}: the effects are not those of the undisturbed run", where));
   }
   for (const auto& [key, effects] : end.effects) {
     // A cancel that a crash delays comes at a later point of the job.
     if (!undisturbed_run.effects.contains(key) && !c.job->cancelled()) {
-      std::string what = where;
-      what.append(": an effect that the undisturbed run has not: ").append(key);
-      report.violate(kRule, {}, std::move(what));
+      report.violate(kRule, {},
+                     fmt::format("{}: an effect that the undisturbed run has not: {}", where, key));
     }
   }
 }
@@ -149,9 +152,9 @@ void compare(const SweepCase& c, const std::vector<std::uint64_t>& crashes,
 }  // namespace
 
 std::string SweepCase::name() const {
-  return "\"" + std::string(job->name) + "\" " +
-         (durability == runtime::Durability::fused ? "fused" : "split") +
-         (owned ? " owned" : " leased");
+  return fmt::format("\"{}\" {}{}", job->name,
+                     durability == runtime::Durability::fused ? "fused" : "split",
+                     owned ? " owned" : " leased");
 }
 
 std::vector<SweepCase> sweep_cases() {

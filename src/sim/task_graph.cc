@@ -1,5 +1,7 @@
 #include "sim/task_graph.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <cstddef>
 #include <functional>
@@ -54,7 +56,8 @@ Value with_tools(Value graph) {
 
 std::shared_ptr<const engine::Plan> compile_graph(const Value& graph) {
   auto plan = engine::Plan::compile(with_tools(graph));
-  AE_CHECK(plan.has_value(), plan ? "" : plan.error().message + " in " + canonical(graph));
+  AE_CHECK(plan.has_value(),
+           plan ? "" : fmt::format("{} in {}", plan.error().message, canonical(graph)));
   return *plan;
 }
 

@@ -1,6 +1,8 @@
 // Users: send requests, wait for answers, retry.
 #include "sim/users.h"
 
+#include <fmt/core.h>
+
 #include "json/json.h"
 #include "log/field_names.h"
 
@@ -60,7 +62,7 @@ void Users::send_create(const std::shared_ptr<PendingCreate>& pending) {
           if (!exists) return;  // retried below
           if (created && created->job != pending->request.job) {
             world_.report().violate("D3 one idempotency key creates one job", pending->request.job,
-                                    "the answer was job " + created->job.text);
+                                    fmt::format("the answer was job {}", created->job.text));
           }
           pending->finished = true;
           busy_--;
@@ -116,7 +118,8 @@ void Users::on_fork_answered(const std::shared_ptr<PendingFork>& pending,
     const bool finished = origin == "completed" || origin == "failed" || origin == "cancelled";
     world_.report().mark(finished ? "fork.origin_ended" : "fork.origin_running");
   }
-  world_.log_line("  fork " + pending->request.job.text + (made ? ": made" : ": refused"));
+  world_.log_line(
+      fmt::format("  fork {}{}", pending->request.job.text, made ? ": made" : ": refused"));
   world_.report().mark(made ? "fork.made" : never ? "fork.impossible" : "fork.without_consent");
   if (!never && pending->then) {
     pending->then(answer ? std::move(answer->repeated) : std::vector<Value>());
@@ -129,7 +132,7 @@ void Users::record_request(const JobId& job, const engine::ControlRequest& reque
 
 void Users::submit(const JobId& job, engine::ControlRequest request, int tries,
                    std::function<void()> then) {
-  if (request.id.empty()) request.id = "act-" + std::to_string(++last_id_);
+  if (request.id.empty()) request.id = fmt::format("act-{}", ++last_id_);
   std::string name = request.id;
   if (!in_progress_.emplace(job, name).second) return;
   record_request(job, request);
@@ -161,8 +164,8 @@ void Users::finish_request(const std::shared_ptr<PendingRequest>& pending) {
 
 void Users::on_answered(const std::shared_ptr<PendingRequest>& pending, Result<Value> answer) {
   if (answer) {  // also a late answer: it is an acknowledgement
-    world_.log_line("  " + pending->job.text + ": " + canonical(pending->request.to_json()) +
-                    " → " + canonical(*answer));
+    world_.log_line(fmt::format("  {}: {} → {}", pending->job.text,
+                                canonical(pending->request.to_json()), canonical(*answer)));
     acks_.push_back({pending->job, pending->request, *answer});
     SentRequest& requested = requested_[pending->job].at(pending->request.id);
     if (!requested.acked) requested.acked = world_.loop().now();
@@ -216,7 +219,7 @@ void Users::submit_resolution(const JobId& job, std::string id, engine::ResolveR
 
 void Users::resolve(const JobId& job, const std::string& key) {
   engine::ResolveRequest request{.idempotency_key = key};
-  std::string id = "resolve-" + key.substr(0, 12) + "-" + std::to_string(++last_id_);
+  std::string id = fmt::format("resolve-{}-{}", key.substr(0, 12), ++last_id_);
   if (!world_.observer().was_declared(key))
     return resolve_undeclared(job, std::move(id), std::move(request));
   const KeyRecord* record = world_.external_world().find(key);
@@ -253,7 +256,8 @@ void Users::answer(const JobId& job, const std::string& key, const OpenWait& wai
   } else {
     signal.correlation_key = key;
   }
-  const std::string id = decision + "-" + key + (signal.approval.empty() ? "-by-key" : "-by-id");
+  const std::string id =
+      fmt::format("{}-{}{}", decision, key, signal.approval.empty() ? "-by-key" : "-by-id");
   world_.report().mark("user." + decision);
   submit(job, {.id = id, .by = "somebody", .body = std::move(signal)}, 2);
 }
@@ -273,8 +277,7 @@ void Users::confirm(const JobId& job, const ObservedJob& observed, const ReviewO
     std::string decision(options.confirm);
     if (decision.empty()) decision = world_.random().one_in(4) ? "fail" : "accept";
     world_.report().mark("user.change_" + decision);
-    std::string id = decision;
-    id.append("-").append(step).append("-").append(nth);
+    const std::string id = fmt::format("{}-{}-{}", decision, step, nth);
     engine::RequestBody body = engine::ResolveRequest{.step_id = step, .resolution = decision};
     if (world_.random().one_in(3)) {
       const std::string_view answer = decision == "accept" ? "approve" : "reject";
@@ -293,7 +296,7 @@ void Users::raise(const JobId& job, const ObservedJob& observed, const ReviewOpt
   for (const auto& [name, most] : observed.budget.members()) {
     if (name == "wall") {
       limits.emplace_back(
-          name, options.waits ? "10000h" : std::to_string(world_.random().below(60) + 1) + "s");
+          name, options.waits ? "10000h" : fmt::format("{}s", world_.random().below(60) + 1));
     } else if (most.is_integer() && name != "soft") {
       const std::uint64_t some = world_.random().below(name == "tokens" ? 9'000 : 9) + 1;
       limits.emplace_back(name, options.waits ? 1'000'000'000 : some);
@@ -301,7 +304,7 @@ void Users::raise(const JobId& job, const ObservedJob& observed, const ReviewOpt
   }
   const auto raised = engine::limits_of(Value::object(std::move(limits)));
   AE_CHECK(raised.has_value(), job.text);
-  const std::string id = "raise-" + std::to_string(++last_id_);
+  const std::string id = fmt::format("raise-{}", ++last_id_);
   world_.report().mark("user.raise");
   submit(job, {.id = id, .by = id, .body = engine::BudgetRequest{.limits = *raised}}, 2);
 }
@@ -310,7 +313,7 @@ void Users::review_open_requests(const ReviewOptions& options) {
   for (const auto& [job, observed] : world_.observer().jobs()) {
     if (observed.parked == "budget_exceeded") raise(job, observed, options);
     if (observed.parked == "worn_out") {  // its process died: resume it once more
-      const std::string id = "one-more-try-" + std::to_string(++last_id_);
+      const std::string id = fmt::format("one-more-try-{}", ++last_id_);
       submit(job, {.id = id, .by = id, .body = engine::ResumeRequest{}}, 1);
     } else if (options.waits && observed.paused) {
       submit(job, {.id = "late-resume", .by = "late-resume", .body = engine::ResumeRequest{}}, 1);
@@ -319,7 +322,7 @@ void Users::review_open_requests(const ReviewOptions& options) {
       confirm(job, observed, options);
     } else if (observed.parked ==
                "verifier_unreachable") {  // all mismatches are answered: the job must check again
-      const std::string id = "look-again-" + std::to_string(++last_id_);
+      const std::string id = fmt::format("look-again-{}", ++last_id_);
       submit(job, {.id = id, .by = id, .body = engine::ResumeRequest{}}, 2);
     }
     for (const auto& [key, wait] : observed.open_waits) {

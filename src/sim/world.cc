@@ -1,6 +1,8 @@
 // SimWorld: the disk, the workers, and how they die.
 #include "sim/world.h"
 
+#include <fmt/core.h>
+
 #include <filesystem>
 #include <utility>
 
@@ -103,20 +105,19 @@ void SimWorld::open_disk() {
   observer_.set_inner(disk_.get());
   faulty_ = std::make_unique<store::FaultyStore>(
       loop_, observer_,
-      store::FaultyStore::Options{.script =
-                                      [this](const store::Call& call) {
-                                        const store::Fault fault = fault_plan_.store
-                                                                       ? fault_plan_.store(call)
-                                                                       : store::Fault::none;
-                                        if (fault != store::Fault::none) {
-                                          was_disturbed_ = true;
-                                          report_.mark("store." + std::string(to_text(fault)) +
-                                                       "." + std::string(to_text(call.method)));
-                                        }
-                                        return fault;
-                                      },
-                                  .delay = options_.store_delay,
-                                  .on_crash = {}});
+      store::FaultyStore::Options{
+          .script =
+              [this](const store::Call& call) {
+                const store::Fault fault =
+                    fault_plan_.store ? fault_plan_.store(call) : store::Fault::none;
+                if (fault != store::Fault::none) {
+                  was_disturbed_ = true;
+                  report_.mark(fmt::format("store.{}.{}", to_text(fault), to_text(call.method)));
+                }
+                return fault;
+              },
+          .delay = options_.store_delay,
+          .on_crash = {}});
 }
 
 void SimWorld::close_disk() {
@@ -154,7 +155,7 @@ void SimWorld::start(std::size_t index) {
                        *worker.store,   *worker.tool_registry,   options_.plans,
                        nullptr,         worker.output_hub.get(), worker.slot.get()};
   runtime::RuntimeOptions options;
-  options.worker = "w" + std::to_string(index);
+  options.worker = fmt::format("w{}", index);
   options.lease = options_.lease;
   options.poll = options_.poll;
   options.leased_max = options_.leased_max;
@@ -165,8 +166,7 @@ void SimWorld::start(std::size_t index) {
   observer_.limits(options.queues);
   runtime::RuntimeObserver* observer = this;
   worker.runtime = std::make_unique<runtime::Runtime>(world, options, observer);
-  log_line("worker " + std::to_string(index) + " starts, life " +
-           std::to_string(worker.life_count));
+  log_line(fmt::format("worker {} starts, life {}", index, worker.life_count));
   worker.process->post([runtime = worker.runtime.get()] { runtime->start(); });
 }
 
@@ -177,7 +177,7 @@ void SimWorld::kill(std::size_t index) {
   workers_[index].page_at_death = workers_[index].page;
   deaths_++;
   was_disturbed_ = true;
-  log_line("worker " + std::to_string(index) + " dies");
+  log_line(fmt::format("worker {} dies", index));
   // Its runtime may be on the stack, so a task of the world destroys it. Until then nothing that it
   // does has an effect.
   loop_.post([this, process] {
@@ -200,14 +200,14 @@ void SimWorld::reap(const std::shared_ptr<SimProcess>& process) {
 
 void SimWorld::pause(std::size_t index) {
   if (!is_alive(index)) return;
-  log_line("worker " + std::to_string(index) + " is paused");
+  log_line(fmt::format("worker {} is paused", index));
   workers_[index].process->paused = true;
   was_disturbed_ = true;
 }
 
 void SimWorld::resume(std::size_t index) {
   if (!paused(index)) return;
-  log_line("worker " + std::to_string(index) + " resumes");
+  log_line(fmt::format("worker {} resumes", index));
   loop_.resume(*workers_[index].process);
 }
 
@@ -289,10 +289,9 @@ Result<store::LoadedJob> SimWorld::read_disk(const JobId& job) {
 
 bool SimWorld::at_boundary(SimProcess& process, std::string_view where) {
   if (process.dead) return false;
-  if (options_.verbose)
-    log_line("    w" + std::to_string(process.worker) + " " + std::string(where));
+  if (options_.verbose) log_line(fmt::format("    w{} {}", process.worker, where));
   if (fault_plan_.dies && fault_plan_.dies(process, where)) {
-    log_line("  at " + std::string(where));
+    log_line(fmt::format("  at {}", where));
     kill(process.worker);
   }
   return !process.dead;
@@ -310,7 +309,7 @@ async::FailpointAction SimWorld::hit(std::string_view name) {
     return after ? async::FailpointAction::proceed : async::FailpointAction::error;
   }
   const bool fails = !after && fault_plan_.fails && fault_plan_.fails(name);
-  if (fails) report_.mark("fails." + std::string(name));
+  if (fails) report_.mark(fmt::format("fails.{}", name));
   return fails ? async::FailpointAction::error : async::FailpointAction::proceed;
 }
 
@@ -341,7 +340,7 @@ void SimWorld::on_released(const JobId& job, const std::optional<Error>&) {
 }
 
 void SimWorld::on_warning(const JobId& job, const std::string& what) {
-  if (options_.verbose) log_line("  warning " + job.text + ": " + what);
+  if (options_.verbose) log_line(fmt::format("  warning {}: {}", job.text, what));
 }
 
 void SimWorld::log_line(const std::string& what) {

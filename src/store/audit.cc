@@ -1,5 +1,7 @@
 #include "store/audit.h"
 
+#include <fmt/core.h>
+
 #include <utility>
 
 #include "base/counted.h"
@@ -37,16 +39,17 @@ AuditVerification verify_audit_log(const AuditLog& log) {
         .ok = false, .head = head, .detail = std::move(detail), .entries = at.seq};
   };
   for (const AuditRow& row : log.rows) {
-    const std::string behind = "behind entry " + std::to_string(at.seq);
-    if (row.seq != at.seq + 1) return found("altered", "an entry is missing " + behind);
+    if (row.seq != at.seq + 1)
+      return found("altered", fmt::format("an entry is missing behind entry {}", at.seq));
     if (row.hash != hash_of(at.hash, row.body)) {
-      return found("altered", "the entry " + behind + " is not what was written");
+      return found("altered",
+                   fmt::format("the entry behind entry {} is not what was written", at.seq));
     }
     at = {row.seq, row.hash};
   }
   if (log.head.seq > at.seq) {
-    return found("truncated", "it ends at entry " + std::to_string(at.seq) + ", and had come to " +
-                                  std::to_string(log.head.seq));
+    return found("truncated",
+                 fmt::format("it ends at entry {}, and had come to {}", at.seq, log.head.seq));
   }
   if (log.head != at) return found("altered", "its end differs from the recorded end");
   return {.ok = true, .head = "intact", .detail = counted(at.seq, "entry"), .entries = at.seq};

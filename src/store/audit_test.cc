@@ -1,6 +1,8 @@
 // The hash chain of the audit log: every changed byte is detected and located.
 #include "store/audit.h"
 
+#include <fmt/core.h>
+
 #include "json/json.h"
 #include "testing/test.h"
 
@@ -13,7 +15,7 @@ AuditLog log_of(int entries) {
     const AuditEntry entry{.at = Instant{1'700'000'000'000'000 + i},
                            .by = "ada",
                            .act = "redact",
-                           .job = JobId("j" + std::to_string(i)),
+                           .job = JobId(fmt::format("j{}", i)),
                            .detail = Value::object({{"reason", "asked"}})};
     log.rows.push_back(chain_entry(log.head, entry));
     log.head = {log.rows.back().seq, log.rows.back().hash};

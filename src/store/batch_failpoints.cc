@@ -1,5 +1,7 @@
 #include "store/batch_failpoints.h"
 
+#include <fmt/core.h>
+
 #include <string>
 
 #include "async/failpoint.h"
@@ -8,12 +10,13 @@ namespace ae::store {
 namespace {
 
 Error refused(std::string_view name) {
-  return {Code::unavailable, "failpoint " + std::string(name) + ": nothing was done; try again"};
+  return {Code::unavailable, fmt::format("failpoint {}: nothing was done; try again", name)};
 }
 
 Error answer_lost(std::string_view name) {
-  return {Code::unknown_outcome, "failpoint " + std::string(name) +
-                                     ": done, but the answer was lost; reload before you retry"};
+  return {
+      Code::unknown_outcome,
+      fmt::format("failpoint {}: done, but the answer was lost; reload before you retry", name)};
 }
 
 }  // namespace

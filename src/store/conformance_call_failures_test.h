@@ -2,6 +2,8 @@
 // call, end as if nothing had failed.
 #pragma once
 
+#include <fmt/core.h>
+
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -109,7 +111,7 @@ inline void every_call_fails_once(ConformanceFixture& fixture, const Factory& fa
   const std::string expected = run_one_job(fixture, fixture.store());
   for (const Fault fault : {Fault::fail_before, Fault::fail_after}) {
     for (std::uint64_t n = 1;; ++n) {
-      SCOPED_TRACE("call " + std::to_string(n));
+      SCOPED_TRACE(fmt::format("call {}", n));
       ConformanceFixture other(factory);
       FaultyStore faulty(other.loop, other.store(), {.script = inject_at(n, fault)});
       EXPECT_EQ(run_one_job(other, faulty), expected);
@@ -124,7 +126,7 @@ inline void every_call_is_the_last(ConformanceFixture& first, const Factory& fac
   const bool owned = first.store().owned();
   for (const Fault fault : {Fault::crash_before, Fault::crash_after}) {
     for (std::uint64_t n = 1;; ++n) {
-      SCOPED_TRACE("call " + std::to_string(n));
+      SCOPED_TRACE(fmt::format("call {}", n));
       ConformanceFixture fixture(factory);
       bool dead = false;
       std::string acked;

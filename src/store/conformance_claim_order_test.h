@@ -1,6 +1,8 @@
 // Conformance: random jobs and claims give the same order as a naive implementation.
 #pragma once
 
+#include <fmt/core.h>
+
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -71,27 +73,26 @@ inline void same_claim_order(ConformanceFixture& r, bool is_fair) {
   };
   NaiveClaimOrder naive(is_fair);
   const auto create = [&] {
-    NewJob job{.agent = "agent" + std::to_string(below(3)),
+    NewJob job{.agent = fmt::format("agent{}", below(3)),
                .priority = static_cast<std::int64_t>(below(3)),
-               .queue = "q" + std::to_string(below(2))};
+               .queue = fmt::format("q{}", below(2))};
     if (below(3) == 0) job.capabilities.emplace_back("eu");
     if (below(3) == 0) job.capabilities.emplace_back("gpu");
-    const std::string tenant = "t" + std::to_string(below(3));
+    const std::string tenant = fmt::format("t{}", below(3));
     job.labels = {{"tenant", tenant}};
-    const std::string id = "j" + std::to_string(naive.jobs.size());
+    const std::string id = fmt::format("j{}", naive.jobs.size());
     naive.jobs.push_back({.id = id, .new_job = job, .fairness_key = is_fair ? tenant : ""});
     r.must_commit(r.create(id, std::move(job)));
   };
   for (int i = 0; i < 50; ++i) create();
   for (int i = 0; i < 25; ++i) {
-    ClaimRequest request =
-        ConformanceFixture::claim_request("A" + std::to_string(i) + ".", 1 + below(4));
+    ClaimRequest request = ConformanceFixture::claim_request(fmt::format("A{}.", i), 1 + below(4));
     if (below(2) == 0) request.agents = {field::agent + std::to_string(below(3)), "agent9"};
     if (below(2) == 0) request.capabilities.emplace_back("gpu");
     if (below(2) == 0) request.capabilities.emplace_back("eu");
-    if (below(3) == 0) request.queues = {{"q" + std::to_string(below(2)), 1 + below(20)}};
+    if (below(3) == 0) request.queues = {{fmt::format("q{}", below(2)), 1 + below(20)}};
     for (std::uint64_t n = below(4); n > 0; --n) {
-      request.excluded_jobs.emplace_back("j" + std::to_string(below(naive.jobs.size())));
+      request.excluded_jobs.emplace_back(fmt::format("j{}", below(naive.jobs.size())));
     }
     const std::string expected = naive.claim(request);
     EXPECT_EQ(r.claimed_ids(request), expected) << i;

@@ -1,6 +1,8 @@
 // Conformance: which jobs a claim returns, and in which order.
 #pragma once
 
+#include <fmt/core.h>
+
 #include <chrono>
 #include <cstdint>
 #include <optional>
@@ -14,7 +16,7 @@ namespace ae::store::conformance {
 inline void claim_order(ConformanceFixture& r) {
   const std::int64_t priorities[] = {0, 5, -3, 5, 0};
   for (int i = 0; i < 5; ++i) {
-    r.must_commit(r.create("j" + std::to_string(i), {.agent = "a", .priority = priorities[i]}));
+    r.must_commit(r.create(fmt::format("j{}", i), {.agent = "a", .priority = priorities[i]}));
   }
   EXPECT_EQ(r.claimed_ids(r.claim_request("A", 2)), "j1 j3");
   r.loop.advance(kLease);  // the leases of j1 and j3 expire; their age is the job's
@@ -45,7 +47,7 @@ inline void claim_filters(ConformanceFixture& r) {
 inline void blocked_is_never_claimed(ConformanceFixture& r) {
   for (const char* status : {"waiting", "parked", "completed", "failed", "cancelled"}) {
     r.must_commit(r.create(status, {.agent = "a"}, {.status = status}));
-    const std::string leased_job = std::string("held-") + status;
+    const std::string leased_job = fmt::format("held-{}", status);
     r.must_commit(r.create_claimed(leased_job));
     Batch b = r.append(leased_job, r.leased(), 2, status);
     b.release = true;

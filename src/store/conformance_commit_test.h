@@ -1,6 +1,8 @@
 // Conformance: who may commit, where a commit continues the log, and what a repeated one does.
 #pragma once
 
+#include <fmt/core.h>
+
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -106,11 +108,11 @@ inline void repeated_after_release(ConformanceFixture& r) {
 
 // A refused batch changes nothing, also between others.
 inline void refused_in_a_group(ConformanceFixture& r) {
-  for (int i = 0; i < 20; ++i) r.must_commit(r.create_claimed("j" + std::to_string(i)));
+  for (int i = 0; i < 20; ++i) r.must_commit(r.create_claimed(fmt::format("j{}", i)));
   std::vector<std::string> answers(60);
   std::size_t pending = answers.size();
   for (std::size_t i = 0; i < 20; ++i) {
-    const std::string id = "j" + std::to_string(i);
+    const std::string id = fmt::format("j{}", i);
     Batch wrong_seq = r.append(id, r.leased(), 7, "failed", "wrong");
     wrong_seq.release = true;
     Batch stale = r.append(id, r.leased("A9", 4), 2, "running", "stale");
@@ -128,7 +130,7 @@ inline void refused_in_a_group(ConformanceFixture& r) {
     EXPECT_EQ(answers[i * 3], "sequence_conflict");
     EXPECT_EQ(answers[i * 3 + 1], "seq 3");
     EXPECT_EQ(answers[i * 3 + 2], "stale_attempt");
-    const auto loaded = r.load("j" + std::to_string(i));
+    const auto loaded = r.load(fmt::format("j{}", i));
     EXPECT_EQ(loaded->commits.size(), 2u);
     EXPECT_EQ(loaded->effects.size(), 0u);
     EXPECT_EQ(loaded->row.status, "running");

@@ -1,6 +1,8 @@
 // Conformance: the creation of jobs, with and without a lease or an idempotency key.
 #pragma once
 
+#include <fmt/core.h>
+
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -20,10 +22,10 @@ inline void creates(ConformanceFixture& r) {
   ASSERT_TRUE(loaded);
   EXPECT_EQ(loaded->commits, std::vector<std::string>{sealed("j1", 1, 2).bytes});
   EXPECT_EQ(show(loaded->row),
-            "j1 agent=refund status=queued key= labels=team=a,env=prod, priority=7 "
-            "needs= queue=default created=3000000 updated=3000000 seq=2 head=" +
-                to_hex(sealed("j1", 1, 2).head).substr(0, 8) +
-                " not_before=- wake_at=3600000000 claim=- worker= until=-");
+            fmt::format("j1 agent=refund status=queued key= labels=team=a,env=prod, priority=7 "
+                        "needs= queue=default created=3000000 updated=3000000 seq=2 head={} "
+                        "not_before=- wake_at=3600000000 claim=- worker= until=-",
+                        to_hex(sealed("j1", 1, 2).head).substr(0, 8)));
 }
 
 inline void creates_claimed(ConformanceFixture& r) {

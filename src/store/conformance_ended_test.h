@@ -1,6 +1,8 @@
 // Conformance: lists of ended jobs, and lists that continue at a deleted job.
 #pragma once
 
+#include <fmt/core.h>
+
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -12,7 +14,7 @@
 namespace ae::store::conformance {
 
 inline void lists_over_pruned_jobs(ConformanceFixture& r) {
-  for (int i = 0; i < 6; ++i) ended_job(r, "j" + std::to_string(i), 1, 2);
+  for (int i = 0; i < 6; ++i) ended_job(r, fmt::format("j{}", i), 1, 2);
   const std::uint64_t at = r.row("j3").number;
   EXPECT_EQ(pruned(r, pruning_of(r, {"j3", "j1"})), "gone");
   EXPECT_EQ(r.listed_ids({.after = "j3"}), "not_found");

@@ -1,6 +1,8 @@
 // Conformance: entries of the inbox, and the commits that read, consume or leave them.
 #pragma once
 
+#include <fmt/core.h>
+
 #include <string>
 #include <vector>
 
@@ -67,12 +69,12 @@ inline void inbox(ConformanceFixture& r) {
   EXPECT_EQ(show(r.put("j1", "s1")), "not_held");
   ASSERT_EQ(r.claimed_ids(r.claim_request("A1")), "j1");
   for (const char* id : {"s3", "s1", "s2", "s1", "s3"}) {
-    EXPECT_EQ(show(r.put("j1", id, std::string("act of ") + id)), "ok");
+    EXPECT_EQ(show(r.put("j1", id, fmt::format("act of {}", id))), "ok");
   }
   EXPECT_EQ(show(r.put("j1", "s1", "another act")), "ok");
   auto entries = r.load("j1")->inbox;
   ASSERT_EQ(entries.size(), 3u);
-  EXPECT_EQ(entries[0].request + "," + entries[1].request + "," + entries[2].request,
+  EXPECT_EQ(fmt::format("{},{},{}", entries[0].request, entries[1].request, entries[2].request),
             "act of s3,act of s1,act of s2");
   EXPECT_LT(entries[0].number, entries[1].number);
   EXPECT_LT(entries[1].number, entries[2].number);

@@ -1,6 +1,8 @@
 // Conformance: the life of a lease: epochs, expiry, heartbeats, and a restart of the store.
 #pragma once
 
+#include <fmt/core.h>
+
 #include <chrono>
 #include <cstdint>
 #include <optional>
@@ -15,7 +17,7 @@ inline void epochs_rise(ConformanceFixture& r) {
   r.must_commit(r.create("j1"));
   std::uint64_t epoch = 0, seq = 2;
   for (int i = 0; i < 4; ++i) {
-    const auto leases = r.claim(r.claim_request("A" + std::to_string(i)));
+    const auto leases = r.claim(r.claim_request(fmt::format("A{}", i)));
     ASSERT_EQ(leases->size(), 1u);
     const Lease lease = leases->at(0);
     EXPECT_GT(lease.fence.epoch, epoch);

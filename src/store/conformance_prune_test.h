@@ -1,6 +1,8 @@
 // Conformance: ended jobs are deleted completely, and nothing else is.
 #pragma once
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -157,7 +159,7 @@ inline void prune_failpoints(ConformanceFixture& r) {
 inline void prunes_many(ConformanceFixture& r) {
   std::vector<std::string> all;
   for (int i = 0; i < 1100; ++i) {
-    const std::string id = "j" + std::to_string(i);
+    const std::string id = fmt::format("j{}", i);
     Batch create = r.create(id);
     create.sealed->blobs = {blob("the plan"), blob("of " + id)};
     r.must_commit(create);

@@ -1,6 +1,8 @@
 // Conformance: loads from an event on, queries over all jobs, and counts.
 #pragma once
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <chrono>
 #include <cstddef>
@@ -51,7 +53,7 @@ inline void queries(ConformanceFixture& r) {
   for (int i = 0; i < 10; ++i) {
     NewJob job{.agent = i % 2 == 0 ? "even" : "odd"};
     job.labels = {{"n", std::to_string(i)}, {"third", std::to_string(i % 3)}};
-    r.must_commit(r.create("j" + std::to_string(i), job,
+    r.must_commit(r.create(fmt::format("j{}", i), job,
                            {.status = i < 5   ? "completed"
                                       : i < 7 ? "failed"
                                               : "parked"}));
@@ -105,7 +107,7 @@ inline void counts(ConformanceFixture& r) {
   EXPECT_EQ(r.listed_ids({.agent = "a", .pending = pending::question}), "");
   const auto text = [](const std::map<std::string, std::uint64_t>& numbers) {
     std::string all;
-    for (const auto& [name, n] : numbers) all += name + "=" + std::to_string(n) + " ";
+    for (const auto& [name, n] : numbers) all += fmt::format("{}={} ", name, n);
     return all;
   };
   JobStats job_stats = r.count_jobs();

@@ -1,6 +1,8 @@
 // Conformance: limits of queues, and fair claims between the values of a label.
 #pragma once
 
+#include <fmt/core.h>
+
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -25,9 +27,8 @@ inline ClaimRequest limited(std::string attempt, std::size_t limit,
 }
 
 inline void queue_limits(ConformanceFixture& r) {
-  for (int i = 0; i < 4; ++i)
-    r.must_commit(r.create("n" + std::to_string(i), in_queue("narrow", 5)));
-  for (int i = 0; i < 2; ++i) r.must_commit(r.create("d" + std::to_string(i), {.agent = "a"}));
+  for (int i = 0; i < 4; ++i) r.must_commit(r.create(fmt::format("n{}", i), in_queue("narrow", 5)));
+  for (int i = 0; i < 2; ++i) r.must_commit(r.create(fmt::format("d{}", i), {.agent = "a"}));
   EXPECT_EQ(r.row("n0").queue, "narrow");
   EXPECT_EQ(r.row("d0").queue, "default");
   const std::vector<QueueLimit> two{{"narrow", 2}};
@@ -45,7 +46,7 @@ inline void queue_limits(ConformanceFixture& r) {
 
 // A claim with an expired lease does not count: its slot is free, and is taken once.
 inline void queue_limits_count_live_claims(ConformanceFixture& r) {
-  for (int i = 0; i < 3; ++i) r.must_commit(r.create("n" + std::to_string(i), in_queue("narrow")));
+  for (int i = 0; i < 3; ++i) r.must_commit(r.create(fmt::format("n{}", i), in_queue("narrow")));
   const std::vector<QueueLimit> one{{"narrow", 1}};
   EXPECT_EQ(r.claimed_ids(limited("A", 3, one)), "n0");
   r.loop.advance(kLease - Duration(1));
@@ -76,7 +77,7 @@ inline void is_fair(ConformanceFixture& r) {
     if (!tenant.empty()) job.labels = {{"other", "x"}, {"tenant", std::move(tenant)}};
     r.must_commit(r.create(id, std::move(job)));
   };
-  for (int i = 0; i < 6; ++i) create("big" + std::to_string(i), "big");
+  for (int i = 0; i < 6; ++i) create(fmt::format("big{}", i), "big");
   create("small0", "small");
   create("none0", "");
   create("ad0", "ad");
@@ -98,7 +99,7 @@ inline void fairness_keys_alternate(ConformanceFixture& r) {
   ASSERT_NE(r.store_driver->fair_by("tenant"), nullptr);
   for (int i = 0; i < 300; ++i) {
     NewJob job{.agent = "a", .labels = {{"tenant", "big"}}, .queue = i % 2 == 0 ? "x" : "y"};
-    r.must_commit(r.create("big" + std::to_string(i), std::move(job)));
+    r.must_commit(r.create(fmt::format("big{}", i), std::move(job)));
   }
   r.must_commit(
       r.create("needy", {.agent = "a", .labels = {{"tenant", "one"}}, .capabilities = {"gpu"}}));

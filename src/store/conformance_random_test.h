@@ -2,6 +2,8 @@
 // and byte-equal logs.
 #pragma once
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <cstdint>
 #include <memory>
@@ -48,7 +50,7 @@ class RandomHistory {
   // Compares the complete contents of both stores.
   void compare() {
     for (int i = 0; i < RandomCalls::kJobs; ++i) {
-      const JobId id("j" + std::to_string(i));
+      const JobId id(fmt::format("j{}", i));
       same<Result<LoadedJob>>([&](Store& s, auto done) { s.load(id, 1, std::move(done)); });
     }
     same<Result<std::vector<JobRow>>>([&](Store& s, auto done) { s.query({}, std::move(done)); });
@@ -155,12 +157,12 @@ class RandomHistory {
 inline void random_histories(ConformanceFixture& first, const Factory& factory) {
   const bool owned = first.store().owned();
   for (std::uint64_t seed = 1; seed <= 4; ++seed) {
-    SCOPED_TRACE("seed " + std::to_string(seed));
+    SCOPED_TRACE(fmt::format("seed {}", seed));
     ConformanceFixture fixture(factory);
     if (seed % 2 == 0) fixture.store_driver->fair_by("l");
     RandomHistory history(seed, fixture, seed % 2 == 0 ? "l" : "");
     for (int i = 1; i <= 400; ++i) {
-      SCOPED_TRACE("step " + std::to_string(i));
+      SCOPED_TRACE(fmt::format("step {}", i));
       history.step();
       if (owned && i % 150 == 0) history.restart();
       if (::testing::Test::HasFailure()) return;

@@ -1,6 +1,8 @@
 // Conformance: effect records, ledger rows and blobs that a commit writes beside the log.
 #pragma once
 
+#include <fmt/core.h>
+
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -21,7 +23,7 @@ inline void effects_once(ConformanceFixture& r) {
   std::string text;
   const auto effects = r.load("j1")->effects;
   for (const EffectRow& e : effects) {
-    text += e.invocation.text + "/" + std::to_string(e.try_no) + "=" + e.record + " ";
+    text += fmt::format("{}/{}={} ", e.invocation.text, e.try_no, e.record);
   }
   EXPECT_EQ(text, "i1/1=z i1/2=y i2/1=x i3/1=new ");
 }

@@ -7,6 +7,8 @@
 // each driver are a separate program.
 #pragma once
 
+#include <fmt/core.h>
+
 #include <string>
 
 #include "store/conformance_call_failures_test.h"
@@ -35,7 +37,8 @@ namespace ae::store::conformance {
 inline bool register_conformance(const std::string& suite, Factory factory) {
   const auto add = [&](const std::string& sentence, std::function<void()> body,
                        testing::TestSpeed speed = testing::TestSpeed::quick) {
-    testing::register_test(suite + "/" + sentence, __FILE__, __LINE__, speed, std::move(body));
+    testing::register_test(fmt::format("{}/{}", suite, sentence), __FILE__, __LINE__, speed,
+                           std::move(body));
   };
   const auto add_all = [&](const std::vector<Case>& cases) {
     for (const Case& c : cases) {

@@ -5,6 +5,8 @@
 // Threads: functions of values.
 #pragma once
 
+#include <fmt/core.h>
+
 #include <chrono>
 #include <cstdint>
 #include <optional>
@@ -26,8 +28,7 @@ inline SealedBatch sealed(std::string_view job, std::uint64_t first_seq, std::ui
   SealedBatch s;
   s.first_seq = first_seq;
   s.last_seq = first_seq + count - 1;
-  s.bytes = std::string(job) + "#" + std::to_string(first_seq) + ".." + std::to_string(s.last_seq) +
-            " " + std::string(tag);
+  s.bytes = fmt::format("{}#{}..{} {}", job, first_seq, s.last_seq, tag);
   s.bytes += std::string("\0\xff", 2);  // arbitrary bytes
   s.head = sha256(s.bytes);
   return s;
@@ -43,54 +44,56 @@ inline std::string show(const std::optional<Instant>& at) {
   return at ? std::to_string((*at - testing::TestLoop::kStart).count()) : "-";
 }
 inline std::string show(const std::optional<Fence>& f) {
-  return f ? f->attempt.text + "@" + std::to_string(f->epoch) : "-";
+  return f ? fmt::format("{}@{}", f->attempt.text, f->epoch) : "-";
 }
 inline std::string show(const std::optional<Lease>& l) {
-  return l ? l->job.text + " " + show(std::optional(l->fence)) + " until " + show(l->lease_until)
+  return l ? fmt::format("{} {} until {}", l->job.text, show(std::optional(l->fence)),
+                         show(l->lease_until))
            : "-";
 }
 inline std::string show(const JobId& job) { return job.text; }
 inline std::string show(const JobRow& r) {
   std::string labels;
-  for (const auto& [key, value] : r.labels)
-    labels.append(key).append("=").append(value).append(",");
+  for (const auto& [key, value] : r.labels) labels += fmt::format("{}={},", key, value);
   std::string needs;
   for (const auto& capability : r.capabilities) needs.append(capability).append(",");
-  return r.id.text + " agent=" + r.agent + " status=" + r.status + " key=" + r.idempotency_key +
-         " labels=" + labels + " priority=" + std::to_string(r.priority) + " needs=" + needs +
-         " queue=" + r.queue + " created=" + show(r.created_at) + " updated=" + show(r.updated_at) +
-         " seq=" + std::to_string(r.last_seq) + " head=" + to_hex(r.head).substr(0, 8) +
-         " not_before=" + show(r.not_before) + " wake_at=" + show(r.wake_at) +
-         " claim=" + show(r.claim) + " worker=" + r.claim_worker + " until=" + show(r.lease_until) +
-         (r.forked_from.value_or("").empty() ? "" : " fork of " + *r.forked_from) +
-         (r.summary ? " summary=" + r.summary->error + "/" + r.summary->body : "");
+  return fmt::format(
+      "{} agent={} status={} key={} labels={} priority={} needs={} queue={} created={} updated={} "
+      "seq={} head={} not_before={} wake_at={} claim={} worker={} until={}{}{}",
+      r.id.text, r.agent, r.status, r.idempotency_key, labels, r.priority, needs, r.queue,
+      show(r.created_at), show(r.updated_at), r.last_seq, to_hex(r.head).substr(0, 8),
+      show(r.not_before), show(r.wake_at), show(r.claim), r.claim_worker, show(r.lease_until),
+      r.forked_from.value_or("").empty() ? "" : " fork of " + *r.forked_from,
+      r.summary ? fmt::format(" summary={}/{}", r.summary->error, r.summary->body) : "");
 }
 inline std::string show(const LoadedJob& l) {
   std::string text = show(l.row);
   for (const auto& commit : l.commits) text += "\n  commit " + to_hex(commit);
-  for (const auto& b : l.blobs) text += "\n  blob " + to_hex(b.hash).substr(0, 8) + " " + b.bytes;
+  for (const auto& b : l.blobs)
+    text += fmt::format("\n  blob {} {}", to_hex(b.hash).substr(0, 8), b.bytes);
   for (const auto& e : l.effects) {
-    text += "\n  effect " + e.invocation.text + "/" + std::to_string(e.try_no) + " " + e.record;
+    text += fmt::format("\n  effect {}/{} {}", e.invocation.text, e.try_no, e.record);
   }
   for (const auto& e : l.ledger) {
-    text += "\n  ledger " + e.invocation.text + "/" + std::to_string(e.try_no) + " " + e.state +
-            " " + e.record;
+    text += fmt::format("\n  ledger {}/{} {} {}", e.invocation.text, e.try_no, e.state, e.record);
   }
-  for (const auto& e : l.inbox) text += "\n  inbox " + e.id + " " + e.request;
+  for (const auto& e : l.inbox) text += fmt::format("\n  inbox {} {}", e.id, e.request);
   return text;
 }
 inline std::string show(const LogWindow& w) {
   std::string text = show(w.row);
   for (const auto& commit : w.commits) text += "\n  commit " + to_hex(commit);
-  for (const auto& b : w.blobs) text += "\n  blob " + to_hex(b.hash).substr(0, 8) + " " + b.bytes;
+  for (const auto& b : w.blobs)
+    text += fmt::format("\n  blob {} {}", to_hex(b.hash).substr(0, 8), b.bytes);
   if (w.preceding) text += "\n  preceding " + to_hex(*w.preceding);
   return text;
 }
 inline std::string show(const CommitResult& c) {
-  return "seq " + std::to_string(c.last_seq) + (c.is_duplicate ? " repeated" : "") +
-         (c.existing ? " existing " + c.existing->text : "") +
-         (c.existing_request ? " request " + to_hex(*c.existing_request).substr(0, 8) : "") +
-         (c.lease ? " lease " + show(c.lease) : "");
+  return fmt::format(
+      "seq {}{}{}{}{}", c.last_seq, c.is_duplicate ? " repeated" : "",
+      c.existing ? " existing " + c.existing->text : "",
+      c.existing_request ? " request " + to_hex(*c.existing_request).substr(0, 8) : "",
+      c.lease ? " lease " + show(c.lease) : "");
 }
 template <class T>
 std::string show(const std::vector<T>& items) {

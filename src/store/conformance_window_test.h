@@ -1,6 +1,8 @@
 // Conformance: windows of a log, and what lists show of a job.
 #pragma once
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <vector>
 
@@ -25,12 +27,12 @@ inline WindowedLog append_log(ConformanceFixture& r, const std::string& job, std
     const std::uint64_t seq = i == 0 ? 0 : log.last_seq();
     Batch b = i == 0 ? r.create_claimed(job) : r.append(job, r.leased(), seq);
     b.sealed = sealed(job, seq + 1, i == 0 ? 2 : 1 + i % 3);
-    if (i % 3 == 0) b.sealed->blobs = {blob("shared"), blob("of " + std::to_string(i))};
+    if (i % 3 == 0) b.sealed->blobs = {blob("shared"), blob(fmt::format("of {}", i))};
     log.commits.push_back(
         {b.sealed->first_seq, b.sealed->last_seq, b.sealed->bytes, !b.sealed->blobs.empty()});
     r.must_commit(std::move(b));
     // Commits of other jobs are between those of this one.
-    if (i % 4 == 0) r.must_commit(r.create(job + "-" + std::to_string(i)));
+    if (i % 4 == 0) r.must_commit(r.create(fmt::format("{}-{}", job, i)));
   }
   return log;
 }
@@ -53,8 +55,8 @@ inline void expect_window(ConformanceFixture& r, const WindowedLog& log, WindowR
     commits.push_back(commit.bytes);
     blobs += commit.has_blob ? 1 : 0;
   }
-  const std::string which = std::string(forwards ? "after " : "before ") +
-                            std::to_string(window.seq) + ", " + std::to_string(window.events_max);
+  const std::string which =
+      fmt::format("{} {}, {}", forwards ? "after" : "before", window.seq, window.events_max);
   EXPECT_EQ(found->commits, commits) << which;
   EXPECT_EQ(found->preceding, preceding) << which;
   EXPECT_EQ(found->blobs.size(), blobs == 0 ? 0 : blobs + 1) << which;

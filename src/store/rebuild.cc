@@ -1,5 +1,7 @@
 #include "store/rebuild.h"
 
+#include <fmt/core.h>
+
 namespace ae::store {
 namespace {
 
@@ -8,17 +10,19 @@ constexpr std::size_t kShownMax = 80;
 }  // namespace
 
 Damage foreign_trigger(const std::string& what, const std::string& table, const std::string& drop) {
-  return {"foreign_trigger", "the store holds " + what + " on its table " + table +
-                                 ", which Aetheris did not make and which can change what is "
-                                 "written: stop what uses the store, then `" +
-                                 drop + "` in it"};
+  return {"foreign_trigger",
+          fmt::format("the store holds {} on its table {}, which Aetheris did not make and which "
+                      "can change what is written: stop what uses the store, then `{}` in it",
+                      what, table, drop)};
 }
 
 Damage broken_meta(const std::string& key, const std::string& value) {
-  return {"meta", "the row " + key + " of the store's table meta holds " +
-                      (value.empty() ? "nothing" : "\"" + value.substr(0, kShownMax) + "\"") +
-                      ", which no version of Aetheris writes: stop what uses the store, then "
-                      "restore a backup"};
+  const std::string shown =
+      value.empty() ? "nothing" : fmt::format("\"{}\"", value.substr(0, kShownMax));
+  return {"meta",
+          fmt::format("the row {} of the store's table meta holds {}, which no version of Aetheris "
+                      "writes: stop what uses the store, then restore a backup",
+                      key, shown)};
 }
 
 bool is_store_id(std::string_view text) {

@@ -1,5 +1,7 @@
 #include "store/rebuild_row.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 
 #include "log/field_names.h"
@@ -152,8 +154,7 @@ SqlStatement rewrite_of(const ExpectedRow& row, const RowComparison& found,
       values.append(values.empty() ? "" : ", ").append(text.add(each.expected));
     }
   }
-  text.append("INSERT INTO ").append(row.table).append("(").append(names);
-  text.append(") VALUES(").append(values).append(")");
+  text.append(fmt::format("INSERT INTO {}({}) VALUES({})", row.table, names, values));
   return text.take();
 }
 
@@ -188,7 +189,7 @@ void add_checkpoint_differences(std::vector<Difference> found, const Checkpoint&
     if (difference.column.empty() && !writes) continue;  // it is optional
     if (difference.column == "body") {
       difference.stored = "another state";
-      difference.derived = "the state at event " + std::to_string(expected.seq);
+      difference.derived = fmt::format("the state at event {}", expected.seq);
     }
     differences.push_back(std::move(difference));
   }
@@ -196,9 +197,9 @@ void add_checkpoint_differences(std::vector<Difference> found, const Checkpoint&
 
 Error idempotency_key_taken(const Projection& expected, bool one_job) {
   return {Code::idempotency_conflict,
-          "another job of agent " + expected.agent + " has its idempotency key " +
-              expected.idempotency_key +
-              (one_job ? ": rebuild the whole store, without --job" : "")};
+          fmt::format("another job of agent {} has its idempotency key {}{}", expected.agent,
+                      expected.idempotency_key,
+                      one_job ? ": rebuild the whole store, without --job" : "")};
 }
 
 }  // namespace ae::store

@@ -1,6 +1,8 @@
 // The statements and differences of a rebuilt row, in a dialect with visible types.
 #include "store/rebuild_row.h"
 
+#include <fmt/core.h>
+
 #include "testing/test.h"
 
 namespace ae::store {
@@ -13,7 +15,7 @@ class TestDialect final : public SqlDialect {
   }
   std::string_view is_same() const override { return "is"; }
   std::string literal(ExpectedValue::Type, const std::string& expression) const override {
-    return "quote(" + expression + ")";
+    return fmt::format("quote({})", expression);
   }
 };
 

@@ -1,6 +1,8 @@
 // Registry: see registry.h.
 #include "store/registry.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -29,7 +31,7 @@ std::optional<std::string> Registry::apply(const AuditRow& row) {
                                  row.body.find("agent_registered") != std::string::npos;
   if (!is_registry_entry) return std::nullopt;
   const auto warning = [&](const std::string& what) {
-    return "entry " + std::to_string(row.seq) + " of the audit log is skipped: " + what;
+    return fmt::format("entry {} of the audit log is skipped: {}", row.seq, what);
   };
   const auto entry = parse_json(row.body, kEntry);
   if (!entry || !entry->is_object()) return warning("it cannot be read");

@@ -1,7 +1,8 @@
 #include "store/rules.h"
 
-#include <algorithm>
+#include <fmt/core.h>
 
+#include <algorithm>
 #include <string>
 
 namespace ae::store {
@@ -14,19 +15,19 @@ bool has_only_effects(const Batch& b) {
 }
 
 Error lease_lost(const Batch& batch, const Fence& fence) {
-  return {Code::stale_attempt, "attempt " + fence.attempt.text + " (epoch " +
-                                   std::to_string(fence.epoch) + ") does not hold job " +
-                                   batch.job.text + " any more: stop working on it"};
+  return {Code::stale_attempt,
+          fmt::format("attempt {} (epoch {}) does not hold job {} any more: stop working on it",
+                      fence.attempt.text, fence.epoch, batch.job.text)};
 }
 
 Error job_is_leased(const Batch& batch) {
-  return {Code::held, "job " + batch.job.text + " is held by a worker: use its inbox"};
+  return {Code::held, fmt::format("job {} is held by a worker: use its inbox", batch.job.text)};
 }
 
 Error wrong_expected_seq(const Batch& batch, std::uint64_t last_seq) {
-  return {Code::sequence_conflict, "the log of job " + batch.job.text + " ends at " +
-                                       std::to_string(last_seq) + ", not at " +
-                                       std::to_string(batch.expected_seq) + ": load it again"};
+  return {Code::sequence_conflict,
+          fmt::format("the log of job {} ends at {}, not at {}: load it again", batch.job.text,
+                      last_seq, batch.expected_seq)};
 }
 
 }  // namespace
@@ -52,7 +53,7 @@ void check_batch(const Batch& batch) {
   AE_CHECK(!batch.sealed->bytes.empty(), batch.job.text);
   if (!is_runnable(batch.row.status)) {
     AE_CHECK(held ? batch.release : create == nullptr || !create->job.claim,
-             batch.job.text + " would be " + batch.row.status + " and held");
+             fmt::format("{} would be {} and held", batch.job.text, batch.row.status));
   }
 }
 
@@ -231,9 +232,9 @@ Status check_prunable(const Pruning::Job& requested,
                     candidate->head == requested.head &&
                     (!requested.content_hash || candidate->content_hash == requested.content_hash);
   if (same) return {};
-  return fail(
-      Code::sequence_conflict,
-      "job " + requested.job.text + " has changed since it was read, or has not ended: reload it");
+  return fail(Code::sequence_conflict,
+              "job {} has changed since it was read, or has not ended: reload it",
+              requested.job.text);
 }
 
 Eligibility eligibility_of(const RowState& row, const std::optional<Instant>& lease_until) {
@@ -243,46 +244,51 @@ Eligibility eligibility_of(const RowState& row, const std::optional<Instant>& le
 }
 
 Error job_not_found(const JobId& job) {
-  return {Code::not_found, "no job " + job.text + " in this store"};
+  return {Code::not_found, fmt::format("no job {} in this store", job.text)};
 }
 
 Error commit_missing(const JobId& job) {
-  return {Code::log_corrupt, "a commit of job " + job.text +
-                                 " is missing in the store: `aetheris verify " + job.text +
-                                 "` shows which, `aetheris rebuild` finds the other commits; "
-                                 "restore the missing ones from a backup"};
+  return {Code::log_corrupt,
+          fmt::format(
+              "a commit of job {} is missing in the store: `aetheris verify {}` shows which, "
+              "`aetheris rebuild` finds the other commits; restore the missing ones from a backup",
+              job.text, job.text)};
 }
 Error job_exists(const JobId& job) {
-  return {Code::already_exists, "job " + job.text + " exists already: use another id, or read it"};
+  return {Code::already_exists,
+          fmt::format("job {} exists already: use another id, or read it", job.text)};
 }
 
 Error job_not_leased(const JobId& job) {
-  return {Code::not_held, "no worker holds job " + job.text + ": write to its log instead"};
+  return {Code::not_held,
+          fmt::format("no worker holds job {}: write to its log instead", job.text)};
 }
 
 Error inbox_not_empty(const JobId& job) {
-  return {Code::inbox_pending, "something waits in the inbox of job " + job.text +
-                                   ": apply it before releasing the job"};
+  return {Code::inbox_pending,
+          fmt::format("something waits in the inbox of job {}: apply it before releasing the job",
+                      job.text)};
 }
 
 Error commit_changed(const JobId& job, std::uint64_t first_seq) {
-  return {Code::sequence_conflict, "the commit of job " + job.text + " that begins at event " +
-                                       std::to_string(first_seq) +
-                                       " is not the one that was read: load it again"};
+  return {Code::sequence_conflict, fmt::format("the commit of job {} that begins at event {} is "
+                                               "not the one that was read: load it again",
+                                               job.text, first_seq)};
 }
 
 Error effects_changed(const JobId& job) {
   return {Code::sequence_conflict,
-          "an effect of job " + job.text + " came meanwhile: load it again"};
+          fmt::format("an effect of job {} came meanwhile: load it again", job.text)};
 }
 
 Error job_still_leased(const JobId& job) {
-  return {Code::held, "job " + job.text + " is held by a worker: its values stay"};
+  return {Code::held, fmt::format("job {} is held by a worker: its values stay", job.text)};
 }
 
 Error effect_recorded(const JobId& job, const InvocationId& invocation) {
-  return {Code::sequence_conflict, "the result of invocation " + invocation.text + " of job " +
-                                       job.text + " has arrived: load the job again"};
+  return {Code::sequence_conflict,
+          fmt::format("the result of invocation {} of job {} has arrived: load the job again",
+                      invocation.text, job.text)};
 }
 
 }  // namespace ae::store

@@ -2,6 +2,7 @@
 
 #include <arpa/inet.h>
 #include <fcntl.h>
+#include <fmt/core.h>
 #include <grp.h>
 #include <netinet/in.h>
 #include <pwd.h>
@@ -37,7 +38,7 @@ std::string bin_folder() {
   AE_CHECK(!found.empty(), "no PostgreSQL server here: install the Debian package postgresql");
   return *std::ranges::max_element(found);
 }
-std::string program(const std::string& name) { return bin_folder() + "/" + name; }
+std::string program(const std::string& name) { return fmt::format("{}/{}", bin_folder(), name); }
 
 // PostgreSQL refuses to run as root.
 const passwd* unprivileged() {
@@ -122,7 +123,7 @@ std::string PostgresServer::run(const std::string& name, std::vector<std::string
   const pid_t child = spawn(arguments, out);
   int status = 0;
   ::waitpid(child, &status, 0);
-  AE_CHECK(status == 0, name + " failed: " + read(out) + log());
+  AE_CHECK(status == 0, fmt::format("{} failed: {}{}", name, read(out), log()));
   return read(out);
 }
 
@@ -177,7 +178,7 @@ bool PostgresServer::is_ready() const {
   while (std::getline(file, line)) last = line;
   return last.starts_with("ready") ||
          (last.starts_with("standby") &&
-          std::filesystem::exists(folder_ + "/.s.PGSQL." + std::to_string(port_)));
+          std::filesystem::exists(fmt::format("{}/.s.PGSQL.{}", folder_, port_)));
 }
 
 std::string PostgresServer::log() const { return read(folder_ + "/log"); }

@@ -6,6 +6,7 @@
 // installed server the test program fails and names the missing package. Threads: one.
 #pragma once
 
+#include <fmt/core.h>
 #include <sys/types.h>
 
 #include <csignal>
@@ -26,8 +27,8 @@ class PostgresServer {
 
   // Connects over the Unix socket; `more` is appended to the parameters ("&options=…").
   std::string url(const std::string& database = "postgres", const std::string& more = {}) const {
-    return "postgres:///" + database + "?host=" + folder_ + "&port=" + std::to_string(port_) +
-           "&user=aetheris" + more;
+    return fmt::format("postgres:///{}?host={}&port={}&user=aetheris{}", database, folder_, port_,
+                       more);
   }
   int port() const { return port_; }          // also on 127.0.0.1
   pid_t process() const { return process_; }  // the parent of all other server processes

@@ -6,6 +6,8 @@
 // Threads: everything from any thread; the destructor ends all connections and waits for them.
 #pragma once
 
+#include <fmt/core.h>
+
 #include <atomic>
 #include <chrono>
 #include <cstddef>
@@ -26,7 +28,7 @@ struct RawRequest {
 
   // The value of a header, spelled as it was sent; "" if absent.
   std::string header(std::string_view name) const {
-    const std::size_t at = head.find("\r\n" + std::string(name) + ": ");
+    const std::size_t at = head.find(fmt::format("\r\n{}: ", name));
     if (at == std::string::npos) return {};
     const std::size_t begin = at + 2 + name.size() + 2;
     return head.substr(begin, head.find("\r\n", begin) - begin);
@@ -41,9 +43,8 @@ struct RawRequest {
 inline std::string raw_response(int status, std::string_view body = {},
                                 std::string_view type = "application/json",
                                 std::string_view more_headers = {}) {
-  return "HTTP/1.1 " + std::to_string(status) + " Whatever\r\nContent-Type: " + std::string(type) +
-         "\r\nContent-Length: " + std::to_string(body.size()) + "\r\n" + std::string(more_headers) +
-         "\r\n" + std::string(body);
+  return fmt::format("HTTP/1.1 {} Whatever\r\nContent-Type: {}\r\nContent-Length: {}\r\n{}\r\n{}",
+                     status, type, body.size(), more_headers, body);
 }
 
 class RawHttpServer {
@@ -83,7 +84,7 @@ class RawHttpServer {
 
   int port() const { return port_; }
   std::string url(std::string_view path = "/") const {
-    return "http://127.0.0.1:" + std::to_string(port_) + std::string(path);
+    return fmt::format("http://127.0.0.1:{}{}", port_, path);
   }
   int connections() const { return connections_; }
   int arrivals() const { return static_cast<int>(requests().size()); }

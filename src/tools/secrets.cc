@@ -2,6 +2,7 @@
 #include "tools/secrets.h"
 
 #include <fcntl.h>
+#include <fmt/core.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -66,12 +67,11 @@ class File {
 };
 
 std::unexpected<Error> missing(std::string_view name, const std::string& file) {
-  std::string n(name);
+  const std::string secrets = file.empty() ? "a secrets file" : "the secrets file " + file;
   return fail(Code::secret_missing,
-              "the secret " + n + " is missing: set the environment variable " + n + ", or " + n +
-                  "_FILE to the path of a file that holds it, or write the line " + n + "=… into " +
-                  (file.empty() ? std::string("a secrets file") : "the secrets file " + file) +
-                  " (mode 0600)");
+              "the secret {0} is missing: set the environment variable {0}, or {0}_FILE to the "
+              "path of a file that holds it, or write the line {0}=… into {1} (mode 0600)",
+              name, secrets);
 }
 
 // ---- the forms in which a value is found
@@ -304,7 +304,7 @@ SecretForms::SecretForms(const std::vector<UsedSecret>& used) {
 
 namespace {
 
-std::string placeholder_for(const Form& form) { return "[secret " + form.name + "]"; }
+std::string placeholder_for(const Form& form) { return fmt::format("[secret {}]", form.name); }
 
 }  // namespace
 
@@ -424,7 +424,7 @@ Result<Secret> EnvironmentSecrets::find(std::string_view name) const {
   const std::string variable(name);
   if (const char* value = std::getenv(variable.c_str()); value != nullptr && *value != '\0') {
     if (std::strlen(value) > kSecretMax) {
-      return fail(Code::payload_too_large, "the secret " + variable + " is longer than 64 KiB");
+      return fail(Code::payload_too_large, "the secret {} is longer than 64 KiB", variable);
     }
     return Secret(value);
   }
@@ -434,13 +434,15 @@ Result<Secret> EnvironmentSecrets::find(std::string_view name) const {
   const File file(path);
   if (file.fd() < 0) {
     return fail(Code::secret_missing,
-                "the secret " + variable + " should be in the file " + path + " (" + variable +
-                    "_FILE), which cannot be opened: " + std::strerror(errno));
+                "the secret {0} should be in the file {1} ({0}_FILE), which cannot be opened: {2}",
+                variable, path, std::strerror(errno));
   }
   std::optional<std::string> text = file.read_all(kSecretMax);
   if (!text) {
-    return fail(Code::secret_missing, "the secret " + variable + " should be in the file " + path +
-                                          ", which cannot be read or is longer than 64 KiB");
+    return fail(
+        Code::secret_missing,
+        "the secret {} should be in the file {}, which cannot be read or is longer than 64 KiB",
+        variable, path);
   }
   if (text->ends_with('\n')) text->pop_back();
   if (text->ends_with('\r')) text->pop_back();
@@ -453,26 +455,27 @@ Result<Secret> EnvironmentSecrets::from_secrets_file(std::string_view name) cons
   const File file(file_);
   if (file.fd() < 0) {
     if (errno == ENOENT || errno == ENOTDIR) return missing(name, file_);
-    return fail(Code::forbidden,
-                "the secrets file " + file_ + " cannot be opened: " + std::strerror(errno));
+    return fail(Code::forbidden, "the secrets file {} cannot be opened: {}", file_,
+                std::strerror(errno));
   }
   struct stat status{};
   if (::fstat(file.fd(), &status) != 0 || !S_ISREG(status.st_mode)) {
-    return fail(Code::forbidden, "the secrets file " + file_ + " is not a regular file");
+    return fail(Code::forbidden, "the secrets file {} is not a regular file", file_);
   }
   if (status.st_uid != ::geteuid()) {
     return fail(Code::forbidden,
-                "the secrets file " + file_ +
-                    " belongs to another user: chown it to the user that runs this process");
+                "the secrets file {} belongs to another user: chown "
+                "it to the user that runs this process",
+                file_);
   }
   if ((status.st_mode & (S_IRWXG | S_IRWXO)) != 0) {
-    return fail(Code::forbidden,
-                "the secrets file " + file_ + " is accessible to other users: chmod 600 " + file_);
+    return fail(Code::forbidden, "the secrets file {0} is accessible to other users: chmod 600 {0}",
+                file_);
   }
   std::optional<std::string> text = file.read_all(kSecretsFileMax);
   if (!text)
-    return fail(Code::forbidden,
-                "the secrets file " + file_ + " cannot be read or is longer than 1 MiB");
+    return fail(Code::forbidden, "the secrets file {} cannot be read or is longer than 1 MiB",
+                file_);
   const Secret whole(std::move(*text));  // wiped on destruction
   std::string_view rest = whole.reveal();
   while (!rest.empty()) {
@@ -484,8 +487,7 @@ Result<Secret> EnvironmentSecrets::from_secrets_file(std::string_view name) cons
       const std::string_view value = line.substr(name.size() + 1);
       if (value.empty()) break;
       if (value.size() > kSecretMax) {
-        return fail(Code::payload_too_large,
-                    "the secret " + std::string(name) + " is longer than 64 KiB");
+        return fail(Code::payload_too_large, "the secret {} is longer than 64 KiB", name);
       }
       return Secret(std::string(value));
     }

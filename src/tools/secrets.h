@@ -7,6 +7,8 @@
 // functions.
 #pragma once
 
+#include <fmt/core.h>
+
 #include <cstddef>
 #include <memory>
 #include <mutex>
@@ -89,7 +91,7 @@ class EnvironmentSecrets final : public SecretSource {
 class SecretNames final : public SecretSource {
  public:
   Result<Secret> get(std::string_view name) override {
-    return Secret("secret:" + std::string(name));
+    return Secret(fmt::format("secret:{}", name));
   }
 };
 

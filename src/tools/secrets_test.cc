@@ -1,6 +1,7 @@
 #include "tools/secrets.h"
 
 #include <fcntl.h>
+#include <fmt/core.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -276,7 +277,7 @@ AE_TEST("secrets/an escaped value is scrubbed, and JSON stays valid") {
     for (const char* beside : {"", "x", "\\n", "\\\"", "u0073"}) {
       const std::string around = beside;
       const std::string clean = scrub(around + one + around, used);
-      EXPECT_EQ(clean, around + "[secret KEY]" + around) << one;
+      EXPECT_EQ(clean, fmt::format("{0}[secret KEY]{0}", around)) << one;
       const std::string json = R"( {"a": 1, "k": ")" + around + one + R"("})";
       EXPECT_TRUE(parse_json(scrub(json, used))) << json;
       EXPECT_EQ(scrub(json, used), R"( {"a": 1, "k": ")" + around + R"([secret KEY]"})");
@@ -313,7 +314,7 @@ AE_TEST("secrets/a stream is scrubbed like the whole text, regardless of how it 
                                  R"({"k":"a\nb\/c"})"};
   for (const std::string& one : json_encodings("s3cr&t/\"+")) {
     texts.push_back(R"({"k":")" + one + R"(","l":"sk-sk-42sk\n\u0073k"})");
-    texts.push_back(one + one + "\\" + one.substr(0, one.size() - 1));
+    texts.push_back(fmt::format("{0}{0}\\{1}", one, one.substr(0, one.size() - 1)));
   }
   for (const char* text :
        {"sk-sk-42sk", "a sk-sk-sk-42sk b", "sk-sk-42sk-sk-42sk", "sk-sk-42s", "x sk-sk-4",
@@ -373,10 +374,10 @@ AE_TEST("secrets/a value with backslashes and line breaks is scrubbed in plain t
   const std::string value = "a\\b\n\"c\\";
   std::vector<UsedSecret> used;
   used.push_back({"KEY", Secret(value)});
-  EXPECT_EQ(scrub("-" + value + "-", used).find("[secret KEY]"), 1u);
+  EXPECT_EQ(scrub(fmt::format("-{}-", value), used).find("[secret KEY]"), 1u);
   std::string json = json_escaped(value);
   for (int depth = 1; depth < 5; ++depth) {
-    const std::string clean = scrub("\"" + json + "\"", used);
+    const std::string clean = scrub(fmt::format("\"{}\"", json), used);
     EXPECT_EQ(clean.find("[secret KEY]"), 1u) << clean;
     EXPECT_TRUE(parse_json(clean)) << clean;
     json = json_escaped(json);

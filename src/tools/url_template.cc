@@ -35,7 +35,7 @@ void percent_encode(std::string_view text, std::string& out) {
 }
 
 std::unexpected<Error> bad_url(std::string_view why) {
-  return fail(Code::plan_invalid, "url: " + std::string(why));
+  return fail(Code::plan_invalid, "url: {}", why);
 }
 
 // `host`, `host:port`, `[v6]:port`.
@@ -75,8 +75,10 @@ struct UrlPosition {
 
   Status end_segment() {
     if (from_argument && !in_query && (segment.empty() || segment == "." || segment == "..")) {
-      return fail(Code::input_invalid, "an argument makes the URL's path segment \"" + segment +
-                                           "\", which would name another resource");
+      return fail(
+          Code::input_invalid,
+          "an argument makes the URL's path segment \"{}\", which would name another resource",
+          segment);
     }
     segment.clear();
     from_argument = false;
@@ -146,7 +148,7 @@ Result<std::string> UrlTemplate::render(const ExprScope& scope) const {
 Result<std::string> render_expression(const Expr& expression, const ExprScope& scope) {
   auto value = expression.eval(scope);
   if (!value) return std::unexpected(std::move(value).error().with_context(expression.text()));
-  if (value->is_null()) return fail(Code::expression_failed, expression.text() + " is null");
+  if (value->is_null()) return fail(Code::expression_failed, "{} is null", expression.text());
   return value->is_string() ? value->as_string() : canonical(*value);
 }
 

@@ -1,5 +1,7 @@
 // Approval of a call: nothing is declared before exactly this call is
 // approved; and races for a wait.
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <numeric>
 
@@ -124,7 +126,7 @@ AE_TEST("approval/an approval that expires before its call is declared is reques
   EXPECT_EQ(job.status(), "waiting");
   EXPECT_TRUE(job.sent.empty());
   EXPECT_NE(job.open_request_id("a"), first);
-  EXPECT_TRUE(job.state.waits.contains("approval/" + job.step("a").id.text + "#2"));
+  EXPECT_TRUE(job.state.waits.contains(fmt::format("approval/{}#2", job.step("a").id.text)));
   EXPECT_EQ(job.answer_approval(first, "approve").reply["duplicate"], Value(true))
       << "an answer to the first request does not apply to the second";
   EXPECT_TRUE(job.sent.empty());

@@ -1,5 +1,7 @@
 // How a decision requests an approval for a call: nothing is declared before it is approved, and an
 // approval is valid for exactly the requested call (SPEC §10).
+#include <fmt/core.h>
+
 #include "engine/heart/decider.h"
 #include "engine/heart/policy.h"
 
@@ -68,57 +70,59 @@ void Decider::request_approval(const Declaration& d, const Value& args, const Ha
   const Approval* earlier = d.known ? d.known->approval.get() : nullptr;
   const ToolPolicy& tool = s_.plan->tools[d.tool];
   const auto policy_decision = evaluate_policy(s_, d.known, tool, args, &work_);
-  const std::string number = std::to_string(earlier ? earlier->request_count + 1 : 1);
+  const std::uint32_t number = earlier ? earlier->request_count + 1 : 1;
+  const std::string again = earlier ? fmt::format("#{}", number) : "";
   std::optional<Instant> expires;
   if (policy_decision && policy_decision->expires) {
     expires = cap_at_deadline(context_.now + *policy_decision->expires);
   }
   const std::optional<std::string> reason =
       policy_decision ? none_if_empty(policy_decision->reason) : std::nullopt;
-  emit(decision_event(ApprovalRequested{.arguments = args,
-                                        .arguments_hash = to_hex(hash),
-                                        .command_id = d.step,
-                                        .expires_at = expires,
-                                        .schema_digest = tool.schema_digest,
-                                        .tool = tool.name,
-                                        .tool_version = offered_version(d.tool)},
-                      {.decision_id = decision_at(s_, path_of(d) + "#approval" + number),
-                       .node_id = d.node.id,
-                       .reason = reason,
-                       .step_id = d.step}));
-  emit(WaitOpened{
-      .correlation_key = "approval/" + d.step.text + (earlier ? "#" + number : std::string()),
-      .expires_at = expires,
-      .node_id = d.node.id,
-      .reason = reason,
-      .step_id = d.step,
-      .wait_type = std::string(to_text(WaitType::human))});
+  emit(decision_event(
+      ApprovalRequested{.arguments = args,
+                        .arguments_hash = to_hex(hash),
+                        .command_id = d.step,
+                        .expires_at = expires,
+                        .schema_digest = tool.schema_digest,
+                        .tool = tool.name,
+                        .tool_version = offered_version(d.tool)},
+      {.decision_id = decision_at(s_, fmt::format("{}#approval{}", path_of(d), number)),
+       .node_id = d.node.id,
+       .reason = reason,
+       .step_id = d.step}));
+  emit(WaitOpened{.correlation_key = fmt::format("approval/{}{}", d.step.text, again),
+                  .expires_at = expires,
+                  .node_id = d.node.id,
+                  .reason = reason,
+                  .step_id = d.step,
+                  .wait_type = std::string(to_text(WaitType::human))});
 }
 
 std::string Decider::denied_text(const std::string& tool, const std::string& reason) {
-  return "the call of \"" + tool + "\" is denied" +
-         (reason.empty() ? " by a policy" : ": " + reason);
+  const std::string why = reason.empty() ? " by a policy" : ": " + reason;
+  return fmt::format("the call of \"{}\" is denied{}", tool, why);
 }
 
 // A policy or an approver rejected the call, or the request expired: the node fails without a call.
 void Decider::finish_refused(const Step& step) {
   const Approval& approval = *step.approval;
-  const std::string call = "the call of \"" + approval.tool + "\"";
+  const std::string call = fmt::format("the call of \"{}\"", approval.tool);
   switch (approval.state) {
-    case ApprovalState::rejected:
+    case ApprovalState::rejected: {
+      const std::string by = approval.by.empty() ? "" : " by " + approval.by;
+      const std::string note = approval.note.empty() ? "" : ": " + approval.note;
       return fail_step(step, code_name(Code::rejected),
-                       call + " was rejected" + (approval.by.empty() ? "" : " by " + approval.by) +
-                           (approval.note.empty() ? "" : ": " + approval.note));
+                       fmt::format("{} was rejected{}{}", call, by, note));
+    }
     case ApprovalState::denied:
       return fail_step(step, code_name(Code::denied), denied_text(approval.tool, approval.note));
     case ApprovalState::withdrawn:
       return fail_step(step, code_name(Code::rejected),
-                       call + " was not made: " +
-                           (step.turn == kNoTurn ? "another item of its map" : "its loop") +
-                           " had failed");
+                       fmt::format("{} was not made: {} had failed", call,
+                                   step.turn == kNoTurn ? "another item of its map" : "its loop"));
     default:
       return fail_step(step, code_name(Code::wait_expired),
-                       "nobody approved " + call + " before the request expired");
+                       fmt::format("nobody approved {} before the request expired", call));
   }
 }
 

@@ -1,6 +1,8 @@
 // Shared by the tests of budgets: jobs with a budget, and answers that use it.
 #pragma once
 
+#include <fmt/core.h>
+
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -19,8 +21,7 @@ inline std::string model_call_node(std::string_view id, std::string_view needs =
          " 'messages': [{'role': 'user', 'content': 'Hello'}]}}";
 }
 inline std::string calls(std::string_view id, std::string_view needs = "[]") {
-  return "{'id': '" + std::string(id) +
-         "', 'kind': 'tool', 'tool': 'put', 'needs': " + std::string(needs) + "}";
+  return fmt::format("{{'id': '{}', 'kind': 'tool', 'tool': 'put', 'needs': {}}}", id, needs);
 }
 inline std::string budget(std::string_view limits) {
   return "{'budget': " + std::string(limits) +
@@ -30,7 +31,7 @@ inline std::string budget(std::string_view limits) {
 }
 // `nodes` without brackets.
 inline JobFixture job_with_budget(const std::string& nodes, std::string_view limits) {
-  return JobFixture("[" + nodes + "]", {.more = budget(limits)});
+  return JobFixture(fmt::format("[{}]", nodes), {.more = budget(limits)});
 }
 inline std::string used(int input, int output) {
   return "{'text': 'ok', 'usage': {'input_tokens': " + std::to_string(input) +

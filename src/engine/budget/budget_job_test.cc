@@ -1,4 +1,6 @@
 // A job with a budget reserves before each call, is charged after it, and parks at its limits.
+#include <fmt/core.h>
+
 #include <chrono>
 #include <cstdint>
 #include <string>
@@ -52,7 +54,7 @@ AE_TEST("budget/an answer with incomplete usage is charged at least its reservat
   };
   for (const auto& one : cases) {
     JobFixture job = job_with_budget(model_call_node("a"), "{'tokens': 100}");
-    job.claim().ok("a", "{'text': 'ok', 'usage': " + std::string(one.usage) + "}");
+    job.claim().ok("a", fmt::format("{{'text': 'ok', 'usage': {}}}", one.usage));
     EXPECT_EQ(budget_of(job).spent.tokens, one.tokens) << one.usage;
     EXPECT_EQ(budget_of(job).spent.cost_micros, one.cost) << one.usage;
     EXPECT_EQ(budget_of(job).reserved.tokens, 0u) << one.usage;
@@ -61,7 +63,7 @@ AE_TEST("budget/an answer with incomplete usage is charged at least its reservat
 }
 
 AE_TEST("budget/a job without a budget reserves nothing and records no budget") {
-  JobFixture job("[" + calls("a") + "]");
+  JobFixture job(fmt::format("[{}]", calls("a")));
   job.claim();
   EXPECT_TRUE(job.last<ToolInvocationStarted>().reserved.is_null());
   EXPECT_TRUE(job.last<JobCreated>().budget.is_null());
@@ -72,8 +74,8 @@ AE_TEST("budget/each limit parks the job before the first call that exceeds it")
   struct Case {
     std::string_view limits, limit;
   };
-  const std::string nodes = model_call_node("a") + "," + calls("b", "['a']") + "," +
-                            model_call_node("c", "['b']") + "," + calls("d", "['c']");
+  const std::string nodes = fmt::format("{},{},{},{}", model_call_node("a"), calls("b", "['a']"),
+                                        model_call_node("c", "['b']"), calls("d", "['c']"));
   for (const Case& one : {Case{"{'tokens': 67}", "tokens"},
                           {"{'cost_micros': 119}", "cost"},
                           {"{'model_calls': 1}", "model_calls"},
@@ -115,8 +117,8 @@ AE_TEST("budget/the decision that parks a job lists every limit that the next ca
 }
 
 AE_TEST("budget/parallel calls reserve together, and the next starts when the budget allows") {
-  JobFixture job =
-      job_with_budget(model_call_node("a") + "," + model_call_node("b"), "{'tokens': 100}");
+  JobFixture job = job_with_budget(fmt::format("{},{}", model_call_node("a"), model_call_node("b")),
+                                   "{'tokens': 100}");
   job.claim();
   EXPECT_EQ(job.sent.size(), 1u);
   EXPECT_EQ(job.status(), "running");
@@ -129,9 +131,9 @@ AE_TEST("budget/parallel calls reserve together, and the next starts when the bu
 }
 
 AE_TEST("budget/calls in flight are awaited and recorded before the job parks") {
-  JobFixture job =
-      job_with_budget(model_call_node("a") + "," + model_call_node("b") + "," + calls("c", "['a']"),
-                      "{'model_calls': 1}");
+  JobFixture job = job_with_budget(
+      fmt::format("{},{},{}", model_call_node("a"), model_call_node("b"), calls("c", "['a']")),
+      "{'model_calls': 1}");
   job.claim();
   EXPECT_EQ(job.sent.size(), 1u);
   EXPECT_EQ(job.status(), "running");
@@ -151,7 +153,7 @@ AE_TEST("budget/a call that only needs a resend is sent before the job parks") {
         "{'budget': {'tool_calls': 1}, 'tools': {'put': {'retry': {'max_attempts': 3,"
         " 'retry_on': ['timeout'], 'initial_backoff': '" +
         std::string(long_pause ? "8s" : "200ms") + "'}}}}";
-    JobFixture job("[" + calls("a") + "," + calls("b") + "]", {.more = more});
+    JobFixture job(fmt::format("[{},{}]", calls("a"), calls("b")), {.more = more});
     job.claim();
     ASSERT_EQ(job.sent.size(), 1u);
     job.times_out("a");
@@ -177,7 +179,7 @@ AE_TEST("budget/a model's retry that the budget does not allow parks the job") {
 
 AE_TEST("budget/a log whose reservations overflow is rejected as log_corrupt") {
   std::string nodes;
-  for (int i = 0; i < 8; ++i) nodes += (i ? "," : "") + model_call_node("n" + std::to_string(i));
+  for (int i = 0; i < 8; ++i) nodes += (i ? "," : "") + model_call_node(fmt::format("n{}", i));
   JobFixture job = job_with_budget(nodes, "{'model_calls': 100}");
   job.claim();
   ASSERT_EQ(job.sent.size(), 8u);
@@ -237,7 +239,7 @@ AE_TEST("budget/a job parked for its budget with a lost call ends by cancel and 
   EXPECT_EQ(job.status(), "cancelled") << job.log_text();
   expect_verified(job);
   const std::string more = budget("{'model_calls': 0}");
-  JobFixture late("[" + model_call_node("a") + "]", {.more = more, .deadline = 60s});
+  JobFixture late(fmt::format("[{}]", model_call_node("a")), {.more = more, .deadline = 60s});
   late.claim();
   ASSERT_EQ(late.state.parked_until, "budget");
   late.after(61s);
@@ -280,8 +282,8 @@ AE_TEST("budget/a tool call counts once, however often it is tried") {
 }
 
 AE_TEST("budget/after the time limit calls in flight end, then the job parks") {
-  JobFixture job =
-      job_with_budget(model_call_node("a") + "," + model_call_node("b", "['a']"), "{'wall': '1h'}");
+  JobFixture job = job_with_budget(
+      fmt::format("{},{}", model_call_node("a"), model_call_node("b", "['a']")), "{'wall': '1h'}");
   job.claim().after(2h);
   EXPECT_EQ(job.status(), "running");
   EXPECT_EQ(job.last<TimerFired>().effect_id, "budget");
@@ -327,8 +329,9 @@ AE_TEST("budget/a log that parks before the budget is exceeded is rejected") {
     const auto folded = fold(job.state.job, forged, uncached_plan_source());
     return folded ? std::string() : folded.error().message;
   };
-  JobFixture job = job_with_budget(model_call_node("a") + "," + model_call_node("b", "['a']"),
-                                   "{'model_calls': 1}");
+  JobFixture job =
+      job_with_budget(fmt::format("{},{}", model_call_node("a"), model_call_node("b", "['a']")),
+                      "{'model_calls': 1}");
   job.claim().ok("a", used(5, 2));
   ASSERT_EQ(job.state.parked_until, "budget");
   EXPECT_EQ(refused(job, [](Event&) {}), "");
@@ -342,14 +345,14 @@ AE_TEST("budget/a log that parks before the budget is exceeded is rejected") {
     auto* fired = std::get_if<TimerFired>(&event.body);
     if (fired != nullptr) fired->value = Value("2026-01-01T00:00:30.000000Z");
   };
-  JobFixture late =
-      job_with_budget(model_call_node("a") + "," + model_call_node("b", "['a']"), "{'wall': '1h'}");
+  JobFixture late = job_with_budget(
+      fmt::format("{},{}", model_call_node("a"), model_call_node("b", "['a']")), "{'wall': '1h'}");
   late.claim().after(2h);
   ASSERT_TRUE(late.state.budget.wall_passed);
   const std::string time = refused(late, earlier);
   EXPECT_NE(time.find("has not passed"), std::string::npos) << time;
 
-  JobFixture ended("[" + model_call_node("a") + "]",
+  JobFixture ended(fmt::format("[{}]", model_call_node("a")),
                    {.more = budget("{'wall': '1h'}"), .deadline = 60s});
   ended.claim().after(61s);
   ASSERT_TRUE(ended.state.deadline_fired);
@@ -372,13 +375,14 @@ AE_TEST("budget/admit returns over_budget for a call that exceeds the budget") {
 }
 
 AE_TEST("budget/a crash at any event declares no call above the budget and ends the same") {
-  const std::string nodes = model_call_node("a") + "," + model_call_node("b", "['a']") + "," +
-                            calls("c", "['a']") + "," + model_call_node("d", "['b']");
+  const std::string nodes =
+      fmt::format("{},{},{},{}", model_call_node("a"), model_call_node("b", "['a']"),
+                  calls("c", "['a']"), model_call_node("d", "['b']"));
   const auto run = [](JobFixture& job) {
     for (int guard = 0; guard < 50 && !is_terminal(job.state.status); ++guard) {
       if (job.in_flight.empty()) {
         ASSERT_EQ(job.state.parked_until, "budget") << job.log_text();
-        job.raise("{'tokens': " + std::to_string(*budget_of(job).limits.tokens + 100) + "}");
+        job.raise(fmt::format("{{'tokens': {}}}", *budget_of(job).limits.tokens + 100));
         ASSERT_FALSE(job.refused) << job.log_text();
         continue;
       }
@@ -416,11 +420,11 @@ AE_TEST("budget/the amount spent exceeds the limit at most by the overruns of si
   };
   std::string nodes;
   for (int i = 0; i < 12; ++i) {
-    nodes += (i > 0 ? "," : "") + model_call_node("n" + std::to_string(i));
+    nodes += (i > 0 ? "," : "") + model_call_node(fmt::format("n{}", i));
   }
   for (int round = 0; round < 60; ++round) {
     const std::uint64_t limit = 50 + next(600);
-    JobFixture job = job_with_budget(nodes, "{'tokens': " + std::to_string(limit) + "}");
+    JobFixture job = job_with_budget(nodes, fmt::format("{{'tokens': {}}}", limit));
     job.claim();
     std::uint64_t overran = 0;
     while (!job.in_flight.empty()) {
@@ -439,8 +443,9 @@ AE_TEST("budget/the amount spent exceeds the limit at most by the overruns of si
 }
 
 AE_TEST("budget/a checkpoint at any event folds to the same state") {
-  JobFixture job = job_with_budget(model_call_node("a") + "," + model_call_node("b", "['a']"),
-                                   "{'tokens': 70, 'wall': '1h'}");
+  JobFixture job =
+      job_with_budget(fmt::format("{},{}", model_call_node("a"), model_call_node("b", "['a']")),
+                      "{'tokens': 70, 'wall': '1h'}");
   job.claim().ok("a", used(40, 2)).raise("{'tokens': 200}").ok("b", used(5, 2));
   ASSERT_EQ(job.status(), "completed") << job.log_text();
   for (std::size_t at = 2; at <= job.log.size(); ++at) {

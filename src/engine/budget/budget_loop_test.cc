@@ -1,4 +1,6 @@
 // Loops with a budget: notices to the model, and reservations for the conversation.
+#include <fmt/core.h>
+
 #include <cstdint>
 #include <string>
 
@@ -51,7 +53,8 @@ AE_TEST("budget/a turn reserves tokens for the whole conversation") {
   for (const Value& message : model_request["messages"].items()) bytes += estimate_tokens(message);
   EXPECT_GT(first["input_tokens"].as_int(), static_cast<std::int64_t>(bytes));
   EXPECT_EQ(first["output_tokens"], Value(20));
-  job.ok("chat/0", tool_request_with_usage(10)).ok("chat/0/0", "'" + std::string(3000, 'x') + "'");
+  job.ok("chat/0", tool_request_with_usage(10))
+      .ok("chat/0/0", fmt::format("'{}'", std::string(3000, 'x')));
   const Value second = job.last<ToolInvocationStarted>().reserved;
   EXPECT_GT(second["input_tokens"].as_int(), first["input_tokens"].as_int() + 1000);
 }

@@ -1,4 +1,6 @@
 // Raises of a budget, and the budgets of forks.
+#include <fmt/core.h>
+
 #include <chrono>
 #include <string>
 #include <string_view>
@@ -23,8 +25,9 @@ std::vector<Event> erased(const JobFixture& job) {
 }
 
 AE_TEST("budget/a raise can be erased, also if the budget is exceeded and raised again") {
-  const std::string nodes = model_call_node("a") + "," + model_call_node("b", "['a']") + "," +
-                            model_call_node("c", "['b']");
+  const std::string nodes =
+      fmt::format("{},{},{}", model_call_node("a"), model_call_node("b", "['a']"),
+                  model_call_node("c", "['b']"));
   JobFixture job = job_with_budget(nodes, "{'model_calls': 1, 'soft': 80}");
   job.claim().ok("a", used(5, 2));
   job.raise("{'model_calls': 2}").ok("b", used(5, 2));
@@ -46,8 +49,9 @@ AE_TEST("budget/a raise can be erased, also if the budget is exceeded and raised
 }
 
 AE_TEST("budget/a raise of the time limit can be erased") {
-  const std::string nodes = model_call_node("a") + "," + model_call_node("b", "['a']") + "," +
-                            model_call_node("c", "['b']");
+  const std::string nodes =
+      fmt::format("{},{},{}", model_call_node("a"), model_call_node("b", "['a']"),
+                  model_call_node("c", "['b']"));
   JobFixture job = job_with_budget(nodes, "{'wall': '1h'}");
   job.claim().after(2h).ok("a", used(5, 2));
   ASSERT_EQ(job.state.parked_until, "budget") << job.log_text();
@@ -66,8 +70,8 @@ AE_TEST("budget/a raise of the time limit can be erased") {
 }
 
 AE_TEST("budget/a limit can be raised early, and only above what is spent and set") {
-  JobFixture job =
-      job_with_budget(model_call_node("a") + "," + model_call_node("b", "['a']"), "{'tokens': 70}");
+  JobFixture job = job_with_budget(
+      fmt::format("{},{}", model_call_node("a"), model_call_node("b", "['a']")), "{'tokens': 70}");
   job.claim();
   const std::size_t before = job.log.size();
   for (const char* wrong : {"{'tokens': 60}", "{'tool_calls': 5}", "{}", "{'wall': '1h'}"}) {
@@ -91,8 +95,8 @@ AE_TEST("budget/a limit can be raised early, and only above what is spent and se
 }
 
 AE_TEST("budget/after an overrun only a raise that allows the next call is accepted") {
-  JobFixture job =
-      job_with_budget(model_call_node("a") + "," + model_call_node("b", "['a']"), "{'tokens': 70}");
+  JobFixture job = job_with_budget(
+      fmt::format("{},{}", model_call_node("a"), model_call_node("b", "['a']")), "{'tokens': 70}");
   job.claim().ok("a", used(100, 0));
   ASSERT_EQ(job.status(), "parked");
   EXPECT_EQ(budget_of(job).spent.tokens, 100u);
@@ -107,8 +111,9 @@ AE_TEST("budget/after an overrun only a raise that allows the next call is accep
 }
 
 AE_TEST("budget/a fork has the limits and the spending of its origin at that event") {
-  JobFixture job = job_with_budget(model_call_node("a") + "," + model_call_node("b", "['a']"),
-                                   "{'tokens': 70, 'tool_calls': 5}");
+  JobFixture job =
+      job_with_budget(fmt::format("{},{}", model_call_node("a"), model_call_node("b", "['a']")),
+                      "{'tokens': 70, 'tool_calls': 5}");
   job.claim().ok("a", used(5, 5));
   ASSERT_EQ(job.state.parked_until, "budget");
   const auto before_raise = job.log.size();
@@ -133,8 +138,9 @@ AE_TEST("budget/a fork has the limits and the spending of its origin at that eve
 }
 
 AE_TEST("budget/forks of forks keep the spent budget") {
-  JobFixture job = job_with_budget(
-      calls("a") + "," + calls("b", "['a']") + "," + calls("c", "['b']"), "{'tool_calls': 2}");
+  JobFixture job =
+      job_with_budget(fmt::format("{},{},{}", calls("a"), calls("b", "['a']"), calls("c", "['b']")),
+                      "{'tool_calls': 2}");
   job.claim().ok("a").ok("b");
   ASSERT_EQ(job.state.parked_until, "budget");
   JobFixture fork(*job.fork(job.log.size()), "job-2");
@@ -167,7 +173,7 @@ AE_TEST("budget/only a fork starts with a spent budget") {
     EXPECT_FALSE(accepts(json(wrong), true)) << wrong;
   }
   const auto compiles = [](std::string_view text) {
-    return Plan::compile(graph("[" + calls("a") + "]", budget(text))).has_value();
+    return Plan::compile(graph(fmt::format("[{}]", calls("a")), budget(text))).has_value();
   };
   EXPECT_TRUE(compiles("{'tokens': 5}"));
   EXPECT_FALSE(compiles("{'tokens': 5, 'spent': {'tokens': 1}}"));

@@ -1,5 +1,7 @@
 // How a decision enforces the job's budget: a call is declared only if the budget covers it.
 // Otherwise the job parks until the budget is raised, once nothing else is running (plan/budget.h).
+#include <fmt/core.h>
+
 #include "engine/heart/decider.h"
 #include "engine/heart/features.h"
 #include "engine/heart/policy.h"
@@ -87,7 +89,7 @@ void Decider::park_for_budget() {
     exceeded.most = *s_.budget.limits.max_of(limit);
     exceeded.spent = static_cast<std::int64_t>(s_.budget.used(limit));
   }
-  const std::string name = "budget/" + std::to_string(s_.seq);
+  const std::string name = fmt::format("budget/{}", s_.seq);
   emit(decision_event(exceeded, {.decision_id = decision_at(s_, name)}));
   emit(JobParked{.reason = std::string(code_name(Code::budget_exceeded)),
                  .until = park_until::kBudget});

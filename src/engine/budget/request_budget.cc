@@ -1,4 +1,6 @@
 // A request that raises the budget of a job.
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -8,7 +10,7 @@ namespace ae::engine {
 namespace {
 
 std::unexpected<Error> limit_error(Limit limit, const std::string& why) {
-  return fail(Code::input_invalid, "the budget of " + std::string(to_text(limit)) + " " + why);
+  return fail(Code::input_invalid, "the budget of {} {}", to_text(limit), why);
 }
 
 // Raises one limit of `next`. True: it changed.
@@ -17,12 +19,12 @@ Result<bool> raise(Budget& next, Limit limit, const std::optional<std::uint64_t>
   if (!new_max || most == new_max) return false;
   if (!most && !next.erased) return limit_error(limit, "is not limited: there is nothing to raise");
   if (most && *new_max < *most) {
-    return limit_error(
-        limit, "is " + amount_text(limit, *most) + " already: it can be raised, not lowered");
+    return limit_error(limit, fmt::format("is {} already: it can be raised, not lowered",
+                                          amount_text(limit, *most)));
   }
   if (*new_max <= next.used(limit)) {
-    return limit_error(limit,
-                       "must be more than what is spent, " + amount_text(limit, next.used(limit)));
+    return limit_error(limit, fmt::format("must be more than what is spent, {}",
+                                          amount_text(limit, next.used(limit))));
   }
   most = new_max;
   return true;
@@ -35,12 +37,13 @@ Result<bool> raise_wall(Budget& next, const std::optional<Duration>& new_wall, I
     return limit_error(Limit::wall, "is not limited: there is nothing to raise");
   }
   if (old_wall && *new_wall < *old_wall) {
-    return limit_error(Limit::wall,
-                       "is " + ae::to_text(*old_wall) + " already: it can be raised, not lowered");
+    return limit_error(Limit::wall, fmt::format("is {} already: it can be raised, not lowered",
+                                                ae::to_text(*old_wall)));
   }
   const Instant until = *next.wall_from + *new_wall;
   if (until <= now) {
-    return limit_error(Limit::wall, "would have passed at " + to_text(until) + ": give more");
+    return limit_error(Limit::wall,
+                       fmt::format("would have passed at {}: give more", to_text(until)));
   }
   next.limits.wall = new_wall;
   next.wall_until = until;
@@ -59,8 +62,9 @@ Status check_covers_call(const State& state, const Budget& next) {
   const std::uint64_t needed = next.used(exceeded.limit) + exceeded.requested;
   const auto& most = next.limits.max_of(exceeded.limit);
   if (!most || *most >= needed) return {};
-  return limit_error(exceeded.limit, "would not do: the call that waits needs it to be " +
-                                         amount_text(exceeded.limit, needed) + " or more");
+  return limit_error(exceeded.limit,
+                     fmt::format("would not do: the call that waits needs it to be {} or more",
+                                 amount_text(exceeded.limit, needed)));
 }
 
 // Does each limit have the wanted value?
@@ -91,7 +95,7 @@ Result<AppliedRequest> apply_request(const State& state, const ControlRequest& r
     }
     return fail(Code::job_terminal,
                 is_terminal(state.status)
-                    ? "the job has ended (" + std::string(to_text(state.status)) + ")"
+                    ? fmt::format("the job has ended ({})", to_text(state.status))
                     : "the job is ending: it uses no more budget");
   }
   Budget next = state.budget;
@@ -108,7 +112,7 @@ Result<AppliedRequest> apply_request(const State& state, const ControlRequest& r
   if (!raised && !longer) return applied;
   AE_TRY(check_covers_call(state, next));
   wanted.soft = 0;
-  const std::string name = "budget/" + std::to_string(state.seq) + "#raised";
+  const std::string name = fmt::format("budget/{}#raised", state.seq);
   applied.events.emplace_back(decision_event(BudgetRaised{.limits = to_json(wanted)},
                                              {.at = context.now,
                                               .by = none_if_empty(request.by),

@@ -1,4 +1,6 @@
 // How events of changed resources and their verification change the state.
+#include <fmt/core.h>
+
 #include <algorithm>
 
 #include "engine/confirm/confirm.h"
@@ -114,9 +116,9 @@ Status Applier::apply(const ConfirmationAnswered&, const DecisionRecorded& event
   if (!found || s_.ending) return corrupt_event("no confirmation was requested");
   if (accepted) return {};
   const std::string &by = or_empty(event.by), &note = or_empty(event.reason);
-  return confirmation_failed(
-      *step, "what \"" + s_.node_of(*step).id + "\" changed was not accepted" +
-                 (by.empty() ? "" : " by " + by) + (note.empty() ? "" : ": " + note));
+  const std::string by_text = by.empty() ? "" : " by " + by, why = note.empty() ? "" : ": " + note;
+  return confirmation_failed(*step, fmt::format("what \"{}\" changed was not accepted{}{}",
+                                                s_.node_of(*step).id, by_text, why));
 }
 
 Status Applier::confirmation_failed(const Step& step, std::string message) {

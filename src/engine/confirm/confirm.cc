@@ -19,13 +19,13 @@ Result<std::optional<std::string>> text_of(const Value& entry, std::string_view 
   const Value& value = entry[key];
   if (value.is_null()) return std::nullopt;
   if (!value.is_string() && !value.is_number()) {
-    return fail(Code::tool_output_invalid, "`" + std::string(key) + "` is no text and no number");
+    return fail(Code::tool_output_invalid, "`{}` is no text and no number", key);
   }
   std::string text = value.is_string() ? value.as_string() : canonical(value);
   if (text.empty()) return std::nullopt;
   if (text.size() > most || text.find('\0') != text.npos) {
-    return fail(Code::tool_output_invalid, "`" + std::string(key) + "` has more than " +
-                                               std::to_string(most) + " bytes, or holds a NUL");
+    return fail(Code::tool_output_invalid, "`{}` has more than {} bytes, or holds a NUL", key,
+                most);
   }
   return text;
 }
@@ -41,7 +41,7 @@ Result<StateChanged> changed_event(const State& state, const Step& step, const V
                                 std::string& field) -> Status {
     AE_TRY(read_text(key, most, field));
     if (!field.empty()) return {};
-    return fail(Code::tool_output_invalid, "`" + std::string(key) + "` is missing");
+    return fail(Code::tool_output_invalid, "`{}` is missing", key);
   };
   AE_TRY(require_text("type", kTypeMax, event.resource_type));
   AE_TRY(require_text("id", kIdMax, event.resource_id));
@@ -88,8 +88,8 @@ ExtractedChanges changes_of(const State& state, const Step& step, const Value& r
       out.events.push_back(*std::move(event));
     } else if (out.status) {
       out.status =
-          fail(Code::tool_output_invalid, "the call succeeded, but changes[" + std::to_string(i) +
-                                              "] cannot be read: " + event.error().message);
+          fail(Code::tool_output_invalid, "the call succeeded, but changes[{}] cannot be read: {}",
+               i, event.error().message);
     }
   }
   return out;

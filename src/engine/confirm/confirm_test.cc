@@ -1,6 +1,8 @@
 // Confirmation: another attempt takes over a job with external changes and verifies
 // them; the job continues, fails, or asks an operator. One test for each promise, and
 // one for each moment of a crash.
+#include <fmt/core.h>
+
 #include "engine/confirm/confirm.h"
 #include "engine/heart/job_fixture_test.h"
 #include "engine/state/checkpoint.h"
@@ -577,11 +579,11 @@ AE_TEST("confirm/many resources are verified in parts and each once") {
       " {'id': 'b', 'kind': 'tool', 'tool': 'put', 'needs': ['a']}]",
       {.more = "{'tools': {'make': {'changes': [{'type': 't', 'id': '${ .args.id }', 'op': "
                "'create'}], 'verify': {'by': 'file'}}}}",
-       .input = "{'list': " + [] {
+       .input = fmt::format("{{'list': {}}}", [] {
          std::string list = "[0";
-         for (int i = 1; i < 600; ++i) list += "," + std::to_string(i);
+         for (int i = 1; i < 600; ++i) list += fmt::format(",{}", i);
          return list + "]";
-       }() + "}"});
+       }())});
   job.claim();
   while (!job.in_flight.empty() && job.in_flight.begin()->first != 1) {
     job.answer(job.in_flight.begin()->first, {.kind = OutcomeKind::success});

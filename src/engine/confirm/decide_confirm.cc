@@ -8,6 +8,8 @@
 //
 // Meanwhile nothing else is decided, except what ends or parks the job. An accepted deviation is
 // not raised again while it stays the same.
+#include <fmt/core.h>
+
 #include "engine/confirm/confirm.h"
 #include "engine/heart/decider.h"
 #include "engine/state/view_values.h"
@@ -32,9 +34,10 @@ bool is_accepted(const Change& change, const CheckResult& check) {
 
 std::string mismatch_message(const Change& change, const CheckResult& check,
                              const ToolPolicy& verifier) {
-  return change.resource_type + " \"" + change.resource_id + "\" is not as this job left it: \"" +
-         check.expected + "\" was recorded, \"" + check.observed + "\" is there now (" +
-         verifier.verified_by + ")";
+  return fmt::format(
+      "{} \"{}\" is not as this job left it: \"{}\" was recorded, \"{}\" is there now ({})",
+      change.resource_type, change.resource_id, check.expected, check.observed,
+      verifier.verified_by);
 }
 
 }  // namespace
@@ -48,8 +51,7 @@ CheckResult Decider::check_result_of(const std::string& key) const {
 }
 
 DecisionId Decider::confirmation_id(std::string_view what) const {
-  const std::string name = "confirmation/" + std::to_string(s_.epoch) + "/" +
-                           std::to_string(s_.seq) + "/" + std::string(what);
+  const std::string name = fmt::format("confirmation/{}/{}/{}", s_.epoch, s_.seq, what);
   return decision_at(s_, name);
 }
 
@@ -157,7 +159,7 @@ void Decider::record_checks(const std::vector<std::string>& keys) {
   }
   const auto& [change, check] = broken.front();
   std::string message = mismatch_message(*change, check, *verifier_of(s_, *change));
-  if (broken.size() > 1) message += "; and " + std::to_string(broken.size() - 1) + " more";
+  if (broken.size() > 1) message += fmt::format("; and {} more", broken.size() - 1);
   emit_of(s_.steps[change->step],
           decision_event(ConfirmationFailed{.message = std::move(message)},
                          {.decision_id = confirmation_id("failed"),

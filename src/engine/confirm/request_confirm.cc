@@ -1,4 +1,6 @@
 // An operator's answer to a failed verification: accept or fail, for the changes of one step.
+#include <fmt/core.h>
+
 #include <utility>
 
 #include "engine/confirm/confirm.h"
@@ -48,9 +50,10 @@ Result<AppliedRequest> apply_answer(const State& state, const ControlRequest& re
                                     const Answer& answer, const DecisionContext& context) {
   const std::uint32_t index = state.ending ? kNoStep : escalated_step(state, answer.step);
   if (index == kNoStep) {
-    return fail(Code::not_in_doubt, "no confirmation is open for what the step \"" +
-                                        std::string(answer.step) + "\" changed; `aetheris job " +
-                                        state.job.text + "` lists the open ones");
+    return fail(Code::not_in_doubt,
+                "no confirmation is open for what the step \"{}\" "
+                "changed; `aetheris job {}` lists the open ones",
+                answer.step, state.job.text);
   }
   const Step& step = state.steps[index];
   std::vector<AnsweredResource> resources = resources_of(state, index);
@@ -61,7 +64,7 @@ Result<AppliedRequest> apply_answer(const State& state, const ControlRequest& re
       {.at = context.now,
        .by = none_if_empty(request.by),
        .decision_id =
-           decision_at(state, "confirmation/" + std::to_string(state.seq) + "/" + step.id.text),
+           decision_at(state, fmt::format("confirmation/{}/{}", state.seq, step.id.text)),
        .node_id = state.node_of(step).id,
        .reason = none_if_empty(answer.note),
        .state = answer.resolution,

@@ -279,8 +279,8 @@ void ForkBuilder::flush_event_if_full(std::size_t bytes) {
 
 std::unexpected<Error> ForkBuilder::erased_from(std::string_view node) {
   return fail(Code::input_invalid,
-              "what node \"" + std::string(node) +
-                  "\" gave has been erased from the log; fork at an event before it");
+              "what node \"{}\" gave has been erased from the log; fork at an event before it",
+              node);
 }
 
 Status ForkBuilder::append_entry(ForkEntry entry, std::vector<Member> results) {
@@ -666,9 +666,10 @@ Result<Fork> fork_at(const State& now, const std::vector<Event>& events, std::ui
   }
   if (first == 0) return fail(Code::plan_missing, "the job's log holds no plan");
   if (at < first || at > events.size()) {
-    return fail(Code::input_invalid,
-                "a fork of this job can begin at an event from " + std::to_string(first) + " to " +
-                    std::to_string(events.size()) + "; `aetheris events` lists them");
+    return fail(
+        Code::input_invalid,
+        "a fork of this job can begin at an event from {} to {}; `aetheris events` lists them",
+        first, events.size());
   }
   const std::vector<Event> prefix(events.begin(), events.begin() + static_cast<std::ptrdiff_t>(at));
   AE_ASSIGN(const State then, fold(now.job, prefix, plans));
@@ -677,9 +678,10 @@ Result<Fork> fork_at(const State& now, const std::vector<Event>& events, std::ui
 
 Result<std::uint64_t> retry_point(const State& now, const std::vector<Event>& events) {
   if (now.status != JobStatus::failed) {
-    return fail(Code::input_invalid, "only a failed job can be retried; this one is " +
-                                         std::string(to_text(now.status)) +
-                                         " (`aetheris fork` starts a new job at any event)");
+    return fail(Code::input_invalid,
+                "only a failed job can be retried; this one is {} "
+                "(`aetheris fork` starts a new job at any event)",
+                to_text(now.status));
   }
   return events.back().seq;
 }

@@ -1,6 +1,8 @@
 // Shared by the tests of forks.
 #pragma once
 
+#include <fmt/core.h>
+
 #include <string>
 #include <string_view>
 #include <utility>
@@ -42,7 +44,7 @@ inline std::string repeated_effects(const Fork& fork) {
   for (const Value& effect : fork.effects) {
     text += std::string(effect.text("node_id"));
     if (effect["item"].is_integer()) text += std::to_string(effect["item"].as_int());
-    text += " " + std::string(effect.text("state")) + " ";
+    text += fmt::format(" {} ", effect.text("state"));
   }
   return text;
 }

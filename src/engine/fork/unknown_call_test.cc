@@ -1,4 +1,6 @@
 // Forks of jobs with calls whose outcome is unknown.
+#include <fmt/core.h>
+
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -70,7 +72,7 @@ AE_TEST_SLOW("fork/unknown calls above the event size limit are split over sever
                     "],'max_parallel':16,'on_item_error':'collect','do':{'tool':'risk'}},"
                     "{'id':'b','kind':'wait','wait':{'type':'signal','key':'k'},'needs':['m']}]");
   origin.claim();
-  for (int i = 0; i < kItems; ++i) origin.unknown("m/" + std::to_string(i));
+  for (int i = 0; i < kItems; ++i) origin.unknown(fmt::format("m/{}", i));
   const auto fork = origin.fork(origin.log.size());
   ASSERT_TRUE(fork);
   ASSERT_GE(fork->imported.size(), 2u);

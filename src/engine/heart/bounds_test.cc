@@ -1,5 +1,7 @@
 // Resource bounds of one job: every expression of a plan is bounded, wherever it occurs; one
 // decision does a bounded amount of work; and all maps together have a bounded number of items.
+#include <fmt/core.h>
+
 #include <ctime>
 #include <string>
 
@@ -48,9 +50,9 @@ std::vector<std::string> hostile_expressions() {
 
 // A plan of one node for each field that can hold an expression, with the name of the field.
 std::vector<std::pair<std::string, std::string>> places_for(const std::string& expression) {
-  const std::string e = "${ " + expression + " }";
+  const std::string e = fmt::format("${{ {} }}", expression);
   const auto tool = [](const std::string& more) {
-    return "[{'id':'a','kind':'tool','tool':'put'," + more + "}]";
+    return fmt::format("[{{'id':'a','kind':'tool','tool':'put',{}}}]", more);
   };
   const auto map = [](const std::string& over, const std::string& args) {
     return "[{'id':'m','kind':'map','over':" + over +
@@ -71,14 +73,14 @@ std::vector<std::pair<std::string, std::string>> places_for(const std::string& e
            "','tools':['look'],'max_nodes':3,'repair':1,'schema':" + canonical(planner_schema()) +
            "}}]";
   };
-  return {{"args", tool("'args':{'v':'" + e + "'}")},
-          {"text", tool("'args':{'v':'text " + e + " text'}")},
+  return {{"args", tool(fmt::format("'args':{{'v':'{}'}}", e))},
+          {"text", tool(fmt::format("'args':{{'v':'text {} text'}}", e))},
           {"json", tool("'args':{'v':'${ (" + expression + ") | tojson }'}")},
-          {"when", tool("'when':'${ (" + expression + ") == 1 }'")},
-          {"map", map("'" + e + "'", "{}")},
-          {"item", map("[1]", "{'v':'" + e + "'}")},
-          {"wait key", wait("'type':'signal','key':'" + e + "'")},
-          {"timer", wait("'type':'timer','for':'" + e + "'")},
+          {"when", tool(fmt::format("'when':'${{ ({}) == 1 }}'", expression))},
+          {"map", map(fmt::format("'{}'", e), "{}")},
+          {"item", map("[1]", fmt::format("{{'v':'{}'}}", e))},
+          {"wait key", wait(fmt::format("'type':'signal','key':'{}'", e))},
+          {"timer", wait(fmt::format("'type':'timer','for':'{}'", e))},
           {"system", loop(e, "Hello")},
           {"prompt", loop("Be kind", e)},
           {"prompt in a text", loop("Be kind", "So: " + e)},
@@ -87,7 +89,7 @@ std::vector<std::pair<std::string, std::string>> places_for(const std::string& e
 
 void expect_stopped_everywhere(const std::string& expression) {
   for (const auto& [place, nodes] : places_for(expression)) {
-    SCOPED_TRACE(std::string(place).append(": ").append(expression));
+    SCOPED_TRACE(fmt::format("{}: {}", place, expression));
     const std::clock_t start = std::clock();
     JobFixture job(nodes, {.more = kTools});
     job.claim();
@@ -135,7 +137,7 @@ AE_TEST("bounds/values that share the result of a step are bounded too") {
   // Each step has a result of 65,536 leaves; the output contains each of them a hundred times.
   std::string parts;
   for (int i = 0; i < 100; ++i) parts += std::string(i > 0 ? "," : "") + "'${ .steps.a }'";
-  const std::string more = "{'output': [" + parts + "]}";
+  const std::string more = fmt::format("{{'output': [{}]}}", parts);
   Value large = 1;
   for (int i = 0; i < 16; ++i) large = Value::array({large, large});
   JobFixture job("[{'id':'a','kind':'tool','tool':'put'}]", {.more = more});
@@ -166,7 +168,7 @@ AE_TEST("bounds/a decision stops at its work limit and the next one continues") 
     nodes += std::string(i > 0 ? ", " : "") + "{'id':'n" + std::to_string(i) +
              "','kind':'tool','tool':'put','when':'${ ([range(3000)] | length) < 0 }'}";
   }
-  JobFixture job("[" + nodes + "]");
+  JobFixture job(fmt::format("[{}]", nodes));
   job.begin_attempt();
   DecideLimits limits;
   limits.work_max = 20'000;
@@ -184,7 +186,7 @@ AE_TEST("bounds/a decision stops at its work limit and the next one continues") 
 }
 
 // About 6,000 steps, for a value that differs by node.
-std::string costly(int i) { return "${ ([range(2000)] | length) + " + std::to_string(i) + " }"; }
+std::string costly(int i) { return fmt::format("${{ ([range(2000)] | length) + {} }}", i); }
 
 std::string calls(int count, std::string_view tool, int first = 0) {
   std::string nodes;
@@ -199,7 +201,7 @@ std::string calls(int count, std::string_view tool, int first = 0) {
 constexpr Work kOne = 12'000;
 
 AE_TEST("bounds/no further calls are evaluated when the budget is used up") {
-  JobFixture job("[" + calls(300, "put") + "]", {.more = "{'budget': {'tool_calls': 1}}"});
+  JobFixture job(fmt::format("[{}]", calls(300, "put")), {.more = "{'budget': {'tool_calls': 1}}"});
   job.claim();
   EXPECT_EQ(job.in_flight.size(), 1U);
   EXPECT_LE(job.work, kOne);
@@ -216,11 +218,12 @@ AE_TEST("bounds/no further items or planned calls are evaluated when the budget 
             costly(i) + "'}}}, ";
   }
   const std::string one = "{'budget': {'tool_calls': 1}}";
-  JobFixture mapped("[" + maps + calls(1, "put") + "]", {.more = one});
+  JobFixture mapped(fmt::format("[{}{}]", maps, calls(1, "put")), {.more = one});
   mapped.claim();
   EXPECT_EQ(mapped.in_flight.size(), 1U);
   EXPECT_LE(mapped.work, kOne);
-  JobFixture planned("[" + calls(100, "put") + "]", {.more = one, .planned_by = "model:m"});
+  JobFixture planned(fmt::format("[{}]", calls(100, "put")),
+                     {.more = one, .planned_by = "model:m"});
   planned.claim();
   EXPECT_EQ(planned.in_flight.size(), 1U) << planned.log_text();
   EXPECT_LE(planned.work, kOne);
@@ -234,7 +237,8 @@ std::string conditional_approval(std::string_view when, int budget = 0) {
 }
 
 AE_TEST("bounds/calls held back by a used-up budget are evaluated over several decisions") {
-  JobFixture job("[" + calls(60, "buy") + "]", {.more = conditional_approval(".args.v == 2059")});
+  JobFixture job(fmt::format("[{}]", calls(60, "buy")),
+                 {.more = conditional_approval(".args.v == 2059")});
   job.limits.work_max = 40'000;
   job.claim();
   EXPECT_EQ(job.state.parked_until, "budget") << job.log_text();
@@ -261,7 +265,7 @@ AE_TEST("bounds/a job is not parked while its last events left a step to decide"
 AE_TEST("bounds/calls held back by a used-up budget are not evaluated again for each other call") {
   // Fifty calls that the budget covers and fifty that need approval: one evaluation to request it,
   // one to find that nothing is left.
-  JobFixture job("[" + calls(50, "buy") + ", " + calls(50, "buy", 50) + "]",
+  JobFixture job(fmt::format("[{}, {}]", calls(50, "buy"), calls(50, "buy", 50)),
                  {.more = conditional_approval(".args.v >= 2050")});
   job.limits.work_max = 20'000;
   job.claim();
@@ -322,9 +326,9 @@ AE_TEST("bounds/schema checks count as work of the decision") {
 }
 
 AE_TEST("bounds/a new plan is compared with bounded work and rejected above the bound") {
-  JobFixture job("[" + calls(3, "put") + "]");
+  JobFixture job(fmt::format("[{}]", calls(3, "put")));
   job.claim().ok("n0").ok("n1");
-  const auto next = compiled(graph("[" + calls(3, "put") + ", " + calls(1, "look", 3) + "]"));
+  const auto next = compiled(graph(fmt::format("[{}, {}]", calls(3, "put"), calls(1, "look", 3))));
   const auto compared = replan_of(job.state, next, {});
   ASSERT_TRUE(compared);
   EXPECT_EQ(compared->carried.size(), 3U);
@@ -342,7 +346,7 @@ AE_TEST("bounds/an early signal evaluates the keys of only some waits") {
              "length }-" +
              std::to_string(i) + "'}}, ";
   }
-  JobFixture job("[" + waits + calls(1, "put") + "]");
+  JobFixture job(fmt::format("[{}{}]", waits, calls(1, "put")));
   job.claim();
   const std::clock_t start = std::clock();
   job.signal_early("k10000-1", "{'neither': 1}", "one", "human");
@@ -361,7 +365,7 @@ JobFixture with_maps(int maps, std::size_t items) {
              "','kind':'map','over':'${ [range(" + std::to_string(items) +
              ")] }','max_parallel':1,'do':{'tool':'put','args':{}}}";
   }
-  return JobFixture("[" + nodes + "]");
+  return JobFixture(fmt::format("[{}]", nodes));
 }
 
 AE_TEST_SLOW("bounds/all maps of a job together have at most 1,000,000 items") {
@@ -411,10 +415,10 @@ AE_TEST_SLOW("bounds/failed maps count towards the item limit of all maps") {
   for (int i = 0; i < 11; ++i) {
     nodes += std::string(i > 0 ? ", " : "") + "{'id':'m" + std::to_string(i) +
              "','kind':'map','on_error':'continue','over':'${ [range(100000)] }'," +
-             (i > 0 ? "'needs':['m" + std::to_string(i - 1) + "']," : "") +
+             (i > 0 ? fmt::format("'needs':['m{}'],", i - 1) : "") +
              "'max_parallel':1,'do':{'tool':'put','args':{}}}";
   }
-  JobFixture job("[" + nodes + "]");
+  JobFixture job(fmt::format("[{}]", nodes));
   job.claim();
   while (!job.in_flight.empty()) {
     job.answer(job.in_flight.begin()->first, {.kind = OutcomeKind::failure,

@@ -161,11 +161,8 @@ class MemberReader {
  private:
   template <class T>
   void read(Result<T> value, auto& to) {
-    if (value) {
-      to = *std::move(value);
-    } else if (status_) {
-      status_ = std::unexpected(std::move(value).error());
-    }
+    if (value) to = *std::move(value);
+    if (!value && status_) status_ = std::unexpected(std::move(value).error());
   }
 
   const Value& json_;
@@ -239,13 +236,11 @@ Value ControlRequest::to_json() const {
 Result<ControlRequest> ControlRequest::from_json(const Value& json) {
   const std::string kind(json.text(field::kind));
   auto body = body_of_kind(kind, kBodies);
-  if (!body) return fail(Code::needs_version, "an act of the unknown kind \"" + kind + "\"");
+  if (!body) return fail(Code::needs_version, "an act of the unknown kind \"{}\"", kind);
   // A member from a newer program may change the meaning of the others.
   for (const auto& [name, value] : json.members()) {
     if (is_member(name, kBodies)) continue;
-    std::string why = "an act (";
-    why.append(kind).append(") with the unknown member \"").append(name).append("\"");
-    return fail(Code::needs_version, std::move(why));
+    return fail(Code::needs_version, "an act ({}) with the unknown member \"{}\"", kind, name);
   }
   ControlRequest request{.body = *std::move(body)};
   MemberReader reader(json);

@@ -1,6 +1,8 @@
 // decide: the plan's requests, the ledger's rules, and the events that follow from both.
 #include "engine/heart/decide.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -79,6 +81,10 @@ void Decider::decide_step(std::uint32_t index) {
   }
 }
 
+DecisionId Decider::decision_id_of(const Step& step, std::string_view what) const {
+  return decision_at(s_, fmt::format("{}#{}", s_.path_of(step), what));
+}
+
 // Visits steps until the decision is full or its work is used up. Then the next decision
 // starts here, so that an evaluation without an event (a call that exceeds the budget) is
 // not repeated in each one.
@@ -137,7 +143,7 @@ void Decider::run() {
   if (s_.status != JobStatus::running) return;
   if (attempts_exhausted()) {
     end_with_error(code_name(Code::max_attempts),
-                   std::to_string(s_.lost_claims) + " attempts in a row ended without progress");
+                   fmt::format("{} attempts in a row ended without progress", s_.lost_claims));
     return;
   }
   if (has_wrong_version(s_, context_)) {
@@ -150,7 +156,7 @@ void Decider::run() {
   }
   if (s_.seq >= limits_.job_events_max) {
     end_with_error(code_name(Code::events_limit),
-                   "the job has " + std::to_string(s_.seq) + " events, the most that one may have");
+                   fmt::format("the job has {} events, the most that one may have", s_.seq));
     return;
   }
   if (awaits_plan(s_)) {

@@ -1,5 +1,7 @@
 // How a decision treats calls: the ledger's rules for starting, repeating, resolving and committing
 // them (SPEC §4, §6, §7).
+#include <fmt/core.h>
+
 #include <charconv>
 
 #include "engine/heart/decider.h"
@@ -38,15 +40,13 @@ std::string describe_failure(const State& state, const Step& step, std::string_v
                              std::uint32_t tries) {
   const ToolPolicy& tool = state.tool_of(step);
   if (!tool.is_model()) return std::string(error);
-  std::string text = "node ";
-  text += state.node_of(step).id;
-  if (step.item != kNoItem) text.append(", item ").append(std::to_string(step.item));
-  if (step.turn != kNoTurn) text.append(", turn ").append(std::to_string(step.turn + 1));
-  text.append(", model ").append(tool.name.substr(kModelToolPrefix.size()));
-  text.append(": ").append(error);
-  if (tries == 1) text += " (tried once)";
-  if (tries > 1) text.append(" (tried ").append(std::to_string(tries)).append(" times)");
-  return text;
+  const std::string item = step.item == kNoItem ? "" : fmt::format(", item {}", step.item);
+  const std::string turn = step.turn == kNoTurn ? "" : fmt::format(", turn {}", step.turn + 1);
+  const std::string tried = tries == 0   ? ""
+                            : tries == 1 ? " (tried once)"
+                                         : fmt::format(" (tried {} times)", tries);
+  return fmt::format("node {}{}{}, model {}: {}{}", state.node_of(step).id, item, turn,
+                     tool.name.substr(kModelToolPrefix.size()), error, tried);
 }
 
 }  // namespace
@@ -237,7 +237,7 @@ void Decider::decide_call(const Step& step) {
     case Verdict::refuse:
       return;
     case Verdict::non_determinism:
-      AE_CHECK(false, "a plan's recorded call differs from itself: " + step.id.text);
+      AE_CHECK(false, fmt::format("a plan's recorded call differs from itself: {}", step.id.text));
   }
 }
 
@@ -299,9 +299,9 @@ void Decider::handle_unknown_outcome(const Step& step) {
   }
   if (may_probe(step)) return start_probe(step);
   if (tool.on_in_doubt == OnInDoubt::fail) {
-    return fail_step(
-        step, code_name(Code::invocation_in_doubt),
-        "the call may have happened (" + call.error.code + "); the tool says on_in_doubt: fail");
+    return fail_step(step, code_name(Code::invocation_in_doubt),
+                     fmt::format("the call may have happened ({}); the tool says on_in_doubt: fail",
+                                 call.error.code));
   }
   open_resolve_wait(step,
                     call.error.code.empty() ? to_text(OutcomeKind::unknown) : call.error.code);
@@ -312,7 +312,7 @@ void Decider::open_resolve_wait(const Step& step, std::string_view reason) {
   std::string key = plain;
   // A key identifies one wait permanently.
   for (std::uint32_t n = step.call ? step.call->try_no : 1; s_.closed_waits.contains(key); ++n) {
-    key = plain + "#" + std::to_string(n);
+    key = fmt::format("{}#{}", plain, n);
   }
   emit_of(step, WaitOpened{.correlation_key = std::move(key),
                            .reason = std::string(reason),
@@ -332,12 +332,12 @@ void Decider::schedule_retry(const Step& step) {
   Duration wait = tool.retry.backoff(before + 1, jitter_seed << 11, call.retry_after);
   // At least this, whatever the tool's own retry policy is.
   if (call.unsent_tries > 0) wait = std::max(wait, kUnsentPauseMin);
-  emit(RandomRecorded{.effect_id = step.id.text + ":random:" + std::to_string(call.try_no),
+  emit(RandomRecorded{.effect_id = fmt::format("{}:random:{}", step.id.text, call.try_no),
                       .value = Value(jitter_seed)});
   emit_of(step,
           decision_event(
               RetryScheduled{.try_no = std::int64_t{call.try_no} + 1},
-              {.decision_id = decision_id_of(step, "retry" + std::to_string(call.try_no)),
+              {.decision_id = decision_id_of(step, fmt::format("retry{}", call.try_no)),
                .not_before = context_.now + wait,
                .reason = asked_questions ? std::string(to_text(call.outcome)) : call.error.code}));
 }

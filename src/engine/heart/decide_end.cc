@@ -1,4 +1,6 @@
 // How a job ends (SPEC §7), and how it becomes idle while it waits.
+#include <fmt/core.h>
+
 #include "engine/heart/decider.h"
 #include "log/field_names.h"
 #include "log/park_until.h"
@@ -30,7 +32,8 @@ void Decider::complete_job() {
   auto result = output_of(s_, &work_);
   if (result && canonical_exceeds(*result, kValueMax)) result = too_large("the output");
   if (!result) {
-    return end_with_error(code_name(result.error().code), "output: " + result.error().message);
+    return end_with_error(code_name(result.error().code),
+                          fmt::format("output: {}", result.error().message));
   }
   emit(JobCompleted{.in_doubt = list_or_absent(s_.unknown_call_keys()),
                     .result = std::move(*result),
@@ -196,7 +199,7 @@ void Decider::become_idle() {
   // has to check their outcome.
   if (!exceeded_limits_.empty() && (!backoff || *backoff <= context_.now)) return park_for_budget();
   if (release_until(backoff)) return;
-  AE_CHECK(!s_.waits.empty(), "nothing can move, nothing is awaited: " + s_.job.text);
+  AE_CHECK(!s_.waits.empty(), fmt::format("nothing can move, nothing is awaited: {}", s_.job.text));
   const bool all_resolve =
       std::ranges::all_of(s_.waits, [](const auto& entry) { return entry.second.resolve; });
   decision_.release = true;

@@ -1,4 +1,6 @@
 // How a decision runs the plan: branches, waits, maps, and failed nodes.
+#include <fmt/core.h>
+
 #include "engine/heart/decider.h"
 #include "engine/heart/request.h"
 #include "log/field_names.h"
@@ -48,10 +50,9 @@ void Decider::fail_step(const Step& step, std::string_view code, std::string_vie
   if (step.role == Role::probe) {
     const Step& probed = s_.steps[step.of];
     if (step.call->open) finish_as_unknown(step);
-    return open_resolve_wait(probed, "the probe failed (" + std::string(code) + ")");
+    return open_resolve_wait(probed, fmt::format("the probe failed ({})", code));
   }
-  if (step.role == Role::undo)
-    return open_resolve_wait(step, "it failed (" + std::string(code) + ")");
+  if (step.role == Role::undo) return open_resolve_wait(step, fmt::format("it failed ({})", code));
   fail_job_for(step);
   emit_of(step, NodeFinished{.error = {{std::string(code), Value(message)}},
                              .result_type = std::string(failure_type(step)),
@@ -93,10 +94,11 @@ void Decider::start_wait(const Step& step) {
   }
   const bool used = s_.waits.contains(key) || s_.closed_waits.contains(key) || keys_.contains(key);
   if (used || is_reserved_key(key)) {
-    return fail_step(step, {Code::correlation_key_reused,
-                            "the key \"" + key + "\" was used before in this job, or is one of " +
-                                "the runtime's own (resolve/…, approval/…, input/…#n); make keys "
-                                "differ"});
+    return fail_step(
+        step, {Code::correlation_key_reused,
+               fmt::format("the key \"{}\" was used before in this job, or is one of the runtime's "
+                           "own (resolve/…, approval/…, input/…#n); make keys differ",
+                           key)});
   }
   WaitOpened wait{.channel = none_if_empty(channel),
                   .correlation_key = key,
@@ -144,8 +146,8 @@ void Decider::finish_wait(const Step& step) {
   }
   if (step.rejected && !node.continue_on_reject) {
     const std::string_view note = step.result.text(field::note);
-    return fail_step(step, code_name(Code::rejected),
-                     "the answer was no" + (note.empty() ? "" : ": " + std::string(note)));
+    const std::string why = note.empty() ? "" : fmt::format(": {}", note);
+    return fail_step(step, code_name(Code::rejected), fmt::format("the answer was no{}", why));
   }
   emit_of(step, NodeFinished{.result_of = step.id.text, .result_type = "pure", .try_no = 1});
 }
@@ -155,9 +157,8 @@ Result<Value> Decider::check_item_limits(Value over) {
   const std::uint64_t items = s_.map_items + new_items_ + over.size();
   constexpr std::size_t kMost = PlanLimits{}.nodes_times_items_max;
   if (items > kMost) {
-    return fail(Code::expression_failed, "the maps of the job have " + std::to_string(items) +
-                                             " items together; at most " + std::to_string(kMost) +
-                                             " are allowed");
+    return fail(Code::expression_failed,
+                "the maps of the job have {} items together; at most {} are allowed", items, kMost);
   }
   new_items_ += over.size();
   return over;

@@ -3,6 +3,8 @@
 // The probe is a separate command with its own path, keys and tries. Its call waits for it in the
 // phase `probing`. The probe's answer is recorded as a decision, and the call continues from there.
 // Without an answer an operator is asked.
+#include <fmt/core.h>
+
 #include "engine/heart/decider.h"
 #include "engine/heart/features.h"
 
@@ -25,7 +27,7 @@ void Decider::start_probe(const Step& step) {
   if (args && canonical_exceeds(*args, kValueMax)) args = too_large("the probe's arguments");
   if (!args) {
     return open_resolve_wait(
-        step, "it could not be asked about (" + std::string(code_name(args.error().code)) + ")");
+        step, fmt::format("it could not be asked about ({})", code_name(args.error().code)));
   }
   if (replaces_open_try) open_--;
   begin_call({.step = s_.side_step_id(step, Role::probe),
@@ -72,15 +74,15 @@ void Decider::record_probe_result(const Step& probe, const Value& result) {
   const bool happened = !result.is_null();
   const std::string_view resolution = happened ? "happened" : "not_happened";
   if (happened && probed.call->open) finish_as_unknown(probed, "probe");
-  emit_of(probed, decision_event(OutcomeDecided{.idempotency_key = probed.call->key,
-                                                .probe = probe.call->id,
-                                                .resolution = resolution},
-                                 {.at = context_.now,
-                                  .by = "probe",
-                                  .decision_id = decision_id_of(
-                                      probed, std::string(OutcomeDecided::kKind) +
-                                                  std::to_string(probed.call->try_no)),
-                                  .state = resolution}));
+  emit_of(probed, decision_event(
+                      OutcomeDecided{.idempotency_key = probed.call->key,
+                                     .probe = probe.call->id,
+                                     .resolution = resolution},
+                      {.at = context_.now,
+                       .by = "probe",
+                       .decision_id = decision_id_of(
+                           probed, fmt::format("{}{}", OutcomeDecided::kKind, probed.call->try_no)),
+                       .state = resolution}));
   if (!happened) return;
   emit_changes(probed, result);
   emit_of(probed, CommandCommitted{.command_id = probed.id, .result = result});

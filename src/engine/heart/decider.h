@@ -169,9 +169,7 @@ class Decider {
   void reserve_events() {
     if (decision_.events.empty()) decision_.events.reserve(4);
   }
-  DecisionId decision_id_of(const Step& step, std::string_view what) const {
-    return decision_at(s_, s_.path_of(step) + "#" + std::string(what));
-  }
+  DecisionId decision_id_of(const Step& step, std::string_view what) const;
   // An event of a step, with its node and id filled in.
   template <class E>
   void emit_of(const Step& step, E event) {

@@ -3,6 +3,8 @@
 // For tests only. Threads: one owner.
 #pragma once
 
+#include <fmt/core.h>
+
 #include <cstdint>
 #include <cstdlib>
 #include <iterator>
@@ -41,8 +43,9 @@ inline std::uint64_t seeds(std::uint64_t usual) {
   return ::ae::testing::are_slow_tests_enabled() ? usual * 50 : usual;
 }
 inline std::string repeat(std::uint64_t seed, std::string_view test) {
-  return "SEED " + std::to_string(seed) + "; repeat: AETHERIS_SEED=" + std::to_string(seed) +
-         " build/dev/tests/engine_test --gtest_filter='" + std::string(test) + "'";
+  return fmt::format(
+      "SEED {0}; repeat: AETHERIS_SEED={0} build/dev/tests/engine_test --gtest_filter='{1}'", seed,
+      test);
 }
 
 }  // namespace ae::engine::testing

@@ -1,6 +1,8 @@
 // The roots of expressions, and the limits of their values.
 #include "engine/heart/evaluate.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <span>
 #include <utility>
@@ -102,7 +104,7 @@ class CallScope : public ExprScope {
 
 Result<std::string> check_key_text(const Value& value, std::string_view what) {
   if (!value.is_string() || value.as_string().empty() || value.as_string().size() > kKeyBytesMax) {
-    return fail(Code::expression_failed, std::string(what) + " must be a text of 1 to 256 bytes");
+    return fail(Code::expression_failed, "{} must be a text of 1 to 256 bytes", what);
   }
   return value.as_string();
 }
@@ -146,9 +148,8 @@ Result<Value> over_of(const State& state, const Node& node, Work* work) {
     return fail(Code::expression_failed, "the value of `map` must be an array");
   }
   if (over.size() > PlanLimits{}.map_items_max) {
-    return fail(Code::expression_failed,
-                "the value of `map` has " + std::to_string(over.size()) + " items; at most " +
-                    std::to_string(PlanLimits{}.map_items_max) + " are allowed");
+    return fail(Code::expression_failed, "the value of `map` has {} items; at most {} are allowed",
+                over.size(), PlanLimits{}.map_items_max);
   }
   return over;
 }
@@ -291,7 +292,7 @@ FailedField use_written_names(FailedField found, const Value& messages) {
                           items.back().text("role") == "user" &&
                           (items.size() == 1 || items.front().text("role") == "system");
   for (std::size_t i = 0; i < items.size(); ++i) {
-    const std::string head = "args.messages[" + std::to_string(i) + "].content";
+    const std::string head = fmt::format("args.messages[{}].content", i);
     if (!found.field.starts_with(head)) continue;
     found.field.replace(0, short_form ? head.size() : std::string_view("args.").size(),
                         !short_form             ? ""
@@ -325,7 +326,7 @@ std::optional<FailedField> failed_wait(const State& state, const Node& node, con
   const auto check_field = [&](const std::optional<Template>& source, const char* name,
                                bool fits) -> std::optional<FailedField> {
     if (!source) return std::nullopt;
-    const std::string field = std::string("wait.") + name;
+    const std::string field = fmt::format("wait.{}", name);
     if (auto found = find_failed_field(*source, field, scope)) return found;
     if (fits) return std::nullopt;
     return failed_field(field, sole_expression(written["wait"][name]));

@@ -1,6 +1,8 @@
 // External keys: which key each call has, in jobs of this build and of earlier ones.
 #include "engine/loop/loop_fixture_test.h"
 
+#include <fmt/core.h>
+
 namespace ae::engine::testing {
 namespace {
 
@@ -19,17 +21,18 @@ AE_TEST("key/another attempt at the same step has the same external key") {
   const auto before = first.last<ToolInvocationStarted>();
   EXPECT_EQ(before.node_id, "b");
   EXPECT_EQ(before.external_key, restored.last<ToolInvocationStarted>().external_key);
-  EXPECT_EQ(before.external_key.text, "aetheris:job-1:" + first.step("b").id.text + ":0");
+  EXPECT_EQ(before.external_key.text, fmt::format("aetheris:job-1:{}:0", first.step("b").id.text));
 }
 
 AE_TEST("key/a call of a model has a prefix of its idempotency key in its external key") {
   JobFixture job = loop_job();
   job.claim();
-  EXPECT_EQ(job.sent.back().external_key, "aetheris:job-1:" + job.step("chat/0").id.text + ":0");
+  EXPECT_EQ(job.sent.back().external_key,
+            fmt::format("aetheris:job-1:{}:0", job.step("chat/0").id.text));
   job.ok("chat/0", tool_calls_answer({{"a", "put", "{'n': 1}"}}));
   const auto& sent = job.sent.back();
-  EXPECT_EQ(sent.external_key,
-            "aetheris:job-1:" + job.step("chat/0/0").id.text + ":" + sent.key.substr(0, 16));
+  EXPECT_EQ(sent.external_key, fmt::format("aetheris:job-1:{}:{}", job.step("chat/0/0").id.text,
+                                           sent.key.substr(0, 16)));
 }
 
 AE_TEST("key/the external key of a compensation has a prefix of its idempotency key") {
@@ -51,7 +54,7 @@ AE_TEST("key/keys of both schemas are accepted in a job begun by an earlier buil
       if (call == nullptr || call->node_id != "a") continue;
       event.schema = schema;
       call->external_key =
-          ExternalKey("aetheris:job-1:" + call->step_id.text + ":" + std::string(last));
+          ExternalKey(fmt::format("aetheris:job-1:{}:{}", call->step_id.text, last));
     }
     return fold(job.state.job, log, uncached_plan_source()).has_value();
   };

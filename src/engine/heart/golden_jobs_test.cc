@@ -1,6 +1,8 @@
 // The jobs of the golden logs, by what they cover: see golden_jobs_test.h.
 #include "engine/heart/golden_jobs_test.h"
 
+#include <fmt/core.h>
+
 #include <memory>
 #include <string>
 #include <string_view>
@@ -134,10 +136,9 @@ void GoldenJobs::add_forks() {
       "{'id':'m', 'kind':'map', 'over':'${ .steps.a }', 'max_parallel':2, 'needs':['a'],"
       " 'do':{'tool':'once', 'args':{'i':'${ .item }'}}}";
   constexpr std::string_view kLast = "{'id':'w', 'kind':'wait', 'wait':{'type':'signal','key':'k'}";
-  JobFixture& origin = add("origin",
-                           "[" + std::string(kFirst) + "," + std::string(kMap) + "," +
-                               std::string(kLast) + ", 'needs':['m']}]",
-                           {.input = "{'n':1}"});
+  JobFixture& origin =
+      add("origin", fmt::format("[{},{},{}, 'needs':['m']}}]", kFirst, kMap, kLast),
+          {.input = "{'n':1}"});
   origin.claim().ok("a", "[7,8,9]").ok("m/1", "'B'").fails("m/0").ok("m/2", "'C'");
   jobs.push_back({"forked", JobFixture(*origin.fork(origin.log.size()), "forked")});
   JobFixture& forked = jobs.back().job;

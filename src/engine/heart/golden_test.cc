@@ -5,6 +5,7 @@
 // results at the time of writing: hashes, and the whole view of the state. A view may have gained
 // members since; none may have changed. AETHERIS_GOLDEN_WRITE=<folder> writes new files; existing
 // files are never overwritten.
+#include <fmt/core.h>
 #include <sys/stat.h>
 
 #include <cstdlib>
@@ -149,18 +150,20 @@ std::string lost(const Value& then, const Value& now, const std::string& path = 
       // writes the commands.
       const bool is_command = name == "command" || name == "commands";
       if (is_command && now["actions"].size() > 0) continue;
-      if (auto where = lost(value, now[name], path + "." + name); !where.empty()) return where;
+      if (auto where = lost(value, now[name], fmt::format("{}.{}", path, name)); !where.empty())
+        return where;
     }
     return {};
   }
   if (then.is_array() && now.is_array() && then.size() == now.size()) {
     for (std::size_t i = 0; i < then.size(); ++i) {
-      auto where = lost(then.items()[i], now.items()[i], path + "[" + std::to_string(i) + "]");
+      auto where = lost(then.items()[i], now.items()[i], fmt::format("{}[{}]", path, i));
       if (!where.empty()) return where;
     }
     return {};
   }
-  return then == now ? std::string() : path + ": " + canonical(then) + " is now " + canonical(now);
+  return then == now ? std::string()
+                     : fmt::format("{}: {} is now {}", path, canonical(then), canonical(now));
 }
 
 // ---------------------------------------------------------------- every type, every field
@@ -186,7 +189,7 @@ Value sample(const Field& field) {
     case FieldKind::external_key:
       return "aetheris:j:0123456789abcdef:0";
     case FieldKind::json:
-      return json("{'list':[1,2.5,null,'x'],'long':'" + std::string(300, 'l') + "'}");
+      return json(fmt::format("{{'list':[1,2.5,null,'x'],'long':'{}'}}", std::string(300, 'l')));
     case FieldKind::value:
       return json("{'secret':['a',1e-7]}");
     case FieldKind::error:

@@ -1,6 +1,8 @@
 // record_outcome and apply_request: turn observations and requests into events.
 #include "engine/heart/ingest.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <unordered_map>
 #include <utility>
@@ -34,15 +36,18 @@ Result<const std::pair<const std::string, Wait>*> find_resolve_wait(const State&
       if (resolve.try_no != 0 && (!step.call || resolve.try_no != step.call->try_no)) continue;
       if (found) {
         return fail(Code::input_invalid,
-                    "more than one call with an unknown outcome has a key that begins with \"" +
-                        resolve.idempotency_key + "\"; give more of the key");
+                    "more than one call with an unknown outcome has a key that begins "
+                    "with \"{}\"; give more of the key",
+                    resolve.idempotency_key);
       }
       found = &entry;
     }
   }
   if (!found) {
-    return fail(Code::not_in_doubt, "no call with this id has an unknown outcome; `aetheris job " +
-                                        state.job.text + "` lists those that have one");
+    return fail(Code::not_in_doubt,
+                "no call with this id has an unknown outcome; "
+                "`aetheris job {}` lists those that have one",
+                state.job.text);
   }
   return found;
 }
@@ -56,8 +61,8 @@ Status given_result_fits(const State& state, const std::string& tool,
   auto fits = policy->result_schema->check(resolve.result.value_or(Value()));
   if (fits) return {};
   return std::unexpected(std::move(fits).error().with_context(
-      resolve.result ? "the result for \"" + tool + "\""
-                     : "`happened` needs the result of \"" + tool + "\""));
+      resolve.result ? fmt::format("the result for \"{}\"", tool)
+                     : fmt::format("`happened` needs the result of \"{}\"", tool)));
 }
 
 // The calls that can be resolved after the end: those whose outcome or whose result is unknown.
@@ -80,8 +85,9 @@ Result<UnknownCall> find_unknown_call(const State& state, const ResolveRequest& 
     if (!named) continue;
     if (found) {
       return fail(Code::input_invalid,
-                  "more than one call with an unknown outcome has a key that begins with \"" +
-                      resolve.idempotency_key + "\"; give more of the key");
+                  "more than one call with an unknown outcome has a key that begins "
+                  "with \"{}\"; give more of the key",
+                  resolve.idempotency_key);
     }
     found = std::move(call);
   }
@@ -96,9 +102,10 @@ Result<UnknownCall> find_unknown_call(const State& state, const ResolveRequest& 
 // effect, and not with a check from before the newest try was sent.
 Status check_settled(const std::optional<Instant>& checkable_at, Instant checked_at) {
   if (!checkable_at || checked_at >= *checkable_at) return {};
-  return fail(Code::not_settled,
-              "at " + to_text(checked_at) + " the call could still be running, until " +
-                  to_text(*checkable_at) + "; check it after that, then resolve it");
+  return fail(
+      Code::not_settled,
+      "at {} the call could still be running, until {}; check it after that, then resolve it",
+      to_text(checked_at), to_text(*checkable_at));
 }
 
 // The outcome of a call that was given up, or whose job has ended.
@@ -178,8 +185,8 @@ Result<AppliedRequest> apply_resolution(const State& state, const ControlRequest
     AE_TRY(given_result_fits(state, state.tool_of(step).name, resolve));
     changed = changes_of(state, step, resolve.result.value_or(Value()));
     if (!changed.status) {
-      return fail(Code::input_invalid, "the result does not show what the call changed: " +
-                                           changed.status.error().message);
+      return fail(Code::input_invalid, "the result does not show what the call changed: {}",
+                  changed.status.error().message);
     }
   }
   AppliedRequest applied;
@@ -196,8 +203,7 @@ Result<AppliedRequest> apply_resolution(const State& state, const ControlRequest
       OutcomeDecided{.idempotency_key = state.key_of(step), .resolution = resolve.resolution},
       {.at = context.now,
        .by = none_if_empty(request.by),
-       .decision_id =
-           decision_at(state, state.path_of(step) + "#in_doubt" + std::to_string(try_no)),
+       .decision_id = decision_at(state, fmt::format("{}#in_doubt{}", state.path_of(step), try_no)),
        .node_id = state.node_of(step).id,
        .reason = none_if_empty(resolve.reason),
        .state = resolve.resolution,
@@ -244,8 +250,9 @@ Outcome validated_questions(Outcome outcome, bool may_ask_user) {
   outcome.kind = OutcomeKind::failure;
   outcome.result = Value();
   outcome.error_code = to_text(OutcomeKind::input_required);
-  outcome.error_message = good ? "it asks a person something, which only the call of a step may"
-                               : "it asks what nobody can answer: " + good.error().message;
+  outcome.error_message =
+      good ? "it asks a person something, which only the call of a step may"
+           : fmt::format("it asks what nobody can answer: {}", good.error().message);
   return outcome;
 }
 
@@ -310,8 +317,9 @@ ToolInvocationFinished finished_event(const InvocationId& invocation, const Step
   if (outcome.kind == OutcomeKind::success) {
     event.result = result_of(outcome);
     if (outcome.invalid) {
-      event.error = recorded_error(code_name(Code::tool_output_invalid),
-                                   "the call succeeded, but " + invalid_reason(*outcome.invalid));
+      event.error = recorded_error(
+          code_name(Code::tool_output_invalid),
+          fmt::format("the call succeeded, but {}", invalid_reason(*outcome.invalid)));
     }
     return event;
   }
@@ -445,7 +453,7 @@ WaitCompleted wait_completed_event(const State& state, const std::string& key, c
 std::vector<EventBody> record_outcome(const State& state, std::uint32_t index,
                                       const Outcome& observed, Instant at) {
   const Step& step = state.steps[index];
-  AE_CHECK(step.call && step.call->open, state.job.text + " step " + step.id.text);
+  AE_CHECK(step.call && step.call->open, fmt::format("{} step {}", state.job.text, step.id.text));
   const ToolPolicy& tool = state.tool_of(step);
   const ValidatedOutcome validated(observed, tool.result_schema, step.role == Role::node);
   const Outcome& outcome = *validated;
@@ -632,15 +640,16 @@ AcceptedRequest apply_accepted(const State& state, const ControlRequest& request
 }
 
 Error signals_limit_error() {
-  return {Code::signals_limit, "the job has accepted " + std::to_string(kSignalsMax) +
-                                   " signals, the most that one job may have"};
+  return {
+      Code::signals_limit,
+      fmt::format("the job has accepted {} signals, the most that one job may have", kSignalsMax)};
 }
 
 Result<AppliedRequest> apply_request(const State& state, const ControlRequest& request,
                                      const CancelRequest& cancel, const DecisionContext&) {
   if (is_terminal(state.status)) {
-    return fail(Code::job_terminal, "the job has ended (" + std::string(to_text(state.status)) +
-                                        "); nothing to cancel");
+    return fail(Code::job_terminal, "the job has ended ({}); nothing to cancel",
+                to_text(state.status));
   }
   const Value answer = Value::object({{"cancel_requested", true}});
   const bool keeps_effects = cancel.compensate == false;

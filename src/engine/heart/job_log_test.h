@@ -4,6 +4,7 @@
 // Threads: one owner.
 #pragma once
 
+#include <fmt/core.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -48,7 +49,8 @@ class JobLog {
       auto well_formed = check_payload(*event_kind(type_of(draft)), payload_json(draft));
       EXPECT_TRUE(well_formed) << (well_formed ? "" : well_formed.error().message);
       auto applied = apply(state, draft, now, uncached_plan_source());
-      AE_CHECK(applied.has_value(), applied ? "" : applied.error().message + "\n" + log_text());
+      AE_CHECK(applied.has_value(),
+               applied ? "" : fmt::format("{}\n{}", applied.error().message, log_text()));
       Event event;
       event.seq = state.seq;
       event.type = type_of(draft);
@@ -74,7 +76,7 @@ class JobLog {
       if (!name.ends_with(side)) continue;
       const Step& of = step(name.substr(0, name.size() - side.size()));
       const std::uint32_t index = side == "/probe" ? of.probe : of.undo;
-      AE_CHECK(index != kNoStep, std::string(name) + "\n" + log_text());
+      AE_CHECK(index != kNoStep, fmt::format("{}\n{}", name, log_text()));
       return index;
     }
     const std::size_t slash = name.find('/');
@@ -91,7 +93,7 @@ class JobLog {
       return one.role == Role::node && one.node == node.index &&
              ((one.item == item && nth == kNoTurn) || (one.turn == item && one.nth == nth));
     });
-    AE_CHECK(found != state.steps.end(), std::string(name) + "\n" + log_text());
+    AE_CHECK(found != state.steps.end(), fmt::format("{}\n{}", name, log_text()));
     return static_cast<std::uint32_t>(found - state.steps.begin());
   }
   const Step& step(std::string_view name) const { return state.steps[index_of(name)]; }
@@ -116,7 +118,7 @@ class JobLog {
   template <class E>
   E last() const {
     const auto events = all<E>();
-    AE_CHECK(!events.empty(), std::string(event_name(E::kType)) + "\n" + log_text());
+    AE_CHECK(!events.empty(), fmt::format("{}\n{}", event_name(E::kType), log_text()));
     return events.back();
   }
   std::size_t count(EventType type) const {
@@ -125,8 +127,8 @@ class JobLog {
   std::string log_text() const {
     std::string log_text;
     for (const Event& event : log) {
-      log_text += std::to_string(event.seq) + " " + std::string(event_name(event)) + " " +
-                  canonical(payload_json(event.body)).substr(0, 160) + "\n";
+      log_text += fmt::format("{} {} {}\n", event.seq, event_name(event),
+                              canonical(payload_json(event.body)).substr(0, 160));
     }
     return log_text;
   }
@@ -135,7 +137,7 @@ class JobLog {
     const auto found = std::ranges::find_if(log, [&](const Event& event) {
       return event.type == type && step_of(event) == step(node).id.text;
     });
-    AE_CHECK(found != log.end(), std::string(node) + "\n" + log_text());
+    AE_CHECK(found != log.end(), fmt::format("{}\n{}", node, log_text()));
     return found->seq;
   }
 

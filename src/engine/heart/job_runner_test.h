@@ -4,6 +4,8 @@
 // For tests only. Threads: one owner.
 #pragma once
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <cstdint>
 #include <map>
@@ -127,7 +129,7 @@ class JobRunner : public JobLog {
   void begin_attempt() {
     confirmations.clear();
     attempt_count++;
-    add({running_event(AttemptId("attempt-" + std::to_string(attempt_count)), state.epoch + 1,
+    add({running_event(AttemptId(fmt::format("attempt-{}", attempt_count)), state.epoch + 1,
                        "worker", opened_at)});
     in_flight.clear();
   }

@@ -1,6 +1,8 @@
 // What a log contains: values once, no quadratic growth, no decision by the writer's clock.
 //
 // Method: jobs run to some point, and their events are sealed as in the runtime, commit by commit.
+#include <fmt/core.h>
+
 #include "engine/heart/job_fixture_test.h"
 #include "inspect/view.h"
 #include "log/seal.h"
@@ -66,16 +68,15 @@ AE_TEST("log/a result is stored once, and later events refer to its call or wait
 std::size_t stored_by_chain(int nodes) {
   std::string plan;
   for (int i = 0; i < nodes; ++i) {
-    const std::string id = std::to_string(1000 + i), before = std::to_string(999 + i);
-    plan +=
-        (i == 0 ? "{" : ",{") + std::string("'id':'n") + id + "','kind':'tool','tool':'put'" +
-        (i == 0 ? "" : ",'needs':['n" + before + "'],'args':{'x':'${ .steps.n" + before + " }'}") +
-        "}";
+    const std::string needs =
+        fmt::format(",'needs':['n{0}'],'args':{{'x':'${{ .steps.n{0} }}'}}", 999 + i);
+    plan += fmt::format("{}{{'id':'n{}','kind':'tool','tool':'put'{}}}", i == 0 ? "" : ",",
+                        1000 + i, i == 0 ? "" : needs);
   }
-  JobFixture job("[" + plan + "]", {.more = "{'output':'done'}"});
+  JobFixture job(fmt::format("[{}]", plan), {.more = "{'output':'done'}"});
   job.claim();
   for (int i = 0; i < nodes; ++i) {
-    job.ok("n" + std::to_string(1000 + i), "'" + std::string(100, 'r') + "'");
+    job.ok(fmt::format("n{}", 1000 + i), fmt::format("'{}'", std::string(100, 'r')));
   }
   AE_CHECK(job.status() == "completed");
   return stored(job).size();
@@ -164,10 +165,11 @@ AE_TEST("log/a call under the external key of another command is rejected") {
 std::string decision_text(const Decision& decision) {
   std::string text;
   for (const EventBody& draft : decision.events) {
-    text += std::string(event_name(type_of(draft))) + " " + canonical(payload_json(draft)) + "\n";
+    text += fmt::format("{} {}\n", event_name(type_of(draft)), canonical(payload_json(draft)));
   }
-  for (const StepId& step : decision.perform) text += "perform " + step.text + "\n";
-  if (decision.decide_again_at) text += "again at " + to_text(*decision.decide_again_at) + "\n";
+  for (const StepId& step : decision.perform) text += fmt::format("perform {}\n", step.text);
+  if (decision.decide_again_at)
+    text += fmt::format("again at {}\n", to_text(*decision.decide_again_at));
   return text + (decision.release ? "release" : "");
 }
 

@@ -1,6 +1,8 @@
 // Nodes that call a model: a call like any other, whose answer is pure and recorded.
 #include "plan/model_calls.h"
 
+#include <fmt/core.h>
+
 #include "engine/heart/job_fixture_test.h"
 #include "engine/state/checkpoint.h"
 #include "inspect/trace.h"
@@ -21,7 +23,7 @@ constexpr std::string_view kAnswer =
     "{'text': 'Hi', 'finish_reason': 'stop', 'model': 'small-7',"
     " 'usage': {'input_tokens': 9, 'output_tokens': 3, 'total_tokens': 12, 'cached_tokens': 4}}";
 
-std::string list(std::string_view node) { return "[" + std::string(node) + "]"; }
+std::string list(std::string_view node) { return fmt::format("[{}]", node); }
 
 JobFixture llm_job(std::string_view more = "") {
   return JobFixture(list(std::string(kNote) + std::string(more)),
@@ -203,7 +205,7 @@ AE_TEST("model call/an invalid list of messages fails before anything is sent") 
     JobFixture job(
         "[{'id': 'note', 'kind': 'llm', 'tool': 'model:main', 'args':"
         " {'model': 'm', 'messages': '${ .input.m }'}}]",
-        {.more = kModel, .input = "{'m': " + std::string(messages) + "}"});
+        {.more = kModel, .input = fmt::format("{{'m': {}}}", messages)});
     job.claim();
     EXPECT_TRUE(job.sent.empty()) << messages;
     EXPECT_EQ(job.status(), "failed");
@@ -451,7 +453,7 @@ AE_TEST("model call/a plan with an invalid model tool or request is rejected") {
         "{'model': 'm', 'messages': [1], 'max_tokens': 0}",
         "{'model': 'm', 'messages': [1], 'temperature': 'hot'}"}) {
     const std::string node = "{'id': 'a', 'kind': 'llm', 'tool': 'model:main', 'args': ";
-    EXPECT_TRUE(refused(node + args + "}", kModel)) << args;
+    EXPECT_TRUE(refused(fmt::format("{}{}}}", node, args), kModel)) << args;
   }
   EXPECT_TRUE(
       refused("{'id': 'a', 'kind': 'tool', 'tool': 'model:main', 'args':"

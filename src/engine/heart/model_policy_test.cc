@@ -1,4 +1,6 @@
 // Policies for plans and calls of models: grants, denials and edited arguments.
+#include <fmt/core.h>
+
 #include <string>
 #include <string_view>
 #include <variant>
@@ -15,8 +17,7 @@ constexpr std::string_view kCan = "{'tools':{'buy':{'capabilities':['net', 'paym
 
 AE_TEST("policy/a plan made by a model may call only tools whose capabilities are granted") {
   const auto run = [](std::string_view planned_by, std::string_view grants) {
-    const std::string more =
-        "{'grants':" + std::string(grants) + ", " + std::string(kCan.substr(1));
+    const std::string more = fmt::format("{{'grants':{}, {}", grants, kCan.substr(1));
     JobFixture job(kBuy, {.more = more, .input = "{'n':1}", .planned_by = planned_by});
     job.claim();
     if (!job.in_flight.empty()) job.ok("a");

@@ -1,4 +1,6 @@
 // Outcomes of calls, sentence by sentence (SPEC §7): retry, unknown outcome, failure.
+#include <fmt/core.h>
+
 #include "engine/heart/job_fixture_test.h"
 #include "inspect/trace.h"
 #include "testing/test.h"
@@ -12,7 +14,8 @@ constexpr std::string_view kTools = R"({'tools': {
              'retry': {'max_attempts': 2, 'retry_on': ['connect']}}}})";
 
 JobFixture calling(const std::string& tool) {
-  return JobFixture("[{'id':'a','kind':'tool','tool':'" + tool + "'}]", {.more = kTools});
+  return JobFixture(fmt::format("[{{'id':'a','kind':'tool','tool':'{}'}}]", tool),
+                    {.more = kTools});
 }
 
 AE_TEST("outcome/a 409 or 425 of an idempotent call is retried and never a failure") {

@@ -6,6 +6,7 @@
 // functions.
 #pragma once
 
+#include <fmt/core.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -28,7 +29,7 @@ inline Value json(std::string_view text) {
   std::string quoted(text);
   std::ranges::replace(quoted, '\'', '"');
   auto value = parse_json(quoted);
-  AE_CHECK(value.has_value(), quoted + ": " + (value ? "" : value.error().message));
+  AE_CHECK(value.has_value(), fmt::format("{}: {}", quoted, value ? "" : value.error().message));
   return *value;
 }
 

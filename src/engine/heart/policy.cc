@@ -1,5 +1,7 @@
 #include "engine/heart/policy.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -68,8 +70,8 @@ Result<const PolicyRule*> matching_rule(const State& state, const ToolPolicy& to
   for (const PolicyRule& rule : tool.rules) {
     if (!rule.label_name.empty() && !has_label(state, rule)) continue;
     if (!rule.when) return &rule;
-    AE_ASSIGN(const bool met,
-              condition_holds(*rule.when, scope, "a policy's `when` for " + tool.name));
+    AE_ASSIGN(const bool met, condition_holds(*rule.when, scope,
+                                              fmt::format("a policy's `when` for {}", tool.name)));
     if (met) return &rule;
   }
   return nullptr;
@@ -80,10 +82,11 @@ Result<const PolicyRule*> matching_rule(const State& state, const ToolPolicy& to
 Result<PolicyDecision> evaluate_policy(const State& state, const ToolPolicy& tool,
                                        const Value& args, Work* work) {
   if (const std::string_view missing = missing_grant(state, tool); !missing.empty()) {
-    return PolicyDecision{.action = PolicyAction::deny,
-                          .reason = "a model made this plan, and the agent does not grant it `" +
-                                    std::string(missing) + "`",
-                          .expires = {}};
+    return PolicyDecision{
+        .action = PolicyAction::deny,
+        .reason =
+            fmt::format("a model made this plan, and the agent does not grant it `{}`", missing),
+        .expires = {}};
   }
   if (tool.rules.empty() && !tool.may_require_approval())
     return PolicyDecision{.expires = tool.approval_expires};
@@ -94,7 +97,8 @@ Result<PolicyDecision> evaluate_policy(const State& state, const ToolPolicy& too
   if (decision.action == PolicyAction::deny) return decision;
   bool own = tool.approval_required;
   if (tool.approval_when) {
-    AE_ASSIGN(own, condition_holds(*tool.approval_when, scope, "`approval` of " + tool.name));
+    AE_ASSIGN(own, condition_holds(*tool.approval_when, scope,
+                                   fmt::format("`approval` of {}", tool.name)));
   }
   if (own && decision.action == PolicyAction::allow) {
     decision = {.action = PolicyAction::require_approval, .reason = {}, .expires = {}};

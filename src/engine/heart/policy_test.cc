@@ -1,4 +1,6 @@
 // Policies of a plan: allow, require approval, deny.
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
@@ -174,7 +176,7 @@ AE_TEST("policy/a condition that compares values of different types blocks the c
                        std::string_view action, std::string_view n) {
     const std::string rule = "{'action':'" + std::string(action) + "', 'when':'${ " + when + " }'}";
     JobFixture job =
-        buys(std::string(conditions) + ruled(rule).substr(1), "{'n':" + std::string(n) + "}");
+        buys(std::string(conditions) + ruled(rule).substr(1), fmt::format("{{'n':{}}}", n));
     job.claim();
     expect_verified(job);
     if (!job.sent.empty()) return std::string("sent");
@@ -389,7 +391,7 @@ AE_TEST("policy/a plan with invalid rules is rejected") {
     EXPECT_FALSE(plan.has_value()) << rules;
   }
   const auto labelled = [](std::size_t name, std::size_t value) {
-    const std::string label = std::string(name, 'n') + ":" + std::string(value, 'v');
+    const std::string label = fmt::format("{}:{}", std::string(name, 'n'), std::string(value, 'v'));
     return Plan::compile(
         graph(kBuy, "{'tools':{'buy':{'rules':[{'action':'deny', 'label':'" + label + "'}]}}}"));
   };

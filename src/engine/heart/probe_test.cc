@@ -1,5 +1,7 @@
 // Probes: a tool that only reads checks the outcome of a call (SPEC §6). The plan of this file has
 // one call, `pay`, whose tool is probed by `find`.
+#include <fmt/core.h>
+
 #include "engine/heart/job_fixture_test.h"
 #include "inspect/trace.h"
 #include "inspect/verify.h"
@@ -375,7 +377,7 @@ AE_TEST("probe/64 calls left open by a crash are all probed") {
                {.kind = OutcomeKind::success, .result = json("{'charge':1}")});
   }
   EXPECT_EQ(job.status(), "completed");
-  for (int i = 0; i < 80; ++i) EXPECT_EQ(job.tries("n" + std::to_string(i)), 1u);
+  for (int i = 0; i < 80; ++i) EXPECT_EQ(job.tries(fmt::format("n{}", i)), 1u);
   expect_proved(job);
 }
 

@@ -1,5 +1,7 @@
 // Properties of every plan, every order of events and every moment of a
 // crash. Seeds: AETHERIS_SEED.
+#include <fmt/core.h>
+
 #include <set>
 #include <tuple>
 
@@ -504,8 +506,8 @@ Cost map_cost(std::size_t items) {
 Cost chain_cost(std::size_t count, bool wide) {
   std::string nodes = "[";
   for (std::size_t i = 0; i < count; ++i) {
-    nodes += (i ? ",{'id':'n" : "{'id':'n") + std::to_string(i) + "','kind':'tool','tool':'put'" +
-             (i && !wide ? ",'needs':['n" + std::to_string(i - 1) + "']}" : "}");
+    nodes += fmt::format("{}{}','kind':'tool','tool':'put'{}", i ? ",{'id':'n" : "{'id':'n", i,
+                         i && !wide ? fmt::format(",'needs':['n{}']}}", i - 1) : "}");
   }
   JobFixture job(nodes + "]");
   const Cost cost = cost_of(job);

@@ -4,6 +4,8 @@
 // For tests only. Threads: pure functions but for the dice.
 #pragma once
 
+#include <fmt/core.h>
+
 #include <cstdint>
 #include <string>
 #include <utility>
@@ -82,7 +84,7 @@ inline std::vector<Member> random_kind(Dice& dice, const std::string& id, const 
       for (const char* name : kTools) tools.emplace_back(name);
       tools.emplace_back("ids");
       const std::string& value = read.as_string();
-      const std::string prompt = "${ [" + value.substr(2, value.size() - 3) + "] }";
+      const std::string prompt = fmt::format("${{ [{}] }}", value.substr(2, value.size() - 3));
       Value loop = Value::object({{"tool", "model:main"},
                                   {"model", "small"},
                                   {"prompt", prompt},
@@ -94,7 +96,7 @@ inline std::vector<Member> random_kind(Dice& dice, const std::string& id, const 
     }
     case 8: {
       const std::string& value = read.as_string();  // ${ … }; its value may be null
-      const std::string content = "${ [" + value.substr(2, value.size() - 3) + "] }";
+      const std::string content = fmt::format("${{ [{}] }}", value.substr(2, value.size() - 3));
       const Value message = Value::object({{"role", "user"}, {"content", content}});
       Value request = Value::object({{"model", "small"}, {"messages", Value::array({message})}});
       std::vector<Member> node{{field::kind, "llm"}, {"tool", "model:main"}};
@@ -119,7 +121,7 @@ inline std::vector<Member> random_kind(Dice& dice, const std::string& id, const 
       return {{field::kind, "wait"},
               {"wait", Value::object({{"type", "signal"}, {"key", "key-" + id}})}};
     case 2: {
-      const std::string span = std::to_string(dice.below(90)) + "s";
+      const std::string span = fmt::format("{}s", dice.below(90));
       return {{field::kind, "wait"}, {"wait", Value::object({{"type", "timer"}, {"for", span}})}};
     }
     case 3:
@@ -139,20 +141,20 @@ inline Value random_plan(Dice& dice, FailureMode failing) {
   std::vector<Value> nodes;
   nodes.reserve(count);
   for (std::size_t i = 0; i < count; ++i) {
-    const std::string id = "n" + std::to_string(i);
+    const std::string id = fmt::format("n{}", i);
     std::vector<Value> needs;
     Value read = "${ .input.x }";
     for (std::size_t j = 0; j < i; ++j) {
       if (!dice.one_in(3)) continue;
-      const std::string need = "n" + std::to_string(j);
+      const std::string need = fmt::format("n{}", j);
       needs.emplace_back(need);
-      read = "${ .steps." + need + " }";
+      read = fmt::format("${{ .steps.{} }}", need);
     }
     std::vector<Member> node = random_kind(dice, id, read, failing);
     node.emplace_back("id", id);
     node.emplace_back("needs", Value::array(std::move(needs)));
     if (dice.one_in(5)) {
-      node.emplace_back("when", "${ .input.x > " + std::to_string(dice.below(6)) + " }");
+      node.emplace_back("when", fmt::format("${{ .input.x > {} }}", dice.below(6)));
     }
     if (failing == FailureMode::tolerated) node.emplace_back("on_error", "continue");
     nodes.push_back(Value::object(std::move(node)));

@@ -3,6 +3,8 @@
 // For tests only. Threads: one owner.
 #pragma once
 
+#include <fmt/core.h>
+
 #include <cstdint>
 #include <iterator>
 #include <string>
@@ -23,8 +25,8 @@ inline void send_early(JobFixture& job, Dice& dice) {
     return;
   }
   const bool human = node.wait_type == WaitType::human;
-  job.signal_early("key-" + node.id, human ? "{'decision':'approve'}" : "'key-" + node.id + "'",
-                   "e");
+  job.signal_early("key-" + node.id,
+                   human ? "{'decision':'approve'}" : fmt::format("'key-{}'", node.id), "e");
 }
 
 // Changes a resource externally, or makes its verification fail.

@@ -5,6 +5,8 @@
 // owner.
 #pragma once
 
+#include <fmt/core.h>
+
 #include <cstdint>
 #include <map>
 #include <string>
@@ -28,7 +30,7 @@ class RandomWorld {
   // Performs the call; the result is what the caller observes.
   Outcome perform(const Invocation& call) {
     const std::uint64_t outcome_index =
-        hash_bits(call.key.text + "#" + std::to_string(call.try_no)) % 12;
+        hash_bits(fmt::format("{}#{}", call.key.text, call.try_no)) % 12;
     Value result = Value::object({{field::of, call.key.text.substr(0, 8)},
                                   {"tool", call.tool},
                                   {field::usage, Value::object({{"input_tokens", 7}})}});

@@ -18,9 +18,9 @@ inline RecordedError recorded_error(const Error& error) {
 }
 
 inline std::unexpected<Error> too_large(std::string_view what) {
-  return fail(Code::payload_too_large, std::string(what) + " is longer than " +
-                                           std::to_string(kValueMax >> 20) +
-                                           " MiB as canonical JSON, the most that is kept");
+  return fail(Code::payload_too_large,
+              "{} is longer than {} MiB as canonical JSON, the most that is kept", what,
+              kValueMax >> 20);
 }
 
 }  // namespace ae::engine

@@ -1,5 +1,7 @@
 #include "engine/heart/recorded_value.h"
 
+#include <fmt/core.h>
+
 #include <array>
 #include <limits>
 
@@ -86,8 +88,7 @@ bool is_uuid(const Value& value, int version) {
 }
 
 std::unexpected<Error> invalid_arguments(std::string_view tool, std::string_view why) {
-  return fail(Code::input_invalid,
-              "the arguments of `" + std::string(tool) + "` " + std::string(why));
+  return fail(Code::input_invalid, "the arguments of `{}` {}", tool, why);
 }
 
 Status check_bounds(const Value& args) {
@@ -98,8 +99,8 @@ Status check_bounds(const Value& args) {
                              "are {}, or {min, max}: two integers from -(2^53-1) to 2^53-1");
   }
   if (min.as_int() <= max.as_int()) return {};
-  return invalid_arguments("random", "have a min of " + std::to_string(min.as_int()) +
-                                         " above their max of " + std::to_string(max.as_int()));
+  return invalid_arguments(
+      "random", fmt::format("have a min of {} above their max of {}", min.as_int(), max.as_int()));
 }
 
 }  // namespace
@@ -221,7 +222,7 @@ Value draw_value(RecordedKind records, const Value& args, const DecisionContext&
 }
 
 std::string effect_id(const StepId& step, RecordedKind records) {
-  return step.text + ":" + std::string(to_text(records));
+  return fmt::format("{}:{}", step.text, to_text(records));
 }
 
 std::optional<StepId> step_of_effect(std::string_view effect_id, RecordedKind records) {

@@ -3,6 +3,8 @@
 //
 // Method: a job runs, dies after each event, and is folded, forked and re-planned with another
 // clock and another random source. A recorded value never changes, and no call is sent for it.
+#include <fmt/core.h>
+
 #include <cmath>
 
 #include "base/ids.h"
@@ -34,8 +36,7 @@ constexpr std::string_view kAll =
     "           'id': '${ .steps.name }'}}]";
 
 std::string one_node(std::string_view tool, std::string_view args = "{}") {
-  return "[{'id': 'a', 'kind': 'tool', 'tool': '" + std::string(tool) +
-         "', 'args': " + std::string(args) + "}]";
+  return fmt::format("[{{'id': 'a', 'kind': 'tool', 'tool': '{}', 'args': {}}}]", tool, args);
 }
 
 std::string with_tool(std::string_view more) {

@@ -1,5 +1,7 @@
 // What permits another try of a call that may have happened: checked in
 // logs, not only in decisions.
+#include <fmt/core.h>
+
 #include "engine/heart/job_fixture_test.h"
 #include "inspect/verify.h"
 #include "testing/test.h"
@@ -26,7 +28,7 @@ Status declare_again(JobFixture& job, std::string_view version = "0123456789abcd
 }
 
 JobFixture called(std::string_view tool) {
-  JobFixture job("[{'id':'a', 'kind':'tool', 'tool':'" + std::string(tool) + "'}]");
+  JobFixture job(fmt::format("[{{'id':'a', 'kind':'tool', 'tool':'{}'}}]", tool));
   job.claim();
   job.decides = false;
   return job;

@@ -1,5 +1,7 @@
 // Requests that answer a wait, now or later: signals, early signals, approvals,
 // messages. Also pause and resume.
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -205,9 +207,9 @@ Result<std::optional<Value>> edited_arguments(const State& state, const Wait& wa
   AE_TRY(check_recorded_args(tool.records, *signal.arguments));
   AE_ASSIGN(const PolicyDecision policy_decision, evaluate_policy(state, tool, *signal.arguments));
   if (policy_decision.action == PolicyAction::deny) {
-    return fail(Code::denied,
-                "a policy denies the call with these arguments" +
-                    (policy_decision.reason.empty() ? "" : ": " + policy_decision.reason));
+    const std::string& reason = policy_decision.reason;
+    const std::string why = reason.empty() ? "" : ": " + reason;
+    return fail(Code::denied, "a policy denies the call with these arguments{}", why);
   }
   return signal.arguments;
 }
@@ -221,26 +223,27 @@ std::string unused_approval_reason(const State& state, const Wait& wait,
   const std::string& offered = (*context.tool_versions)[state.tool_index(step)];
   const Approval& approval = *step.approval;
   if (offered.empty() || offered == approval.tool_version) return {};
-  return "the tool \"" + approval.tool + "\" has changed since the request (" +
-         approval.tool_version + " is now " + offered +
-         "), and an approval is good for one version: the call is requested again";
+  return fmt::format(
+      "the tool \"{}\" has changed since the request ({} is now {}), and an approval is good for "
+      "one version: the call is requested again",
+      approval.tool, approval.tool_version, offered);
 }
 
 // The consequence of rejecting this step's call or wait, once a process runs the job.
 std::string after_rejection(const State& state, const Step& step) {
   const Node& node = state.node_of(step);
-  const std::string name = "node " + node.id;
+  const std::string name = fmt::format("node {}", node.id);
   if (step.turn != kNoTurn && !node.loop->fail_on_reject) {
-    return "the model of " + name + " gets the rejection as the result of its call";
+    return fmt::format("the model of {} gets the rejection as the result of its call", name);
   }
   if (step.item != kNoItem && node.collect_errors) {
-    return "item " + std::to_string(step.item) + " of " + name + " fails and the job continues";
+    return fmt::format("item {} of {} fails and the job continues", step.item, name);
   }
   if (node.kind == NodeKind::wait && node.continue_on_reject) {
-    return "the job continues after " + name;
+    return fmt::format("the job continues after {}", name);
   }
-  if (node.continue_on_error) return name + " fails and the job continues";
-  return "the job fails at " + name;
+  if (node.continue_on_error) return fmt::format("{} fails and the job continues", name);
+  return fmt::format("the job fails at {}", name);
 }
 
 // The decision of an approver about a call; recorded with the end of the wait.
@@ -392,9 +395,10 @@ Status check_not_expired(const State& state, const ControlRequest& request, Inst
   const Wait* const wait =
       std::visit([&](const auto& body) { return answered_wait(state, body, now); }, request.body);
   if (wait == nullptr || !has_expired(*wait, now)) return {};
-  return fail(Code::wait_expired, "no answer came in time: the wait expired at " +
-                                      to_text(*wait->expires_at) + ", and job " + state.job.text +
-                                      " continues without an answer as soon as a process runs it");
+  return fail(Code::wait_expired,
+              "no answer came in time: the wait expired at {}, and job {} continues "
+              "without an answer as soon as a process runs it",
+              to_text(*wait->expires_at), state.job.text);
 }
 
 Result<AppliedRequest> apply_request(const State& state, const ControlRequest& request,
@@ -415,13 +419,13 @@ Result<AppliedRequest> apply_request(const State& state, const ControlRequest& r
                     wait->second.type != WaitType::timer &&
                     wait->second.type != WaitType::message && !state.ending;
   if (!open) {
-    return fail(Code::wait_mismatch, "no open wait of this job has the key \"" + key +
-                                         "\"; `aetheris job " + state.job.text +
-                                         "` lists its waits");
+    return fail(Code::wait_mismatch,
+                "no open wait of this job has the key \"{}\"; `aetheris job {}` lists its waits",
+                key, state.job.text);
   }
   if (!signal.wait_type.empty() && signal.wait_type != to_text(wait->second.type)) {
-    return fail(Code::wait_mismatch,
-                "the wait \"" + key + "\" is of type " + std::string(to_text(wait->second.type)));
+    return fail(Code::wait_mismatch, "the wait \"{}\" is of type {}", key,
+                to_text(wait->second.type));
   }
   if (wait->second.question)
     return apply_question_answer(state, key, wait->second, request, signal);
@@ -481,7 +485,7 @@ Result<AppliedRequest> apply_request(const State& state, const ControlRequest& r
   if (is_terminal(state.status) || state.ending) {
     return fail(Code::job_terminal,
                 is_terminal(state.status)
-                    ? "the job has ended (" + std::string(to_text(state.status)) + ")"
+                    ? fmt::format("the job has ended ({})", to_text(state.status))
                     : "the job is ending: it starts nothing any more");
   }
   if (state.is_paused())
@@ -502,8 +506,7 @@ Result<AppliedRequest> apply_request(const State& state, const ControlRequest& r
 Result<AppliedRequest> apply_request(const State& state, const ControlRequest& request,
                                      const ResumeRequest&, const DecisionContext&) {
   if (is_terminal(state.status)) {
-    return fail(Code::job_terminal,
-                "the job has ended (" + std::string(to_text(state.status)) + ")");
+    return fail(Code::job_terminal, "the job has ended ({})", to_text(state.status));
   }
   const std::string by = request.by.empty() ? "somebody" : request.by;
   const Value answer = Value::object({{"resumed", true}});
@@ -518,14 +521,12 @@ Result<AppliedRequest> apply_request(const State& state, const ControlRequest& r
                           .answer = answer};
   }
   if (state.status == JobStatus::parked) {
-    return fail(Code::not_paused, "the job is parked (" + state.parked_reason + ") until `" +
-                                      state.parked_until +
-                                      "`, which `resume` does not do; "
-                                      "`aetheris job " +
-                                      state.job.text + "` shows how to continue it");
+    return fail(Code::not_paused,
+                "the job is parked ({}) until `{}`, which `resume` does not do; "
+                "`aetheris job {}` shows how to continue it",
+                state.parked_reason, state.parked_until, state.job.text);
   }
-  return fail(Code::not_paused,
-              "the job is not paused: it is " + std::string(to_text(state.status)));
+  return fail(Code::not_paused, "the job is not paused: it is {}", to_text(state.status));
 }
 
 }  // namespace ae::engine

@@ -1,5 +1,7 @@
 // A request with the versions that a process offers: resumes jobs that wait
 // for them (SPEC §12, §6).
+#include <fmt/core.h>
+
 #include "engine/heart/request.h"
 #include "log/park_until.h"
 
@@ -22,9 +24,10 @@ Result<AppliedRequest> apply_request(const State& state, const ControlRequest& r
           ResendDecided{.idempotency_key = state.key_of(step), .resolution = "resend"},
           {.at = context.now,
            .by = by,
-           .decision_id = decision_at(state, state.path_of(step) + "#" + key),
+           .decision_id = decision_at(state, fmt::format("{}#{}", state.path_of(step), key)),
            .node_id = state.node_of(step).id,
-           .reason = "its tool is offered again as it was (" + step.call->tool_version + ")",
+           .reason =
+               fmt::format("its tool is offered again as it was ({})", step.call->tool_version),
            .step_id = step.id}));
       applied.events.emplace_back(wait_completed_event(state, key, wait, "cancelled"));
     }

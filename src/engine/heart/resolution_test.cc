@@ -1,4 +1,6 @@
 // Operators resolve calls with an unknown outcome: happened, not_happened and fail.
+#include <fmt/core.h>
+
 #include <chrono>
 #include <optional>
 #include <string>
@@ -205,7 +207,7 @@ AE_TEST("resolve/a lost new try parks again under its own correlation key") {
   job.waits_for_settling = true;
   job.resolve("a", "not_happened").crash();
   EXPECT_EQ(job.status(), "parked");
-  EXPECT_EQ(job.last<WaitOpened>().correlation_key, "resolve/" + job.sent[0].key + "#2");
+  EXPECT_EQ(job.last<WaitOpened>().correlation_key, fmt::format("resolve/{}#2", job.sent[0].key));
   job.resolve("a", "happened", "9");
   EXPECT_EQ(job.status(), "completed");
 }

@@ -1,6 +1,8 @@
 // Checksums of side records.
 #include "engine/heart/side_record.h"
 
+#include <fmt/core.h>
+
 #include <vector>
 
 #include "base/hash.h"
@@ -29,15 +31,14 @@ std::string checksum(std::string_view location, const Value& record) {
 
 std::string effect_location(const JobId& job, const InvocationId& invocation,
                             std::uint32_t try_no) {
-  return "effect/" + job.text + "/" + invocation.text + "/" + std::to_string(try_no);
+  return fmt::format("effect/{}/{}/{}", job.text, invocation.text, try_no);
 }
 std::string ledger_location(const JobId& job, const InvocationId& invocation, std::uint32_t try_no,
                             std::string_view state) {
-  return "ledger/" + job.text + "/" + invocation.text + "/" + std::to_string(try_no) + "/" +
-         std::string(state);
+  return fmt::format("ledger/{}/{}/{}/{}", job.text, invocation.text, try_no, state);
 }
 std::string inbox_location(const JobId& job, std::string_view id) {
-  return "inbox/" + job.text + "/" + std::string(id);
+  return fmt::format("inbox/{}/{}", job.text, id);
 }
 
 Value with_checksum(std::string_view location, const Value& record) {
@@ -47,8 +48,7 @@ Value with_checksum(std::string_view location, const Value& record) {
 Result<Value> read_side_record(std::string_view location, std::string_view text) {
   auto record = parse_json(text, kLimits);
   if (!record || !record->is_object()) {
-    return fail(Code::log_corrupt,
-                "the record at " + std::string(location) + " is not a JSON object");
+    return fail(Code::log_corrupt, "the record at {} is not a JSON object", location);
   }
   std::vector<Member> members;
   for (const Member& member : record->members()) {
@@ -56,8 +56,7 @@ Result<Value> read_side_record(std::string_view location, std::string_view text)
   }
   Value bare = Value::object(std::move(members));
   if (canonical(*record) != text || record->text(kName) != checksum(location, bare)) {
-    return fail(Code::log_corrupt,
-                "the record at " + std::string(location) + " is not what was written there");
+    return fail(Code::log_corrupt, "the record at {} is not what was written there", location);
   }
   return bare;
 }

@@ -1,4 +1,6 @@
 // A tool node: success, failure, retry and limits of its results.
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
@@ -29,7 +31,7 @@ AE_TEST("tool/a call is declared in a commit before anything is sent") {
   EXPECT_EQ(job.log.back().type, EventType::tool_invocation_started);
   EXPECT_EQ(job.commits.back(), job.log.size());
   ASSERT_EQ(job.sent.size(), 1u);
-  EXPECT_EQ(job.sent[0].external_key, "aetheris:job-1:" + job.step("a").id.text + ":0");
+  EXPECT_EQ(job.sent[0].external_key, fmt::format("aetheris:job-1:{}:0", job.step("a").id.text));
 }
 
 AE_TEST("tool/nothing is sent after the lease has expired") {

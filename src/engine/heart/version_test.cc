@@ -1,5 +1,7 @@
 // Version rules: where a strict job runs and where it parks, and unknown
 // outcomes after a tool changed.
+#include <fmt/core.h>
+
 #include "engine/heart/job_fixture_test.h"
 #include "inspect/trace.h"
 #include "inspect/verify.h"
@@ -154,7 +156,7 @@ AE_TEST("versions/the trace shows the other version under which a process ran th
 // A call with an unknown outcome that was left to an operator because another version
 // of its tool was offered.
 JobFixture changed(std::string_view tool) {
-  JobFixture job("[{'id':'a', 'kind':'tool', 'tool':'" + std::string(tool) + "'}]");
+  JobFixture job(fmt::format("[{{'id':'a', 'kind':'tool', 'tool':'{}'}}]", tool));
   job.claims_when_free = false;
   job.claim().reload();
   job.versions.assign(job.plan->tools.size(), "ffffffffffffffff");

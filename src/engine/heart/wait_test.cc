@@ -1,4 +1,6 @@
 // Waits: timers, signals, expiry, keys; blocked jobs; the deadline; cancel.
+#include <fmt/core.h>
+
 #include "engine/heart/job_fixture_test.h"
 #include "testing/test.h"
 
@@ -112,7 +114,7 @@ AE_TEST("wait/two waits that open together cannot share a key") {
 
 AE_TEST("wait/keys of the runtime are reserved") {
   for (const std::string_view key : {"resolve/x", "approval/x"}) {
-    JobFixture job(wait("'type':'signal', 'key':'" + std::string(key) + "'"));
+    JobFixture job(wait(fmt::format("'type':'signal', 'key':'{}'", key)));
     EXPECT_EQ(job.claim().state.error->code, "correlation_key_reused");
   }
 }

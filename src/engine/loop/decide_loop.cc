@@ -1,4 +1,6 @@
 // How a decision runs a loop: call the model, record its requested calls, make them, call it again.
+#include <fmt/core.h>
+
 #include "engine/heart/decider.h"
 #include "engine/loop/loop.h"
 
@@ -17,9 +19,9 @@ void Decider::decide_loop(const Step& step) {
   if (newest.calls.empty()) return finish_loop(step);
   if (loop.turns.size() >= turns_max(s_, step)) {
     return fail_step(step, code_name(Code::turns_limit),
-                     "after " + std::to_string(loop.turns.size()) +
-                         " turns, the most that it may take, the model still asks for tools; what "
-                         "it asked for last was not done");
+                     fmt::format("after {} turns, the most that it may take, the model still asks "
+                                 "for tools; what it asked for last was not done",
+                                 loop.turns.size()));
   }
   start_calls(step);
 }
@@ -59,7 +61,7 @@ void Decider::ask_model(const Step& step) {
 void Decider::record_tool_choice(const Step& step) {
   auto choice = tool_choice_of(s_, step, &work_);
   if (!choice) return fail_step(step, choice.error());
-  const std::string turn = "turn" + std::to_string(step.loop->turns.size() - 1);
+  const std::string turn = fmt::format("turn{}", step.loop->turns.size() - 1);
   emit_of(step, decision_event(ToolChosen{.choice = *std::move(choice)},
                                {.decision_id = decision_id_of(step, turn)}));
 }

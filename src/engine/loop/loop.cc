@@ -1,5 +1,7 @@
 #include "engine/loop/loop.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <string>
 #include <utility>
@@ -19,9 +21,9 @@ namespace ae::engine {
 
 // Stored, by its hash: the end of the conversation's chain.
 Value repair_message(const std::string& why) {
-  return Value::object({{"content", "This answer cannot be used: it " + why +
-                                        ". Answer again, with JSON as it was asked for and "
-                                        "nothing else."},
+  return Value::object({{"content", fmt::format("This answer cannot be used: it {}. Answer again, "
+                                                "with JSON as it was asked for and nothing else.",
+                                                why)},
                         {"role", "user"}});
 }
 
@@ -31,11 +33,11 @@ Value notice_message(const Value& notice) {
   for (const auto& [name, amount] : notice.members()) {
     std::string what = name;
     std::ranges::replace(what, '_', ' ');
-    text += (text.empty() ? "budget: " : "; ") + std::string(amount.text("left")) + " of " +
-            std::string(amount.text(field::of)) + " " + what + " left";
+    text += fmt::format("{}{} of {} {} left", text.empty() ? "budget: " : "; ", amount.text("left"),
+                        amount.text(field::of), what);
   }
-  return Value::object(
-      {{"content", text + ". Come to an end before it is used up."}, {"role", "user"}});
+  return Value::object({{"content", fmt::format("{}. Come to an end before it is used up.", text)},
+                        {"role", "user"}});
 }
 
 namespace {
@@ -61,7 +63,7 @@ const Step& step_of_turn(const State& state, const Step& loop, std::size_t turn)
 
 std::string call_id(const Value& call, std::size_t turn, std::size_t nth) {
   const std::string id(call.text("id"));
-  return id.empty() ? "call_" + std::to_string(turn) + "_" + std::to_string(nth) : id;
+  return id.empty() ? fmt::format("call_{}_{}", turn, nth) : id;
 }
 
 RefusedCall tool_failure(Code code, std::string message) {
@@ -156,9 +158,9 @@ std::optional<RefusedCall> refusal_of(const State& state, const LoopSpec& spec, 
   const auto granted = std::ranges::find_if(
       spec.tools, [&](std::uint32_t tool) { return plan.tools[tool].name == call.text("name"); });
   if (granted == spec.tools.end()) {
-    return tool_failure(
-        Code::tool_not_granted,
-        "there is no such tool that you may call; there are: " + names_of(plan, spec));
+    return tool_failure(Code::tool_not_granted,
+                        fmt::format("there is no such tool that you may call; there are: {}",
+                                    names_of(plan, spec)));
   }
   if (nth >= kTurnCallsMax) {
     return tool_failure(Code::payload_too_large,
@@ -167,9 +169,9 @@ std::optional<RefusedCall> refusal_of(const State& state, const LoopSpec& spec, 
   const Value& arguments = call[field::arguments];
   if (!arguments.is_object()) {
     const std::string_view why = call.text("invalid");  // as it was recorded with the answer
-    std::string message = "the arguments must be a JSON object";
-    if (!why.empty()) message.append(": ").append(why);
-    return tool_failure(Code::input_invalid, std::move(message));
+    const std::string detail = why.empty() ? "" : fmt::format(": {}", why);
+    return tool_failure(Code::input_invalid,
+                        fmt::format("the arguments must be a JSON object{}", detail));
   }
   const ToolPolicy& tool = plan.tools[*granted];
   if (canonical_exceeds(arguments, kValueMax)) {
@@ -196,7 +198,7 @@ Result<Value> parse_final_answer(const Plan& plan, const Node& node, const Value
   AE_ASSIGN(Value json, parse_answer_json(*node.loop->schema, answer, work));
   if (node.kind != NodeKind::planner || !is_planner_only(plan)) return json;
   if (auto made = plan_from_answer(plan, answer); !made) {
-    return fail(Code::plan_invalid, "makes no plan: " + made.error().message);
+    return fail(Code::plan_invalid, "makes no plan: {}", made.error().message);
   }
   return json;
 }
@@ -387,8 +389,7 @@ std::string find_invalid_turn(const State& state, const Step& loop) {
     const Step& turn_step = state.steps[of.step];
     if (!turn_step.imported) break;
     const Value& arguments = turn_step.imported->arguments;
-    const std::string named =
-        "turn " + std::to_string(turn) + " of node \"" + state.node_of(loop).id + "\" ";
+    const std::string named = fmt::format("turn {} of node \"{}\" ", turn, state.node_of(loop).id);
     const auto append = [&](const Value& message) { conversation.append(message); };
     const Value& opening = arguments["messages"];
     if (turn > 0) {
@@ -402,12 +403,12 @@ std::string find_invalid_turn(const State& state, const Step& loop) {
           arguments) ||
         !(state.blind_erased || turn_step.imported->arguments_hash.empty() ||
           state.hash_of(arguments) == turn_step.imported->arguments_hash)) {
-      return named + "does not follow from the messages before it";
+      return fmt::format("{}does not follow from the messages before it", named);
     }
     if (!of.chosen) continue;
     const auto choice = tool_choice_at(state, loop, turn, repairs, nullptr);
     if (!choice || !is_chosen(state, of, *choice) || !matches_answer(state, loop, turn)) {
-      return named + "is not what the model's answer asks for";
+      return fmt::format("{}is not what the model's answer asks for", named);
     }
     repairs += of.repair ? 1 : 0;
   }
@@ -462,8 +463,8 @@ Result<Value> sent_request(const State& state, const Step& step) {
   }
   if (to_hex(conversation.hash) != recorded.text("conversation")) {
     return fail(Code::log_corrupt,
-                "turn " + std::to_string(step.turn) + " of node \"" + state.node_of(step).id +
-                    "\" was declared with another conversation than its log holds");
+                "turn {} of node \"{}\" was declared with another conversation than its log holds",
+                step.turn, state.node_of(step).id);
   }
   std::vector<Member> request(spec.settings.members().begin(), spec.settings.members().end());
   request.emplace_back("messages", Value::array(std::move(messages)));

@@ -8,6 +8,8 @@
 // For tests only. Threads: one owner.
 #pragma once
 
+#include <fmt/core.h>
+
 #include <initializer_list>
 #include <string>
 #include <string_view>
@@ -55,11 +57,10 @@ struct ToolCall {
 inline std::string tool_calls_answer(std::initializer_list<ToolCall> calls_wanted) {
   std::string calls;
   for (const ToolCall& call : calls_wanted) {
-    calls += std::string(calls.empty() ? "" : ", ") + "{'id': '" + std::string(call.id) +
-             "', 'name': '" + std::string(call.name) +
-             "', 'arguments': " + std::string(call.arguments) + "}";
+    calls += fmt::format("{}{{'id': '{}', 'name': '{}', 'arguments': {}}}",
+                         calls.empty() ? "" : ", ", call.id, call.name, call.arguments);
   }
-  return "{'text': '', 'finish_reason': 'tool_calls', 'tool_calls': [" + calls + "]}";
+  return fmt::format("{{'text': '', 'finish_reason': 'tool_calls', 'tool_calls': [{}]}}", calls);
 }
 
 inline Value request(const JobFixture& job, std::string_view turn) {

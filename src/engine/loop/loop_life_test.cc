@@ -1,4 +1,6 @@
 // Loops with crashes, unknown outcomes, cancels, pauses, forks and re-plans.
+#include <fmt/core.h>
+
 #include "engine/loop/loop_fixture_test.h"
 #include "engine/state/checkpoint.h"
 #include "inspect/trace.h"
@@ -13,7 +15,7 @@ AE_TEST("loop/a turn takes the same space in the log, however long the conversat
   std::vector<std::size_t> bytes;
   for (int turn = 0; turn < 200; ++turn) {
     const std::size_t before = job.log.size();
-    const std::string at = "chat/" + std::to_string(turn);
+    const std::string at = fmt::format("chat/{}", turn);
     job.ok(at, tool_calls_answer({{"a", "look", "{'q': 1}"}})).ok(at + "/0", "'found'");
     std::size_t written = 0;
     for (std::size_t i = before; i < job.log.size(); ++i) {

@@ -1,4 +1,6 @@
 // Loops: messages to the model, requested calls, and the end of a loop.
+#include <fmt/core.h>
+
 #include <set>
 
 #include "engine/loop/loop_fixture_test.h"
@@ -295,7 +297,7 @@ AE_TEST("loop/calls above the limit of one answer are reported and not made") {
     calls += std::string(i == 0 ? "" : ",") + "{'name': 'look', 'arguments': {}}";
   }
   JobFixture job = loop_job();
-  job.claim().ok("chat/0", "{'text': '', 'tool_calls': [" + calls + "]}");
+  job.claim().ok("chat/0", fmt::format("{{'text': '', 'tool_calls': [{}]}}", calls));
   while (job.tries("chat/0") == 1 && !job.in_flight.empty() &&
          job.state.steps[job.in_flight.begin()->first].is_loop_call()) {
     job.answer(job.in_flight.begin()->first, {.kind = OutcomeKind::success, .result = Value(1)});

@@ -1,4 +1,6 @@
 // Repair: a model whose answer breaks its schema receives the error, once, in a recorded turn.
+#include <fmt/core.h>
+
 #include "base/utf8.h"
 #include "engine/loop/loop_fixture_test.h"
 #include "engine/state/checkpoint.h"
@@ -171,7 +173,7 @@ AE_TEST("repair/without repair an answer that violates the schema fails at once"
 AE_TEST("repair/a long error message to the model is cut at a character boundary") {
   std::string pattern;
   for (int i = 0; i < 700; ++i) pattern += "é";
-  JobFixture job = loop_job(", 'repair': 1, 'schema': {'enum': ['" + pattern + "']}");
+  JobFixture job = loop_job(fmt::format(", 'repair': 1, 'schema': {{'enum': ['{}']}}", pattern));
   job.claim().ok("chat/0", R"({"text": "\")" + pattern + R"(x\""})");
   const Value choice = job.last<DecisionRecorded>().payload.value;
   EXPECT_LE(choice.text("repair").size(), kRepairMax);

@@ -1,5 +1,7 @@
 #include "engine/planner/planner.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <set>
 #include <utility>
@@ -18,14 +20,14 @@ constexpr std::size_t kTextDepth = 64;
 Value text_schema() { return Value::object({{"type", "string"}}); }
 
 std::unexpected<Error> plan_error(const std::string& where, std::string_view what) {
-  return fail(Code::plan_invalid, where + " " + std::string(what));
+  return fail(Code::plan_invalid, "{} {}", where, what);
 }
 
 Result<Value> json_at(const Value& node, std::string_view key, const std::string& where) {
   auto value = parse_json(node.text(key), {.depth_max = kTextDepth});
   if (!value) {
     return plan_error(where,
-                      "has `" + std::string(key) + "`, which is no JSON: " + value.error().message);
+                      fmt::format("has `{}`, which is no JSON: {}", key, value.error().message));
   }
   return value;
 }
@@ -37,8 +39,8 @@ class Lowering {
   Result<Value> run(const Value& answer) {
     const Value& nodes = answer["nodes"];
     if (nodes.size() > node_.loop->nodes_max) {
-      return plan_error("the plan", "has " + std::to_string(nodes.size()) + " nodes; at most " +
-                                        std::to_string(node_.loop->nodes_max) + " are allowed");
+      return plan_error("the plan", fmt::format("has {} nodes; at most {} are allowed",
+                                                nodes.size(), node_.loop->nodes_max));
     }
     std::vector<Value> lowered{planner_.task_graph["nodes"].items().front()};
     for (const Value& one : nodes.items()) {
@@ -55,7 +57,7 @@ class Lowering {
 
  private:
   Result<Value> lower_node(const Value& source) {
-    const std::string where = "node `" + std::string(source.text("id")) + "`";
+    const std::string where = fmt::format("node `{}`", source.text("id"));
     const bool waits = source.find("wait_for") != nullptr;
     if (waits == (source.find("tool") != nullptr)) {
       return plan_error(where, "has either a `tool` or `wait_for`");
@@ -68,7 +70,7 @@ class Lowering {
     if (waits) {
       for (const char* other : {"args", "map", "as"}) {
         if (source.find(other) != nullptr)
-          return plan_error(where, "waits, and takes no " + quoted(other));
+          return plan_error(where, fmt::format("waits, and takes no `{}`", other));
       }
       node.emplace_back(field::kind, "wait");
       node.emplace_back("wait", Value::object({{"for", source["wait_for"]}, {"type", "timer"}}));
@@ -89,8 +91,6 @@ class Lowering {
     return Value::object(std::move(node));
   }
 
-  static std::string quoted(std::string_view text) { return "`" + std::string(text) + "`"; }
-
   // A node without needs comes after the planner.
   Value lower_needs(const Value& source) const {
     if (source.is_array() && source.size() > 0) return source;
@@ -107,8 +107,8 @@ class Lowering {
       for (const std::uint32_t index : granted) {
         names += (names.empty() ? "" : ", ") + planner_.tools[index].name;
       }
-      return plan_error(where, "calls " + quoted(tool) + ", which may not be called; there are: " +
-                                   (names.empty() ? "none" : names));
+      return plan_error(where, fmt::format("calls `{}`, which may not be called; there are: {}",
+                                           tool, names.empty() ? "none" : names));
     }
     std::vector<Member> call{{"tool", tool}};
     if (source.find("args") == nullptr) return call;
@@ -133,8 +133,9 @@ Status check_constant_args(const Plan& plan) {
     Status fits = tool.args_schema ? tool.args_schema->check(args) : Status();
     if (fits) fits = check_recorded_args(tool.records, args);
     if (!fits) {
-      return plan_error("node `" + node.id + "`",
-                        "has arguments that its tool does not take: " + fits.error().message);
+      return plan_error(
+          fmt::format("node `{}`", node.id),
+          fmt::format("has arguments that its tool does not take: {}", fits.error().message));
     }
   }
   return {};
@@ -212,9 +213,10 @@ std::string planner_instructions(const std::vector<Value>& tools, std::uint32_t 
 Result<std::shared_ptr<const Plan>> plan_from_answer(const Plan& planner, const Value& answer,
                                                      std::string_view version) {
   if (version != kLoweringVersion) {
-    return fail(Code::needs_version, "a plan was made of a model's answer in the way \"" +
-                                         std::string(version) +
-                                         "\", which this Aetheris does not know");
+    return fail(Code::needs_version,
+                "a plan was made of a model's answer in the way "
+                "\"{}\", which this Aetheris does not know",
+                version);
   }
   const LoopSpec& spec = *planner.nodes.front().loop;
   AE_ASSIGN(const Value json, parse_answer_json(*spec.schema, answer));
@@ -227,7 +229,7 @@ Result<std::shared_ptr<const Plan>> plan_from_answer(const Plan& planner, const 
 std::string plan_author_of(const State& state) {
   const Step* last = last_turn(state);
   const std::string& model = state.plan->tools[state.plan->nodes.front().tool].name;
-  return last != nullptr && last->call ? model + "/" + last->call->id.text : model;
+  return last != nullptr && last->call ? fmt::format("{}/{}", model, last->call->id.text) : model;
 }
 
 Result<PlanGenerated> plan_generated_payload(const State& state) {

@@ -1,6 +1,8 @@
 // A planner: its model's answer becomes the plan of the job, once, with granted tools only.
 #include "engine/planner/planner.h"
 
+#include <fmt/core.h>
+
 #include "engine/loop/loop_fixture_test.h"
 #include "engine/state/checkpoint.h"
 #include "inspect/view.h"
@@ -10,7 +12,7 @@ namespace {
 
 // Single quotes for double ones, in a string inside JSON.
 std::string answer(std::string_view nodes, std::string_view more = "") {
-  std::string text = "{'nodes': " + std::string(nodes) + std::string(more) + "}";
+  std::string text = fmt::format("{{'nodes': {}{}}}", nodes, more);
   std::ranges::replace(text, '\'', '"');
   return canonical(Value::object({{"text", text}, {"finish_reason", "stop"}}));
 }

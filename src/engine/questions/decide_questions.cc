@@ -1,5 +1,7 @@
 // How a decision continues a call whose tool has asked a user: one question after the other, then
 // the next try, with all answers.
+#include <fmt/core.h>
+
 #include "engine/heart/decider.h"
 #include "engine/questions/questions.h"
 
@@ -13,18 +15,19 @@ void Decider::handle_questions(const Step& step) {
   const bool loop_failed = step.turn != kNoTurn && s_.steps[step.node].loop->failure;
   if (item_failed || loop_failed) {
     return fail_step(step, code_name(Code::rejected),
-                     "\"" + tool.name + "\" asked a person something, and " +
-                         (item_failed ? "another item of its map" : "its loop") + " had failed");
+                     fmt::format("\"{}\" asked a person something, and {} had failed", tool.name,
+                                 item_failed ? "another item of its map" : "its loop"));
   }
   // An answer is valid only for the tool version that asked.
   if (has_changed(step)) {
-    return fail_step(step, "tool_changed",
-                     "\"" + tool.name + "\" asked a person something, and has changed since");
+    return fail_step(
+        step, "tool_changed",
+        fmt::format("\"{}\" asked a person something, and has changed since", tool.name));
   }
   if (call.questions->rounds > kQuestionRoundsMax) {
     return fail_step(step, to_text(OutcomeKind::input_required),
-                     "\"" + tool.name + "\" has asked a person " +
-                         std::to_string(kQuestionRoundsMax) + " times, and asks again");
+                     fmt::format("\"{}\" has asked a person {} times, and asks again", tool.name,
+                                 kQuestionRoundsMax));
   }
   const Member* question = open_question(call);
   if (question == nullptr) {

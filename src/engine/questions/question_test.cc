@@ -2,6 +2,8 @@
 // continues with the answers.
 #include "schema/question.h"
 
+#include <fmt/core.h>
+
 #include "engine/heart/job_fixture_test.h"
 #include "engine/questions/questions.h"
 #include "engine/state/checkpoint.h"
@@ -65,7 +67,7 @@ AE_TEST("question/a question ends the try without an unknown outcome, and the jo
   EXPECT_EQ(finished.result.value["state"], "s1");
   EXPECT_FALSE(job.state.may_have_happened(job.step("a")));
   const auto wait = job.last<WaitOpened>();
-  EXPECT_EQ(wait.correlation_key, "input/" + job.step("a").id.text + "#1");
+  EXPECT_EQ(wait.correlation_key, fmt::format("input/{}#1", job.step("a").id.text));
   EXPECT_EQ(wait.wait_type, "human");
   EXPECT_EQ(to_text(*wait.expires_at), to_text(job.now + 24h));
   const auto listed = approvals_view(job.state);
@@ -208,8 +210,8 @@ AE_TEST("question/a tool that only returns a state is called again after a pause
 AE_TEST("question/the newest round counts, and the number of rounds is limited") {
   JobFixture job = job_with_question();
   for (std::uint32_t round = 2; round <= kQuestionRoundsMax; ++round) {
-    fill_in(job, "a", "{'n':" + std::to_string(round) + "}");
-    job.answer("a", ask_how("s" + std::to_string(round)));
+    fill_in(job, "a", fmt::format("{{'n':{}}}", round));
+    job.answer("a", ask_how(fmt::format("s{}", round)));
     ASSERT_EQ(job.status(), "waiting") << round;
   }
   fill_in(job, "a", "{'n':99}");

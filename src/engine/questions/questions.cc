@@ -1,5 +1,7 @@
 #include "engine/questions/questions.h"
 
+#include <fmt/core.h>
+
 #include <utility>
 
 #include "base/hash.h"
@@ -28,7 +30,7 @@ std::optional<Value> content_of(const SignalRequest& signal) {
 }  // namespace
 
 std::string question_wait_key(const Step& step, std::uint32_t number) {
-  return "input/" + step.id.text + "#" + std::to_string(number);
+  return fmt::format("input/{}#{}", step.id.text, number);
 }
 
 bool is_question_wait_key(std::string_view key) {
@@ -56,9 +58,9 @@ Result<AppliedRequest> apply_question_answer(const State& state, const std::stri
   auto answer = validate_answer(question->second, action, content_of(signal));
   if (!answer) {
     return std::unexpected(std::move(answer).error().with_context(
-        "\"" + step.call->tool +
-        "\" has an open question: `aetheris approvals` shows it, "
-        "`aetheris approve ID --arguments JSON` answers it"));
+        fmt::format("\"{}\" has an open question: `aetheris approvals` shows it, `aetheris approve "
+                    "ID --arguments JSON` answers it",
+                    step.call->tool)));
   }
   const std::string_view outcome = action == "accept" ? "approved" : "rejected";
   AppliedRequest applied{
@@ -68,7 +70,7 @@ Result<AppliedRequest> apply_question_answer(const State& state, const std::stri
           {{field::correlation_key, key}, {"delivered", true}, {field::outcome, outcome}})};
   if (outcome == "rejected") {
     applied.answer = applied.answer.with(
-        "then", "the tool \"" + step.call->tool + "\" gets the rejection as the answer");
+        "then", fmt::format("the tool \"{}\" gets the rejection as the answer", step.call->tool));
   }
   return applied;
 }

@@ -193,11 +193,11 @@ Result<Replan> ReplanBuilder::run() {
   for (const std::uint32_t index : topological_order(needs).order) {
     const Step* step = carried_step(next_.plan->nodes[index]);
     if (work_ > work_max_) {
-      return fail(Code::plan_invalid,
-                  "to compare the new plan with what the job has done takes more than " +
-                      std::to_string(work_max_) +
-                      " steps of its expressions; name nodes in `drop` (--drop NODE), which are "
-                      "not compared");
+      return fail(
+          Code::plan_invalid,
+          "to compare the new plan with what the job has done takes more than {} steps of its "
+          "expressions; name nodes in `drop` (--drop NODE), which are not compared",
+          work_max_);
     }
     if (step == nullptr) continue;
     replan.carried.push_back({.step = step->node, .node = index});
@@ -247,8 +247,9 @@ Result<Replan> replan_of(const State& state, std::shared_ptr<const Plan> plan,
 
 Status may_replan(const State& state) {
   if (is_terminal(state.status)) {
-    return fail(Code::job_terminal, "the job has ended (" + std::string(to_text(state.status)) +
-                                        "); `aetheris fork` continues it as a new job");
+    return fail(Code::job_terminal,
+                "the job has ended ({}); `aetheris fork` continues it as a new job",
+                to_text(state.status));
   }
   if (state.ending) return fail(Code::job_terminal, "the job is ending");
   if (state.escalated > 0) {
@@ -258,8 +259,9 @@ Status may_replan(const State& state) {
   }
   for (const Step& step : state.steps) {
     if (step.phase == StepPhase::looping) {
-      return fail(Code::call_pending, "the loop \"" + state.node_of(step).id +
-                                          "\" is running; replace the plan when it has ended");
+      return fail(Code::call_pending,
+                  "the loop \"{}\" is running; replace the plan when it has ended",
+                  state.node_of(step).id);
     }
     const bool over = step.phase == StepPhase::done;
     const bool pending = step.call && step.call->open;
@@ -269,9 +271,9 @@ Status may_replan(const State& state) {
     if (pending || (!over && state.may_have_happened(step)) || step.phase == StepPhase::in_doubt ||
         step.phase == StepPhase::probing || step.phase == StepPhase::refused || asks_person) {
       return fail(Code::call_pending,
-                  "a call of node \"" + state.node_of(step).id +
-                      "\" is running or has an unknown outcome; replace the plan when its outcome "
-                      "is recorded (`aetheris pause` pauses the job)");
+                  "a call of node \"{}\" is running or has an unknown outcome; replace the "
+                  "plan when its outcome is recorded (`aetheris pause` pauses the job)",
+                  state.node_of(step).id);
     }
   }
   return {};

@@ -1,4 +1,6 @@
 // Re-plans: a job continues under another plan, with everything that both have in common.
+#include <fmt/core.h>
+
 #include <set>
 
 #include "engine/heart/dice_test.h"
@@ -219,7 +221,7 @@ AE_TEST("replan/the trace names the dropping plan of each step") {
   const Value trace = trace_view(job.state, job.log);
   std::string log_text;
   for (const Value& one : trace["dropped"].items()) {
-    log_text += std::string(one.text("node_id")) + std::to_string(one["dropped_by"].as_int()) + " ";
+    log_text += fmt::format("{}{} ", one.text("node_id"), one["dropped_by"].as_int());
   }
   EXPECT_EQ(log_text, "a1 b1 a2 b2 ");
   EXPECT_EQ(trace["totals"]["tries"], Value(3));

@@ -1,5 +1,8 @@
 // A request that replaces the plan of a job.
+#include <fmt/core.h>
+
 #include <algorithm>
+#include <string_view>
 #include <utility>
 
 #include "engine/heart/request.h"
@@ -17,8 +20,8 @@ Result<DroppedNodes> dropped_of(const State& state, const Value& drop) {
   if (!drop.is_array()) return fail(Code::input_invalid, "\"drop\" is a list of nodes");
   for (const Value& name : drop.items()) {
     if (!name.is_string() || !state.plan->by_id.contains(name.as_string())) {
-      return fail(Code::plan_invalid,
-                  "\"drop\" names " + canonical(name) + ", which is not a node of the job's plan");
+      return fail(Code::plan_invalid, "\"drop\" names {}, which is not a node of the job's plan",
+                  canonical(name));
     }
     dropped.insert(name.as_string());
   }
@@ -38,15 +41,14 @@ std::string joined(const DroppedNodes& names) {
 DecisionRecorded plan_decision(const State& state, const ControlRequest& request,
                                const std::string& reason, const Plan& plan,
                                const DecisionContext& context) {
-  const std::string number = std::to_string(state.plan_number + 1);
+  const std::string name = fmt::format("{}#re_plan", state.plan_number + 1);
   return decision_event(
       PlanReplaced{.plan = std::int64_t{state.plan_number} + 1,
                    .plan_hash = plan.hash,
                    .replaces = state.plan->hash},
       {.at = context.now,
        .by = none_if_empty(request.by),
-       .decision_id =
-           DecisionId(step_id(state.job, plan.decision, number + "#re_plan", "decision").text),
+       .decision_id = DecisionId(step_id(state.job, plan.decision, name, "decision").text),
        .reason = none_if_empty(reason)});
 }
 
@@ -84,10 +86,11 @@ Result<AppliedRequest> apply_request(const State& state, const ControlRequest& r
   DroppedNodes unnamed;
   std::ranges::set_difference(replan.lost, drop, std::inserter(unnamed, unnamed.end()));
   if (!unnamed.empty()) {
-    return fail(Code::plan_invalid,
-                "the new plan drops what these nodes did: " + joined(unnamed) +
-                    "; keep their id, tool and arguments, or name them in `drop` (--drop NODE): "
-                    "their effects stay, but no longer belong to the job");
+    constexpr std::string_view kAdvice =
+        "keep their id, tool and arguments, or name them in `drop` (--drop NODE): their effects "
+        "stay, but no longer belong to the job";
+    return fail(Code::plan_invalid, "the new plan drops what these nodes did: {}; {}",
+                joined(unnamed), kAdvice);
   }
   std::set<std::uint32_t> kept;
   for (const Replan::CarriedStep& carry : replan.carried) kept.insert(carry.step);

@@ -1,4 +1,6 @@
 // apply: changes the state by one event. It decides nothing; it rejects events that are impossible.
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -368,7 +370,7 @@ Status Applier::run() {
     return fail(Code::job_terminal, "the job has ended; only a fork can continue it");
   }
   const auto status = next_status(s_.status, type_, ends_own_park());
-  if (!status) return corrupt_event("illegal while the job is " + std::string(to_text(s_.status)));
+  if (!status) return corrupt_event(fmt::format("illegal while the job is {}", to_text(s_.status)));
   if (is_terminal(*status)) AE_TRY(may_end());
   const bool ended_before = s_.ending.has_value();
   AE_TRY(std::visit(apply_it, event_));

@@ -262,23 +262,13 @@ void parts(A& a, Part<A, OpenRequests>& x) {
 template <class A>
 void parts(A& a, Part<A, State>& x) {
   auto& [job, agent, input, labels, job_root, forked_from, blind, blind_erased, execution_version,
-<<<<<<< HEAD
-         traceparent, tracestate, status, seq, updated_at, attempt, epoch, opened_at, lost_claims,
-         process_deaths, deadline, not_before, deadline_fired, plan, plan_number, planned_by_model,
-         steps, todo, startable, calling, open_tries, tries_started, had_unknown_outcome,
-         nodes_left, map_items, waits, open_requests, closed_waits, pending_messages, early_signals,
-         message_keys, pause_request, parked_reason, parked_until, parked_since, ending, undoable,
-         undone, given_up, result, error, final_in_doubt, noted, earlier_unknown, undelivered,
-         signals, models, budget, changes, to_confirm, escalated] = x;
-=======
          traceparent, tracestate, status, seq, updated_at, attempt, epoch, opened_at, started_at,
          lost_claims, process_deaths, deadline, not_before, deadline_fired, plan, plan_number,
-         planned_by_model, steps, by_id, todo, startable, calling, open_tries, tries_started,
+         planned_by_model, steps, todo, startable, calling, open_tries, tries_started,
          had_unknown_outcome, nodes_left, map_items, waits, open_requests, closed_waits,
          pending_messages, early_signals, message_keys, pause_request, parked_reason, parked_until,
          parked_since, ending, undoable, undone, given_up, result, error, final_in_doubt, noted,
          earlier_unknown, undelivered, signals, models, budget, changes, to_confirm, escalated] = x;
->>>>>>> pg
   all(a, job, agent, input, labels, job_root, forked_from, blind, blind_erased, execution_version,
       traceparent, tracestate, status, seq, updated_at, attempt, epoch, opened_at, started_at,
       lost_claims, process_deaths, deadline, not_before, deadline_fired, plan_number,

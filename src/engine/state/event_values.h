@@ -19,8 +19,7 @@
 namespace ae::engine {
 
 inline std::unexpected<Error> corrupt(const State& state, EventType type, std::string_view why) {
-  return fail(Code::log_corrupt, "event " + std::to_string(state.seq + 1) + " (" +
-                                     std::string(event_name(type)) + "): " + std::string(why));
+  return fail(Code::log_corrupt, "event {} ({}): {}", state.seq + 1, event_name(type), why);
 }
 
 inline Failure failure_of(const RecordedError& error) {

@@ -1,6 +1,8 @@
 // Queries on a state, and the fold of a whole log.
 #include "engine/state/state.h"
 
+#include <fmt/core.h>
+
 #include <utility>
 
 #include "engine/state/view_values.h"
@@ -135,10 +137,9 @@ std::uint32_t State::tool_index(const Step& step) const {
 }
 
 StepId State::side_step_id(const Step& step, Role role) const {
-  const std::string path =
-      path_of(step) +
-      (role == Role::undo ? "/compensate" : "/probe/" + std::to_string(step.call->try_no));
-  return step_id(job, plan->decision, path, "tool");
+  const std::string part =
+      role == Role::undo ? "/compensate" : fmt::format("/probe/{}", step.call->try_no);
+  return step_id(job, plan->decision, path_of(step) + part, "tool");
 }
 
 bool State::may_probe(const Step& step) const {
@@ -174,7 +175,7 @@ std::string State::unique_wait_key(const std::string& named) const {
   const auto closed = closed_waits.find(named);
   const bool was_abandoned =
       plan_number > 0 && closed != closed_waits.end() && closed->second.outcome == "cancelled";
-  return was_abandoned ? named + "#" + std::to_string(plan_number) : named;
+  return was_abandoned ? fmt::format("{}#{}", named, plan_number) : named;
 }
 
 std::string State::approval_id(const Wait& wait) const {
@@ -187,7 +188,7 @@ std::string State::approval_id(const Wait& wait) const {
 std::string State::path_of(const Step& step) const {
   if (step.role == Role::undo) return path_of(steps[step.of]) + "/compensate";
   if (step.role == Role::probe) {
-    return path_of(steps[step.of]) + "/probe/" + std::to_string(step.of_try);
+    return fmt::format("{}/probe/{}", path_of(steps[step.of]), step.of_try);
   }
   if (step.turn != kNoTurn) return part_path(step, step.turn, step.nth);
   return step.item == kNoItem ? Plan::path(step.start_plan, step.start_node)
@@ -196,7 +197,7 @@ std::string State::path_of(const Step& step) const {
 
 std::string State::part_path(const Step& loop, std::uint32_t turn, std::uint32_t nth) const {
   const std::string of_turn = Plan::path(loop.start_plan, loop.start_node, turn);
-  return nth == kNoTurn ? of_turn : of_turn + "/" + std::to_string(nth);
+  return nth == kNoTurn ? of_turn : fmt::format("{}/{}", of_turn, nth);
 }
 
 StepId State::part_step_id(const Step& loop, std::uint32_t turn, std::uint32_t nth) const {
@@ -301,7 +302,7 @@ const Member* open_question(const Invocation& call) {
 std::string question_id(const State& state, const Step& step) {
   const std::uint32_t number = step.call && step.call->questions ? step.call->questions->number : 0;
   return step_id(state.job, state.plan->decision,
-                 state.path_of(step) + "#input" + std::to_string(number), "decision")
+                 fmt::format("{}#input{}", state.path_of(step), number), "decision")
       .text;
 }
 

@@ -1,4 +1,6 @@
 // The job's state machine: SPEC §2, every cell.
+#include <fmt/core.h>
+
 #include <array>
 #include <sstream>
 
@@ -57,7 +59,7 @@ AE_TEST("status/a wait opened by the park itself ends the park") {
 AE_TEST("status/events without a row never change the status and are legal before the end") {
   constexpr std::string_view kColumns = kTable;
   for (const EventKind& kind : event_kinds()) {
-    if (kColumns.find("\n" + std::string(kind.name) + " ") != kColumns.npos) continue;
+    if (kColumns.find(fmt::format("\n{} ", kind.name)) != kColumns.npos) continue;
     EXPECT_EQ(next_status(JobStatus::none, kind.type), std::nullopt) << kind.name;
     for (const JobStatus status :
          {JobStatus::queued, JobStatus::running, JobStatus::waiting, JobStatus::parked}) {

@@ -12,6 +12,8 @@
 // A compensation is a separate command with its own path, keys and tries. If it fails or its
 // outcome is unknown, the job parks, and an operator decides: happened (it is undone), not_happened
 // (try again) or fail (it stays done, and is listed).
+#include <fmt/core.h>
+
 #include "engine/heart/decider.h"
 #include "log/park_until.h"
 
@@ -128,7 +130,7 @@ void Decider::decide_undo_step(const Step& undo) {
       if (args && canonical_exceeds(*args, kValueMax)) args = too_large("the arguments");
       if (!args) {
         return open_resolve_wait(
-            undo, "it could not be called (" + std::string(code_name(args.error().code)) + ")");
+            undo, fmt::format("it could not be called ({})", code_name(args.error().code)));
       }
       begin_call({.step = undo.id,
                   .node = s_.node_of(undo),

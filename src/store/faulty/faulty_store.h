@@ -6,6 +6,8 @@
 // Threads: the loop's thread.
 #pragma once
 
+#include <fmt/core.h>
+
 #include <array>
 #include <cstdint>
 #include <functional>
@@ -109,7 +111,7 @@ void FaultyStore::call(MethodCall method_call, async::Done<Result<T>> done, Star
   if (fault == Fault::fail_before) {
     state.loop.post([shared = state_, done = std::move(done), number = call.number]() mutable {
       if (shared->crashed) return;
-      done(fail(Code::unavailable, "call " + std::to_string(number) + " failed: try again"));
+      done(fail(Code::unavailable, "call {} failed: try again", number));
     });
     return;
   }
@@ -119,7 +121,7 @@ void FaultyStore::call(MethodCall method_call, async::Done<Result<T>> done, Star
     if (fault == Fault::crash_after) return shared->crash();
     if (fault == Fault::fail_after) {
       const Code code = is_read(call.method) ? Code::unavailable : Code::unknown_outcome;
-      return done(fail(code, "the answer of call " + std::to_string(call.number) + " was lost"));
+      return done(fail(code, fmt::format("the answer of call {} was lost", call.number)));
     }
     if (fault != Fault::delay_answer) return done(std::move(answer));
     auto later = [shared, done = std::move(done), answer = std::move(answer)]() mutable {

@@ -1,5 +1,7 @@
 #include "store/faulty/faulty_store.h"
 
+#include <fmt/core.h>
+
 #include <string>
 
 #include "store/conformance_fixture_test.h"
@@ -111,7 +113,7 @@ AE_TEST("faulty/the same seed injects the same faults") {
   const auto run = [](std::uint64_t seed) {
     SeededSource random(seed);
     FaultyFixture w(random_faults(random, {.fail_before = 200, .fail_after = 200, .delay = 200}));
-    for (int i = 0; i < 50; ++i) w.create(("j" + std::to_string(i)).c_str());
+    for (int i = 0; i < 50; ++i) w.create(fmt::format("j{}", i).c_str());
     w.loop.advance(std::chrono::seconds(1));
     return w.answers;
   };

@@ -1,5 +1,7 @@
 #include "store/postgres/erase_dropped.h"
 
+#include <fmt/core.h>
+
 #include <chrono>
 #include <thread>
 
@@ -76,7 +78,7 @@ class Eraser {
 
  private:
   std::string qualified(const std::string& table) const {
-    return quoted_name(schema_) + "." + table;
+    return fmt::format("{}.{}", quoted_name(schema_), table);
   }
   std::vector<std::string> table_names() const {
     std::vector<std::string> table_names;
@@ -85,9 +87,10 @@ class Eraser {
   }
   void add_residual(const std::vector<std::string>& tables, const std::string& why) {
     if (tables.empty()) return;
-    residual_copies_.push_back({kWhat, "old rows in the pages of " + joined(tables),
-                                why + ": run `VACUUM FULL " + joined(tables) +
-                                    "` as their owner; it locks them meanwhile"});
+    residual_copies_.push_back(
+        {kWhat, fmt::format("old rows in the pages of {}", joined(tables)),
+         fmt::format("{}: run `VACUUM FULL {}` as their owner; it locks them meanwhile", why,
+                     joined(tables))});
   }
 
   Pg<void> check_tables() {
@@ -115,9 +118,9 @@ class Eraser {
         older.reserve(static_cast<std::size_t>(answers[0].size()));
         for (int i = 0; i < answers[0].size(); ++i) older.push_back(answers[0].text(i, 0));
         residual_copies_.push_back({kWhat, "old rows of the tables",
-                                    "they may still be visible to older transactions (" +
-                                        joined(older) +
-                                        "): when it has ended, redact the job again"});
+                                    fmt::format("they may still be visible to older transactions "
+                                                "({}): when it has ended, redact the job again",
+                                                joined(older))});
         return {};
       }
       std::this_thread::sleep_for(kPollInterval);
@@ -125,8 +128,8 @@ class Eraser {
   }
 
   Pg<void> limit(const std::string& lock, const std::string& statement) {
-    AE_TRY(run(connection_, "SET lock_timeout = '" + lock + "'"));
-    return run(connection_, "SET statement_timeout = '" + statement + "'");
+    AE_TRY(run(connection_, fmt::format("SET lock_timeout = '{}'", lock)));
+    return run(connection_, fmt::format("SET statement_timeout = '{}'", statement));
   }
 
   Pg<void> vacuum() {
@@ -145,7 +148,7 @@ class Eraser {
     }
     AE_TRY(limit(kLockTimeout, kStatementTimeout));
     add_residual(large, "they are too large to be rewritten while they are in use");
-    add_residual(failed, "they were not rewritten (" + why + ")");
+    add_residual(failed, fmt::format("they were not rewritten ({})", why));
     return {};
   }
 

@@ -1,5 +1,7 @@
 #include "store/postgres/location.h"
 
+#include <fmt/core.h>
+
 #include <sstream>
 
 #include "store/postgres/schema.h"
@@ -51,7 +53,7 @@ Result<std::string> read_location(Connection& connection) {
     if (!cluster_row) return std::unexpected(unavailable_error(cluster_row.error()));
     cluster = cluster_row->back().text(0, 0);
   }
-  return cluster + " " + row.text(0, 1) + " " + row.text(0, 2);
+  return fmt::format("{} {} {}", cluster, row.text(0, 1), row.text(0, 2));
 }
 
 Result<std::optional<std::string>> find_move(Connection& connection) {
@@ -67,14 +69,17 @@ Result<std::optional<std::string>> find_move(Connection& connection) {
                      : differ(was.table, is.table)       ? "set of tables"
                                                          : nullptr;
   if (what == nullptr) return std::nullopt;
-  return "it was written in another " + std::string(what) + " than this one";
+  return fmt::format("it was written in another {} than this one", what);
 }
 
 Error move_not_accepted(const std::string& how) {
-  return {Code::store_rolled_back, "this store is a copy, as of a dump that was restored: " + how +
-                                       ". Later work would be repeated: check its jobs, then "
-                                       "`aetheris doctor --accept-rollback` parks unfinished ones "
-                                       "(planned move: add --nothing-lost to continue)"};
+  constexpr const char* kRemedy =
+      "check its jobs, then `aetheris doctor --accept-rollback` parks unfinished ones (planned "
+      "move: add --nothing-lost to continue)";
+  return {Code::store_rolled_back,
+          fmt::format("this store is a copy, as of a dump that was restored: {}. Later work would "
+                      "be repeated: {}",
+                      how, kRemedy)};
 }
 
 Status save_location(Connection& connection) {

@@ -1,5 +1,7 @@
 #include "store/postgres/pg_error.h"
 
+#include <fmt/core.h>
+
 namespace ae::store::postgres {
 
 bool PgError::is_transient() const {
@@ -12,9 +14,11 @@ std::string PgError::text() const {
     return "PostgreSQL takes no writes (it is read-only): use the primary server";
   }
   if (sqlstate == "55P03") {
-    return "another session held a lock in PostgreSQL longer than the timeout: " + message;
+    return fmt::format("another session held a lock in PostgreSQL longer than the timeout: {}",
+                       message);
   }
-  return "PostgreSQL: " + message + (sqlstate.empty() ? "" : " (" + sqlstate + ")");
+  if (sqlstate.empty()) return fmt::format("PostgreSQL: {}", message);
+  return fmt::format("PostgreSQL: {} ({})", message, sqlstate);
 }
 
 }  // namespace ae::store::postgres

@@ -1,4 +1,6 @@
 // Several processes that use one store: claims, leases, keys and blobs.
+#include <fmt/core.h>
+
 #include <set>
 #include <thread>
 
@@ -15,7 +17,7 @@ AE_TEST("postgres/two processes claim each job once") {
   constexpr int kJobs = 120;
   int pending = kJobs;
   for (int i = 0; i < kJobs; ++i) {
-    one.store().commit(PostgresFixture::create("j" + std::to_string(i)),
+    one.store().commit(PostgresFixture::create(fmt::format("j{}", i)),
                        [&](Result<CommitResult> answer) {
                          EXPECT_TRUE(answer);
                          --pending;
@@ -52,9 +54,10 @@ AE_TEST("postgres/a claim does not wait for a job locked by another transaction"
   auto other = postgres::Connection::open({.url = server().url()});
   ASSERT_TRUE(other);
   other->add_unprepared("BEGIN");
-  other->add_unprepared("SELECT 1 FROM " + schema.name() +
-                        ".heads WHERE job = (SELECT number FROM " + schema.name() +
-                        ".jobs WHERE job_id = 'j0') FOR UPDATE");
+  other->add_unprepared(
+      fmt::format("SELECT 1 FROM {0}.heads WHERE job = (SELECT number FROM {0}.jobs WHERE job_id = "
+                  "'j0') FOR UPDATE",
+                  schema.name()));
   ASSERT_TRUE(other->run());
   EXPECT_EQ(conformance::show(*fixture.claim(5)).substr(0, 2), "j1");
   other->add_unprepared("ROLLBACK");
@@ -93,11 +96,10 @@ AE_TEST("postgres/concurrent creates with the same keys and blobs succeed, one p
       for (int k = 0; k < 4; ++k) {
         const int which = me == 0 ? k : 3 - k;
         Batch b = PostgresFixture::create(
-            "j" + std::to_string(me) + "-" + std::to_string(round) + "-" + std::to_string(which),
-            {.agent = "a",
-             .idempotency_key = "k" + std::to_string(round) + "-" + std::to_string(which)});
-        b.sealed->blobs = {conformance::blob("v" + std::to_string(round) + std::to_string(which)),
-                           conformance::blob("w" + std::to_string(round) + std::to_string(which))};
+            fmt::format("j{}-{}-{}", me, round, which),
+            {.agent = "a", .idempotency_key = fmt::format("k{}-{}", round, which)});
+        b.sealed->blobs = {conformance::blob(fmt::format("v{}{}", round, which)),
+                           conformance::blob(fmt::format("w{}{}", round, which))};
         fixture.store().commit(std::move(b), [&, which](Result<CommitResult> answer) {
           EXPECT_TRUE(answer) << (answer ? "" : answer.error().message);
           if (answer) {
@@ -128,22 +130,21 @@ AE_TEST("postgres/a queue limit holds across concurrent processes") {
   for (PostgresFixture& fixture : processes) ASSERT_TRUE(fixture.open());
   for (int i = 0; i < 30; ++i) {
     ASSERT_TRUE(processes[0].commit(
-        PostgresFixture::create("j" + std::to_string(i), {.agent = "a", .queue = "narrow"})));
+        PostgresFixture::create(fmt::format("j{}", i), {.agent = "a", .queue = "narrow"})));
   }
   std::vector<std::size_t> claimed(2);
   const auto work = [&](std::size_t me) {
     PostgresFixture& fixture = processes[me];
     for (int round = 0; round < 6; ++round) {
-      ClaimRequest request = conformance::ConformanceFixture::claim_request(
-          "A" + std::to_string(me) + std::to_string(round), 2);
+      ClaimRequest request =
+          conformance::ConformanceFixture::claim_request(fmt::format("A{}{}", me, round), 2);
       request.queues = {{"narrow", 5}};
       const auto leases = fixture.loop.await<Result<std::vector<Lease>>>(
           [&](auto done) { fixture.store().claim(request, std::move(done)); });
       ASSERT_TRUE(leases) << leases.error().message;
       claimed[me] += leases->size();
       const auto one = fixture.loop.await<Result<std::optional<Lease>>>([&](auto done) {
-        fixture.store().claim_job(JobId("j" + std::to_string(29 - round)), request,
-                                  std::move(done));
+        fixture.store().claim_job(JobId(fmt::format("j{}", 29 - round)), request, std::move(done));
       });
       ASSERT_TRUE(one) << one.error().message;
       claimed[me] += one->has_value() ? 1 : 0;

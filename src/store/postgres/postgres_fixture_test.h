@@ -2,6 +2,8 @@
 // schema per store.
 #pragma once
 
+#include <fmt/core.h>
+
 #include <memory>
 #include <string>
 #include <utility>
@@ -29,7 +31,7 @@ inline std::vector<postgres::Rows> sql(const std::string& text,
                                        const std::string& url = server().url()) {
   auto connection = postgres::Connection::open({.url = url});
   AE_CHECK(connection.has_value(), connection.error().text());
-  connection->add_unprepared("SELECT set_config('search_path', '" + schema + "', false)");
+  connection->add_unprepared(fmt::format("SELECT set_config('search_path', '{}', false)", schema));
   std::size_t begin = 0;
   while (begin < text.size()) {
     const std::size_t end = std::min(text.find(';', begin), text.size());
@@ -39,7 +41,7 @@ inline std::vector<postgres::Rows> sql(const std::string& text,
     begin = end + 1;
   }
   auto answers = connection->run();
-  AE_CHECK(answers.has_value(), text + ": " + answers.error().text());
+  AE_CHECK(answers.has_value(), fmt::format("{}: {}", text, answers.error().text()));
   return std::move(*answers);
 }
 
@@ -49,7 +51,7 @@ class OwnSchema {
  public:
   OwnSchema() {
     if (free().empty()) {
-      name_ = "s" + std::to_string(++schema_count());
+      name_ = fmt::format("s{}", ++schema_count());
     } else {
       name_ = free().back();
       free().pop_back();

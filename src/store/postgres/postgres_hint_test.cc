@@ -1,6 +1,8 @@
 // Hints: what the processes of one store announce to each other.
 #include "store/postgres/hints.h"
 
+#include <fmt/core.h>
+
 #include <set>
 
 #include "store/postgres/postgres_fixture_test.h"
@@ -55,7 +57,7 @@ AE_TEST("hint/a claimable job is announced with its requirements in bounded text
   EXPECT_EQ(hints.texts(), (std::vector<std::string>{"claim", "inbox j"})) << "too long for a hint";
   postgres::HintBatch many;
   for (std::size_t i = 0; i <= postgres::kHintKinds; ++i) {
-    many.add_claimable("agent" + std::to_string(i), {});
+    many.add_claimable(fmt::format("agent{}", i), {});
   }
   EXPECT_EQ(many.texts(), std::vector<std::string>{"claim"});
   for (const char* text : {"claim", "claim ", "claim {", "claim 1", "claim {\"agent\":1}",
@@ -98,7 +100,7 @@ AE_TEST("hint/a job that ends or waits is announced to others, a step of a runni
 
 AE_TEST("hint/any number of idle jobs is announced in bounded texts") {
   std::set<JobId> jobs;
-  for (int i = 0; i < 300; ++i) jobs.emplace("job-" + std::to_string(i));
+  for (int i = 0; i < 300; ++i) jobs.emplace(fmt::format("job-{}", i));
   const auto texts = postgres::idle_texts(jobs);
   EXPECT_GT(texts.size(), 1u);
   std::set<JobId> read;

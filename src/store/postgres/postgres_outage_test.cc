@@ -1,6 +1,7 @@
 // Outages of PostgreSQL: the server dies, is unreachable, restarts or blocks. Confirmed writes
 // remain, and failures are reported.
 #include <arpa/inet.h>
+#include <fmt/core.h>
 #include <netinet/in.h>
 #include <poll.h>
 #include <sys/socket.h>
@@ -93,7 +94,7 @@ AE_TEST("outage/a killed server loses no confirmed commit") {
   std::uint64_t total = 0;
   std::function<void(int)> step = [&](int j) {
     Job& job = jobs[static_cast<std::size_t>(j)];
-    const std::string id = "j" + std::to_string(j);
+    const std::string id = fmt::format("j{}", j);
     if (job.confirmed >= 40) {
       --working;
       return;
@@ -129,7 +130,7 @@ AE_TEST("outage/a killed server loses no confirmed commit") {
   ASSERT_TRUE(fixture.loop.run_until([&] { return working == 0; }));
   EXPECT_GT(unavailable + unknown, 0);
   for (int j = 0; j < kJobs; ++j) {
-    const std::string id = "j" + std::to_string(j);
+    const std::string id = fmt::format("j{}", j);
     const auto loaded = fixture.load(id);
     ASSERT_TRUE(loaded) << loaded.error().message;
     EXPECT_EQ(loaded->row.last_seq, jobs[static_cast<std::size_t>(j)].confirmed);
@@ -206,7 +207,7 @@ class TcpProxy {
   TcpProxy& operator=(const TcpProxy&) = delete;
 
   std::string url() const {
-    return "postgres://aetheris@127.0.0.1:" + std::to_string(port_) + "/postgres";
+    return fmt::format("postgres://aetheris@127.0.0.1:{}/postgres", port_);
   }
   // Applies to existing and new connections.
   std::atomic<Mode> mode = Mode::open;
@@ -329,7 +330,7 @@ AE_TEST("outage/another store at the same address is not written to") {
   const auto refused = fixture.commit(PostgresFixture::append("j0", 2));
   EXPECT_EQ(refused.error().code, Code::unavailable);
   EXPECT_PRED2(contains, refused.error().message, "another store");
-  sql("UPDATE meta SET value = '" + id + "' WHERE key = 'store_id'", schema.name());
+  sql(fmt::format("UPDATE meta SET value = '{}' WHERE key = 'store_id'", id), schema.name());
 }
 
 // Makes the server wait for a standby at each commit.
@@ -349,7 +350,7 @@ class PendingCommit {
     return 0;
   }
   static void stop_waiting(const char* how, std::int64_t pid) {
-    sql(std::string("SELECT ") + how + "(" + std::to_string(pid) + ")");
+    sql(fmt::format("SELECT {}({})", how, pid));
   }
 
  private:
@@ -473,9 +474,10 @@ AE_TEST_SLOW("outage/a lock that is never released blocks only its own job") {
   auto other = postgres::Connection::open({.url = server().url()});
   ASSERT_TRUE(other);
   other->add_unprepared("BEGIN");
-  other->add_unprepared("SELECT 1 FROM " + schema.name() +
-                        ".heads WHERE job = (SELECT number FROM " + schema.name() +
-                        ".jobs WHERE job_id = 'j1') FOR UPDATE");
+  other->add_unprepared(
+      fmt::format("SELECT 1 FROM {0}.heads WHERE job = (SELECT number FROM {0}.jobs WHERE job_id = "
+                  "'j1') FOR UPDATE",
+                  schema.name()));
   ASSERT_TRUE(other->run());
   std::string answers;
   for (const char* id : {"j0", "j1", "j2"}) {

@@ -1,5 +1,7 @@
 #include "store/postgres/postgres_rebuild.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 
 #include "log/field_names.h"
@@ -17,7 +19,7 @@ namespace {
 class PostgresDialect final : public SqlDialect {
  public:
   std::string parameter(ExpectedValue::Type type, int index) const override {
-    const std::string number = "$" + std::to_string(index);
+    const std::string number = fmt::format("${}", index);
     switch (type) {
       case ExpectedValue::Type::integer:
         return number + "::bigint";
@@ -26,16 +28,17 @@ class PostgresDialect final : public SqlDialect {
       case ExpectedValue::Type::bytes:
         return number + "::bytea";
       case ExpectedValue::Type::boolean:
-        return "(" + number + "::bigint <> 0)";
+        return fmt::format("({}::bigint <> 0)", number);
       case ExpectedValue::Type::list:
         break;
     }
-    return "string_to_array(" + number + "::text, E'\\n')";
+    return fmt::format("string_to_array({}::text, E'\\n')", number);
   }
   std::string_view is_same() const override { return "IS NOT DISTINCT FROM"; }
   std::string literal(ExpectedValue::Type type, const std::string& expression) const override {
-    return type == ExpectedValue::Type::text ? "quote_nullable(" + expression + ")"
-                                             : "coalesce((" + expression + ")::text, 'NULL')";
+    return type == ExpectedValue::Type::text
+               ? fmt::format("quote_nullable({})", expression)
+               : fmt::format("coalesce(({})::text, 'NULL')", expression);
   }
 };
 
@@ -160,8 +163,8 @@ Result<StoredLog> PostgresRebuild::read(const JobId& job) {
   const Params number = Params().add(p.job);
   // Every writer of a job locks this row first, so the rows do not change until the commit.
   p.connection.add_unprepared(
-      std::string("SELECT last_seq, head FROM heads WHERE job = $1::bigint") +
-          (p.writes ? " FOR UPDATE" : ""),
+      fmt::format("SELECT last_seq, head FROM heads WHERE job = $1::bigint{}",
+                  p.writes ? " FOR UPDATE" : ""),
       number);
   p.connection.add_unprepared(
       "SELECT first_seq, body FROM commits WHERE job = $1::bigint ORDER BY first_seq", number);
@@ -186,7 +189,7 @@ Result<std::string> PostgresRebuild::blob(const Hash& hash) {
   AE_ASSIGN(const Rows found, impl_->query("SELECT bytes FROM blobs WHERE hash = $1::bytea",
                                            Params().add(Bytes{raw(hash)})));
   if (found.empty()) {
-    return fail(Code::log_corrupt, "blob " + to_hex(hash) + " is missing");
+    return fail(Code::log_corrupt, "blob {} is missing", to_hex(hash));
   }
   return found.text(0, 0);
 }
@@ -405,10 +408,10 @@ Result<std::vector<Difference>> PostgresRebuild::reconcile_store_rows() {
   AE_TRY(p.begin());
   for (const std::string table : {"heads", field::labels, "summaries", "checkpoints"}) {
     const std::string where =
-        " FROM " + table + " WHERE NOT EXISTS (SELECT 1 FROM jobs WHERE number = job)";
+        fmt::format(" FROM {} WHERE NOT EXISTS (SELECT 1 FROM jobs WHERE number = job)", table);
     AE_ASSIGN(const Rows found, p.query("SELECT count(*)" + where));
     if (found.count(0, 0) == 0) continue;
-    differences.push_back({table, {}, std::to_string(found.count(0, 0)) + " of no job", {}});
+    differences.push_back({table, {}, fmt::format("{} of no job", found.count(0, 0)), {}});
     if (p.writes) AE_TRY(p.query("DELETE" + where));
   }
   return differences;
@@ -420,24 +423,22 @@ Result<std::vector<Damage>> PostgresRebuild::find_damage() {
   AE_TRY(p.begin());
   constexpr const char* kOwnTables =
       "(SELECT relnamespace FROM pg_catalog.pg_class WHERE oid = 'meta'::regclass)";
-  AE_ASSIGN(
-      const Rows triggers,
-      p.query(std::string("SELECT 'TRIGGER', t.tgname::text, c.relname::text, "
-                          "quote_ident(t.tgname) || ' ON ' || quote_ident(c.relname) "
-                          "FROM pg_catalog.pg_trigger t JOIN pg_catalog.pg_class c ON c.oid = "
-                          "t.tgrelid WHERE NOT t.tgisinternal AND t.tgname <> 'note_values' "
-                          "AND c.relnamespace = ") +
-              kOwnTables +
-              " UNION ALL SELECT 'RULE', r.rulename::text, c.relname::text, "
-              "quote_ident(r.rulename) || ' ON ' || quote_ident(c.relname) "
-              "FROM pg_catalog.pg_rewrite r JOIN pg_catalog.pg_class c ON c.oid = r.ev_class "
-              "WHERE c.relkind = 'r' AND c.relnamespace = " +
-              kOwnTables + " ORDER BY 2"));
+  AE_ASSIGN(const Rows triggers,
+            p.query(fmt::format(
+                "SELECT 'TRIGGER', t.tgname::text, c.relname::text, "
+                "quote_ident(t.tgname) || ' ON ' || quote_ident(c.relname) "
+                "FROM pg_catalog.pg_trigger t JOIN pg_catalog.pg_class c ON c.oid = t.tgrelid "
+                "WHERE NOT t.tgisinternal AND t.tgname <> 'note_values' AND c.relnamespace = {0} "
+                "UNION ALL SELECT 'RULE', r.rulename::text, c.relname::text, "
+                "quote_ident(r.rulename) || ' ON ' || quote_ident(c.relname) "
+                "FROM pg_catalog.pg_rewrite r JOIN pg_catalog.pg_class c ON c.oid = r.ev_class "
+                "WHERE c.relkind = 'r' AND c.relnamespace = {0} ORDER BY 2",
+                kOwnTables)));
   for (int i = 0; i < triggers.size(); ++i) {
     const std::string kind = triggers.text(i, 0);
-    found.push_back(
-        foreign_trigger((kind == "RULE" ? "the rule " : "the trigger ") + triggers.text(i, 1),
-                        triggers.text(i, 2), "DROP " + kind + " " + triggers.text(i, 3)));
+    found.push_back(foreign_trigger(
+        fmt::format("the {} {}", kind == "RULE" ? "rule" : "trigger", triggers.text(i, 1)),
+        triggers.text(i, 2), fmt::format("DROP {} {}", kind, triggers.text(i, 3))));
   }
   AE_ASSIGN(const Rows meta,
             p.query("SELECT k, coalesce((SELECT value FROM meta WHERE key = k), '') FROM "
@@ -465,7 +466,7 @@ Status PostgresRebuild::append_audit_entry(const AuditEntry& entry) {
       "INSERT INTO audit(seq, body, hash) VALUES($1::bigint, $2::bytea, $3::bytea)",
       Params().add(row.seq).add(Bytes{row.body}).add(Bytes{raw(row.hash)}));
   p.connection.add_unprepared("UPDATE meta SET value = $1::text WHERE key = 'audit_head'",
-                              Params().add(std::to_string(row.seq) + " " + to_hex(row.hash)));
+                              Params().add(fmt::format("{} {}", row.seq, to_hex(row.hash))));
   AE_TRY(p.run());
   return {};
 }

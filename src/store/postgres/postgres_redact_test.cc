@@ -1,6 +1,8 @@
 // Redaction, and the erasure of dropped values from the tables.
 #include "store/postgres/redaction.h"
 
+#include <fmt/core.h>
+
 #include <thread>
 
 #include "store/postgres/postgres_fixture_test.h"
@@ -66,8 +68,9 @@ std::int64_t wrong_uses(const std::string& schema) {
       "SELECT job, substring(blobs FROM 1 + 32 * n FOR 32) AS hash FROM commits CROSS JOIN LATERAL "
       "generate_series(0, length(blobs) / 32 - 1) AS n WHERE blobs IS NOT NULL";
   const std::string listed = "SELECT job, hash FROM value_uses";
-  return sql("SELECT count(*) FROM ((" + fresh + " EXCEPT " + listed + ") UNION ALL (" + listed +
-                 " EXCEPT " + fresh + ")) AS wrong",
+  return sql(fmt::format(
+                 "SELECT count(*) FROM (({0} EXCEPT {1}) UNION ALL ({1} EXCEPT {0})) AS wrong",
+                 fresh, listed),
              schema)[1]
       .integer(0, 0);
 }
@@ -122,7 +125,8 @@ std::string erasure_report(PostgresFixture& fixture) {
       [&](auto done) { fixture.store().erase_dropped_values(std::move(done)); });
   if (!residual_copies) return residual_copies.error().message;
   std::string all;
-  for (const ResidualCopy& copy : *residual_copies) all += copy.where + ": " + copy.why + "\n";
+  for (const ResidualCopy& copy : *residual_copies)
+    all += fmt::format("{}: {}\n", copy.where, copy.why);
   return all;
 }
 
@@ -148,11 +152,11 @@ AE_TEST("postgres/erasure rewrites tables and reports a blocked one instead of w
   std::optional<Result<std::vector<ResidualCopy>>> residual_copies;
   fixture.store().erase_dropped_values([&](auto answer) { residual_copies = std::move(answer); });
   for (int i = 1; !residual_copies; ++i)
-    ASSERT_TRUE(fixture.commit(PostgresFixture::create("j" + std::to_string(i))));
+    ASSERT_TRUE(fixture.commit(PostgresFixture::create(fmt::format("j{}", i))));
   ASSERT_TRUE(*residual_copies) << residual_copies->error().message;
   ASSERT_EQ((*residual_copies)->size(), 2u);
   EXPECT_EQ((**residual_copies)[1].where,
-            "old rows in the pages of \"" + schema.name() + "\".commits");
+            fmt::format("old rows in the pages of \"{}\".commits", schema.name()));
   other->add_unprepared("COMMIT");
   ASSERT_TRUE(other->run());
   EXPECT_FALSE(erasure_report(fixture).contains("old rows"));
@@ -160,7 +164,7 @@ AE_TEST("postgres/erasure rewrites tables and reports a blocked one instead of w
   other->add_unprepared("BEGIN ISOLATION LEVEL REPEATABLE READ");
   other->add_unprepared("SELECT 1");
   ASSERT_TRUE(other->run());
-  EXPECT_TRUE(erasure_report(fixture).contains("process " + std::to_string(other->backend_pid())));
+  EXPECT_TRUE(erasure_report(fixture).contains(fmt::format("process {}", other->backend_pid())));
   other->add_unprepared("COMMIT");
   ASSERT_TRUE(other->run());
   options.rewrite_bytes = 8192;

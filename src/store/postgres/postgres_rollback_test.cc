@@ -1,5 +1,7 @@
 // Rollbacks of a PostgreSQL store: restored while a process uses it or before it starts, or a
 // failover without the last commits. The tests delete the lost rows directly.
+#include <fmt/core.h>
+
 #include <chrono>
 #include <cstdlib>
 #include <filesystem>
@@ -44,7 +46,7 @@ void lose_last_commit(const OwnSchema& schema) {
 }
 
 std::string meta_value(const OwnSchema& schema, const std::string& key) {
-  const auto rows = sql("SELECT value FROM meta WHERE key = '" + key + "'", schema.name());
+  const auto rows = sql(fmt::format("SELECT value FROM meta WHERE key = '{}'", key), schema.name());
   return rows.at(1).empty() ? "" : rows.at(1).text(0, 0);
 }
 
@@ -260,12 +262,12 @@ AE_TEST("rollback/a store written in another cluster, database or set of tables 
   fixture.close();
   const std::string location = meta_value(schema, "place");
   const auto set_location = [&](const std::string& value) {
-    sql("UPDATE meta SET value = '" + value + "' WHERE key = 'place'", schema.name());
+    sql(fmt::format("UPDATE meta SET value = '{}' WHERE key = 'place'", value), schema.name());
   };
   const std::size_t first = location.find(' '), second = location.rfind(' ');
   const std::pair<std::string, std::string> others[] = {
       {"cluster", "1" + location.substr(first)},
-      {"database", location.substr(0, first) + " 1" + location.substr(second)},
+      {"database", fmt::format("{} 1{}", location.substr(0, first), location.substr(second))},
       {"set of tables", location.substr(0, second) + " 1"}};
   for (const auto& [what, value] : others) {
     set_location(value);

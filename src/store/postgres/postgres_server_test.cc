@@ -1,4 +1,5 @@
 // PostgreSQL servers, schema versions, and the cost of the store's statements.
+#include <fmt/core.h>
 #include <pwd.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
@@ -33,7 +34,7 @@ bool contains(const std::string& text, const std::string& part) { return text.co
 std::string refusal(const PostgresOptions& options) {
   const auto opened = PostgresStore::open(options);
   if (opened) return "opened";
-  return std::string(code_name(opened.error().code)) + ": " + opened.error().message;
+  return fmt::format("{}: {}", code_name(opened.error().code), opened.error().message);
 }
 
 std::string refusal(const std::string& url) {
@@ -130,7 +131,7 @@ class Pooler {
     std::filesystem::remove_all(folder_);
   }
   std::string url(const std::string& database = "postgres") const {
-    return "postgres:///" + database + "?host=" + folder_ + "&port=6432&user=aetheris";
+    return fmt::format("postgres:///{}?host={}&port=6432&user=aetheris", database, folder_);
   }
 
  private:
@@ -150,7 +151,7 @@ AE_TEST("postgres_server/a transaction pooler is refused for creating, migrating
   const Pooler session_pooler("session");
   const auto outcome = [](const auto& result) {
     if (result) return std::string("done");
-    return std::string(code_name(result.error().code)) + ": " + result.error().message;
+    return fmt::format("{}: {}", code_name(result.error().code), result.error().message);
   };
   const std::string url = transaction_pooler.url("pooled");
   EXPECT_PRED2(contains, refusal(url), "unsupported: a pooler");
@@ -173,8 +174,7 @@ AE_TEST("postgres_schema/a store of a newer layout is refused, also read-only") 
   ASSERT_TRUE(fixture.open());
   fixture.close();
   const auto set_layout = [&](std::int64_t layout) {
-    sql("UPDATE meta SET value = '" + std::to_string(layout) + "' WHERE key = 'layout'",
-        schema.name());
+    sql(fmt::format("UPDATE meta SET value = '{}' WHERE key = 'layout'", layout), schema.name());
   };
   PostgresOptions reading = fixture.options();
   reading.read_only = true;
@@ -248,12 +248,11 @@ AE_TEST("postgres_schema/a migration gives existing jobs the kind of new ones") 
   ASSERT_TRUE(postgres::prepare_session(*connection, {.schema = "aetheris"}));
   ASSERT_TRUE(postgres::prepare_schema(*connection, "aetheris", 2));
   const auto add = [&](int number, const std::string& status, const std::string& needs) {
-    const std::string n = std::to_string(number);
-    sql("INSERT INTO jobs VALUES(" + n + ", 'j" + n + "', 'a', '', '\\x00'::bytea, 0, '" + needs +
-            "', 0);"
-            "INSERT INTO heads VALUES(" +
-            n + ", 2, 0, '\\x00'::bytea, 0, 0, NULL, NULL, NULL, NULL, true, '" + status +
-            "', NULL, NULL, 'default', '')",
+    sql(fmt::format(
+            "INSERT INTO jobs VALUES({0}, 'j{0}', 'a', '', '\\x00'::bytea, 0, '{1}', 0);"
+            "INSERT INTO heads VALUES({0}, 2, 0, '\\x00'::bytea, 0, 0, NULL, NULL, NULL, NULL, "
+            "true, '{2}', NULL, NULL, 'default', '')",
+            number, needs, status),
         "aetheris", server().url("kinds"));
   };
   add(1, "queued", "{}");
@@ -272,30 +271,29 @@ AE_TEST("postgres_schema/a migration gives existing jobs the kind of new ones") 
 
 // Completed jobs, inserted directly by SQL.
 void add_history(const std::string& schema, int jobs) {
-  const std::string n = std::to_string(jobs);
-  sql("DELETE FROM heads WHERE status = 'completed'; DELETE FROM commits; DELETE FROM jobs "
-      "WHERE job_id LIKE 'old%';"
-      "INSERT INTO jobs SELECT nextval('job_numbers'), 'old' || n, 'a', '', "
-      "'\\x00'::bytea, 0, '{}', n FROM generate_series(1, " +
-          n +
-          ") AS n;"
+  sql(fmt::format(
+          "DELETE FROM heads WHERE status = 'completed'; DELETE FROM commits; DELETE FROM jobs "
+          "WHERE job_id LIKE 'old%';"
+          "INSERT INTO jobs SELECT nextval('job_numbers'), 'old' || n, 'a', '', "
+          "'\\x00'::bytea, 0, '{{}}', n FROM generate_series(1, {}) AS n;"
           "INSERT INTO heads SELECT number, 2, 0, '\\x00'::bytea, 0, 1, NULL, NULL, NULL, NULL, "
-          "false, "
-          "'completed', NULL, NULL, 'default', '' FROM jobs WHERE job_id LIKE 'old%';"
+          "false, 'completed', NULL, NULL, 'default', '' FROM jobs WHERE job_id LIKE 'old%';"
           "INSERT INTO commits SELECT number, 1, 2, NULL, '\\x00'::bytea FROM jobs "
           "WHERE job_id LIKE 'old%'",
+          jobs),
       schema);
 }
 
 std::string plan_of(postgres::Connection& connection, const postgres::Statement& statement) {
   std::string types;  // every parameter is NULL: the plan is the generic one
-  for (int i = 1; std::string(statement.sql).contains("$" + std::to_string(i)); ++i) {
+  for (int i = 1; std::string(statement.sql).contains(fmt::format("${}", i)); ++i) {
     types += (i == 1 ? "NULL" : ", NULL");
   }
-  const std::string name = std::string("explained_") + statement.name;
+  const std::string name = fmt::format("explained_{}", statement.name);
   connection.add_unprepared("DEALLOCATE ALL");
-  connection.add_unprepared("PREPARE " + name + " AS " + statement.sql);
-  connection.add_unprepared("EXPLAIN EXECUTE " + name + (types.empty() ? "" : "(" + types + ")"));
+  connection.add_unprepared(fmt::format("PREPARE {} AS {}", name, statement.sql));
+  connection.add_unprepared(
+      fmt::format("EXPLAIN EXECUTE {}{}", name, types.empty() ? "" : fmt::format("({})", types)));
   auto answers = connection.run();
   if (!answers) return answers.error().text();
   std::string plan;
@@ -306,12 +304,12 @@ std::string plan_of(postgres::Connection& connection, const postgres::Statement&
 // Number of buffer pages that a statement reads; it is rolled back.
 std::int64_t pages_of(postgres::Connection& connection, const postgres::Statement& statement,
                       const std::string& values) {
-  const std::string name = std::string("measured_") + statement.name;
+  const std::string name = fmt::format("measured_{}", statement.name);
   connection.add_unprepared("DEALLOCATE ALL");
-  connection.add_unprepared("PREPARE " + name + " AS " + statement.sql);
+  connection.add_unprepared(fmt::format("PREPARE {} AS {}", name, statement.sql));
   connection.add_unprepared("BEGIN");
-  connection.add_unprepared("EXPLAIN (ANALYZE, BUFFERS, TIMING OFF) EXECUTE " + name +
-                            (values.empty() ? "" : "(" + values + ")"));
+  connection.add_unprepared(fmt::format("EXPLAIN (ANALYZE, BUFFERS, TIMING OFF) EXECUTE {}{}", name,
+                                        values.empty() ? "" : fmt::format("({})", values)));
   connection.add_unprepared("ROLLBACK");
   const auto answers = connection.run();
   AE_CHECK(answers.has_value(), answers.error().text());
@@ -380,17 +378,17 @@ void disable_autovacuum(const std::string& schema) {
 // Ready jobs with a higher priority that a worker of agent `a` may not run: another agent, or a
 // capability.
 void add_crowd(const std::string& schema, int jobs) {
-  const std::string n = std::to_string(jobs);
-  sql("INSERT INTO jobs SELECT nextval('job_numbers'), 'crowd' || n, "
-      "CASE WHEN n % 2 = 0 THEN 'other' ELSE 'a' END, '', '\\x00'::bytea, 5, "
-      "CASE WHEN n % 2 = 0 THEN '{}'::text[] ELSE '{gpu}' END, n FROM generate_series(1, " +
-          n +
-          ") AS n;"
+  sql(fmt::format(
+          "INSERT INTO jobs SELECT nextval('job_numbers'), 'crowd' || n, "
+          "CASE WHEN n % 2 = 0 THEN 'other' ELSE 'a' END, '', '\\x00'::bytea, 5, "
+          "CASE WHEN n % 2 = 0 THEN '{{}}'::text[] ELSE '{{gpu}}' END, n "
+          "FROM generate_series(1, {}) AS n;"
           "INSERT INTO heads SELECT number, 2, 0, '\\x00'::bytea, 5, 0, NULL, NULL, NULL, NULL, "
           "true, 'queued', NULL, NULL, 'default', '', substring(sha256(convert_to(agent, 'UTF8') "
           "|| "
           "'\\x00'::bytea || convert_to(array_to_string(capabilities, chr(10)), 'UTF8')) FOR 16) "
           "FROM jobs WHERE job_id LIKE 'crowd%'",
+          jobs),
       schema);
 }
 
@@ -447,9 +445,8 @@ AE_TEST("postgres/a claim skips a job locked by another transaction, also with q
   ASSERT_TRUE(other);
   for (const bool limited : {false, true}) {
     other->add_unprepared("BEGIN");
-    other->add_unprepared("SELECT 1 FROM " + schema.name() +
-                          ".heads WHERE ready ORDER BY job LIMIT 1 "
-                          "FOR UPDATE");
+    other->add_unprepared(fmt::format(
+        "SELECT 1 FROM {}.heads WHERE ready ORDER BY job LIMIT 1 FOR UPDATE", schema.name()));
     ASSERT_TRUE(other->run());
     ClaimRequest request = conformance::ConformanceFixture::claim_request("A");
     if (limited) request.queues = {{"elsewhere", 1}};
@@ -468,20 +465,21 @@ AE_TEST("postgres_cost/the cost of a redaction does not grow with the number of 
   ASSERT_TRUE(fixture.open());
   const auto pages = [&](int history) {
     add_history(schema.name(), history);
-    Batch job = PostgresFixture::create("new" + std::to_string(history));
+    Batch job = PostgresFixture::create(fmt::format("new{}", history));
     job.sealed->blobs = {conformance::blob("value")};
     EXPECT_TRUE(fixture.commit(job));
     auto connection = postgres::Connection::open({.url = server().url()});
     AE_CHECK(connection.has_value());
     AE_CHECK(postgres::prepare_session(*connection, {.schema = schema.name()}).has_value());
-    const std::string value = "ARRAY['\\x" + to_hex(conformance::blob("value").hash) + "'::bytea]";
+    const std::string value =
+        fmt::format("ARRAY['\\x{}'::bytea]", to_hex(conformance::blob("value").hash));
     const std::string newest =
         std::to_string(sql("SELECT max(number) FROM jobs", schema.name())[1].integer(0, 0));
     std::map<std::string, std::int64_t> scanned;
     for (const postgres::Statement& statement : postgres::redaction_statements()) {
       const bool of_job = std::string(statement.sql).contains("$2");
       scanned[statement.name] =
-          pages_of(*connection, statement, of_job ? newest + ", " + value : value);
+          pages_of(*connection, statement, of_job ? fmt::format("{}, {}", newest, value) : value);
     }
     return scanned;
   };
@@ -499,7 +497,7 @@ AE_TEST("postgres_cost/the cost of claims and timers does not grow with finished
   ASSERT_TRUE(fixture.open());
   ASSERT_TRUE(fixture.commit(PostgresFixture::create("new")));
   for (int i = 0; i < 40; ++i) {
-    ASSERT_TRUE(fixture.commit(PostgresFixture::create_claimed("held" + std::to_string(i))));
+    ASSERT_TRUE(fixture.commit(PostgresFixture::create_claimed(fmt::format("held{}", i))));
   }
   add_history(schema.name(), 20);
   const auto few = pages_of_claims(schema.name());

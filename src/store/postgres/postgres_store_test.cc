@@ -1,4 +1,6 @@
 // The PostgreSQL driver: the conformance suite, commits and closing.
+#include <fmt/core.h>
+
 #include <algorithm>
 
 #include "store/conformance_test.h"
@@ -85,7 +87,7 @@ AE_TEST("postgres/concurrent commits are grouped into few transactions") {
   ASSERT_TRUE(fixture.open());
   int pending = 1000;
   for (int i = 0; i < 1000; ++i) {
-    fixture.store().commit(PostgresFixture::create("j" + std::to_string(i)),
+    fixture.store().commit(PostgresFixture::create(fmt::format("j{}", i)),
                            [&](Result<CommitResult> answer) {
                              EXPECT_TRUE(answer);
                              --pending;
@@ -159,7 +161,7 @@ AE_TEST("postgres/calls made before the store closes are answered") {
   int answers = 0;
   for (int i = 0; i < 100; ++i) {
     fixture.store().commit(
-        PostgresFixture::create("j" + std::to_string(i)),
+        PostgresFixture::create(fmt::format("j{}", i)),
         [&](Result<CommitResult> answer) { answers += answer.has_value() ? 1 : 0; });
   }
   fixture.close();

@@ -1,6 +1,7 @@
 #include "store/postgres/rollback_guard.h"
 
 #include <fcntl.h>
+#include <fmt/core.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -80,7 +81,7 @@ Pg<void> begin_audited(Connection& connection, const AuditEntry& entry) {
       "INSERT INTO audit(seq, body, hash) VALUES($1::bigint, $2::bytea, $3::bytea)",
       Params().add(row.seq).add(Bytes{row.body}).add(Bytes{hash}));
   connection.add_unprepared(
-      kPutMeta, Params().add("audit_head").add(std::to_string(row.seq) + " " + to_hex(row.hash)));
+      kPutMeta, Params().add("audit_head").add(fmt::format("{} {}", row.seq, to_hex(row.hash))));
   return {};
 }
 
@@ -89,10 +90,12 @@ std::string checksum_of(std::string_view text) {
 }
 
 Error rolled_back(const std::string& loss) {
+  constexpr const char* kRemedy =
+      "check its jobs, then `aetheris doctor --accept-rollback` parks unfinished ones";
   return {Code::store_rolled_back,
-          "this store went backwards: " + loss +
-              "; a restore or failover lost commits, whose work would be repeated: check its jobs, "
-              "then `aetheris doctor --accept-rollback` parks unfinished ones"};
+          fmt::format("this store went backwards: {}; a restore or failover lost commits, whose "
+                      "work would be repeated: {}",
+                      loss, kRemedy)};
 }
 
 Error acceptance_unfinished() {
@@ -102,7 +105,8 @@ Error acceptance_unfinished() {
 }
 
 Error restart_required(const std::string& why) {
-  return {Code::store_stopped, why + "; this process has stopped writing: restart it"};
+  return {Code::store_stopped,
+          fmt::format("{}; this process has stopped writing: restart it", why)};
 }
 
 }  // namespace
@@ -125,7 +129,7 @@ Result<StoreIdentity> read_store_identity(Connection& connection, const std::str
 
 RollbackGuard::RollbackGuard(std::string store_id, const std::string& folder, bool accepts)
     : store_id_(std::move(store_id)),
-      path_(folder.empty() ? std::string() : folder + "/" + store_id_ + ".mark"),
+      path_(folder.empty() ? std::string() : fmt::format("{}/{}.mark", folder, store_id_)),
       is_accepting_(accepts) {
   saved_ = read();
 }
@@ -148,16 +152,15 @@ std::optional<std::string> RollbackGuard::compare(const StoreIdentity& identity,
   }
   if (high_water_mark.job.empty()) {
     if (current) return std::nullopt;
-    return "entry " + std::to_string(high_water_mark.audit.seq) +
-           " of its audit log is not in it any more";
+    return fmt::format("entry {} of its audit log is not in it any more",
+                       high_water_mark.audit.seq);
   }
-  if (!current) return "job " + high_water_mark.job.text + " is not in it any more";
+  if (!current) return fmt::format("job {} is not in it any more", high_water_mark.job.text);
   if (current->epoch >= high_water_mark.epoch && current->last_seq >= high_water_mark.last_seq)
     return std::nullopt;
-  return "job " + high_water_mark.job.text + " is at event " + std::to_string(current->last_seq) +
-         " (epoch " + std::to_string(current->epoch) + "), and was at event " +
-         std::to_string(high_water_mark.last_seq) + " (epoch " +
-         std::to_string(high_water_mark.epoch) + ")";
+  return fmt::format("job {} is at event {} (epoch {}), and was at event {} (epoch {})",
+                     high_water_mark.job.text, current->last_seq, current->epoch,
+                     high_water_mark.last_seq, high_water_mark.epoch);
 }
 
 // The current state of the same row or entry in the store; nullopt: it does not exist.
@@ -380,18 +383,17 @@ void RollbackGuard::save() {
     if (path_.empty() || !changed_ || !saved_) return;
     changed_ = false;
     const auto& [timeline, high_water_mark] = *saved_;
-    text = std::string(kMagic) + " " + store_id_ + " " + timeline;
+    text = fmt::format("{} {} {}", kMagic, store_id_, timeline);
     if (high_water_mark.job.empty()) {
-      text += " audit " + std::to_string(high_water_mark.audit.seq) + " " +
-              to_hex(high_water_mark.audit.hash);
+      text += fmt::format(" audit {} {}", high_water_mark.audit.seq,
+                          to_hex(high_water_mark.audit.hash));
     } else {
-      text += " job " + std::to_string(high_water_mark.number) + " " +
-              std::to_string(high_water_mark.epoch) + " " +
-              std::to_string(high_water_mark.last_seq) + " " + high_water_mark.job.text;
+      text += fmt::format(" job {} {} {} {}", high_water_mark.number, high_water_mark.epoch,
+                          high_water_mark.last_seq, high_water_mark.job.text);
     }
   }
-  text += " " + checksum_of(text) + "\n";
-  const std::string part = path_ + "." + std::to_string(::getpid());
+  text += fmt::format(" {}\n", checksum_of(text));
+  const std::string part = fmt::format("{}.{}", path_, ::getpid());
   const int fd = ::open(part.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
   if (fd < 0) return;
   const bool written = ::write(fd, text.data(), text.size()) == static_cast<ssize_t>(text.size()) &&

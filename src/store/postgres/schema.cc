@@ -1,5 +1,7 @@
 #include "store/postgres/schema.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <iterator>
 
@@ -225,7 +227,7 @@ Status make_schema(Connection& connection, const std::string& schema) {
   auto schema_exists = connection.run();
   if (!schema_exists) return std::unexpected(unavailable_error(schema_exists.error()));
   if (!schema_exists->at(0).boolean(0, 0))
-    connection.add_unprepared("CREATE SCHEMA " + quoted_name(schema));
+    connection.add_unprepared(fmt::format("CREATE SCHEMA {}", quoted_name(schema)));
   return {};
 }
 
@@ -250,14 +252,15 @@ Result<std::int64_t> layout_of(Connection& connection, const std::string& schema
   auto layout = connection.run();
   if (!layout) return std::unexpected(unavailable_error(layout.error()));
   if (layout->at(0).empty()) {
-    return fail(Code::unavailable,
-                "the schema " + schema + " belongs to another program: use another database");
+    return fail(Code::unavailable, "the schema {} belongs to another program: use another database",
+                schema);
   }
   const std::int64_t found = layout->at(0).integer(0, 0);
   if (found > newest_layout()) {
-    return fail(Code::needs_version, "this store was made by a newer aetheris (layout " +
-                                         std::to_string(found) + ", this one knows " +
-                                         std::to_string(newest_layout()) + "): use that version");
+    return fail(Code::needs_version,
+                "this store was made by a newer aetheris (layout "
+                "{}, this one knows {}): use that version",
+                found, newest_layout());
   }
   return found;
 }
@@ -272,12 +275,12 @@ Error unavailable_error(const PgError& error) { return {Code::unavailable, error
 
 Status prepare_session(Connection& connection, const SessionParams& params) {
   if (connection.server_version() < kServerMin) {
-    return unsupported("this is PostgreSQL " + std::to_string(connection.server_version() / 10000) +
-                       ": Aetheris needs 13 or newer");
+    return unsupported(fmt::format("this is PostgreSQL {}: Aetheris needs 13 or newer",
+                                   connection.server_version() / 10000));
   }
   const auto set = [&](const std::string& name, const std::string& value) {
-    connection.add_unprepared("SELECT set_config(" + literal(name) + ", " + literal(value) +
-                              ", false)");
+    connection.add_unprepared(
+        fmt::format("SELECT set_config({}, {}, false)", literal(name), literal(value)));
   };
   connection.add_unprepared(
       "SELECT pg_is_in_recovery(), current_setting('fsync') = 'on', "
@@ -327,8 +330,9 @@ namespace {
 Error migrating(const PgError& error) {
   if (error.sqlstate != "55P03") return unavailable_error(error);
   return {Code::unavailable,
-          "another process is migrating this store, or holds its tables: try again later (" +
-              error.text() + ")"};
+          fmt::format(
+              "another process is migrating this store, or holds its tables: try again later ({})",
+              error.text())};
 }
 
 }  // namespace
@@ -339,12 +343,12 @@ Result<std::int64_t> prepare_schema(Connection& connection, const std::string& s
   if (before >= layout) return before;
   const auto run = [&]() -> Result<std::int64_t> {
     connection.add_unprepared("BEGIN");
-    connection.add_unprepared("SET LOCAL lock_timeout = " + std::to_string(lock_timeout.count()));
+    connection.add_unprepared(fmt::format("SET LOCAL lock_timeout = {}", lock_timeout.count()));
     connection.add_unprepared("SET LOCAL statement_timeout = 0");
     // The search path of this transaction, in case a pooler assigned another server process.
-    connection.add_unprepared("SET LOCAL search_path = " + quoted_name(schema));
-    connection.add_unprepared("SELECT pg_advisory_xact_lock(hashtextextended(" +
-                              literal("aetheris " + schema) + ", 0))");
+    connection.add_unprepared(fmt::format("SET LOCAL search_path = {}", quoted_name(schema)));
+    connection.add_unprepared(fmt::format("SELECT pg_advisory_xact_lock(hashtextextended({}, 0))",
+                                          literal("aetheris " + schema)));
     if (auto locked = connection.run(); !locked) return std::unexpected(migrating(locked.error()));
     AE_ASSIGN(const std::int64_t from, layout_of(connection, schema));  // may have changed
     if (from == 0) AE_TRY(make_schema(connection, schema));
@@ -375,11 +379,11 @@ Status check_schema(Connection& connection, const std::string& schema) {
     return fail(Code::not_found, "there is no store in this database yet: run a job first");
   }
   if (layout < newest_layout()) {
-    return fail(Code::needs_version,
-                "this store was made by an older aetheris (layout " + std::to_string(layout) +
-                    ", this one knows " + std::to_string(newest_layout()) +
-                    "): `aetheris migrate` brings it up to date, and so does each process that "
-                    "runs jobs");
+    return fail(
+        Code::needs_version,
+        "this store was made by an older aetheris (layout {}, this one knows {}): `aetheris "
+        "migrate` brings it up to date, and so does each process that runs jobs",
+        layout, newest_layout());
   }
   return {};
 }

@@ -10,8 +10,9 @@ Result<Connection> Session::open(const Options& options) {
   if (!options.store_id.empty()) {
     AE_ASSIGN(const std::string id, store_id(*opened));
     if (id != options.store_id) {
-      return fail(Code::unavailable, "another store is at this address now: this process uses " +
-                                         options.store_id + ", and found " + id);
+      return fail(Code::unavailable,
+                  "another store is at this address now: this process uses {}, and found {}",
+                  options.store_id, id);
     }
   }
   if (options.rollback_guard) AE_TRY(options.rollback_guard->check(*opened));

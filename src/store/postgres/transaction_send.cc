@@ -1,4 +1,6 @@
 // Transaction: the writes, one statement per table, followed by the COMMIT.
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <tuple>
 
@@ -351,7 +353,7 @@ void Transaction::send_audit(Connection& connection, std::size_t& statements) {
   }
   connection.add(kPutAudit, Params().add(seqs).add(bodies).add(hashes));
   connection.add(kPutAuditHead,
-                 Params().add(std::to_string(audit_head_.seq) + " " + to_hex(audit_head_.hash)));
+                 Params().add(fmt::format("{} {}", audit_head_.seq, to_hex(audit_head_.hash))));
   statements += 2;
 }
 

@@ -1,5 +1,7 @@
 #include "store/postgres/views.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <cstring>
 #include <span>
@@ -382,38 +384,39 @@ Pg<Result<InboxEntryState>> read_inbox_entry(Connection& connection, const JobId
 Pg<Result<std::vector<JobRow>>> query(Connection& connection, const Filter& filter) {
   Params params;
   int count = 0;
-  std::string sql = std::string(kRowColumns) + "WHERE true";
+  std::string sql = fmt::format("{}WHERE true", kRowColumns);
   const auto next = [&](const auto& value, const char* type) {
     params.add(value);
-    return "$" + std::to_string(++count) + "::" + type;
+    return fmt::format("${}::{}", ++count, type);
   };
   const bool by_change = filter.order == JobOrder::changed;
   if (by_change) sql += " AND s.changed_at IS NOT NULL";
   if (by_change && filter.after_number) {
-    sql += " AND (s.changed_at, s.job) < (" + next(*filter.after_changed_at, "bigint");
-    sql += ", " + next(*filter.after_number, "bigint") + ")";
+    sql +=
+        fmt::format(" AND (s.changed_at, s.job) < ({}, ", next(*filter.after_changed_at, "bigint"));
+    sql += fmt::format("{})", next(*filter.after_number, "bigint"));
   } else if (filter.after_number) {
-    sql += " AND j.number < " + next(*filter.after_number, "bigint");
+    sql += fmt::format(" AND j.number < {}", next(*filter.after_number, "bigint"));
   } else if (!filter.after.empty()) {
     connection.add(kNumber, Params().add(filter.after));
     AE_ASSIGN(const auto answers, connection.run());
     if (answers[0].empty()) {
       return Result<std::vector<JobRow>>(std::unexpected(job_not_found(JobId(filter.after))));
     }
-    sql += " AND j.number < " + next(answers[0].integer(0, 0), "bigint");
+    sql += fmt::format(" AND j.number < {}", next(answers[0].integer(0, 0), "bigint"));
   }
   const auto equals = [&](const char* column, const std::string& value) {
-    if (!value.empty()) sql += " AND " + std::string(column) + " = " + next(value, "text");
+    if (!value.empty()) sql += fmt::format(" AND {} = {}", column, next(value, "text"));
   };
   const auto compares = [&](const char* condition, const std::optional<Instant>& time) {
-    if (time) sql += " AND " + std::string(condition) + " " + next(*time, "bigint");
+    if (time) sql += fmt::format(" AND {} {}", condition, next(*time, "bigint"));
   };
   if (!filter.statuses.empty()) {
     std::string in;
     for (const std::string& status : filter.statuses) {
       in += (in.empty() ? "" : ", ") + next(status, "text");
     }
-    sql += " AND h.status IN (" + in + ")";
+    sql += fmt::format(" AND h.status IN ({})", in);
     const bool open = std::ranges::find(filter.statuses, "completed") == filter.statuses.end();
     if (open) sql += " AND h.status <> 'completed'";  // for the index
   }
@@ -434,15 +437,16 @@ Pg<Result<std::vector<JobRow>>> query(Connection& connection, const Filter& filt
   compares("h.updated_at >=", filter.updated_from);
   compares("h.updated_at <", filter.updated_before);
   if (filter.pending != 0) {  // the first condition is for the index
-    sql += " AND h.pending <> 0 AND h.pending & " +
-           next(std::uint64_t{filter.pending | pending::not_computed}, "bigint") + " <> 0";
+    sql += fmt::format(" AND h.pending <> 0 AND h.pending & {} <> 0",
+                       next(std::uint64_t{filter.pending | pending::not_computed}, "bigint"));
   }
   for (const auto& [key, value] : filter.labels) {
-    sql += " AND j.number IN (SELECT job FROM labels WHERE key = " + next(key, "text");
-    sql += " AND value = " + next(value, "text") + ")";
+    sql +=
+        fmt::format(" AND j.number IN (SELECT job FROM labels WHERE key = {}", next(key, "text"));
+    sql += fmt::format(" AND value = {})", next(value, "text"));
   }
   sql += by_change ? " ORDER BY s.changed_at DESC, s.job DESC" : " ORDER BY j.number DESC";
-  sql += " LIMIT " + next(std::uint64_t{filter.limit}, "bigint");
+  sql += fmt::format(" LIMIT {}", next(std::uint64_t{filter.limit}, "bigint"));
   connection.add_unprepared(sql, params);
   AE_ASSIGN(const auto answers, connection.run());
   AE_ASSIGN(auto rows, with_labels(connection, answers[0]));

@@ -1,5 +1,7 @@
 #include "store/postgres/writer.h"
 
+#include <fmt/core.h>
+
 #include <utility>
 
 namespace ae::store::postgres {
@@ -8,9 +10,10 @@ namespace {
 constexpr Statement kRollback{"rollback", "ROLLBACK"};
 
 Error outcome_unknown(const PgError& error) {
-  return {Code::unknown_outcome, "the connection was lost while a commit was under way (" +
-                                     error.text() +
-                                     "): its outcome is unknown; reload before you retry"};
+  return {Code::unknown_outcome,
+          fmt::format("the connection was lost while a commit was under way ({}): its outcome is "
+                      "unknown; reload before you retry",
+                      error.text())};
 }
 
 }  // namespace

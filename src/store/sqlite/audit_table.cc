@@ -1,5 +1,7 @@
 #include "store/sqlite/audit_table.h"
 
+#include <fmt/core.h>
+
 #include <charconv>
 #include <string>
 
@@ -37,7 +39,7 @@ Sql<void> append_audit(Database& db, const AuditEntry& entry) {
   AE_TRY(insert.run(row.seq, row.body, row.hash));
   AE_ASSIGN(Statement put, db.prepare("INSERT INTO meta VALUES('audit_head', ?1) "
                                       "ON CONFLICT DO UPDATE SET value = excluded.value"));
-  return put.run(std::to_string(row.seq) + " " + to_hex(row.hash));
+  return put.run(fmt::format("{} {}", row.seq, to_hex(row.hash)));
 }
 
 Sql<AuditLog> read_audit(Database& db, std::uint64_t after) {

@@ -1,5 +1,6 @@
 // Backup and restore of a store: VACUUM INTO reads one snapshot and writes a fresh, compact file.
 #include <fcntl.h>
+#include <fmt/core.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -30,7 +31,7 @@ std::uint64_t size_of(const std::string& path) {
 Status create_private_file(const std::string& path) {
   const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
   if (fd < 0) {
-    return fail(Code::unavailable, "cannot make " + path + ": " + std::strerror(errno));
+    return fail(Code::unavailable, "cannot make {}: {}", path, std::strerror(errno));
   }
   ::close(fd);
   return {};
@@ -45,7 +46,7 @@ struct Source {
 
 Error damaged(const Source& source, const std::string& how) {
   return {Code::log_corrupt,
-          source.path + " is damaged (" + how + "): " + std::string(source.instead)};
+          fmt::format("{} is damaged ({}): {}", source.path, how, source.instead)};
 }
 
 Status copy(const Source& source, const std::string& to, const CopyProgress& progress) {
@@ -59,7 +60,7 @@ Status copy(const Source& source, const std::string& to, const CopyProgress& pro
     if (auto layout = layout_of(db, path); !layout) {
       return Status(std::unexpected(std::move(layout).error()));
     } else if (*layout == 0) {
-      return Status(fail(Code::not_found, path + " holds no store yet"));
+      return Status(fail(Code::not_found, "{} holds no store yet", path));
     }
     if (progress) db.set_progress_callback([&] { progress(size_of(to), total); });
     AE_ASSIGN(auto vacuum, db.prepare("VACUUM INTO ?1"));
@@ -70,12 +71,12 @@ Status copy(const Source& source, const std::string& to, const CopyProgress& pro
   if (!done && done.error().damaged()) {
     return std::unexpected(damaged(source, done.error().message));
   }
-  if (!done) return fail(Code::unavailable, "copy of " + path + ": " + done.error().text());
+  if (!done) return fail(Code::unavailable, "copy of {}: {}", path, done.error().text());
   return *std::move(done);
 }
 
 Error already_exists_error(const std::string& path) {
-  return {Code::already_exists, path + " exists already: choose another file"};
+  return {Code::already_exists, fmt::format("{} exists already: choose another file", path)};
 }
 
 bool file_exists(const std::string& path) {
@@ -87,7 +88,7 @@ bool file_exists(const std::string& path) {
 // removed.
 template <class Work>
 Status write_then_rename(const std::string& to, Work work) {
-  const std::string part = to + ".part-" + std::to_string(::getpid());
+  const std::string part = fmt::format("{}.part-{}", to, ::getpid());
   AE_TRY(create_private_file(part));
   Status done = work(part);
   if (done) done = sync_file(part);
@@ -168,7 +169,7 @@ Status backup_sqlite(const std::string& given, const std::string& to,
                      const CopyProgress& progress) {
   const std::string path = resolve_symlinks(given);
   AE_TRY(check_file(path));
-  if (!file_exists(path)) return fail(Code::not_found, "no store at " + path);
+  if (!file_exists(path)) return fail(Code::not_found, "no store at {}", path);
   if (file_exists(to)) return std::unexpected(already_exists_error(to));
   return write_then_rename(to, [&](const std::string& part) -> Status {
     AE_TRY(copy({.path = path}, part, progress));
@@ -181,16 +182,15 @@ Status restore_sqlite(const std::string& from, const std::string& given,
   const std::string path = resolve_symlinks(given);
   AE_TRY(check_file(path));
   AE_TRY(check_file(resolve_symlinks(from)));
-  if (!file_exists(from)) return fail(Code::not_found, "no backup at " + from);
+  if (!file_exists(from)) return fail(Code::not_found, "no backup at {}", from);
   AE_TRY(create_parent_folder(path));
   AE_ASSIGN(const LockFile lock, LockFile::acquire(lock_path(path)));
   for (const char* end : {"", "-wal", "-shm"}) {
     if (!file_exists(path + end)) continue;
     return fail(Code::already_exists,
-                path + end +
-                    " exists already: move it away first, with its -wal and -shm, and "
-                    "leave " +
-                    position_path(path) + " where it is");
+                "{}{} exists already: move it away first, with "
+                "its -wal and -shm, and leave {} where it is",
+                path, end, position_path(path));
   }
   return write_then_rename(path, [&](const std::string& part) -> Status {
     const Source source{.path = from,

@@ -1,5 +1,6 @@
 #include "store/sqlite/database.h"
 
+#include <fmt/core.h>
 #include <sqlite3.h>
 
 #include <algorithm>
@@ -68,17 +69,17 @@ bool SqlError::io() const { return (code & 0xff) == SQLITE_IOERR && !disk_full()
 
 std::string SqlError::text() const {
   std::string text = message;
-  if (os_errno != 0) text += std::string(" (") + std::strerror(os_errno) + ")";
+  if (os_errno != 0) text += fmt::format(" ({})", std::strerror(os_errno));
   if (disk_full()) return "no space left for the store: free some; work resumes automatically";
-  if (busy()) return "another program has locked the store's file: " + text;
+  if (busy()) return fmt::format("another program has locked the store's file: {}", text);
   switch (code & 0xff) {
     case SQLITE_READONLY:
     case SQLITE_PERM:
     case SQLITE_CANTOPEN:
-      return "the store's file or folder cannot be written: " + text;
+      return fmt::format("the store's file or folder cannot be written: {}", text);
     case SQLITE_CORRUPT:
     case SQLITE_NOTADB:
-      return "the store's file is damaged: " + text + "; restore a backup";
+      return fmt::format("the store's file is damaged: {}; restore a backup", text);
     default:
       return text;
   }

@@ -1,6 +1,7 @@
 #include "store/sqlite/files.h"
 
 #include <fcntl.h>
+#include <fmt/core.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -24,7 +25,7 @@ Status sync_path(const std::string& path, int flags) {
   const int error = errno;
   if (fd >= 0) ::close(fd);
   if (synced) return {};
-  return fail(Code::unavailable, "cannot make " + path + " durable: " + std::strerror(error));
+  return fail(Code::unavailable, "cannot make {} durable: {}", path, std::strerror(error));
 }
 
 }  // namespace
@@ -52,18 +53,18 @@ Status check_file(const std::string& path) {
   struct stat found{};
   if (::stat(path.c_str(), &found) != 0) return {};
   if (!S_ISREG(found.st_mode)) {
-    return fail(Code::usage,
-                path + (S_ISDIR(found.st_mode) ? " is a folder" : " is not a regular file") +
-                    ": a store is a file; choose another path");
+    return fail(Code::usage, "{}{}: a store is a file; choose another path", path,
+                S_ISDIR(found.st_mode) ? " is a folder" : " is not a regular file");
   }
   if (found.st_nlink > 1) {
+    const std::string remedy = fmt::format(
+        "remove the others (`find . -samefile {}` finds them), or copy the store with "
+        "`aetheris backup`",
+        path);
     return fail(Code::unavailable,
-                "the file of the store, " + path + ", has " + std::to_string(found.st_nlink) +
-                    " names (hard links), and each would have a lock and a -wal of its own: remove "
-                    "the others (`find . -samefile " +
-                    path +
-                    "` finds them), or copy the store with "
-                    "`aetheris backup`");
+                "the file of the store, {}, has {} names (hard links), and each would "
+                "have a lock and a -wal of its own: {}",
+                path, found.st_nlink, remedy);
   }
   return {};
 }
@@ -76,15 +77,14 @@ Status create_parent_folder(const std::string& path) {
   std::filesystem::create_directories(folder, error);
   ::umask(before);
   if (!error) return {};
-  return fail(Code::unavailable,
-              "cannot make the folder " + folder.string() + ": " + error.message());
+  return fail(Code::unavailable, "cannot make the folder {}: {}", folder.string(), error.message());
 }
 
 Status create_database_file(const std::string& path) {
   const int fd = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
   if (fd < 0) {
-    return fail(Code::unavailable,
-                "cannot open the store " + path + ": " + std::strerror(errno) + advice());
+    return fail(Code::unavailable, "cannot open the store {}: {}{}", path, std::strerror(errno),
+                advice());
   }
   ::close(fd);
   return {};
@@ -100,9 +100,9 @@ Status sync_folder_of(const std::string& path) {
 Status move_durably(const std::string& from, const std::string& to) {
   if (::link(from.c_str(), to.c_str()) != 0) {
     if (errno == EEXIST) {
-      return fail(Code::already_exists, to + " exists already: choose another file");
+      return fail(Code::already_exists, "{} exists already: choose another file", to);
     }
-    return fail(Code::unavailable, "cannot make " + to + ": " + std::strerror(errno));
+    return fail(Code::unavailable, "cannot make {}: {}", to, std::strerror(errno));
   }
   ::unlink(from.c_str());
   return sync_folder_of(to);

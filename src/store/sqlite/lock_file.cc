@@ -1,6 +1,7 @@
 #include "store/sqlite/lock_file.h"
 
 #include <fcntl.h>
+#include <fmt/core.h>
 #include <sys/file.h>
 #include <unistd.h>
 
@@ -24,19 +25,19 @@ Result<LockFile> LockFile::acquire(const std::string& path) {
   LockFile lock(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
   if (lock.fd_ < 0) {
     const bool full = errno == ENOSPC || errno == EDQUOT;
-    return fail(Code::unavailable,
-                "cannot open the lock file " + path + ": " + std::strerror(errno) +
-                    (full ? "; free some space on that disk" : "; is the folder writable?"));
+    return fail(Code::unavailable, "cannot open the lock file {}: {}{}", path, std::strerror(errno),
+                full ? "; free some space on that disk" : "; is the folder writable?");
   }
   while (::flock(lock.fd_, LOCK_EX | LOCK_NB) != 0) {
     if (errno == EINTR) continue;
     if (errno == EWOULDBLOCK) {
-      return fail(Code::store_locked, "the store is in use by process " + pid_in(lock.fd_) + " (" +
-                                          path + "): stop it first, or use its API");
+      return fail(Code::store_locked,
+                  "the store is in use by process {} ({}): stop it first, or use its API",
+                  pid_in(lock.fd_), path);
     }
-    return fail(Code::unavailable, "cannot lock " + path + ": " + std::strerror(errno));
+    return fail(Code::unavailable, "cannot lock {}: {}", path, std::strerror(errno));
   }
-  const std::string pid = std::to_string(::getpid()) + "\n";
+  const std::string pid = fmt::format("{}\n", ::getpid());
   // Only for messages: a full disk must not keep the owner from starting.
   if (::ftruncate(lock.fd_, 0) == 0) {
     [[maybe_unused]] const ssize_t written = ::pwrite(lock.fd_, pid.data(), pid.size(), 0);
@@ -49,14 +50,15 @@ Result<LockFile> LockFile::lock_database(const std::string& path) {
   while (lock.fd_ >= 0 && ::flock(lock.fd_, LOCK_EX | LOCK_NB) != 0) {
     if (errno == EINTR) continue;
     if (errno == EWOULDBLOCK) {
-      return fail(Code::store_locked, "the file of the store, " + path +
-                                          ", is in use by a process that opened it by another "
-                                          "path: stop that one first, or use its path");
+      return fail(Code::store_locked,
+                  "the file of the store, {}, is in use by a process that opened it by "
+                  "another path: stop that one first, or use its path",
+                  path);
     }
-    return fail(Code::unavailable, "cannot lock " + path + ": " + std::strerror(errno));
+    return fail(Code::unavailable, "cannot lock {}: {}", path, std::strerror(errno));
   }
   if (lock.fd_ < 0) {
-    return fail(Code::unavailable, "cannot open " + path + ": " + std::strerror(errno));
+    return fail(Code::unavailable, "cannot open {}: {}", path, std::strerror(errno));
   }
   return lock;
 }

@@ -1,5 +1,6 @@
 #include "store/sqlite/loss.h"
 
+#include <fmt/core.h>
 #include <sys/stat.h>
 
 #include <algorithm>
@@ -20,28 +21,32 @@ constexpr std::int64_t kBackup = 2;  // a backup that was not restored
 
 Error rolled_back(const std::string& path, const StoreIdentity& identity,
                   const StorePosition& recorded) {
-  const bool lower = identity.at.timeline == recorded.timeline;
+  const std::string how =
+      identity.at.timeline == recorded.timeline
+          ? fmt::format("it is at position {}, and was at {}", identity.at.number, recorded.number)
+          : "it is from before a loss that was accepted here";
+  constexpr const char* kRemedy =
+      "check its jobs; `aetheris doctor --accept-rollback` parks unfinished ones";
   return {Code::store_rolled_back,
-          "the store " + path + " went backwards: " +
-              (lower ? "it is at position " + std::to_string(identity.at.number) + ", and was at " +
-                           std::to_string(recorded.number)
-                     : "it is from before a loss that was accepted here") +
-              "; an older copy replaced it, or the disk lost writes. Lost work would be repeated: "
-              "check its jobs; `aetheris doctor --accept-rollback` parks unfinished ones"};
+          fmt::format("the store {} went backwards: {}; an older copy replaced it, or the disk "
+                      "lost writes. Lost work would be repeated: {}",
+                      path, how, kRemedy)};
 }
 
 Error acceptance_unfinished(const std::string& path) {
-  return {Code::store_rolled_back,
-          "the store " + path +
-              " went backwards or was restored from a backup, and would repeat later work: run "
-              "`aetheris doctor --accept-rollback`, which parks the jobs that have not ended"};
+  constexpr const char* kRemedy =
+      "run `aetheris doctor --accept-rollback`, which parks the jobs that have not ended";
+  return {Code::store_rolled_back, fmt::format("the store {} went backwards or was restored from a "
+                                               "backup, and would repeat later work: {}",
+                                               path, kRemedy)};
 }
 
 Error not_restored(const std::string& path) {
   return {Code::store_rolled_back,
-          path +
-              " is a backup that was not restored, and would repeat later work: use `aetheris "
-              "restore`, or `aetheris doctor --accept-rollback` parks its unfinished jobs"};
+          fmt::format(
+              "{} is a backup that was not restored, and would repeat later work: use `aetheris "
+              "restore`, or `aetheris doctor --accept-rollback` parks its unfinished jobs",
+              path)};
 }
 
 bool has_position_file(const std::string& path) {
@@ -127,11 +132,13 @@ Result<bool> has_no_tables(Database& db, const std::string& path) {
 }
 
 Error store_missing(const std::string& path) {
+  constexpr const char* kRemedy =
+      "Put it back with its -wal, or `aetheris restore` a backup; if its jobs are lost, `aetheris "
+      "doctor --accept-rollback` creates a new one";
   return {Code::store_rolled_back,
-          "the store " + path + " is gone: the file is missing or holds nothing, and " +
-              position_path(path) +
-              " shows that it existed. Put it back with its -wal, or `aetheris restore` a backup; "
-              "if its jobs are lost, `aetheris doctor --accept-rollback` creates a new one"};
+          fmt::format("the store {} is gone: the file is missing or holds nothing, and {} shows "
+                      "that it existed. {}",
+                      path, position_path(path), kRemedy)};
 }
 
 Result<Loss> find_loss(Database& db, const std::string& path, bool no_tables,

@@ -1,6 +1,7 @@
 #include "store/sqlite/position_file.h"
 
 #include <fcntl.h>
+#include <fmt/core.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -21,7 +22,7 @@ std::string sum_of(std::string_view text) { return to_hex(sha256(text)).substr(0
 
 std::string slot_of(const StorePosition& p) {
   std::string text(kMagic);
-  text += " " + p.store + " " + p.timeline + " " + std::to_string(p.number) + " ";
+  text += fmt::format(" {} {} {} ", p.store, p.timeline, p.number);
   text += sum_of(text);
   AE_CHECK(text.size() < kSlot, text);
   text.resize(kSlot - 1, ' ');
@@ -92,8 +93,7 @@ std::optional<StorePosition> PositionFile::read() const {
 
 Status PositionFile::write(const StorePosition& position) {
   const auto failed = [&](const char* what) {
-    return fail(Code::unavailable,
-                std::string("cannot ") + what + " " + path_ + ": " + std::strerror(errno));
+    return fail(Code::unavailable, "cannot {} {}: {}", what, path_, std::strerror(errno));
   };
   if (fd_ < 0) {
     const auto identity = read();

@@ -1,5 +1,7 @@
 #include "store/sqlite/reader.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <cstring>
 #include <unordered_set>
@@ -75,7 +77,7 @@ Sql<ReadStatements> ReadStatements::open(Database db) {
   const StatementSpec specs[] = {
       {v.begin_, "BEGIN"},
       {v.end_, "COMMIT"},
-      {v.find_, select_rows() + "WHERE job_id = ?1"},
+      {v.find_, fmt::format("{}WHERE job_id = ?1", select_rows())},
       {v.labels_, "SELECT key, value FROM labels WHERE job = ?1 ORDER BY number"},
       {v.commit_,
        "SELECT job, first_seq, last_seq, prev, jump, blobs, body FROM commits WHERE id = ?1"},
@@ -394,15 +396,15 @@ Sql<Result<std::vector<JobRow>>> ReadStatements::query(const Filter& filter) {
   std::vector<std::string> texts;
   const auto equals = [&](std::string_view column, const std::string& value) {
     texts.push_back(value);
-    sql += " AND " + std::string(column) + " = ?" + std::to_string(texts.size() + 2);
+    sql += fmt::format(" AND {} = ?{}", column, texts.size() + 2);
   };
   if (!filter.statuses.empty()) {
     std::string in;
     for (const std::string& status : filter.statuses) {
       texts.push_back(status);
-      in += (in.empty() ? "?" : ", ?") + std::to_string(texts.size() + 2);
+      in += fmt::format("{}?{}", in.empty() ? "" : ", ", texts.size() + 2);
     }
-    sql += " AND status IN (" + in + ")";
+    sql += fmt::format(" AND status IN ({})", in);
     const bool open = std::ranges::find(filter.statuses, "completed") == filter.statuses.end();
     if (open) sql += " AND status <> 'completed'";  // for the index
   }
@@ -414,15 +416,15 @@ Sql<Result<std::vector<JobRow>>> ReadStatements::query(const Filter& filter) {
     sql += " AND forked_from <> ''";
   }
   const auto compares = [&](std::string_view condition, const std::optional<Instant>& time) {
-    if (time) sql += " AND " + std::string(condition) + " " + std::to_string(time->us);
+    if (time) sql += fmt::format(" AND {} {}", condition, time->us);
   };
   compares("created_at >=", filter.created_from);
   compares("created_at <", filter.created_before);
   compares("updated_at >=", filter.updated_from);
   compares("updated_at <", filter.updated_before);
   if (filter.pending != 0) {  // the first condition is for the index
-    sql += " AND pending <> 0 AND pending & " +
-           std::to_string(filter.pending | pending::not_computed) + " <> 0";
+    sql += fmt::format(" AND pending <> 0 AND pending & {} <> 0",
+                       filter.pending | pending::not_computed);
   }
   for (const auto& [key, value] : filter.labels) {
     sql += " AND jobs.id IN (SELECT labels.job FROM labels WHERE true";
@@ -445,8 +447,9 @@ Sql<Result<std::vector<JobRow>>> ReadStatements::query(const Filter& filter) {
 }
 
 Sql<EndedPage> ReadStatements::list_ended(const EndedFilter& filter) {
-  AE_ASSIGN(Statement statement,
-            db_.prepare(select_rows() + "WHERE jobs.id > ?1 ORDER BY jobs.id LIMIT ?2"));
+  AE_ASSIGN(
+      Statement statement,
+      db_.prepare(fmt::format("{}WHERE jobs.id > ?1 ORDER BY jobs.id LIMIT ?2", select_rows())));
   std::vector<JobRow> scanned;
   for (Rows row(statement, filter.after, std::uint64_t{kEndedScanMax});;) {
     AE_ASSIGN(const bool more, row.next());
@@ -471,29 +474,29 @@ Sql<JobStats> ReadStatements::count_jobs(Instant now) {
   Snapshot snapshot(begin_, end_);
   AE_TRY(snapshot.open());
   JobStats job_stats;
-  const std::string most = std::to_string(kJobCountMax);
   for (const char* status : {"queued", "running", "waiting", "parked"}) {
     AE_ASSIGN(Statement count,
-              db_.prepare("SELECT count(*) FROM (SELECT 1 FROM jobs WHERE status = ?1 AND status "
-                          "<> 'completed' LIMIT " +
-                          most + ")"));
+              db_.prepare(fmt::format("SELECT count(*) FROM (SELECT 1 FROM jobs WHERE status = ?1 "
+                                      "AND status <> 'completed' LIMIT {})",
+                                      kJobCountMax)));
     count.start(std::string_view(status));
     AE_TRY(count.next());
     job_stats.statuses[status] = static_cast<std::uint64_t>(count.integer(0));
   }
   AE_ASSIGN(Statement ready,
-            db_.prepare("SELECT queue, count(*) FROM (SELECT queue FROM jobs WHERE ready = 1 "
-                        "AND attempt IS NULL LIMIT " +
-                        most + ") GROUP BY queue"));
+            db_.prepare(fmt::format("SELECT queue, count(*) FROM (SELECT queue FROM jobs WHERE "
+                                    "ready = 1 AND attempt IS NULL LIMIT {}) GROUP BY queue",
+                                    kJobCountMax)));
   ready.start();
   for (;;) {
     AE_ASSIGN(const bool more, ready.next());
     if (!more) break;
     job_stats.ready[std::string(ready.text(0))] = static_cast<std::uint64_t>(ready.integer(1));
   }
-  AE_ASSIGN(
-      Statement held,
-      db_.prepare("SELECT worker, lease_until FROM jobs WHERE attempt IS NOT NULL LIMIT " + most));
+  AE_ASSIGN(Statement held,
+            db_.prepare(fmt::format(
+                "SELECT worker, lease_until FROM jobs WHERE attempt IS NOT NULL LIMIT {}",
+                kJobCountMax)));
   held.start();
   for (;;) {
     AE_ASSIGN(const bool more, held.next());

@@ -1,5 +1,7 @@
 #include "store/sqlite/schema.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <filesystem>
 #include <initializer_list>
@@ -243,12 +245,12 @@ Result<std::int64_t> layout_of(Database& db, const std::string& path) {
   if (application == 0 && tables == 0) return 0;
   if (application != kApplicationId) {
     return fail(Code::unavailable,
-                path + " is a database of another program: choose another file for the store");
+                "{} is a database of another program: choose another file for the store", path);
   }
   if (layout > kLayout) {
-    return fail(Code::needs_version, path + " was made by a newer aetheris (layout " +
-                                         std::to_string(layout) + ", this one knows " +
-                                         std::to_string(kLayout) + "): use that version");
+    return fail(Code::needs_version,
+                "{} was made by a newer aetheris (layout {}, this one knows {}): use that version",
+                path, layout, kLayout);
   }
   return layout;
 }
@@ -270,13 +272,14 @@ std::vector<std::string> lines(std::string_view text) {
 }
 
 Error cannot_open(const std::string& path, const SqlError& error) {
-  if (!error.no_space()) return {Code::unavailable, path + ": " + error.text()};
+  if (!error.no_space()) return {Code::unavailable, fmt::format("{}: {}", path, error.text())};
   std::error_code unknown;
   const std::filesystem::path absolute = std::filesystem::absolute(path, unknown);
   const std::string folder =
       (unknown ? std::filesystem::path(path) : absolute).parent_path().string();
-  return {Code::unavailable, "the store " + path + " cannot be opened: the disk that holds " +
-                                 folder + " is full; free some space there, then start again"};
+  return {Code::unavailable, fmt::format("the store {} cannot be opened: the disk that holds {} is "
+                                         "full; free some space there, then start again",
+                                         path, folder)};
 }
 
 Status prepare_schema(Database& db, const std::string& path) {
@@ -305,8 +308,8 @@ Status prepare_schema(Database& db, const std::string& path) {
         for (const char* step : kMigrations[from - 1]) AE_TRY(db.execute(step));
       }
     }
-    AE_TRY(db.execute(("PRAGMA application_id = " + std::to_string(kApplicationId)).c_str()));
-    AE_TRY(db.execute(("PRAGMA user_version = " + std::to_string(kLayout)).c_str()));
+    AE_TRY(db.execute(fmt::format("PRAGMA application_id = {}", kApplicationId).c_str()));
+    AE_TRY(db.execute(fmt::format("PRAGMA user_version = {}", kLayout).c_str()));
     AE_TRY(db.execute("COMMIT"));
     return {};
   };
@@ -316,13 +319,12 @@ Status prepare_schema(Database& db, const std::string& path) {
 
 Status check_schema(Database& db, const std::string& path) {
   AE_ASSIGN(const std::int64_t layout, layout_of(db, path));
-  if (layout == 0) return fail(Code::not_found, path + " holds no store yet");
+  if (layout == 0) return fail(Code::not_found, "{} holds no store yet", path);
   if (layout < kLayout) {
     return fail(Code::needs_version,
-                path + " was made by an older aetheris (layout " + std::to_string(layout) +
-                    ", this one knows " + std::to_string(kLayout) +
-                    "): `aetheris migrate` brings it up to date, and so does each command that "
-                    "writes");
+                "{} was made by an older aetheris (layout {}, this one knows {}): `aetheris "
+                "migrate` brings it up to date, and so does each command that writes",
+                path, layout, kLayout);
   }
   return {};
 }

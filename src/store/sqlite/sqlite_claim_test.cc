@@ -1,4 +1,5 @@
 // The cost and the fair order of claims.
+#include <fmt/core.h>
 #include <sqlite3.h>
 
 #include "store/sqlite/sqlite_fixture_test.h"
@@ -19,7 +20,7 @@ AE_TEST("sqlite/claim statements search an index and neither scan nor sort") {
       static_cast<std::string*>(to)->append(values[columns - 1]).append("\n");
       return 0;
     };
-    const std::string sql = "EXPLAIN QUERY PLAN " + std::string(query);
+    const std::string sql = fmt::format("EXPLAIN QUERY PLAN {}", query);
     EXPECT_EQ(sqlite3_exec(db, sql.c_str(), add, &plan, nullptr), SQLITE_OK) << sqlite3_errmsg(db);
     EXPECT_PRED2(contains, plan, "SEARCH jobs USING");
     EXPECT_EQ(plan.find("TEMP B-TREE"), plan.npos) << query << ": " << plan;
@@ -54,11 +55,11 @@ AE_TEST("sqlite/the cost of a claim does not depend on the number of jobs") {
       });
     };
     for (int i = 0; i < crowd; ++i) {
-      create("crowd" + std::to_string(i), "queued", "crowd");
-      create("open" + std::to_string(i), "queued", "other");
-      create("old" + std::to_string(i), "completed", "other");
-      create("others" + std::to_string(i), "queued", "crowd", "another");
-      create("needy" + std::to_string(i), "queued", "other", "a", {"gpu"});
+      create(fmt::format("crowd{}", i), "queued", "crowd");
+      create(fmt::format("open{}", i), "queued", "other");
+      create(fmt::format("old{}", i), "completed", "other");
+      create(fmt::format("others{}", i), "queued", "crowd", "another");
+      create(fmt::format("needy{}", i), "queued", "other", "a", {"gpu"});
     }
     EXPECT_TRUE(fixture.loop.run_until([&] { return pending == 0; }));
     ClaimRequest request = conformance::ConformanceFixture::claim_request("A");

@@ -1,4 +1,5 @@
 // Logs with missing commits or corrupt pointers.
+#include <fmt/core.h>
 #include <sqlite3.h>
 
 #include <algorithm>
@@ -24,10 +25,10 @@ AE_TEST("sqlite/a log with a missing commit loads the remaining ones in order") 
     std::filesystem::copy_file(folder / "a.db", damaged / "a.db");
     sqlite3* db = nullptr;
     EXPECT_EQ(sqlite3_open((damaged / "a.db").c_str(), &db), SQLITE_OK);
-    const std::string sql =
+    const std::string sql = fmt::format(
         "DELETE FROM commits WHERE id = (SELECT id FROM commits WHERE job = (SELECT id FROM jobs "
-        "WHERE job_id = 'j0') ORDER BY id LIMIT 1 OFFSET " +
-        std::to_string(which) + ")";
+        "WHERE job_id = 'j0') ORDER BY id LIMIT 1 OFFSET {})",
+        which);
     EXPECT_EQ(sqlite3_exec(db, sql.c_str(), nullptr, nullptr, nullptr), SQLITE_OK);
     sqlite3_close(db);
     SqliteFixture after(damaged / "a.db");
@@ -51,7 +52,7 @@ AE_TEST("sqlite/a log with a missing commit loads the remaining ones in order") 
 struct PointerChange {
   std::string table, row, column, value;
   std::string sql() const {
-    return "UPDATE " + table + " SET " + column + " = " + value + " WHERE " + row;
+    return fmt::format("UPDATE {} SET {} = {} WHERE {}", table, column, value, row);
   }
 };
 
@@ -186,7 +187,7 @@ AE_TEST("sqlite/the first commit is found despite corrupt pointers") {
       const TempDir damaged(true);
       const std::string path = damaged / "a.db";
       std::filesystem::copy_file(folder / "a.db", path);
-      run_sql(path, ("UPDATE commits SET " + column + " = " + value + " WHERE id > 1").c_str());
+      run_sql(path, fmt::format("UPDATE commits SET {} = {} WHERE id > 1", column, value).c_str());
       SqliteFixture fixture(path);
       ASSERT_TRUE(fixture.open());
       const auto first = fixture.loop.await<Result<LoadedJob>>(

@@ -1,5 +1,7 @@
 // Disk errors and power loss at every single disk operation.
 
+#include <fmt/core.h>
+
 #include <atomic>
 #include <fstream>
 #include <set>
@@ -70,7 +72,7 @@ void expect_consistent(const std::string& path, std::uint64_t acked) {
 // One operation fails, the process exits, and a new one checks the store. False if there was no
 // such operation.
 bool fail_operation(std::uint64_t number, int code) {
-  SCOPED_TRACE("operation " + std::to_string(number) + " fails with " + std::to_string(code));
+  SCOPED_TRACE(fmt::format("operation {} fails with {}", number, code));
   const TempDir folder(true);
   SqliteFixture fixture(folder / "a.db");
   FlakyVfs& vfs = FlakyVfs::instance();
@@ -166,7 +168,7 @@ AE_TEST("sqlite/a power loss at any operation loses no acknowledged commit") {
   testing::SeededRandom dice(7);
   std::set<std::uint64_t> seen;
   for (std::size_t i = 0; i < cuts.size(); i += 3) {
-    SCOPED_TRACE("cut before operation " + std::to_string(i + 1));
+    SCOPED_TRACE(fmt::format("cut before operation {}", i + 1));
     const TempDir after_loss(true);
     for (const auto& [path, file] : cuts[i].disk) {
       const std::string name = std::filesystem::path(path).filename();

@@ -2,6 +2,7 @@
 // synchronous calls.
 #pragma once
 
+#include <fmt/core.h>
 #include <sqlite3.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -41,7 +42,7 @@ class TempDir {
   }
   TempDir(const TempDir&) = delete;
   TempDir& operator=(const TempDir&) = delete;
-  std::string operator/(const std::string& name) const { return path_ + "/" + name; }
+  std::string operator/(const std::string& name) const { return fmt::format("{}/{}", path_, name); }
   const std::string& path() const { return path_; }
 
  private:

@@ -3,6 +3,7 @@
 // program.
 
 #include <fcntl.h>
+#include <fmt/core.h>
 #include <sys/mount.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
@@ -85,7 +86,7 @@ AE_TEST("sqlite/a second owner is refused with the process id of the first") {
   const auto refused = second.open();
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.error().code, Code::store_locked);
-  EXPECT_PRED2(contains, refused.error().message, "process " + std::to_string(owner.pid()));
+  EXPECT_PRED2(contains, refused.error().message, fmt::format("process {}", owner.pid()));
   owner.kill();
   EXPECT_TRUE(second.open()) << "the lock ends with its owner";
   SqliteFixture third(folder / "a.db");
@@ -97,14 +98,14 @@ int write_until_killed(SqliteFixture& fixture, int pipe) {
   if (!fixture.open()) return 1;
   int broken = 0;
   std::function<void(int, std::uint64_t)> step = [&](int job, std::uint64_t seq) {
-    const std::string id = "j" + std::to_string(job);
+    const std::string id = fmt::format("j{}", job);
     Batch b = seq == 0 ? SqliteFixture::create(id) : SqliteFixture::append(id, seq, 300);
     fixture.store().commit(std::move(b), [&, job, id](Result<CommitResult> answer) {
       if (!answer) {
         broken = 3;
         return;
       }
-      write_to(pipe, id + " " + std::to_string(answer->last_seq) + "\n");
+      write_to(pipe, fmt::format("{} {}\n", id, answer->last_seq));
       step(job, answer->last_seq);
     });
   };
@@ -114,7 +115,7 @@ int write_until_killed(SqliteFixture& fixture, int pipe) {
 }
 
 void kill_while_writing(std::uint64_t seed) {
-  SCOPED_TRACE("seed " + std::to_string(seed));
+  SCOPED_TRACE(fmt::format("seed {}", seed));
   testing::SeededRandom dice(seed);
   const TempDir folder;
   Child writer([&](int pipe) {
@@ -203,7 +204,7 @@ int fill_up(SqliteFixture& fixture, const std::function<void()>& make_room) {
   // One write of a group is too large for the remaining space: the small ones succeed.
   std::string answers;
   for (int i = 0; i < 3; ++i) {
-    Batch b = SqliteFixture::create("k" + std::to_string(i), i == 1 ? 8u << 20 : 0);
+    Batch b = SqliteFixture::create(fmt::format("k{}", i), i == 1 ? 8u << 20 : 0);
     fixture.store().commit(std::move(b),
                            [&](Result<CommitResult> answer) { answers += answer ? '+' : '-'; });
   }
@@ -256,7 +257,7 @@ AE_TEST("sqlite/opening on a full disk fails with the disk and the remedy") {
     GTEST_SKIP() << "may not mount a small tmpfs";
   }
   const auto try_open = [&](const std::string& name) {
-    SqliteFixture fixture(disk + "/" + name);
+    SqliteFixture fixture(fmt::format("{}/{}", disk, name));
     const auto opened = fixture.open();
     EXPECT_FALSE(opened) << name;
     if (opened) return;

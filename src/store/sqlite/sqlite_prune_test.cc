@@ -1,4 +1,5 @@
 // Deletion of jobs from a SQLite store.
+#include <fmt/core.h>
 #include <sqlite3.h>
 
 #include <fstream>
@@ -94,8 +95,8 @@ AE_TEST_SLOW("prune/a job with corrupt pointers is deleted completely, and no ot
       for (const std::string value : {"NULL", "0", "1", "2", "3", "5", "-1", "999"}) {
         const bool head = column.starts_with("heads");
         if (head && (id > 1 || value == "NULL")) continue;
-        const std::string change = "UPDATE " + column + " = " + value + " WHERE " +
-                                   (head ? "job" : "id") + " = " + std::to_string(id);
+        const std::string change =
+            fmt::format("UPDATE {} = {} WHERE {} = {}", column, value, head ? "job" : "id", id);
         const TempDir damaged(true);
         const std::string path = damaged / "a.db";
         std::filesystem::copy_file(folder / "a.db", path);

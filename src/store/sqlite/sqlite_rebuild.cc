@@ -1,5 +1,7 @@
 #include "store/sqlite/sqlite_rebuild.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <filesystem>
 #include <map>
@@ -26,11 +28,11 @@ namespace {
 class SqliteDialect final : public SqlDialect {
  public:
   std::string parameter(ExpectedValue::Type, int index) const override {
-    return "?" + std::to_string(index);
+    return fmt::format("?{}", index);
   }
   std::string_view is_same() const override { return "IS"; }
   std::string literal(ExpectedValue::Type, const std::string& expression) const override {
-    return "quote(" + expression + ")";
+    return fmt::format("quote({})", expression);
   }
 };
 
@@ -51,7 +53,7 @@ struct SqliteRebuild::Impl {
 
   template <class T>
   Result<T> answer(Sql<T> answer) const {
-    if (!answer) return fail(Code::unavailable, path + ": " + answer.error().text());
+    if (!answer) return fail(Code::unavailable, "{}: {}", path, answer.error().text());
     if constexpr (!std::is_void_v<T>) return *std::move(answer);
     return Result<T>();
   }
@@ -121,7 +123,7 @@ Result<std::unique_ptr<SqliteRebuild>> SqliteRebuild::open(const SqliteRebuildOp
   if (is_file_missing(path)) return std::unexpected(store_missing(path));
   std::error_code error;
   if (!std::filesystem::exists(options.path, error)) {
-    return fail(Code::not_found, "no store at " + path + " yet: run a job first");
+    return fail(Code::not_found, "no store at {} yet: run a job first", path);
   }
   auto parts = std::make_unique<Impl>();
   parts->path = path;
@@ -217,7 +219,7 @@ Result<std::string> SqliteRebuild::blob(const Hash& hash) {
                                    "SELECT bytes FROM blobs WHERE hash = ?1",
                                    [&](Statement& row) { bytes = row.text(0); }, hash)));
   if (!exists) {
-    return fail(Code::log_corrupt, "blob " + to_hex(hash) + " is missing");
+    return fail(Code::log_corrupt, "blob {} is missing", to_hex(hash));
   }
   return bytes;
 }
@@ -457,10 +459,11 @@ Result<std::vector<Difference>> SqliteRebuild::reconcile_store_rows() {
     AE_TRY(p.begin());
     for (const std::string table : {"heads", field::labels, "summaries", "checkpoints"}) {
       std::uint64_t rows = 0;
-      const std::string where = " FROM " + table + " WHERE job NOT IN (SELECT id FROM jobs)";
+      const std::string where =
+          fmt::format(" FROM {} WHERE job NOT IN (SELECT id FROM jobs)", table);
       AE_TRY(p.read_row("SELECT count(*)" + where, [&](Statement& row) { rows = row.count(0); }));
       if (rows == 0) continue;
-      differences.push_back({table, {}, std::to_string(rows) + " of no job", {}});
+      differences.push_back({table, {}, fmt::format("{} of no job", rows), {}});
       if (p.writes) AE_TRY(p.run("DELETE" + where));
     }
     return {};
@@ -481,8 +484,8 @@ Result<std::vector<Damage>> SqliteRebuild::find_damage() {
     for (Rows row(*triggers);;) {
       AE_ASSIGN(const bool more, row.next());
       if (!more) break;
-      found.push_back(foreign_trigger("the trigger " + row->text(0), row->text(1),
-                                      "DROP TRIGGER \"" + row->text(2) + "\""));
+      found.push_back(foreign_trigger(fmt::format("the trigger {}", row->text(0)), row->text(1),
+                                      fmt::format("DROP TRIGGER \"{}\"", row->text(2))));
     }
     AE_ASSIGN(Statement * rows, p.statement("SELECT key, value FROM meta"));
     for (Rows row(*rows);;) {
@@ -504,11 +507,12 @@ Result<std::vector<Damage>> SqliteRebuild::find_damage() {
   }
   const auto recorded = PositionFile(position_path(p.path)).read();
   if (recorded && is_store_id(meta["store_id"]) && recorded->store != meta["store_id"]) {
+    constexpr const char* kRemedy =
+        "if that was not intended, stop what uses the store and restore a backup";
     found.push_back(
-        {"meta", "the id of the store is " + meta["store_id"] + ", and " + position_path(p.path) +
-                     " names " + recorded->store +
-                     ": another store replaced it, or its table meta was overwritten; if that was "
-                     "not intended, stop what uses the store and restore a backup"});
+        {"meta", fmt::format("the id of the store is {}, and {} names {}: another store replaced "
+                             "it, or its table meta was overwritten; {}",
+                             meta["store_id"], position_path(p.path), recorded->store, kRemedy)});
   }
   return found;
 }

@@ -1,4 +1,6 @@
 // Redaction and the erasure of dropped values from the file.
+#include <fmt/core.h>
+
 #include <fstream>
 
 #include "store/sqlite/database.h"
@@ -14,10 +16,10 @@ AE_TEST("sqlite/a load during a redaction returns the job before or after it, ne
   SqliteFixture fixture(folder / "a.db");
   ASSERT_TRUE(fixture.open());
   for (int round = 0; round < 3; ++round) {
-    const std::string id = "j" + std::to_string(round);
+    const std::string id = fmt::format("j{}", round);
     Batch job = SqliteFixture::create(id);
     for (int i = 0; i < 2000; ++i) {
-      job.sealed->blobs.push_back(conformance::blob(id + " value " + std::to_string(i)));
+      job.sealed->blobs.push_back(conformance::blob(fmt::format("{} value {}", id, i)));
     }
     ASSERT_TRUE(fixture.commit(job));
     Batch release = SqliteFixture::append(id, 2);
@@ -67,7 +69,7 @@ AE_TEST("redact/no byte of a dropped value remains in the file") {
     Batch b = SqliteFixture::create("j0");
     std::get<Batch::Create>(b.authority).job.claim.reset();
     b.row.status = "completed";
-    b.sealed->bytes = "kept " + is_duplicate(secret, bytes) + " kept";
+    b.sealed->bytes = fmt::format("kept {} kept", is_duplicate(secret, bytes));
     b.sealed->blobs = {conformance::blob(is_duplicate(apart, bytes))};
     b.effects = {{InvocationId("i"), 1, is_duplicate(effect, bytes)}};
     ASSERT_TRUE(fixture.commit(b));
@@ -113,7 +115,7 @@ AE_TEST("redact/a reader that blocks truncating the write-ahead log is reported"
     const auto residual_copies = erase_dropped_values(fixture);
     ASSERT_TRUE(residual_copies) << residual_copies.error().message;
     ASSERT_EQ(residual_copies->size(), 1U);
-    EXPECT_EQ(residual_copies->front().where, "the write-ahead log " + path + "-wal");
+    EXPECT_EQ(residual_copies->front().where, fmt::format("the write-ahead log {}-wal", path));
     ASSERT_TRUE(db->execute("COMMIT"));
   }
   const auto residual_copies = erase_dropped_values(fixture);
@@ -143,8 +145,8 @@ AE_TEST_SLOW("redact/no page keeps a copy of a dropped value that SQLite moved")
   SqliteFixture fixture(path);
   ASSERT_TRUE(fixture.open());
   constexpr int kJobs = 2000;  // without the rewrite, about one in a thousand left a copy
-  const auto name = [](int i) { return "j" + std::to_string(i); };
-  const auto secret = [](int i) { return "SECRET-" + std::to_string(100000 + i) + "-"; };
+  const auto name = [](int i) { return fmt::format("j{}", i); };
+  const auto secret = [](int i) { return fmt::format("SECRET-{}-", 100000 + i); };
   std::vector<Batch> batches;
   for (int i = 0; i < kJobs; ++i) {
     Batch b = SqliteFixture::create(name(i));
@@ -152,7 +154,7 @@ AE_TEST_SLOW("redact/no page keeps a copy of a dropped value that SQLite moved")
     b.row.status = "completed";
     b.sealed->bytes = secret(i) + std::string(std::size_t(i * 37 % 1500), 'x');
     b.sealed->blobs = {conformance::blob(secret(i) + std::string(std::size_t(i * 91 % 900), 'y'))};
-    b.effects = {{InvocationId("i" + std::to_string(i * 7919 % 1009)), 1, secret(i)}};
+    b.effects = {{InvocationId(fmt::format("i{}", i * 7919 % 1009)), 1, secret(i)}};
     ASSERT_TRUE(fixture.commit(b));
     batches.push_back(std::move(b));
     if (i % 2 == 0) continue;

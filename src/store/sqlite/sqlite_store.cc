@@ -132,7 +132,7 @@ Result<std::unique_ptr<SqliteStore>> SqliteStore::open(const SqliteOptions& requ
   if (options.read_only) {
     std::error_code error;
     if (!std::filesystem::exists(options.path, error)) {
-      return fail(Code::not_found, "no store at " + options.path + " yet: run a job first");
+      return fail(Code::not_found, "no store at {} yet: run a job first", options.path);
     }
   } else {
     AE_TRY(create_parent_folder(options.path));

@@ -1,6 +1,7 @@
 // The SQLite driver: the conformance suite, files, commits, backups and migration.
 #include "store/sqlite/sqlite_store.h"
 
+#include <fmt/core.h>
 #include <sqlite3.h>
 #include <sys/stat.h>
 
@@ -81,7 +82,7 @@ AE_TEST("sqlite/a file that is not a usable store is refused with the reason") {
     options.read_only = read_only;
     const auto opened = fixture.open(options);
     return opened ? "opened"
-                  : std::string(code_name(opened.error().code)) + " " + opened.error().message;
+                  : fmt::format("{} {}", code_name(opened.error().code), opened.error().message);
   };
   std::ofstream(folder / "text.db") << std::string(5000, 'x');
   EXPECT_PRED2(contains, refusal("text.db"), "unavailable");
@@ -129,7 +130,7 @@ AE_TEST("sqlite/concurrent commits are grouped into few transactions") {
   ASSERT_TRUE(fixture.open());
   std::size_t pending = 2000;
   for (int i = 0; i < 2000; ++i) {
-    fixture.store().commit(SqliteFixture::create("j" + std::to_string(i)),
+    fixture.store().commit(SqliteFixture::create(fmt::format("j{}", i)),
                            [&](Result<CommitResult> answer) {
                              EXPECT_TRUE(answer);
                              --pending;
@@ -280,7 +281,7 @@ AE_TEST("sqlite/calls made before the store closes are written and answered") {
   int answers = 0;
   for (int i = 0; i < 100; ++i) {
     fixture.store().commit(
-        SqliteFixture::create("j" + std::to_string(i)),
+        SqliteFixture::create(fmt::format("j{}", i)),
         [&](Result<CommitResult> answer) { answers += answer.has_value() ? 1 : 0; });
   }
   fixture.close();

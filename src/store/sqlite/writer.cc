@@ -1,5 +1,6 @@
 #include "store/sqlite/writer.h"
 
+#include <fmt/core.h>
 #include <sys/stat.h>
 
 #include <utility>
@@ -21,8 +22,9 @@ constexpr std::size_t kFilePageBytes = 4096;
 Error unavailable_error(const SqlError& error) { return {Code::unavailable, error.text()}; }
 
 Error unknown_outcome_error(const SqlError& error) {
-  return {Code::unknown_outcome, "the disk failed while a commit was made durable: " +
-                                     error.text() + "; its result is known after a restart"};
+  return {Code::unknown_outcome, fmt::format("the disk failed while a commit was made durable: {}; "
+                                             "its result is known after a restart",
+                                             error.text())};
 }
 
 }  // namespace
@@ -135,8 +137,10 @@ void Writer::finish(Write& write, const Attempt& attempt) {
 
 void Writer::stop_writing(const SqlError& error) {
   db_->disable_checkpoint_on_close();
-  stop({Code::store_stopped, "the store stopped after a disk error (" + error.text() +
-                                 "): check the disk, then restart this process"});
+  stop({Code::store_stopped,
+        fmt::format(
+            "the store stopped after a disk error ({}): check the disk, then restart this process",
+            error.text())});
 }
 
 void Writer::stop(Error error) {
@@ -165,10 +169,10 @@ std::optional<Error> Writer::find_replacement() {
   const auto stamp = read_file_stamp(store_file_.path);
   if (stamp == file_) return std::nullopt;
   const auto stopped = [&](const std::string& what) {
-    return Error{
-        Code::store_stopped,
-        "the file of the store, " + store_file_.path + ", " + what +
-            " while this process used it: writing has stopped; check the file, then restart"};
+    return Error{Code::store_stopped,
+                 fmt::format("the file of the store, {}, {} while this process used it: writing "
+                             "has stopped; check the file, then restart",
+                             store_file_.path, what)};
   };
   if (!stamp) return stopped("was removed");
   // Our file has no name any more, so closing it affects no other file.
@@ -212,9 +216,10 @@ void Writer::erase_dropped_values(Write& write) {
 
 std::optional<ResidualCopy> Writer::rewrite() {
   const auto free_space = [&](const std::string& why) {
-    return ResidualCopy{"copies of values", "free space in pages of " + store_file_.path,
-                        why + ": stop the processes that use the store, then run `sqlite3 " +
-                            store_file_.path + " VACUUM`"};
+    return ResidualCopy{
+        "copies of values", fmt::format("free space in pages of {}", store_file_.path),
+        fmt::format("{}: stop the processes that use the store, then run `sqlite3 {} VACUUM`", why,
+                    store_file_.path)};
   };
   const auto size =
       db_->integer("SELECT page_count * page_size FROM pragma_page_count, pragma_page_size");
@@ -224,7 +229,7 @@ std::optional<ResidualCopy> Writer::rewrite() {
   const auto done = db_->execute("PRAGMA temp_store = MEMORY; VACUUM");
   if (done) return std::nullopt;
   if (done.error().io()) stop_writing(done.error());
-  return free_space("the file was not rewritten (" + done.error().text() + ")");
+  return free_space(fmt::format("the file was not rewritten ({})", done.error().text()));
 }
 
 std::optional<ResidualCopy> Writer::empty_wal() {
@@ -238,9 +243,11 @@ std::optional<ResidualCopy> Writer::empty_wal() {
     return std::nullopt;
   }
   if (done.error().io()) stop_writing(done.error());
-  return ResidualCopy{"copies of values", "the write-ahead log " + store_file_.path + "-wal",
-                      "it was not emptied (" + done.error().text() +
-                          "): end other programs that read the store, then redact the job again"};
+  return ResidualCopy{"copies of values",
+                      fmt::format("the write-ahead log {}-wal", store_file_.path),
+                      fmt::format("it was not emptied ({}): end other programs that read the "
+                                  "store, then redact the job again",
+                                  done.error().text())};
 }
 
 void Writer::checkpoint(bool truncate) {

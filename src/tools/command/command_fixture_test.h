@@ -2,6 +2,7 @@
 #pragma once
 
 #include <fcntl.h>
+#include <fmt/core.h>
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -97,7 +98,7 @@ struct Folder {
   std::string path = "/tmp/aetheris-command-XXXXXX";
   Folder() { EXPECT_NE(::mkdtemp(path.data()), nullptr); }
   ~Folder() { EXPECT_EQ(std::system(("rm -rf " + path).c_str()), 0); }
-  std::string operator/(std::string_view name) const { return path + "/" + std::string(name); }
+  std::string operator/(std::string_view name) const { return fmt::format("{}/{}", path, name); }
 };
 
 inline std::string read_text_file(const std::string& path) {

@@ -6,6 +6,7 @@
 // The program does not run before `running`: until then a call can be withdrawn without any effect.
 #include "tools/command/command_tool.h"
 
+#include <fmt/core.h>
 #include <signal.h>
 #include <sysexits.h>
 
@@ -76,7 +77,7 @@ std::string stderr_tail(const ProcessExit& ended, const std::vector<UsedSecret>&
   std::string text = ended.is_errors_truncated ? scrub_tail(raw, used) : scrub(raw, used);
   text = printable(text, LineBreaks::keep);
   while (text.ends_with('\n')) text.pop_back();
-  return text.empty() ? "" : ": " + std::string(ended.is_errors_truncated ? "…" : "") + text;
+  return text.empty() ? "" : fmt::format(": {}{}", ended.is_errors_truncated ? "…" : "", text);
 }
 
 // A temporary lack of resources on this machine, no error of the program.
@@ -93,11 +94,12 @@ Outcome not_started(const CommandDefinition& definition, const ProcessExit& ende
   const std::string what = ended.stage == Stage::folder ? "its folder " + definition.folder
                                                         : "the program " + definition.program;
   if (ended.stage == Stage::sandbox) {
-    return definite("spawn_failed", what + " was not started: its sandbox failed: " + why, false);
+    return definite("spawn_failed",
+                    fmt::format("{} was not started: its sandbox failed: {}", what, why), false);
   }
   if (is_resource_shortage(ended.value))
-    return not_sent(what + " could not be started now: " + why);
-  return definite("spawn_failed", what + " could not be started: " + why,
+    return not_sent(fmt::format("{} could not be started now: {}", what, why));
+  return definite("spawn_failed", fmt::format("{} could not be started: {}", what, why),
                   is_transient_errno(ended.value));
 }
 
@@ -111,7 +113,7 @@ Outcome succeeded(const CommandDefinition& definition, ProcessExit ended,
         invalid_output(scrub(reason, used), scrub(ended.output, used), hash, ended.output_size);
   };
   if (ended.output_size > definition.output_max) {
-    set_invalid("the output is larger than " + std::to_string(definition.output_max) + " bytes",
+    set_invalid(fmt::format("the output is larger than {} bytes", definition.output_max),
                 ended.output_hash);
   } else if (definition.json) {
     auto value =
@@ -120,7 +122,7 @@ Outcome succeeded(const CommandDefinition& definition, ProcessExit ended,
     if (value) {
       outcome.result = scrub_value(*value, used);
     } else {
-      set_invalid("the output is " + value.error().message, sha256(ended.output));
+      set_invalid(fmt::format("the output is {}", value.error().message), sha256(ended.output));
     }
   } else if (!is_utf8(ended.output)) {
     set_invalid("the output is not UTF-8", sha256(ended.output));
@@ -144,37 +146,38 @@ Outcome outcome_of(const CommandDefinition& definition, const Call& call, Proces
   }
   const std::string still = ended.stuck ? " (and is still running after SIGKILL)" : "";
   if (ended.kill_reason == KillReason::timeout) {
-    return unfinished_outcome(
-        OutcomeKind::timeout, "timeout",
-        name + " was killed after " + to_text(call.timeout) + still + stderr_tail(ended, used));
+    return unfinished_outcome(OutcomeKind::timeout, "timeout",
+                              fmt::format("{} was killed after {}{}{}", name, to_text(call.timeout),
+                                          still, stderr_tail(ended, used)));
   }
   if (ended.kill_reason == KillReason::silent) {
-    return unfinished_outcome(OutcomeKind::timeout, "timeout",
-                              name + " was killed: it reported nothing for " +
-                                  to_text(definition.heartbeat) + still + stderr_tail(ended, used));
+    return unfinished_outcome(
+        OutcomeKind::timeout, "timeout",
+        fmt::format("{} was killed: it reported nothing for {}{}{}", name,
+                    to_text(definition.heartbeat), still, stderr_tail(ended, used)));
   }
   if (ended.kill_reason == KillReason::ordered) {
     return unfinished_outcome(OutcomeKind::unknown, "killed",
-                              name + " was killed by the runtime while it was running" + still +
-                                  stderr_tail(ended, used));
+                              fmt::format("{} was killed by the runtime while it was running{}{}",
+                                          name, still, stderr_tail(ended, used)));
   }
   if (ended.kind == ProcessExit::Kind::signalled) {
-    const char* signal = ::sigabbrev_np(ended.value);
-    return unfinished_outcome(OutcomeKind::unknown, "signal_" + std::to_string(ended.value),
-                              name + " was killed by " +
-                                  (signal != nullptr ? "SIG" + std::string(signal)
-                                                     : "signal " + std::to_string(ended.value)) +
-                                  stderr_tail(ended, used));
+    const char* known = ::sigabbrev_np(ended.value);
+    const std::string signal =
+        known != nullptr ? fmt::format("SIG{}", known) : fmt::format("signal {}", ended.value);
+    return unfinished_outcome(
+        OutcomeKind::unknown, fmt::format("signal_{}", ended.value),
+        fmt::format("{} was killed by {}{}", name, signal, stderr_tail(ended, used)));
   }
   if (ended.kind == ProcessExit::Kind::lost) {
     return unfinished_outcome(
         OutcomeKind::unknown, "killed",
-        name + " was lost: its supervisor was killed" + stderr_tail(ended, used));
+        fmt::format("{} was lost: its supervisor was killed{}", name, stderr_tail(ended, used)));
   }
   if (ended.value != 0) {
     return definite(
-        "exit_" + std::to_string(ended.value),
-        name + " exited with code " + std::to_string(ended.value) + stderr_tail(ended, used),
+        fmt::format("exit_{}", ended.value),
+        fmt::format("{} exited with code {}{}", name, ended.value, stderr_tail(ended, used)),
         ended.value == EX_TEMPFAIL);
   }
   return succeeded(definition, std::move(ended), used);
@@ -214,7 +217,7 @@ void CommandTool::State::begin(Permit permit, Call call, async::Done<Outcome> do
   if (!order) return answer_later(std::move(done), render_failure(order.error()));
   deps.secrets.add_known(used);
   const std::string mark = make_process_mark();
-  order->environment.push_back(std::string(kMarkVariable) + "=" + mark);
+  order->environment.push_back(fmt::format("{}={}", kMarkVariable, mark));
   order->send_by = send_by;
   order->timeout = call.timeout;
   order->grace = kKillGrace;
@@ -269,8 +272,8 @@ void CommandTool::State::on_ready(const Key& key, ProcessGroup ready) {
                    const auto state = weak.lock();
                    if (!state) return;
                    if (noted) return state->go(key);
-                   state->withdraw(
-                       key, "its process group could not be noted: " + noted.error().message);
+                   state->withdraw(key, fmt::format("its process group could not be noted: {}",
+                                                    noted.error().message));
                  });
 }
 

@@ -1,6 +1,7 @@
 // CommandTool with real programs. The test program is its own supervisor: see become_supervisor.
 #include "tools/command/command_tool.h"
 
+#include <fmt/core.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 
@@ -372,16 +373,12 @@ AE_TEST("command/a timeout kills all processes, also in other sessions and with 
   const Folder folder;
   const std::string f = folder.path;
   CommandFixture w;
-  w.make(sh("(trap '' TERM; sh -c 'echo $PPID' >" + f +
-            "/stubborn; while :; do sleep 0.05; done) &\n"
-            "setsid sh -c 'trap \"\" TERM HUP; echo $$ >" +
-            f +
-            "/away; sleep 60' &\n"
-            "setsid -f sh -c 'echo $$ >" +
-            f +
-            "/far; sleep 60'\n"
-            "echo $$ >" +
-            f + "/self; wait; sleep 60"));
+  w.make(sh(fmt::format(
+      "(trap '' TERM; sh -c 'echo $PPID' >{0}/stubborn; while :; do sleep 0.05; done) &\n"
+      "setsid sh -c 'trap \"\" TERM HUP; echo $$ >{0}/away; sleep 60' &\n"
+      "setsid -f sh -c 'echo $$ >{0}/far; sleep 60'\n"
+      "echo $$ >{0}/self; wait; sleep 60",
+      f)));
   Call call = CommandFixture::call();
   call.timeout = 2s;  // enough for all of them to write their pids, also on a busy machine
   const Duration began = boot_now();
@@ -399,7 +396,8 @@ AE_TEST("command/a timeout kills all processes, also in other sessions and with 
 AE_TEST("command/a program that exits on SIGTERM can clean up, and is still a timeout") {
   const Folder folder;
   CommandFixture w;
-  w.make(sh("trap 'echo tidy >" + folder.path + "/note; exit 0' TERM; echo on; sleep 60 & wait"));
+  w.make(sh(fmt::format("trap 'echo tidy >{}/note; exit 0' TERM; echo on; sleep 60 & wait",
+                        folder.path)));
   Call call = CommandFixture::call();
   call.timeout = 2s;  // enough for the shell to set its trap, also on a busy machine
   w.perform(std::move(call));
@@ -456,7 +454,8 @@ AE_TEST("command/a program without a report within its heartbeat is killed with 
   const Folder folder;
   ReportRecorder w;
   const Duration began = boot_now();
-  const Outcome o = w.run("echo $$ >" + folder.path + "/pid; echo 1 >&3; exec sleep 60", "2s");
+  const Outcome o =
+      w.run(fmt::format("echo $$ >{}/pid; echo 1 >&3; exec sleep 60", folder.path), "2s");
   EXPECT_EQ(o.kind, OutcomeKind::timeout);
   EXPECT_EQ(o.error_code, "timeout");
   EXPECT_FALSE(o.definite);
@@ -482,8 +481,8 @@ AE_TEST_SLOW("command/a program that keeps reporting is not stopped by its heart
 
 AE_TEST("command/background processes are killed when the program exits") {
   const Folder folder;
-  const Outcome o = CommandFixture().run(sh("setsid sleep 60 >/dev/null & echo $! >" + folder.path +
-                                            "/pid; sleep 61 & echo done; exit 0"));
+  const Outcome o = CommandFixture().run(sh(fmt::format(
+      "setsid sleep 60 >/dev/null & echo $! >{}/pid; sleep 61 & echo done; exit 0", folder.path)));
   EXPECT_EQ(o.result, Value("done"));
   EXPECT_FALSE(is_alive(read_pid_file(folder / "pid")));
 }
@@ -501,8 +500,7 @@ void expect_bounded(std::size_t mebibytes) {
   CommandFixture w;
   rusage before{}, after{};
   ::getrusage(RUSAGE_SELF, &before);
-  w.make(sh("head -c " + std::to_string(mebibytes << 20) + " /dev/zero; exit 0")
-             .with("output_max", 1000));
+  w.make(sh(fmt::format("head -c {} /dev/zero; exit 0", mebibytes << 20)).with("output_max", 1000));
   Call call = CommandFixture::call();
   call.timeout = 120s;
   w.perform(std::move(call));
@@ -532,7 +530,7 @@ AE_TEST("command/an output of exactly the limit is kept") {
 
 AE_TEST("command/an output over 1 MiB is invalid by default") {
   const auto printing = [](std::size_t bytes) {
-    return sh("head -c " + std::to_string(bytes) + " /dev/zero | tr '\\0' x");
+    return sh(fmt::format("head -c {} /dev/zero | tr '\\0' x", bytes));
   };
   EXPECT_FALSE(CommandFixture().run(printing(kOutputMax)).invalid.has_value());
   EXPECT_TRUE(CommandFixture().run(printing(kOutputMax + 1)).invalid.has_value());
@@ -543,7 +541,7 @@ AE_TEST("command/an output over 1 MiB is invalid by default") {
 AE_TEST("command/a program starts only after its process group is recorded") {
   const Folder folder;
   CommandFixture w;
-  w.make(sh("echo ran >" + folder.path + "/ran"));
+  w.make(sh(fmt::format("echo ran >{}/ran", folder.path)));
   Call call = CommandFixture::call();
   std::optional<Value> note;
   async::Done<Status> noted;
@@ -569,7 +567,7 @@ AE_TEST("command/a program starts only after its process group is recorded") {
 AE_TEST("command/a program whose process group cannot be recorded never runs") {
   const Folder folder;
   CommandFixture w;
-  w.make(sh("echo ran >" + folder.path + "/ran"));
+  w.make(sh(fmt::format("echo ran >{}/ran", folder.path)));
   Call call = CommandFixture::call();
   call.note_in_flight = [](Value, async::Done<Status> done) {
     done(fail(Code::unavailable, "the store is unavailable"));
@@ -611,7 +609,7 @@ AE_TEST("command/a call abandoned before its start is not sent") {
 AE_TEST("command/a call abandoned while running is killed with an unknown outcome") {
   const Folder folder;
   CommandFixture w;
-  w.make(sh("echo $$ >" + folder.path + "/pid; sleep 60"));
+  w.make(sh(fmt::format("echo $$ >{}/pid; sleep 60", folder.path)));
   w.perform(CommandFixture::call());
   ASSERT_TRUE(w.loop.run_until([&] { return !read_text_file(folder / "pid").empty(); }));
   w.tool->abandon(InvocationId("0123456789abcdef"), 1);
@@ -624,7 +622,7 @@ AE_TEST("command/a call abandoned while running is killed with an unknown outcom
 AE_TEST("command/destroying the tool kills its programs and completes its calls") {
   const Folder folder;
   CommandFixture w;
-  w.make(sh("echo $$ >" + folder.path + "/pid; sleep 60"));
+  w.make(sh(fmt::format("echo $$ >{}/pid; sleep 60", folder.path)));
   w.perform(CommandFixture::call());
   ASSERT_TRUE(w.loop.run_until([&] { return !read_text_file(folder / "pid").empty(); }));
   w.tool.reset();
@@ -638,7 +636,7 @@ AE_TEST("command/concurrent calls are independent") {
   std::map<int, Outcome> outcomes;
   for (int n = 0; n < 40; ++n) {
     Call call = CommandFixture::call(Value::object({{"n", n}}));
-    call.invocation = InvocationId("call" + std::to_string(n));
+    call.invocation = InvocationId(fmt::format("call{}", n));
     auto permit = testing::PermitForTests::make(call.invocation, call.try_no);
     w.tool->perform(std::move(permit), std::move(call), [&outcomes, n](Outcome o) {
       EXPECT_TRUE(outcomes.emplace(n, std::move(o)).second);

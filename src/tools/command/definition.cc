@@ -1,6 +1,7 @@
 // Reading and rendering a command tool's definition.
 #include "tools/command/definition.h"
 
+#include <fmt/core.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -63,8 +64,7 @@ Result<std::string> find_program(const std::string& name, const std::string& fol
   if (name.find('/') != std::string::npos) {
     std::string path = absolute(name, folder);
     if (is_program(path)) return path;
-    return fail(Code::plan_invalid,
-                "command[0]: " + path + " does not exist or cannot be executed");
+    return fail(Code::plan_invalid, "command[0]: {} does not exist or cannot be executed", path);
   }
   const char* variable = std::getenv("PATH");
   std::string_view rest = variable != nullptr ? variable : "/usr/local/bin:/usr/bin:/bin";
@@ -77,13 +77,7 @@ Result<std::string> find_program(const std::string& name, const std::string& fol
     if (path.starts_with('/') && is_program(path)) return path;
   }
   return fail(Code::plan_invalid,
-              "command[0]: there is no program " + name + " in PATH; install it, or give its path");
-}
-
-std::string argument_name(std::size_t index) {
-  std::string name = "command[";
-  name += std::to_string(index);
-  return name += ']';
+              "command[0]: there is no program {} in PATH; install it, or give its path", name);
 }
 
 std::string assignment(std::string_view name, std::string_view value) {
@@ -108,7 +102,7 @@ bool contains_secret_name(const CommandDefinition::Parts& parts) {
 }
 
 Result<CommandDefinition::Parts> parts_of(const Value& text, const std::string& where) {
-  if (!text.is_string()) return fail(Code::plan_invalid, where + ": must be a text; quote it");
+  if (!text.is_string()) return fail(Code::plan_invalid, "{}: must be a text; quote it", where);
   auto parts = Template::parts(text.as_string());
   if (!parts) return std::unexpected(std::move(parts).error().with_context(where));
   for (const Template::Part& part : *parts) {
@@ -116,13 +110,12 @@ Result<CommandDefinition::Parts> parts_of(const Value& text, const std::string& 
     if (expression == nullptr) continue;
     for (const std::string& root : expression->roots().roots) {
       if (root == "args" || root == "call") continue;
-      std::string message = where;
-      message += ": ." + root + " is not available here; use .args or .call";
-      return fail(Code::plan_invalid, std::move(message));
+      return fail(Code::plan_invalid, "{}: .{} is not available here; use .args or .call", where,
+                  root);
     }
     if (expression->roots().all_steps || !expression->roots().steps.empty()) {
-      return fail(Code::plan_invalid,
-                  where + ": .steps is not available here; pass it in the args");
+      return fail(Code::plan_invalid, "{}: .steps is not available here; pass it in the args",
+                  where);
     }
   }
   return parts;
@@ -133,12 +126,12 @@ Status read_command(const Value& command, const std::string& folder, CommandDefi
     return fail(Code::plan_invalid, "command: must be a list: the program, then its arguments");
   }
   for (std::size_t i = 0; i < command.size(); ++i) {
-    const std::string where = argument_name(i);
+    const std::string where = fmt::format("command[{}]", i);
     AE_ASSIGN(auto parts, parts_of(command.items()[i], where));
     if (contains_secret_name(parts)) {
-      return fail(
-          Code::plan_invalid,
-          where + ": every user can see arguments in ps; pass a secret to the program in `env`");
+      return fail(Code::plan_invalid,
+                  "{}: every user can see arguments in ps; pass a secret to the program in `env`",
+                  where);
     }
     if (i > 0) {
       out.arguments.push_back(std::move(parts));
@@ -146,7 +139,7 @@ Status read_command(const Value& command, const std::string& folder, CommandDefi
     }
     const auto* literal = parts.size() == 1 ? std::get_if<std::string>(&parts[0]) : nullptr;
     if (literal == nullptr || literal->empty() || literal->find('\0') != std::string::npos) {
-      return fail(Code::plan_invalid, where + ": the program must be a literal name or path");
+      return fail(Code::plan_invalid, "{}: the program must be a literal name or path", where);
     }
     out.name = *literal;
   }
@@ -175,11 +168,11 @@ Status read_environment(const Value& definition, CommandDefinition& out) {
   if (!own.is_object()) return fail(Code::plan_invalid, "env: must be {NAME: text}");
   for (const auto& [name, text] : own.members()) {
     if (!is_variable_name(name)) {
-      return fail(Code::plan_invalid, "env: " + printable(name, LineBreaks::escape) +
-                                          " is not the name of an environment variable");
+      return fail(Code::plan_invalid, "env: {} is not the name of an environment variable",
+                  printable(name, LineBreaks::escape));
     }
     if (is_reserved_variable(name))
-      return fail(Code::plan_invalid, "env: " + name + " is set by the runtime");
+      return fail(Code::plan_invalid, "env: {} is set by the runtime", name);
     AE_ASSIGN(auto parts, parts_of(text, "env." + name));
     out.variables.emplace_back(name, std::move(parts));
     out.inherited.erase(name);
@@ -190,10 +183,10 @@ Status read_environment(const Value& definition, CommandDefinition& out) {
 Result<std::string> text_of(const Expr& expression, const ExprScope& scope) {
   auto value = expression.eval(scope);
   if (!value) return std::unexpected(std::move(value).error().with_context(expression.text()));
-  if (value->is_null()) return fail(Code::expression_failed, expression.text() + " is null");
+  if (value->is_null()) return fail(Code::expression_failed, "{} is null", expression.text());
   std::string text = value->is_string() ? value->as_string() : canonical(*value);
   if (text.find('\0') != std::string::npos) {
-    return fail(Code::input_invalid, expression.text() + " holds a NUL character");
+    return fail(Code::input_invalid, "{} holds a NUL character", expression.text());
   }
   return text;
 }
@@ -270,7 +263,7 @@ Result<CommandDefinition> CommandDefinition::read(const Value& definition,
     if (!cwd->is_string()) return fail(Code::plan_invalid, "cwd: must be a path");
     out.folder = absolute(cwd->as_string(), folder);
     if (!std::filesystem::is_directory(out.folder, error)) {
-      return fail(Code::plan_invalid, "cwd: " + out.folder + " is not a folder");
+      return fail(Code::plan_invalid, "cwd: {} is not a folder", out.folder);
     }
   }
   return out;
@@ -287,7 +280,8 @@ Result<Order> CommandDefinition::fill(const Call& call, SecretSource& secrets,
   for (std::size_t i = 0; i < arguments.size(); ++i) {
     auto text = argument_of(arguments[i], scope);
     if (!text) {
-      return std::unexpected(std::move(text).error().with_context(argument_name(i + 1)));
+      return std::unexpected(
+          std::move(text).error().with_context(fmt::format("command[{}]", i + 1)));
     }
     order.argv.push_back(*std::move(text));
   }

@@ -1,6 +1,7 @@
 // Finding and killing processes that an earlier process left behind.
 #include "tools/command/leftovers.h"
 
+#include <fmt/core.h>
 #include <sys/random.h>
 #include <unistd.h>
 
@@ -40,7 +41,7 @@ std::vector<ProcessEntry> find_leftovers(const Value& note) {
   const auto leader = process_entry(group);
   const bool is_ours =
       leader && leader->start == static_cast<std::uint64_t>(note["start"].as_int());
-  const std::string mark = std::string(kMarkVariable) + "=" + std::string(note.text("mark"));
+  const std::string mark = fmt::format("{}={}", kMarkVariable, note.text("mark"));
   const pid_t self = ::getpid();
   for (const ProcessEntry& process : all_processes()) {
     if (process.ended || process.pid == self || process.pid == 1) continue;
@@ -81,9 +82,9 @@ Status kill_leftovers(const Value& note) {
   while (!kill_leftovers_once(note)) {
     if (boot_now() >= deadline) {
       return fail(Code::unavailable,
-                  "the processes of an earlier call (process group " +
-                      std::to_string(note["pgid"].as_int()) +
-                      ") are still running after SIGKILL; check what blocks them");
+                  "the processes of an earlier call (process group {}) are still "
+                  "running after SIGKILL; check what blocks them",
+                  note["pgid"].as_int());
     }
     std::this_thread::sleep_for(kKillInterval);
   }

@@ -1,6 +1,8 @@
 // Programs whose runtime, supervisor or earlier runtime dies.
 #include "tools/command/leftovers.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 
 #include "tools/command/command_fixture_test.h"
@@ -14,9 +16,10 @@ using namespace std::chrono_literals;
 AE_TEST("command/killing the supervisor kills its program with an unknown outcome") {
   const Folder folder;
   CommandFixture w;
-  w.make(sh("cut -d' ' -f4 /proc/$$/stat >" + folder.path +
-            "/supervisor; setsid sleep 60 & echo $! >" + folder.path + "/away; echo $$ >" +
-            folder.path + "/pid; wait; sleep 60"));
+  w.make(
+      sh(fmt::format("cut -d' ' -f4 /proc/$$/stat >{0}/supervisor; setsid sleep 60 & echo $! "
+                     ">{0}/away; echo $$ >{0}/pid; wait; sleep 60",
+                     folder.path)));
   w.perform(CommandFixture::call());
   ASSERT_TRUE(w.loop.run_until([&] { return !read_text_file(folder / "pid").empty(); }));
   ASSERT_EQ(::kill(read_pid_file(folder / "supervisor"), SIGKILL), 0);
@@ -43,9 +46,9 @@ pid_t fork_runtime(const Value& definition) {
 
 AE_TEST("command/kill -9 of the runtime kills its programs within two seconds") {
   const Folder folder;
-  const pid_t runtime =
-      fork_runtime(sh("trap '' TERM HUP; setsid sh -c 'echo $$ >" + folder.path +
-                      "/away; sleep 60' & echo $$ >" + folder.path + "/pid; sleep 60"));
+  const pid_t runtime = fork_runtime(sh(fmt::format(
+      "trap '' TERM HUP; setsid sh -c 'echo $$ >{0}/away; sleep 60' & echo $$ >{0}/pid; sleep 60",
+      folder.path)));
   const pid_t program = read_pid_file(folder / "pid"), away = read_pid_file(folder / "away");
   EXPECT_TRUE(is_alive(program));
   ::kill(runtime, SIGKILL);
@@ -62,9 +65,10 @@ bool is_tool_process(pid_t pid, const std::vector<ProcessEntry>& processes = all
 AE_TEST("command/programs of another runtime and their descendants are identified as tools") {
   const Folder folder;
   const std::string d = folder.path;
-  const pid_t runtime = fork_runtime(sh("trap '' TERM HUP; cut -d' ' -f4 /proc/$$/stat >" + d +
-                                        "/supervisor; setsid env -i sleep 60 & echo $! >" + d +
-                                        "/away; echo $$ >" + d + "/pid; wait"));
+  const pid_t runtime = fork_runtime(
+      sh(fmt::format("trap '' TERM HUP; cut -d' ' -f4 /proc/$$/stat >{0}/supervisor; setsid env -i "
+                     "sleep 60 & echo $! >{0}/away; echo $$ >{0}/pid; wait",
+                     d)));
   const pid_t program = read_pid_file(folder / "pid"), away = read_pid_file(folder / "away");
   for (const pid_t pid : {program, away}) {
     EXPECT_EQ(origin_of(pid), Origin::tool);
@@ -107,7 +111,7 @@ AE_TEST("command/a stopped runtime does not extend the timeout of its programs")
   const pid_t runtime = ::fork();
   if (runtime == 0) {
     CommandFixture w;
-    w.make(sh("echo $$ >" + folder.path + "/pid; sleep 60"));
+    w.make(sh(fmt::format("echo $$ >{}/pid; sleep 60", folder.path)));
     Call call = CommandFixture::call();
     call.timeout = 500ms;
     w.perform(std::move(call));
@@ -138,9 +142,10 @@ struct Group {
       ::clearenv();
       ::setenv("PATH", "/usr/bin:/bin", 1);
       ::setenv(kMarkVariable, mark.c_str(), 1);
-      const std::string script = "trap '' TERM HUP; env -i sleep 60 & echo $! >" + folder.path +
-                                 "/member; setsid sleep 60 & echo $! >" + folder.path +
-                                 "/away; wait";
+      const std::string script = fmt::format(
+          "trap '' TERM HUP; env -i sleep 60 & echo $! >{0}/member; setsid sleep 60 & echo $! "
+          ">{0}/away; wait",
+          folder.path);
       ::execl("/bin/sh", "sh", "-c", script.c_str(), nullptr);
       ::_exit(127);
     }

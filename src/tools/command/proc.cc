@@ -3,6 +3,7 @@
 
 #include <dirent.h>
 #include <fcntl.h>
+#include <fmt/core.h>
 #include <poll.h>
 #include <signal.h>
 #include <sys/prctl.h>
@@ -60,7 +61,7 @@ bool number_from(std::string_view text, Number& number) {
 }  // namespace
 
 std::optional<ProcessEntry> process_entry(pid_t pid) {
-  const std::string text = read_file("/proc/" + std::to_string(pid) + "/stat");
+  const std::string text = read_file(fmt::format("/proc/{}/stat", pid));
   // "pid (name) state ppid pgrp …": the name may contain anything, so parse from its last
   // parenthesis.
   const std::size_t name_begin = text.find('('), name_end = text.rfind(')');
@@ -178,7 +179,7 @@ class AncestorWalk {
     const auto [found, is_new] = supervisors_.try_emplace(process.pid, false);
     if (is_new) {
       const std::string command_line =
-          read_file("/proc/" + std::to_string(process.pid) + "/cmdline", kCommandLineMax);
+          read_file(fmt::format("/proc/{}/cmdline", process.pid), kCommandLineMax);
       const std::size_t first_end = command_line.find('\0');
       found->second = first_end != std::string::npos &&
                       std::string_view(command_line.c_str() + first_end + 1) == kSuperviseArgument;
@@ -248,9 +249,7 @@ bool kill_orphans(const std::vector<pid_t>& except, std::uint64_t since) {
   }
 }
 
-std::string environment_of(pid_t pid) {
-  return read_file("/proc/" + std::to_string(pid) + "/environ");
-}
+std::string environment_of(pid_t pid) { return read_file(fmt::format("/proc/{}/environ", pid)); }
 
 std::string boot_id() {
   std::string id = read_file("/proc/sys/kernel/random/boot_id");

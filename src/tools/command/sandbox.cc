@@ -3,6 +3,7 @@
 
 #include <dirent.h>
 #include <fcntl.h>
+#include <fmt/core.h>
 #include <linux/capability.h>
 #include <linux/securebits.h>
 #include <sched.h>
@@ -59,7 +60,7 @@ constexpr const char* kSystemDevices[] = {"/dev/null",   "/dev/zero",    "/dev/f
                                           "/dev/random", "/dev/urandom", "/dev/tty"};
 
 std::unexpected<Error> bad(const std::string& message) {
-  return fail(Code::plan_invalid, "sandbox" + message);
+  return fail(Code::plan_invalid, "sandbox{}", message);
 }
 
 bool is_below(std::string_view path, std::string_view folder) {
@@ -125,7 +126,7 @@ bool allow_below(Ruleset& rules, const Sandbox& sandbox, const std::string& path
   while (const dirent* entry = ::readdir(folder)) {
     const std::string_view name = entry->d_name;
     if (name == "." || name == "..") continue;
-    const std::string below = (path == "/" ? "" : path) + "/" + std::string(name);
+    const std::string below = fmt::format("{}/{}", path == "/" ? "" : path, name);
     struct stat info{};
     // Symbolic links are skipped: the target may be denied.
     if (::lstat(below.c_str(), &info) != 0 || S_ISLNK(info.st_mode)) continue;
@@ -184,15 +185,16 @@ bool write_file(const char* path, const std::string& text) {
 
 // A user namespace that maps our user to itself and grants no additional rights.
 int enter_user_namespace(int more) {
-  const std::string user = std::to_string(::geteuid()), group = std::to_string(::getegid());
+  const std::string users = fmt::format("{0} {0} 1", ::geteuid());
+  const std::string groups = fmt::format("{0} {0} 1", ::getegid());
   if (::unshare(CLONE_NEWUSER | more) != 0) return errno;
   // The maps belong to root unless the process is dumpable. At this point its memory holds only
   // data of this program.
   const int was = ::prctl(PR_GET_DUMPABLE, 0, 0, 0, 0);
   ::prctl(PR_SET_DUMPABLE, 1, 0, 0, 0);
   const bool mapped = write_file("/proc/self/setgroups", "deny") &&
-                      write_file("/proc/self/uid_map", user + " " + user + " 1") &&
-                      write_file("/proc/self/gid_map", group + " " + group + " 1");
+                      write_file("/proc/self/uid_map", users) &&
+                      write_file("/proc/self/gid_map", groups);
   const int error = mapped ? 0 : errno;
   ::prctl(PR_SET_DUMPABLE, was, 0, 0, 0);
   if (error != 0) return error;
@@ -276,18 +278,17 @@ Result<std::vector<std::string>> paths(const Value& list, const char* key,
                                        const std::string& folder) {
   std::vector<std::string> found;
   if (list.is_null()) return found;
-  const std::string where = std::string(".") + key;
-  if (!list.is_array()) return bad(where + ": must be a list of paths");
+  if (!list.is_array()) return bad(fmt::format(".{}: must be a list of paths", key));
   for (const Value& one : list.items()) {
     if (!one.is_string() || one.as_string().empty())
-      return bad(where + ": must be a list of paths");
+      return bad(fmt::format(".{}: must be a list of paths", key));
     std::error_code error;
     const auto whole =
         std::filesystem::absolute(std::filesystem::path(folder) / one.as_string(), error);
     // The kernel checks the target of a path, so symbolic links are resolved here too.
     std::string path = std::filesystem::weakly_canonical(whole, error).string();
     if (error || !std::filesystem::exists(path, error)) {
-      return bad(where + ": " + whole.lexically_normal().string() + " is not there");
+      return bad(fmt::format(".{}: {} is not there", key, whole.lexically_normal().string()));
     }
     if (path.size() > 1 && path.ends_with('/')) path.pop_back();
     found.push_back(std::move(path));
@@ -298,20 +299,22 @@ Result<std::vector<std::string>> paths(const Value& list, const char* key,
 Result<std::uint64_t> number(const Value& value, const char* key) {
   if (value.is_null()) return 0;
   if (!value.is_integer() || value.as_int() < 1)
-    return bad(std::string(".") + key + ": must be at least 1");
+    return bad(fmt::format(".{}: must be at least 1", key));
   return static_cast<std::uint64_t>(value.as_int());
 }
 
 Status check_supported(const Sandbox& sandbox) {
   const SandboxSupport& support = sandbox_support();
   const auto cannot = [](const std::string& why) {
-    return fail(Code::unsupported, "sandbox" + why + ". See: aetheris doctor --sandbox");
+    return fail(Code::unsupported, "sandbox{}. See: aetheris doctor --sandbox", why);
   };
   if (sandbox.files && support.landlock < kLandlockForFiles) {
+    const std::string found =
+        support.landlock == 0 ? "not" : fmt::format("ABI {}", support.landlock);
     return cannot(
-        ".read: this kernel cannot restrict file access: it has Landlock " +
-        (support.landlock == 0 ? std::string("not") : "ABI " + std::to_string(support.landlock)) +
-        ", and ABI 3 (Linux 6.2) is needed");
+        fmt::format(".read: this kernel cannot restrict file access: it has Landlock {}, "
+                    "and ABI 3 (Linux 6.2) is needed",
+                    found));
   }
   if (!sandbox.network && !support.network_namespaces) {
     return cannot(".network: this process may not create a network namespace here");
@@ -366,19 +369,21 @@ Status check_denied_paths(const Sandbox& sandbox, const std::vector<std::string>
   for (const std::string& path : sandbox.read) {
     for (const std::string& one : denied_paths) {
       if (!path.starts_with(one)) continue;
-      return bad(".read: " + path + " belongs to the runtime and is not accessible to tools");
+      return bad(
+          fmt::format(".read: {} belongs to the runtime and is not accessible to tools", path));
     }
   }
   for (const std::string& path : sandbox.write) {
     for (const std::string& one : denied_paths) {
       if (path.starts_with(one)) {
-        return bad(".write: " + path + " belongs to the runtime and is not accessible to tools");
+        return bad(
+            fmt::format(".write: {} belongs to the runtime and is not accessible to tools", path));
       }
       if (!is_below(one, path)) continue;
-      std::string why = ".write: " + path;
-      why.append(" holds ").append(one);
-      why += ", which belongs to the runtime: list other folders, or move it";
-      return bad(why);
+      return bad(
+          fmt::format(".write: {} holds {}, which belongs to the runtime: list other "
+                      "folders, or move it",
+                      path, one));
     }
   }
   return {};

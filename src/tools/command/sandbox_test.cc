@@ -1,6 +1,7 @@
 // What a program can access in each kind of sandbox, on the kernel that runs the test.
 #include "tools/command/sandbox.h"
 
+#include <fmt/core.h>
 #include <sys/prctl.h>
 #include <sys/ptrace.h>
 #include <sys/stat.h>
@@ -66,15 +67,16 @@ AE_TEST("sandbox/a program can read and write only the listed paths") {
   if (!can_restrict_files()) GTEST_SKIP() << "this kernel has no Landlock of ABI 3";
   SandboxFixture fixture;
   const std::string d = fixture.folder.path;
-  EXPECT_EQ(fixture.text(fixture.files("cat " + d + "/in/a; echo x > " + d + "/out/new && cat " +
-                                       d + "/out/new")),
+  EXPECT_EQ(fixture.text(fixture.files(
+                fmt::format("cat {0}/in/a; echo x > {0}/out/new && cat {0}/out/new", d))),
             "text of in/a\nx");
   for (const std::string& script :
-       {"cat " + d + "/beside", "cat " + d + "/store/db", "ls " + d, "echo x > " + d + "/in/a",
-        "echo x > " + d + "/in/new", "rm " + d + "/in/a", "truncate -s 0 " + d + "/beside",
-        "ln " + d + "/in/a " + d + "/out/link", "mv " + d + "/in/a " + d + "/out/a",
-        "ln -s " + d + "/beside " + d + "/out/s && cat " + d + "/out/s",
-        "cat /proc/$PPID/environ /proc/$PPID/root" + d + "/beside"}) {
+       {fmt::format("cat {}/beside", d), fmt::format("cat {}/store/db", d), "ls " + d,
+        fmt::format("echo x > {}/in/a", d), fmt::format("echo x > {}/in/new", d),
+        fmt::format("rm {}/in/a", d), fmt::format("truncate -s 0 {}/beside", d),
+        fmt::format("ln {0}/in/a {0}/out/link", d), fmt::format("mv {0}/in/a {0}/out/a", d),
+        fmt::format("ln -s {0}/beside {0}/out/s && cat {0}/out/s", d),
+        fmt::format("cat /proc/$PPID/environ /proc/$PPID/root{}/beside", d)}) {
     const Outcome o = fixture.run(fixture.files(script));
     EXPECT_EQ(o.kind, OutcomeKind::failure) << script << ": " << canonical(o.result);
     EXPECT_EQ(o.error_message.find("text of"), std::string::npos) << script;
@@ -88,11 +90,11 @@ AE_TEST("sandbox/files of the runtime stay inaccessible inside a readable folder
   SandboxFixture fixture;
   const std::string d = fixture.folder.path;
   const std::vector<std::string> denied_paths{d + "/in/store"};
-  EXPECT_EQ(fixture.text(fixture.files("cat " + d + "/in/other"), denied_paths),
+  EXPECT_EQ(fixture.text(fixture.files(fmt::format("cat {}/in/other", d)), denied_paths),
             "text of in/other");
   for (const std::string& script :
-       {"cat " + d + "/in/store/db", "ls " + d + "/in/store",
-        "ln -s ../in/store/db " + d + "/out/s && cat " + d + "/out/s"}) {
+       {fmt::format("cat {}/in/store/db", d), fmt::format("ls {}/in/store", d),
+        fmt::format("ln -s ../in/store/db {0}/out/s && cat {0}/out/s", d)}) {
     const Outcome o = fixture.run(fixture.files(script), denied_paths);
     EXPECT_EQ(o.kind, OutcomeKind::failure) << script << ": " << canonical(o.result);
   }
@@ -145,8 +147,8 @@ AE_TEST("sandbox/memory, file size, open files and CPU time are limited") {
   EXPECT_EQ(fixture.text(fixture.with("ulimit -n", limits("open_files", 33))), "33");
   EXPECT_EQ(fixture.text(fixture.with("ulimit -t", limits("cpu", "7s"))), "7");
   EXPECT_EQ(fixture.text(fixture.with("ulimit -c", limits("cpu", "7s"))), "0");
-  const Outcome large = fixture.run(
-      fixture.with("head -c 20000 /dev/zero > " + d + "/out/large", limits("file_size", 8192)));
+  const Outcome large = fixture.run(fixture.with(
+      fmt::format("head -c 20000 /dev/zero > {}/out/large", d), limits("file_size", 8192)));
   EXPECT_NE(large.kind, OutcomeKind::success);
   struct stat info{};
   EXPECT_EQ(::stat((d + "/out/large").c_str(), &info), 0);
@@ -251,13 +253,12 @@ AE_TEST("sandbox/a program cannot trace processes outside if Landlock supports i
 AE_TEST("sandbox/the restriction of tracing does not restrict files") {
   SandboxFixture fixture;
   const std::string d = fixture.folder.path;
-  const std::string script =
-      "cd " + d +
-      " && cat in/a >/dev/null && echo x > out/new && ln in/a out/link && "
-      "mv in/other out/other && mkdir -p out/deep && mv out/deep in/deep && "
-      "mkfifo out/pipe && ln -s in/a out/s && mv out/s in/s && rm out/link && "
-      "truncate -s 1 out/new && chmod 600 out/new && rm -r in/deep && "
-      "mv in/s out/s && rm out/s out/new out/pipe && mv out/other in/other";
+  const std::string script = fmt::format(
+      "cd {} && cat in/a >/dev/null && echo x > out/new && ln in/a out/link && mv in/other "
+      "out/other && mkdir -p out/deep && mv out/deep in/deep && mkfifo out/pipe && ln -s in/a "
+      "out/s && mv out/s in/s && rm out/link && truncate -s 1 out/new && chmod 600 out/new && rm "
+      "-r in/deep && mv in/s out/s && rm out/s out/new out/pipe && mv out/other in/other",
+      d);
   for (int landlock = 0; landlock <= sandbox_support().landlock; ++landlock) {
     const int code = exit_code_in_sandbox({}, landlock, [&] {
       ::execl("/bin/sh", "sh", "-c", script.c_str(), nullptr);
@@ -291,12 +292,12 @@ AE_TEST("sandbox/a program run as root keeps file capabilities and no process ca
   }
   const pid_t outside = ::fork();
   if (outside == 0) ::_exit((::pause(), 0));
-  const std::string of_it = "/proc/" + std::to_string(outside);
-  EXPECT_EQ(fixture.text(fixture.with("for f in environ maps; do cat " + of_it +
-                                          "/$f >/dev/null 2>&1 && echo yes "
-                                          "|| echo no; done; readlink " +
-                                          of_it + "/fd/0 || echo no",
-                                      "none")),
+  const std::string of_it = fmt::format("/proc/{}", outside);
+  EXPECT_EQ(fixture.text(
+                fixture.with(fmt::format("for f in environ maps; do cat {0}/$f >/dev/null 2>&1 && "
+                                         "echo yes || echo no; done; readlink {0}/fd/0 || echo no",
+                                         of_it),
+                             "none")),
             "no\nno\nno");
   ::kill(outside, SIGKILL);
   ::waitpid(outside, nullptr, 0);

@@ -1,5 +1,6 @@
 #include "tools/command/stdio_processes.h"
 
+#include <fmt/core.h>
 #include <signal.h>
 
 #include <algorithm>
@@ -55,18 +56,19 @@ std::string exit_reason(const std::string& name, const ProcessExit& ended) {
   const std::string why = std::strerror(ended.value);
   switch (ended.kind) {
     case ProcessExit::Kind::late:
-      return name + " could not be started in time";
+      return fmt::format("{} could not be started in time", name);
     case ProcessExit::Kind::not_started:
-      return name + " could not be started: " + why;
+      return fmt::format("{} could not be started: {}", name, why);
     case ProcessExit::Kind::exited:
-      return name + " exited with code " + std::to_string(ended.value);
+      return fmt::format("{} exited with code {}", name, ended.value);
     case ProcessExit::Kind::signalled:
-      if (ended.kill_reason != KillReason::no) return name + " closed its output and was ended";
-      return name + " was killed by signal " + std::to_string(ended.value);
+      if (ended.kill_reason != KillReason::no)
+        return fmt::format("{} closed its output and was ended", name);
+      return fmt::format("{} was killed by signal {}", name, ended.value);
     case ProcessExit::Kind::lost:
       break;
   }
-  return name + " was lost: its supervisor was killed";
+  return fmt::format("{} was lost: its supervisor was killed", name);
 }
 
 StdioProcessExit exit_of(const State& state, const ProcessExit& ended) {
@@ -100,7 +102,7 @@ Result<std::unique_ptr<StdioProcess>> SupervisedStdioProcesses::start(const Valu
   AE_ASSIGN(Order order, read.fill(Call{}, secrets_, state->used));
   std::erase_if(order.environment, is_call_variable);
   const std::string mark = make_process_mark();
-  order.environment.push_back(std::string(kMarkVariable) + "=" + mark);
+  order.environment.push_back(fmt::format("{}={}", kMarkVariable, mark));
   order.send_by = boot_now() + kStartTimeout;
   order.timeout = kUnlimited;
   order.grace = kGrace;

@@ -1,5 +1,7 @@
 #include "tools/http/classify_response.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <map>
 #include <optional>
@@ -53,21 +55,20 @@ std::string error_text_in(const HttpResult& answer, const std::vector<UsedSecret
 // The body by its Content-Type. Fails with the reason to record in `invalid`.
 std::expected<Value, std::string> read_body(const HttpResult& answer, const HttpRules& rules) {
   if (answer.body.size() > rules.output_max) {
-    return std::unexpected("the answer is larger than " + std::to_string(rules.output_max) +
-                           " bytes");
+    return std::unexpected(fmt::format("the answer is larger than {} bytes", rules.output_max));
   }
   if (answer.body.empty()) return Value();
   const std::string_view encoding =
       net::find_header(answer.headers, "Content-Encoding").value_or("identity");
   if (!net::equal_ignoring_case(trimmed(encoding), "identity")) {
-    return std::unexpected("the answer is encoded (" + std::string(encoding) +
-                           "), which was not requested");
+    return std::unexpected(
+        fmt::format("the answer is encoded ({}), which was not requested", encoding));
   }
   if (is_json(answer)) {
     auto value = parse_json(
         answer.body,
         {.bytes_max = rules.output_max, .big_integers_as_strings = rules.big_integers_as_strings});
-    if (!value) return std::unexpected("the answer is " + value.error().message);
+    if (!value) return std::unexpected(fmt::format("the answer is {}", value.error().message));
     return *std::move(value);
   }
   if (!is_utf8(answer.body)) return std::unexpected("the answer is not UTF-8 text");
@@ -135,15 +136,12 @@ std::optional<Outcome> not_json(const HttpResult& answer, const HttpRules& rules
   if (body && parse_json(answer.body, {.bytes_max = rules.output_max})) return std::nullopt;
   const std::string_view type = net::find_header(answer.headers, "Content-Type").value_or("");
   const std::string media = lower(trimmed(type.substr(0, type.find(';'))));
-  std::string message = "it sent ";
-  message +=
-      media.empty() ? "no content type" : invalid_output("", scrub(media, used), 0).text("head");
-  if (const std::string error_text = page_summary_in(answer, used); !error_text.empty()) {
-    message += " (";
-    message += error_text;
-    message += ")";
-  }
-  return protocol_error("not_json", std::move(message));
+  const Value shown = invalid_output("", scrub(media, used), 0);
+  const std::string summary = page_summary_in(answer, used);
+  return protocol_error(
+      "not_json",
+      fmt::format("it sent {}{}", media.empty() ? "no content type" : shown.text("head"),
+                  summary.empty() ? "" : fmt::format(" ({})", summary)));
 }
 
 Outcome classify_success(const HttpResult& answer, const HttpRules& rules,
@@ -201,18 +199,17 @@ Outcome classify_status(const HttpResult& answer, const HttpRules& rules,
   const bool definite = declared || has_no_effect;
   const bool retryable = status == 429 || (status >= 400 && !has_no_effect);
   const std::string target = rules.target.empty() ? "the server" : rules.target;
-  std::string message = target + " answered " + std::to_string(status);
-  if (const std::string error_text = error_text_in(answer, used); !error_text.empty())
-    message += ": " + error_text;
+  const std::string text = error_text_in(answer, used), detail = text.empty() ? "" : ": " + text;
   Outcome outcome = make_outcome(definite ? OutcomeKind::failure : OutcomeKind::unknown, definite,
-                                 retryable, "http_" + std::to_string(status), std::move(message));
+                                 retryable, fmt::format("http_{}", status),
+                                 fmt::format("{} answered {}{}", target, status, detail));
   outcome.settled = !definite && answer.phase == HttpPhase::complete && is_settling_status(status);
   return outcome;
 }
 
 Outcome classify_phase(const HttpResult& answer, const HttpRules& rules,
                        const std::vector<UsedSecret>& used) {
-  const std::string lead = rules.target.empty() ? "" : rules.target + ": ";
+  const std::string lead = rules.target.empty() ? "" : fmt::format("{}: ", rules.target);
   const auto definite_failure = [&](const char* code, bool retryable) {
     return make_outcome(OutcomeKind::failure, true, retryable, code,
                         lead + without_durations(scrub(answer.error, used)));
@@ -260,7 +257,7 @@ Outcome classify_stream(const HttpResult& answer, const ReceivedStream& stream,
     const Value body = reader.body();
     if (canonical(body).size() > rules.output_max) {
       return invalid_stream(
-          stream, "the answer is larger than " + std::to_string(rules.output_max) + " bytes", used);
+          stream, fmt::format("the answer is larger than {} bytes", rules.output_max), used);
     }
     Outcome outcome;
     outcome.kind = OutcomeKind::success;
@@ -268,9 +265,9 @@ Outcome classify_stream(const HttpResult& answer, const ReceivedStream& stream,
     outcome.result = scrub_value(body, used);
     return outcome;
   }
-  const std::string limit = std::to_string(kStreamMax);
   if (answer.too_large) {
-    return invalid_stream(stream, "the streamed answer is larger than " + limit + " bytes", used);
+    return invalid_stream(
+        stream, fmt::format("the streamed answer is larger than {} bytes", kStreamMax), used);
   }
   if (read_error != nullptr && read_error->code != Code::unavailable) {
     return invalid_stream(stream, read_error->message, used);

@@ -1,5 +1,7 @@
 #include "tools/http/http_tool.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <array>
 #include <charconv>
@@ -79,12 +81,12 @@ bool contains_secret_reference(const Value& value) {
 Status check_roots(const ExprRoots& roots, std::string_view where) {
   for (const std::string& root : roots.roots) {
     if (root != "args" && root != "call") {
-      return bad(std::string(where) + ": ." + root +
-                 " is not available here; only .args and .call are");
+      return bad(
+          fmt::format("{}: .{} is not available here; only .args and .call are", where, root));
     }
   }
   if (!roots.steps.empty() || roots.all_steps) {
-    return bad(std::string(where) + ": .steps is not available here; pass it in args");
+    return bad(fmt::format("{}: .steps is not available here; pass it in args", where));
   }
   return {};
 }
@@ -107,7 +109,8 @@ Status check_secret_words(const std::vector<Template::Part>& parts, const std::s
     const bool joined_before = i > 0 && literal->starts_with("secret:");
     const bool joined_after = i + 1 < parts.size() && contains_secret_reference(*literal, true);
     if (joined_before || joined_after) {
-      return bad(where + ": put a space or punctuation between secret:NAME and ${ }");
+      return bad(
+          fmt::format("{}: put a space or punctuation between secret:NAME and ${{ }}", where));
     }
   }
   return {};
@@ -141,7 +144,7 @@ std::string target_of(const HttpCall& http, const std::vector<UsedSecret>& used)
   if (const std::size_t scheme = url.find("://"); scheme != url.npos) url.remove_prefix(scheme + 3);
   const std::string shown = scrub(url.substr(0, url.find('?')), used);
   const bool whole = shown.size() <= kTargetShown;
-  return http.method + " " + shown.substr(0, kTargetShown) + (whole ? "" : "…");
+  return fmt::format("{} {}{}", http.method, shown.substr(0, kTargetShown), whole ? "" : "…");
 }
 
 bool is_json_type(std::string_view type) {
@@ -223,7 +226,7 @@ Status HttpTool::read(const Value& definition) {
       field::result, "numbers", "output_max", "definite_failures"};
   for (const auto& [key, value] : definition.members()) {
     if (std::ranges::count(kKeys, key) == 0) {
-      return fail(Code::unsupported, "an http tool has no key \"" + key + "\"");
+      return fail(Code::unsupported, "an http tool has no key \"{}\"", key);
     }
   }
   if (const Value* method = definition.find("method")) {
@@ -242,7 +245,8 @@ Status HttpTool::read(const Value& definition) {
   AE_TRY(check_roots(url_.parts(), "url"));
   if (const Value* headers = definition.find("headers")) AE_TRY(read_headers(*headers));
   if (const Value* body = definition.find("body")) {
-    if (method_ == "GET" || method_ == "HEAD") return bad("body: " + method_ + " has none");
+    if (method_ == "GET" || method_ == "HEAD")
+      return bad(fmt::format("body: {} has none", method_));
     if (contains_secret_reference(*body))
       return bad("body: secret:NAME is allowed in headers only");
     auto compiled = Template::compile(*body);
@@ -259,13 +263,13 @@ Status HttpTool::read_headers(const Value& headers) {
   for (const auto& [name, value] : headers.members()) {
     const std::string where = "headers." + name;
     const auto same = [&](std::string_view other) { return net::equal_ignoring_case(name, other); };
-    if (!net::is_header_name(name)) return bad(where + ": this is not a header name");
+    if (!net::is_header_name(name)) return bad(fmt::format("{}: this is not a header name", where));
     if (std::ranges::any_of(kReservedHeaders, same))
-      return bad(where + ": Aetheris sets this one itself");
+      return bad(fmt::format("{}: Aetheris sets this one itself", where));
     if (std::ranges::any_of(headers_, [&](const Header& h) { return same(h.name); })) {
-      return bad(where + ": duplicate header");
+      return bad(fmt::format("{}: duplicate header", where));
     }
-    if (!value.is_string()) return bad(where + ": it must be a text");
+    if (!value.is_string()) return bad(fmt::format("{}: it must be a text", where));
     auto parts = Template::parts(value.as_string());
     if (!parts) return std::unexpected(std::move(parts.error()).with_context(where));
     AE_TRY(check_roots(*parts, where));
@@ -357,8 +361,8 @@ Status HttpTool::make_request(const Call& call, SecretSource& secrets, Request& 
       }
     }
     if (!net::is_header_value(value)) {
-      return fail(Code::input_invalid, "the value of header " + header.name +
-                                           " holds a line break or a control character");
+      return fail(Code::input_invalid,
+                  "the value of header {} holds a line break or a control character", header.name);
     }
     http.headers.push_back({header.name, std::move(value)});
   }

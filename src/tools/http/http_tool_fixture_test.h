@@ -1,6 +1,8 @@
 // Fixture for HttpTool: a loop, a client and secrets.
 #pragma once
 
+#include <fmt/core.h>
+
 #include <chrono>
 #include <memory>
 #include <string>
@@ -28,7 +30,7 @@ class TestSecrets final : public SecretSource {
     ++lookups;
     if (name == "TOKEN") return Secret("s3cr3t-canary");
     if (name == "BROKEN") return Secret("s3cr3t-canary\r\nX-Evil: 1");
-    return fail(Code::secret_missing, "the secret " + std::string(name) + " is missing");
+    return fail(Code::secret_missing, "the secret {} is missing", name);
   }
   int lookups = 0;
 };
@@ -85,7 +87,7 @@ inline Value post_tool(const RawHttpServer& server) {
 
 // As shown in messages.
 inline std::string shown_target(const RawHttpServer& server, const std::string& path) {
-  return "127.0.0.1:" + std::to_string(server.port()) + path;
+  return fmt::format("127.0.0.1:{}{}", server.port(), path);
 }
 
 }  // namespace ae::tools::http_test

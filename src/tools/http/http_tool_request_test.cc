@@ -1,4 +1,6 @@
 // Requests of HttpTool: URL, headers, body, secrets, and invalid definitions.
+#include <fmt/core.h>
+
 #include <string>
 #include <utility>
 
@@ -133,7 +135,8 @@ AE_TEST("http tool/a failed call reports method, host and path, but no query or 
     return fixture.call(tool, make_call(Value::object({{"id", id}, {"token", "query"}})), true)
         .error_message;
   };
-  EXPECT_EQ(message("a b"), "GET " + shown_target(server, "/trips/a%20b") + " answered 404: no");
+  EXPECT_EQ(message("a b"),
+            fmt::format("GET {} answered 404: no", shown_target(server, "/trips/a%20b")));
   const std::string secret = message("s3cr3t-canary");
   EXPECT_EQ(secret.find("s3cr3t"), secret.npos) << secret;
   EXPECT_EQ(secret.find("query"), secret.npos) << secret;
@@ -210,7 +213,7 @@ AE_TEST("http tool/a secret is sent in the header and recorded nowhere") {
       const std::string seen = request->header("Authorization");
       c.send(raw_response(request->target() == "/ok" ? 200 : 403,
                           R"({"id":")" + seen + R"(","s3cr3t-canary":"czNjcjN0LWNhbmFyeQ=="})",
-                          "application/json", "X-Echo: " + seen + "\r\n"));
+                          "application/json", fmt::format("X-Echo: {}\r\n", seen)));
     }
   });
   HttpToolFixture fixture;

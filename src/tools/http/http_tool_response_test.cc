@@ -1,4 +1,5 @@
 // Outcomes of HttpTool: results, status codes, faulty servers, and calls that are not sent.
+#include <fmt/core.h>
 #include <sys/resource.h>
 
 #include <chrono>
@@ -127,7 +128,7 @@ AE_TEST("http tool/every status is classified as in SPEC 6, and the request is s
     EXPECT_EQ(outcome.settled, outcome.kind == OutcomeKind::unknown && !open) << c.status;
     EXPECT_EQ(outcome.retry_after, Duration(3s));
     if (c.kind != OutcomeKind::success) {
-      EXPECT_EQ(outcome.error_code, "http_" + std::to_string(c.status));
+      EXPECT_EQ(outcome.error_code, fmt::format("http_{}", c.status));
       EXPECT_NE(outcome.error_message.find(std::to_string(c.status)), std::string::npos);
     }
     EXPECT_EQ(server.arrivals(), 1) << c.status;
@@ -251,7 +252,7 @@ AE_TEST("http tool/an unreachable server is a definite failure") {
     return fixture.call(Value::object({{"method", "POST"}, {"url", std::move(url)}}), make_call());
   };
   for (const std::string& url :
-       {"http://127.0.0.1:" + std::to_string(port) + "/", std::string("http://nobody.invalid/x")}) {
+       {fmt::format("http://127.0.0.1:{}/", port), std::string("http://nobody.invalid/x")}) {
     const Outcome outcome = call(url);
     EXPECT_EQ(outcome.kind, OutcomeKind::failure);
     EXPECT_EQ(outcome.error_code, "connect");
@@ -259,7 +260,7 @@ AE_TEST("http tool/an unreachable server is a definite failure") {
     EXPECT_TRUE(outcome.retryable);
   }
   RawHttpServer plain([](Conversation& c) { c.send("hello\r\n"); });
-  const Outcome outcome = call("https://127.0.0.1:" + std::to_string(plain.port()) + "/");
+  const Outcome outcome = call(fmt::format("https://127.0.0.1:{}/", plain.port()));
   EXPECT_EQ(outcome.error_code, "tls");
   EXPECT_TRUE(outcome.definite);
   EXPECT_TRUE(outcome.retryable);
@@ -312,8 +313,8 @@ AE_TEST("http tool/an error shows the response body, truncated and escaped") {
       RawHttpServer::always(raw_response(422, "no\n\x1b]0;x\x07" + std::string(5000, 'y'), "a/b")));
   HttpToolFixture fixture;
   const Outcome outcome = fixture.call(post_tool(server), make_call());
-  EXPECT_TRUE(outcome.error_message.starts_with("POST " + shown_target(server, "/charges") +
-                                                " answered 422: no\\n\\x1b]0;x\\x07yyy"))
+  EXPECT_TRUE(outcome.error_message.starts_with(fmt::format(
+      "POST {} answered 422: no\\n\\x1b]0;x\\x07yyy", shown_target(server, "/charges"))))
       << outcome.error_message;
   EXPECT_LT(outcome.error_message.size(), 400u);
 }
@@ -325,9 +326,9 @@ AE_TEST("http tool/an error shows the message field of a JSON response") {
     const std::string message = fixture.call(post_tool(server), make_call()).error_message;
     const std::string target = shown_target(server, "/charges");
     const std::size_t at = message.find(target);
-    return at == message.npos
-               ? message
-               : message.substr(0, at) + "HOST/charges" + message.substr(at + target.size());
+    return at == message.npos ? message
+                              : fmt::format("{}HOST/charges{}", message.substr(0, at),
+                                            message.substr(at + target.size()));
   };
   const std::string before = "POST HOST/charges answered 422: ";
   EXPECT_EQ(message_of(R"({"error":{"code":7,"message":"too\nmuch"}})"), before + "too\\nmuch");

@@ -1,5 +1,7 @@
 #include "tools/mcp/classify_response.h"
 
+#include <fmt/core.h>
+
 #include <string>
 #include <utility>
 #include <vector>
@@ -78,10 +80,11 @@ Outcome classify_questions(const Value& result, const std::vector<UsedSecret>& u
     return make_input_required(questions);
   }
   const bool has_state = state != nullptr;
-  return make_outcome(has_state ? OutcomeKind::unknown : OutcomeKind::failure, !has_state, false,
-                      "input_required",
-                      "the server requested input during the call, which cannot be provided here" +
-                          (good ? std::string() : ": " + good.error().message));
+  const std::string why = good ? "" : ": " + good.error().message;
+  return make_outcome(
+      has_state ? OutcomeKind::unknown : OutcomeKind::failure, !has_state, false, "input_required",
+      fmt::format("the server requested input during the call, which cannot be provided here{}",
+                  why));
 }
 
 Outcome classify_result(const Value& result, std::size_t output_max,
@@ -90,8 +93,8 @@ Outcome classify_result(const Value& result, std::size_t output_max,
   if (type == "input_required") return classify_questions(result, used);
   if (type != "complete") {
     return make_outcome(OutcomeKind::unknown, false, false, "rpc_error",
-                        "the server returned a result of an unknown type: " +
-                            printable(type.substr(0, 64), LineBreaks::escape));
+                        fmt::format("the server returned a result of an unknown type: {}",
+                                    printable(type.substr(0, 64), LineBreaks::escape)));
   }
   const Value& content = result["content"];
   if (result["isError"] == Value(true)) {
@@ -114,8 +117,8 @@ Outcome classify_result(const Value& result, std::size_t output_max,
     value = content;
   }
   if (canonical_exceeds(value, output_max)) {
-    return invalid_result(
-        value, "the result is larger than " + std::to_string(output_max) + " bytes", used);
+    return invalid_result(value, fmt::format("the result is larger than {} bytes", output_max),
+                          used);
   }
   Outcome outcome;
   outcome.kind = OutcomeKind::success;
@@ -129,7 +132,7 @@ Outcome classify_error(const Reply& reply, std::string text) {
   }
   if (reply.status != 0 && is_no_effect_status(reply.status)) {
     return make_outcome(OutcomeKind::failure, true, reply.status == 429,
-                        "http_" + std::to_string(reply.status), std::move(text));
+                        fmt::format("http_{}", reply.status), std::move(text));
   }
   Outcome outcome = make_outcome(OutcomeKind::unknown, false, true, "rpc_error", std::move(text));
   outcome.settled = reply.status < 300 || is_settling_status(reply.status);  // 0: not HTTP
@@ -171,13 +174,13 @@ Outcome classify_response(const Reply& reply, std::size_t output_max,
     case Reply::Kind::result:
       return classify_result(reply.value, output_max, used);
     case Reply::Kind::error:
-      return classify_error(reply, "the server answered error " + std::to_string(reply.code) +
-                                       (text.empty() ? "" : ": " + text));
+      if (!text.empty()) text = ": " + text;
+      return classify_error(reply, fmt::format("the server answered error {}{}", reply.code, text));
     case Reply::Kind::refused: {
       const bool definite = is_no_effect_status(reply.status);
       Outcome outcome = make_outcome(definite ? OutcomeKind::failure : OutcomeKind::unknown,
                                      definite, !definite || reply.status == 429,
-                                     "http_" + std::to_string(reply.status), std::move(text));
+                                     fmt::format("http_{}", reply.status), std::move(text));
       outcome.settled = !definite && is_settling_status(reply.status);
       return outcome;
     }

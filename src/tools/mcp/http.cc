@@ -1,5 +1,7 @@
 #include "tools/mcp/http.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <utility>
 #include <vector>
@@ -48,7 +50,7 @@ std::string encode_header_value(std::string_view text) {
   const bool plain = !text.starts_with(' ') && !text.ends_with(' ') &&
                      !text.starts_with("=?base64?") &&
                      std::ranges::all_of(text, [](char c) { return c >= 0x20 && c <= 0x7E; });
-  return plain ? std::string(text) : "=?base64?" + base64(text) + "?=";
+  return plain ? std::string(text) : fmt::format("=?base64?{}?=", base64(text));
 }
 
 struct HttpTransport::Exchange {
@@ -79,7 +81,7 @@ Status HttpTransport::open(Callbacks callbacks) {
     AE_ASSIGN(const Secret value, replace_secrets(text.as_string(), secrets_, used_));
     if (!net::is_header_value(value.reveal())) {
       return fail(Code::plan_invalid,
-                  "headers." + name + ": its value holds a line break or a control character");
+                  "headers.{}: its value holds a line break or a control character", name);
     }
     configured_headers_.push_back({name, std::string(value.reveal())});
   }
@@ -262,11 +264,11 @@ Reply reply_without_message(const HttpResult& answer, const std::vector<UsedSecr
   }
   const bool good = answer.status >= 200 && answer.status < 300;
   const Value shown = invalid_output("", scrub(answer.body, used), 0);
-  std::string text = "the server answered " + std::to_string(answer.status);
-  if (good) text += " without an answer in it";
-  if (!shown.text("head").empty()) text += ": " + std::string(shown.text("head"));
+  const std::string_view head = shown.text("head");
   return {.kind = good ? Reply::Kind::lost : Reply::Kind::refused,
-          .text = std::move(text),
+          .text = fmt::format("the server answered {}{}{}", answer.status,
+                              good ? " without an answer in it" : "",
+                              head.empty() ? "" : fmt::format(": {}", head)),
           .status = answer.status};
 }
 

@@ -1,6 +1,8 @@
 // McpFixture: a Server with a scripted transport, and the answers of a legacy and a modern server.
 #pragma once
 
+#include <fmt/core.h>
+
 #include <functional>
 #include <memory>
 #include <optional>
@@ -54,7 +56,7 @@ struct McpFixture {
   std::shared_ptr<Server> server =
       Server::make([this] { return std::make_unique<ScriptedTransport>(script); }, script.loop, "1",
                    [this](const JobId& job, const std::string& what) {
-                     warnings.push_back(job.text + ": " + what);
+                     warnings.push_back(fmt::format("{}: {}", job.text, what));
                    });
   std::vector<Outcome> outcomes;
   std::vector<Value> progress;

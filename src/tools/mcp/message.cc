@@ -1,5 +1,7 @@
 #include "tools/mcp/message.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -14,7 +16,7 @@ constexpr char kError[] = "error";
 constexpr char kCode[] = "code";
 
 std::unexpected<Error> bad(const char* what) {
-  return fail(Code::input_invalid, std::string("not a JSON-RPC 2.0 message: ") + what);
+  return fail(Code::input_invalid, "not a JSON-RPC 2.0 message: {}", what);
 }
 
 Result<Message> read_message(const Value& value) {
@@ -88,8 +90,8 @@ std::vector<std::int64_t> extract_response_ids(std::string_view text) {
 
 std::string describe_unreadable(const Error& error, std::string_view text) {
   const Value shown = invalid_output("", text, 0);
-  return "the server's answer cannot be read (" + error.message +
-         "): " + std::string(shown.text("head"));
+  return fmt::format("the server's answer cannot be read ({}): {}", error.message,
+                     shown.text("head"));
 }
 
 Value request(std::int64_t id, std::string_view method, Value params) {

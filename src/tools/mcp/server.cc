@@ -5,6 +5,8 @@
 //    └─── failed, or lost: backoff┴────────────┘   └──────┘
 #include "tools/mcp/server.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <optional>
 
@@ -259,9 +261,9 @@ void Server::on_connect_failed(const Error& error) {
     if (!flight.open) waiting.push_back(key);
   }
   for (const Key& key : waiting) {
-    finish_call(key,
-                make_outcome(OutcomeKind::failure, true, !no_secret,
-                             no_secret ? "secret_missing" : "connect", "the MCP server: " + why));
+    finish_call(key, make_outcome(OutcomeKind::failure, true, !no_secret,
+                                  no_secret ? "secret_missing" : "connect",
+                                  fmt::format("the MCP server: {}", why)));
   }
 }
 
@@ -284,8 +286,8 @@ void Server::on_connection_lost(const std::string& why) {
     if (flight.open) lost_calls.push_back(key);
   }
   for (const Key& key : lost_calls) {
-    finish_call(key,
-                make_outcome(OutcomeKind::unknown, false, true, "reset", "the MCP server: " + why));
+    finish_call(key, make_outcome(OutcomeKind::unknown, false, true, "reset",
+                                  fmt::format("the MCP server: {}", why)));
   }
   const bool has_waiters = !in_flight_.empty() || !list_waiters_.empty();
   if (was_ready && has_waiters) ensure_connected();
@@ -343,17 +345,17 @@ void Server::send(const Key& key) {
   if (left.count() <= 0) return finish_call(key, not_sent("the MCP server was not ready in time"));
   const auto tool = tools_.find(flight.tool.name);
   if (tool == tools_.end() || tool->second.text("digest") != flight.tool.digest) {
-    const std::string what =
-        std::string(tool != tools_.end()
-                        ? "describes the tool differently than when it was accepted"
-                        : "no longer offers the tool") +
-        ": inspect it with aetheris check FILE --diff, and accept it with --accept";
+    const char* const change = tool == tools_.end()
+                                   ? "no longer offers the tool"
+                                   : "describes the tool differently than when it was accepted";
+    const std::string what = fmt::format(
+        "{}: inspect it with aetheris check FILE --diff, and accept it with --accept", change);
     if (warn_ && warned_tools_.insert(flight.tool.name).second) {
       warn_(flight.call.job,
-            qualified_name(flight.tool) + " is not called: its MCP server " + what);
+            fmt::format("{} is not called: its MCP server {}", qualified_name(flight.tool), what));
     }
     return finish_call(key, make_outcome(OutcomeKind::failure, true, false, "tool_changed",
-                                         "the MCP server " + what));
+                                         fmt::format("the MCP server {}", what)));
   }
   warned_tools_.erase(flight.tool.name);
   if (!flight.call.inputs.is_null() && !session_->modern()) {
@@ -438,14 +440,15 @@ void Server::finish_sent_call(const Key& key, const Reply& reply) {
                                       session_ ? session_->used() : std::vector<UsedSecret>());
   if (reply.kind == Reply::Kind::lost && flight.end_reason == InFlightCall::EndReason::timeout) {
     outcome = make_outcome(OutcomeKind::timeout, false, true, "timeout",
-                           "no answer within " + to_text(flight.call.timeout));
+                           fmt::format("no answer within {}", to_text(flight.call.timeout)));
   } else if (reply.kind == Reply::Kind::lost &&
              flight.end_reason == InFlightCall::EndReason::abandoned) {
     outcome =
         make_outcome(OutcomeKind::unknown, false, true, "abandoned", "given up after it was sent");
   }
   if (reply.kind == Reply::Kind::unreadable) {
-    outcome.error_message = qualified_name(flight.tool) + ": " + outcome.error_message;
+    outcome.error_message =
+        fmt::format("{}: {}", qualified_name(flight.tool), outcome.error_message);
   }
   // The server has forgotten the session (legacy HTTP): the call had no effect, and the next try
   // uses a new session. Only if this session has answered a call, so that a server that forgets

@@ -1,5 +1,7 @@
 // Questions of legacy servers: a call stays open between the try that asked and the try with the
 // answer.
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <charconv>
 #include <string>
@@ -25,7 +27,7 @@ Value make_action(std::string_view word) { return Value::object({{"action", word
 }  // namespace
 
 std::string qualified_name(const Server::Tool& tool) {
-  return tool.server.empty() ? tool.name : tool.server + "." + tool.name;
+  return tool.server.empty() ? tool.name : fmt::format("{}.{}", tool.server, tool.name);
 }
 
 std::optional<std::uint32_t> suspended_try_of(const Value& inputs) {
@@ -76,7 +78,7 @@ std::shared_ptr<Server::OpenCall> Server::find_asking_call(const Message& reques
 void Server::on_question(const Message& request) {
   std::string refusal_reason;
   if (const auto open = find_asking_call(request, refusal_reason)) {
-    const std::string state = std::string(kState) + std::to_string(open->key.second);
+    const std::string state = fmt::format("{}{}", kState, open->key.second);
     if (auto outcome = classify_open_question(request.body, state, session_->used())) {
       return suspend(open, request.id, *std::move(outcome));
     }
@@ -106,11 +108,12 @@ void Server::report_declined(const Value& params, const std::string& why,
       const std::string question_text = truncate_text(
           printable(scrub(params.text("message"), session_->used()), LineBreaks::escape),
           kQuestionShown);
-      std::string what = "the MCP server of ";
-      what.append(qualified_name(flight.tool)).append(" asks a user: \"").append(question_text);
-      warn_(flight.call.job, what.append("\"; it was declined: ").append(why));
+      warn_(flight.call.job,
+            fmt::format("the MCP server of {} asks a user: \"{}\"; it was declined: {}",
+                        qualified_name(flight.tool), question_text, why));
     }
-    session_->report_message(flight.open->request, "a question to a user was declined: " + why);
+    session_->report_message(flight.open->request,
+                             fmt::format("a question to a user was declined: {}", why));
   }
 }
 
@@ -209,10 +212,11 @@ void Server::on_answer_sent(const Key& key, const Reply& reply) {
   InFlightCall& flight = found->second;
   if (reply.kind == Reply::Kind::not_sent || reply.kind == Reply::Kind::unreachable) {
     suspend(flight.open, {key.first, *suspended_try_of(flight.call.inputs)}, kSuspendedGrace);
-    return finish_call(key,
-                       make_outcome(OutcomeKind::failure, true, true, "not_sent",
-                                    "the answer of the user could not be sent to the MCP server" +
-                                        (reply.text.empty() ? "" : ": " + reply.text)));
+    const std::string why = reply.text.empty() ? "" : ": " + reply.text;
+    return finish_call(
+        key, make_outcome(
+                 OutcomeKind::failure, true, true, "not_sent",
+                 fmt::format("the answer of the user could not be sent to the MCP server{}", why)));
   }
   flight.open->question = Value();
   if (flight.end_reason == InFlightCall::EndReason::timeout)

@@ -1,5 +1,7 @@
 #include "tools/mcp/session.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -36,8 +38,8 @@ bool has_response(const Reply& reply) {
 
 std::string error_text(const Reply& reply) {
   if (reply.kind != Kind::error) return reply.text;
-  return "the server answered error " + std::to_string(reply.code) +
-         (reply.text.empty() ? "" : ": " + reply.text);
+  const std::string why = reply.text.empty() ? "" : ": " + reply.text;
+  return fmt::format("the server answered error {}{}", reply.code, why);
 }
 
 // The kinds of questions that users can answer.
@@ -175,9 +177,9 @@ void Session::on_initialize_reply(const Reply& reply) {
   if (reply.kind != Kind::result) return finish_start(unavailable(error_text(reply)));
   const std::string version(reply.value.text("protocolVersion"));
   if (!is_legacy(version)) {
-    return finish_start(unavailable("the server uses the revision \"" +
-                                    printable(version.substr(0, 32), LineBreaks::escape) +
-                                    "\" of MCP, which this client does not support"));
+    return finish_start(unavailable(fmt::format(
+        "the server uses the revision \"{}\" of MCP, which this client does not support",
+        printable(version.substr(0, 32), LineBreaks::escape))));
   }
   const Value& capabilities = reply.value["capabilities"];
   has_tools_ = !capabilities.is_object() || capabilities.find("tools") != nullptr;
@@ -235,14 +237,15 @@ std::int64_t Session::send_request(RequestSpec spec, async::Done<Reply> done) {
   async::TimerId timer = 0;
   const auto late = std::make_shared<std::string>();
   if (transport_->is_stdio()) {
-    timer = deps_.loop.after(spec.timeout, [weak = weak_from_this(), id, late,
-                                            why = "no answer to " + outgoing.method + " within " +
-                                                  to_text(spec.timeout)] {
-      if (const auto self = weak.lock(); self && self->phase_ != Phase::closed) {
-        *late = why;
-        self->transport_->cancel_request(id);
-      }
-    });
+    timer = deps_.loop.after(
+        spec.timeout,
+        [weak = weak_from_this(), id, late,
+         why = fmt::format("no answer to {} within {}", outgoing.method, to_text(spec.timeout))] {
+          if (const auto self = weak.lock(); self && self->phase_ != Phase::closed) {
+            *late = why;
+            self->transport_->cancel_request(id);
+          }
+        });
   }
   transport_->send(std::move(outgoing), [weak = weak_from_this(), id, timer, late,
                                          done = std::move(done)](Reply reply) mutable {
@@ -324,35 +327,34 @@ void Session::next_page(std::shared_ptr<ToolList> listed, std::string cursor, st
                         async::Done<Result<ToolList>> done) {
   Value params = Value::object({});
   if (!cursor.empty()) params = params.with("cursor", cursor);
-  send_request(
-      {.method = "tools/list", .params = std::move(params)},
-      [weak = weak_from_this(), listed, cursor, pages,
-       done = std::move(done)](Reply reply) mutable {
-        const auto self = weak.lock();
-        if (!self) return;
-        if (reply.kind != Kind::result || !reply.value["tools"].is_array()) {
-          return done(fail(Code::unavailable,
-                           "tools/list: " + (reply.kind == Kind::result ? "the answer has no tools"
-                                                                        : error_text(reply))));
-        }
-        for (const Value& tool : reply.value["tools"].items()) {
-          auto pin = pin_tool(scrub_value(tool, self->used()));
-          const bool by_header = self->modern_ && !self->transport_->is_stdio();
-          const bool good = pin && is_valid_tool_name(pin->text("name")) &&
-                            (!by_header || has_valid_header_mirrors((*pin)["inputSchema"]));
-          if (!good) ++listed->rejected;
-          if (good) listed->tools.insert_or_assign(std::string(pin->text("name")), *pin);
-        }
-        const std::string next(reply.value.text("nextCursor"));
-        if (listed->tools.size() + listed->rejected > kToolsMax || pages > kPagesMax) {
-          return done(fail(Code::unavailable, "tools/list: more than 1,000 tools, or pages"));
-        }
-        if (next.empty()) return done(std::move(*listed));
-        if (next == cursor) {
-          return done(fail(Code::unavailable, "tools/list: a page names itself as its next page"));
-        }
-        self->next_page(listed, next, pages + 1, std::move(done));
-      });
+  send_request({.method = "tools/list", .params = std::move(params)}, [weak = weak_from_this(),
+                                                                       listed, cursor, pages,
+                                                                       done = std::move(done)](
+                                                                          Reply reply) mutable {
+    const auto self = weak.lock();
+    if (!self) return;
+    if (reply.kind != Kind::result || !reply.value["tools"].is_array()) {
+      return done(fail(Code::unavailable, "tools/list: {}",
+                       reply.kind == Kind::result ? "the answer has no tools" : error_text(reply)));
+    }
+    for (const Value& tool : reply.value["tools"].items()) {
+      auto pin = pin_tool(scrub_value(tool, self->used()));
+      const bool by_header = self->modern_ && !self->transport_->is_stdio();
+      const bool good = pin && is_valid_tool_name(pin->text("name")) &&
+                        (!by_header || has_valid_header_mirrors((*pin)["inputSchema"]));
+      if (!good) ++listed->rejected;
+      if (good) listed->tools.insert_or_assign(std::string(pin->text("name")), *pin);
+    }
+    const std::string next(reply.value.text("nextCursor"));
+    if (listed->tools.size() + listed->rejected > kToolsMax || pages > kPagesMax) {
+      return done(fail(Code::unavailable, "tools/list: more than 1,000 tools, or pages"));
+    }
+    if (next.empty()) return done(std::move(*listed));
+    if (next == cursor) {
+      return done(fail(Code::unavailable, "tools/list: a page names itself as its next page"));
+    }
+    self->next_page(listed, next, pages + 1, std::move(done));
+  });
 }
 
 // ---- requests and notifications of the server

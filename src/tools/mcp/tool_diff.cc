@@ -1,5 +1,7 @@
 #include "tools/mcp/tool_diff.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <map>
 #include <set>
@@ -22,12 +24,10 @@ std::string excerpt(const std::string& text, std::size_t from, std::size_t most)
   while (from > 0 && from < text.size() && !starts_character(text[from])) --from;
   std::size_t end = std::min(from + most, text.size());
   while (end > from && end < text.size() && !starts_character(text[end])) --end;
-  std::string shown = from > 0 ? "…" : "";
-  shown += printable(std::string_view(text).substr(from, end - from), LineBreaks::escape);
-  if (end < text.size()) {
-    shown.append("… (").append(std::to_string(text.size() - end)).append(" bytes more)");
-  }
-  return shown;
+  const std::size_t left = text.size() - end;
+  return fmt::format("{}{}{}", from > 0 ? "…" : "",
+                     printable(std::string_view(text).substr(from, end - from), LineBreaks::escape),
+                     left > 0 ? fmt::format("… ({} bytes more)", left) : "");
 }
 
 std::size_t shown_max(const Value& value) { return value.is_string() ? kTextShown : kValueShown; }
@@ -47,18 +47,16 @@ class ToolDiff {
   // The values at `path` of a tool; nullptr: none.
   void compare(const std::string& path, const Value* before, const Value* now) {
     if (before == nullptr && now == nullptr) return;
-    const std::string where = truncate_text(printable(path, LineBreaks::escape), kPathShown) + ": ";
-    if (before == nullptr) return add(where + "added: " + shown(*now));
-    if (now == nullptr) return add(where + "removed, was " + shown(*before));
+    const std::string where = truncate_text(printable(path, LineBreaks::escape), kPathShown);
+    if (before == nullptr) return add(fmt::format("{}: added: {}", where, shown(*now)));
+    if (now == nullptr) return add(fmt::format("{}: removed, was {}", where, shown(*before)));
     if (*before == *now) return;
     if (before->is_object() && now->is_object()) {
       std::set<std::string, std::less<>> keys;
       for (const Member& member : before->members()) keys.insert(member.first);
       for (const Member& member : now->members()) keys.insert(member.first);
       for (const std::string& key : keys) {
-        std::string below = path;
-        below.append("/").append(key);
-        compare(below, before->find(key), now->find(key));
+        compare(fmt::format("{}/{}", path, key), before->find(key), now->find(key));
       }
       return;
     }
@@ -69,11 +67,11 @@ class ToolDiff {
       const auto same = std::ranges::mismatch(was, is).in1 - was.begin();
       from = std::max(static_cast<std::size_t>(same), kContextBytes) - kContextBytes;
     }
-    add(where + excerpt(was, from, most) + " -> " + excerpt(is, from, most));
+    add(fmt::format("{}: {} -> {}", where, excerpt(was, from, most), excerpt(is, from, most)));
   }
 
   std::vector<std::string> lines() && {
-    if (more_ > 0) lines_.push_back("… and " + std::to_string(more_) + " more");
+    if (more_ > 0) lines_.push_back(fmt::format("… and {} more", more_));
     return std::move(lines_);
   }
 
@@ -92,16 +90,15 @@ std::vector<std::string> diff_tools(const Value& before, const Value& now) {
   for (const auto& [name, sides] : tools) {
     const auto& [was, is] = sides;
     if (is == nullptr) {
-      found.add(name + ": gone");
+      found.add(fmt::format("{}: gone", name));
     } else if (was == nullptr) {
       const Value* description = is->find("description");
-      found.add(name + ": new" + (description == nullptr ? "" : ": " + shown(*description)));
+      const std::string text = description == nullptr ? "" : ": " + shown(*description);
+      found.add(fmt::format("{}: new{}", name, text));
     } else {
       for (const char* key :
            {"title", "description", "inputSchema", "outputSchema", "annotations", "execution"}) {
-        std::string path = name;
-        path.append(": ").append(key);
-        found.compare(path, was->find(key), is->find(key));
+        found.compare(fmt::format("{}: {}", name, key), was->find(key), is->find(key));
       }
     }
   }

@@ -1,5 +1,7 @@
 #include "tools/mcp/tool_diff.h"
 
+#include <fmt/core.h>
+
 #include "json/json.h"
 #include "testing/test.h"
 
@@ -40,7 +42,8 @@ AE_TEST("mcp/tool_diff/long texts are shown around the difference, with the size
   const auto tool = [](const std::string& words) {
     return Value::array({Value::object({{"name", "t"}, {"description", words}})});
   };
-  const Lines lines = diff_tools(tool(same), tool(same + "EVIL" + std::string(3000, 'b')));
+  const Lines lines =
+      diff_tools(tool(same), tool(fmt::format("{}EVIL{}", same, std::string(3000, 'b'))));
   ASSERT_EQ(lines.size(), 1u);
   EXPECT_NE(lines[0].find("aaaEVILbbb"), std::string::npos) << lines[0];
   EXPECT_NE(lines[0].find(" bytes more)"), std::string::npos) << lines[0];
@@ -68,8 +71,7 @@ AE_TEST("mcp/tool_diff/control characters from a server are escaped") {
 AE_TEST("mcp/tool_diff/the number of lines is limited") {
   std::vector<Member> many;
   many.reserve(kDifferencesMax + 5);
-  for (std::size_t i = 0; i < kDifferencesMax + 5; ++i)
-    many.emplace_back("k" + std::to_string(i), 1);
+  for (std::size_t i = 0; i < kDifferencesMax + 5; ++i) many.emplace_back(fmt::format("k{}", i), 1);
   const Value now = Value::array(
       {Value::object({{"name", "t"}, {"annotations", Value::object(std::move(many))}})});
   const Lines lines = diff_tools(one(R"({"name":"t","annotations":{}})"), now);

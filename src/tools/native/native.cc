@@ -1,5 +1,7 @@
 #include "tools/native/native.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <chrono>
 #include <exception>
@@ -74,8 +76,8 @@ Outcome succeeded(Value result, std::size_t output_max) {
   outcome.kind = OutcomeKind::success;
   if (size_at_least(result) > output_max) {
     const std::string text = canonical(result);
-    outcome.invalid = invalid_output(
-        "the result is larger than " + std::to_string(output_max) + " bytes", text, text.size());
+    outcome.invalid = invalid_output(fmt::format("the result is larger than {} bytes", output_max),
+                                     text, text.size());
     return outcome;
   }
   outcome.result = std::move(result);
@@ -89,7 +91,7 @@ Outcome run(const NativeFunction& function, const Call& call, RunContext& contex
     auto answer = function(call, context);
     return answer ? succeeded(*std::move(answer), output_max) : failed(answer.error());
   } catch (const std::exception& e) {
-    return unknown(std::string("the function threw: ") + e.what());
+    return unknown(fmt::format("the function threw: {}", e.what()));
   } catch (...) {
     return unknown("the function threw an object that is not a std::exception");
   }
@@ -295,7 +297,8 @@ void NativeTool::State::check_deadline(const Key& key) {
   Duration left = run.started_at + timeout - now;
   if (left.count() <= 0) {
     lock.unlock();
-    return end_early(flight, timed_out("the function had not returned after " + to_text(timeout)));
+    return end_early(
+        flight, timed_out(fmt::format("the function had not returned after {}", to_text(timeout))));
   }
   if (heartbeat.count() > 0) {
     // If this check is late, the process may have been suspended, and the function with it.
@@ -303,8 +306,8 @@ void NativeTool::State::check_deadline(const Key& key) {
     const Duration silent = now - run.last_report_at;
     if (silent >= heartbeat) {
       lock.unlock();
-      return end_early(flight,
-                       timed_out("the function reported nothing for " + to_text(heartbeat)));
+      return end_early(flight, timed_out(fmt::format("the function reported nothing for {}",
+                                                     to_text(heartbeat))));
     }
     left = std::min(left, heartbeat - silent);
   }

@@ -1,5 +1,7 @@
 #include "tools/verify/compare.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <charconv>
 #include <chrono>
@@ -79,7 +81,7 @@ CheckResult compare(const Value& change, std::string_view recorded, const Observ
     return check_result;
   }
   if (expected.empty()) {
-    check_result.reason = "no " + std::string(recorded) + " was recorded";
+    check_result.reason = fmt::format("no {} was recorded", recorded);
     return check_result;
   }
   check_result.verdict =

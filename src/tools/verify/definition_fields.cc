@@ -1,5 +1,7 @@
 #include "tools/verify/definition_fields.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 
 #include "json/json.h"
@@ -12,12 +14,12 @@ constexpr std::size_t kHeadersMax = 64;
 constexpr std::size_t kTextMax = 8192;
 
 std::unexpected<Error> bad(std::string_view key, std::string_view why) {
-  return fail(Code::plan_invalid, std::string(key) + ": " + std::string(why));
+  return fail(Code::plan_invalid, "{}: {}", key, why);
 }
 
 Status check_roots(const ExprRoots& roots, std::string_view key, std::string_view root) {
   for (const std::string& read : roots.roots) {
-    if (read != root) return bad(key, "reads ." + read + "; there is only ." + std::string(root));
+    if (read != root) return bad(key, fmt::format("reads .{}; there is only .{}", read, root));
   }
   return {};
 }
@@ -113,13 +115,15 @@ Result<Headers> Headers::parse(const Value& definition, bool is_host_literal) {
   }
   for (const auto& [name, value] : headers->members()) {
     if (!net::is_header_name(name) || !value.is_string()) {
-      return bad("headers", "\"" + name + "\" is not a header, or its value is not a string");
+      return bad("headers",
+                 fmt::format("\"{}\" is not a header, or its value is not a string", name));
     }
     const auto parts = Template::parts(value.as_string());
     if (!parts || parts->size() > 1 ||
         (parts->size() == 1 && !std::holds_alternative<std::string>(parts->front()))) {
-      return bad("headers",
-                 "\"" + name + "\" holds an expression; only env. and secret: are allowed here");
+      return bad(
+          "headers",
+          fmt::format("\"{}\" holds an expression; only env. and secret: are allowed here", name));
     }
     out.headers_.emplace_back(
         name, parts->empty() ? std::string() : std::get<std::string>(parts->front()));
@@ -133,7 +137,7 @@ Result<net::HttpHeaders> Headers::fill(SecretSource& secrets, std::vector<UsedSe
     AE_ASSIGN(const Secret value, replace_secrets(text, secrets, used));
     std::string revealed(value.reveal());
     if (!net::is_header_value(revealed)) {
-      return fail(Code::input_invalid, "the value of header " + name + " holds a line break");
+      return fail(Code::input_invalid, "the value of header {} holds a line break", name);
     }
     headers.push_back({name, std::move(revealed)});
   }
@@ -151,7 +155,7 @@ Result<std::string> encoded_path(std::string_view path) {
       continue;
     }
     if (segment.empty() || segment == "." || segment == "..") {
-      return fail(Code::input_invalid, "\"" + std::string(path) + "\" names another place");
+      return fail(Code::input_invalid, "\"{}\" names another place", path);
     }
     for (const char c : segment) {
       if (kPlain.find(c) != kPlain.npos) {

@@ -1,5 +1,6 @@
 // The file verifier: size, modification time, or SHA-256 of the content.
 #include <fcntl.h>
+#include <fmt/core.h>
 #include <linux/openat2.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -80,7 +81,7 @@ bool is_denied(std::string_view path, const PathScope& scope) {
 bool is_denied(const File& file, const struct stat& info, const PathScope& scope) {
   std::error_code error;
   const auto path =
-      std::filesystem::read_symlink("/proc/self/fd/" + std::to_string(file.fd()), error);
+      std::filesystem::read_symlink(fmt::format("/proc/self/fd/{}", file.fd()), error);
   if (error || is_denied(path.native(), scope)) return true;
   return std::ranges::any_of(scope.denied_paths, [&](const std::string& one) {
     struct stat other{};

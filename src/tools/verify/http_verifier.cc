@@ -1,5 +1,7 @@
 #include "tools/verify/http_verifier.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -21,7 +23,7 @@ Observation observe_response(const HttpVerifier::Options& options, const net::Ht
     return {.unreachable = {}, .absent = true, .value = {}};
   }
   if (answer.status < 200 || answer.status > 299) {
-    return {.unreachable = "it answered with status " + std::to_string(answer.status), .value = {}};
+    return {.unreachable = fmt::format("it answered with status {}", answer.status), .value = {}};
   }
   return options.observe(answer);
 }

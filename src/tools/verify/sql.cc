@@ -2,6 +2,7 @@
 //
 // Each check opens its own read-only connection. The query must be a single read-only statement,
 // and is interrupted if it takes too long.
+#include <fmt/core.h>
 #include <sqlite3.h>
 
 #include <chrono>
@@ -66,9 +67,8 @@ Observation read_sqlite_row(const std::string& path, const std::string& query,
     return failed_observation("the query is not one statement that only reads");
   }
   if (sqlite3_bind_parameter_count(prepared) != static_cast<int>(params.size())) {
-    return failed_observation("the query has " +
-                              std::to_string(sqlite3_bind_parameter_count(prepared)) +
-                              " parameters, `params` has " + std::to_string(params.size()));
+    return failed_observation(fmt::format("the query has {} parameters, `params` has {}",
+                                          sqlite3_bind_parameter_count(prepared), params.size()));
   }
   for (std::size_t i = 0; i < params.size(); ++i) {
     if (bind(prepared, static_cast<int>(i) + 1, params.items()[i]) != SQLITE_OK) {
@@ -118,7 +118,8 @@ class SqlVerifier final : public Verifier {
                               const std::string& query, const Value& params) {
     if (is_postgres_address(store)) return read_postgres_row(store, query, params);
     if (store.starts_with("sqlite:")) store.erase(0, 7);
-    return read_sqlite_row(store.starts_with('/') ? store : folder + "/" + store, query, params);
+    return read_sqlite_row(store.starts_with('/') ? store : fmt::format("{}/{}", folder, store),
+                           query, params);
   }
 
   VerifierDependencies deps_;

@@ -1,6 +1,8 @@
 // make_verifier, and the verifiers that use HTTP.
 #include "tools/verify/verify.h"
 
+#include <fmt/core.h>
+
 #include <span>
 #include <utility>
 
@@ -25,7 +27,8 @@ Observation value(std::string text) { return {.unreachable = {}, .value = std::m
 ObserveFn header(std::string name) {
   return [name](const net::HttpResult& answer) {
     const auto found = net::find_header(answer.headers, name);
-    return found ? value(std::string(*found)) : failed_observation("the answer has no " + name);
+    return found ? value(std::string(*found))
+                 : failed_observation(fmt::format("the answer has no {}", name));
   };
 }
 
@@ -98,7 +101,7 @@ Result<std::function<Result<std::string>(const Value&)>> repo_url(
     AE_ASSIGN(const std::string name, render_text(repo, change));
     AE_ASSIGN(const std::string path, encoded_path(name));
     AE_ASSIGN(const std::string what, rest(change));
-    return api + "/repos/" + path + "/" + what;
+    return fmt::format("{}/repos/{}/{}", api, path, what);
   };
 }
 
@@ -141,8 +144,7 @@ Result<Options> github(const Value& definition) {
   std::string_view what;
   for (const std::string_view one : {"issue", "pull", "release"}) {
     if (!definition.find(one)) continue;
-    if (!what.empty())
-      return fail(Code::plan_invalid, std::string(one) + ": one of issue, pull, release");
+    if (!what.empty()) return fail(Code::plan_invalid, "{}: one of issue, pull, release", one);
     what = one;
   }
   if (what.empty()) return fail(Code::plan_invalid, "github: an issue, pull or release is missing");
@@ -158,7 +160,7 @@ Result<Options> github(const Value& definition) {
               AE_ASSIGN(const std::string path, encoded_path(name));
               const bool digits = name.find_first_not_of("0123456789") == name.npos;
               if (kind == "release" && !digits) return "releases/tags/" + path;
-              return kind + "s/" + path;
+              return fmt::format("{}s/{}", kind, path);
             }));
   options.observe = body([kind, state = by == kState](const Value& body) {
     std::string observation(body.text("updated_at"));
@@ -178,7 +180,7 @@ Result<Options> options_of(const Value& definition) {
   if (kind == "git_ref") return git_ref(definition);
   if (kind == "github") return github(definition);
   if (kind.starts_with("http_")) return http(definition);
-  return fail(Code::plan_invalid, "verify: there is no verifier " + std::string(kind));
+  return fail(Code::plan_invalid, "verify: there is no verifier {}", kind);
 }
 
 }  // namespace

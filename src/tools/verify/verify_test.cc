@@ -3,6 +3,7 @@
 #include "tools/verify/verify.h"
 
 #include <fcntl.h>
+#include <fmt/core.h>
 #include <libpq-fe.h>
 #include <sqlite3.h>
 #include <sys/stat.h>
@@ -34,7 +35,7 @@ class TestSecrets final : public SecretSource {
   std::map<std::string, std::string, std::less<>> values = {{"TOKEN", "s3cr3t-canary"}};
   Result<Secret> get(std::string_view name) override {
     if (const auto found = values.find(name); found != values.end()) return Secret(found->second);
-    return fail(Code::secret_missing, "the secret " + std::string(name) + " is missing");
+    return fail(Code::secret_missing, "the secret {} is missing", name);
   }
 };
 
@@ -47,13 +48,13 @@ class Folder {
     path_ = name;
   }
   ~Folder() {
-    for (const std::string& file : files_) ::unlink((path_ + "/" + file).c_str());
+    for (const std::string& file : files_) ::unlink(fmt::format("{}/{}", path_, file).c_str());
     ::rmdir(path_.c_str());
   }
   Folder(const Folder&) = delete;
   Folder& operator=(const Folder&) = delete;
   std::string write(const std::string& name, std::string_view text) {
-    const std::string at = path_ + "/" + name;
+    const std::string at = fmt::format("{}/{}", path_, name);
     const int file = ::open(at.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
     AE_CHECK(file >= 0 &&
              ::write(file, text.data(), text.size()) == static_cast<ssize_t>(text.size()));
@@ -229,7 +230,7 @@ AE_TEST("verify/http_json: compares one field of the response") {
   const auto check_with = [&](std::string_view field, const char* version) {
     return fixture.check(Value::object({{"kind", "http_json"},
                                         {"url", server.url("/x")},
-                                        {"field", "${ " + std::string(field) + " }"}}),
+                                        {"field", fmt::format("${{ {} }}", field)}}),
                          change("update", version, {}));
   };
   EXPECT_EQ(check_with(".result.a.version", "12").verdict, CheckVerdict::match);
@@ -247,9 +248,9 @@ AE_TEST("verify/a secret is sent only to a literal host, and is redacted from th
       fixture.check(etag_of(server).with("headers", headers), change("create", {}, "v1"));
   EXPECT_EQ(server.requests()[0].header("Authorization"), "Bearer s3cr3t-canary");
   EXPECT_EQ(result.observed.find("s3cr3t"), std::string::npos) << result.observed;
-  RawHttpServer longer(RawHttpServer::always(
-      raw_response(200, "{}", "application/json",
-                   "ETag: \"" + std::string(kCheckTextMax - 8, 'x') + "s3cr3t-canary\"\r\n")));
+  RawHttpServer longer(RawHttpServer::always(raw_response(
+      200, "{}", "application/json",
+      fmt::format("ETag: \"{}s3cr3t-canary\"\r\n", std::string(kCheckTextMax - 8, 'x')))));
   const std::string observed =
       fixture.check(etag_of(longer).with("headers", headers), change("create", {}, "v1")).observed;
   EXPECT_TRUE(observed.ends_with("x[secret")) << observed << ": redacted before truncation";
@@ -322,14 +323,14 @@ AE_TEST("verify/http_etag: a url from a result cannot reach private addresses") 
         "[::ffff:127.0.0.1]", "[::1]", "0", "0.0.0.0", "169.254.169.254", "10.0.0.1", "[fe80::1]",
         "[64:ff9b::7f00:1]"}) {
     for (const Value& definition : {any, other}) {
-      const CheckResult result =
-          fixture.check(definition, change("create", {}, "v1", "http://" + host + port + "/a"));
+      const CheckResult result = fixture.check(
+          definition, change("create", {}, "v1", fmt::format("http://{}{}/a", host, port)));
       EXPECT_EQ(result.verdict, CheckVerdict::unreachable) << host;
     }
   }
   for (const std::string host : {"127.0.0.1", "127.1", "2130706433", "[::ffff:127.0.0.1]"}) {
     const CheckResult result =
-        fixture.check(any, change("create", {}, "v1", "http://" + host + port + "/a"));
+        fixture.check(any, change("create", {}, "v1", fmt::format("http://{}{}/a", host, port)));
     EXPECT_TRUE(result.reason.starts_with("address_denied: ")) << host << ": " << result.reason;
   }
   EXPECT_EQ(server.arrivals(), 0);
