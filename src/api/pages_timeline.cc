@@ -9,18 +9,18 @@
 namespace ae::api {
 namespace {
 
-constexpr std::size_t kEntriesMax = 2'000;  // in one page; also the default
+constexpr std::size_t kTimelineMax = 2'000;  // in one page; also the default
 
 struct TimelineQuery {
   std::uint64_t after = 0;
-  std::size_t limit = kEntriesMax;
+  std::size_t limit = kTimelineMax;
 };
 
 Result<TimelineQuery> timeline_query(const Query& query) {
   TimelineQuery wanted;
   AE_ASSIGN(const auto after, query.number("after"));
   wanted.after = after.value_or(0);
-  AE_ASSIGN(wanted.limit, query.limit(kEntriesMax, kEntriesMax));
+  AE_ASSIGN(wanted.limit, query.limit(kTimelineMax, kTimelineMax));
   return wanted;
 }
 

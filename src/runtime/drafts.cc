@@ -32,9 +32,7 @@ void Drafts::add_event(EventBody&& event, std::optional<TrySlot> undecided,
   PendingCommit& commit = open();
   if (undecided) commit.effects_absent.push_back(*std::move(undecided));
   if (commit.events.empty()) commit.events.reserve(kEventsOfStep);
-  // In place: only the body is set.
-  commit.events.emplace_back(std::uint64_t{}, Uuid(), EventType(), std::uint8_t{1}, Instant(),
-                             std::nullopt, std::move(event));
+  commit.events.emplace_back(std::move(event));
   commit.row = std::move(row);
   ++event_count_;
   if (alone) end_commit();

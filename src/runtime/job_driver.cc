@@ -120,7 +120,6 @@ void JobDriver::cut_off_calls() {
 }
 
 Error JobDriver::write_error() const {
-  const bool has_outcomes = !pending_outcomes_.empty() || !uncommitted_outcomes_.empty();
   return {Code::unavailable,
           fmt::format("the store cannot be written, and the process stops: outcomes since the "
                       "last commit are not recorded{}",
