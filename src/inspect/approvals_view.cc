@@ -87,7 +87,7 @@ std::vector<Value> approvals_view(const State& state) {
         Value::object(
             {{"answer", data ? "data" : "decision"},
              {field::arguments, call ? call->arguments : Value()},
-             {field::arguments_hash, call ? Value(to_hex(call->arguments_hash)) : Value()},
+             {field::arguments_hash, call ? Value(call->arguments_hash) : Value()},
              {field::correlation_key, key},
              {"editable", call != nullptr && !step.call},
              {field::expires_at, or_null(wait.expires_at)},
