@@ -171,10 +171,12 @@ constexpr int kInFlight[] = {1, 32, 256};
 
 int jobs_for(int in_flight, bool quick) { return (in_flight == 1 ? 200 : 3000) / (quick ? 10 : 1); }
 
-void memory_rows(bool quick) {
+// `only`: 0, or the number in flight to measure alone.
+void memory_rows(bool quick, int only) {
   for (const int in_flight : kInFlight) {
+    if (only != 0 && only != in_flight) continue;
     Bench memory(memory_store, native_tool);
-    const Cost m = measure(memory, jobs_for(in_flight, quick), in_flight);
+    const Cost m = measure(memory, quick ? 300 : 3000, in_flight);
     print_row("memory", {{"in_flight", in_flight},
                          {"steps_per_second", m.per_second},
                          {"cpu_ms", m.cpu_ms},
@@ -185,8 +187,9 @@ void memory_rows(bool quick) {
 
 // Next to each figure the limit: raw SQLite writing rows of the same size, `in_flight` per
 // transaction.
-void sqlite_rows(const std::filesystem::path& folder, bool quick) {
+void sqlite_rows(const std::filesystem::path& folder, bool quick, int only) {
   for (const int in_flight : kInFlight) {
+    if (only != 0 && only != in_flight) continue;
     const int jobs = jobs_for(in_flight, quick);
     const auto path = folder / fmt::format("ours{}.db", in_flight);
     Cost s;
@@ -315,7 +318,8 @@ void map_row(const std::filesystem::path& folder, bool quick) {
 }  // namespace
 }  // namespace ae::bench
 
-// aetheris_bench [--quick] ROW…     prints rows of figures as JSON; call it through bench/run.py
+// aetheris_bench [--quick] [--in-flight=1|32|256] ROW…     prints rows of figures as JSON; call it
+//     through bench/run.py. --in-flight: of memory and sqlite, for profiles
 // aetheris_bench drive ADDRESS PATH BODY CONNECTIONS REQUESTS FIRST RATE      (http_drive.h)
 int main(int argc, char** argv) {
   using namespace ae::bench;
@@ -323,11 +327,16 @@ int main(int argc, char** argv) {
   if (!arguments.empty() && arguments[0] == "drive")
     return drive({arguments.begin() + 1, arguments.end()});
   const bool quick = std::ranges::find(arguments, "--quick") != arguments.end();
+  int only = 0;
+  for (const std::string_view argument : arguments) {
+    constexpr std::string_view kOnly = "--in-flight=";
+    if (argument.starts_with(kOnly)) only = std::stoi(std::string(argument.substr(kOnly.size())));
+  }
   std::string folder = std::filesystem::temp_directory_path() / "aetheris-bench-XXXXXX";
   if (!mkdtemp(folder.data())) return 1;
   const std::pair<std::string_view, std::function<void()>> rows[] = {
-      {"memory", [&] { memory_rows(quick); }},
-      {"sqlite", [&] { sqlite_rows(folder, quick); }},
+      {"memory", [&] { memory_rows(quick, only); }},
+      {"sqlite", [&] { sqlite_rows(folder, quick, only); }},
       {"postgres", [&] { postgres_rows(quick); }},
       {"workers", [&] { worker_rows(quick); }},
       {"claim", [&] { claim_latency_rows(quick); }},
