@@ -1,4 +1,4 @@
-"""The row `reads`: the latency of health requests while one large job is read in each view."""
+"""The row `reads`: one large job is read in each view, and page by page; the latency of health requests meanwhile."""
 import http.client
 import json
 import os
@@ -17,6 +17,11 @@ agents:
 ITEMS, QUICK_ITEMS = 20000, 500
 PAUSE = 0.002  # seconds between two health requests
 HEALTH_MIN = 100  # health requests per view
+PAGE_READS = 20  # of each page, one after the other
+# Seven events each: 142,000 items are 1,000,000 events.
+PAGES = ("/events?limit=100", "/events?limit=100&order=desc", "/events?limit=100&after={middle}", "/events?limit=100&step=m",
+         "/steps?limit=100", "/steps?parent=m&limit=100", "/steps/m", "/timeline?limit=100", "/conversation?limit=100",
+         "/replay?at={middle}&fields=summary", "/replay?at={last}&fields=steps", "/transcript?limit=100", "/forks")
 VIEWS = ("", "/events?limit=1000000", "/events?class=effect&limit=1000000", "/trace", "/transcript?limit=1000000", "/replay",
          "/verify")
 
@@ -66,15 +71,38 @@ def measure(address, start):
     return {"read_ms": seconds * 1000 / reads, "mb": size / 1e6}, health.took
 
 
+def page(address, path):
+    """One request over a new connection: milliseconds until the whole answer is read."""
+    connection = http.client.HTTPConnection(address, timeout=120)
+    began = time.monotonic()
+    connection.request("GET", path)
+    answer = connection.getresponse()
+    size = len(answer.read())
+    connection.close()
+    if answer.status != 200:
+        sys.exit(f"{path} returned {answer.status}")
+    return (time.monotonic() - began) * 1000, size
+
+
 def reads(store, options):
-    """Each view of one job, read repeatedly, with health requests meanwhile; then a wait for a job of that size."""
-    items = QUICK_ITEMS if options.quick else ITEMS
+    """Each page of one job, first of a new process and then again; each view of it, read repeatedly, with health requests
+    meanwhile; then a wait for a job of that size."""
+    items = options.items or (QUICK_ITEMS if options.quick else ITEMS)
     serve = store.serve(agents=AGENTS)
     address = serve.url.removeprefix("http://")
     body = {"agent": "large", "id": "large", "input": {"items": items}}
     serve.drive("/api/jobs", body, 1, 1)
     store.await_status("completed", 1)
     events = store.query("SELECT max(last_seq) FROM heads")
+    serve.stop()
+    serve = store.serve(agents=AGENTS)
+    address = serve.url.removeprefix("http://")
+    for of in PAGES:
+        path = "/api/jobs/large" + of.format(middle=events // 2, last=events)
+        first, size = page(address, path)
+        took = [page(address, path)[0] for _ in range(PAGE_READS)]
+        yield {"page": of, "events": events, "first_ms": first, "page_p50_ms": percentile(took, 0.5),
+               "page_p99_ms": percentile(took, 0.99), "kb": size / 1e3}
     for view in VIEWS:
         figures, took = measure(address, lambda view=view: reader(f"{serve.url}/api/jobs/large{view}"))
         yield {"view": (view.partition("?")[0] or "/") + (" effects" if "effect" in view else ""), "events": events, **figures,

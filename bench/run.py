@@ -176,20 +176,26 @@ ROWS = {
 
 # row, conditions on its figures, figure, `<=` or `>=`, budget. Budgets are for two cores.
 BUDGETS = [
-    ("sqlite", {"in_flight": 256}, "steps_per_second", ">=", 60000),
-    ("sqlite", {"in_flight": 256}, "cpu_ms", "<=", 0.03),
-    ("sqlite", {"in_flight": 256}, "ratio", ">=", 0.35),
-    ("sqlite", {"in_flight": 1}, "p50_ms", "<=", 0.2),
+    ("memory", {"in_flight": 1}, "steps_per_second", ">=", 120000),
+    ("memory", {"in_flight": 256}, "steps_per_second", ">=", 120000),
+    ("sqlite", {"in_flight": 32}, "ratio", ">=", 0.75),
+    ("sqlite", {"in_flight": 256}, "ratio", ">=", 0.5),
+    ("sqlite", {"in_flight": 256}, "steps_per_second", ">=", 80000),
+    ("sqlite", {"in_flight": 256}, "cpu_ms", "<=", 0.02),
     ("sqlite", {"in_flight": 256}, "bytes", "<=", 1000),
-    ("postgres", {"in_flight": 256}, "steps_per_second", ">=", 30000),
-    ("postgres", {"in_flight": 256}, "cpu_ms", "<=", 0.06),
+    ("postgres", {"in_flight": 256}, "ratio", ">=", 0.45),
+    ("postgres", {"in_flight": 256}, "steps_per_second", ">=", 70000),
+    ("postgres", {"in_flight": 256}, "cpu_ms", "<=", 0.03),
     ("postgres", {"in_flight": 256}, "table_bytes", "<=", 1000),
+    ("http-tool", {}, "steps_per_second", ">=", 15000),
+    ("map", {}, "replayed_per_second", ">=", 600000),
     ("claim", {}, "p99_ms", "<=", 50),
     ("signal", {}, "p99_ms", "<=", 50),
     ("history", {}, "ratio", "<=", 2),
     ("map", {}, "ratio", "<=", 1.25),
     ("parked", {"wait": "signal"}, "bytes_each", "<=", 100),
     ("reads", {}, "health_p99_ms", "<=", 20),
+    ("reads", {}, "page_p99_ms", "<=", 50),
     ("reads", {}, "wait_ratio", "<=", 1.5),
     ("idle", {}, "cpu_percent", "<=", 1),
     ("idle", {"store": "postgres"}, "server_cpu_percent", "<=", 1),
@@ -265,6 +271,7 @@ def parsed(words):
     parser.add_argument("--quick", action="store_true", help="small sizes: a check that the rows work, no valid figures")
     parser.add_argument("--json", action="store_true", help="one line of JSON per row")
     parser.add_argument("--jobs", type=number(100000), help="of http, recovery and parked (10000), thinking (1000)")
+    parser.add_argument("--items", type=number(142000), help="of reads: items of the map, of seven events each (20000)")
     parser.add_argument("--minutes", type=number(10000), help="of load (20)")
     parser.add_argument("--agents", action="store_true", help="only the rows of agents with a model; they need Node 22")
     parser.add_argument("--long", action="store_true", help="also load")
