@@ -12,13 +12,15 @@ tools:
   fill: { native: fill, effect: idempotent }
 agents:
   large:
-    plan: [ { id: m, map: "${ [range(.input.items)] }", do: { tool: fill, args: { bytes: 100 } } } ]
+    plan:
+      - { id: m, map: "${ [range(.input.items)] }", do: { tool: fill, args: { bytes: 100 } } }
+      - { id: n, needs: [m], map: "${ [range(.input.items)] }", do: { tool: fill, args: { bytes: 100 } } }
 """
 ITEMS, QUICK_ITEMS = 20000, 500
 PAUSE = 0.002  # seconds between two health requests
 HEALTH_MIN = 100  # health requests per view
 PAGE_READS = 20  # of each page, one after the other
-# Seven events each: 142,000 items are 1,000,000 events.
+# Each item of a map has seven events: 142,000 of both maps are 1,000,000 events.
 PAGES = ("/events?limit=100", "/events?limit=100&order=desc", "/events?limit=100&after={middle}", "/events?limit=100&step=m",
          "/steps?limit=100", "/steps?parent=m&limit=100", "/steps/m", "/timeline?limit=100", "/conversation?limit=100",
          "/replay?at={middle}&fields=summary", "/replay?at={last}&fields=steps", "/transcript?limit=100", "/forks")
@@ -90,7 +92,7 @@ def reads(store, options):
     items = options.items or (QUICK_ITEMS if options.quick else ITEMS)
     serve = store.serve(agents=AGENTS)
     address = serve.url.removeprefix("http://")
-    body = {"agent": "large", "id": "large", "input": {"items": items}}
+    body = {"agent": "large", "id": "large", "input": {"items": items // 2}}
     serve.drive("/api/jobs", body, 1, 1)
     store.await_status("completed", 1)
     events = store.query("SELECT max(last_seq) FROM heads")

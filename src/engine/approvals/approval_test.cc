@@ -250,7 +250,7 @@ AE_TEST("approval/admit refuses a call that differs from the approved one") {
   const std::uint32_t step = job.index_of("a");
   const Value args = json("{'n':250}"), other = json("{'n':251}");
   const auto verdict = [&](const Value& sent, std::string_view version, Duration later) {
-    const std::string of = blinded_hash(kBlind, canonical(sent));
+    const Hash of = blinded_digest(kBlind, canonical(sent));
     return admit(job.state, {.step = step,
                              .tool = "buy",
                              .arguments_hash = of,

@@ -403,7 +403,7 @@ AE_TEST("admit/each request is checked against the recorded call") {
   const Invocation& call = *job.step("a").call;
   EXPECT_EQ(admit(job.state, {0, "once", call.arguments_hash}), Verdict::not_yet);
   EXPECT_EQ(admit(job.state, {0, "pay", call.arguments_hash}), Verdict::non_determinism);
-  EXPECT_EQ(admit(job.state, {0, "once", "other"}), Verdict::non_determinism);
+  EXPECT_EQ(admit(job.state, {0, "once", sha256("other")}), Verdict::non_determinism);
   job.reload().begin_attempt();
   EXPECT_EQ(admit(job.state, {0, "once", job.step("a").call->arguments_hash}), Verdict::in_doubt);
   job.run_until_idle().ok("a");
