@@ -84,33 +84,32 @@ std::vector<Value> approvals_view(const State& state) {
     const bool data = !call && !wait.question && node.accepts_data;
     entries.emplace_back(
         wait.step,
-        Value::object(
-            {{"answer", data ? "data" : "decision"},
-             {field::arguments, call ? call->arguments : Value()},
-             {field::arguments_hash, call ? Value(call->arguments_hash) : Value()},
-             {field::correlation_key, key},
-             {"editable", call != nullptr && !step.call},
-             {field::expires_at, or_null(wait.expires_at)},
-             {"id", fmt::format("{}.{}", state.job.text, id)},
-             {"item", item_number(step)},
-             {"job_id", state.job.text},
-             {field::kind, to_text(call            ? RequestKind::call
-                                   : wait.question ? RequestKind::question
-                                                   : RequestKind::wait)},
-             {field::labels, state.labels},
-             {field::node_id, node.id},
-             {field::opened_at, to_text(wait.opened_at)},
-             {"question", question ? question->second : Value()},
-             {field::reason, or_null(wait.reason)},
-             {field::step_id, step.id.text},
-             {"tool", call            ? Value(call->tool)
-                      : wait.question ? Value(step.call->tool)
-                                      : Value()},
-             {"turn", turn_number(step)},
-             {"turn_call", nth_number(step)},
-             {field::tool_version, call            ? Value(call->tool_version)
-                                   : wait.question ? Value(step.call->tool_version)
-                                                   : Value()}}));
+        Value::object({{"answer", data ? "data" : "decision"},
+                       {field::arguments, call ? call->arguments : Value()},
+                       {field::arguments_hash, call ? Value(call->arguments_hash) : Value()},
+                       {field::correlation_key, key},
+                       {"editable", call != nullptr && !step.call},
+                       {field::expires_at, or_null(wait.expires_at)},
+                       {"id", fmt::format("{}.{}", state.job.text, id)},
+                       {"item", item_number(step)},
+                       {"job_id", state.job.text},
+                       {field::kind, to_text(call            ? RequestKind::call
+                                             : wait.question ? RequestKind::question
+                                                             : RequestKind::wait)},
+                       {field::labels, state.labels},
+                       {field::node_id, node.id},
+                       {field::opened_at, to_text(wait.opened_at)},
+                       {"question", question ? question->second : Value()},
+                       {field::reason, or_null(wait.reason)},
+                       {field::step_id, step.id.text},
+                       {"tool", call            ? Value(call->tool)
+                                : wait.question ? Value(step.call->tool)
+                                                : Value()},
+                       {"turn", turn_number(step)},
+                       {"turn_call", nth_number(step)},
+                       {field::tool_version, call            ? Value(call->tool_version)
+                                             : wait.question ? Value(step.call->tool_version)
+                                                             : Value()}}));
   }
   for (const std::uint32_t step : escalated_steps(state)) {
     entries.emplace_back(step, confirmation_view(state, step));

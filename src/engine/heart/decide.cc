@@ -13,6 +13,25 @@
 
 namespace ae::engine {
 
+Decider::Decider(const State& state, const DecisionContext& context, const DecideLimits& limits,
+                 Decision& decision)
+    : s_(state),
+      context_(context),
+      limits_(limits),
+      open_(state.calling.size()),
+      decision_(decision) {
+  // Room for the start of a call, or its end, so that the large events are not moved.
+  decision_.events.reserve(4);
+}
+
+Instant Decider::cap_at_deadline(Instant at) const {
+  return s_.deadline ? std::min(at, *s_.deadline) : at;
+}
+
+const std::string& Decider::offered_version(std::uint32_t tool) const {
+  return context_.tool_versions ? (*context_.tool_versions)[tool] : s_.plan->tools[tool].version;
+}
+
 bool Decider::is_full() const {
   const std::size_t events = decision_.events.size();
   return events >= limits_.events_max || (events > 0 && work_ >= limits_.work_max);

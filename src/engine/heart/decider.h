@@ -35,12 +35,7 @@ class Decider {
  public:
   // Adds to `decision`, which is empty.
   Decider(const State& state, const DecisionContext& context, const DecideLimits& limits,
-          Decision& decision)
-      : s_(state),
-        context_(context),
-        limits_(limits),
-        open_(state.calling.size()),
-        decision_(decision) {}
+          Decision& decision);
   void resume(const DecisionCursor& from);
 
   void run();
@@ -141,9 +136,7 @@ class Decider {
   void withdraw_requests(const Step& parent);
   bool start_part(Declaration part);
   // Nothing is scheduled after the job's deadline, which fires first.
-  Instant cap_at_deadline(Instant at) const {
-    return s_.deadline ? std::min(at, *s_.deadline) : at;
-  }
+  Instant cap_at_deadline(Instant at) const;
   void deliver_early_answer(const Step& step, const std::string& key, std::string_view channel);
   std::vector<Value> undelivered() const;
   // True: the step is finished, because its tool makes no call.
@@ -157,23 +150,16 @@ class Decider {
   // Adds an event, to be filled in before the next one is added.
   template <class E>
   E& emit() {
-    reserve_events();
     return std::get<E>(decision_.events.emplace_back(std::in_place_type<E>));
   }
   template <class E>
   void emit(E event) {
-    reserve_events();
     decision_.events.emplace_back(std::move(event));
-  }
-  // Room for the start of a call, or its end, so that the large events are not moved.
-  void reserve_events() {
-    if (decision_.events.empty()) decision_.events.reserve(4);
   }
   DecisionId decision_id_of(const Step& step, std::string_view what) const;
   // An event of a step, with its node and id filled in.
   template <class E>
   void emit_of(const Step& step, E event) {
-    reserve_events();
     E& added = std::get<E>(decision_.events.emplace_back(std::move(event)));
     added.node_id = s_.node_of(step).id;
     added.step_id = step.id;
@@ -181,11 +167,8 @@ class Decider {
   void decide_again_at(Instant at);
   // Leaves a call with an unknown outcome until then. The job need not stay leased meanwhile.
   void revisit_at(Instant at);
-  const std::string& offered_version(std::uint32_t tool) const {
-    return context_.tool_versions ? (*context_.tool_versions)[tool] : s_.plan->tools[tool].version;
-  }
-  // Enough events, or some events and no work left. Outside of `visit` each
-  // evaluation but one adds an event.
+  const std::string& offered_version(std::uint32_t tool) const;
+  // Enough events, or some and no work left. Outside of `visit` almost each evaluation adds one.
   bool is_full() const;
   // May one more try be open? One that replaces an open try takes its place.
   bool has_room(bool replaces = false);
