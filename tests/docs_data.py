@@ -189,7 +189,7 @@ def check_written():
     sections, table = page_sections(), code_table()
     faults = []
     for name in table:
-        emitted = re.search(rf"\b{EVENTS[name].struct}(\{{| \w+(\{{| =|[;()]))", code) is not None
+        emitted = re.search(rf"emit(_of)?<{EVENTS[name].struct}>|\b{EVENTS[name].struct}(\{{| \w+(\{{| =|[;()]))", code) is not None
         later = "writes none" in sections[name]
         if emitted == later:
             faults.append(f"{name}: the page {'marks it as not written' if later else 'documents it'}, "
