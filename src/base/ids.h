@@ -18,8 +18,8 @@
 
 namespace ae {
 
-// A text with the length of most ids of its kind needs no allocation. An id of another length is
-// kept as it is: logs and stores may hold any text.
+// `Size` is the length of most ids of its kind, which then need no allocation. An id of another
+// length is kept as it is: logs and stores may hold any text.
 template <class Tag, std::size_t Size>
 struct Id {
   InlineText<Size> text;
@@ -31,11 +31,12 @@ struct Id {
 
 using JobId = Id<struct JobTag, 36>;  // [A-Za-z0-9._:-]{1,64}; a UUID, unless the creator names it
 using StepId = Id<struct StepTag, 16>;  // 16 hex digits; a command_id is the step_id of its command
-using InvocationId = Id<struct InvocationTag, 16>;     // 16 hex digits
-using IdempotencyKey = Id<struct IdempotencyTag, 64>;  // 64 hex digits
-using ExternalKey = Id<struct ExternalTag, 64>;        // aetheris:<job>:<step>:<0 or 16 hex digits>
-using AttemptId = Id<struct AttemptTag, 36>;           // UUID text
-using DecisionId = Id<struct DecisionTag, 16>;         // 16 hex digits
+using InvocationId = Id<struct InvocationTag, 16>;  // 16 hex digits
+// Of each call there are many copies of these two, which share their text.
+using IdempotencyKey = Id<struct IdempotencyTag, 8>;  // 64 hex digits
+using ExternalKey = Id<struct ExternalTag, 8>;        // aetheris:<job>:<step>:<0 or 16 hex digits>
+using AttemptId = Id<struct AttemptTag, 36>;          // UUID text
+using DecisionId = Id<struct DecisionTag, 16>;        // 16 hex digits
 
 struct Uuid {
   std::array<std::uint8_t, 16> bytes{};
@@ -96,9 +97,11 @@ template <std::size_t Size>
 struct std::hash<ae::InlineText<Size>> {
   std::size_t operator()(const ae::InlineText<Size>& text) const noexcept { return text.hash(); }
 };
+// Not noexcept: then the tables of libstdc++ keep the hash of each entry, and a search does not
+// compute those of the entries that it passes.
 template <class Tag, std::size_t Size>
 struct std::hash<ae::Id<Tag, Size>> {
-  std::size_t operator()(const ae::Id<Tag, Size>& id) const noexcept { return id.text.hash(); }
+  std::size_t operator()(const ae::Id<Tag, Size>& id) const { return id.text.hash(); }
 };
 template <>
 struct std::hash<ae::Hash> {

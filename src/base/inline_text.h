@@ -1,16 +1,19 @@
-// InlineText: a text that is kept inside the object if it has at most `Size` bytes, so that copying
-// it allocates nothing. For ids and digests, whose length is fixed; a longer text is allocated.
+// InlineText: a text that never changes in Size + 1 bytes: at most `Size` bytes are inside the
+// object, a longer text is in memory that its copies share. Copying allocates nothing. For ids and
+// digests, whose length is fixed.
 // It converts to std::string_view and std::string, and is compared with both.
 // Threads: a value; one owner.
 #pragma once
 
 #include <algorithm>
+#include <atomic>
 #include <compare>
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <iosfwd>
+#include <new>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -30,31 +33,36 @@ class InlineText {
  public:
   InlineText() noexcept : inline_{} {}
   InlineText(const OtherText<Size> auto& text) : inline_{} { set(text); }
-  InlineText(const InlineText& o) { copy(o); }
-  InlineText(InlineText&& o) noexcept { take(o); }
-  InlineText& operator=(const InlineText& o) {
-    if (this != &o) {
-      free_long();
-      copy(o);
-    }
-    return *this;
+  InlineText(const InlineText& o) noexcept {
+    copy_bytes(o);
+    if (is_long()) shared()->owners.fetch_add(1, std::memory_order_relaxed);
   }
+  // A short text stays where it was, too.
+  InlineText(InlineText&& o) noexcept {
+    copy_bytes(o);
+    if (is_long()) o.become_empty();
+  }
+  InlineText& operator=(const InlineText& o) noexcept { return *this = InlineText(o); }
   InlineText& operator=(InlineText&& o) noexcept {
     if (this != &o) {
-      free_long();
-      take(o);
+      drop();
+      copy_bytes(o);
+      if (is_long()) o.become_empty();
     }
     return *this;
   }
-  ~InlineText() { free_long(); }
+  ~InlineText() { drop(); }
 
-  std::string_view view() const noexcept { return {is_long() ? long_ : inline_, size_}; }
+  std::string_view view() const noexcept {
+    if (is_long()) return {shared()->bytes(), shared()->size};
+    return {inline_, size_};
+  }
   operator std::string_view() const noexcept { return view(); }
   operator std::string() const { return std::string(view()); }
   std::string string() const { return std::string(view()); }
 
   bool empty() const noexcept { return size_ == 0; }
-  std::size_t size() const noexcept { return size_; }
+  std::size_t size() const noexcept { return view().size(); }
   const char* data() const noexcept { return view().data(); }
   char operator[](std::size_t at) const noexcept { return view()[at]; }
   char back() const noexcept { return view().back(); }
@@ -83,7 +91,8 @@ class InlineText {
   friend bool operator==(const InlineText& a, const InlineText& b) noexcept {
     if (a.size_ != b.size_) return false;
     // The bytes behind a short text are zero.
-    return a.is_long() ? a.view() == b.view() : std::memcmp(a.inline_, b.inline_, Size) == 0;
+    if (std::memcmp(a.inline_, b.inline_, Size) == 0) return true;
+    return a.is_long() && a.view() == b.view();
   }
   friend bool operator==(const InlineText& a, const OtherText<Size> auto& b) noexcept {
     return a.view() == std::string_view(b);
@@ -108,44 +117,50 @@ class InlineText {
   }
 
  private:
-  bool is_long() const noexcept { return size_ > Size; }
-  void free_long() noexcept {
-    if (is_long()) delete[] long_;
+  // A long text. Its bytes follow.
+  struct Shared {
+    std::atomic<std::uint32_t> owners{1};
+    std::size_t size;
+    explicit Shared(std::size_t count) : size(count) {}
+    char* bytes() { return reinterpret_cast<char*>(this + 1); }
+  };
+  static constexpr std::uint8_t kLong = 255;
+
+  bool is_long() const noexcept { return size_ == kLong; }
+  // REQUIRES: is_long(). Its address is in the first bytes.
+  Shared* shared() const noexcept {
+    Shared* address;
+    std::memcpy(&address, inline_, sizeof address);
+    return address;
   }
-  void copy(const InlineText& o) {
-    if (o.is_long()) return set_long(o.view());
-    copy_bytes(o);
+  void drop() noexcept {
+    if (is_long() && shared()->owners.fetch_sub(1, std::memory_order_acq_rel) == 1)
+      ::operator delete(shared());
   }
-  // A short text stays where it was, too.
-  void take(InlineText& o) noexcept {
-    copy_bytes(o);
-    if (!is_long()) return;
-    std::memset(o.inline_, 0, Size);
-    o.size_ = 0;
+  void become_empty() noexcept {
+    std::memset(inline_, 0, Size);
+    size_ = 0;
   }
   void copy_bytes(const InlineText& o) noexcept {
     std::memcpy(inline_, o.inline_, Size);
     size_ = o.size_;
   }
-  void set_long(std::string_view text) {
-    std::memset(inline_, 0, Size);
-    long_ = new char[text.size()];
-    std::memcpy(long_, text.data(), text.size());
-    size_ = text.size();
-  }
   // REQUIRES: all bytes are zero.
   void set(std::string_view text) {
     if (text.size() > Size) return set_long(text);
     if (!text.empty()) std::memcpy(inline_, text.data(), text.size());
-    size_ = text.size();
+    size_ = static_cast<std::uint8_t>(text.size());
+  }
+  void set_long(std::string_view text) {
+    auto* const made = new (::operator new(sizeof(Shared) + text.size())) Shared(text.size());
+    std::memcpy(made->bytes(), text.data(), text.size());
+    std::memcpy(inline_, &made, sizeof made);
+    size_ = kLong;
   }
 
-  static_assert(Size >= sizeof(char*));
-  std::size_t size_ = 0;
-  union {
-    char inline_[Size];
-    char* long_;
-  };
+  static_assert(Size >= sizeof(Shared*) && Size < kLong);
+  char inline_[Size];
+  std::uint8_t size_ = 0;
 };
 
 }  // namespace ae

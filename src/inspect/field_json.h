@@ -13,10 +13,7 @@ namespace ae::engine {
 
 using ae::field_json;
 
-template <class T>
-Value field_json(const std::optional<T>& field) {
-  return field ? field_json(*field) : Value();
-}
+Value field_json(const OptionalMember auto& field) { return field ? field_json(*field) : Value(); }
 
 inline std::string hex_or_empty(const std::optional<Hash>& hash) {
   return hash ? to_hex(*hash) : std::string();

@@ -73,7 +73,7 @@ Value Transcript::value(const Erasable& field, std::string_view as) {
   return {};
 }
 
-Value Transcript::error(const std::optional<RecordedError>& error) {
+Value Transcript::error(const Boxed<RecordedError>& error) {
   if (!error || !error->message.erased) return field_json(error);
   redacted_.emplace_back("error.message");
   return field_json(error).with("message", Value());

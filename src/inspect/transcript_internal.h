@@ -41,7 +41,7 @@ class Transcript {
   void add(std::string_view kind, std::string_view step_id, Members members);
   // The value; null if it was erased, and then `as` is listed in the entry's `redacted`.
   Value value(const Erasable& field, std::string_view as);
-  Value error(const std::optional<RecordedError>& error);
+  Value error(const Boxed<RecordedError>& error);
   const Step* step(std::string_view id) const;
   static bool is_model(std::string_view tool) { return tool.starts_with(kModelToolPrefix); }
   static std::string_view model_of(std::string_view tool) {

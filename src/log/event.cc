@@ -129,10 +129,7 @@ namespace {
 
 std::string_view text_of(const std::string& text) { return text; }
 std::string_view text_of(const StepId& id) { return id.text; }
-template <class T>
-std::string_view text_of(const std::optional<T>& member) {
-  return member ? text_of(*member) : std::string_view();
-}
+std::string_view text_of(const OptionalMember auto& member) { return text_of(or_empty(member)); }
 
 }  // namespace
 
@@ -161,7 +158,8 @@ const Salt* salt_of(const Event& event, std::string_view field) noexcept {
 }
 
 std::string_view event_name(const Event& event) noexcept {
-  return event.unknown_name.empty() ? event_name(event.type) : event.unknown_name;
+  const auto* const unknown = as<UnknownEvent>(event);
+  return unknown != nullptr && !unknown->name.empty() ? unknown->name : event_name(event.type);
 }
 
 // Members and fields have the same order, so one pass finds missing fields and unknown members.

@@ -32,15 +32,14 @@ struct Salt {
 struct Event {
   std::uint64_t seq = 0;  // 1, 2, 3, … per job
   Uuid id;
-  EventType type{};
-  std::uint8_t schema = 1;
   Instant created_at;  // set by the writer; not used for decisions
-  std::optional<AttemptId> attempt_id;
   EventBody body;
   std::vector<Salt> salts;  // of its value fields that are not erased
   Hash prev_hash;
   Hash hash;
-  std::string unknown_name;  // the type's name, if this program does not know it (narrative only)
+  std::optional<AttemptId> attempt_id;
+  EventType type{};
+  std::uint8_t schema = 1;
 
   Event() {}  // NOLINT: `= default` would fill it with zeros first, when a vector makes it
   explicit Event(EventBody&& written) : body(std::move(written)) {}

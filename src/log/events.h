@@ -1,7 +1,7 @@
 // EventBody: the events as C++ types: one struct per entry of events.def, with the
 // event's fields as members.
 //
-// An optional field is a std::optional, unless it holds JSON: null then means absent.
+// An optional field is a std::optional or a Boxed, unless it holds JSON: null then means absent.
 // Threads: values, constant tables.
 #pragma once
 
@@ -12,6 +12,7 @@
 #include <utility>
 #include <variant>
 
+#include "base/boxed.h"
 #include "base/hash.h"
 #include "base/ids.h"
 #include "base/time.h"
@@ -80,13 +81,19 @@ constexpr bool kNullIsAbsent = std::is_same_v<T, Value> || std::is_same_v<T, Era
 template <class Kind>
 using Optional = std::conditional_t<kNullIsAbsent<typename Kind::Type>, typename Kind::Type,
                                     std::optional<typename Kind::Type>>;
+// Of an event: texts and errors are almost always absent, and an event has no room for them.
+template <class T>
+constexpr bool kBoxed = std::is_same_v<T, std::string> || std::is_same_v<T, RecordedError>;
+template <class Kind>
+using OptionalInEvent =
+    std::conditional_t<kBoxed<typename Kind::Type>, Boxed<typename Kind::Type>, Optional<Kind>>;
 
 }  // namespace field_kind
 
 #define AE_REQUIRED_AS(kind, member, name, number, meaning) \
   field_kind::Required<field_kind::kind> member{};
 #define AE_OPTIONAL_AS(kind, member, name, number, meaning) \
-  field_kind::Optional<field_kind::kind> member{};
+  field_kind::OptionalInEvent<field_kind::kind> member{};
 #define AE_EVENT(Struct, name, number, event_class, schema, ...) \
   struct Struct {                                                \
     static constexpr EventType kType = EventType::name;          \
@@ -140,10 +147,14 @@ struct FieldOf {
   }
 #include "log/define_events.h"
 
+// A std::optional or a Boxed.
+template <class T>
+concept OptionalMember = requires(const T& member) { member.has_value(); };
+
 // A template: a conversion would give a reference to a temporary text.
-template <class Text>
-const Text& or_empty(const std::optional<Text>& text) {
-  static const Text empty;
+template <OptionalMember Member>
+const auto& or_empty(const Member& text) {
+  static const std::remove_cvref_t<decltype(*text)> empty;
   return text ? *text : empty;
 }
 
@@ -151,10 +162,7 @@ inline std::optional<std::string> none_if_empty(std::string_view text) {
   return text.empty() ? std::nullopt : std::optional<std::string>(text);
 }
 
-template <class T>
-bool is_present(const auto&, const std::optional<T>& member) {
-  return member.has_value();
-}
+bool is_present(const auto&, const OptionalMember auto& member) { return member.has_value(); }
 template <class Field, class T>
   requires field_kind::kNullIsAbsent<T>
 bool is_present(const Field&, const T& member) {
@@ -162,14 +170,8 @@ bool is_present(const Field&, const T& member) {
 }
 bool is_present(const auto&, const auto&) { return true; }
 // The content of a field that is present.
-template <class T>
-const T& content_of(const std::optional<T>& member) {
-  return *member;
-}
-template <class T>
-const T& content_of(const T& member) {
-  return member;
-}
+const auto& content_of(const OptionalMember auto& member) { return *member; }
+const auto& content_of(const auto& member) { return member; }
 
 EventType type_of(const EventBody& body) noexcept;
 // The schema that this event is written with: the lowest that can express it. A program that knows

@@ -52,9 +52,12 @@ inline bool in_range(Instant t) { return t >= kInstantMin && t <= kInstantMax; }
   *at = ':';
 }
 
+// Of an id or a hash as text.
+constexpr std::size_t digits_of(FieldKind kind) { return kind == FieldKind::id8 ? 16 : 64; }
+
 // The digits of an id or a hash. `put_field` and `read_field` make sure that they are hex.
 template <std::size_t Digits>
-void write_hex_string(const InlineText<Digits>& hex, ByteBuffer& out) {
+void write_hex_string(std::string_view hex, ByteBuffer& out) {
   AE_CHECK(hex.size() == Digits, "an id or a hash of an event is not hex");
   char* const at = out.extend(Digits + 2);
   at[0] = at[Digits + 1] = '"';
@@ -68,9 +71,9 @@ void write_canonical_field(const T& member, ByteBuffer& out) {
     at[0] = at[2 * kHashSize + 1] = '"';
     write_hex<kHashSize>(member.bytes.data(), at + 1);
   } else if constexpr (std::is_same_v<T, ShortDigest>) {
-    write_hex_string(member, out);
+    write_hex_string<digits_of(Kind)>(member, out);
   } else if constexpr (Kind == FieldKind::id8 || Kind == FieldKind::hash32) {
-    write_hex_string(member.text, out);
+    write_hex_string<digits_of(Kind)>(member.text, out);
   } else if constexpr (Kind == FieldKind::integer) {
     write_canonical_integer(member, out);
   } else if constexpr (Kind == FieldKind::boolean) {
@@ -97,7 +100,7 @@ constexpr bool is_exact_integer(std::int64_t n) {
 }
 
 template <std::size_t Digits>
-void put_hex(const InlineText<Digits>& hex, ByteBuffer& out) {
+void put_hex(std::string_view hex, ByteBuffer& out) {
   const bool is_hex =
       hex.size() == Digits && read_hex<Digits / 2>(hex.data(), out.extend(Digits / 2));
   AE_CHECK(is_hex, "an id or a hash of an event is not hex");
@@ -122,9 +125,9 @@ void put_field(const T& member, ByteBuffer& out) {
   } else if constexpr (std::is_same_v<T, Hash>) {
     out += bytes_of(member);
   } else if constexpr (std::is_same_v<T, ShortDigest>) {
-    put_hex(member, out);
+    put_hex<digits_of(Kind)>(member, out);
   } else {
-    put_hex(member.text, out);
+    put_hex<digits_of(Kind)>(member.text, out);
   }
 }
 
@@ -162,9 +165,9 @@ std::string_view read_field(ByteReader& in, T& member) {
   } else if constexpr (std::is_same_v<T, Hash>) {
     member = hash_of(in.bytes(kHashSize));
   } else if constexpr (std::is_same_v<T, ShortDigest>) {
-    member = hex_text<16>(in);
+    member = hex_text<digits_of(Kind)>(in);
   } else {
-    member.text = hex_text<(Kind == FieldKind::id8 ? 16 : 64)>(in);
+    member.text = hex_text<digits_of(Kind)>(in);
   }
   return {};
 }

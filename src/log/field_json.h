@@ -126,8 +126,7 @@ template <IsRecord T>
 Status read_json(const Value& json, T& record);
 template <IsRecord T>
 Status read_json(const Value& json, std::vector<T>& records);
-template <class T>
-Status read_json(const Value& json, std::optional<T>& member) {
+Status read_json(const Value& json, OptionalMember auto& member) {
   return read_json(json, member.emplace());
 }
 

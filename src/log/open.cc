@@ -196,14 +196,8 @@ class BodyReader {
 
   bool is_stored(auto field) const { return (present_ >> field.number() & 1U) != 0; }
 
-  template <class T>
-  static T& content_slot(std::optional<T>& member) {
-    return member.emplace();
-  }
-  template <class T>
-  static T& content_slot(T& member) {
-    return member;
-  }
+  static auto& content_slot(OptionalMember auto& member) { return member.emplace(); }
+  static auto& content_slot(auto& member) { return member; }
 
   template <class E, class Field, class T>
   Status read_one(Field field, const NextField& head, T& member, PayloadMember& part,
@@ -346,7 +340,6 @@ class BodyReader {
                                           : !type_name.empty() && event_kind(type_name) == nullptr;
     if (!in_.ok() || !own_name || !is_utf8(type_name)) return corrupt("its type has another name");
     UnknownEvent unknown{event.type, std::string(type_name), {}};
-    if (kind == nullptr) event.unknown_name = type_name;
     hasher.begin(event, type_name);
     std::vector<Member> payload;
     std::vector<NamedMember> parts;

@@ -22,7 +22,7 @@ std::string encode_event(EventType type, std::uint8_t schema, std::string_view b
   event.seq = 1;
   event.type = type;
   event.schema = schema;
-  event.unknown_name = name;
+  event.body = UnknownEvent{type, std::string(name), {}};
   EventHasher hasher(kJob, Instant{0}, {});
   hasher.begin(event, event_name(event));
   hasher.text() += payload;

@@ -31,7 +31,7 @@ AE_TEST("plan/a job without a plan in its log fails with plan_missing") {
   ASSERT_TRUE(sealed);
   store::Batch batch;
   batch.job = kJob;
-  batch.authority = store::Batch::Create{{.agent = "agent"}};
+  batch.authority = store::Batch::Create{store::NewJob{.agent = "agent"}};
   batch.sealed = std::move(*sealed);
   auto put = env.loop.await<Result<store::CommitResult>>(
       [&](auto done) { worker.memory->commit(batch, std::move(done)); });

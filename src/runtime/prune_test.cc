@@ -49,7 +49,8 @@ struct PruneFixture {
 
   // A job of two narrative events whose row has an ended status.
   void job(const std::string& id, const std::string& status = "completed") {
-    store::Batch batch{.job = JobId(id), .authority = store::Batch::Create{{.agent = "a"}}};
+    store::Batch batch{.job = JobId(id),
+                       .authority = store::Batch::Create{store::NewJob{.agent = "a"}}};
     std::vector<EventBody> drafts;
     drafts.push_back(JobCreated{.agent = "a", .execution_version = "1", .input = Value(id)});
     const Hash nothing{};
@@ -170,7 +171,8 @@ AE_TEST("prune/two concurrent runs delete each job once, and both finish") {
 AE_TEST("prune/a job with an unreadable log is skipped and listed if it is to be archived") {
   PruneFixture fixture;
   fixture.job("good");
-  store::Batch broken{.job = JobId("broken"), .authority = store::Batch::Create{{.agent = "a"}}};
+  store::Batch broken{.job = JobId("broken"),
+                      .authority = store::Batch::Create{store::NewJob{.agent = "a"}}};
   broken.sealed = SealedBatch{};
   broken.sealed->first_seq = broken.sealed->last_seq = 1;
   broken.sealed->bytes = "no commit";

@@ -13,6 +13,7 @@
 #include <variant>
 #include <vector>
 
+#include "base/boxed.h"
 #include "base/hash.h"
 #include "base/ids.h"
 #include "log/seal.h"
@@ -25,7 +26,7 @@ namespace ae::store {
 struct Batch {
   // The job is new. REQUIRES: events, expected_seq 0.
   struct Create {
-    NewJob job;
+    Boxed<NewJob> job;  // always present
   };
   // The job's claim row has this fence. The lease may have expired: until another worker claims the
   // job, the fence stays valid.
@@ -74,15 +75,15 @@ struct Batch {
   std::optional<std::uint64_t> inbox_read_through;
   // Replaces the job's signed head, a side record that contains its own seq. The store does not
   // interpret it.
-  std::optional<std::string> signed_head;
+  Boxed<std::string> signed_head;
   // Replaces the job's summary. REQUIRES: sealed.
-  std::optional<Summary> summary;
+  Boxed<Summary> summary;
   // Replaces the job's checkpoint: its state after this commit, stored under the last seq.
   // REQUIRES: Leased.
-  std::optional<std::string> checkpoint;
+  Boxed<std::string> checkpoint;
   // Written to the store's audit log with this commit; not written if the batch is refused or
   // `is_duplicate`.
-  std::optional<AuditEntry> audit;
+  Boxed<AuditEntry> audit;
   // Failpoints to hit once the rows are written: before the COMMIT if there are events, else after
   // it. The names have static storage ("effect.after_put", "ledger.after_commit").
   std::vector<std::string_view> failpoints;

@@ -47,7 +47,7 @@ std::optional<Error> BatchFailpoints::after() {
     for (const std::string_view name : batch_.failpoints) hit(name);
   }
   if (const auto* create = std::get_if<Batch::Create>(&batch_.authority);
-      create != nullptr && create->job.claim) {
+      create != nullptr && create->job->claim) {
     hit("claim.after");
   }
   if (lost_answer_.empty()) return std::nullopt;

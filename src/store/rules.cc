@@ -52,7 +52,7 @@ void check_batch(const Batch& batch) {
   AE_CHECK(batch.sealed->last_seq >= batch.sealed->first_seq, batch.job.text);
   AE_CHECK(!batch.sealed->bytes.empty(), batch.job.text);
   if (!is_runnable(batch.row.status)) {
-    AE_CHECK(held ? batch.release : create == nullptr || !create->job.claim,
+    AE_CHECK(held ? batch.release : create == nullptr || !create->job->claim,
              fmt::format("{} would be {} and held", batch.job.text, batch.row.status));
   }
 }

@@ -21,10 +21,10 @@
 #include <string_view>
 #include <vector>
 
+#include "base/boxed.h"
 #include "base/error.h"
 #include "base/ids.h"
 #include "base/time.h"
-#include "engine/state/boxed.h"
 #include "engine/state/change.h"
 #include "engine/state/invocation.h"
 #include "engine/state/job_status.h"

@@ -12,9 +12,9 @@
 #include <string_view>
 #include <vector>
 
+#include "base/boxed.h"
 #include "base/ids.h"
 #include "base/time.h"
-#include "engine/state/boxed.h"
 #include "engine/state/invocation.h"
 #include "json/value.h"
 #include "plan/budget.h"

@@ -18,7 +18,7 @@ struct FaultyFixture {
 
   // Makes one commit and appends its result to `answers`.
   void create(const char* id) {
-    Batch b{.job = JobId(id), .authority = Batch::Create{{.agent = "a"}}};
+    Batch b{.job = JobId(id), .authority = Batch::Create{store::NewJob{.agent = "a"}}};
     b.sealed = conformance::sealed(id, 1);
     store.commit(std::move(b), [this](Result<CommitResult> answer) {
       answers += conformance::show(answer) + ";";

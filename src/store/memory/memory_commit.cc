@@ -16,6 +16,7 @@
 namespace ae::store {
 
 bool MemoryDisk::Data::is_committed(const Job& job, const SealedBatch& sealed) const {
+  if (sealed.first_seq > job.row.last_seq) return false;
   const auto it = std::ranges::lower_bound(job.commits, sealed.first_seq, {}, &Commit::first_seq);
   return it != job.commits.end() && it->first_seq == sealed.first_seq && it->bytes == sealed.bytes;
 }
@@ -60,8 +61,8 @@ Result<CommitResult> MemoryDisk::Data::commit(Batch& batch, BatchFailpoints& fai
     if (entry != job->inbox.end()) job->replies[entry->second.id] = one.reply;
   }
   for (const std::uint64_t number : batch.inbox_consumed) job->inbox.erase(number);
-  if (batch.signed_head) job->signed_head = batch.signed_head;
-  if (batch.summary) job->row.summary = batch.summary;
+  if (batch.signed_head) job->signed_head = *batch.signed_head;
+  if (batch.summary) job->row.summary = *batch.summary;
   if (batch.checkpoint) job->checkpoint = Checkpoint{job->row.last_seq, *batch.checkpoint};
   if (batch.release) release(*job);
   if (!stays_leased) add_to_indexes(*job);
@@ -71,7 +72,7 @@ Result<CommitResult> MemoryDisk::Data::commit(Batch& batch, BatchFailpoints& fai
 
 Result<CommitResult> MemoryDisk::Data::create(Batch& batch, BatchFailpoints& failpoints,
                                               Instant now, bool& written) {
-  const NewJob& requested = std::get<Batch::Create>(batch.authority).job;
+  const NewJob& requested = *std::get<Batch::Create>(batch.authority).job;
   if (Job* job = find(batch.job); job != nullptr && is_committed(*job, *batch.sealed)) {
     CommitResult answer{.last_seq = batch.sealed->last_seq, .is_duplicate = true};
     if (requested.claim && job->row.claim == Fence{requested.claim->attempt, 1}) {
@@ -106,8 +107,8 @@ Result<CommitResult> MemoryDisk::Data::create(Batch& batch, BatchFailpoints& fai
   row.queue = requested.queue;
   row.created_at = batch.sealed->created_at;
   row.forked_from = requested.forked_from;
-  row.summary = batch.summary;
-  by_id.emplace(batch.job, job.number);
+  if (batch.summary) row.summary = *batch.summary;
+  by_id.emplace(batch.job, &job);
   if (!requested.idempotency_key.empty())
     by_key.emplace(std::pair(requested.agent, requested.idempotency_key), job.number);
   append(job, *batch.sealed, batch.row);
@@ -115,7 +116,7 @@ Result<CommitResult> MemoryDisk::Data::create(Batch& batch, BatchFailpoints& fai
     job.effects.emplace(Slot(e.invocation.text, e.try_no), e.record);
   for (const LedgerRow& l : batch.ledger_put)
     job.ledger.insert_or_assign(Slot(l.invocation.text, l.try_no), l);
-  job.signed_head = batch.signed_head;
+  if (batch.signed_head) job.signed_head = *batch.signed_head;
   if (batch.audit) append_audit_entry(*batch.audit);
   CommitResult answer{.last_seq = row.last_seq};
   if (requested.claim) {

@@ -11,15 +11,23 @@ namespace ae::store {
 
 MemoryDisk::MemoryDisk() : data_(std::make_unique<Data>()) {}
 MemoryDisk::~MemoryDisk() = default;
-MemoryDisk::MemoryDisk(const MemoryDisk& other) : data_(std::make_unique<Data>(*other.data_)) {}
+MemoryDisk::MemoryDisk(const MemoryDisk& other) : data_(std::make_unique<Data>(*other.data_)) {
+  data_->fill_by_id();
+}
 MemoryDisk& MemoryDisk::operator=(const MemoryDisk& other) {
   *data_ = *other.data_;
+  data_->fill_by_id();
   return *this;
 }
 
 MemoryDisk::Data::Job* MemoryDisk::Data::find(const JobId& id) {
   const auto it = by_id.find(id);
-  return it == by_id.end() ? nullptr : &jobs.at(it->second);
+  return it == by_id.end() ? nullptr : it->second;
+}
+
+void MemoryDisk::Data::fill_by_id() {
+  by_id.clear();
+  for (auto& [number, job] : jobs) by_id.emplace(job.row.id, &job);
 }
 
 void MemoryDisk::Data::append_audit_entry(const AuditEntry& entry) {

@@ -47,7 +47,7 @@ struct MemoryDisk::Data {
   };
 
   std::map<std::uint64_t, Job> jobs;  // by number
-  std::unordered_map<JobId, std::uint64_t> by_id;
+  std::unordered_map<JobId, Job*> by_id;
   std::map<std::pair<std::string, std::string>, std::uint64_t> by_key;  // agent, idempotency key
   std::unordered_map<Hash, std::string> blobs;
   std::uint64_t last_job = 0, last_inbox = 0;
@@ -75,6 +75,8 @@ struct MemoryDisk::Data {
   std::map<std::int64_t, std::string> last;  // the last served fairness key, by priority
 
   Job* find(const JobId& id);
+  // After a copy of the data.
+  void fill_by_id();
   void append_audit_entry(const AuditEntry& entry);
 
   ReadyKey ready_key(const Job& job) const;

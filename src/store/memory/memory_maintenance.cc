@@ -39,8 +39,8 @@ void MemoryStore::prune(Pruning pruning, async::Done<Result<bool>> done) {
       if (!job.row.idempotency_key.empty()) {
         data_.by_key.erase({job.row.agent, job.row.idempotency_key});
       }
-      data_.jobs.erase(job.number);
       data_.by_id.erase(requested.job);
+      data_.jobs.erase(job.number);
     }
     data_.drop_blobs();
     data_.append_audit_entry(pruning.audit);

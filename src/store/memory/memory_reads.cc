@@ -139,7 +139,7 @@ void MemoryStore::query(Filter filter, async::Done<Result<std::vector<JobRow>>> 
     } else if (!filter.after.empty()) {
       const auto found = data_.by_id.find(JobId(filter.after));
       if (found == data_.by_id.end()) return std::unexpected(job_not_found(JobId(filter.after)));
-      it = data_.jobs.find(found->second);
+      it = data_.jobs.find(found->second->number);
     }
     std::vector<JobRow> rows;
     while (it != data_.jobs.begin() && rows.size() < filter.limit) {

@@ -40,7 +40,7 @@ AE_TEST("store_memory/a copy of a disk is a backup") {
   MemoryDisk disk;
   MemoryStore store(loop, loop, disk);
   const auto create = [&](const char* id) {
-    Batch b{.job = JobId(id), .authority = Batch::Create{{.agent = "a"}}};
+    Batch b{.job = JobId(id), .authority = Batch::Create{store::NewJob{.agent = "a"}}};
     b.sealed = conformance::sealed(id, 1);
     return loop.await<Result<CommitResult>>([&](auto done) { store.commit(b, std::move(done)); });
   };

@@ -322,7 +322,7 @@ AE_TEST("prune/a deleted job leaves no row in any table") {
   create.ledger_put = {{InvocationId("i1"), 1, "COMMITTED", "{}"}};
   create.signed_head = "signed";
   create.summary = Summary{.error = {}, .body = "{}"};
-  std::get<Batch::Create>(create.authority).job.labels = {{"a", "b"}};
+  std::get<Batch::Create>(create.authority).job->labels = {{"a", "b"}};
   ASSERT_TRUE(fixture.commit(create));
   end(fixture, "j0");
   const auto rows = [&](const std::string& table) {

@@ -134,7 +134,7 @@ bool has_nul(std::string_view text) { return text.find('\0') != text.npos; }
 bool has_no_nul(const Batch& batch) {
   const auto* create = std::get_if<Batch::Create>(&batch.authority);
   if (create == nullptr) return true;
-  const NewJob& job = create->job;
+  const NewJob& job = *create->job;
   bool has_any_nul = has_nul(job.agent) || has_nul(job.idempotency_key) || has_nul(job.queue);
   for (const auto& [key, value] : job.labels) has_any_nul |= has_nul(key) || has_nul(value);
   for (const std::string& needed : job.capabilities) has_any_nul |= has_nul(needed);

@@ -132,7 +132,7 @@ std::optional<Result<CommitResult>> Transaction::find_repeated_create(const Batc
 
 Transaction::Answer Transaction::create(const Batch& batch, BatchFailpoints& failpoints,
                                         Instant now) {
-  const NewJob& new_job = std::get<Batch::Create>(batch.authority).job;
+  const NewJob& new_job = *std::get<Batch::Create>(batch.authority).job;
   if (auto answer = find_repeated_create(batch, new_job)) return {*std::move(answer)};
   if (auto error = failpoints.before_commit()) return {std::unexpected(*std::move(error))};
   AE_CHECK(!numbers_.empty());

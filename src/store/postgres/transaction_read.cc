@@ -94,8 +94,8 @@ void Transaction::declare_reads(const Batch& batch) {
   declare_reads(batch.job);
   if (const auto* create = std::get_if<Batch::Create>(&batch.authority)) {
     ++creates_;
-    if (!create->job.idempotency_key.empty()) {
-      declared_keys_.emplace(create->job.agent, create->job.idempotency_key);
+    if (!create->job->idempotency_key.empty()) {
+      declared_keys_.emplace(create->job->agent, create->job->idempotency_key);
     }
   }
   if (batch.release || batch.inbox_read_through) declare_inbox_read(batch.job);

@@ -142,7 +142,7 @@ void Transaction::send_new_jobs(Connection& connection, std::size_t& statements)
   // Sorted, so that transactions with the same keys wait for each other in one direction (no
   // deadlock).
   std::ranges::sort(new_jobs_, {}, [](const NewRow& row) {
-    const NewJob& new_job = std::get<Batch::Create>(row.batch->authority).job;
+    const NewJob& new_job = *std::get<Batch::Create>(row.batch->authority).job;
     return std::tie(new_job.agent, new_job.idempotency_key, row.number);
   });
   Column numbers(Type::integer), ids(Type::text), agents(Type::text), keys(Type::text),
@@ -150,7 +150,7 @@ void Transaction::send_new_jobs(Connection& connection, std::size_t& statements)
       origins(Type::text);
   Column jobs(Type::integer), places(Type::integer), names(Type::text), values(Type::text);
   for (const NewRow& row : new_jobs_) {
-    const NewJob& new_job = std::get<Batch::Create>(row.batch->authority).job;
+    const NewJob& new_job = *std::get<Batch::Create>(row.batch->authority).job;
     numbers.add(row.number);
     ids.add(row.batch->job.text);
     agents.add(new_job.agent);

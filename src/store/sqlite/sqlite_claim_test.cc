@@ -41,7 +41,7 @@ AE_TEST("sqlite/the cost of a claim does not depend on the number of jobs") {
     const auto create = [&](const std::string& id, std::string status, std::string tenant,
                             std::string agent = "a", std::vector<std::string> needs = {}) {
       Batch b = SqliteFixture::create(id);
-      NewJob& job = std::get<Batch::Create>(b.authority).job;
+      NewJob& job = *std::get<Batch::Create>(b.authority).job;
       job.agent = std::move(agent);
       job.capabilities = std::move(needs);
       job.claim.reset();
@@ -127,7 +127,7 @@ AE_TEST("sqlite/the fairness label and its current turn are stored") {
   open({});
   for (const char* id : {"a1", "a2", "b1", "b2", "c1"}) {
     Batch b = SqliteFixture::create(id);
-    NewJob& job = std::get<Batch::Create>(b.authority).job;
+    NewJob& job = *std::get<Batch::Create>(b.authority).job;
     job.claim.reset();
     job.labels = {{"tenant", std::string(1, id[0])}, {"size", id[1] == '1' ? "s" : "l"}};
     b.row.status = "queued";

@@ -137,7 +137,7 @@ inline void copy_store(const std::string& from, const std::string& to) {
 // A claimed job with a row in every table.
 inline void fill_tables(SqliteFixture& fixture, const std::string& job, const std::string& status) {
   Batch create = SqliteFixture::create(job);
-  std::get<Batch::Create>(create.authority).job.labels = {{"who", job}};
+  std::get<Batch::Create>(create.authority).job->labels = {{"who", job}};
   create.sealed->blobs = {conformance::blob("plan"), conformance::blob("of " + job)};
   ASSERT_TRUE(fixture.commit(create));
   Batch more = SqliteFixture::append(job, 2);

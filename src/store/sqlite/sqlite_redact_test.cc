@@ -67,7 +67,7 @@ AE_TEST("redact/no byte of a dropped value remains in the file") {
     SqliteFixture fixture(path);
     ASSERT_TRUE(fixture.open());
     Batch b = SqliteFixture::create("j0");
-    std::get<Batch::Create>(b.authority).job.claim.reset();
+    std::get<Batch::Create>(b.authority).job->claim.reset();
     b.row.status = "completed";
     b.sealed->bytes = fmt::format("kept {} kept", is_duplicate(secret, bytes));
     b.sealed->blobs = {conformance::blob(is_duplicate(apart, bytes))};
@@ -150,7 +150,7 @@ AE_TEST_SLOW("redact/no page keeps a copy of a dropped value that SQLite moved")
   std::vector<Batch> batches;
   for (int i = 0; i < kJobs; ++i) {
     Batch b = SqliteFixture::create(name(i));
-    std::get<Batch::Create>(b.authority).job.claim.reset();
+    std::get<Batch::Create>(b.authority).job->claim.reset();
     b.row.status = "completed";
     b.sealed->bytes = secret(i) + std::string(std::size_t(i * 37 % 1500), 'x');
     b.sealed->blobs = {conformance::blob(secret(i) + std::string(std::size_t(i * 91 % 900), 'y'))};

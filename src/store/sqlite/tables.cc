@@ -230,7 +230,7 @@ Sql<std::optional<Result<CommitResult>>> Tables::find_repeated_create(const Batc
 }
 
 Sql<Tables::Commit> Tables::create(const Batch& batch, Instant now) {
-  const NewJob& requested = std::get<Batch::Create>(batch.authority).job;
+  const NewJob& requested = *std::get<Batch::Create>(batch.authority).job;
   AE_ASSIGN(auto repeated, find_repeated_create(batch, requested));
   if (repeated) return Commit{*std::move(repeated)};
   Job job;
