@@ -180,8 +180,9 @@ std::string ReplayProof::check_answer(const State& state, const CommandCommitted
       return error;
   }
   if (!step || !step->call || step->call->erased || step->erased) return {};
-  const CommandCommitted expected =
-      committed_answer(state.blind, state.tool_of(*step), step->call->arguments, step->result);
+  CommandCommitted expected;
+  set_committed_answer(state.blind, state.tool_of(*step), step->call->arguments, step->result,
+                       expected);
   const auto other = [](std::string_view field) {
     return fmt::format("has another {} than the call and its answer", field);
   };

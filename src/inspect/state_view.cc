@@ -34,31 +34,28 @@ Value questions_view(const Questions* questions) {
 }
 
 Value call_view(const Invocation& call) {
-  return Value::object(
-      {{field::arguments, call.arguments},
-       {field::arguments_hash, to_hex(call.arguments_hash)},
-       {field::attempt_id, call.attempt.text},
-       {"charge", to_text(call.charge)},
-       {"counted", number(call.counted_tries)},
-       {field::deadline, to_text(call.deadline)},
-       {field::definite, call.definite},
-       {field::error,
-        failure_view(call.error.code.empty() && call.error.message.empty() ? Boxed<Failure>()
-                                                                           : Boxed(call.error))},
-       {field::external_key, call.external_key.text},
-       {"first_send_by", to_text(call.first_send_by)},
-       {field::idempotency_key, call.key.text},
-       {field::invocation_id, call.id.text},
-       {"open", call.open},
-       {field::outcome, call.open ? Value() : Value(ae::to_text(call.outcome))},
-       {"questions", questions_view(call.questions.get())},
-       {field::retry_after_ms,
-        call.retry_after ? Value(call.retry_after->count() / 1000) : Value()},
-       {field::retryable, call.retryable},
-       {field::send_by, to_text(call.send_by)},
-       {"tool", call.tool},
-       {field::tool_version, call.tool_version},
-       {field::try_, number(call.try_no)}});
+  return Value::object({{field::arguments, call.arguments},
+                        {field::arguments_hash, to_hex(call.arguments_hash)},
+                        {field::attempt_id, call.attempt.text},
+                        {"charge", to_text(call.charge)},
+                        {"counted", number(call.counted_tries)},
+                        {field::deadline, to_text(call.deadline)},
+                        {field::definite, call.definite},
+                        {field::error, failure_view(call.failure)},
+                        {field::external_key, call.external_key.text},
+                        {"first_send_by", to_text(call.first_send_by)},
+                        {field::idempotency_key, call.key.text},
+                        {field::invocation_id, call.id.text},
+                        {"open", call.open},
+                        {field::outcome, call.open ? Value() : Value(ae::to_text(call.outcome))},
+                        {"questions", questions_view(call.questions.get())},
+                        {field::retry_after_ms,
+                         call.retry_after ? Value(call.retry_after->count() / 1000) : Value()},
+                        {field::retryable, call.retryable},
+                        {field::send_by, to_text(call.send_by)},
+                        {"tool", call.tool},
+                        {field::tool_version, call.tool_version},
+                        {field::try_, number(call.try_no)}});
 }
 
 Value approval_view(const Approval& approval) {

@@ -1,10 +1,13 @@
 #include "inspect/summary.h"
 
+#include <array>
 #include <string_view>
 
+#include "base/byte_buffer.h"
 #include "base/error.h"
 #include "engine/confirm/confirm.h"
 #include "engine/state/view_values.h"
+#include "json/canonical_buffer.h"
 #include "json/json.h"
 #include "log/field_names.h"
 
@@ -47,15 +50,11 @@ Value summary_waiting(const State& state) {
                         {field::wait_type, to_text(first->type)}});
 }
 
-Value summary_progress(const State& state) {
-  const std::uint64_t nodes = state.plan ? state.plan->nodes.size() : 0;
-  Value turns;
-  if (summary_kind(state) == kLoop) {
-    const auto& loop = state.steps.front().loop;
-    turns = number(loop ? loop->turns.size() : 0);
-  }
-  return Value::object(
-      {{"done", number(nodes - state.nodes_left)}, {"nodes", number(nodes)}, {"turns", turns}});
+// Of a loop; null: the job is none.
+Value turn_count(const State& state) {
+  if (summary_kind(state) != kLoop) return {};
+  const auto& loop = state.steps.front().loop;
+  return number(loop ? loop->turns.size() : 0);
 }
 
 }  // namespace
@@ -72,29 +71,40 @@ std::string summary_text(const State& state) {
   const bool may_be_unknown =
       state.had_unknown_outcome || !state.earlier_unknown.empty() || is_terminal(state.status);
   const ModelUsage& models = state.models;
-  std::string text;
-  text.reserve(512);
+  std::array<char, 1024> first;
+  ByteBuffer text(first);
   const auto add = [&text](std::string_view before, const Value& member) {
     text += before;
     write_canonical(member, text);
   };
-  add(R"({"attempt":)", number(state.epoch));
+  const auto add_text = [&text](std::string_view before, std::string_view member) {
+    text += before;
+    write_canonical_string(member, text);
+  };
+  const auto add_number = [&text](std::string_view before, std::uint64_t member) {
+    text += before;
+    write_canonical_integer(static_cast<std::int64_t>(member), text);
+  };
+  add_number(R"({"attempt":)", state.epoch);
   add(R"(,"ended_at":)", is_terminal(state.status) ? Value(to_text(state.updated_at)) : Value());
   add(R"(,"error":)", summary_error(state));
-  add(R"(,"execution_version":)", state.execution_version);
-  add(R"(,"kind":)", summary_kind(state));
+  add_text(R"(,"execution_version":)", state.execution_version);
+  add_text(R"(,"kind":)", summary_kind(state));
   add(R"(,"parked":)", summary_parked(state));
   add(R"(,"plan_hash":)", state.plan ? Value(to_hex(state.plan->hash)) : Value());
-  add(R"(,"progress":)", summary_progress(state));
-  add(R"(,"started_at":)", or_null(state.started_at));
-  add(R"(,"unknown_outcomes":)", number(may_be_unknown ? state.unknown_calls().size() : 0));
-  add(R"(,"usage":{"cost_micros":)", number(models.cost_micros));
-  add(R"(,"model_calls":)", number(models.tries - models.withdrawn));
-  add(R"(,"tool_calls":)", number(state.tries_started - models.tries));
-  add(R"(,"total_tokens":)", number(models.total_tokens));
+  const std::uint64_t nodes = state.plan ? state.plan->nodes.size() : 0;
+  add_number(R"(,"progress":{"done":)", nodes - state.nodes_left);
+  add_number(R"(,"nodes":)", nodes);
+  add(R"(,"turns":)", turn_count(state));
+  add(R"(},"started_at":)", or_null(state.started_at));
+  add_number(R"(,"unknown_outcomes":)", may_be_unknown ? state.unknown_call_count() : 0);
+  add_number(R"(,"usage":{"cost_micros":)", models.cost_micros);
+  add_number(R"(,"model_calls":)", models.tries - models.withdrawn);
+  add_number(R"(,"tool_calls":)", state.tries_started - models.tries);
+  add_number(R"(,"total_tokens":)", models.total_tokens);
   add(R"(},"waiting":)", summary_waiting(state));
   text += '}';
-  return text;
+  return std::string(text.view());
 }
 
 Value summary_view(const State& state) {

@@ -173,17 +173,16 @@ Result<Value> build_model_request(const Value& written, Value args) {
   return args.with("messages", Value::array(std::move(request_messages)));
 }
 
-CommandCommitted committed_answer(std::string_view blind, const ToolPolicy& tool,
-                                  const Value& arguments, const Value& result) {
-  if (!tool.is_model()) return {};
+void set_committed_answer(std::string_view blind, const ToolPolicy& tool, const Value& arguments,
+                          const Value& result, CommandCommitted& event) {
+  if (!tool.is_model()) return;
   const Value members = Value::object(members_of(blind, tool.provider, arguments, result));
   const auto text = [&members](std::string_view name) { return none_if_empty(members.text(name)); };
-  CommandCommitted event{.llm_model = text(field::llm_model),
-                         .llm_provider = text(field::llm_provider),
-                         .llm_temperature = members[field::llm_temperature],
-                         .prompt_hash = hash_from_hex(members.text(field::prompt_hash))};
+  event.llm_model = text(field::llm_model);
+  event.llm_provider = text(field::llm_provider);
+  event.llm_temperature = members[field::llm_temperature];
+  event.prompt_hash = hash_from_hex(members.text(field::prompt_hash));
   if (const Value* usage = members.find(field::usage)) event.usage = with_cost(tool, *usage);
-  return event;
 }
 
 Value with_cost(const ToolPolicy& tool, Value usage) {

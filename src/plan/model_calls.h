@@ -28,11 +28,11 @@ Status check_model_args(const Value& args);
 // has parts in that place: untrusted data never becomes an image. Fails with expression_failed.
 Result<Value> build_model_request(const Value& written, Value args);
 
-// The fields of command_committed that identify the model and its usage; empty for a tool call,
+// Sets the fields of command_committed that identify the model and its usage; none for a tool call,
 // which has no provider. `usage` has `cost_micros` if the plan has a price and the answer reports
 // its tokens. `blind`: of the job (base/ids.h).
-CommandCommitted committed_answer(std::string_view blind, const ToolPolicy& tool,
-                                  const Value& arguments, const Value& result);
+void set_committed_answer(std::string_view blind, const ToolPolicy& tool, const Value& arguments,
+                          const Value& result, CommandCommitted& event);
 
 // Adds the cost to `usage`, if the plan has a price and the usage reports tokens.
 Value with_cost(const ToolPolicy& tool, Value usage);

@@ -295,8 +295,7 @@ void JobDriver::collect_events() {
   }
   engine::Decision decision;
   while (drafts_.event_count() < 4096 && !is_slice_over()) {
-    decision = engine::decide(state_, decision_context, {}, unfinished_ ? &*unfinished_ : nullptr,
-                              std::move(decision));
+    engine::decide(state_, decision_context, {}, unfinished_ ? &*unfinished_ : nullptr, decision);
     next_decision_at_ = decision.decide_again_at;
     if (!decision.confirm.empty()) start_checks(decision.confirm);
     if (decision.events.empty()) {

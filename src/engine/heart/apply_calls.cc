@@ -4,6 +4,7 @@
 
 #include "engine/heart/features.h"
 #include "engine/state/applier.h"
+#include "log/sealed_form.h"
 #include "plan/model_calls.h"
 
 namespace ae::engine {
@@ -25,18 +26,20 @@ bool was_not_sent(const Invocation& call) {
   static constexpr std::string_view kCodes[] = {
       "not_sent", "connect", "tls", "spawn_failed", "secret_missing", "request_invalid"};
   return call.outcome == OutcomeKind::failure && call.definite &&
-         std::ranges::find(kCodes, call.error.code) != std::end(kCodes);
+         std::ranges::find(kCodes, call.error().code) != std::end(kCodes);
 }
 
 }  // namespace
 
-// In schema 1 the key names the attempt that declares the call.
-ExternalKey Applier::declared_external_key(const Step& step, const IdempotencyKey& key) const {
+// Is the external key that of this command? In schema 1 it names the attempt that declares the call.
+bool Applier::has_own_external_key(const ToolInvocationStarted& event, const Step& step) const {
+  std::string_view last = "0";
   if (logged_ != nullptr && logged_->schema < 2) {
-    return attempt_external_key(s_.job, step.id, s_.attempt);
+    if (!s_.attempt.empty()) last = s_.attempt.text;
+  } else if (s_.is_chosen(step)) {
+    last = event.idempotency_key.text.view().substr(0, 16);
   }
-  if (!s_.is_chosen(step)) return external_key(s_.job, step.id);
-  return chosen_external_key(s_.job, step.id, key);
+  return is_external_key(event.external_key.text, s_.job.text, step.id.text, last);
 }
 
 // May this event start a try of the step's call?
@@ -99,7 +102,7 @@ Status Applier::declare_call(const ToolInvocationStarted& event, Step& step) {
     return {};
   }
   // The key belongs to this command; no two commands share one.
-  if (event.external_key != declared_external_key(step, event.idempotency_key)) {
+  if (!has_own_external_key(event, step)) {
     return corrupt_event("its external key is that of another command");
   }
   call.id = event.invocation_id;
@@ -132,7 +135,7 @@ Status Applier::apply(const ToolInvocationStarted& event) {
   // answers (API §1, SPEC §6).
   const bool repeats =
       step->phase == StepPhase::backoff && call.outcome != OutcomeKind::input_required;
-  const bool is_counted = call.try_no == 0 || repeats || call.error.code == "not_sent";
+  const bool is_counted = call.try_no == 0 || repeats || call.error().code == "not_sent";
   call.tool_version = event.tool_version;
   call.try_no++;
   if (is_counted) call.counted_tries++;
@@ -170,13 +173,13 @@ Status Applier::apply(const ToolInvocationFinished& event) {
   call.outcome = outcome_of(event.outcome);
   call.definite = event.definite.value_or(false);
   call.retryable = event.retryable.value_or(false);
-  call.error = event.error ? failure_of(*event.error) : Failure();
+  call.failure = event.error ? boxed(failure_of(*event.error)) : Boxed<Failure>();
   call.retry_after.reset();
   if (const auto ms = event.retry_after_ms; ms && *ms >= 0 && *ms <= kRetryAfterMsMax) {
     call.retry_after = std::chrono::milliseconds(*ms);
   }
   const bool withdrawn = call.outcome == OutcomeKind::failure && call.definite &&
-                         call.error.code == "not_sent";  // before a byte was sent
+                         call.error().code == "not_sent";  // before a byte was sent
   call.unsent_tries = withdrawn ? call.unsent_tries + 1 : 0;
   if (call.outcome == OutcomeKind::timeout || call.outcome == OutcomeKind::unknown ||
       (call.outcome == OutcomeKind::failure && !call.definite)) {
@@ -191,7 +194,7 @@ Status Applier::apply(const ToolInvocationFinished& event) {
   if (call.outcome == OutcomeKind::success) {
     step->result = event.result.value;
     step->erased = event.result.erased;
-    if (event.error) step->failure = call.error;  // the output is invalid
+    if (event.error) step->failure = call.error();  // the output is invalid
   }
   if (call.outcome == OutcomeKind::input_required) await_answers(*step, event.result);
   const bool certain = call.outcome == OutcomeKind::success ||
@@ -212,12 +215,13 @@ Status Applier::apply(const ToolInvocationFinished& event) {
   if (step->phase == StepPhase::calling || (step->phase == StepPhase::probing && certain) ||
       sends_answers) {
     set_phase(*step, StepPhase::settled);
+  } else {
+    update_work_sets(index_of(*step));
   }
   if (step->role == Role::probe && s_.steps[step->of].phase != StepPhase::probing &&
       call.outcome != OutcomeKind::success) {
     retire(*step);  // its answer is not needed any more
   }
-  update_work_sets(index_of(*step));
   return {};
 }
 

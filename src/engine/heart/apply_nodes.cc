@@ -47,17 +47,17 @@ Status Applier::apply(const NodeStarted& event) {
   } else if (s_.node_of(*step).loop && !step->is_part()) {
     if (!step->loop) step->loop = std::make_unique<LoopProgress>();  // else it is imported
     set_phase(*step, StepPhase::looping);
-  } else {
+  } else if (step->is_part()) {  // a new one; a node is in its set since it became ready
     update_work_sets(index_of(*step));
   }
   return {};
 }
 
 // Does the log justify this end of a step?
-bool Applier::may_finish(const NodeFinished& event, const Step& step) const {
+bool Applier::may_finish(const NodeFinished& event, ResultType type, const Step& step) const {
   if (step.call && step.call->open) return false;
   const bool failed = event.error.has_value();
-  switch (result_type_of(event.result_type)) {
+  switch (type) {
     case ResultType::pure:
       if (failed) return false;
       if (event.skipped.value_or(false)) {
@@ -94,8 +94,9 @@ bool Applier::may_finish(const NodeFinished& event, const Step& step) const {
 
 Status Applier::apply(const NodeFinished& event) {
   Step* step = this->step(event.step_id);
-  if (!step || !may_finish(event, *step)) return corrupt_event("no such step to finish so");
-  step->result_type = result_type_of(event.result_type);
+  const ResultType type = result_type_of(event.result_type);
+  if (!step || !may_finish(event, type, *step)) return corrupt_event("no such step to finish so");
+  step->result_type = type;
   step->skipped = event.skipped.value_or(false);
   step->failure.reset();
   if (event.error) step->failure = failure_of(*event.error);

@@ -89,7 +89,8 @@ void Decider::decide_step(std::uint32_t index) {
       return decide_loop(step);
     case StepPhase::done:  // a crash between node_finished and step_committed
       undoable_ = undoable_ || s_.tool_of(step).compensate.has_value();
-      return emit_of(step, StepCommitted{.command_id = step.id});
+      emit_of<StepCommitted>(step).command_id = step.id;
+      return;
     case StepPhase::blocked:
     case StepPhase::in_doubt:
     case StepPhase::probing:
@@ -280,13 +281,19 @@ void Decision::clear() {
   exceeded.clear();
 }
 
-Decision decide(const State& state, const DecisionContext& context, const DecideLimits& limits,
-                const DecisionCursor* from, Decision decision) {
+void decide(const State& state, const DecisionContext& context, const DecideLimits& limits,
+            const DecisionCursor* from, Decision& decision) {
   decision.clear();
   Decider decider(state, context, limits, decision);
   if (from != nullptr) decider.resume(*from);
   decider.run();
   decision.work = decider.work();
+}
+
+Decision decide(const State& state, const DecisionContext& context, const DecideLimits& limits,
+                const DecisionCursor* from) {
+  Decision decision;
+  decide(state, context, limits, from, decision);
   return decision;
 }
 

@@ -132,9 +132,12 @@ struct Decision {
   void clear();  // keeps its memory
 };
 // `from`: of the last decision, if only its events were applied since; nullptr = the first step.
-// `earlier`: a decision that is no longer needed, for its memory. `from` is not a part of it.
 Decision decide(const State& state, const DecisionContext& context, const DecideLimits& limits = {},
-                const DecisionCursor* from = nullptr, Decision earlier = {});
+                const DecisionCursor* from = nullptr);
+// The same, into a decision that is no longer needed: it reuses its memory. `from` is not a part
+// of it.
+void decide(const State& state, const DecisionContext& context, const DecideLimits& limits,
+            const DecisionCursor* from, Decision& decision);
 
 // The job is strict and the process offers another execution version: the process
 // may not run it (SPEC §12).

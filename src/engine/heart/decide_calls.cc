@@ -2,11 +2,14 @@
 // them (SPEC §4, §6, §7).
 #include <fmt/core.h>
 
+#include <array>
 #include <charconv>
 
+#include "base/byte_buffer.h"
 #include "engine/heart/decider.h"
 #include "engine/heart/features.h"
 #include "engine/heart/policy.h"
+#include "json/canonical_buffer.h"
 #include "plan/model_calls.h"
 
 namespace ae::engine {
@@ -31,7 +34,7 @@ constexpr Duration kUnsentPauseMin = std::chrono::milliseconds(100);
 // A downstream that knows our key reports that the first request with it is still running.
 bool still_running(const ToolPolicy& tool, const Invocation& call) {
   return tool.effect == EffectClass::idempotent && !call.definite &&
-         (call.error.code == "http_409" || call.error.code == "http_425");
+         (call.error().code == "http_409" || call.error().code == "http_425");
 }
 
 // The error of a failed model call for a reader without the job: the node, the model,
@@ -53,7 +56,7 @@ std::string describe_failure(const State& state, const Step& step, std::string_v
 
 bool has_tries_left(const ToolPolicy& tool, const Invocation& call) {
   return call.counted_tries < tool.retry.max_attempts &&
-         (tool.retry.covers(call.error.code) || still_running(tool, call));
+         (tool.retry.covers(call.error().code) || still_running(tool, call));
 }
 
 Result<Value> Decider::arguments(const Node& node, std::uint32_t item) const {
@@ -103,11 +106,14 @@ void Decider::start_tool(const Step& step) {
 
 void Decider::digest(Declaration& d) const {
   if (d.hash) return;
-  d.text = canonical(d.args);
-  d.hash = blinded_digest(s_.blind, d.text);
+  std::array<char, 1024> first;
+  ByteBuffer text(first);
+  write_canonical(d.args, text);
+  d.hash = blinded_digest(s_.blind, text.view());
+  d.key = idempotency_key(s_.job, d.step, s_.plan->tools[d.tool].name, text.view(), s_.blind);
 }
 
-bool Decider::begin_call(Declaration d) {
+bool Decider::begin_call(Declaration&& d) {
   digest(d);
   const ToolPolicy& tool = s_.plan->tools[d.tool];
   // Probes and compensations belong to their call.
@@ -137,22 +143,20 @@ void Decider::emit_command(const Declaration& d, std::string_view input_ref) {
 }
 
 // Probes and compensations follow the rule of their call.
-ExternalKey Decider::external_key_of(const Declaration& d, const IdempotencyKey& key) const {
+ExternalKey Decider::external_key_of(const Declaration& d) const {
   const Step* const known = d.of != nullptr ? d.of : d.known;
   const bool chosen = d.chosen || (known != nullptr ? s_.is_chosen(*known) : s_.planned_by_model);
-  return chosen ? chosen_external_key(s_.job, d.step, key) : external_key(s_.job, d.step);
+  return chosen ? chosen_external_key(s_.job, d.step, d.key) : external_key(s_.job, d.step);
 }
 
 // The first try of a command: fixes its keys. REQUIRES: digest.
 void Decider::emit_first(const Declaration& d) {
-  const IdempotencyKey key =
-      idempotency_key(s_.job, d.step, s_.plan->tools[d.tool].name, d.text, s_.blind);
-  const InvocationId invocation = invocation_id(s_.job, d.step, key);
+  const InvocationId invocation = invocation_id(s_.job, d.step, d.key);
   if (!d.emitted) emit_command(d, invocation.text);
   ToolInvocationStarted& event = emit_started(d, d.args);
   event.arguments_hash = *d.hash;
-  event.external_key = external_key_of(d, key);
-  event.idempotency_key = key;
+  event.external_key = external_key_of(d);
+  event.idempotency_key = d.key;
   event.invocation_id = invocation;
   event.try_no = 1;
 }
@@ -277,8 +281,8 @@ void Decider::handle_definite_failure(const Step& step) {
     return call.attempt == s_.attempt ? schedule_retry(step) : declare_try(step, false);
   }
   if (has_tries_left(tool, call)) return schedule_retry(step);
-  fail_step(step, call.error.code,
-            describe_failure(s_, step, call.error.message, call.counted_tries));
+  fail_step(step, call.error().code,
+            describe_failure(s_, step, call.error().message, call.counted_tries));
 }
 
 // The newest try ended with an unknown outcome.
@@ -294,17 +298,17 @@ void Decider::handle_unknown_outcome(const Step& step) {
   // So is the call of a probe.
   const bool left = again && has_changed(step) && step.role == Role::node;
   if (tool.effect == EffectClass::read && !left) {
-    return fail_step(step, call.error.code,
-                     describe_failure(s_, step, call.error.message, call.counted_tries));
+    return fail_step(step, call.error().code,
+                     describe_failure(s_, step, call.error().message, call.counted_tries));
   }
   if (may_probe(step)) return start_probe(step);
   if (tool.on_in_doubt == OnInDoubt::fail) {
     return fail_step(step, code_name(Code::invocation_in_doubt),
                      fmt::format("the call may have happened ({}); the tool says on_in_doubt: fail",
-                                 call.error.code));
+                                 call.error().code));
   }
   open_resolve_wait(step,
-                    call.error.code.empty() ? to_text(OutcomeKind::unknown) : call.error.code);
+                    call.error().code.empty() ? to_text(OutcomeKind::unknown) : call.error().code);
 }
 
 void Decider::open_resolve_wait(const Step& step, std::string_view reason) {
@@ -335,11 +339,11 @@ void Decider::schedule_retry(const Step& step) {
   emit(RandomRecorded{.effect_id = fmt::format("{}:random:{}", step.id.text, call.try_no),
                       .value = Value(jitter_seed)});
   emit_of(step,
-          decision_event(
-              RetryScheduled{.try_no = std::int64_t{call.try_no} + 1},
-              {.decision_id = decision_id_of(step, fmt::format("retry{}", call.try_no)),
-               .not_before = context_.now + wait,
-               .reason = asked_questions ? std::string(to_text(call.outcome)) : call.error.code}));
+          decision_event(RetryScheduled{.try_no = std::int64_t{call.try_no} + 1},
+                         {.decision_id = decision_id_of(step, fmt::format("retry{}", call.try_no)),
+                          .not_before = context_.now + wait,
+                          .reason = asked_questions ? std::string(to_text(call.outcome))
+                                                    : call.error().code}));
 }
 
 // Makes the next try when its time has come. A long back-off may exceed the
@@ -396,11 +400,10 @@ void Decider::finish_as_unknown(const Step& step, std::string_view source) {
 void Decider::commit_command(const Step& step) {
   if (!step.failure) emit_changes(step, step.result);
   answered_ = answered_ || s_.tool_of(step).is_model();
-  CommandCommitted event =
-      committed_answer(s_.blind, s_.tool_of(step), step.call->arguments, step.result);
+  auto& event = emit_of<CommandCommitted>(step);
   event.command_id = step.id;
   event.result_of = step.call->id.text;
-  emit_of(step, std::move(event));
+  set_committed_answer(s_.blind, s_.tool_of(step), step.call->arguments, step.result, event);
 }
 
 void Decider::finish_tool(const Step& step) {
@@ -423,13 +426,12 @@ void Decider::finish_tool(const Step& step) {
                                .result_type = std::string(failure_type(step)),
                                .try_no = call.try_no});
   } else {
-    emit_of(step,
-            NodeFinished{
-                .result_of = call.id.text,
-                .result_type = s_.kind_of(step) == NodeKind::llm ? "pure" : "side_effect_committed",
-                .try_no = call.try_no});
+    auto& event = emit_of<NodeFinished>(step);
+    event.result_of = call.id.text;
+    event.result_type = s_.kind_of(step) == NodeKind::llm ? "pure" : "side_effect_committed";
+    event.try_no = call.try_no;
   }
-  emit_of(step, StepCommitted{.command_id = step.id});
+  emit_of<StepCommitted>(step).command_id = step.id;
   undoable_ = undoable_ || s_.tool_of(step).compensate.has_value();
 }
 

@@ -38,7 +38,7 @@ void Decider::decide_ready(const Step& step) {
 }
 
 void Decider::start(const Step& step) {
-  if (!step.started) emit_of(step, NodeStarted{.try_no = 1});
+  if (!step.started) emit_of<NodeStarted>(step).try_no = 1;
 }
 
 void Decider::skip(const Step& step) {

@@ -117,7 +117,7 @@ class Decider {
   CheckResult check_result_of(const std::string& key) const;
   DecisionId confirmation_id(std::string_view what) const;
 
-  ExternalKey external_key_of(const Declaration& d, const IdempotencyKey& key) const;
+  ExternalKey external_key_of(const Declaration& d) const;
   void digest(Declaration& d) const;
   bool counts_against_budget(const Declaration& d) const;
   Reservation reservation(const Declaration& d, const Value& args) const;
@@ -134,13 +134,13 @@ class Decider {
   static std::string denied_text(const std::string& tool, const std::string& reason);
   void finish_refused(const Step& step);
   void withdraw_requests(const Step& parent);
-  bool start_part(Declaration part);
+  bool start_part(Declaration&& part);
   // Nothing is scheduled after the job's deadline, which fires first.
   Instant cap_at_deadline(Instant at) const;
   void deliver_early_answer(const Step& step, const std::string& key, std::string_view channel);
   std::vector<Value> undelivered() const;
   // True: the step is finished, because its tool makes no call.
-  bool begin_call(Declaration d);
+  bool begin_call(Declaration&& d);
   void record_value(const Declaration& d);
   void commit_value(const StepId& step, std::string_view node);
   void finish_value(const StepId& step, std::string_view node);
@@ -157,12 +157,13 @@ class Decider {
     decision_.events.emplace_back(std::move(event));
   }
   DecisionId decision_id_of(const Step& step, std::string_view what) const;
-  // An event of a step, with its node and id filled in.
+  // Adds an event of a step, with its node and id filled in.
   template <class E>
-  void emit_of(const Step& step, E event) {
+  E& emit_of(const Step& step, E event = {}) {
     E& added = std::get<E>(decision_.events.emplace_back(std::move(event)));
     added.node_id = s_.node_of(step).id;
     added.step_id = step.id;
+    return added;
   }
   void decide_again_at(Instant at);
   // Leaves a call with an unknown outcome until then. The job need not stay leased meanwhile.

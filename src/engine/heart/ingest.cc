@@ -305,14 +305,20 @@ std::string invalid_reason(const Value& invalid) {
   return (reason.starts_with("the ") ? "" : "its output ") + std::string(reason);
 }
 
-// The event for the outcome of a try. REQUIRES: the outcome is validated.
-ToolInvocationFinished finished_event(const InvocationId& invocation, const StepId& step,
-                                      std::int64_t try_no, const Outcome& outcome) {
-  ToolInvocationFinished event{.external_id = none_if_empty(outcome.external_id),
-                               .invocation_id = invocation,
-                               .outcome = std::string(to_text(outcome.kind)),
-                               .step_id = step,
-                               .try_no = try_no};
+// Adds an event, to be filled in before the next one is added.
+template <class E>
+E& new_event(std::vector<EventBody>& events) {
+  return std::get<E>(events.emplace_back(std::in_place_type<E>));
+}
+
+// Fills in the event for the outcome of a try. REQUIRES: the outcome is validated.
+void set_finished(const InvocationId& invocation, const StepId& step, std::int64_t try_no,
+                  const Outcome& outcome, ToolInvocationFinished& event) {
+  event.external_id = none_if_empty(outcome.external_id);
+  event.invocation_id = invocation;
+  event.outcome = to_text(outcome.kind);
+  event.step_id = step;
+  event.try_no = try_no;
   if (outcome.elapsed.count() > 0) event.duration_us = outcome.elapsed.count();
   if (outcome.kind == OutcomeKind::success) {
     event.result = result_of(outcome);
@@ -321,23 +327,24 @@ ToolInvocationFinished finished_event(const InvocationId& invocation, const Step
           code_name(Code::tool_output_invalid),
           fmt::format("the call succeeded, but {}", invalid_reason(*outcome.invalid)));
     }
-    return event;
+    return;
   }
   event.definite = outcome.definite;
   if (outcome.kind == OutcomeKind::input_required) {
     event.result = outcome.result;
-    return event;
+    return;
   }
   event.error = recorded_error(outcome.error_code, outcome.error_message);
   event.retryable = outcome.retryable;
   if (outcome.settled) event.settled = true;
   if (outcome.retry_after) event.retry_after_ms = outcome.retry_after->count() / 1000;
-  return event;
 }
 
-ToolInvocationFinished finished_event(const Step& step, std::uint32_t try_no,
-                                      const Outcome& outcome) {
-  return finished_event(step.call->id, step.id, try_no, outcome);
+ToolInvocationFinished& add_finished(const Step& step, std::uint32_t try_no, const Outcome& outcome,
+                                     std::vector<EventBody>& events) {
+  auto& event = new_event<ToolInvocationFinished>(events);
+  set_finished(step.call->id, step.id, try_no, outcome, event);
+  return event;
 }
 
 // The events of a success: its changes, and the commit of its command. REQUIRES:
@@ -349,12 +356,12 @@ void commit(const State& state, const Step& step, const Outcome& outcome,
       events.emplace_back(std::move(change));
     }
   }
-  CommandCommitted event =
-      committed_answer(state.blind, state.tool_of(step), step.call->arguments, result_of(outcome));
+  auto& event = new_event<CommandCommitted>(events);
   event.command_id = event.step_id = step.id;
   event.node_id = state.node_of(step).id;
   event.result_of = step.call->id.text;
-  events.emplace_back(std::move(event));
+  set_committed_answer(state.blind, state.tool_of(step), step.call->arguments, result_of(outcome),
+                       event);
 }
 
 // The outcome in an effect record.
@@ -457,14 +464,13 @@ std::vector<EventBody> record_outcome(const State& state, std::uint32_t index,
   const ToolPolicy& tool = state.tool_of(step);
   const ValidatedOutcome validated(observed, tool.result_schema, step.role == Role::node);
   const Outcome& outcome = *validated;
-  ToolInvocationFinished event = finished_event(step, step.call->try_no, outcome);
+  std::vector<EventBody> events;
+  events.reserve(2 + tool.changes.size());
+  auto& event = add_finished(step, step.call->try_no, outcome, events);
   if (outcome.kind == OutcomeKind::success && tool.result_schema) {
     event.response_schema_hash = hash_from_hex(tool.result_digest);
   }
   if (!is_certain(outcome)) event.at = at;
-  std::vector<EventBody> events;
-  events.reserve(2 + tool.changes.size());
-  events.emplace_back(std::move(event));
   if (outcome.kind == OutcomeKind::success) commit(state, step, outcome, events);
   return events;
 }
@@ -532,23 +538,21 @@ Result<std::vector<EventBody>> import_stored_effects(const State& state,
       // know that it was committed.
       const bool known = !call.uncertain_tries.contains(effect.try_no);
       if (record.late == true && !known && !is_terminal(state.status) && is_certain(outcome)) {
-        ToolInvocationFinished event = finished_event(step, effect.try_no, outcome);
+        auto& event = add_finished(step, effect.try_no, outcome, events);
         event.response_schema_hash = record.response_schema_hash;
         event.late = true;
         event.source = kEffectStoreSource;
-        events.emplace_back(std::move(event));
       }
       continue;
     }
     if (record.attempt_id != call.attempt.text) continue;
     const bool outcome_unknown = step.phase == StepPhase::in_doubt;
     if (outcome_unknown && !is_certain(outcome)) continue;
-    ToolInvocationFinished event = finished_event(step, effect.try_no, outcome);
+    auto& event = add_finished(step, effect.try_no, outcome, events);
     event.response_schema_hash = record.response_schema_hash;
     event.caught_up = true;
     event.source = kEffectStoreSource;
     if (!is_certain(outcome)) event.at = record.created_at;
-    events.emplace_back(std::move(event));
     if (outcome.kind == OutcomeKind::success) commit(state, step, outcome, events);
     if (auto wait = state.open_wait_of(step); outcome_unknown && wait != state.waits.end()) {
       events.emplace_back(wait_completed_event(state, wait->first, wait->second, "cancelled"));
@@ -560,8 +564,8 @@ Result<std::vector<EventBody>> import_stored_effects(const State& state,
 
 Result<ToolInvocationFinished> finished_payload(const EffectRecord& record) {
   AE_ASSIGN(const Outcome outcome, outcome_of_record(record));
-  ToolInvocationFinished event =
-      finished_event(record.invocation_id, record.command_id, record.try_no, outcome);
+  ToolInvocationFinished event;
+  set_finished(record.invocation_id, record.command_id, record.try_no, outcome, event);
   event.response_schema_hash = record.response_schema_hash;
   return event;
 }

@@ -36,7 +36,7 @@ bool Decider::can_only_conclude(const Step& step) const {
 }
 
 // True: the part has ended with it.
-bool Decider::start_part(Declaration part) {
+bool Decider::start_part(Declaration&& part) {
   emit(NodeStarted{.node_id = part.node.id, .step_id = part.step, .try_no = 1});
   return begin_call(std::move(part));
 }

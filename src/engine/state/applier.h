@@ -154,10 +154,10 @@ class Applier {
   void store_opened();
   void retire(Step& side);
   void begin_ending(Ending ending);
-  ExternalKey declared_external_key(const Step& step, const IdempotencyKey& key) const;
+  bool has_own_external_key(const ToolInvocationStarted& event, const Step& step) const;
   Status value_recorded(const std::string& effect_id, const Erasable& value);
   Status value_approved(Step& step);
-  bool may_finish(const NodeFinished& event, const Step& step) const;
+  bool may_finish(const NodeFinished& event, ResultType type, const Step& step) const;
   bool may_conclude(const NodeFinished& event, const Step& loop) const;
   Status loop_concluded(Step& loop);
   Status item_finished(Step& step);

@@ -84,16 +84,18 @@ void parts(A& a, Part<A, Failure>& x) {
 
 template <class A>
 void parts(A& a, Part<A, Invocation>& x) {
-  auto& [id, key, external_key, arguments, erased, arguments_hash, tool, tool_version, try_no,
-         counted_tries, outcome_unknown, unsent_tries, absent_tries, last_late_try, open, attempt,
-         first_send_by, send_by, deadline, taken_over_at, sent_opening, next_opening, unsettled,
-         checkable_from, ended_at, uncertain_tries, outcome, definite, retryable, error,
-         retry_after, charge, reserved, questions] = x;
+  auto& [id, key, external_key, arguments, arguments_hash, tool, tool_version, attempt, try_no,
+         counted_tries, unsent_tries, absent_tries, last_late_try, erased, open, outcome_unknown,
+         unsettled, first_send_by, send_by, deadline, taken_over_at, sent_opening, next_opening,
+         checkable_from, ended_at, uncertain_tries, outcome, definite, retryable, charge, failure,
+         retry_after, reserved, questions] = x;
+  Failure error = x.error();
   all(a, id, key, external_key, arguments, erased, arguments_hash, tool, tool_version, try_no,
       counted_tries, outcome_unknown, unsent_tries, absent_tries, last_late_try, open, attempt,
       first_send_by, send_by, deadline, taken_over_at, sent_opening, next_opening, unsettled,
       checkable_from, ended_at, uncertain_tries, outcome, definite, retryable, error, retry_after,
       charge, reserved, questions);
+  if constexpr (A::kReads) failure = boxed(std::move(error));
 }
 
 template <class A>
@@ -258,17 +260,17 @@ void parts(A& a, Part<A, OpenRequests>& x) {
   all(a, calls, waits, questions);
 }
 
-// `plan` is stored before everything else.
+// Stored in the order of the first version; `plan` before everything else.
 template <class A>
 void parts(A& a, Part<A, State>& x) {
-  auto& [job, agent, input, labels, job_root, forked_from, blind, blind_erased, execution_version,
-         traceparent, tracestate, status, seq, updated_at, attempt, epoch, opened_at, started_at,
-         lost_claims, process_deaths, deadline, not_before, deadline_fired, plan, plan_number,
-         planned_by_model, steps, todo, startable, calling, open_tries, tries_started,
-         had_unknown_outcome, nodes_left, map_items, waits, open_requests, closed_waits,
-         pending_messages, early_signals, message_keys, pause_request, parked_reason, parked_until,
-         parked_since, ending, undoable, undone, given_up, result, error, final_in_doubt, noted,
-         earlier_unknown, undelivered, signals, models, budget, changes, to_confirm, escalated] = x;
+  auto& [job, status, planned_by_model, deadline_fired, had_unknown_outcome, blind_erased,
+         plan_number, plan, seq, updated_at, attempt, opened_at, steps, todo, startable, calling,
+         nodes_left, open_tries, tries_started, lost_claims, process_deaths, deadline, not_before,
+         pause_request, ending, undoable, to_confirm, waits, blind, input, job_root, budget, agent,
+         labels, forked_from, execution_version, traceparent, tracestate, epoch, started_at, models,
+         map_items, open_requests, closed_waits, pending_messages, early_signals, message_keys,
+         signals, parked_reason, parked_until, parked_since, changes, escalated, undone, given_up,
+         result, error, final_in_doubt, noted, earlier_unknown, undelivered] = x;
   all(a, job, agent, input, labels, job_root, forked_from, blind, blind_erased, execution_version,
       traceparent, tracestate, status, seq, updated_at, attempt, epoch, opened_at, started_at,
       lost_claims, process_deaths, deadline, not_before, deadline_fired, plan_number,

@@ -12,6 +12,7 @@
 #include "base/hash.h"
 #include "base/ids.h"
 #include "base/time.h"
+#include "base/boxed.h"
 #include "engine/state/number_set.h"
 #include "json/value.h"
 #include "log/event.h"
@@ -23,6 +24,12 @@ namespace ae::engine {
 struct Failure {
   std::string code, message;
 };
+
+inline const Failure kNoFailure;
+inline Boxed<Failure> boxed(Failure failure) {
+  if (failure.code.empty() && failure.message.empty()) return {};
+  return failure;
+}
 
 // How the newest try is accounted in the job's budget (plan/budget.h).
 enum class Charge : std::uint8_t { none, reserved, spent };
@@ -43,22 +50,23 @@ struct Invocation {
   IdempotencyKey key;
   ExternalKey external_key;
   Value arguments;
-  bool erased = false;  // `arguments` was erased from the log (log/redacted.h)
   Hash arguments_hash;
   std::string tool;
   ShortDigest tool_version;
+  AttemptId attempt;         // declared the newest try
   std::uint32_t try_no = 0;  // the newest try
   // Tries that count against max_attempts: neither withdrawn tries nor resends after a crash.
   std::uint32_t counted_tries = 0;
+  std::uint32_t unsent_tries = 0;  // newest consecutive tries withdrawn before a byte was sent
+  std::uint32_t absent_tries = 0;  // tries that a probe reported as not happened
+  // The newest try with a late result: its outcome was already decided.
+  std::uint32_t last_late_try = 0;
+  bool erased = false;  // `arguments` was erased from the log (log/redacted.h)
+  bool open = false;    // the newest try has started and not finished
   // A try may have taken effect, and neither a later response under this key nor an
   // operator has settled it.
   bool outcome_unknown = false;
-  std::uint32_t unsent_tries = 0;  // newest consecutive tries withdrawn before a byte was sent
-  std::uint32_t absent_tries = 0;  // tries that a probe reported as not happened
-  std::uint32_t last_late_try =
-      0;              // the newest try with a late result: its outcome was already decided
-  bool open = false;  // the newest try has started and not finished
-  AttemptId attempt;  // declared the newest try
+  bool unsettled = false;  // a try ended and its request may still take effect
   Instant first_send_by, send_by, deadline;
   // When another attempt first ran the job while this try was open. The sender's
   // lease had ended by then.
@@ -67,7 +75,6 @@ struct Invocation {
   // and the first later one, by another process, that ran the job. That process held the store
   // lock, so the sender was dead.
   std::optional<Instant> sent_opening, next_opening;
-  bool unsettled = false;  // a try ended and its request may still take effect
   // A check made before this instant does not cover the newest try. Set when the earlier tries are
   // ruled out, then to the time at which the end of the newest try was observed.
   std::optional<Instant> checkable_from;
@@ -76,11 +83,13 @@ struct Invocation {
   // Of the newest finished try:
   OutcomeKind outcome = OutcomeKind::unknown;
   bool definite = false, retryable = false;
-  Failure error;
-  std::optional<Duration> retry_after;
   Charge charge = Charge::none;
+  Boxed<Failure> failure;  // absent: it has no code and no message
+  std::optional<Duration> retry_after;
   Reservation reserved;  // per try, for a model call of a job with a budget
   std::unique_ptr<Questions> questions;
+
+  const Failure& error() const { return failure ? *failure : kNoFailure; }
 };
 
 // The next request to ask: the first one without an answer; nullptr = all are

@@ -33,8 +33,12 @@ class NumberSet {
       if (in) numbers_.push_back(number);
       return;
     }
+    if (numbers_.back() == number) {
+      if (!in) numbers_.pop_back();
+      return;
+    }
     const auto at = lower_bound(number);
-    const bool is_in = *at == number;
+    const bool is_in = *at == number;  // `at` is before the last one
     if (in && !is_in) numbers_.insert(at, number);
     if (!in && is_in) numbers_.erase(at);
   }

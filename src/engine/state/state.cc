@@ -100,7 +100,7 @@ UnknownCall State::call_of(const Step& step) const {
     one.external_key = call->external_key;
     one.try_no = call->try_no;
     one.uncertain_tries = call->uncertain_tries;
-    one.error = call->error;
+    one.error = call->error();
     one.arguments = call->arguments;
     one.ended_at = call->ended_at;
     one.checkable_at = checkable_at(step);
@@ -114,6 +114,12 @@ std::vector<UnknownCall> State::unknown_calls() const {
     if (may_have_happened(step)) calls.push_back(call_of(step));
   }
   return calls;
+}
+
+std::size_t State::unknown_call_count() const {
+  const auto open =
+      std::ranges::count_if(steps, [this](const Step& step) { return may_have_happened(step); });
+  return earlier_unknown.size() + static_cast<std::size_t>(open);
 }
 
 std::vector<Value> State::unknown_call_keys() const {

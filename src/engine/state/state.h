@@ -67,61 +67,73 @@ inline constexpr std::string_view kWallTimer = "budget";
 
 class State {
  public:
+  // ---- read or changed by most events and decisions
   JobId job;
-  std::string agent;
-  Value input, labels;
-  Value job_root;     // `.job` of expressions: {id, agent, labels, created_at}
-  Value forked_from;  // {job_id, seq, hash}; null = not a fork
-  // The job's secret in hashes of values (base/ids.h); "" = none, or erased.
-  std::string blind;
-  // Erased: these hashes cannot be recomputed, only compared with each other.
-  bool blind_erased = false;
-  std::string execution_version;
-  std::string traceparent, tracestate;  // of the request that created the job; "" = none
   JobStatus status = JobStatus::none;
-  std::uint64_t seq = 0;  // of the last event applied
-  Instant updated_at;     // its created_at, by the writer's clock; for display
-
-  AttemptId attempt;  // that runs the job, or ran it last
-  std::uint64_t epoch = 0;
-  std::optional<Instant> opened_at;   // the store opening under which that attempt began
-  std::optional<Instant> started_at;  // the first attempt began, by the writer's clock; for display
+  bool planned_by_model = false;  // then only granted tools may be called (engine/heart/policy.h)
+  bool deadline_fired = false;
+  // A try ended without a certain result, or an operator was asked for the outcome of a call.
+  bool had_unknown_outcome = false;
+  // `blind` is erased: hashes of values cannot be recomputed, only compared with each other.
+  bool blind_erased = false;
+  std::uint32_t plan_number = 0;
+  std::shared_ptr<const Plan> plan;
+  std::uint64_t seq = 0;             // of the last event applied
+  Instant updated_at;                // its created_at, by the writer's clock; for display
+  AttemptId attempt;                 // that runs the job, or ran it last
+  std::optional<Instant> opened_at;  // the store opening under which that attempt began
+  Steps steps;                       // the first plan->nodes.size() are those of the nodes
+  NumberSet todo;                    // steps that need a decision
+  NumberSet startable;               // calls that may start once the limits allow
+  NumberSet calling;                 // steps with an open try
+  std::uint32_t nodes_left = 0;
+  std::uint32_t open_tries = 0;     // including tries of calls with an open resolve wait
+  std::uint64_t tries_started = 0;  // of all steps
   // Consecutive attempts that ended without a release and without progress.
   std::uint32_t lost_claims = 0;
   // Consecutive deaths of a process that ran a slice of this job, without progress in between.
   std::uint32_t process_deaths = 0;
   std::optional<Instant> deadline, not_before;
-  bool deadline_fired = false;
-
-  std::shared_ptr<const Plan> plan;
-  std::uint32_t plan_number = 0;
-  bool planned_by_model = false;    // then only granted tools may be called (engine/heart/policy.h)
-  Steps steps;                      // the first plan->nodes.size() are those of the nodes
-  NumberSet todo;                   // steps that need a decision
-  NumberSet startable;              // calls that may start once the limits allow
-  NumberSet calling;                // steps with an open try
-  std::uint32_t open_tries = 0;     // including tries of calls with an open resolve wait
-  std::uint64_t tries_started = 0;  // of all steps
-  // A try ended without a certain result, or an operator was asked for the outcome of a call.
-  bool had_unknown_outcome = false;
-  std::uint32_t nodes_left = 0;
-  std::uint64_t map_items = 0;  // of all started maps, in any state
-
+  Boxed<PendingPause> pause_request;  // requested, and not in effect yet
+  Boxed<Ending> ending;
+  // Committed steps whose tools name a compensation, in the order of their step_committed. They are
+  // undone last to first.
+  std::vector<std::uint32_t> undoable;
+  // Changes that a new attempt must verify before its first new command.
+  std::set<std::string> to_confirm;
   std::map<std::string, Wait> waits;  // open, by correlation key
-  OpenRequests open_requests;         // a count of `waits`
+  // The job's secret in hashes of values (base/ids.h); "" = none, or erased.
+  std::string blind;
+  Value input;
+  Value job_root;  // `.job` of expressions: {id, agent, labels, created_at}
+  Budget budget;
+
+  // ---- of its creation and its attempts
+  std::string agent;
+  Value labels;
+  Value forked_from;  // {job_id, seq, hash}; null = not a fork
+  std::string execution_version;
+  std::string traceparent, tracestate;  // of the request that created the job; "" = none
+  std::uint64_t epoch = 0;
+  std::optional<Instant> started_at;  // the first attempt began, by the writer's clock; for display
+
+  // ---- of some jobs
+  ModelUsage models;
+  std::uint64_t map_items = 0;  // of all started maps, in any state
+  OpenRequests open_requests;   // a count of `waits`
   std::map<std::string, ClosedWait> closed_waits;
   // Undelivered messages, by channel.
   std::map<std::string, std::deque<BufferedMessage>> pending_messages;
   // Signals that arrived before their wait, by correlation key.
   std::map<std::string, std::deque<BufferedMessage>> early_signals;
   std::set<std::string> message_keys;  // of all messages and early signals so far
-  Boxed<PendingPause> pause_request;   // requested, and not in effect yet
+  std::uint64_t signals = 0;           // accepted and applied
   std::string parked_reason, parked_until;
   std::optional<Instant> parked_since;
-  Boxed<Ending> ending;
-  // Committed steps whose tools name a compensation, in the order of their step_committed. They are
-  // undone last to first.
-  std::vector<std::uint32_t> undoable;
+  std::map<std::string, Change> changes;  // the last one of each resource, by resource_key
+  std::uint32_t escalated = 0;            // changes that wait for an operator's answer
+
+  // ---- of its end
   std::vector<std::uint32_t> undone, given_up;  // compensated; given up by an operator's decision
   Value result;
   Boxed<Failure> error;                                    // of job_failed
@@ -133,13 +145,6 @@ class State {
   // Accepted signals that arrived too late, after the job's end was decided:
   // {correlation_key, signal_id}.
   std::vector<Value> undelivered;
-  std::uint64_t signals = 0;  // accepted and applied
-  ModelUsage models;
-  Budget budget;
-  std::map<std::string, Change> changes;  // the last one of each resource, by resource_key
-  // Changes that a new attempt must verify before its first new command.
-  std::set<std::string> to_confirm;
-  std::uint32_t escalated = 0;  // changes that wait for an operator's answer
 
   // The index of the step with this id; kNoStep: there is none.
   std::uint32_t index_of(const StepId& id) const { return steps.index_of(id); }
@@ -177,6 +182,7 @@ class State {
   UnknownCall call_of(const Step& step) const;
   // The calls whose outcome is unknown.
   std::vector<UnknownCall> unknown_calls() const;
+  std::size_t unknown_call_count() const;
   // Their idempotency keys.
   std::vector<Value> unknown_call_keys() const;
   // The command that probes the newest try of a step's call, or that undoes the call.
