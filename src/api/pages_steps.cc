@@ -11,6 +11,7 @@
 #include "inspect/trace_record.h"
 #include "inspect/view.h"
 #include "log/field_names.h"
+#include "runtime/log_opener.h"
 
 namespace ae::api {
 namespace {
@@ -56,22 +57,16 @@ void Api::read_steps(ContextPtr ctx,
   with_slot(ctx, [this, ctx, job = *job, refuse,
                   then = std::move(then)](Result<ReadLimiter::Slot> slot) mutable {
     if (!slot) return refuse(slot.error());
-    history_.step_index(
-        job, [this, alive = alive_.watch(), ctx, job, refuse, slot = *std::move(slot),
-              then = std::move(then)](Result<runtime::History::IndexPtr> index) mutable {
-          if (!alive) return;
-          if (!index) return refuse(index.error());
-          history_.state_at(
-              job, runtime::History::kLastEvent, ctx->request.disconnected,
-              [alive, refuse, index = *std::move(index), slot = std::move(slot),
-               then = std::move(then)](Result<runtime::History::PastState> newest) mutable {
-                if (!alive) return;
-                if (!newest) return refuse(newest.error());
-                then(std::make_shared<const StepsRead>(
-                         StepsRead{*std::move(newest->state), std::move(index)}),
-                     std::move(slot));
-              });
-        });
+    history_.newest(job, [alive = alive_.watch(), ctx, refuse, slot = *std::move(slot),
+                          then = std::move(then)](
+                             Result<runtime::History::NewestState> newest) mutable {
+      if (!alive) return;
+      if (!newest) return refuse(newest.error());
+      if (ctx->request.disconnected.stop_requested()) {
+        return ctx->refuse(runtime::read_interrupted_error());
+      }
+      then(std::move(newest->indexed), std::move(slot));
+    });
   });
 }
 
@@ -82,8 +77,8 @@ void Api::steps(ContextPtr ctx) {
       ctx, [this, ctx, query = *std::move(query)](StepsReadPtr read, ReadLimiter::Slot slot) {
         compute_from<ApiResponse>(
             std::move(read), std::move(slot),
-            [query, maker = response_maker(ctx)](const StepsRead& from) -> Result<ApiResponse> {
-              AE_ASSIGN(Value page, engine::list_steps(from.state, *from.index, query));
+            [query, maker = response_maker(ctx)](const engine::IndexedState& from) -> Result<ApiResponse> {
+              AE_ASSIGN(Value page, engine::list_steps(from.tree(), from.index(), query));
               return maker.make(nullptr, std::move(page));
             },
             respond(ctx));
@@ -95,28 +90,28 @@ void Api::step(ContextPtr ctx) {
   read_steps(ctx, [this, ctx](const StepsReadPtr& read, const ReadLimiter::Slot& slot) {
     compute_from<Seqs>(
         read, slot,
-        [id = ctx->step](const StepsRead& from) -> Result<Seqs> {
-          AE_ASSIGN(const engine::Step* const step, engine::find_step(from.state, id));
-          return engine::seqs_of(engine::StepTree(from.state), *from.index, *step);
+        [id = ctx->step](const engine::IndexedState& from) -> Result<Seqs> {
+          AE_ASSIGN(const engine::Step* const step, engine::find_step(from.state(), id));
+          return engine::seqs_of(from.tree(), from.index(), *step);
         },
         [this, ctx, read, slot](Result<Seqs> seqs) {
           if (!seqs) return ctx->refuse(seqs.error());
           history_.events(
-              read->state.job, *std::move(seqs), ctx->request.disconnected,
+              read->state().job, *std::move(seqs), ctx->request.disconnected,
               [this, alive = alive_.watch(), ctx, read, slot](Result<std::vector<Event>> events) {
                 if (!alive) return;
                 if (!events) return ctx->refuse(events.error());
                 compute_from<ApiResponse>(
                     read, slot,
                     [id = ctx->step, events = *std::move(events),
-                     maker = response_maker(ctx)](const StepsRead& from) -> Result<ApiResponse> {
-                      AE_ASSIGN(const engine::Step* const step, engine::find_step(from.state, id));
+                     maker = response_maker(ctx)](const engine::IndexedState& from) -> Result<ApiResponse> {
+                      AE_ASSIGN(const engine::Step* const step,
+                                engine::find_step(from.state(), id));
                       engine::TraceRecord record;
                       for (const Event& event : events) record.add(event);
-                      const engine::StepTree tree(from.state);
-                      const auto world = engine::world_of(from.state, *from.index, tree, *step);
+                      const auto world = engine::world_of(from.tree(), from.index(), *step);
                       return maker.make(nullptr,
-                                        engine::step_trace_view(from.state, record, *step, world));
+                                        engine::step_trace_view(from.state(), record, *step, world));
                     },
                     respond(ctx));
               });
@@ -153,7 +148,9 @@ Result<const engine::State*> state_of(const runtime::History::PastState& past,
 
 Result<Value> state_body(const engine::State& state, const std::string& fields) {
   if (fields == "summary") return engine::job_view(state);
-  if (fields == "steps") return engine::list_steps(state, {}, {.limit = kStepsMax});
+  if (fields == "steps") {
+    return engine::list_steps(engine::StepTree(state), {}, {.limit = kStepsMax});
+  }
   return with_wait_commands(engine::state_view(state));
 }
 
