@@ -213,6 +213,32 @@ AE_TEST("pages/events are filtered by step and text, and slim events are cut") {
   EXPECT_TRUE(is_cut);
 }
 
+AE_TEST("pages/a page with a filter looks at a limited number of events, and pages join") {
+  JobFixture job("[{'id': 'm', 'kind': 'map', 'over': [1, 2, 3], 'do': {'tool': 'look'}}]");
+  job.claim();
+  const Value all = events_of(job, {.type = "node_started"});
+  for (const bool descending : {false, true}) {
+    std::vector<Value> joined;
+    EventQuery query{.descending = descending, .type = "node_started"};
+    for (std::size_t pages = 0; pages <= job.log.size(); ++pages) {
+      EventPage page(job.state.job, query, {}, 2);
+      for (std::size_t i = 0; i < job.log.size(); ++i) {
+        if (!page.add(job.log[descending ? job.log.size() - 1 - i : i])) break;
+      }
+      const bool has_next = page.has_next();
+      const Value shown = std::move(page).take(job.log.size(), false);
+      for (const Value& event : shown["events"].items()) joined.push_back(event);
+      EXPECT_EQ(shown["next"].is_null(), !has_next);
+      if (!has_next) break;
+      const auto next = static_cast<std::uint64_t>(shown["next"].as_int());
+      (descending ? query.before.emplace() : query.after) = next;
+    }
+    if (descending) std::ranges::reverse(joined);
+    EXPECT_EQ(Value::array(joined), all["events"]);
+  }
+  EXPECT_GT(all["events"].size(), 1U);
+}
+
 // ---------------------------------------------------------------- conversations
 
 Value conversation(const JobFixture& job, std::string_view step = "", std::uint64_t after = 0,
