@@ -188,15 +188,18 @@ class Api {
   void read_step_events(const ContextPtr& ctx, const std::shared_ptr<EventsRead>& read,
                         const std::shared_ptr<EventsScan>& scan,
                         async::Done<Result<store::JobRow>> done);
+  // The newest state of a job and the index of its steps (runtime/history.h).
+  using StepsReadPtr = std::shared_ptr<const engine::IndexedState>;
   void replay(ContextPtr ctx);
   struct ReplayRead;
   void replay_at(const ContextPtr& ctx, const std::shared_ptr<ReplayRead>& read);
-  // The state of a job after event `seq`.
+  // The state of a job after event `seq` (steps_read.h).
+  struct ShownState;
+  void read_state(const ContextPtr& ctx, const JobId& job, std::uint64_t seq,
+                  std::move_only_function<void(ShownState)> then);
   void read_past_state(const ContextPtr& ctx, const JobId& job, std::uint64_t seq,
-                       std::move_only_function<void(runtime::History::PastState)> then);
+                       std::move_only_function<void(ShownState)> then);
   void timeline(ContextPtr ctx);
-  // The newest state of a job and the index of its steps (runtime/history.h).
-  using StepsReadPtr = std::shared_ptr<const engine::IndexedState>;
   void steps(ContextPtr ctx);
   void step(ContextPtr ctx);
   void conversation(ContextPtr ctx);

@@ -17,6 +17,16 @@ struct ReplayQuery {
   std::string fields;  // summary steps; "" = the whole state
 };
 
+// The state of a job after an event.
+struct Api::ShownState {
+  runtime::History::PastState past;
+  StepsReadPtr newest = nullptr;  // instead: the kept state at the end of the log
+
+  const engine::State* state() const {
+    return newest ? &newest->state() : past.state ? &*past.state : nullptr;
+  }
+};
+
 // Runs `work` on a reader thread, as Api::compute. `then` has the state until it is on the loop
 // again: it is released there.
 template <class T>

@@ -250,7 +250,7 @@ struct History::Shared {
 
 // What is kept of a job.
 struct History::Kept {
-  explicit Kept(const JobId& of) : job(of), shared(std::make_shared<Shared>(of)) {}
+  Kept(const JobId& of, std::shared_ptr<Shared> state) : job(of), shared(std::move(state)) {}
 
   const JobId job;
   std::shared_ptr<Shared> shared;
@@ -300,6 +300,16 @@ History::~History() {
   if (large_timer_) loop_.cancel(*large_timer_);
 }
 
+// Freeing a large state takes longer than the loop may be busy.
+std::shared_ptr<History::Shared> History::new_shared(const JobId& job) {
+  constexpr std::size_t kFreedByLoop = 1u << 20;
+  return {new Shared(job), [this, alive = alive_.watch()](Shared* shared) {
+            std::unique_ptr<Shared> freed(shared);
+            if (!alive || freed->indexed.bytes() <= kFreedByLoop) return;
+            executor_.run([freed = std::move(freed)](const std::stop_token&) {}, [] {});
+          }};
+}
+
 void History::newest(const JobId& job, async::Done<Result<NewestState>> done) {
   const Duration now = steady_.since_start();
   const auto is_outdated = [&](const KeptPtr& kept) {
@@ -308,7 +318,7 @@ void History::newest(const JobId& job, async::Done<Result<NewestState>> done) {
   if (!store_.owned()) std::erase_if(kept_, is_outdated);  // another process may erase values
   const auto found = std::ranges::find(kept_, job, [](const KeptPtr& kept) -> const JobId& { return kept->job; });
   if (found == kept_.end()) {
-    kept_.push_front(std::make_shared<Kept>(job));
+    kept_.push_front(std::make_shared<Kept>(job, new_shared(job)));
     kept_.front()->built_at = now;
   } else {
     kept_.splice(kept_.begin(), kept_, found);
@@ -317,6 +327,12 @@ void History::newest(const JobId& job, async::Done<Result<NewestState>> done) {
   kept->used_at = now;
   kept->waiting.push_back(std::move(done));
   if (!kept->is_busy) extend(kept);
+}
+
+std::uint64_t History::kept_seq(const JobId& job) const {
+  const auto is_readable = [&](const KeptPtr& kept) { return kept->job == job && !kept->is_busy; };
+  const auto found = std::ranges::find_if(kept_, is_readable);
+  return found == kept_.end() ? 0 : (*found)->shared->indexed.state().seq;
 }
 
 // Reads the events since the last walk.
@@ -336,7 +352,7 @@ void History::extend(const KeptPtr& kept) {
 
 void History::end_walk(const KeptPtr& kept, IndexWalk& walk, Result<store::JobRow> row) {
   if (row && walk.is_replaced) {
-    kept->shared = std::make_shared<Shared>(kept->job);
+    kept->shared = new_shared(kept->job);
     kept->built_at = steady_.since_start();
     return extend(kept);
   }
@@ -350,7 +366,7 @@ void History::end_walk(const KeptPtr& kept, IndexWalk& walk, Result<store::JobRo
   // A failed walk may have ended between two events of a commit.
   if (!row) {
     std::erase(kept_, kept);
-    kept->shared = std::make_shared<Shared>(kept->job);
+    kept->shared = new_shared(kept->job);
     kept->built_at = steady_.since_start();
   }
   answer(kept, row);

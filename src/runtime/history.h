@@ -76,6 +76,9 @@ class History {
   // The state at the end of the log, at the time of the call or later. Fails as state_at.
   void newest(const JobId& job, async::Done<Result<NewestState>> done);
 
+  // The last event of the state that `newest` keeps of the job now; 0 = it keeps none.
+  std::uint64_t kept_seq(const JobId& job) const;
+
   // Single events; fails as walk_log.
   void events(const JobId& job, std::vector<std::uint64_t> seqs, std::stop_token abandoned,
               async::Done<Result<std::vector<Event>>> done) {
@@ -102,6 +105,7 @@ class History {
   void keep_fold(KeptFold fold);
   void drop_expired_folds();
   void fold(FoldingPtr folding, std::stop_token abandoned, async::Done<Result<PastState>> done);
+  std::shared_ptr<Shared> new_shared(const JobId& job);
   void extend(const KeptPtr& kept);
   void end_walk(const KeptPtr& kept, IndexWalk& walk, Result<store::JobRow> row);
   void answer(const KeptPtr& kept, const Result<store::JobRow>& row);

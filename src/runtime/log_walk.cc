@@ -38,6 +38,8 @@ Result<LogPart> open_window(const JobId& job, store::LogWindow window, const Val
   if (window.commits.empty()) part.preceding = part.row.head;
   Hash head = part.preceding;
   std::uint64_t seq = 0;
+  std::vector<OpenedBatch> batches;
+  batches.reserve(window.commits.size());
   for (const std::string& bytes : window.commits) {
     AE_ASSIGN(OpenedBatch opened, open(job, bytes, head, blobs, used_lookup));
     const bool follows =
@@ -47,7 +49,12 @@ Result<LogPart> open_window(const JobId& job, store::LogWindow window, const Val
     }
     head = opened.head;
     seq = opened.last_seq;
-    for (Event& event : opened.events) part.events.push_back(std::move(event));
+    batches.push_back(std::move(opened));
+  }
+  // Events are large: each is moved once.
+  if (seq > 0) part.events.reserve(seq - batches.front().first_seq + 1);
+  for (OpenedBatch& batch : batches) {
+    std::ranges::move(batch.events, std::back_inserter(part.events));
   }
   if (seq > part.row.last_seq || (seq == part.row.last_seq && head != part.row.head)) {
     return fail(Code::log_corrupt, "the log ends otherwise than the job's row has it, at event {}",
