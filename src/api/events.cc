@@ -152,31 +152,30 @@ void Api::read_events(const ContextPtr& ctx, std::shared_ptr<EventsRead> read,
     const auto scan = std::make_shared<EventsScan>(
         EventsScan{.page = engine::EventPage(read->job, read->query, read->kinds),
                    .descending = read->query.descending});
-    scan_events(
-        ctx, read, scan,
-        [this, alive = alive_.watch(), ctx, read, long_poll, refuse, scan, slot = *slot,
-         maker = response_maker(ctx)](Result<store::JobRow> walked) mutable {
-          if (!alive) return;
-          if (!walked) return refuse(walked.error());
-          const bool ended = store::has_ended(scan->row->status);
-          const bool answers = scan->page.has_events() || scan->page.has_next() || !read->waits ||
-                               long_poll->last || ended;
-          if (!answers) {
-            long_poll->seen = scan->row->last_seq;
-            read->scanned = std::max(read->scanned, scan->page.scanned());
-            read->query.after = std::max(read->query.after, read->scanned);
-            read->kinds = scan->page.kinds();
-            return long_poll->keep_waiting();
-          }
-          long_poll->is_done = true;
-          async::compute<ApiResponse>(
-              runtime_.reader().executor(),
-              [scan, ended, maker = std::move(maker)](const std::stop_token&) {
-                return maker.make(&*scan->row,
-                                  std::move(scan->page).take(scan->row->last_seq, ended));
-              },
-              [ctx, slot](ApiResponse response) { ctx->done(std::move(response)); });
-        });
+    scan_events(ctx, read, scan,
+                [this, alive = alive_.watch(), ctx, read, long_poll, refuse, scan, slot = *slot,
+                 maker = response_maker(ctx)](Result<store::JobRow> walked) mutable {
+                  if (!alive) return;
+                  if (!walked) return refuse(walked.error());
+                  const bool ended = store::has_ended(scan->row->status);
+                  const bool answers = scan->page.has_events() || scan->page.has_next() ||
+                                       !read->waits || long_poll->last || ended;
+                  if (!answers) {
+                    long_poll->seen = scan->row->last_seq;
+                    read->scanned = std::max(read->scanned, scan->page.scanned());
+                    read->query.after = std::max(read->query.after, read->scanned);
+                    read->kinds = scan->page.kinds();
+                    return long_poll->keep_waiting();
+                  }
+                  long_poll->is_done = true;
+                  async::compute<ApiResponse>(
+                      runtime_.reader().executor(),
+                      [scan, ended, maker = std::move(maker)](const std::stop_token&) {
+                        return maker.make(&*scan->row,
+                                          std::move(scan->page).take(scan->row->last_seq, ended));
+                      },
+                      [ctx, slot](ApiResponse response) { ctx->done(std::move(response)); });
+                });
   });
 }
 
@@ -211,27 +210,27 @@ void Api::scan_log(const ContextPtr& ctx, const std::shared_ptr<EventsRead>& rea
 void Api::find_step_events(const ContextPtr& ctx, const std::shared_ptr<EventsRead>& read,
                            const std::shared_ptr<EventsScan>& scan,
                            async::Done<Result<store::JobRow>> done) {
-  history_.newest(read->job, [this, alive = alive_.watch(), ctx, read, scan,
-                              done = std::move(done)](
-                                 Result<runtime::History::NewestState> newest) mutable {
-    if (!alive) return;
-    if (!newest) {
-      const Code code = newest.error().code;
-      const bool is_readable = code != Code::not_found && code != Code::unavailable;
-      // The log may be readable though it has no state.
-      if (is_readable) return scan_log(ctx, read, scan, std::move(done));
-      return done(std::unexpected(newest.error()));
-    }
-    scan->row = std::move(newest->row);
-    if (const auto* step = newest->indexed->index().find(StepId(read->query.step))) {
-      const std::uint64_t end = read->query.before.value_or(store::kLogEnd);
-      const auto from = std::ranges::upper_bound(step->seqs, read->query.after);
-      const auto to = std::ranges::lower_bound(from, step->seqs.end(), end);
-      scan->seqs.assign(from, to);
-      if (scan->descending) std::ranges::reverse(scan->seqs);
-    }
-    read_step_events(ctx, read, scan, std::move(done));
-  });
+  history_.newest(
+      read->job, [this, alive = alive_.watch(), ctx, read, scan,
+                  done = std::move(done)](Result<runtime::History::NewestState> newest) mutable {
+        if (!alive) return;
+        if (!newest) {
+          const Code code = newest.error().code;
+          const bool is_readable = code != Code::not_found && code != Code::unavailable;
+          // The log may be readable though it has no state.
+          if (is_readable) return scan_log(ctx, read, scan, std::move(done));
+          return done(std::unexpected(newest.error()));
+        }
+        scan->row = std::move(newest->row);
+        if (const auto* step = newest->indexed->index().find(StepId(read->query.step))) {
+          const std::uint64_t end = read->query.before.value_or(store::kLogEnd);
+          const auto from = std::ranges::upper_bound(step->seqs, read->query.after);
+          const auto to = std::ranges::lower_bound(from, step->seqs.end(), end);
+          scan->seqs.assign(from, to);
+          if (scan->descending) std::ranges::reverse(scan->seqs);
+        }
+        read_step_events(ctx, read, scan, std::move(done));
+      });
 }
 
 void Api::read_step_events(const ContextPtr& ctx, const std::shared_ptr<EventsRead>& read,

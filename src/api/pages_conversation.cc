@@ -68,8 +68,8 @@ void Api::conversation(ContextPtr ctx) {
                 if (!events) return ctx->refuse(events.error());
                 compute_from<ApiResponse>(
                     read, slot,
-                    [conversation, query, events = *std::move(events),
-                     maker = response_maker(ctx)](const engine::IndexedState& from) -> Result<ApiResponse> {
+                    [conversation, query, events = *std::move(events), maker = response_maker(ctx)](
+                        const engine::IndexedState& from) -> Result<ApiResponse> {
                       engine::TraceRecord record;
                       for (const Event& event : events) record.add(event);
                       return maker.make(nullptr, conversation->page(record, from.index(),
@@ -96,22 +96,22 @@ void Api::answer_sent_turn(const ContextPtr& ctx, const StepsReadPtr& read,
       },
       [this, ctx, read, slot](Result<SentTurn> sent) {
         if (!sent) return ctx->refuse(sent.error());
-        history_.state_at(
-            read->state().job, sent->seq, ctx->request.disconnected,
-            [this, alive = alive_.watch(), ctx, read, slot,
-             id = sent->step](Result<runtime::History::PastState> past) {
-              if (!alive) return;
-              if (!past) return ctx->refuse(past.error());
-              if (!past->state) return ctx->refuse(missing_job_error(ctx->id));
-              compute_from<ApiResponse>(
-                  read, slot,
-                  [state = *std::move(past->state), id,
-                   maker = response_maker(ctx)](const engine::IndexedState&) -> Result<ApiResponse> {
-                    AE_ASSIGN(Value request, engine::sent_request_view(state, id.text));
-                    return maker.make(nullptr, std::move(request));
-                  },
-                  respond(ctx));
-            });
+        history_.state_at(read->state().job, sent->seq, ctx->request.disconnected,
+                          [this, alive = alive_.watch(), ctx, read, slot,
+                           id = sent->step](Result<runtime::History::PastState> past) {
+                            if (!alive) return;
+                            if (!past) return ctx->refuse(past.error());
+                            if (!past->state) return ctx->refuse(missing_job_error(ctx->id));
+                            compute_from<ApiResponse>(
+                                read, slot,
+                                [state = *std::move(past->state), id, maker = response_maker(ctx)](
+                                    const engine::IndexedState&) -> Result<ApiResponse> {
+                                  AE_ASSIGN(Value request,
+                                            engine::sent_request_view(state, id.text));
+                                  return maker.make(nullptr, std::move(request));
+                                },
+                                respond(ctx));
+                          });
       });
 }
 

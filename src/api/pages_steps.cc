@@ -57,16 +57,16 @@ void Api::read_steps(ContextPtr ctx,
   with_slot(ctx, [this, ctx, job = *job, refuse,
                   then = std::move(then)](Result<ReadLimiter::Slot> slot) mutable {
     if (!slot) return refuse(slot.error());
-    history_.newest(job, [alive = alive_.watch(), ctx, refuse, slot = *std::move(slot),
-                          then = std::move(then)](
-                             Result<runtime::History::NewestState> newest) mutable {
-      if (!alive) return;
-      if (!newest) return refuse(newest.error());
-      if (ctx->request.disconnected.stop_requested()) {
-        return ctx->refuse(runtime::read_interrupted_error());
-      }
-      then(std::move(newest->indexed), std::move(slot));
-    });
+    history_.newest(job,
+                    [alive = alive_.watch(), ctx, refuse, slot = *std::move(slot),
+                     then = std::move(then)](Result<runtime::History::NewestState> newest) mutable {
+                      if (!alive) return;
+                      if (!newest) return refuse(newest.error());
+                      if (ctx->request.disconnected.stop_requested()) {
+                        return ctx->refuse(runtime::read_interrupted_error());
+                      }
+                      then(std::move(newest->indexed), std::move(slot));
+                    });
   });
 }
 
@@ -77,7 +77,8 @@ void Api::steps(ContextPtr ctx) {
       ctx, [this, ctx, query = *std::move(query)](StepsReadPtr read, ReadLimiter::Slot slot) {
         compute_from<ApiResponse>(
             std::move(read), std::move(slot),
-            [query, maker = response_maker(ctx)](const engine::IndexedState& from) -> Result<ApiResponse> {
+            [query,
+             maker = response_maker(ctx)](const engine::IndexedState& from) -> Result<ApiResponse> {
               AE_ASSIGN(Value page, engine::list_steps(from.tree(), from.index(), query));
               return maker.make(nullptr, std::move(page));
             },
@@ -103,15 +104,15 @@ void Api::step(ContextPtr ctx) {
                 if (!events) return ctx->refuse(events.error());
                 compute_from<ApiResponse>(
                     read, slot,
-                    [id = ctx->step, events = *std::move(events),
-                     maker = response_maker(ctx)](const engine::IndexedState& from) -> Result<ApiResponse> {
+                    [id = ctx->step, events = *std::move(events), maker = response_maker(ctx)](
+                        const engine::IndexedState& from) -> Result<ApiResponse> {
                       AE_ASSIGN(const engine::Step* const step,
                                 engine::find_step(from.state(), id));
                       engine::TraceRecord record;
                       for (const Event& event : events) record.add(event);
                       const auto world = engine::world_of(from.tree(), from.index(), *step);
-                      return maker.make(nullptr,
-                                        engine::step_trace_view(from.state(), record, *step, world));
+                      return maker.make(
+                          nullptr, engine::step_trace_view(from.state(), record, *step, world));
                     },
                     respond(ctx));
               });
@@ -210,9 +211,7 @@ void Api::replay_at(const ContextPtr& ctx, const std::shared_ptr<ReplayRead>& re
           return maker.make(&row, std::move(body));
         },
         [slot = read->slot, kept = std::move(kept),
-         then = respond(ctx)](Result<ApiResponse> response) mutable {
-          then(std::move(response));
-        });
+         then = respond(ctx)](Result<ApiResponse> response) mutable { then(std::move(response)); });
   });
 }
 
@@ -224,8 +223,8 @@ void Api::read_state(const ContextPtr& ctx, const JobId& job, std::uint64_t seq,
   history_.newest(job, [this, alive = alive_.watch(), ctx, job, seq, then = std::move(then)](
                            Result<runtime::History::NewestState> newest) mutable {
     if (!alive) return;
-    const bool is_last = newest && (seq == runtime::History::kLastEvent ||
-                                    seq == newest->indexed->state().seq);
+    const bool is_last =
+        newest && (seq == runtime::History::kLastEvent || seq == newest->indexed->state().seq);
     if (!is_last) return read_past_state(ctx, job, seq, std::move(then));
     then({.past = {.row = std::move(newest->row), .state = {}},
           .newest = std::move(newest->indexed)});

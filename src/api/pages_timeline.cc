@@ -30,8 +30,8 @@ void Api::timeline(ContextPtr ctx) {
   read_steps(ctx, [this, ctx, query = *query](StepsReadPtr read, ReadLimiter::Slot slot) {
     compute_from<ApiResponse>(
         std::move(read), std::move(slot),
-        [query, maker = response_maker(ctx)](
-            const engine::IndexedState& from) -> Result<ApiResponse> {
+        [query,
+         maker = response_maker(ctx)](const engine::IndexedState& from) -> Result<ApiResponse> {
           return maker.make(nullptr, from.index().timeline().page(query.after, query.limit));
         },
         respond(ctx));

@@ -1,5 +1,5 @@
-// IndexedState: the state of a job after an event, with the index and the tree of its steps. Pages about
-// steps are read from one that is kept (runtime/history.h): they cost their rows.
+// IndexedState: the state of a job after an event, with the index and the tree of its steps. Pages
+// about steps are read from one that is kept (runtime/history.h): they cost their rows.
 //
 // Threads: one owner while it grows; then any number of readers.
 #pragma once
@@ -31,7 +31,7 @@ class IndexedState {
   const State& state() const { return state_; }
   const StepIndex& index() const { return index_; }
   const StepTree& tree() const { return tree_; }
-  const Hash& head() const { return head_; }  // of event state().seq
+  const Hash& head() const { return head_; }                           // of event state().seq
   std::size_t bytes() const { return state_bytes_ + index_.bytes(); }  // approximate size
 
  private:

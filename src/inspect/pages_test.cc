@@ -77,8 +77,8 @@ void expect_same_as_trace(const JobFixture& job, const StepIndex& index, const s
     TraceRecord record;
     const std::vector<Event> events = selected(job.log, seqs_of(StepTree(job.state), index, step));
     for (const Event& event : events) record.add(event);
-    const Value single = step_trace_view(job.state, record, step,
-                                         world_of(StepTree(job.state), index, step));
+    const Value single =
+        step_trace_view(job.state, record, step, world_of(StepTree(job.state), index, step));
     EXPECT_EQ(single, node.with("items", Value::array({})));
     expect_same_as_trace(job, index, id, node["items"]);
     expect_same_as_trace(job, index, id, node["probes"]);

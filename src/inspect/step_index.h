@@ -56,8 +56,8 @@ class StepIndex {
   void add_seq(IndexedStep& step, std::uint64_t seq);
   void add_tool_event(IndexedStep& step, const Event& event);
 
-  std::vector<IndexedStep> steps_;    // by their first event
-  std::vector<std::uint32_t> slots_;  // a power of two of indexes into steps_
+  std::vector<IndexedStep> steps_;                  // by their first event
+  std::vector<std::uint32_t> slots_;                // a power of two of indexes into steps_
   std::unordered_map<InvocationId, StepId> turns_;  // the step of a model call
   std::vector<std::uint64_t> imports_, attempts_;
   Timeline timeline_;

@@ -32,7 +32,7 @@
 namespace ae::engine {
 
 struct StepQuery {
-  std::string parent;               // step_id; "" = the nodes of the plan
+  std::string parent;                           // step_id; "" = the nodes of the plan
   std::set<std::string, std::less<>> statuses;  // empty = all
   std::string after;                // step_id of the last row of the page before; "" = first page
   std::uint64_t changed_since = 0;  // only steps with a later event, also of their parts

@@ -316,7 +316,8 @@ void History::newest(const JobId& job, async::Done<Result<NewestState>> done) {
     return !kept->is_busy && now - kept->built_at > kFoldTtl;
   };
   if (!store_.owned()) std::erase_if(kept_, is_outdated);  // another process may erase values
-  const auto found = std::ranges::find(kept_, job, [](const KeptPtr& kept) -> const JobId& { return kept->job; });
+  const auto found =
+      std::ranges::find(kept_, job, [](const KeptPtr& kept) -> const JobId& { return kept->job; });
   if (found == kept_.end()) {
     kept_.push_front(std::make_shared<Kept>(job, new_shared(job)));
     kept_.front()->built_at = now;
@@ -340,14 +341,15 @@ void History::extend(const KeptPtr& kept) {
   kept->is_busy = true;
   std::ranges::move(std::exchange(kept->waiting, {}), std::back_inserter(kept->served));
   const auto walk = std::make_shared<IndexWalk>(kept->shared, plans_.copy());
-  walk_log(source({}), kept->job,
-           {.direction = Direction::after,
-            .seq = kept->shared->indexed.state().seq,
-            .events_max = kIndexPartEvents},
-           [walk](LogPart& part) { return walk->visit(part); },
-           [this, alive = alive_.watch(), kept, walk](Result<store::JobRow> row) {
-             if (alive) end_walk(kept, *walk, std::move(row));
-           });
+  walk_log(
+      source({}), kept->job,
+      {.direction = Direction::after,
+       .seq = kept->shared->indexed.state().seq,
+       .events_max = kIndexPartEvents},
+      [walk](LogPart& part) { return walk->visit(part); },
+      [this, alive = alive_.watch(), kept, walk](Result<store::JobRow> row) {
+        if (alive) end_walk(kept, *walk, std::move(row));
+      });
 }
 
 void History::end_walk(const KeptPtr& kept, IndexWalk& walk, Result<store::JobRow> row) {
@@ -379,8 +381,8 @@ void History::answer(const KeptPtr& kept, const Result<store::JobRow>& row) {
   using Answer = Result<NewestState>;
   std::vector<std::pair<async::Done<Answer>, Answer>> answers;
   for (auto& done : std::exchange(kept->served, {})) {
-    answers.emplace_back(std::move(done), row ? Answer({*row, share(kept)})
-                                              : Answer(std::unexpected(row.error())));
+    answers.emplace_back(std::move(done),
+                         row ? Answer({*row, share(kept)}) : Answer(std::unexpected(row.error())));
   }
   evict();
   if (!kept->waiting.empty()) extend(kept);
@@ -390,9 +392,8 @@ void History::answer(const KeptPtr& kept, const Result<store::JobRow>& row) {
 // The copies of the pointer are one reader.
 std::shared_ptr<const engine::IndexedState> History::share(const KeptPtr& kept) {
   kept->shared->readers++;
-  return {&kept->shared->indexed,
-          [this, alive = alive_.watch(), kept,
-           shared = kept->shared](const engine::IndexedState*) mutable {
+  return {&kept->shared->indexed, [this, alive = alive_.watch(), kept,
+                                   shared = kept->shared](const engine::IndexedState*) mutable {
             const bool is_last = --shared->readers == 0;
             if (!alive || !is_last || kept->shared != shared || !kept->waits_for_readers) return;
             kept->waits_for_readers = false;
@@ -418,8 +419,8 @@ void History::expire_large() {
   if (kept_.empty() || kept_.front()->bytes <= index_bytes_max_) return;
   const Duration unused = steady_.since_start() - kept_.front()->used_at;
   if (unused >= kFoldTtl && !kept_.front()->is_busy) return kept_.pop_front();
-  large_timer_ = loop_.after(std::max(kFoldTtl - unused, Duration(kFoldTtl / 16)),
-                             [this] { expire_large(); });
+  large_timer_ =
+      loop_.after(std::max(kFoldTtl - unused, Duration(kFoldTtl / 16)), [this] { expire_large(); });
 }
 
 void History::drop(const JobId& job) {

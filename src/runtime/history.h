@@ -123,8 +123,8 @@ class History {
   engine::PlanCache plans_{64};
   std::list<KeptFold> folds_;  // most recently used first
   std::size_t fold_bytes_ = 0;
-  std::uint64_t drops_ = 0;  // calls of `drop`
-  std::list<KeptPtr> kept_;  // most recently used first
+  std::uint64_t drops_ = 0;                    // calls of `drop`
+  std::list<KeptPtr> kept_;                    // most recently used first
   std::optional<async::TimerId> large_timer_;  // set while a large one is kept
   async::Alive alive_;
 };

@@ -187,8 +187,7 @@ void expect_shows(const engine::IndexedState& indexed, const std::vector<Event>&
   engine::IndexedState expected(kJob);
   ASSERT_TRUE(expected.add(log, engine::uncached_plan_source()));
   EXPECT_EQ(engine::state_view(indexed.state()), engine::state_view(expected.state()));
-  for (const std::string& parent :
-       {std::string(), expected.state().steps[0].id.text.string()}) {
+  for (const std::string& parent : {std::string(), expected.state().steps[0].id.text.string()}) {
     EXPECT_EQ(*engine::list_steps(indexed.tree(), indexed.index(), {.parent = parent}),
               *engine::list_steps(expected.tree(), expected.index(), {.parent = parent}));
   }

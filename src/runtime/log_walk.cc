@@ -72,7 +72,8 @@ void open_on_reader(const LogSource& source, const JobId& job, store::LogWindow 
   async::compute<Result<T>>(
       source.executor,
       [job, window = std::move(window), lookup = source.lookup, cut_above = source.cut_above,
-       abandoned = source.abandoned, work = std::move(work)](const std::stop_token& stopping) mutable -> Result<T> {
+       abandoned = source.abandoned,
+       work = std::move(work)](const std::stop_token& stopping) mutable -> Result<T> {
         const async::Interrupt interrupt{.stopping = stopping, .abandoned = abandoned};
         if (interrupt.requested()) return std::unexpected(read_interrupted_error());
         AE_ASSIGN(LogPart part, open_window(job, std::move(window), lookup, cut_above));
