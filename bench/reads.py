@@ -21,8 +21,9 @@ PAUSE = 0.002  # seconds between two health requests
 HEALTH_MIN = 100  # health requests per view
 PAGE_READS = 20  # of each page, one after the other
 # Each item of a map has seven events: 142,000 of both maps are 1,000,000 events.
-PAGES = ("/events?limit=100", "/events?limit=100&order=desc", "/events?limit=100&after={middle}", "/events?limit=100&step=m",
-         "/steps?limit=100", "/steps?parent=m&limit=100", "/steps/m", "/timeline?limit=100", "/conversation?limit=100",
+PAGES = ("/events?limit=100", "/events?limit=100&order=desc", "/events?limit=100&order=desc&fields=slim",
+         "/events?limit=100&after={middle}", "/events?limit=100&step={item}", "/events?limit=100&type=job_completed",
+         "/steps?limit=100", "/steps?parent={m}&limit=100", "/steps/{m}", "/timeline?limit=100", "/conversation?limit=100",
          "/replay?at={middle}&fields=summary", "/replay?at={last}&fields=steps", "/transcript?limit=100", "/forks")
 VIEWS = ("", "/events?limit=1000000", "/events?class=effect&limit=1000000", "/trace", "/transcript?limit=1000000", "/replay",
          "/verify")
@@ -74,16 +75,21 @@ def measure(address, start):
 
 
 def page(address, path):
-    """One request over a new connection: milliseconds until the whole answer is read."""
+    """One request over a new connection: milliseconds until the whole answer is read, and the answer."""
     connection = http.client.HTTPConnection(address, timeout=120)
     began = time.monotonic()
     connection.request("GET", path)
     answer = connection.getresponse()
-    size = len(answer.read())
+    body = answer.read()
     connection.close()
     if answer.status != 200:
         sys.exit(f"{path} returned {answer.status}")
-    return (time.monotonic() - began) * 1000, size
+    return (time.monotonic() - began) * 1000, body
+
+
+def first_step(address, query):
+    """The id of the first step of a list."""
+    return json.loads(page(address, f"/api/jobs/large/steps?limit=1{query}")[1])["steps"][0]["step_id"]
 
 
 def reads(store, options):
@@ -96,15 +102,17 @@ def reads(store, options):
     serve.drive("/api/jobs", body, 1, 1)
     store.await_status("completed", 1)
     events = store.query("SELECT max(last_seq) FROM heads")
+    large = first_step(address, "")  # the map m
+    names = {"middle": events // 2, "last": events, "m": large, "item": first_step(address, f"&parent={large}")}
     serve.stop()
     serve = store.serve(agents=AGENTS)
     address = serve.url.removeprefix("http://")
     for of in PAGES:
-        path = "/api/jobs/large" + of.format(middle=events // 2, last=events)
-        first, size = page(address, path)
+        path = "/api/jobs/large" + of.format(**names)
+        first, body = page(address, path)
         took = [page(address, path)[0] for _ in range(PAGE_READS)]
         yield {"page": of, "events": events, "first_ms": first, "page_p50_ms": percentile(took, 0.5),
-               "page_p99_ms": percentile(took, 0.99), "kb": size / 1e3}
+               "page_p99_ms": percentile(took, 0.99), "kb": len(body) / 1e3}
     for view in VIEWS:
         figures, took = measure(address, lambda view=view: reader(f"{serve.url}/api/jobs/large{view}"))
         yield {"view": (view.partition("?")[0] or "/") + (" effects" if "effect" in view else ""), "events": events, **figures,

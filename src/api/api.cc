@@ -105,7 +105,7 @@ Api::Api(async::Loop& loop, async::SteadyClock& steady, store::Store& store,
       runtime_(runtime),
       options_(std::move(options)),
       read_limiter_(loop, kConcurrentReadsMax),
-      history_(store, steady, runtime.reader().executor()),
+      history_(loop, store, steady, runtime.reader().executor()),
       registry_(steady, store, options_.warn),
       mcp_(std::make_unique<Mcp>(
           loop, steady,

@@ -175,16 +175,31 @@ class Api {
   struct EventsScan;
   void read_events(const ContextPtr& ctx, std::shared_ptr<EventsRead> read,
                    std::shared_ptr<LongPoll> long_poll);
+  runtime::LogSource events_source(const ContextPtr& ctx, const EventsRead& read);
+  // Fills the page. `done`: the row that the page shows.
+  void scan_events(const ContextPtr& ctx, const std::shared_ptr<EventsRead>& read,
+                   const std::shared_ptr<EventsScan>& scan,
+                   async::Done<Result<store::JobRow>> done);
+  void scan_log(const ContextPtr& ctx, const std::shared_ptr<EventsRead>& read,
+                const std::shared_ptr<EventsScan>& scan, async::Done<Result<store::JobRow>> done);
+  void find_step_events(const ContextPtr& ctx, const std::shared_ptr<EventsRead>& read,
+                        const std::shared_ptr<EventsScan>& scan,
+                        async::Done<Result<store::JobRow>> done);
+  void read_step_events(const ContextPtr& ctx, const std::shared_ptr<EventsRead>& read,
+                        const std::shared_ptr<EventsScan>& scan,
+                        async::Done<Result<store::JobRow>> done);
+  // The newest state of a job and the index of its steps (runtime/history.h).
+  using StepsReadPtr = std::shared_ptr<const engine::IndexedState>;
   void replay(ContextPtr ctx);
   struct ReplayRead;
   void replay_at(const ContextPtr& ctx, const std::shared_ptr<ReplayRead>& read);
-  // The state of a job after event `seq`.
+  // The state of a job after event `seq` (steps_read.h).
+  struct ShownState;
+  void read_state(const ContextPtr& ctx, const JobId& job, std::uint64_t seq,
+                  std::move_only_function<void(ShownState)> then);
   void read_past_state(const ContextPtr& ctx, const JobId& job, std::uint64_t seq,
-                       std::move_only_function<void(runtime::History::PastState)> then);
+                       std::move_only_function<void(ShownState)> then);
   void timeline(ContextPtr ctx);
-  // The newest state of a job and the index of its steps (steps_read.h).
-  struct StepsRead;
-  using StepsReadPtr = std::shared_ptr<const StepsRead>;
   void steps(ContextPtr ctx);
   void step(ContextPtr ctx);
   void conversation(ContextPtr ctx);
@@ -196,7 +211,7 @@ class Api {
                   std::move_only_function<void(StepsReadPtr, ReadLimiter::Slot)> then);
   template <class T>
   void compute_from(StepsReadPtr read, ReadLimiter::Slot slot,
-                    std::move_only_function<Result<T>(const StepsRead&)> work,
+                    std::move_only_function<Result<T>(const engine::IndexedState&)> work,
                     async::Done<Result<T>> then);
   void verify(ContextPtr ctx);
   void signal(ContextPtr ctx);

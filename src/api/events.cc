@@ -4,7 +4,9 @@
 #include <algorithm>
 #include <memory>
 #include <ranges>
+#include <span>
 #include <utility>
+#include <vector>
 
 #include "agents/diagnostics.h"
 #include "api/request_context.h"
@@ -105,15 +107,21 @@ struct Api::EventsRead {
 struct Api::EventsScan {
   engine::EventPage page;
   bool descending = false;
-  std::optional<store::JobRow> row;  // the page shows the log as of this row
+  std::optional<store::JobRow> row = {};  // the page shows the log as of this row
+  // Of one step: its events, in the direction of the page, and how many were read.
+  std::vector<std::uint64_t> seqs = {};
+  std::size_t read = 0;
 
   // False: the page is complete.
   bool add(const runtime::LogPart& part) {
     // Backwards, events that are committed during the walk are not in the page.
     if (!descending || !row) row = part.row;
+    return add(part.events);
+  }
+  bool add(const std::vector<Event>& events) {
     const auto take = [this](const Event& event) { return page.add(event); };
-    return descending ? std::ranges::all_of(part.events | std::views::reverse, take)
-                      : std::ranges::all_of(part.events, take);
+    return descending ? std::ranges::all_of(events | std::views::reverse, take)
+                      : std::ranges::all_of(events, take);
   }
 };
 
@@ -143,39 +151,116 @@ void Api::read_events(const ContextPtr& ctx, std::shared_ptr<EventsRead> read,
     if (!slot) return refuse(slot.error());
     const auto scan = std::make_shared<EventsScan>(
         EventsScan{.page = engine::EventPage(read->job, read->query, read->kinds),
-                   .descending = read->query.descending,
-                   .row = {}});
-    runtime::walk_log(
-        {.store = store_,
-         .executor = runtime_.reader().executor(),
-         .lookup = {},
-         .abandoned = ctx->request.disconnected,
-         .owner = alive_.watch()},
-        read->job, window_of(read->query, read->scanned),
-        [scan](runtime::LogPart& part) { return scan->add(part); },
-        [this, alive = alive_.watch(), ctx, read, long_poll, refuse, scan, slot = *slot,
-         maker = response_maker(ctx)](Result<store::JobRow> walked) mutable {
-          if (!alive) return;
-          if (!walked) return refuse(walked.error());
-          const bool ended = store::has_ended(scan->row->status);
-          const bool answers = scan->page.has_events() || !read->waits || long_poll->last || ended;
-          if (!answers) {
-            long_poll->seen = scan->row->last_seq;
-            read->scanned = std::max(read->scanned, scan->page.scanned());
-            read->query.after = std::max(read->query.after, read->scanned);
-            read->kinds = scan->page.kinds();
-            return long_poll->keep_waiting();
-          }
-          long_poll->is_done = true;
-          async::compute<ApiResponse>(
-              runtime_.reader().executor(),
-              [scan, ended, maker = std::move(maker)](const std::stop_token&) {
-                return maker.make(&*scan->row,
-                                  std::move(scan->page).take(scan->row->last_seq, ended));
-              },
-              [ctx, slot](ApiResponse response) { ctx->done(std::move(response)); });
-        });
+                   .descending = read->query.descending});
+    scan_events(ctx, read, scan,
+                [this, alive = alive_.watch(), ctx, read, long_poll, refuse, scan, slot = *slot,
+                 maker = response_maker(ctx)](Result<store::JobRow> walked) mutable {
+                  if (!alive) return;
+                  if (!walked) return refuse(walked.error());
+                  const bool ended = store::has_ended(scan->row->status);
+                  const bool answers = scan->page.has_events() || scan->page.has_next() ||
+                                       !read->waits || long_poll->last || ended;
+                  if (!answers) {
+                    long_poll->seen = scan->row->last_seq;
+                    read->scanned = std::max(read->scanned, scan->page.scanned());
+                    read->query.after = std::max(read->query.after, read->scanned);
+                    read->kinds = scan->page.kinds();
+                    return long_poll->keep_waiting();
+                  }
+                  long_poll->is_done = true;
+                  async::compute<ApiResponse>(
+                      runtime_.reader().executor(),
+                      [scan, ended, maker = std::move(maker)](const std::stop_token&) {
+                        return maker.make(&*scan->row,
+                                          std::move(scan->page).take(scan->row->last_seq, ended));
+                      },
+                      [ctx, slot](ApiResponse response) { ctx->done(std::move(response)); });
+                });
   });
+}
+
+runtime::LogSource Api::events_source(const ContextPtr& ctx, const EventsRead& read) {
+  const bool is_cut = read.query.slim && read.query.text.empty();
+  return {.store = store_,
+          .executor = runtime_.reader().executor(),
+          .lookup = {},
+          .abandoned = ctx->request.disconnected,
+          .owner = alive_.watch(),
+          .cut_above = is_cut ? engine::kSlimBytes : 0};
+}
+
+void Api::scan_events(const ContextPtr& ctx, const std::shared_ptr<EventsRead>& read,
+                      const std::shared_ptr<EventsScan>& scan,
+                      async::Done<Result<store::JobRow>> done) {
+  if (!read->query.step.empty() && !read->query.effects) {
+    return find_step_events(ctx, read, scan, std::move(done));
+  }
+  scan_log(ctx, read, scan, std::move(done));
+}
+
+void Api::scan_log(const ContextPtr& ctx, const std::shared_ptr<EventsRead>& read,
+                   const std::shared_ptr<EventsScan>& scan,
+                   async::Done<Result<store::JobRow>> done) {
+  runtime::walk_log(
+      events_source(ctx, *read), read->job, window_of(read->query, read->scanned),
+      [scan](runtime::LogPart& part) { return scan->add(part); }, std::move(done));
+}
+
+// The index of the job's steps names the events of a step.
+void Api::find_step_events(const ContextPtr& ctx, const std::shared_ptr<EventsRead>& read,
+                           const std::shared_ptr<EventsScan>& scan,
+                           async::Done<Result<store::JobRow>> done) {
+  history_.newest(
+      read->job, [this, alive = alive_.watch(), ctx, read, scan,
+                  done = std::move(done)](Result<runtime::History::NewestState> newest) mutable {
+        if (!alive) return;
+        if (!newest) {
+          const Code code = newest.error().code;
+          const bool is_readable = code != Code::not_found && code != Code::unavailable;
+          // The log may be readable though it has no state.
+          if (is_readable) return scan_log(ctx, read, scan, std::move(done));
+          return done(std::unexpected(newest.error()));
+        }
+        scan->row = std::move(newest->row);
+        if (const auto* step = newest->indexed->index().find(StepId(read->query.step))) {
+          const std::uint64_t end = read->query.before.value_or(store::kLogEnd);
+          const auto from = std::ranges::upper_bound(step->seqs, read->query.after);
+          const auto to = std::ranges::lower_bound(from, step->seqs.end(), end);
+          scan->seqs.assign(from, to);
+          if (scan->descending) std::ranges::reverse(scan->seqs);
+        }
+        read_step_events(ctx, read, scan, std::move(done));
+      });
+}
+
+void Api::read_step_events(const ContextPtr& ctx, const std::shared_ptr<EventsRead>& read,
+                           const std::shared_ptr<EventsScan>& scan,
+                           async::Done<Result<store::JobRow>> done) {
+  if (scan->read == scan->seqs.size()) {
+    read->scanned = scan->row->last_seq;
+    return done(*scan->row);
+  }
+  // One more event tells whether there is a next page.
+  const std::size_t most = std::min<std::size_t>(read->query.limit + 1, runtime::kPartEvents);
+  const std::span<const std::uint64_t> left = std::span(scan->seqs).subspan(scan->read);
+  const auto next = left.first(std::min(left.size(), most));
+  scan->read += next.size();
+  runtime::read_events(
+      events_source(ctx, *read), read->job, {next.begin(), next.end()},
+      [this, ctx, read, scan, done = std::move(done)](Result<std::vector<Event>> events) mutable {
+        if (!events) return done(std::unexpected(events.error()));
+        async::compute<bool>(
+            runtime_.reader().executor(),
+            [scan, events = *std::move(events)](const std::stop_token&) {
+              return scan->add(events);
+            },
+            [this, alive = alive_.watch(), ctx, read, scan,
+             done = std::move(done)](bool goes_on) mutable {
+              if (!alive) return;
+              if (goes_on) return read_step_events(ctx, read, scan, std::move(done));
+              done(*scan->row);
+            });
+      });
 }
 
 }  // namespace ae::api

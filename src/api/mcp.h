@@ -88,6 +88,7 @@ class Mcp {
   void answer_wait(CallPtr call);
   void answer_question(const CallPtr& call, const Value& question);
   void answer_closed_question(const CallPtr& call);
+  void answer_earlier_question(const CallPtr& call, std::int64_t after, std::vector<Value> keys);
   void signal_job(CallPtr call);
   void cancel_job(CallPtr call);
   void post_request(const CallPtr& call, Path path, const Value& body);

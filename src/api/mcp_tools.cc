@@ -465,19 +465,28 @@ void Mcp::answer_closed_question(const CallPtr& call) {
     }
     return post_request(call, {"api", "approvals", given[field::approval_id].as_string()}, body);
   }
-  const std::string job = given["job_id"].as_string();
+  answer_earlier_question(call, 0, {});
+}
+
+// `keys`: of the questions up to event `after`.
+void Mcp::answer_earlier_question(const CallPtr& call, std::int64_t after,
+                                  std::vector<Value> keys) {
+  const std::string job = call->params()[field::arguments]["job_id"].as_string();
   call_route(
-      call, "GET", {"api", "jobs", job, "events"}, {{"limit", "1000"}, {"type", "wait_completed"}},
-      {}, [this, call, job](const ApiResponse& response) {
+      call, "GET", {"api", "jobs", job, "events"},
+      {{"limit", "1000"}, {"type", "wait_completed"}, {"after", std::to_string(after)}}, {},
+      [this, call, job, keys = std::move(keys)](const ApiResponse& response) mutable {
         if (response.status == 403) return call->refuse(response);
         if (response.status != 200) return finish(call, tool_error(call->revision, response.body));
         const Value& arguments = call->params()[field::arguments];
-        std::vector<Value> keys;
         for (const Value& event : items_of(response.body["events"])) {
           const Value& p = event[field::payload];
           const bool asked_people = p.text(field::wait_type) == "human" &&
                                     !p.text(field::correlation_key).starts_with("resolve/");
           if (asked_people) keys.push_back(p[field::correlation_key]);
+        }
+        if (const Value& next = response.body["next"]; next.is_integer() && keys.size() < 2) {
+          return answer_earlier_question(call, next.as_int(), std::move(keys));
         }
         if (keys.size() != 1) {
           return finish(

@@ -52,27 +52,27 @@ void Api::conversation(ContextPtr ctx) {
     if (query.sent_turn) return answer_sent_turn(ctx, read, slot, query.step, *query.sent_turn);
     compute_from<SelectedMessages>(
         read, slot,
-        [query](const StepsRead& from) -> Result<SelectedMessages> {
-          AE_ASSIGN(engine::Conversation found, engine::Conversation::of(from.state, query.step));
-          auto seqs = found.seqs(*from.index, query.after, query.limit);
+        [query](const engine::IndexedState& from) -> Result<SelectedMessages> {
+          AE_ASSIGN(engine::Conversation found, engine::Conversation::of(from.tree(), query.step));
+          auto seqs = found.seqs(from.index(), query.after, query.limit);
           return SelectedMessages{std::make_shared<const engine::Conversation>(std::move(found)),
                                   std::move(seqs)};
         },
         [this, ctx, read, slot, query](Result<SelectedMessages> selected) {
           if (!selected) return ctx->refuse(selected.error());
           history_.events(
-              read->state.job, std::move(selected->seqs), ctx->request.disconnected,
+              read->state().job, std::move(selected->seqs), ctx->request.disconnected,
               [this, alive = alive_.watch(), ctx, read, slot, query,
                conversation = selected->conversation](Result<std::vector<Event>> events) {
                 if (!alive) return;
                 if (!events) return ctx->refuse(events.error());
                 compute_from<ApiResponse>(
                     read, slot,
-                    [conversation, query, events = *std::move(events),
-                     maker = response_maker(ctx)](const StepsRead& from) -> Result<ApiResponse> {
+                    [conversation, query, events = *std::move(events), maker = response_maker(ctx)](
+                        const engine::IndexedState& from) -> Result<ApiResponse> {
                       engine::TraceRecord record;
                       for (const Event& event : events) record.add(event);
-                      return maker.make(nullptr, conversation->page(record, *from.index,
+                      return maker.make(nullptr, conversation->page(record, from.index(),
                                                                     query.after, query.limit));
                     },
                     respond(ctx));
@@ -86,32 +86,32 @@ void Api::answer_sent_turn(const ContextPtr& ctx, const StepsReadPtr& read,
                            std::uint64_t turn) {
   compute_from<SentTurn>(
       read, slot,
-      [step, turn](const StepsRead& from) -> Result<SentTurn> {
-        AE_ASSIGN(const engine::Conversation found, engine::Conversation::of(from.state, step));
+      [step, turn](const engine::IndexedState& from) -> Result<SentTurn> {
+        AE_ASSIGN(const engine::Conversation found, engine::Conversation::of(from.tree(), step));
         AE_ASSIGN(const engine::Step* const sent, found.turn(turn));
-        const engine::IndexedStep* indexed = from.index->find(sent->id);
+        const engine::IndexedStep* indexed = from.index().find(sent->id);
         // Without a try in this job, its own state tells why there is no request.
         const bool was_sent = indexed != nullptr && indexed->first_try_seq > 0;
-        return SentTurn{sent->id, was_sent ? indexed->first_try_seq : from.state.seq};
+        return SentTurn{sent->id, was_sent ? indexed->first_try_seq : from.state().seq};
       },
       [this, ctx, read, slot](Result<SentTurn> sent) {
         if (!sent) return ctx->refuse(sent.error());
-        history_.state_at(
-            read->state.job, sent->seq, ctx->request.disconnected,
-            [this, alive = alive_.watch(), ctx, read, slot,
-             id = sent->step](Result<runtime::History::PastState> past) {
-              if (!alive) return;
-              if (!past) return ctx->refuse(past.error());
-              if (!past->state) return ctx->refuse(missing_job_error(ctx->id));
-              compute_from<ApiResponse>(
-                  read, slot,
-                  [state = *std::move(past->state), id,
-                   maker = response_maker(ctx)](const StepsRead&) -> Result<ApiResponse> {
-                    AE_ASSIGN(Value request, engine::sent_request_view(state, id.text));
-                    return maker.make(nullptr, std::move(request));
-                  },
-                  respond(ctx));
-            });
+        history_.state_at(read->state().job, sent->seq, ctx->request.disconnected,
+                          [this, alive = alive_.watch(), ctx, read, slot,
+                           id = sent->step](Result<runtime::History::PastState> past) {
+                            if (!alive) return;
+                            if (!past) return ctx->refuse(past.error());
+                            if (!past->state) return ctx->refuse(missing_job_error(ctx->id));
+                            compute_from<ApiResponse>(
+                                read, slot,
+                                [state = *std::move(past->state), id, maker = response_maker(ctx)](
+                                    const engine::IndexedState&) -> Result<ApiResponse> {
+                                  AE_ASSIGN(Value request,
+                                            engine::sent_request_view(state, id.text));
+                                  return maker.make(nullptr, std::move(request));
+                                },
+                                respond(ctx));
+                          });
       });
 }
 

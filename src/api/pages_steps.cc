@@ -11,6 +11,7 @@
 #include "inspect/trace_record.h"
 #include "inspect/view.h"
 #include "log/field_names.h"
+#include "runtime/log_opener.h"
 
 namespace ae::api {
 namespace {
@@ -56,22 +57,16 @@ void Api::read_steps(ContextPtr ctx,
   with_slot(ctx, [this, ctx, job = *job, refuse,
                   then = std::move(then)](Result<ReadLimiter::Slot> slot) mutable {
     if (!slot) return refuse(slot.error());
-    history_.step_index(
-        job, [this, alive = alive_.watch(), ctx, job, refuse, slot = *std::move(slot),
-              then = std::move(then)](Result<runtime::History::IndexPtr> index) mutable {
-          if (!alive) return;
-          if (!index) return refuse(index.error());
-          history_.state_at(
-              job, runtime::History::kLastEvent, ctx->request.disconnected,
-              [alive, refuse, index = *std::move(index), slot = std::move(slot),
-               then = std::move(then)](Result<runtime::History::PastState> newest) mutable {
-                if (!alive) return;
-                if (!newest) return refuse(newest.error());
-                then(std::make_shared<const StepsRead>(
-                         StepsRead{*std::move(newest->state), std::move(index)}),
-                     std::move(slot));
-              });
-        });
+    history_.newest(job,
+                    [alive = alive_.watch(), ctx, refuse, slot = *std::move(slot),
+                     then = std::move(then)](Result<runtime::History::NewestState> newest) mutable {
+                      if (!alive) return;
+                      if (!newest) return refuse(newest.error());
+                      if (ctx->request.disconnected.stop_requested()) {
+                        return ctx->refuse(runtime::read_interrupted_error());
+                      }
+                      then(std::move(newest->indexed), std::move(slot));
+                    });
   });
 }
 
@@ -82,8 +77,9 @@ void Api::steps(ContextPtr ctx) {
       ctx, [this, ctx, query = *std::move(query)](StepsReadPtr read, ReadLimiter::Slot slot) {
         compute_from<ApiResponse>(
             std::move(read), std::move(slot),
-            [query, maker = response_maker(ctx)](const StepsRead& from) -> Result<ApiResponse> {
-              AE_ASSIGN(Value page, engine::list_steps(from.state, *from.index, query));
+            [query,
+             maker = response_maker(ctx)](const engine::IndexedState& from) -> Result<ApiResponse> {
+              AE_ASSIGN(Value page, engine::list_steps(from.tree(), from.index(), query));
               return maker.make(nullptr, std::move(page));
             },
             respond(ctx));
@@ -95,28 +91,28 @@ void Api::step(ContextPtr ctx) {
   read_steps(ctx, [this, ctx](const StepsReadPtr& read, const ReadLimiter::Slot& slot) {
     compute_from<Seqs>(
         read, slot,
-        [id = ctx->step](const StepsRead& from) -> Result<Seqs> {
-          AE_ASSIGN(const engine::Step* const step, engine::find_step(from.state, id));
-          return engine::seqs_of(engine::StepTree(from.state), *from.index, *step);
+        [id = ctx->step](const engine::IndexedState& from) -> Result<Seqs> {
+          AE_ASSIGN(const engine::Step* const step, engine::find_step(from.state(), id));
+          return engine::seqs_of(from.tree(), from.index(), *step);
         },
         [this, ctx, read, slot](Result<Seqs> seqs) {
           if (!seqs) return ctx->refuse(seqs.error());
           history_.events(
-              read->state.job, *std::move(seqs), ctx->request.disconnected,
+              read->state().job, *std::move(seqs), ctx->request.disconnected,
               [this, alive = alive_.watch(), ctx, read, slot](Result<std::vector<Event>> events) {
                 if (!alive) return;
                 if (!events) return ctx->refuse(events.error());
                 compute_from<ApiResponse>(
                     read, slot,
-                    [id = ctx->step, events = *std::move(events),
-                     maker = response_maker(ctx)](const StepsRead& from) -> Result<ApiResponse> {
-                      AE_ASSIGN(const engine::Step* const step, engine::find_step(from.state, id));
+                    [id = ctx->step, events = *std::move(events), maker = response_maker(ctx)](
+                        const engine::IndexedState& from) -> Result<ApiResponse> {
+                      AE_ASSIGN(const engine::Step* const step,
+                                engine::find_step(from.state(), id));
                       engine::TraceRecord record;
                       for (const Event& event : events) record.add(event);
-                      const engine::StepTree tree(from.state);
-                      const auto world = engine::world_of(from.state, *from.index, tree, *step);
-                      return maker.make(nullptr,
-                                        engine::step_trace_view(from.state, record, *step, world));
+                      const auto world = engine::world_of(from.tree(), from.index(), *step);
+                      return maker.make(
+                          nullptr, engine::step_trace_view(from.state(), record, *step, world));
                     },
                     respond(ctx));
               });
@@ -143,27 +139,29 @@ Result<ReplayQuery> replay_query(const Query& query) {
 }
 
 // `name`: the parameter that names the event.
-Result<const engine::State*> state_of(const runtime::History::PastState& past,
-                                      std::string_view name) {
-  if (past.state && past.state->seq > 0) return &*past.state;
+Result<const engine::State*> checked(const engine::State* state, const store::JobRow& row,
+                                     std::string_view name) {
+  if (state != nullptr && state->seq > 0) return state;
   return fail(Code::input_invalid, "\"" + std::string(name) + "\" must be from 1 to " +
-                                       std::to_string(past.row.last_seq) +
+                                       std::to_string(row.last_seq) +
                                        ", the last event of this job");
 }
 
 Result<Value> state_body(const engine::State& state, const std::string& fields) {
   if (fields == "summary") return engine::job_view(state);
-  if (fields == "steps") return engine::list_steps(state, {}, {.limit = kStepsMax});
+  if (fields == "steps") {
+    return engine::list_steps(engine::StepTree(state), {}, {.limit = kStepsMax});
+  }
   return with_wait_commands(engine::state_view(state));
 }
 
 // `earlier`: of `diff_from`, if it is requested.
-Result<Value> replay_body(const runtime::History::PastState& past,
-                          const runtime::History::PastState& earlier, const ReplayQuery& query) {
-  AE_ASSIGN(const engine::State* const state, state_of(past, field::at));
+Result<Value> replay_body(const engine::State* past, const engine::State* earlier,
+                          const store::JobRow& row, const ReplayQuery& query) {
+  AE_ASSIGN(const engine::State* const state, checked(past, row, field::at));
   AE_ASSIGN(const Value body, state_body(*state, query.fields));
   if (!query.diff_from) return body.with(field::at, state->seq);
-  AE_ASSIGN(const engine::State* const from, state_of(earlier, "diff_from"));
+  AE_ASSIGN(const engine::State* const from, checked(earlier, row, "diff_from"));
   AE_ASSIGN(const Value before, state_body(*from, query.fields));
   return engine::json_patch(before, body).with(field::at, state->seq).with("diff_from", from->seq);
 }
@@ -176,7 +174,7 @@ struct Api::ReplayRead {
   ReplayQuery query;
   ReadLimiter::Slot slot;
   ResponseMaker maker;
-  runtime::History::PastState earlier = {};  // of `diff_from`
+  ShownState earlier = {};  // of `diff_from`
 };
 
 void Api::replay(ContextPtr ctx) {
@@ -192,34 +190,49 @@ void Api::replay(ContextPtr ctx) {
       // A kept state may be older than a redaction by another process.
       if (!store_.owned()) read->maker.view.clear();
       if (!query.diff_from) return replay_at(ctx, read);
-      read_past_state(ctx, job, *query.diff_from,
-                      [this, ctx, read](runtime::History::PastState earlier) {
-                        read->earlier = std::move(earlier);
-                        replay_at(ctx, read);
-                      });
+      read_state(ctx, job, *query.diff_from, [this, ctx, read](ShownState earlier) {
+        read->earlier = std::move(earlier);
+        replay_at(ctx, read);
+      });
     });
   });
 }
 
 void Api::replay_at(const ContextPtr& ctx, const std::shared_ptr<ReplayRead>& read) {
-  read_past_state(
-      ctx, read->job, read->query.at, [this, ctx, read](runtime::History::PastState past) {
-        // The work frees the states.
-        async::compute<Result<ApiResponse>>(
-            runtime_.reader().executor(),
-            [query = read->query, maker = std::move(read->maker), past = std::move(past),
-             earlier = std::move(read->earlier)](const std::stop_token&) -> Result<ApiResponse> {
-              AE_ASSIGN(Value body, replay_body(past, earlier, query));
-              return maker.make(&past.row, std::move(body));
-            },
-            [slot = read->slot, then = respond(ctx)](Result<ApiResponse> response) mutable {
-              then(std::move(response));
-            });
-      });
+  read_state(ctx, read->job, read->query.at, [this, ctx, read](ShownState shown) {
+    // The work frees the states, and the loop releases those that are kept.
+    std::pair kept{shown.newest, read->earlier.newest};
+    async::compute<Result<ApiResponse>>(
+        runtime_.reader().executor(),
+        [query = read->query, maker = std::move(read->maker), shown = std::move(shown),
+         earlier = std::move(read->earlier)](const std::stop_token&) -> Result<ApiResponse> {
+          const store::JobRow& row = shown.past.row;
+          AE_ASSIGN(Value body, replay_body(shown.state(), earlier.state(), row, query));
+          return maker.make(&row, std::move(body));
+        },
+        [slot = read->slot, kept = std::move(kept),
+         then = respond(ctx)](Result<ApiResponse> response) mutable { then(std::move(response)); });
+  });
+}
+
+void Api::read_state(const ContextPtr& ctx, const JobId& job, std::uint64_t seq,
+                     std::move_only_function<void(ShownState)> then) {
+  const std::uint64_t kept_seq = history_.kept_seq(job);
+  const bool is_kept = kept_seq > 0 && (seq == runtime::History::kLastEvent || seq == kept_seq);
+  if (!is_kept) return read_past_state(ctx, job, seq, std::move(then));
+  history_.newest(job, [this, alive = alive_.watch(), ctx, job, seq, then = std::move(then)](
+                           Result<runtime::History::NewestState> newest) mutable {
+    if (!alive) return;
+    const bool is_last =
+        newest && (seq == runtime::History::kLastEvent || seq == newest->indexed->state().seq);
+    if (!is_last) return read_past_state(ctx, job, seq, std::move(then));
+    then({.past = {.row = std::move(newest->row), .state = {}},
+          .newest = std::move(newest->indexed)});
+  });
 }
 
 void Api::read_past_state(const ContextPtr& ctx, const JobId& job, std::uint64_t seq,
-                          std::move_only_function<void(runtime::History::PastState)> then) {
+                          std::move_only_function<void(ShownState)> then) {
   history_.state_at(job, seq, ctx->request.disconnected,
                     [alive = alive_.watch(), ctx,
                      then = std::move(then)](Result<runtime::History::PastState> past) mutable {
@@ -228,7 +241,7 @@ void Api::read_past_state(const ContextPtr& ctx, const JobId& job, std::uint64_t
                         return ctx->refuse(missing_job_error(ctx->id));
                       }
                       if (!past) return ctx->refuse(past.error());
-                      then(*std::move(past));
+                      then({.past = *std::move(past)});
                     });
 }
 

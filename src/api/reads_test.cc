@@ -472,5 +472,49 @@ AE_TEST("reads/a page of events ends the read of the log, and the next page star
   EXPECT_TRUE(fixture.loads.empty());
 }
 
+AE_TEST(
+    "reads/the events of a step are read without a scan, and pages of steps read no commit again") {
+  ReadsFixture fixture;
+  std::string list;
+  for (int i = 0; i < 400; ++i) list += fmt::format("{}{}", i == 0 ? "" : ",", i);
+  fixture.post({"api", "jobs"},
+               fmt::format(R"({{"id":"j","agent":"maps","input":{{"list":[{}]}}}})", list));
+  fixture.loop.advance(10s);
+  const Path path{"api", "jobs", "j", "events"};
+  const Value whole = fixture.send(ReadsFixture::get(path, {{"limit", "100000"}})).body;
+  ASSERT_EQ(whole["ended"], Value(true));
+  const auto last = static_cast<std::uint64_t>(whole["last_seq"].as_int());
+  ASSERT_GT(last, 2'000u);
+  const auto steps = [&](QueryPairs query) {
+    return fixture.send(ReadsFixture::get({"api", "jobs", "j", "steps"}, std::move(query))).body;
+  };
+  const std::string map(steps({})["steps"].items()[0].text("step_id"));
+  const Value items = steps({{"parent", map}, {"limit", "300"}});
+  const std::string item(items["steps"].items()[250].text("step_id"));
+  std::vector<Value> expected;
+  for (const Value& event : whole["events"].items()) {
+    if (event["payload"].text("step_id") == item) expected.push_back(event);
+  }
+  ASSERT_GT(expected.size(), 3u);
+  fixture.windows.clear();
+  const Value shown = fixture.send(ReadsFixture::get(path, {{"step", item}})).body;
+  EXPECT_EQ(shown["events"], Value::array(expected));
+  EXPECT_TRUE(shown["next"].is_null());
+  ASSERT_FALSE(fixture.windows.empty());
+  EXPECT_EQ(fixture.windows[0], last) << "there is nothing new";
+  EXPECT_LE(fixture.windows.size(), 1 + expected.size());
+  const Value newest =
+      fixture.send(ReadsFixture::get(path, {{"step", item}, {"order", "desc"}, {"limit", "2"}}))
+          .body;
+  EXPECT_EQ(newest["events"], Value::array({expected.end()[-1], expected.end()[-2]}));
+  EXPECT_EQ(newest["next"], expected.end()[-2]["seq"]);
+  const Value none = fixture.send(ReadsFixture::get(path, {{"step", "0123456789abcdef"}})).body;
+  EXPECT_EQ(none["events"].size(), 0u);
+  EXPECT_TRUE(none["next"].is_null());
+  fixture.windows.clear();
+  EXPECT_EQ(steps({{"parent", map}, {"limit", "300"}}), items);
+  EXPECT_EQ(fixture.windows, std::vector<std::uint64_t>{last});
+}
+
 }  // namespace
 }  // namespace ae::api

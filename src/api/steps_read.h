@@ -1,4 +1,4 @@
-// StepsRead: what the routes about the steps of a job read. Only for the .cc files of this module.
+// What the routes about the steps of a job read. Only for the .cc files of this module.
 #pragma once
 
 #include <cstdint>
@@ -17,16 +17,21 @@ struct ReplayQuery {
   std::string fields;  // summary steps; "" = the whole state
 };
 
-struct Api::StepsRead {
-  engine::State state;
-  runtime::History::IndexPtr index;
+// The state of a job after an event.
+struct Api::ShownState {
+  runtime::History::PastState past;
+  StepsReadPtr newest = nullptr;  // instead: the kept state at the end of the log
+
+  const engine::State* state() const {
+    return newest ? &newest->state() : past.state ? &*past.state : nullptr;
+  }
 };
 
-// Runs `work` on a reader thread, as Api::compute. `then` keeps the index from being changed in
-// place while it is read.
+// Runs `work` on a reader thread, as Api::compute. `then` has the state until it is on the loop
+// again: it is released there.
 template <class T>
 void Api::compute_from(StepsReadPtr read, ReadLimiter::Slot slot,
-                       std::move_only_function<Result<T>(const StepsRead&)> work,
+                       std::move_only_function<Result<T>(const engine::IndexedState&)> work,
                        async::Done<Result<T>> then) {
   async::compute<Result<T>>(
       runtime_.reader().executor(),

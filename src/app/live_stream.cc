@@ -120,6 +120,7 @@ class LiveStream : public std::enable_shared_from_this<LiveStream> {
   struct EventPage {
     std::string text;
     std::string last;  // id of the last event; "" = there is none
+    std::string next;  // of the next page; "" = it is the last one
     bool ended = false;
 
     bool is_empty() const { return last.empty(); }
@@ -128,6 +129,7 @@ class LiveStream : public std::enable_shared_from_this<LiveStream> {
   static api::RenderedBody render_page(const Value& body, EventPage& page) {
     api::RenderedBody text;
     page.ended = body["ended"] == Value(true);
+    if (body["next"].is_integer()) page.next = std::to_string(body["next"].as_int());
     for (const Value& event : body["events"].items()) {
       page.last = std::to_string(event["seq"].as_int());
       text.bytes += fmt::format("id: {}\nevent: {}\ndata: {}\n\n", page.last, event.text("type"),
@@ -147,7 +149,7 @@ class LiveStream : public std::enable_shared_from_this<LiveStream> {
       return stream_.end();
     }
     // No more events follow. The last one may have been sent before, or be filtered out.
-    const bool over = page.is_empty() && page.ended;
+    const bool over = page.is_empty() && page.ended && page.next.empty();
     if (!has_begun_ && over) return answer_no_content();
     const bool first = !std::exchange(accepted_, true);
     if (first && page.is_empty() && !over) {
@@ -157,11 +159,11 @@ class LiveStream : public std::enable_shared_from_this<LiveStream> {
     if (!has_begun_) begin_stream();
     const std::string_view text = page.is_empty() && !over ? ":\n\n" : std::string_view(page.text);
     if (!stream_.has_capacity(text.size())) return schedule_next(Pending::later);
-    if (!page.is_empty()) after_ = page.last;
+    if (!page.is_empty() || !page.next.empty()) after_ = page.next.empty() ? page.last : page.next;
     write(text);
     if (over) return end();
     if (first) send_partial_output();
-    schedule_next(page.is_empty() ? Pending::later : Pending::now);
+    schedule_next(page.is_empty() && page.next.empty() ? Pending::later : Pending::now);
   }
   void schedule_next(Pending next) {
     if (is_full_) {

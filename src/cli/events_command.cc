@@ -149,7 +149,9 @@ class EventFollower {
                                     events_query(options_, after_, kFollowWait)));
     follow_retry_.on_success();
     for (const Value& event : page["events"].items()) show(event);
-    return page["events"].size() > 0;
+    // A page may end before the first event that matches.
+    if (page["next"].is_integer()) after_ = static_cast<std::uint64_t>(page["next"].as_int());
+    return page["events"].size() > 0 || page["next"].is_integer();
   }
 
   // Reads a stream to its end. A slow reader delays only itself.

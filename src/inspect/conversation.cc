@@ -78,26 +78,27 @@ Value error_value(const Step& step, const StepSpan& span) {
 
 }  // namespace
 
-Result<Conversation> Conversation::of(const State& state, std::string_view step) {
+Result<Conversation> Conversation::of(const StepTree& tree, std::string_view step) {
+  const State& state = tree.state();
   if (step.empty()) {
     const Step* first = nullptr;
     for (std::size_t i = 0; first == nullptr && state.plan && i < state.plan->nodes.size(); ++i) {
       if (calls_model(state, state.steps[i])) first = &state.steps[i];
     }
-    return Conversation(state, first);
+    return Conversation(tree, first);
   }
   AE_ASSIGN(const Step* const found, find_step(state, step));
   if (!calls_model(state, *found)) {
     return fail(Code::input_invalid, "step {} calls no model", step);
   }
-  return Conversation(state, found);
+  return Conversation(tree, found);
 }
 
-Conversation::Conversation(const State& state, const Step* step)
-    : s_(&state), tree_(state), step_(step) {
+Conversation::Conversation(const StepTree& tree, const Step* step)
+    : tree_(&tree), s_(&tree.state()), step_(step) {
   if (step == nullptr) return;
-  if (is_container(state, *step)) {
-    turns_ = tree_.parts_of(*step);
+  if (is_container(*s_, *step)) {
+    turns_ = tree_->parts_of(*step);
   } else {
     turns_.push_back(step);
   }
@@ -118,7 +119,7 @@ void Conversation::add_slots(std::size_t turn) {
   if (!is_over(step)) return;
   slots_.push_back({Origin::answer, turn, 0});
   if (step.failure || !step.is_turn()) return;
-  const StepTree::Steps& begun = tree_.parts_of(step);
+  const StepTree::Steps& begun = tree_->parts_of(step);
   const bool is_last = turn + 1 == turns_.size();
   const std::size_t calls = step.erased ? (begun.empty() ? 0 : begun.back()->nth + std::size_t{1})
                                         : requested_calls(step).size();
@@ -140,7 +141,7 @@ std::span<const Conversation::Slot> Conversation::slots(std::uint64_t after,
 }
 
 const Step* Conversation::call_step(const Slot& slot) const {
-  const StepTree::Steps& begun = tree_.parts_of(*turns_[slot.turn]);
+  const StepTree::Steps& begun = tree_->parts_of(*turns_[slot.turn]);
   const auto found = std::ranges::find(begun, slot.nth, [](const Step* one) { return one->nth; });
   return found == begun.end() ? nullptr : *found;
 }
@@ -149,7 +150,7 @@ std::vector<std::uint64_t> Conversation::seqs(const StepIndex& index, std::uint6
                                               std::size_t limit) const {
   std::vector<std::uint64_t> seqs;
   const auto add = [&](const Step& step) {
-    const std::vector<std::uint64_t> of_step = seqs_of(tree_, index, step);
+    const std::vector<std::uint64_t> of_step = seqs_of(*tree_, index, step);
     seqs.insert(seqs.end(), of_step.begin(), of_step.end());
   };
   std::size_t last_turn = turns_.size();

@@ -14,7 +14,7 @@
 //
 // The page ends before the first message that does not exist yet: the answer or the result of a call
 // in progress.
-// Threads: short-lived, one owner; borrows the state.
+// Threads: short-lived, one owner; borrows the tree and its state.
 #pragma once
 
 #include <cstddef>
@@ -41,7 +41,7 @@ class Conversation {
   // `step`: the step of a node with a model, an item of a map that calls one, or a turn of a loop;
   // "" = the first node with a model. Fails with not_found: no such step; input_invalid: it calls no
   // model.
-  static Result<Conversation> of(const State& state, std::string_view step);
+  static Result<Conversation> of(const StepTree& tree, std::string_view step);
 
   // The events of these messages: for the record of `page`.
   std::vector<std::uint64_t> seqs(const StepIndex& index, std::uint64_t after,
@@ -59,7 +59,7 @@ class Conversation {
     std::size_t turn = 0;  // index into turns_
     std::size_t nth = 0;   // of a prompt's message, or of a call
   };
-  Conversation(const State& state, const Step* step);
+  Conversation(const StepTree& tree, const Step* step);
   void add_slots(std::size_t turn);
   std::span<const Slot> slots(std::uint64_t after, std::size_t limit) const;
   const Step* call_step(const Slot& slot) const;
@@ -68,8 +68,8 @@ class Conversation {
   void add_answer(const Step& turn, const TraceRecord& record, std::vector<Member>& members) const;
   void add_call(const Slot& slot, const TraceRecord& record, std::vector<Member>& members) const;
 
+  const StepTree* tree_;
   const State* s_;
-  StepTree tree_;
   const Step* step_;                // nullptr: the job has no model
   std::vector<const Step*> turns_;  // a step that makes one call is its only turn
   std::vector<Slot> slots_;

@@ -10,8 +10,6 @@
 namespace ae::engine {
 namespace {
 
-constexpr std::size_t kSlimBytes = 256;  // of a value in a slim envelope
-
 EventClass class_of(const Event& event) {
   const EventKind* kind = event_kind(event.type);
   return kind ? kind->event_class : EventClass::narrative;
@@ -47,17 +45,24 @@ bool EventPage::selects(const Event& event) const {
 }
 
 bool EventPage::add(const Event& event) {
-  if (has_more_) return false;
+  if (has_next()) return false;
+  const bool is_before = event.seq <= query_.after;
+  const bool is_beyond = query_.before && event.seq >= *query_.before;
+  const bool is_bounded = query_.is_filtered() && !query_.effects;
+  if (!is_before && !is_beyond && is_bounded && looked_at_++ == scanned_max_) {
+    next_ = scanned_;
+    return false;
+  }
   scanned_ = event.seq;
   const std::string_view kind = query_.effects ? kinds_.kind_of(event) : "";
-  if (event.seq <= query_.after) return !query_.descending;
-  if (query_.before && event.seq >= *query_.before) return query_.descending;
+  if (is_before) return !query_.descending;
+  if (is_beyond) return query_.descending;
   if (query_.effects && kind.empty()) return true;
   if (!selects(event)) return true;
   Value shown = envelope(job_, event);
   if (!query_.text.empty() && !canonical(shown).contains(query_.text)) return true;
   if (events_.size() == query_.limit) {
-    has_more_ = true;
+    next_ = static_cast<std::uint64_t>(events_.back()["seq"].as_int());
     return false;
   }
   if (query_.slim) shown = slim_envelope(shown);
@@ -71,7 +76,7 @@ Value EventPage::take(std::uint64_t last_seq, bool ended) && {
     const std::uint64_t end = std::min(query_.before.value_or(last_seq + 1), last_seq + 1);
     total = number(end > query_.after + 1 ? end - query_.after - 1 : 0);
   }
-  Value next = has_more_ ? events_.back()["seq"] : Value();
+  Value next = has_next() ? number(next_) : Value();
   return Value::object({{"ended", ended},
                         {"events", Value::array(std::move(events_))},
                         {"last_seq", number(last_seq)},

@@ -3,7 +3,8 @@
 //  {ended, events: [envelope…], last_seq, next, total}
 //    ended: the job has ended. last_seq: of the log. total: how many events the query selects; null
 //    if it has a filter, because counting them would read the whole log
-//    next: seq of the last event of the page, or null if it is the last page
+//    next: the last event that the page takes into account, or null if it is the last page. A page
+//    with a filter looks at kScannedMax events at most, so it may have fewer events than `limit`
 //  An envelope is as in log/event.h; with `effects` it has `kind` (inspect/effects.h). `slim`: without
 //  `salts`, and members of `payload` above 256 bytes are {"$cut": bytes}.
 //
@@ -40,17 +41,25 @@ struct EventQuery {
   }
 };
 
+inline constexpr std::size_t kSlimBytes = 256;  // of a value in a slim envelope
+
 class EventPage {
  public:
-  // `kinds`: after the events before the first one that it takes.
-  EventPage(const JobId& job, EventQuery query, EffectKinds kinds = {})
-      : job_(job), query_(std::move(query)), kinds_(std::move(kinds)) {}
+  // The events that a page with a filter looks at; but with `effects` it looks at all, because the
+  // kind of an effect depends on the events before it.
+  static constexpr std::size_t kScannedMax = 20'000;
+
+  // `kinds`: after the events before the first one that it takes. `scanned_max`: as kScannedMax.
+  EventPage(const JobId& job, EventQuery query, EffectKinds kinds = {},
+            std::size_t scanned_max = kScannedMax)
+      : job_(job), query_(std::move(query)), scanned_max_(scanned_max), kinds_(std::move(kinds)) {}
 
   // Takes the events in the direction of the query. False: the page is complete.
   bool add(const Event& event);
   // After the last event that was taken.
   const EffectKinds& kinds() const { return kinds_; }
   bool has_events() const { return !events_.empty(); }
+  bool has_next() const { return next_ > 0; }  // there is another page
   // The last event that was taken; 0 = none.
   std::uint64_t scanned() const { return scanned_; }
   // `last_seq`: of the log.
@@ -61,10 +70,11 @@ class EventPage {
 
   const JobId job_;
   const EventQuery query_;
+  const std::size_t scanned_max_;
   EffectKinds kinds_;
   std::vector<Value> events_;
-  std::uint64_t scanned_ = 0;
-  bool has_more_ = false;
+  std::uint64_t scanned_ = 0, next_ = 0;  // 0 = none
+  std::size_t looked_at_ = 0;             // events between the bounds of the query
 };
 
 }  // namespace ae::engine

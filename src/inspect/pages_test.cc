@@ -40,7 +40,7 @@ std::vector<Event> selected(const std::vector<Event>& log, std::vector<std::uint
 }
 
 Value list(const JobFixture& job, StepQuery query) {
-  const auto page = list_steps(job.state, index_of(job.log), query);
+  const auto page = list_steps(StepTree(job.state), index_of(job.log), query);
   EXPECT_TRUE(page) << page.error().message;
   return page ? *page : Value();
 }
@@ -51,7 +51,7 @@ Value list(const JobFixture& job, StepQuery query) {
 void expect_same_as_trace(const JobFixture& job, const StepIndex& index, const std::string& parent,
                           const Value& nodes) {
   StepQuery query{.parent = parent, .limit = 10'000};
-  const auto page = list_steps(job.state, index, query);
+  const auto page = list_steps(StepTree(job.state), index, query);
   ASSERT_TRUE(page) << page.error().message;
   std::map<std::string, Value> rows;
   for (const Value& row : (*page)["steps"].items()) {
@@ -77,8 +77,8 @@ void expect_same_as_trace(const JobFixture& job, const StepIndex& index, const s
     TraceRecord record;
     const std::vector<Event> events = selected(job.log, seqs_of(StepTree(job.state), index, step));
     for (const Event& event : events) record.add(event);
-    const Value single = step_trace_view(job.state, record, step,
-                                         world_of(job.state, index, StepTree(job.state), step));
+    const Value single =
+        step_trace_view(job.state, record, step, world_of(StepTree(job.state), index, step));
     EXPECT_EQ(single, node.with("items", Value::array({})));
     expect_same_as_trace(job, index, id, node["items"]);
     expect_same_as_trace(job, index, id, node["probes"]);
@@ -145,7 +145,7 @@ AE_TEST("pages/steps are filtered by status and change, and pages join to the wh
   EXPECT_EQ(changed["steps"].items()[0]["item"], Value(4));
   EXPECT_EQ(list(job, {.changed_since = seen})["steps"].size(), 1U)
       << "a change of its items counts";
-  const auto none = list_steps(job.state, index_of(job.log), {.parent = "nope"});
+  const auto none = list_steps(StepTree(job.state), index_of(job.log), {.parent = "nope"});
   ASSERT_FALSE(none);
   EXPECT_EQ(none.error().code, Code::not_found);
 }
@@ -213,12 +213,39 @@ AE_TEST("pages/events are filtered by step and text, and slim events are cut") {
   EXPECT_TRUE(is_cut);
 }
 
+AE_TEST("pages/a page with a filter looks at a limited number of events, and pages join") {
+  JobFixture job("[{'id': 'm', 'kind': 'map', 'over': [1, 2, 3], 'do': {'tool': 'look'}}]");
+  job.claim();
+  const Value all = events_of(job, {.type = "node_started"});
+  for (const bool descending : {false, true}) {
+    std::vector<Value> joined;
+    EventQuery query{.descending = descending, .type = "node_started"};
+    for (std::size_t pages = 0; pages <= job.log.size(); ++pages) {
+      EventPage page(job.state.job, query, {}, 2);
+      for (std::size_t i = 0; i < job.log.size(); ++i) {
+        if (!page.add(job.log[descending ? job.log.size() - 1 - i : i])) break;
+      }
+      const bool has_next = page.has_next();
+      const Value shown = std::move(page).take(job.log.size(), false);
+      for (const Value& event : shown["events"].items()) joined.push_back(event);
+      EXPECT_EQ(shown["next"].is_null(), !has_next);
+      if (!has_next) break;
+      const auto next = static_cast<std::uint64_t>(shown["next"].as_int());
+      (descending ? query.before.emplace() : query.after) = next;
+    }
+    if (descending) std::ranges::reverse(joined);
+    EXPECT_EQ(Value::array(joined), all["events"]);
+  }
+  EXPECT_GT(all["events"].size(), 1U);
+}
+
 // ---------------------------------------------------------------- conversations
 
 Value conversation(const JobFixture& job, std::string_view step = "", std::uint64_t after = 0,
                    std::size_t limit = 100) {
   const StepIndex index = index_of(job.log);
-  const auto found = Conversation::of(job.state, step);
+  const StepTree tree(job.state);
+  const auto found = Conversation::of(tree, step);
   EXPECT_TRUE(found) << found.error().message;
   if (!found) return {};
   TraceRecord record;
@@ -318,7 +345,8 @@ AE_TEST("pages/a step that calls no model has no conversation") {
   const Value none = conversation(job);
   EXPECT_EQ(none["messages"].size(), 0U);
   EXPECT_TRUE(none["step_id"].is_null());
-  const auto refused = Conversation::of(job.state, job.step("a").id.text.view());
+  const StepTree tree(job.state);
+  const auto refused = Conversation::of(tree, job.step("a").id.text.view());
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.error().code, Code::input_invalid);
 }

@@ -1,126 +1,15 @@
 #include "inspect/step_list.h"
 
 #include <algorithm>
+#include <array>
 #include <iterator>
-#include <map>
 #include <utility>
 
-#include "engine/heart/recorded_value.h"
 #include "engine/state/view_values.h"
 #include "inspect/view.h"
-#include "log/decisions.h"
 #include "log/field_names.h"
-#include "plan/model_calls.h"
 
 namespace ae::engine {
-
-// ---------------------------------------------------------------- index
-
-namespace {
-
-constexpr std::size_t kStepBytes = 256;  // of a step in the index, without its events
-
-std::uint64_t count_in(const Value& usage, std::string_view name) {
-  const Value& count = usage[name];
-  return count.is_integer() && count.as_int() > 0 ? static_cast<std::uint64_t>(count.as_int()) : 0;
-}
-
-// The step whose time, random number or UUID the event records.
-std::optional<StepId> recorded_step_of(const Event& event) {
-  const RecordedKind kind = recorded_kind_of(event.type);
-  if (kind == RecordedKind::nothing) return std::nullopt;
-  return std::visit(
-      [&](const auto& body) -> std::optional<StepId> {
-        if constexpr (requires { body.effect_id; }) return step_of_effect(body.effect_id, kind);
-        return std::nullopt;
-      },
-      event.body);
-}
-
-}  // namespace
-
-IndexedStep& StepIndex::at(std::string_view step) {
-  const auto [found, is_new] = steps_.try_emplace(std::string(step));
-  if (is_new) bytes_ += kStepBytes;
-  return found->second;
-}
-
-void StepIndex::add_seq(std::string_view step, std::uint64_t seq) {
-  std::vector<std::uint64_t>& seqs = at(step).seqs;
-  if (!seqs.empty() && seqs.back() == seq) return;
-  seqs.push_back(seq);
-  bytes_ += sizeof(seq);
-}
-
-// As TraceRecord::add_decision and add_narrative.
-void StepIndex::add_resolution(IndexedStep& step, std::string_view resolution, bool is_note) {
-  for (TryOutcome& one : step.tries) {
-    const bool is_uncertain = one.outcome != OutcomeKind::success && !one.definite;
-    if (is_note ? is_uncertain : &one == &step.tries.back()) {
-      one.resolution = resolution_from_text(resolution);
-    }
-  }
-}
-
-const IndexedStep* StepIndex::find(const StepId& step) const {
-  const auto found = steps_.find(step.text.string());
-  return found == steps_.end() ? nullptr : &found->second;
-}
-
-void StepIndex::add(const Event& event) {
-  const std::size_t marked = timeline_.size();
-  timeline_.add(event);
-  bytes_ += (timeline_.size() - marked) * Timeline::kEntryBytes;
-  if (event.type == EventType::job_running) attempts_.push_back(event.seq);
-  if (event.type == EventType::fork_imported) imports_.push_back(event.seq);
-  if (const auto recorded = recorded_step_of(event)) add_seq(recorded->text.view(), event.seq);
-  const std::string_view id = step_of(event);
-  const auto* decision = as<DecisionRecorded>(event);
-  if (const auto chosen = decision_as<ToolChosen>(event)) {
-    const auto turn = turns_.find(chosen->choice.of.text.string());
-    if (turn != turns_.end()) add_seq(turn->second, event.seq);
-  }
-  if (id.empty() || event_kind(event.type) == nullptr) return;
-  add_seq(id, event.seq);
-  IndexedStep& step = at(id);
-  if (event.type == EventType::node_started ||
-      (event.type == EventType::command_emitted && !step.started_at)) {
-    step.started_at = event.created_at;
-  }
-  if (const auto* started = as<ToolInvocationStarted>(event)) {
-    if (step.first_try_seq == 0) step.first_try_seq = event.seq;
-    step.tries.push_back({.try_no = static_cast<std::uint32_t>(started->try_no), .outcome = {}});
-    bytes_ += sizeof(TryOutcome);
-    if (started->tool_name.starts_with(kModelToolPrefix)) {
-      turns_.try_emplace(started->invocation_id.text.string(), id);
-    }
-  }
-  if (const auto* finished = as<ToolInvocationFinished>(event)) {
-    step.late = step.late || finished->late == true;
-    step.caught_up = step.caught_up || finished->caught_up == true;
-    for (TryOutcome& one : step.tries) {
-      if (finished->late == true || std::cmp_not_equal(one.try_no, finished->try_no)) continue;
-      one.outcome = outcome_from_text(finished->outcome.view());
-      one.definite = finished->definite == true;
-    }
-  }
-  if (const auto* committed = as<CommandCommitted>(event)) {
-    step.total_tokens = count_in(committed->usage, "total_tokens");
-    if (committed->usage["cost_micros"].is_integer()) {
-      step.cost_micros = count_in(committed->usage, "cost_micros");
-    }
-  }
-  if (decision != nullptr && is_decision<OutcomeDecided>(*decision)) {
-    add_resolution(step, or_empty(decision->state), false);
-  }
-  if (const auto* note = as<OutcomeNoted>(event)) add_resolution(step, note->resolution, true);
-  if (event.type == EventType::node_finished) {
-    step.finished_at = event.created_at;
-    step.finished_seq = event.seq;
-  }
-}
-
-// ---------------------------------------------------------------- lists
 
 namespace {
 
@@ -134,16 +23,27 @@ std::optional<std::uint32_t> parent_of(const State& state, const Step& step) {
   return step.is_part() ? std::optional(step.node) : std::nullopt;
 }
 
-StepTree::Steps children_of(const StepTree& tree, const Step& step) {
-  StepTree::Steps children = tree.parts_of(step);
-  const StepTree::Steps& sides = tree.sides_of(step);
-  children.insert(children.end(), sides.begin(), sides.end());
-  return children;
-}
+// How many steps have each status.
+class StatusCounts {
+ public:
+  void add(StepStatus status) { counts_[static_cast<std::size_t>(status)]++; }
+  Value value() const {
+    std::vector<Member> members;
+    for (std::size_t i = 0; i < counts_.size(); ++i) {
+      if (counts_[i] == 0) continue;
+      members.emplace_back(to_text(static_cast<StepStatus>(i)), number(counts_[i]));
+    }
+    return Value::object(std::move(members));
+  }
+
+ private:
+  std::array<std::uint64_t, kStepStatuses> counts_{};
+};
 
 class StepRows {
  public:
-  StepRows(const State& state, const StepIndex& index) : s_(state), index_(index), tree_(state) {}
+  StepRows(const StepTree& tree, const StepIndex& index)
+      : s_(tree.state()), index_(index), tree_(tree) {}
 
   Result<Value> list(const StepQuery& query) const {
     StepTree::Steps steps;
@@ -153,7 +53,9 @@ class StepRows {
       }
     } else {
       AE_ASSIGN(const Step* const parent, find_step(s_, query.parent));
-      steps = children_of(tree_, *parent);
+      steps = tree_.parts_of(*parent);
+      const StepTree::Steps& sides = tree_.sides_of(*parent);
+      steps.insert(steps.end(), sides.begin(), sides.end());
     }
     auto from = steps.begin();
     if (!query.after.empty()) {
@@ -168,8 +70,8 @@ class StepRows {
     Value next;
     for (auto it = from; it != steps.end(); ++it) {
       const Step& step = **it;
-      const std::string status(to_text(tree_.status_of(step)));
-      if (!query.statuses.empty() && !query.statuses.contains(status)) continue;
+      const StepStatus status = tree_.status_of(step);
+      if (!query.statuses.empty() && !query.statuses.contains(to_text(status))) continue;
       if (query.changed_since > 0 && last_seq_of(step) <= query.changed_since) continue;
       if (rows.size() == query.limit) {
         next = rows.back()[field::step_id];
@@ -177,7 +79,9 @@ class StepRows {
       }
       rows.push_back(row(step, status));
     }
-    return Value::object({{"by_status", count_statuses(steps)},
+    StatusCounts counts;
+    for (const Step* step : steps) counts.add(tree_.status_of(*step));
+    return Value::object({{"by_status", counts.value()},
                           {"next", std::move(next)},
                           {field::parent, or_null(query.parent)},
                           {"seq", number(s_.seq)},
@@ -186,18 +90,22 @@ class StepRows {
   }
 
  private:
-  Value count_statuses(const StepTree::Steps& steps) const {
-    std::map<std::string, std::uint64_t> counts;
-    for (const Step* step : steps) ++counts[std::string(to_text(tree_.status_of(*step)))];
-    std::vector<Member> members(counts.begin(), counts.end());
-    return Value::object(std::move(members));
+  Value children_of(const Step& step) const {
+    const StepTree::Steps& parts = tree_.parts_of(step);
+    const StepTree::Steps& sides = tree_.sides_of(step);
+    StatusCounts counts;
+    for (const Step* part : parts) counts.add(tree_.status_of(*part));
+    for (const Step* side : sides) counts.add(tree_.status_of(*side));
+    return Value::object(
+        {{"by_status", counts.value()}, {"total", number(parts.size() + sides.size())}});
   }
 
   // Of its events and those of its parts, probes and compensation.
   std::uint64_t last_seq_of(const Step& step) const {
     const IndexedStep* indexed = index_.find(step.id);
     std::uint64_t last = indexed != nullptr ? indexed->seqs.back() : 0;
-    for (const Step* child : children_of(tree_, step)) last = std::max(last, last_seq_of(*child));
+    for (const Step* part : tree_.parts_of(step)) last = std::max(last, last_seq_of(*part));
+    for (const Step* side : tree_.sides_of(step)) last = std::max(last, last_seq_of(*side));
     return last;
   }
 
@@ -213,11 +121,10 @@ class StepRows {
     return Value::array(std::move(names));
   }
 
-  Value row(const Step& step, std::string_view status) const {
+  Value row(const Step& step, StepStatus status) const {
     static const IndexedStep kNone;
     const IndexedStep* const found = index_.find(step.id);
     const IndexedStep& indexed = found != nullptr ? *found : kNone;
-    const StepTree::Steps children = children_of(tree_, step);
     const auto parent = parent_of(s_, step);
     const Node& node = s_.node_of(step);
     const bool calls = step.is_part() || step.role != Role::node || node.kind != NodeKind::wait;
@@ -228,8 +135,7 @@ class StepRows {
     const bool has_usage = indexed.total_tokens > 0 || indexed.cost_micros;
     return Value::object(
         {{"badges", badges(step, indexed)},
-         {"children", Value::object({{"by_status", count_statuses(children)},
-                                     {"total", number(children.size())}})},
+         {"children", children_of(step)},
          {field::duration_us, std::move(duration)},
          {field::error,
           step.failure ? Value::object({{field::code, step.failure->code}}) : Value()},
@@ -244,7 +150,7 @@ class StepRows {
          {"seq_first", indexed.seqs.empty() ? Value() : number(indexed.seqs.front())},
          {"seq_last", indexed.seqs.empty() ? Value() : number(indexed.seqs.back())},
          {"started_at", or_null(indexed.started_at)},
-         {"status", status},
+         {"status", to_text(status)},
          {field::step_id, step.id.text},
          {"tool", calls ? Value(s_.tool_of(step).name) : Value()},
          {"tries", number(indexed.tries.size())},
@@ -255,18 +161,18 @@ class StepRows {
                                       indexed.cost_micros ? number(*indexed.cost_micros) : Value()},
                                      {"total_tokens", number(indexed.total_tokens)}})
                     : Value()},
-         {"world", to_text(world_of(s_, index_, tree_, step))}});
+         {"world", to_text(world_of(tree_, index_, step))}});
   }
 
   const State& s_;
   const StepIndex& index_;
-  const StepTree tree_;
+  const StepTree& tree_;
 };
 
 }  // namespace
 
-Result<Value> list_steps(const State& state, const StepIndex& index, const StepQuery& query) {
-  return StepRows(state, index).list(query);
+Result<Value> list_steps(const StepTree& tree, const StepIndex& index, const StepQuery& query) {
+  return StepRows(tree, index).list(query);
 }
 
 Result<const Step*> find_step(const State& state, std::string_view id) {
@@ -306,15 +212,14 @@ std::vector<std::uint64_t> seqs_of(const StepTree& tree, const StepIndex& index,
   return seqs;
 }
 
-ExternalEffect world_of(const State& state, const StepIndex& index, const StepTree& tree,
-                        const Step& step) {
+ExternalEffect world_of(const StepTree& tree, const StepIndex& index, const Step& step) {
   if (step.result_type == ResultType::compensated) return ExternalEffect::rolled_back;
   EffectSum sum;
   const IndexedStep* const indexed = index.find(step.id);
   if (indexed != nullptr && !indexed->tries.empty()) {
-    sum.add(state.tool_of(step).effect, indexed->tries);
+    sum.add(tree.state().tool_of(step).effect, indexed->tries);
   }
-  for (const Step* part : tree.parts_of(step)) sum.add(world_of(state, index, tree, *part));
+  for (const Step* part : tree.parts_of(step)) sum.add(world_of(tree, index, *part));
   return sum.total();
 }
 

@@ -43,14 +43,28 @@ std::string_view to_text(ExternalEffect effect) {
 }
 
 StepTree::StepTree(const State& state, bool is_dropped) : s_(state), is_dropped_(is_dropped) {
-  for (const Step& step : s_.steps) {
-    if (step.role != Role::node) {
-      sides_[step.of].push_back(&step);
-    } else if (step.is_loop_call()) {
-      calls_[{step.node, step.turn}].push_back(&step);
-    } else if (step.is_part()) {
-      parts_[step.node].push_back(&step);
-    }
+  update();
+}
+
+void StepTree::update() {
+  // A new plan moves the steps that it takes over.
+  if (s_.plan_number != plan_number_) {
+    plan_number_ = s_.plan_number;
+    steps_ = 0;
+    parts_.clear();
+    calls_.clear();
+    sides_.clear();
+  }
+  while (steps_ < s_.steps.size()) add(s_.steps[steps_++]);
+}
+
+void StepTree::add(const Step& step) {
+  if (step.role != Role::node) {
+    sides_[step.of].push_back(&step);
+  } else if (step.is_loop_call()) {
+    calls_[{step.node, step.turn}].push_back(&step);
+  } else if (step.is_part()) {
+    parts_[step.node].push_back(&step);
   }
 }
 

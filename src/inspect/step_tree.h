@@ -1,9 +1,10 @@
 // StepTree: the steps of a job as a tree, the status of each step, and the external effect of its
 // tries. The input of traces (inspect/trace.h) and of lists of steps (inspect/step_list.h).
 //
-// Threads: short-lived, one owner; borrows the state.
+// Threads: one owner; borrows the state.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -30,6 +31,7 @@ enum class StepStatus : std::uint8_t {
   failed,
   not_run
 };
+inline constexpr std::size_t kStepStatuses = 9;
 std::string_view to_text(StepStatus status);
 
 // The external effect of a call.
@@ -41,7 +43,10 @@ class StepTree {
   using Steps = std::vector<const Step*>;
   // `is_dropped`: the state is that of a plan which a re-plan has dropped since.
   explicit StepTree(const State& state, bool is_dropped = false);
+  // Takes in the events that were applied to the state since.
+  void update();
 
+  const State& state() const { return s_; }
   // The items of a map, the turns of a loop, or the calls of a turn, in their order.
   const Steps& parts_of(const Step& step) const;
   // The probes and the compensation of its call.
@@ -49,9 +54,12 @@ class StepTree {
   StepStatus status_of(const Step& step) const;
 
  private:
+  void add(const Step& step);
   StepStatus container_status_of(const Step& step) const;
 
   const State& s_;
+  std::size_t steps_ = 0;          // of the state that are in the tree
+  std::uint32_t plan_number_ = 0;  // that they belong to
   const bool is_dropped_;
   std::map<std::uint32_t, Steps> parts_;                            // by map or loop
   std::map<std::pair<std::uint32_t, std::uint32_t>, Steps> calls_;  // by loop and turn

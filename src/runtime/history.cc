@@ -1,6 +1,7 @@
 #include "runtime/history.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "engine/state/checkpoint.h"
@@ -235,80 +236,191 @@ void History::fold(FoldingPtr folding, std::stop_token abandoned,
       });
 }
 
-// ---------------------------------------------------------------- indexes of steps
+// ---------------------------------------------------------------- indexed states
 
-// An index that grows on reader threads.
-struct History::Indexing {
-  std::shared_ptr<engine::StepIndex> steps;
-  std::uint64_t seq = 0;
-  Hash head;
-  bool is_shared = false;    // others read `steps`: it is copied before a change
-  bool is_replaced = false;  // another job has the id now
+// The events of one window of such a walk: opening them takes a reader thread for a few milliseconds.
+constexpr std::uint64_t kIndexPartEvents = 2'000;
 
-  bool visit(const LogPart& part) {
-    if (part.events.empty() && seq > 0 && part.preceding != head) is_replaced = true;
-    for (const Event& event : part.events) {
-      if (event.seq <= seq) continue;
-      if (event.prev_hash != head) is_replaced = true;
-      if (is_replaced) return false;
-      if (std::exchange(is_shared, false)) steps = std::make_shared<engine::StepIndex>(*steps);
-      steps->add(event);
-      seq = event.seq;
-      head = event.hash;
-    }
-    return true;
-  }
+// An indexed state and those who read it.
+struct History::Shared {
+  explicit Shared(const JobId& job) : indexed(job) {}
+  engine::IndexedState indexed;
+  std::size_t readers = 0;
 };
 
-void History::step_index(const JobId& job, async::Done<Result<IndexPtr>> done) {
-  std::shared_ptr<Index>& kept = indexes_[job];
-  if (!kept) kept = std::make_shared<Index>();
-  std::erase(indexes_by_use_, job);
-  indexes_by_use_.push_front(job);
-  kept->waiting.push_back(std::move(done));
-  if (!std::exchange(kept->is_reading, true)) extend(job, kept);
+// What is kept of a job.
+struct History::Kept {
+  Kept(const JobId& of, std::shared_ptr<Shared> state) : job(of), shared(std::move(state)) {}
+
+  const JobId job;
+  std::shared_ptr<Shared> shared;
+  std::size_t bytes = 0;
+  Duration built_at{}, used_at{};  // by the steady clock
+  bool is_busy = false;            // a walk reads the log, or waits for readers
+  bool waits_for_readers = false;
+  // Answered by the present walk, and by the next one, because their events may be newer.
+  std::vector<async::Done<Result<NewestState>>> served, waiting;
+};
+
+// Extends an indexed state. Used on reader threads, and by the loop after the walk.
+class History::IndexWalk {
+ public:
+  IndexWalk(std::shared_ptr<Shared> shared, std::unique_ptr<engine::PlanCache> plans)
+      : may_change(shared->readers == 0), shared_(std::move(shared)), plans_(std::move(plans)) {}
+
+  bool visit(const LogPart& part) {
+    const engine::IndexedState& indexed = shared_->indexed;
+    const std::uint64_t seq = indexed.state().seq;
+    const auto first = std::ranges::upper_bound(part.events, seq, {}, &Event::seq);
+    const bool has_new = first != part.events.end();
+    if (has_new || (part.events.empty() && seq > 0)) {
+      is_replaced = (has_new ? first->prev_hash : part.preceding) != indexed.head();
+    }
+    if (is_replaced || !has_new) return !is_replaced;
+    if (!may_change) {
+      has_more = true;
+      return false;
+    }
+    status = shared_->indexed.add({first, part.events.end()}, plans_->source());
+    return status.has_value();
+  }
+  std::shared_ptr<const engine::Plan> plan() const { return shared_->indexed.state().plan; }
+
+  const bool may_change;
+  bool has_more = false;     // events that may not be added
+  bool is_replaced = false;  // another job has the id now
+  Status status;
+
+ private:
+  const std::shared_ptr<Shared> shared_;
+  const std::unique_ptr<engine::PlanCache> plans_;
+};
+
+History::~History() {
+  if (large_timer_) loop_.cancel(*large_timer_);
 }
 
-// Reads the events since the last call.
-void History::extend(const JobId& job, const std::shared_ptr<Index>& index) {
-  const bool is_shared = index->steps.use_count() > 1;
-  const auto indexing = std::make_shared<Indexing>(Indexing{
-      .steps = index->steps, .seq = index->seq, .head = index->head, .is_shared = is_shared});
+// Freeing a large state takes longer than the loop may be busy.
+std::shared_ptr<History::Shared> History::new_shared(const JobId& job) {
+  constexpr std::size_t kFreedByLoop = 1u << 20;
+  return {new Shared(job), [this, alive = alive_.watch()](Shared* shared) {
+            std::unique_ptr<Shared> freed(shared);
+            if (!alive || freed->indexed.bytes() <= kFreedByLoop) return;
+            executor_.run([freed = std::move(freed)](const std::stop_token&) {}, [] {});
+          }};
+}
+
+void History::newest(const JobId& job, async::Done<Result<NewestState>> done) {
+  const Duration now = steady_.since_start();
+  const auto is_outdated = [&](const KeptPtr& kept) {
+    return !kept->is_busy && now - kept->built_at > kFoldTtl;
+  };
+  if (!store_.owned()) std::erase_if(kept_, is_outdated);  // another process may erase values
+  const auto found =
+      std::ranges::find(kept_, job, [](const KeptPtr& kept) -> const JobId& { return kept->job; });
+  if (found == kept_.end()) {
+    kept_.push_front(std::make_shared<Kept>(job, new_shared(job)));
+    kept_.front()->built_at = now;
+  } else {
+    kept_.splice(kept_.begin(), kept_, found);
+  }
+  const KeptPtr kept = kept_.front();
+  kept->used_at = now;
+  kept->waiting.push_back(std::move(done));
+  if (!kept->is_busy) extend(kept);
+}
+
+std::uint64_t History::kept_seq(const JobId& job) const {
+  const auto is_readable = [&](const KeptPtr& kept) { return kept->job == job && !kept->is_busy; };
+  const auto found = std::ranges::find_if(kept_, is_readable);
+  return found == kept_.end() ? 0 : (*found)->shared->indexed.state().seq;
+}
+
+// Reads the events since the last walk.
+void History::extend(const KeptPtr& kept) {
+  kept->is_busy = true;
+  std::ranges::move(std::exchange(kept->waiting, {}), std::back_inserter(kept->served));
+  const auto walk = std::make_shared<IndexWalk>(kept->shared, plans_.copy());
   walk_log(
-      source({}), job,
-      {.direction = Direction::after, .seq = index->seq, .events_max = kPartEvents},
-      [indexing](LogPart& part) { return indexing->visit(part); },
-      [this, alive = alive_.watch(), job, index, indexing](Result<store::JobRow> row) {
-        if (!alive) return;
-        if (row && indexing->is_replaced) {
-          index->steps = std::make_shared<engine::StepIndex>();
-          index->seq = 0;
-          index->head = {};
-          return extend(job, index);
-        }
-        index->steps = std::move(indexing->steps);
-        index->seq = indexing->seq;
-        index->head = indexing->head;
-        index->bytes = index->steps->bytes();
-        index->is_reading = false;
-        // A failed read may have ended in the middle of a commit.
-        if (!row) drop(job);
-        for (auto& done : std::exchange(index->waiting, {})) {
-          done(row ? Result<IndexPtr>(index->steps) : std::unexpected(row.error()));
-        }
-        if (alive) evict_indexes();
+      source({}), kept->job,
+      {.direction = Direction::after,
+       .seq = kept->shared->indexed.state().seq,
+       .events_max = kIndexPartEvents},
+      [walk](LogPart& part) { return walk->visit(part); },
+      [this, alive = alive_.watch(), kept, walk](Result<store::JobRow> row) {
+        if (alive) end_walk(kept, *walk, std::move(row));
       });
 }
 
-void History::evict_indexes() {
-  std::size_t bytes = 0;
-  for (const auto& [job, index] : indexes_) bytes += index->bytes;
-  while (bytes > kIndexBytesMax && !indexes_by_use_.empty()) {
-    const auto oldest = indexes_.find(indexes_by_use_.back());
-    indexes_by_use_.pop_back();
-    bytes -= oldest->second->bytes;
-    indexes_.erase(oldest);
+void History::end_walk(const KeptPtr& kept, IndexWalk& walk, Result<store::JobRow> row) {
+  if (row && walk.is_replaced) {
+    kept->shared = new_shared(kept->job);
+    kept->built_at = steady_.since_start();
+    return extend(kept);
   }
+  if (row && walk.has_more) {
+    kept->waits_for_readers = kept->shared->readers > 0;
+    if (!kept->waits_for_readers) extend(kept);
+    return;
+  }
+  if (row && !walk.status) row = std::unexpected(std::move(walk.status).error());
+  if (row && walk.plan()) plans_.insert(walk.plan());
+  // A failed walk may have ended between two events of a commit.
+  if (!row) {
+    std::erase(kept_, kept);
+    kept->shared = new_shared(kept->job);
+    kept->built_at = steady_.since_start();
+  }
+  answer(kept, row);
+}
+
+void History::answer(const KeptPtr& kept, const Result<store::JobRow>& row) {
+  kept->bytes = kept->shared->indexed.bytes();
+  kept->used_at = steady_.since_start();
+  kept->is_busy = false;
+  using Answer = Result<NewestState>;
+  std::vector<std::pair<async::Done<Answer>, Answer>> answers;
+  for (auto& done : std::exchange(kept->served, {})) {
+    answers.emplace_back(std::move(done),
+                         row ? Answer({*row, share(kept)}) : Answer(std::unexpected(row.error())));
+  }
+  evict();
+  if (!kept->waiting.empty()) extend(kept);
+  for (auto& [done, answer] : answers) done(std::move(answer));
+}
+
+// The copies of the pointer are one reader.
+std::shared_ptr<const engine::IndexedState> History::share(const KeptPtr& kept) {
+  kept->shared->readers++;
+  return {&kept->shared->indexed, [this, alive = alive_.watch(), kept,
+                                   shared = kept->shared](const engine::IndexedState*) mutable {
+            const bool is_last = --shared->readers == 0;
+            if (!alive || !is_last || kept->shared != shared || !kept->waits_for_readers) return;
+            kept->waits_for_readers = false;
+            extend(kept);
+          }};
+}
+
+// The newest one stays, whatever its size.
+void History::evict() {
+  std::size_t bytes = 0;
+  for (const KeptPtr& kept : kept_) bytes += kept->bytes;
+  while (bytes > index_bytes_max_ && kept_.size() > 1) {
+    bytes -= kept_.back()->bytes;
+    kept_.pop_back();
+  }
+  if (bytes > index_bytes_max_ && !large_timer_) {
+    large_timer_ = loop_.after(kFoldTtl, [this] { expire_large(); });
+  }
+}
+
+void History::expire_large() {
+  large_timer_.reset();
+  if (kept_.empty() || kept_.front()->bytes <= index_bytes_max_) return;
+  const Duration unused = steady_.since_start() - kept_.front()->used_at;
+  if (unused >= kFoldTtl && !kept_.front()->is_busy) return kept_.pop_front();
+  large_timer_ =
+      loop_.after(std::max(kFoldTtl - unused, Duration(kFoldTtl / 16)), [this] { expire_large(); });
 }
 
 void History::drop(const JobId& job) {
@@ -318,8 +430,7 @@ void History::drop(const JobId& job) {
     if (is_of_job) fold_bytes_ -= fold.bytes->size();
     return is_of_job;
   });
-  std::erase(indexes_by_use_, job);
-  indexes_.erase(job);
+  std::erase_if(kept_, [&](const KeptPtr& kept) { return kept->job == job; });
 }
 
 }  // namespace ae::runtime

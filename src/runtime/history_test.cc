@@ -1,5 +1,5 @@
-// Walks through a log in windows, kept states and the index of steps: they show what the whole log
-// shows, and cost the part of it that they need.
+// Walks through a log in windows, kept states and indexed states: they show what the whole log shows,
+// and cost the part of it that they need.
 #include "runtime/history.h"
 
 #include "inspect/step_list.h"
@@ -50,6 +50,10 @@ struct LongJob {
   Result<History::PastState> state_at(History& history, std::uint64_t seq) {
     return env.loop.await<Result<History::PastState>>(
         [&](auto done) { history.state_at(kJob, seq, {}, std::move(done)); });
+  }
+  Result<History::NewestState> newest(History& history) {
+    return env.loop.await<Result<History::NewestState>>(
+        [&](auto done) { history.newest(kJob, std::move(done)); });
   }
   Value expected_at(std::size_t seq) {
     const std::vector<Event> part(log.begin(), log.begin() + static_cast<std::ptrdiff_t>(seq));
@@ -107,7 +111,7 @@ AE_TEST("history/a past state equals the replay of the events up to it") {
       windows += call.method == Method::load_window ? 1 : 0;
       return Fault::none;
     };
-    History history(*job.worker.faulty, job.env.steady, job.executor, 50);
+    History history(job.env.loop, *job.worker.faulty, job.env.steady, job.executor, 50);
     const std::size_t last = job.log.size();
     for (const std::size_t seq : {last, last / 2, std::size_t{1}, std::size_t{2}, last - 1,
                                   last / 2 + 1, std::size_t{60}, last}) {
@@ -128,7 +132,7 @@ AE_TEST("history/a past state equals the replay of the events up to it") {
 
 AE_TEST("history/an abandoned read ends") {
   LongJob job;
-  History history(*job.worker.faulty, job.env.steady, job.executor, 50);
+  History history(job.env.loop, *job.worker.faulty, job.env.steady, job.executor, 50);
   std::stop_source stop;
   stop.request_stop();
   const auto past = job.env.loop.await<Result<History::PastState>>([&](auto done) {
@@ -139,11 +143,18 @@ AE_TEST("history/an abandoned read ends") {
   EXPECT_TRUE(job.state_at(history, History::kLastEvent)) << "other reads still work";
 }
 
-// A store that is switchable by another one, which has another job with the same id.
+// A store that is switchable by another one, which has another job with the same id. It counts the
+// windows that are read.
 class SwitchableStore final : public store::ForwardingStore<SwitchableStore> {
  public:
   explicit SwitchableStore(store::Store* first) : current(first) {}
+  void load_window(JobId job, store::WindowRequest window,
+                   async::Done<Result<store::LogWindow>> done) override {
+    windows.push_back(window.seq);
+    current->load_window(std::move(job), window, std::move(done));
+  }
   store::Store* current;
+  std::vector<std::uint64_t> windows;  // the events that they follow
 
  private:
   friend store::ForwardingStore<SwitchableStore>;
@@ -156,75 +167,121 @@ AE_TEST("history/cached states are not used for another job with the same id") {
   store::MemoryStore moved(job.env.loop, job.env.loop, other.env.disk,
                            store::MemoryStore::Options{.owned = false});
   SwitchableStore switchable(&*job.worker.faulty);
-  History history(switchable, job.env.steady, job.executor, 50);
-  const auto read_index = [&] {
-    return job.env.loop.await<Result<History::IndexPtr>>(
-        [&](auto done) { history.step_index(kJob, std::move(done)); });
-  };
+  History history(job.env.loop, switchable, job.env.steady, job.executor, 50);
   ASSERT_TRUE(job.state_at(history, job.log.size()));
-  ASSERT_TRUE(read_index());
+  ASSERT_TRUE(job.newest(history));
   switchable.current = &moved;
-  const auto index = read_index();
-  ASSERT_TRUE(index) << index.error().message;
-  EXPECT_EQ((*index)->attempts().size(), 1u) << "of the new job alone";
+  const auto newest = job.newest(history);
+  ASSERT_TRUE(newest) << newest.error().message;
+  EXPECT_EQ(newest->indexed->index().attempts().size(), 1u) << "of the new job alone";
   const std::size_t end = other.log.size();
+  EXPECT_EQ(engine::state_view(newest->indexed->state()), other.expected_at(end));
   const auto past = job.state_at(history, end);
   ASSERT_TRUE(past) << past.error().message;
   ASSERT_TRUE(past->state);
   EXPECT_EQ(engine::state_view(*past->state), other.expected_at(end));
 }
 
-AE_TEST("history/an index that is in use does not change") {
-  LongJob job(1'000'000, 1, 10);
-  History history(*job.worker.faulty, job.env.steady, job.executor);
-  const auto read = [&] {
-    return job.env.loop.await<Result<History::IndexPtr>>(
-        [&](auto done) { history.step_index(kJob, std::move(done)); });
-  };
-  const auto early = read();
-  ASSERT_TRUE(early) << early.error().message;
-  engine::StepIndex prefix;
-  for (const Event& event : job.log) prefix.add(event);
-  EXPECT_EQ((*early)->bytes(), prefix.bytes());
-  job.answer_until(60);
-  const auto late = read();
-  ASSERT_TRUE(late) << late.error().message;
-  EXPECT_EQ((*early)->bytes(), prefix.bytes());
-  engine::StepIndex whole;
-  for (const Event& event : job.worker.read().events) whole.add(event);
-  EXPECT_GT(whole.bytes(), prefix.bytes());
-  EXPECT_EQ((*late)->bytes(), whole.bytes());
+// What `indexed` shows equals what a state and an index of these events show.
+void expect_shows(const engine::IndexedState& indexed, const std::vector<Event>& log) {
+  engine::IndexedState expected(kJob);
+  ASSERT_TRUE(expected.add(log, engine::uncached_plan_source()));
+  EXPECT_EQ(engine::state_view(indexed.state()), engine::state_view(expected.state()));
+  for (const std::string& parent : {std::string(), expected.state().steps[0].id.text.string()}) {
+    EXPECT_EQ(*engine::list_steps(indexed.tree(), indexed.index(), {.parent = parent}),
+              *engine::list_steps(expected.tree(), expected.index(), {.parent = parent}));
+  }
+  EXPECT_EQ(indexed.index().bytes(), expected.index().bytes());
+  EXPECT_EQ(indexed.head(), log.back().hash);
 }
 
-AE_TEST("history/the step index is read once, then only new events are read") {
-  LongJob job;
-  std::size_t windows = 0;
-  job.worker.script = [&](const store::Call& call) {
-    windows += call.method == Method::load_window ? 1 : 0;
-    return Fault::none;
-  };
-  History history(*job.worker.faulty, job.env.steady, job.executor);
-  const auto read = [&] {
-    return job.env.loop.await<Result<History::IndexPtr>>(
-        [&](auto done) { history.step_index(kJob, std::move(done)); });
-  };
-  const auto index = read();
-  ASSERT_TRUE(index) << index.error().message;
-  engine::StepIndex whole;
-  for (const Event& event : job.log) whole.add(event);
-  const auto snapshot = job.worker.read();
-  const std::string map = snapshot.state.steps[0].id.text.string();
-  EXPECT_EQ(*engine::list_steps(snapshot.state, **index, {.parent = map}),
-            *engine::list_steps(snapshot.state, whole, {.parent = map}));
-  windows = 0;
-  ASSERT_TRUE(read());
-  EXPECT_EQ(windows, 1u) << "there is nothing new";
+AE_TEST("history/a state that is in use does not change, and a read of newer events waits for it") {
+  LongJob job(1'000'000, 1, 10);
+  History history(job.env.loop, *job.worker.faulty, job.env.steady, job.executor);
+  auto early = job.newest(history);
+  ASSERT_TRUE(early) << early.error().message;
+  auto again = job.newest(history);
+  ASSERT_TRUE(again);
+  EXPECT_EQ(again->indexed, early->indexed) << "without new events it is shared";
+  job.answer_until(60);
+  std::vector<std::shared_ptr<const engine::IndexedState>> late;
+  for (int i = 0; i < 2; ++i) {
+    history.newest(kJob, [&](Result<History::NewestState> newest) {
+      ASSERT_TRUE(newest) << newest.error().message;
+      late.push_back(newest->indexed);
+    });
+  }
+  job.env.loop.run_ready();
+  EXPECT_TRUE(late.empty());
+  expect_shows(*early->indexed, job.log);
+  early->indexed.reset();
+  job.env.loop.run_ready();
+  EXPECT_TRUE(late.empty()) << "the second reader has it";
+  again->indexed.reset();
+  job.env.loop.run_ready();
+  ASSERT_EQ(late.size(), 2u);
+  const std::vector<Event> whole = job.worker.read().events;
+  ASSERT_GT(whole.size(), job.log.size());
+  expect_shows(*late[0], whole);
+}
+
+AE_TEST("history/a log is walked through once, then only new events are read") {
+  LongJob job(1'000'000, 1, 10);
+  SwitchableStore counted(&*job.worker.faulty);
+  History history(job.env.loop, counted, job.env.steady, job.executor);
+  ASSERT_TRUE(job.newest(history));
+  EXPECT_EQ(counted.windows, std::vector<std::uint64_t>{0});
+  counted.windows.clear();
+  ASSERT_TRUE(job.newest(history));
+  EXPECT_EQ(counted.windows, std::vector<std::uint64_t>{job.log.size()}) << "there is nothing new";
+  job.answer_until(60);
+  counted.windows.clear();
+  const auto grown = job.newest(history);
+  ASSERT_TRUE(grown);
+  EXPECT_EQ(counted.windows, std::vector<std::uint64_t>{job.log.size()}) << "only what is new";
+  expect_shows(*grown->indexed, job.worker.read().events);
+  history.drop(kJob);
+  counted.windows.clear();
+  ASSERT_TRUE(job.newest(history));
+  EXPECT_EQ(counted.windows, std::vector<std::uint64_t>{0}) << "a value was erased";
   job.worker.script = [](const store::Call& call) {
     return call.method == Method::load_window ? Fault::fail_before : Fault::none;
   };
-  EXPECT_EQ(read().error().code, Code::unavailable);
+  EXPECT_EQ(job.newest(history).error().code, Code::unavailable);
   job.worker.script = [](const store::Call&) { return Fault::none; };
-  EXPECT_TRUE(read());
+  EXPECT_TRUE(job.newest(history));
+}
+
+AE_TEST("history/a state above the bound is kept alone, and for a minute") {
+  LongJob job;
+  SwitchableStore counted(&*job.worker.faulty);
+  History history(job.env.loop, counted, job.env.steady, job.executor, 50, 1);
+  ASSERT_TRUE(job.newest(history));
+  job.env.loop.advance(History::kFoldTtl - 1s);
+  counted.windows.clear();
+  ASSERT_TRUE(job.newest(history));
+  EXPECT_EQ(counted.windows, std::vector<std::uint64_t>{job.log.size()}) << "it is kept";
+  job.env.loop.advance(2 * History::kFoldTtl);
+  counted.windows.clear();
+  ASSERT_TRUE(job.newest(history));
+  EXPECT_EQ(counted.windows, std::vector<std::uint64_t>{0}) << "it was not used for a minute";
+}
+
+AE_TEST("history/a state of a shared store is kept for a minute") {
+  LongJob job;
+  store::MemoryStore shared(job.env.loop, job.env.loop, job.env.disk,
+                            store::MemoryStore::Options{.owned = false});
+  SwitchableStore counted(&shared);
+  History history(job.env.loop, counted, job.env.steady, job.executor);
+  ASSERT_TRUE(job.newest(history));
+  job.env.loop.advance(History::kFoldTtl - 1s);
+  counted.windows.clear();
+  ASSERT_TRUE(job.newest(history));
+  EXPECT_EQ(counted.windows, std::vector<std::uint64_t>{job.log.size()});
+  job.env.loop.advance(2s);
+  counted.windows.clear();
+  ASSERT_TRUE(job.newest(history));
+  EXPECT_EQ(counted.windows, std::vector<std::uint64_t>{0});
 }
 
 }  // namespace

@@ -12,13 +12,24 @@ namespace ae::runtime {
 
 using Direction = store::WindowRequest::Direction;
 
-Result<LogPart> open_window(const JobId& job, store::LogWindow window, const ValueLookup& lookup) {
+Result<LogPart> open_window(const JobId& job, store::LogWindow window, const ValueLookup& lookup,
+                            std::size_t cut_above) {
   std::unordered_map<Hash, const std::string*> by_hash;
   for (const Blob& blob : window.blobs) by_hash.emplace(blob.hash, &blob.bytes);
   const BlobSource blobs = [&](const Hash& hash) -> Result<std::string> {
     if (const auto blob = by_hash.find(hash); blob != by_hash.end()) return *blob->second;
     return fail(Code::log_corrupt, "blob {} is missing", to_hex(hash));
   };
+  std::unordered_map<Hash, Value> cut;
+  const ValueLookup lookup_or_cut = [&](const Hash& hash) -> const Value* {
+    const auto blob = by_hash.find(hash);
+    const std::string_view text = blob != by_hash.end() ? *blob->second : std::string_view();
+    if (text.size() <= cut_above || (text[0] != '{' && text[0] != '[')) {
+      return lookup ? lookup(hash) : nullptr;
+    }
+    return &(cut[hash] = Value::object({{"$cut", std::uint64_t{text.size()}}}));
+  };
+  const ValueLookup& used_lookup = cut_above > 0 ? lookup_or_cut : lookup;
   LogPart part{.row = std::move(window.row), .events = {}, .preceding = {}, .checkpoint = {}};
   part.checkpoint = std::move(window.checkpoint);
   if (window.preceding) {
@@ -27,8 +38,10 @@ Result<LogPart> open_window(const JobId& job, store::LogWindow window, const Val
   if (window.commits.empty()) part.preceding = part.row.head;
   Hash head = part.preceding;
   std::uint64_t seq = 0;
+  std::vector<OpenedBatch> batches;
+  batches.reserve(window.commits.size());
   for (const std::string& bytes : window.commits) {
-    AE_ASSIGN(OpenedBatch opened, open(job, bytes, head, blobs, lookup));
+    AE_ASSIGN(OpenedBatch opened, open(job, bytes, head, blobs, used_lookup));
     const bool follows =
         seq == 0 ? window.preceding || opened.first_seq == 1 : opened.first_seq == seq + 1;
     if (!follows) {
@@ -36,7 +49,12 @@ Result<LogPart> open_window(const JobId& job, store::LogWindow window, const Val
     }
     head = opened.head;
     seq = opened.last_seq;
-    for (Event& event : opened.events) part.events.push_back(std::move(event));
+    batches.push_back(std::move(opened));
+  }
+  // Events are large: each is moved once.
+  if (seq > 0) part.events.reserve(seq - batches.front().first_seq + 1);
+  for (OpenedBatch& batch : batches) {
+    std::ranges::move(batch.events, std::back_inserter(part.events));
   }
   if (seq > part.row.last_seq || (seq == part.row.last_seq && head != part.row.head)) {
     return fail(Code::log_corrupt, "the log ends otherwise than the job's row has it, at event {}",
@@ -53,11 +71,12 @@ void open_on_reader(const LogSource& source, const JobId& job, store::LogWindow 
                     std::move_only_function<T(LogPart&)> work, async::Done<Result<T>> then) {
   async::compute<Result<T>>(
       source.executor,
-      [job, window = std::move(window), lookup = source.lookup, abandoned = source.abandoned,
+      [job, window = std::move(window), lookup = source.lookup, cut_above = source.cut_above,
+       abandoned = source.abandoned,
        work = std::move(work)](const std::stop_token& stopping) mutable -> Result<T> {
         const async::Interrupt interrupt{.stopping = stopping, .abandoned = abandoned};
         if (interrupt.requested()) return std::unexpected(read_interrupted_error());
-        AE_ASSIGN(LogPart part, open_window(job, std::move(window), lookup));
+        AE_ASSIGN(LogPart part, open_window(job, std::move(window), lookup, cut_above));
         return work(part);
       },
       std::move(then));

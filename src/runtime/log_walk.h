@@ -6,6 +6,7 @@
 // reader serves other work. Threads: the loop's, except `open_window` and visitors.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <optional>
@@ -33,8 +34,11 @@ struct LogPart {
   std::optional<store::Checkpoint> checkpoint;  // if it was requested
 };
 
+// `cut_above`: an array or an object that is stored apart from its event and has more bytes of text is
+// checked, but not parsed, and reads as {"$cut": bytes}; 0 = none.
 // Fails with log_corrupt, needs_version.
-Result<LogPart> open_window(const JobId& job, store::LogWindow window, const ValueLookup& lookup);
+Result<LogPart> open_window(const JobId& job, store::LogWindow window, const ValueLookup& lookup,
+                            std::size_t cut_above = 0);
 
 // The events that one window reads.
 inline constexpr std::uint64_t kPartEvents = 500;
@@ -47,6 +51,7 @@ struct LogSource {
   ValueLookup lookup = {};         // called on reader threads, by one at a time
   std::stop_token abandoned = {};  // the walk ends early
   std::optional<async::Alive::Watch> owner = {};
+  std::size_t cut_above = 0;  // as for open_window
 
   bool has_ended() const { return owner && !*owner; }
 };
