@@ -9,7 +9,6 @@
 // Only `decide` uses it. Threads: short-lived, one owner.
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <set>
