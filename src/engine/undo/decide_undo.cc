@@ -150,8 +150,9 @@ void Decider::decide_undo_step(const Step& undo) {
     case StepPhase::redo:
       return decide_call(undo);
     case StepPhase::committed:
-      return emit_of(undone, StepCompensated{.compensation_invocation_id =
-                                                 invocation_id(s_.job, undo.id, s_.key_of(undo))});
+      emit_of(undone, StepCompensated{.compensation_invocation_id =
+                                          invocation_id(s_.job, undo.id, s_.key_of(undo))});
+      return;
     default:
       return;
   }
