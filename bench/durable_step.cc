@@ -84,6 +84,7 @@ class Bench : public runtime::RuntimeObserver {
       last_job = created->job;
     });
   }
+  bool reads(EventType type) const override { return type == EventType::step_committed; }
   void on_events(const JobId&, const std::vector<Event>& events) override {
     const auto now = SteadyTime::now();
     for (const Event& event : events) {

@@ -64,6 +64,8 @@ class Api {
   // These events were committed to the job's log: counts them and wakes requests that wait for the
   // job.
   void on_events(const JobId& job, const std::vector<Event>& events);
+  // Does on_events read events of this type?
+  static bool reads(EventType type) { return Metrics::reads(type); }
   // Another process ended the job or left it blocked: wakes requests that wait for the job.
   void on_idle(const JobId& job);
   // Answers waiting requests, and those that come, with the current state, so that the process can

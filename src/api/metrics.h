@@ -29,6 +29,11 @@ class Metrics {
  public:
   Metrics();
   void on_events(const JobId& job, const std::vector<Event>& events);
+  // Does on_events read events of this type? Not those that only mark the stages of a step.
+  static bool reads(EventType type) {
+    return type != EventType::node_started && type != EventType::command_emitted &&
+           type != EventType::step_committed;
+  }
   // `type`: requests, failed_keys, streams or waits.
   void count_rejection(std::string_view type);
   // The text format, version 0.0.4. `gauges`: current values, by full name with labels.

@@ -394,6 +394,9 @@ class InstanceImpl final : public Instance, private runtime::RuntimeObserver {
     slot_.emplace(running_file_->bytes());
   }
 
+  bool reads(EventType type) const override {
+    return api::Api::reads(type) || (options_.observer && options_.observer->reads(type));
+  }
   void on_events(const JobId& job, const std::vector<Event>& events) override {
     api_->on_events(job, events);
     if (options_.observer) options_.observer->on_events(job, events);

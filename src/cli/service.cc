@@ -245,6 +245,22 @@ void Service::on_part_stopped() {
   instance_->loop().stop();
 }
 
+// Its lines and notifications tell of jobs and questions, not of single steps.
+bool Service::reads(EventType type) const {
+  switch (type) {
+    case EventType::node_started:
+    case EventType::command_emitted:
+    case EventType::tool_invocation_started:
+    case EventType::tool_invocation_finished:
+    case EventType::command_committed:
+    case EventType::node_finished:
+    case EventType::step_committed:
+      return false;
+    default:
+      return true;
+  }
+}
+
 void Service::on_events(const JobId& job, const std::vector<Event>& events) {
   if (notifications_) notifications_->on_events(job, events);
   for (const ServiceLog::Line& line : lines_.of(job, instance_->runtime().agent_of(job), events)) {

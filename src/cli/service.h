@@ -67,6 +67,7 @@ class Service final : public runtime::RuntimeObserver {
  private:
   void on_signal(int signal);
   void on_part_stopped();
+  bool reads(EventType type) const override;
   void on_events(const JobId& job, const std::vector<Event>& events) override;
   void on_released(const JobId& job, const std::optional<Error>& problem) override;
   void on_warning(const JobId& job, const std::string& what) override;

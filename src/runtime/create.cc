@@ -125,9 +125,9 @@ struct Runtime::CreatedJob {
   JobId job;
   std::shared_ptr<engine::State> state;
   std::shared_ptr<const engine::Plan> plan;
-  std::vector<Event> events;
-  Hash head;              // of the log after `events`
-  std::size_t bytes = 0;  // of the log
+  std::vector<Event> events;  // the observed ones
+  Hash head;                  // of the log
+  std::size_t bytes = 0;      // of the log
   JobRequest request;
   Hash request_hash;
   bool may_claim_here = false;
@@ -173,7 +173,7 @@ void Runtime::create(NewJobRequest request, async::Done<Result<CreateResult>> do
   CreatedJob created{.job = job,
                      .state = *state,
                      .plan = request.plan,
-                     .events = *std::move(sealed_events),
+                     .events = observed_events(*std::move(sealed_events)),
                      .head = writer.end().head,
                      .bytes = bytes_of(*batch.sealed),
                      .request = job_request_of(request, fresh),

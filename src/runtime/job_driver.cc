@@ -48,8 +48,7 @@ std::array<std::uint64_t, 4> JobDriver::entropy() {
   return entropy;
 }
 
-engine::DecisionContext JobDriver::context() {
-  const Instant now = world_.store.now();
+engine::DecisionContext JobDriver::context(Instant now) {
   const bool owned = world_.store.owned();
   // No other process can claim from a store that this process owns: its leases matter only to an
   // earlier process.
@@ -194,7 +193,7 @@ bool JobDriver::add_outcome(const ObservedOutcome& observed) {
   if (split) {
     drafts_.add_effect(
         {sent.invocation, sent.try_no,
-         canonical(engine::effect_record(job_, sent, observed.outcome, world_.store.now()))});
+         canonical(engine::effect_record(job_, sent, observed.outcome, slice_time_))});
     finished = ledger_row(job_, *step.call, ledger_state(observed.outcome));
   } else if (auto found = tries_with_note_.find(sent.invocation); found != tries_with_note_.end()) {
     drafts_.ledger_erase.emplace_back(sent.invocation, found->second);
@@ -203,8 +202,7 @@ bool JobDriver::add_outcome(const ObservedOutcome& observed) {
   if (observed.outcome.kind == OutcomeKind::input_required) {
     open_questions_.push_back({sent.step, step.call->tool, sent.invocation, sent.try_no});
   }
-  for (EventBody& draft :
-       engine::record_outcome(state_, index, observed.outcome, world_.store.now()))
+  for (EventBody& draft : engine::record_outcome(state_, index, observed.outcome, slice_time_))
     add(std::move(draft));
   if (finished) drafts_.add_finished(*std::move(finished));
   return true;
@@ -248,7 +246,7 @@ Result<Value> JobDriver::apply_received(const Result<engine::ControlRequest>& re
   // Only a hint that a late result or a due timer exists: both are checked in any case, after the
   // accepted requests.
   if (request->is<engine::TimersRequest>()) return Value();
-  auto applied = engine::apply_accepted(state_, *request, context());
+  auto applied = engine::apply_accepted(state_, *request, context(slice_time_));
   for (EventBody& draft : applied.events) {
     // With the new plan the job goes to a worker that has its tools.
     release_ = release_ || std::holds_alternative<JobRequeued>(draft);
@@ -286,7 +284,7 @@ void JobDriver::collect_events() {
     }
     return;
   }
-  const engine::DecisionContext decision_context = context();
+  const engine::DecisionContext decision_context = context(slice_time_);
   if (auto due = state_.next_due(); due && *due <= decision_context.now) {
     auto applied =
         engine::apply_request(state_, {.body = engine::TimersRequest{}}, decision_context);
@@ -349,7 +347,8 @@ void JobDriver::pump() {
                       });
     return;
   }
-  if (drafts_.event_count() == 0) batch_time_ = world_.store.now();
+  slice_time_ = world_.store.now();
+  if (drafts_.event_count() == 0) batch_time_ = slice_time_;
   for (InFlightNote& note : notes_) {
     bool open = false;
     for (std::uint32_t index : state_.calling) {
@@ -404,10 +403,7 @@ void JobDriver::add_checkpoint_event(PendingCommit& pending_commit, const LogWri
 void JobDriver::commit_next() {
   PendingCommit pending_commit = std::move(pending_commits_.front());
   pending_commits_.erase(pending_commits_.begin());
-  store::Batch& batch = batch_.emplace();
-  batch.job = job_;
-  batch.authority = store::Batch::Leased{lease_.fence};
-  batch.expected_seq = durable_end_.seq;
+  store::Batch& batch = batch_.emplace(job_, store::Batch::Leased{lease_.fence}, durable_end_.seq);
   batch.effects = std::move(pending_commit.effects);
   batch.effects_absent = std::move(pending_commit.effects_absent);
   batch.ledger_put = std::move(pending_commit.ledger_put);
@@ -420,7 +416,7 @@ void JobDriver::commit_next() {
   batch.failpoints = std::move(pending_commit.failpoints);
   batch.release = pending_commit.release;
   if (must_read_inbox_) batch.inbox_read_through = inbox_read_;
-  sealed_events_.clear();
+  observed_events_.clear();
   sealed_end_ = durable_end_;
   const bool checkpoints = pending_commits_.empty() && !pending_commit.events.empty() &&
                            should_checkpoint(pending_commit.release);
@@ -439,7 +435,7 @@ void JobDriver::commit_next() {
     }
     auto sealed_events = writer.append(std::move(pending_commit.events), std::move(row), batch);
     if (!sealed_events) return end(sealed_events.error());
-    sealed_events_ = *std::move(sealed_events);
+    observed_events_ = host_.observed_events(*std::move(sealed_events));
     sealed_end_ = writer.end();
   }
   if (checkpoints) {
@@ -491,12 +487,11 @@ void JobDriver::on_committed(Result<store::CommitResult> result) {
   failures_ = reloads_ = 0;
   committing_ = false;
   const bool released = batch_->release;
-  if (batch_->sealed) log_bytes_ += bytes_of(*batch_->sealed);
+  const bool has_events = batch_->sealed.has_value();
+  if (has_events) log_bytes_ += bytes_of(*batch_->sealed);
   batch_.reset();
-  if (!sealed_events_.empty()) {
-    durable_end_ = sealed_end_;
-    host_.on_committed_events(job_, std::exchange(sealed_events_, {}));
-  }
+  durable_end_ = sealed_end_;
+  if (has_events) host_.on_committed_events(job_, std::exchange(observed_events_, {}));
   for (const auto& [id, reply] : std::exchange(committing_replies_, {}))
     host_.on_inbox_reply(job_, id, reply);
   if (ended_) return;

@@ -128,7 +128,7 @@ class JobDriver : public std::enable_shared_from_this<JobDriver> {
   void cut_off_calls();
   void abandon_all();
   std::array<std::uint64_t, 4> entropy();
-  engine::DecisionContext context();
+  engine::DecisionContext context(Instant now);
 
   World& world_;
   JobDriverHost& host_;
@@ -173,6 +173,7 @@ class JobDriver : public std::enable_shared_from_this<JobDriver> {
   std::optional<store::Batch> batch_;  // in flight; kept so that it can be sent again
   bool committing_ = false;
   Duration slice_started_{};    // steady clock
+  Instant slice_time_;          // the store's clock when the slice began
   std::uint32_t failures_ = 0;  // consecutive failed reads and writes
   std::uint32_t reloads_ = 0;   // consecutive reloads
 
@@ -183,7 +184,7 @@ class JobDriver : public std::enable_shared_from_this<JobDriver> {
   std::map<InvocationId, std::uint32_t> tries_with_note_;  // calls with an in-flight row to erase
   std::multiset<Instant> pending_heartbeats_;              // lease renewals without a reply
   std::optional<async::TimerId> timer_, drain_timer_;
-  std::vector<Event> sealed_events_;  // events of the commit in flight
+  std::vector<Event> observed_events_;                                   // of the commit in flight
   std::vector<std::pair<std::string, std::string>> committing_replies_;  // by id of the entry
   LogEnd sealed_end_;  // of the log after the commit in flight
   bool ended_ = false, draining_ = false, calls_cut_off_ = false, store_unavailable_ = false;

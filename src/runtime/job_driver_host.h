@@ -31,6 +31,8 @@ class JobDriverHost {
   virtual bool is_resident() const = 0;
   virtual const std::string& version_of(const std::string& agent) const = 0;
   virtual std::uint64_t checkpoint_every() const = 0;
+  // Those of the sealed events that on_committed_events reads.
+  virtual std::vector<Event> observed_events(std::vector<Event> events) const = 0;
   // Called after events became durable.
   virtual void on_committed_events(const JobId& job, const std::vector<Event>& events) = 0;
   // The reply to an inbox entry became durable.

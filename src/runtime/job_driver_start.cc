@@ -54,7 +54,8 @@ void JobDriver::on_loaded(Result<LoadedState> loaded_state) {
     return release_claim(*newer_request_);
   if (auto status = end_leftover_calls(*loaded); !status) return release_claim(status.error());
   const bool takes_over = state_.attempt != lease_.fence.attempt;
-  if (takes_over && !world_.store.owned() && engine::has_wrong_version(state_, context())) {
+  if (takes_over && !world_.store.owned() &&
+      engine::has_wrong_version(state_, context(world_.store.now()))) {
     return defer_to_other_version(std::make_shared<store::LoadedJob>(std::move(*loaded)));
   }
   take_over(*loaded);
@@ -70,7 +71,8 @@ void JobDriver::defer_to_other_version(std::shared_ptr<store::LoadedJob> loaded)
         if (!offered) return self->release_claim(offered.error());
         // This process may have loaded other agents meanwhile.
         self->version_ = self->host_.version_of(self->state_.agent);
-        if (!*offered || !engine::has_wrong_version(self->state_, self->context())) {
+        if (!*offered ||
+            !engine::has_wrong_version(self->state_, self->context(self->world_.store.now()))) {
           if (auto tools = self->resolve_tools(); !tools) return self->release_claim(tools.error());
           return self->take_over(*loaded);
         }
@@ -156,7 +158,7 @@ void JobDriver::release_claim(Error problem) {
 Status JobDriver::resolve_tools() {
   tool_versions_.clear();
   if (!state_.plan) return {};
-  if (engine::has_wrong_version(state_, context())) {
+  if (engine::has_wrong_version(state_, context(world_.store.now()))) {
     tool_versions_.resize(state_.plan->tools.size());
     return {};
   }

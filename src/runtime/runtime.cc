@@ -398,6 +398,33 @@ const engine::State* Runtime::state_of(const JobId& job) const {
   return found == drivers_.end() ? nullptr : &found->second->state();
 }
 
+// Read by on_committed_events itself, or by the observer.
+bool Runtime::is_observed(EventType type) const {
+  switch (type) {
+    case EventType::timer_fired:
+    case EventType::confirmation_checked:
+      return true;
+    case EventType::tool_invocation_finished:
+      if (world_.output_hub != nullptr) return true;
+      break;
+    default:
+      break;
+  }
+  return observer_ != nullptr && observer_->reads(type);
+}
+
+std::vector<Event> Runtime::observed_events(std::vector<Event> events) const {
+  const auto is_read = [this](const Event& event) { return is_observed(event.type); };
+  const auto count = static_cast<std::size_t>(std::ranges::count_if(events, is_read));
+  if (count == events.size()) return events;
+  std::vector<Event> observed;
+  observed.reserve(count);
+  for (Event& event : events) {
+    if (is_read(event)) observed.push_back(std::move(event));
+  }
+  return observed;
+}
+
 void Runtime::on_committed_events(const JobId& job, const std::vector<Event>& events) {
   const bool fired = std::ranges::any_of(
       events, [](const Event& event) { return event.type == EventType::timer_fired; });

@@ -110,6 +110,8 @@ class Runtime : private JobDriverHost, private RequestHost {
     return options_.version_of(agent);
   }
   std::uint64_t checkpoint_every() const override { return options_.checkpoint_every; }
+  bool is_observed(EventType type) const;
+  std::vector<Event> observed_events(std::vector<Event> events) const override;
   void on_committed_events(const JobId& job, const std::vector<Event>& events) override;
   void on_verification(const JobId& job, const ConfirmationChecked& event);
   void on_driver_exit(const JobDriver& driver, std::optional<Error> problem,

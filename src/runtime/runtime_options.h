@@ -62,6 +62,10 @@ struct Counters {
 class RuntimeObserver {
  public:
   virtual ~RuntimeObserver() = default;
+  // Does on_events read events of this type? Others are freed when they are sealed, and not kept in
+  // memory until they are durable.
+  virtual bool reads(EventType) const { return true; }
+  // Called for each commit of events; events of types that it does not read may be missing.
   virtual void on_events(const JobId&, const std::vector<Event>&) {}
   // This process no longer runs the job: it ended, is blocked, was queued for later, or was lost.
   virtual void on_released(const JobId&, const std::optional<Error>&) {}
