@@ -25,7 +25,7 @@ std::size_t bytes_of(const Step& step) {
                       bytes_of(step.imported);
   if (step.call) {
     bytes += bytes_of(step.call->arguments) + step.call->tool.capacity() +
-             step.call->error.message.capacity() + bytes_of(step.call->questions);
+             step.call->error().message.capacity() + bytes_of(step.call->questions);
   }
   if (step.approval) bytes += bytes_of(step.approval->arguments) + kEntryBytes;
   if (step.map) {
