@@ -224,7 +224,7 @@ void Transaction::send_heads(Connection& connection, std::size_t& statements) {
     to.ready.add(job.ready);
     to.queue.add(job.queue);
     to.fairness_key.add(job.fairness_key);
-    to.kind.add(job.is_new ? kind_of(job.agent, job.capabilities) : std::string());
+    to.kind.add(kind_of(job.agent, job.capabilities));
     to.status.add(job.row.status);
     to.attempt.add(job.attempt ? std::optional<std::string>(job.attempt->text) : std::nullopt);
     to.worker.add(job.attempt ? std::optional<std::string>(job.worker) : std::nullopt);

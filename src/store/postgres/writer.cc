@@ -38,11 +38,11 @@ void Writer::on_written(const Group& group) {
 
 // Retries when nothing has happened and a retry can succeed: after a conflict with another
 // transaction, or once if the connection was already dead (a restarted server).
-Writer::Attempt Writer::attempt(const Group& group, const Thread::AddWrites&) {
+Writer::Attempt Writer::attempt(const Group& group, std::size_t first, std::size_t count) {
   bool reconnects = false;
   for (int tries = 1;; ++tries) {
     const bool was_open = session_.is_open();
-    Attempt tried = attempt_once(group);
+    Attempt tried = attempt_once(group, first, count);
     if (tried.outcome == CommitOutcome::conflict && tries < limits_.tries) {
       stats_.retried += 1;
       continue;
@@ -55,13 +55,13 @@ Writer::Attempt Writer::attempt(const Group& group, const Thread::AddWrites&) {
   }
 }
 
-Writer::Attempt Writer::attempt_once(const Group& group) {
+Writer::Attempt Writer::attempt_once(const Group& group, std::size_t first, std::size_t count) {
   auto opened = session_.connection();
   if (!opened) return {CommitOutcome::nothing, std::move(opened).error(), true};
   Connection& connection = **opened;
   backend_pid_ = connection.backend_pid();
-  Write& first = *group.front();
-  return first.is_standalone() ? run_standalone(connection, first) : run_group(connection, group);
+  if (group[first]->is_standalone()) return run_standalone(connection, *group[first]);
+  return run_group(connection, group, first, count);
 }
 
 Writer::Attempt Writer::run_standalone(Connection& connection, Write& write) {
@@ -77,15 +77,16 @@ Writer::Attempt Writer::run_standalone(Connection& connection, Write& write) {
   return {CommitOutcome::committed, {}, false};
 }
 
-Writer::Attempt Writer::run_group(Connection& connection, const Group& group) {
+Writer::Attempt Writer::run_group(Connection& connection, const Group& group, std::size_t first,
+                                  std::size_t count) {
   Transaction transaction;
-  for (const auto& write : group) write->declare_reads(transaction);
+  for (std::size_t i = first; i < first + count; ++i) group[i]->declare_reads(transaction);
   const Duration sent_at = clock_.before_request();
   if (const auto read = transaction.read(connection); !read) {
     return failed(connection, read.error(), false);
   }
   clock_.on_response(transaction.now(), sent_at);
-  for (const auto& write : group) write->decide(transaction);
+  for (std::size_t i = first; i < first + count; ++i) group[i]->decide(transaction);
   const std::size_t commit = transaction.send(connection);
   if (!transaction.hints().empty()) {
     add_notify(connection, channel_, transaction.hints().texts());

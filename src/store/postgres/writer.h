@@ -55,8 +55,7 @@ class Writer {
 
   // As GroupWriter requires them.
   static bool is_alone(const Write& write) { return write.is_standalone(); }
-  // Adds no writes: it sends those of a group together.
-  Attempt attempt(const Group& group, const Thread::AddWrites&);
+  Attempt attempt(const Group& group, std::size_t first, std::size_t count);
   bool may_split(const Attempt& attempt) const;
   void finish(Write& write, const Attempt& attempt);
   void on_written(const Group& group);
@@ -64,8 +63,9 @@ class Writer {
   std::optional<std::chrono::milliseconds> idle_time() const { return std::nullopt; }
   void on_idle() {}
 
-  Attempt attempt_once(const Group& group);
-  Attempt run_group(Connection& connection, const Group& group);
+  Attempt attempt_once(const Group& group, std::size_t first, std::size_t count);
+  Attempt run_group(Connection& connection, const Group& group, std::size_t first,
+                    std::size_t count);
   Attempt run_standalone(Connection& connection, Write& write);
   Attempt failed(Connection& connection, const PgError& error, bool may_be_committed);
 

@@ -79,10 +79,11 @@ void Writer::on_answered(bool is_erase) {
   save_position(false);
 }
 
-// Anything that fails before the COMMIT has changed nothing.
-Writer::Attempt Writer::attempt(Group& group, const Thread::AddWrites& add_writes) {
-  if (group.front()->is_erase()) {
-    erase_dropped_values(*group.front());
+// One transaction for the writes [first, first + count). Anything that fails before the COMMIT has
+// changed nothing.
+Writer::Attempt Writer::attempt(const Group& group, std::size_t first, std::size_t count) {
+  if (group[first]->is_erase()) {
+    erase_dropped_values(*group[first]);
     return {CommitOutcome::erased, {}};
   }
   if (stopped()) return {CommitOutcome::refused, {}};
@@ -101,12 +102,9 @@ Writer::Attempt Writer::attempt(Group& group, const Thread::AddWrites& add_write
   }
   const std::int64_t changes = db_->changes();
   if (auto begin_result = begin_.run(); !begin_result) return undo(std::move(begin_result).error());
-  std::size_t applied = 0;
-  do {
-    for (; applied < group.size(); ++applied) {
-      if (auto done = group[applied]->apply(tables_); !done) return undo(std::move(done).error());
-    }
-  } while (add_writes && add_writes(group));
+  for (std::size_t i = first; i < first + count; ++i) {
+    if (auto applied = group[i]->apply(tables_); !applied) return undo(std::move(applied).error());
+  }
   const bool changed = db_->changes() != changes;
   if (changed) {
     if (auto advanced = tables_.advance(); !advanced) return undo(std::move(advanced).error());

@@ -88,7 +88,7 @@ class Writer {
 
   // As GroupWriter requires them.
   static bool is_alone(const Write& write) { return write.is_erase(); }
-  Attempt attempt(Group& group, const Thread::AddWrites& add_writes);
+  Attempt attempt(const Group& group, std::size_t first, std::size_t count);
   static bool may_split(const Attempt& attempt);
   void finish(Write& write, const Attempt& attempt);
   void on_written(const Group& group);
