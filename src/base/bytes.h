@@ -82,7 +82,7 @@ class ByteReader {
   }
   std::uint64_t big_endian64() {
     const std::string_view eight = bytes(8);
-    return eight.empty() ? 0 : read_big_endian64(eight.data());
+    return eight.empty() ? 0 : read_big_endian64(eight.data());  // NOLINT: it has 8 bytes
   }
   // Accepts the shortest form only.
   std::uint64_t varint() {

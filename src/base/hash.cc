@@ -52,7 +52,7 @@ void write_hex(std::string_view bytes, char* out) {
 
 bool read_hex(std::string_view hex, char* out) {
   for (; hex.size() >= 2 * kHexBlock; hex.remove_prefix(2 * kHexBlock), out += kHexBlock) {
-    if (!read_hex<kHexBlock>(hex.data(), out)) return false;
+    if (!read_hex<kHexBlock>(hex.data(), out)) return false;  // NOLINT: the size is checked
   }
   int all = 0;  // negative if a digit is
   for (std::size_t i = 0; i < hex.size(); i += 2) {
@@ -120,8 +120,9 @@ std::optional<std::string> from_hex(std::string_view hex) {
 std::optional<Hash> hash_from_hex(std::string_view hex) {
   Hash hash;
   if (hex.size() != 2 * hash.bytes.size()) return std::nullopt;
-  if (!read_hex<sizeof hash.bytes>(hex.data(), reinterpret_cast<char*>(hash.bytes.data())))
-    return std::nullopt;
+  auto* const bytes = reinterpret_cast<char*>(hash.bytes.data());
+  if (!read_hex<sizeof hash.bytes>(hex.data(), bytes))
+    return std::nullopt;  // NOLINT: the size is checked
   return hash;
 }
 

@@ -39,6 +39,7 @@ std::string join_names(const std::vector<std::string>& names) {
 // The value fields of an event that are not erased.
 std::vector<std::string> present_fields(const Event& event) {
   std::vector<std::string> present;
+  present.reserve(event.salts.size());
   for (const Salt& salt : event.salts) present.push_back(salt.field);
   return present;
 }

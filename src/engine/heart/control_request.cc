@@ -161,8 +161,11 @@ class MemberReader {
  private:
   template <class T>
   void read(Result<T> value, auto& to) {
-    if (value) to = *std::move(value);
-    if (!value && status_) status_ = std::unexpected(std::move(value).error());
+    if (value) {
+      to = *std::move(value);
+    } else if (status_) {
+      status_ = std::unexpected(std::move(value).error());
+    }
   }
 
   const Value& json_;
