@@ -121,8 +121,8 @@ std::optional<Hash> hash_from_hex(std::string_view hex) {
   Hash hash;
   if (hex.size() != 2 * hash.bytes.size()) return std::nullopt;
   auto* const bytes = reinterpret_cast<char*>(hash.bytes.data());
-  if (!read_hex<sizeof hash.bytes>(hex.data(), bytes))
-    return std::nullopt;  // NOLINT: the size is checked
+  const char* const digits = hex.data();  // NOLINT: the size is checked
+  if (!read_hex<sizeof hash.bytes>(digits, bytes)) return std::nullopt;
   return hash;
 }
 
