@@ -62,7 +62,7 @@ class JobRunner : public JobLog {
     std::vector<EventBody> first = job_events(new_job);
     for (EventBody& event : first) {
       if (auto* plan_made = std::get_if<PlanGenerated>(&event)) {
-        plan_made->planned_by = setup.planned_by;
+        plan_made->planned_by = std::string(setup.planned_by);
       }
     }
     add(first);
