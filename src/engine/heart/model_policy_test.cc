@@ -72,7 +72,8 @@ AE_TEST("policy/a log in which a model's plan uses a capability without a grant 
     state.job = job.state.job;
     for (const Event& event : job.log) {
       EventBody draft = event.body;
-      if (auto* plan = std::get_if<PlanGenerated>(&draft)) plan->planned_by = planned_by;
+      if (auto* plan = std::get_if<PlanGenerated>(&draft))
+        plan->planned_by = std::string(planned_by);
       auto applied = apply(state, draft, event.created_at, uncached_plan_source());
       if (!applied) return applied.error().message;
     }
