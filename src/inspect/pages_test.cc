@@ -214,7 +214,8 @@ AE_TEST("pages/events are filtered by step and text, and slim events are cut") {
 }
 
 AE_TEST("pages/a page with a filter looks at a limited number of events, and pages join") {
-  JobFixture job("[{'id': 'm', 'kind': 'map', 'over': [1, 2, 3], 'do': {'tool': 'look'}}]");
+  JobFixture job(
+      "[{'id': 'm', 'kind': 'map', 'over': [1, 2, 3], 'max_parallel': 3, 'do': {'tool': 'look'}}]");
   job.claim();
   const Value all = events_of(job, {.type = "node_started"});
   for (const bool descending : {false, true}) {

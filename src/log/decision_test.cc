@@ -35,6 +35,7 @@ template <class Tag, std::size_t Size>
 void fill(Fields, Id<Tag, Size>& id) {
   id.text = std::string(Size, 'a');
 }
+void fill(Fields, IdempotencyKey& key) { key.text = std::string(64, 'a'); }
 template <class T>
 void fill(Fields fields, std::vector<T>& records);
 template <class T>
