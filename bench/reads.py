@@ -109,10 +109,10 @@ def reads(store, options):
     address = serve.url.removeprefix("http://")
     for of in PAGES:
         path = "/api/jobs/large" + of.format(**names)
-        first, body = page(address, path)
+        first, answer = page(address, path)
         took = [page(address, path)[0] for _ in range(PAGE_READS)]
         yield {"page": of, "events": events, "first_ms": first, "page_p50_ms": percentile(took, 0.5),
-               "page_p99_ms": percentile(took, 0.99), "kb": len(body) / 1e3}
+               "page_p99_ms": percentile(took, 0.99), "kb": len(answer) / 1e3}
     for view in VIEWS:
         figures, took = measure(address, lambda view=view: reader(f"{serve.url}/api/jobs/large{view}"))
         yield {"view": (view.partition("?")[0] or "/") + (" effects" if "effect" in view else ""), "events": events, **figures,

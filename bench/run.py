@@ -167,7 +167,7 @@ ROWS = {
     "http": ("jobs of one step submitted to `serve`: until the response, and with a wait until the end of the job", BOTH, http),
     "recovery": ("unfinished jobs after kill -9 of the server", BOTH, recovery),
     "parked": ("waiting jobs: memory, and the time until all have resumed", BOTH, parked),
-    "reads": ("health requests while one large job is read in each view", BOTH, reads.reads),
+    "reads": ("one large job, page by page and in each view, and health requests meanwhile", BOTH, reads.reads),
     "idle": ("an idle server", BOTH, idle),
     "turns": ("loops of 200 turns against a model that answers at once, SQLite (--agents)", ("sqlite",), agents.turns),
     "thinking": ("1,000 loops whose model has not answered yet, SQLite (--agents)", ("sqlite",), agents.thinking),

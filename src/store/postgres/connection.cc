@@ -236,6 +236,13 @@ std::optional<PgError> Connection::collect(std::vector<Rows>& answers) {
   }
 }
 
+PgError Connection::roll_back(PgError error) {
+  if (error.connection_lost) return error;
+  add_unprepared("ROLLBACK");
+  if (!run()) error.connection_lost = true;
+  return error;
+}
+
 Pg<std::vector<Rows>> Connection::run() {
   std::vector<Rows> answers;
   last_warning_->reset();

@@ -55,6 +55,8 @@ class Connection {
   // If the server warns during a COMMIT (its wait for a standby was cancelled), the commit is not
   // durable as configured: the connection counts as lost, and the commit may have happened.
   Pg<std::vector<Rows>> run();
+  // Ends the transaction after this error, unless the connection is lost; returns the error.
+  PgError roll_back(PgError error);
 
   bool lost() const;
   bool is_closed_by_server() const;  // the server has closed it; checked without a request

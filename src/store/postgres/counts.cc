@@ -83,14 +83,6 @@ class CountStatement {
   int parameters_ = 0;
 };
 
-// Ends the transaction after a failure that did not lose the connection.
-PgError undone(Connection& connection, PgError error) {
-  if (error.connection_lost) return error;
-  connection.add_unprepared("ROLLBACK");
-  if (!connection.run()) error.connection_lost = true;
-  return error;
-}
-
 }  // namespace
 
 Pg<JobCounts> count_matching(Connection& connection, const CountFilter& filter) {
@@ -102,7 +94,7 @@ Pg<JobCounts> count_matching(Connection& connection, const CountFilter& filter) 
   CountStatement(filter).add_pending(connection);
   connection.add_unprepared("COMMIT");
   auto run_result = connection.run();
-  if (!run_result) return std::unexpected(undone(connection, std::move(run_result).error()));
+  if (!run_result) return std::unexpected(connection.roll_back(std::move(run_result).error()));
   const std::vector<Rows>& answers = *run_result;
   JobCounts counts;
   std::size_t next = 1;

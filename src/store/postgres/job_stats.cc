@@ -40,13 +40,6 @@ constexpr const char* kAnnounce =
     "INSERT INTO workers(worker, until, says) SELECT $1::text, now + $3::bigint, $2::bytea "
     "FROM time ON CONFLICT (worker) DO UPDATE SET until = excluded.until, says = excluded.says";
 
-PgError undone(Connection& connection, PgError error) {
-  if (error.connection_lost) return error;
-  connection.add_unprepared("ROLLBACK");
-  if (!connection.run()) error.connection_lost = true;
-  return error;
-}
-
 }  // namespace
 
 std::vector<Statement> job_stats_statements() { return {kStatuses, kReady, kHolders, kWorkers}; }
@@ -59,7 +52,7 @@ Pg<JobStats> count_jobs(Connection& connection, std::optional<Instant> at) {
   connection.add(kWorkers, Params().add(at));
   connection.add(kCommit);
   auto run_result = connection.run();
-  if (!run_result) return std::unexpected(undone(connection, std::move(run_result).error()));
+  if (!run_result) return std::unexpected(connection.roll_back(std::move(run_result).error()));
   const std::vector<Rows>& answers = *run_result;
   JobStats job_stats;
   for (int i = 0; i < answers[1].size(); ++i) {
@@ -88,7 +81,7 @@ Pg<void> announce(Connection& connection, const std::string& worker,
   connection.add_unprepared(kAnnounce, params);
   connection.add_unprepared("COMMIT");
   auto run_result = connection.run();
-  if (!run_result) return std::unexpected(undone(connection, std::move(run_result).error()));
+  if (!run_result) return std::unexpected(connection.roll_back(std::move(run_result).error()));
   return {};
 }
 

@@ -176,14 +176,6 @@ Pg<std::vector<JobRow>> with_labels(Connection& connection, const Rows& found) {
   return rows;
 }
 
-// Ends the transaction after a failure that did not lose the connection.
-PgError undone(Connection& connection, PgError error) {
-  if (error.connection_lost) return error;
-  connection.add_unprepared("ROLLBACK");
-  if (!connection.run()) error.connection_lost = true;
-  return error;
-}
-
 Pg<void> read_blobs(Connection& connection, const std::vector<Hash>& hashes,
                     std::vector<Blob>& into) {
   if (hashes.empty()) return {};
@@ -237,7 +229,7 @@ Pg<Result<LoadedJob>> load_first(Connection& connection, const JobId& job, bool&
   connection.add(kFirst, id);
   connection.add(kCommit);
   auto run_result = connection.run();
-  if (!run_result) return std::unexpected(undone(connection, std::move(run_result).error()));
+  if (!run_result) return std::unexpected(connection.roll_back(std::move(run_result).error()));
   const std::vector<Rows>& answers = *run_result;
   if (answers[1].empty()) return Result<LoadedJob>(std::unexpected(job_not_found(job)));
   LoadedJob loaded{.row = row_of(answers[1], 0)};
@@ -262,7 +254,7 @@ Pg<Result<LoadedJob>> load_once(Connection& connection, const JobId& job, std::u
   if (from_seq == 1) connection.add(kRequest, id);
   connection.add(kCommit);
   auto run_result = connection.run();
-  if (!run_result) return std::unexpected(undone(connection, std::move(run_result).error()));
+  if (!run_result) return std::unexpected(connection.roll_back(std::move(run_result).error()));
   const std::vector<Rows>& answers = *run_result;
   if (answers[1].empty()) return Result<LoadedJob>(std::unexpected(job_not_found(job)));
   LoadedJob loaded{.row = row_of(answers[1], 0)};
@@ -362,10 +354,10 @@ Pg<Result<LogWindow>> read_spans_and_window(Connection& connection, const JobId&
 Pg<Result<LogWindow>> load_window(Connection& connection, const JobId& job,
                                   const WindowRequest& window) {
   auto read = read_spans_and_window(connection, job, window);
-  if (!read) return std::unexpected(undone(connection, std::move(read).error()));
+  if (!read) return std::unexpected(connection.roll_back(std::move(read).error()));
   connection.add(kCommit);
   if (auto ended = connection.run(); !ended) {
-    return std::unexpected(undone(connection, std::move(ended).error()));
+    return std::unexpected(connection.roll_back(std::move(ended).error()));
   }
   return read;
 }
