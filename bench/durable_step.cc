@@ -258,8 +258,9 @@ void sqlite_rows(const std::filesystem::path& folder, bool quick, int only) {
 }
 
 // The same with its own server; the CPU of the server's processes is measured separately.
-void postgres_rows(bool quick) {
+void postgres_rows(bool quick, int only) {
   for (const int in_flight : kInFlight) {
+    if (only != 0 && only != in_flight) continue;
     const testing::PostgresServer server = bench_server();
     const int turns = quick ? 1 : kTurns;
     const int jobs = jobs_for(in_flight, quick) / turns;
@@ -372,7 +373,8 @@ void map_row(const std::filesystem::path& folder, bool quick) {
 }  // namespace ae::bench
 
 // aetheris_bench [--quick] [--in-flight=1|32|256] ROW…     prints rows of figures as JSON; call it
-//     through bench/run.py. --in-flight: of memory and sqlite, for profiles
+//     through bench/run.py. --in-flight: of memory, sqlite and postgres, for
+//     profiles
 // aetheris_bench drive ADDRESS PATH BODY CONNECTIONS REQUESTS FIRST RATE      (http_drive.h)
 int main(int argc, char** argv) {
   using namespace ae::bench;
@@ -390,7 +392,7 @@ int main(int argc, char** argv) {
   const std::pair<std::string_view, std::function<void()>> rows[] = {
       {"memory", [&] { memory_rows(quick, only); }},
       {"sqlite", [&] { sqlite_rows(folder, quick, only); }},
-      {"postgres", [&] { postgres_rows(quick); }},
+      {"postgres", [&] { postgres_rows(quick, only); }},
       {"workers", [&] { worker_rows(quick); }},
       {"claim", [&] { claim_latency_rows(quick); }},
       {"history", [&] { history_rows(quick); }},

@@ -1,6 +1,6 @@
 // GroupWriter: the queue and the thread of a store that writes in groups. All queued writes share
-// one transaction, in the order in which they were requested, and are answered by one post to the
-// loop.
+// one transaction, in the order in which they were requested, unless the backend divides them; the
+// writes of a transaction are answered by one post to the loop.
 //
 // If the transaction failed and changed nothing, the writes are tried one by one, so that those that
 // can succeed do. The driver of a store supplies the transactions: a Backend has
@@ -8,6 +8,7 @@
 //   Attempt attempt(group, first, count) one transaction for the writes [first, first + count)
 //   bool may_split(attempt)              it changed nothing, and its writes may succeed alone
 //   void finish(write, attempt)          sets the answer of a write
+//   vector<Group> divide(group)          the groups that each have their own transaction, in order
 //   void on_written(group)               all writes have their answers
 //   void on_answered(is_alone)           the answers are posted; no other group is begun
 //   std::optional<milliseconds> idle_time(), void on_idle()
@@ -80,7 +81,7 @@ class GroupWriter {
       if (queue_.empty()) break;
       Group group = next_group();
       lock.unlock();
-      process(std::move(group));
+      for (Group& part : backend_.divide(std::move(group))) process(std::move(part));
       lock.lock();
     }
     lock.unlock();

@@ -204,7 +204,8 @@ std::optional<PgError> Connection::collect(std::vector<Rows>& answers) {
       if (at >= pending_.size()) continue;
       if (pending_[at].prepares == nullptr) ++completed;
       ++at;
-      last_warning_->reset();
+      // The warning of a commit without COMMIT may already be here.
+      if (at < pending_.size()) last_warning_->reset();
       continue;
     }
     Rows rows(result);

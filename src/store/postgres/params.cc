@@ -5,13 +5,16 @@
 namespace ae::store::postgres {
 namespace {
 
-void append_u32(std::string& to, std::uint32_t value) {
-  for (int shift = 24; shift >= 0; shift -= 8) to.push_back(static_cast<char>(value >> shift));
+template <class Number>
+void append_big_endian(std::string& to, Number value) {
+  char bytes[sizeof value];
+  for (std::size_t i = 0; i < sizeof value; ++i) {
+    bytes[i] = static_cast<char>(value >> (8 * (sizeof value - 1 - i)));
+  }
+  to.append(bytes, sizeof value);
 }
-void append_u64(std::string& to, std::uint64_t value) {
-  append_u32(to, static_cast<std::uint32_t>(value >> 32));
-  append_u32(to, static_cast<std::uint32_t>(value));
-}
+void append_u32(std::string& to, std::uint32_t value) { append_big_endian(to, value); }
+void append_u64(std::string& to, std::uint64_t value) { append_big_endian(to, value); }
 
 }  // namespace
 

@@ -80,6 +80,69 @@ AE_TEST("postgres/a process that lost its lease to another one cannot write") {
   EXPECT_TRUE(one.load("j0")->effects.empty());
 }
 
+// The commits of leased jobs that were requested together, each with the answer's code or "ok".
+std::vector<std::string> answers_of(PostgresFixture& fixture, std::vector<Batch> batches) {
+  std::vector<std::string> answers(batches.size());
+  std::size_t pending = batches.size();
+  for (std::size_t i = 0; i < batches.size(); ++i) {
+    fixture.store().commit(std::move(batches[i]), [&, i](Result<CommitResult> answer) {
+      answers[i] = answer ? (answer->is_duplicate ? "duplicate" : "ok")
+                          : std::string(code_name(answer.error().code));
+      --pending;
+    });
+  }
+  EXPECT_TRUE(fixture.loop.run_until([&] { return pending == 0; }));
+  return answers;
+}
+
+AE_TEST("postgres/commits of leased jobs that only append are written by one statement") {
+  const OwnSchema schema;
+  PostgresFixture fixture(schema.name());
+  ASSERT_TRUE(fixture.open());
+  std::vector<Batch> batches;
+  for (int i = 0; i < 20; ++i) {
+    const std::string job = fmt::format("j{}", i);
+    ASSERT_TRUE(fixture.commit(PostgresFixture::create_claimed(job)));
+    batches.push_back(PostgresFixture::append(job, 2));
+    batches.back().row.wake_at = Instant{1000 + i};
+    batches.back().row.pending = 5;
+  }
+  EXPECT_EQ(answers_of(fixture, std::move(batches)), std::vector<std::string>(20, "ok"));
+  EXPECT_EQ(fixture.store().stats().plain, 20u);
+  for (int i = 0; i < 20; ++i) {
+    const auto loaded = fixture.load(fmt::format("j{}", i));
+    ASSERT_TRUE(loaded);
+    EXPECT_EQ(loaded->row.last_seq, 3u);
+    EXPECT_EQ(loaded->commits.size(), 2u);
+    EXPECT_EQ(loaded->commits[1], conformance::sealed(fmt::format("j{}", i), 3, 1).bytes);
+  }
+  const auto rows =
+      sql("SELECT count(*) FROM heads WHERE wake_at >= 1000 AND pending = 5 AND "
+          "NOT ready AND ripe_at = lease_until",
+          schema.name());
+  EXPECT_EQ(rows[1].integer(0, 0), 20);
+}
+
+AE_TEST("postgres/a stale commit does not affect other commits of its group") {
+  const OwnSchema schema;
+  PostgresFixture one(schema.name(), false), two(schema.name(), false);
+  ASSERT_TRUE(one.open());
+  ASSERT_TRUE(two.open());
+  for (const char* job : {"j0", "j1", "j2", "j3"})
+    ASSERT_TRUE(one.commit(PostgresFixture::create_claimed(job)));
+  two.loop.advance(conformance::kLease);
+  ASSERT_EQ(two.claim(1)->size(), 1u);  // j0
+  EXPECT_EQ(answers_of(one, {PostgresFixture::append("j0", 2), PostgresFixture::append("j1", 2),
+                             PostgresFixture::append("j2", 1), PostgresFixture::append("j3", 2)}),
+            (std::vector<std::string>{"stale_attempt", "ok", "sequence_conflict", "ok"}));
+  EXPECT_EQ(one.load("j0")->row.last_seq, 2u);
+  EXPECT_EQ(one.load("j1")->row.last_seq, 3u);
+  EXPECT_EQ(one.load("j2")->row.last_seq, 2u);
+  EXPECT_EQ(one.load("j3")->row.last_seq, 3u);
+  EXPECT_EQ(answers_of(one, {PostgresFixture::append("j1", 2), PostgresFixture::append("j3", 3)}),
+            (std::vector<std::string>{"duplicate", "ok"}));
+}
+
 // Creates with one key, and jobs with the same blobs in opposite orders, from two processes
 // concurrently.
 AE_TEST("postgres/concurrent creates with the same keys and blobs succeed, one per key") {

@@ -257,15 +257,15 @@ class TcpProxy {
       return;
     }
     const std::string_view text(bytes, static_cast<std::size_t>(size));
-    if (to_server && mode == Mode::swallow_commits &&
-        text.contains(std::string_view("\0commit\0", 8))) {
+    const bool commits = text.contains(std::string_view("\0commit\0", 8)) ||
+                         text.contains(std::string_view("\0put_plain_commits\0", 19));
+    if (to_server && mode == Mode::swallow_commits && commits) {
       silent_.insert(client);
       ++commits_swallowed;
     }
     if (!to_server && silent_.contains(client)) return;
     ssize_t forwarded = size;
-    if (to_server && mode == Mode::withhold_syncs &&
-        text.contains(std::string_view("\0commit\0", 8)) &&
+    if (to_server && mode == Mode::withhold_syncs && commits &&
         text.ends_with(std::string_view("S\0\0\0\4", 5))) {
       forwarded -= 5;
       ++syncs_withheld;
@@ -290,16 +290,23 @@ AE_TEST("outage/a commit whose response is lost is unknown, and a duplicate when
   options.response_timeout = std::chrono::milliseconds(200);
   ASSERT_TRUE(fixture.open(options));
   ASSERT_TRUE(fixture.commit(PostgresFixture::create_claimed("j0")));
-  proxy.mode = TcpProxy::Mode::swallow_commits;
-  EXPECT_EQ(fixture.commit(PostgresFixture::append("j0", 2)).error().code, Code::unknown_outcome);
-  EXPECT_EQ(proxy.commits_swallowed, 1);
-  proxy.mode = TcpProxy::Mode::open;
-  const auto again = fixture.commit(PostgresFixture::append("j0", 2));
-  ASSERT_TRUE(again) << again.error().message;
-  EXPECT_TRUE(again->is_duplicate);
-  EXPECT_EQ(fixture.load("j0")->commits.size(), 2u);
+  Batch in_a_transaction = PostgresFixture::append("j0", 2);
+  in_a_transaction.effects = {{InvocationId("i"), 1, "{}"}};
+  const Batch as_one_statement = PostgresFixture::append("j0", 3);
+  int lost = 0;
+  for (const Batch& batch : {in_a_transaction, as_one_statement}) {
+    proxy.mode = TcpProxy::Mode::swallow_commits;
+    EXPECT_EQ(fixture.commit(batch).error().code, Code::unknown_outcome);
+    EXPECT_EQ(proxy.commits_swallowed, ++lost);
+    proxy.mode = TcpProxy::Mode::open;
+    const auto again = fixture.commit(batch);
+    ASSERT_TRUE(again) << again.error().message;
+    EXPECT_TRUE(again->is_duplicate);
+  }
+  EXPECT_EQ(fixture.load("j0")->commits.size(), 3u);
 }
 
+// A commit in a transaction of several round trips: the network is silent at the first one.
 AE_TEST("outage/a silent network times out as unavailable without changes") {
   const OwnSchema schema;
   TcpProxy proxy;
@@ -310,11 +317,31 @@ AE_TEST("outage/a silent network times out as unavailable without changes") {
   options.connect_timeout = std::chrono::milliseconds(2000);
   ASSERT_TRUE(fixture.open(options));
   ASSERT_TRUE(fixture.commit(PostgresFixture::create_claimed("j0")));
+  Batch batch = PostgresFixture::append("j0", 2);
+  batch.effects = {{InvocationId("i"), 1, "{}"}};
   proxy.mode = TcpProxy::Mode::shut;
-  EXPECT_EQ(fixture.commit(PostgresFixture::append("j0", 2)).error().code, Code::unavailable);
+  EXPECT_EQ(fixture.commit(batch).error().code, Code::unavailable);
   proxy.mode = TcpProxy::Mode::open;
   RetryingWriter persistent{fixture};
-  EXPECT_FALSE(persistent.commit(PostgresFixture::append("j0", 2))->is_duplicate);
+  EXPECT_FALSE(persistent.commit(batch)->is_duplicate);
+}
+
+AE_TEST("outage/a silent network leaves a commit of one statement unknown") {
+  const OwnSchema schema;
+  TcpProxy proxy;
+  PostgresFixture fixture(schema.name());
+  PostgresOptions options = fixture.options();
+  options.url = proxy.url();
+  options.response_timeout = std::chrono::milliseconds(200);
+  options.connect_timeout = std::chrono::milliseconds(2000);
+  ASSERT_TRUE(fixture.open(options));
+  ASSERT_TRUE(fixture.commit(PostgresFixture::create_claimed("j0")));
+  proxy.mode = TcpProxy::Mode::shut;
+  EXPECT_EQ(fixture.commit(PostgresFixture::append("j0", 2)).error().code, Code::unknown_outcome);
+  proxy.mode = TcpProxy::Mode::open;
+  RetryingWriter persistent{fixture};
+  ASSERT_TRUE(persistent.commit(PostgresFixture::append("j0", 2)));
+  EXPECT_EQ(fixture.load("j0")->commits.size(), 2u);
 }
 
 AE_TEST("outage/another store at the same address is not written to") {

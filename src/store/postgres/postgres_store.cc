@@ -472,6 +472,7 @@ PostgresStats PostgresStore::stats() const {
   const WriterStats& stats = impl_->writer->stats();
   return {.writes = stats.writes,
           .groups = stats.groups,
+          .plain = stats.plain,
           .retried = stats.retried,
           .reconnects = stats.reconnects};
 }

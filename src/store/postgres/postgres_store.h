@@ -52,6 +52,7 @@ struct PostgresOptions {
 
 struct PostgresStats {
   std::uint64_t writes = 0, groups = 0;  // since it was opened
+  std::uint64_t plain = 0;               // of these writes: as one statement (plain_commits.h)
   std::uint64_t retried = 0;             // transactions retried after a conflict
   std::uint64_t reconnects = 0;          // connections of the writer
 };

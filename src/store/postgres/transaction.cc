@@ -266,6 +266,16 @@ std::optional<HighWaterMark> Transaction::high_water_mark() const {
                        .audit = {}};
 }
 
+void Transaction::update(JobNumbers& numbers) const {
+  for (const auto& [id, job] : jobs_) {
+    if (job.attempt) {
+      numbers.insert_or_assign(id, job.number);
+    } else {
+      numbers.erase(id);
+    }
+  }
+}
+
 void Transaction::append_audit_entry(const AuditEntry& entry) {
   AuditRow row = chain_entry(audit_head_, entry);
   audit_head_ = {.seq = row.seq, .hash = row.hash};

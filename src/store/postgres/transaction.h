@@ -21,6 +21,7 @@
 #include "store/batch_failpoints.h"
 #include "store/postgres/connection.h"
 #include "store/postgres/hints.h"
+#include "store/postgres/plain_commits.h"
 #include "store/postgres/rollback_guard.h"
 #include "store/store.h"
 
@@ -78,6 +79,8 @@ class Transaction {
   // Parses the stored head of the audit log, "seq hash". An unreadable text gives a head that
   // matches no log.
   static AuditHead audit_head(std::string_view text);
+  // Adds the numbers of the jobs that it left with a lease, and removes the others.
+  void update(JobNumbers& numbers) const;
   // Hints for other processes, to be sent with the commit.
   const HintBatch& hints() const { return hints_; }
 

@@ -11,17 +11,22 @@
 #include "async/loop.h"
 #include "base/error.h"
 #include "base/time.h"
+#include "store/postgres/plain_commits.h"
 #include "store/postgres/transaction.h"
 
 namespace ae::store::postgres {
 
-// A write. `declare_reads`, `decide` and `run_standalone` may be called again after a rollback.
+// A write. `declare_reads`, both `decide` and `run_standalone` may be called again after a rollback.
 class Write {
  public:
   virtual ~Write() = default;
   virtual std::size_t bytes() const { return 0; }
   virtual void declare_reads(Transaction& transaction) const = 0;
   virtual void decide(Transaction& transaction) = 0;
+  // The batch of a commit; nullptr: another write. For a plain one (PlainCommits::is_plain),
+  // `decide_plain` may be called instead of `declare_reads` and `decide`.
+  virtual const Batch* batch() const { return nullptr; }
+  virtual void decide_plain(PlainCommits&, std::int64_t) {}
   // True for a write with its own transaction, which run_standalone runs completely.
   virtual bool is_standalone() const { return false; }
   virtual Pg<void> run_standalone(Connection&) { return {}; }

@@ -2,12 +2,16 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
+#include <span>
+#include <unordered_set>
 #include <utility>
 
 namespace ae::store::postgres {
 namespace {
 
 constexpr Statement kRollback{"rollback", "ROLLBACK"};
+constexpr std::size_t kJobNumbersMax = 100'000;
 
 Error outcome_unknown(const PgError& error) {
   return {Code::unknown_outcome,
@@ -61,7 +65,52 @@ Writer::Attempt Writer::attempt_once(const Group& group, std::size_t first, std:
   Connection& connection = **opened;
   backend_pid_ = connection.backend_pid();
   if (group[first]->is_standalone()) return run_standalone(connection, *group[first]);
+  if (auto plain = run_plain(connection, group, first, count)) return *std::move(plain);
   return run_group(connection, group, first, count);
+}
+
+bool Writer::is_plain(const Write& write) const {
+  const Batch* const batch = write.batch();
+  return batch != nullptr && PlainCommits::is_plain(*batch) && job_numbers_.contains(batch->job);
+}
+
+// The plain commits that are the first commit of their job in the group, then all other writes.
+std::vector<Writer::Group> Writer::divide(Group group) const {
+  Group plain, others;
+  std::unordered_set<JobId> jobs;
+  for (std::unique_ptr<Write>& write : group) {
+    const bool is_first = write->batch() != nullptr && jobs.insert(write->batch()->job).second;
+    (is_first && is_plain(*write) ? plain : others).push_back(std::move(write));
+  }
+  std::vector<Group> groups;
+  for (Group* part : {&plain, &others}) {
+    if (!part->empty()) groups.push_back(std::move(*part));
+  }
+  return groups;
+}
+
+// nullopt: nothing was written, a transaction must decide these writes.
+std::optional<Writer::Attempt> Writer::run_plain(Connection& connection, const Group& group,
+                                                 std::size_t first, std::size_t count) {
+  const std::span writes(group.begin() + static_cast<std::ptrdiff_t>(first), count);
+  if (!std::ranges::all_of(writes, [&](const auto& write) { return is_plain(*write); }))
+    return std::nullopt;
+  PlainCommits commits;
+  for (const auto& write : writes) {
+    write->decide_plain(commits, job_numbers_.at(write->batch()->job));
+  }
+  if (commits.empty()) return Attempt{.outcome = CommitOutcome::committed};
+  const Duration sent_at = clock_.before_request();
+  const auto written_at = commits.write(connection);
+  if (!written_at) {
+    return failed(connection, written_at.error(), written_at.error().may_be_committed);
+  }
+  if (!*written_at) return std::nullopt;
+  clock_.on_response(**written_at, sent_at);
+  if (session_.rollback_guard() != nullptr)
+    session_.rollback_guard()->record_write(commits.high_water_mark());
+  stats_.plain += commits.size();
+  return Attempt{.outcome = CommitOutcome::committed};
 }
 
 Writer::Attempt Writer::run_standalone(Connection& connection, Write& write) {
@@ -101,6 +150,8 @@ Writer::Attempt Writer::run_group(Connection& connection, const Group& group, st
   if (!is_committed) {
     return failed(connection, done.error(), done.error().may_be_committed);
   }
+  if (job_numbers_.size() > kJobNumbersMax) job_numbers_.clear();
+  transaction.update(job_numbers_);
   return {CommitOutcome::committed, {}, false};
 }
 

@@ -1,5 +1,5 @@
-// Writer: writes a PostgreSQL store in groups, on its own thread (store/group_writer.h). All writes
-// of a group share one transaction.
+// Writer: writes a PostgreSQL store in groups, on its own thread (store/group_writer.h). The plain
+// commits of a group are one statement (plain_commits.h); its other writes share one transaction.
 //
 // Group commit: a refused write is an answer and does not affect the others. A failure before the
 // COMMIT has changed nothing: after a deadlock or a concurrent insert the whole group is retried;
@@ -30,7 +30,7 @@ struct WriterLimits {
 };
 
 struct WriterStats {
-  std::atomic<std::uint64_t> writes{0}, groups{0}, retried{0}, reconnects{0};
+  std::atomic<std::uint64_t> writes{0}, plain{0}, groups{0}, retried{0}, reconnects{0};
 };
 
 class Writer {
@@ -55,6 +55,7 @@ class Writer {
 
   // As GroupWriter requires them.
   static bool is_alone(const Write& write) { return write.is_standalone(); }
+  std::vector<Group> divide(Group group) const;
   Attempt attempt(const Group& group, std::size_t first, std::size_t count);
   bool may_split(const Attempt& attempt) const;
   void finish(Write& write, const Attempt& attempt);
@@ -63,14 +64,18 @@ class Writer {
   std::optional<std::chrono::milliseconds> idle_time() const { return std::nullopt; }
   void on_idle() {}
 
+  bool is_plain(const Write& write) const;
   Attempt attempt_once(const Group& group, std::size_t first, std::size_t count);
   Attempt run_group(Connection& connection, const Group& group, std::size_t first,
                     std::size_t count);
+  std::optional<Attempt> run_plain(Connection& connection, const Group& group, std::size_t first,
+                                   std::size_t count);
   Attempt run_standalone(Connection& connection, Write& write);
   Attempt failed(Connection& connection, const PgError& error, bool may_be_committed);
 
   Session session_;
   DatabaseClock& clock_;
+  JobNumbers job_numbers_;
   const std::string channel_;
   const WriterLimits limits_;
   WriterStats stats_;

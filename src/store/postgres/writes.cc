@@ -15,13 +15,28 @@ std::size_t CommitWrite::bytes() const {
   return bytes;
 }
 
-void CommitWrite::decide(Transaction& transaction) {
+// Hits `before` once, although a write may be decided several times.
+bool CommitWrite::is_refused() {
   written_ = false;
-  failpoints_.emplace(batch_);
-  if (auto error = failpoints_->before()) return set_result(std::unexpected(*std::move(error)));
+  if (!failpoints_) refusal_ = failpoints_.emplace(batch_).before();
+  if (refusal_) set_result(std::unexpected(*refusal_));
+  return refusal_.has_value();
+}
+
+void CommitWrite::decide(Transaction& transaction) {
+  if (is_refused()) return;
   Transaction::Answer answer = transaction.commit(batch_, *failpoints_, time(transaction));
   written_ = answer.written;
   set_result(std::move(answer.result));
+}
+
+void CommitWrite::decide_plain(PlainCommits& commits, std::int64_t job_number) {
+  if (is_refused()) return;
+  if (auto error = failpoints_->before_commit())
+    return set_result(std::unexpected(*std::move(error)));
+  commits.add(batch_, job_number);
+  written_ = true;
+  set_result(CommitResult{.last_seq = batch_.sealed->last_seq});
 }
 
 void CommitWrite::committed() {

@@ -23,11 +23,16 @@ class CommitWrite final : public WriteWithResult<CommitResult> {
   std::size_t bytes() const override;
   void declare_reads(Transaction& transaction) const override { transaction.declare_reads(batch_); }
   void decide(Transaction& transaction) override;
+  const Batch* batch() const override { return &batch_; }
+  void decide_plain(PlainCommits& commits, std::int64_t job_number) override;
   void committed() override;
 
  private:
+  bool is_refused();
+
   Batch batch_;
-  std::optional<BatchFailpoints> failpoints_;
+  std::optional<BatchFailpoints> failpoints_;  // since the first decision
+  std::optional<Error> refusal_;               // by the failpoint before the write
   bool written_ = false;
 };
 

@@ -60,6 +60,12 @@ void Writer::on_idle() {
   save_position(true);
 }
 
+std::vector<Writer::Group> Writer::divide(Group group) {
+  std::vector<Group> groups;
+  groups.push_back(std::move(group));
+  return groups;
+}
+
 bool Writer::may_split(const Attempt& attempt) {
   return attempt.outcome == CommitOutcome::rolled_back && !attempt.error.busy();
 }

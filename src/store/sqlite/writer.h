@@ -88,6 +88,7 @@ class Writer {
 
   // As GroupWriter requires them.
   static bool is_alone(const Write& write) { return write.is_erase(); }
+  static std::vector<Group> divide(Group group);  // one transaction for all
   Attempt attempt(const Group& group, std::size_t first, std::size_t count);
   static bool may_split(const Attempt& attempt);
   void finish(Write& write, const Attempt& attempt);

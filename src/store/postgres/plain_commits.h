@@ -1,0 +1,49 @@
+// PlainCommits: commits that only append to the log of a leased job, as one statement outside of a
+// transaction. The statement checks each fence and the end of each log where it writes them and
+// reads nothing before. If one of them does not match, nothing is written: a Transaction decides
+// the same writes and names the reason.
+// Threads: the writer's thread.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <unordered_map>
+#include <vector>
+
+#include "store/postgres/connection.h"
+#include "store/postgres/rollback_guard.h"
+#include "store/store.h"
+
+namespace ae::store::postgres {
+
+// The numbers of jobs whose leases this process holds. The number of a job never changes.
+using JobNumbers = std::unordered_map<JobId, std::int64_t>;
+
+class PlainCommits {
+ public:
+  // True if the batch has events and a fence, reads nothing, writes no other record, and leaves the
+  // job leased and runnable.
+  static bool is_plain(const Batch& batch);
+
+  // REQUIRES: is_plain, and no other batch of the job. The batch is borrowed.
+  void add(const Batch& batch, std::int64_t job_number) {
+    commits_.push_back({job_number, &batch});
+  }
+  bool empty() const { return commits_.empty(); }
+  std::size_t size() const { return commits_.size(); }
+
+  // Writes all, and returns the database's time. nullopt: nothing was written, because a row did
+  // not match. After another error nothing was written either, unless it says so.
+  Pg<std::optional<Instant>> write(Connection& connection);
+  // One of the written job rows. REQUIRES: !empty
+  HighWaterMark high_water_mark() const;
+
+ private:
+  struct Commit {
+    std::int64_t job;
+    const Batch* batch;
+  };
+  std::vector<Commit> commits_;
+};
+
+}  // namespace ae::store::postgres
