@@ -9,10 +9,10 @@
 #include <string>
 #include <string_view>
 
+#include "base/boxed.h"
 #include "base/hash.h"
 #include "base/ids.h"
 #include "base/time.h"
-#include "base/boxed.h"
 #include "engine/state/number_set.h"
 #include "json/value.h"
 #include "log/event.h"
