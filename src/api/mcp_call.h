@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "api/mcp.h"
-#include "mcp/message.h"
-#include "mcp/revision.h"
+#include "mcp/protocol/message.h"
+#include "mcp/protocol/revision.h"
 
 namespace ae::api {
 
