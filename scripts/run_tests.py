@@ -144,10 +144,10 @@ def read_script(name, code, output, silent_is_ok=False):
                 tally.skipped += 1
             else:
                 tally.passed += 1
-    said = tally.passed + tally.skipped + len(tally.failures)
+    results = tally.passed + tally.skipped + len(tally.failures)
     if code != 0 and not tally.failures:
         tally.failures.append(f"{name}: ended with code {code}")
-    elif not said:
+    elif not results:
         if silent_is_ok:
             tally.passed += 1
         else:

@@ -146,7 +146,7 @@ class Shop:
         self.journal = journal
         self.things = {}  # (collection, id) -> thing
         self.by_key = {}  # (collection, idempotency key) -> thing as first answered
-        self.asked = {}   # (collection, idempotency key) -> body of the request that took effect
+        self.applied = {}   # (collection, idempotency key) -> body of the request that took effect
         self.seen = {}    # (collection, idempotency key) -> how many requests arrived
         for entry in journal.lines:
             self.take_in(entry)
@@ -161,7 +161,7 @@ class Shop:
             self.things[collection, thing["id"]] = dict(thing)
             if entry["idempotency_key"]:
                 self.by_key.setdefault((collection, entry["idempotency_key"]), thing)
-                self.asked.setdefault((collection, entry["idempotency_key"]), entry["body"])
+                self.applied.setdefault((collection, entry["idempotency_key"]), entry["body"])
             refunded = self.things.get(("charges", str(entry["body"].get("charge"))))
             if collection == "refunds" and refunded:
                 refunded["status"] = "refunded"
@@ -375,7 +375,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
             return None
         if not key:
             return Refusal(400, "key_missing", "this route needs the header Idempotency-Key")
-        if self.server.shop.asked.get((collection, key), arrival["body"]) != arrival["body"]:
+        if self.server.shop.applied.get((collection, key), arrival["body"]) != arrival["body"]:
             return Refusal(422, "key_reused", "this Idempotency-Key stands for another request")
         return None
 
