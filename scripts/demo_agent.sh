@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The demo's third stage: a model leads, with tools of MCP servers that others made, killed in the middle of an answer and of a
-# tool, and a person who agrees to a payment. Read by scripts/demo, whose words it uses.
+# The demo with --agent: a loop with a model and published MCP servers, killed during an answer and during a tool call, and a
+# payment that an operator approves. Sourced by scripts/demo, whose functions it uses.
 set -euo pipefail
 
 # The model server, and the MCP servers of research.yaml, on the Node that they are tried on.
@@ -100,7 +100,7 @@ echo
 act "Part 2: an approval, kill -9 during the payment, and a budget"
 export MODEL=refund
 refund=(run agents/refund_agent.yaml --job-id refund-43)
-# stops LINE…: a run that ends because somebody must do something first (exit code 4).
+# stops LINE…: a run that ends because an operator must act first (exit code 4).
 stops() {
   local code=0
   show "$@"
@@ -109,7 +109,7 @@ stops() {
 }
 explain "The agent allows 16 model calls; this job allows two."
 stops aetheris "${refund[@]}" --budget model_calls=2 --input '{"message": "Refund order 43, please."}'
-if paid; then fail "it was paid before anybody agreed"; fi
+if paid; then fail "it was paid before the approval"; fi
 approval=$(aetheris approvals --json | jq -r '.approvals[0].id')
 shown aetheris approve "$approval" --note "as agreed"
 explain "The shop is configured to pay and delay the response."

@@ -34,7 +34,7 @@ start_worker() {
   echo "worker $(jq -r .worker "$1.out")"
 }
 
-# What the shop has not done five seconds after we gave up, it does not do: so long another worker waits, after the lease.
+# Five seconds after the end of a call the shop no longer applies it. Another worker waits for this long after the lease.
 sed '/^    dedupe_window:/i\    grace: 5s' examples/refund.yaml >refund.yaml
 start_shop
 start_postgres

@@ -31,7 +31,7 @@ from shared.program import TESTING_BIN  # noqa: E402
 
 MARK = "ada-7f3a@x.org"  # in values
 KEY = "sk-of-erasure-1"
-KEPT = "kept-5c1e@x.org"  # in keys, notes and ids, which are no values
+KEPT = "kept-5c1e@x.org"  # in keys, notes and ids, which are not values
 INPUT = {"mail": MARK, "people": [MARK, "bob-7f3a@x.org"], "key": KEPT}
 AGENTS = """
 aetheris: 1

@@ -62,7 +62,7 @@ TWO = {"about": "Two calls at once, then one of them again.", "turns": [
     {"when": {"turn": 2}, "call": {"tool": "pay", "args": {"sum": 5}}},
     {"text": "Paid in turn ${/turn}: ${/results/pay/of}."}]}
 
-# Five calls in one answer, of which one is allowed. The others: a tool that is not granted, an argument of another type, arguments
+# Five calls in one answer; one is allowed. The others: a tool that is not granted, an argument of another type, arguments
 # that are not JSON, and a call whose policy cannot be evaluated.
 LURED = {"about": "Calls that an injected text requests.", "turns": [
     {"when": {"turn": 1}, "call": [{"tool": "wipe\x1b[2J", "args": {"all": True}}, {"tool": "note", "args": {}},
