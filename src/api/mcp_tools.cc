@@ -482,7 +482,7 @@ void Mcp::answer_earlier_question(const CallPtr& call, std::int64_t after,
         for (const Value& event : items_of(response.body["events"])) {
           const Value& p = event[field::payload];
           const bool awaits_answer = p.text(field::wait_type) == "human" &&
-                                    !p.text(field::correlation_key).starts_with("resolve/");
+                                     !p.text(field::correlation_key).starts_with("resolve/");
           if (awaits_answer) keys.push_back(p[field::correlation_key]);
         }
         if (const Value& next = response.body["next"]; next.is_integer() && keys.size() < 2) {
