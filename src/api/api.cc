@@ -107,17 +107,15 @@ Api::Api(async::Loop& loop, async::SteadyClock& steady, store::Store& store,
       read_limiter_(loop, kConcurrentReadsMax),
       history_(loop, store, steady, runtime.reader().executor()),
       registry_(steady, store, options_.warn),
+      agents_(loop, store, runtime, registry_, options_),
       mcp_(std::make_unique<Mcp>(
           loop, steady,
           [this](ApiRequest request, async::Done<ApiResponse> done) {
             handle(std::move(request), std::move(done));
           },
-          options_.version)) {
-  update_offered_agents();
-}
+          options_.version)) {}
 
 Api::~Api() {
-  if (registry_timer_) loop_.cancel(*registry_timer_);
   for (const auto& long_poll : long_polls_) {
     if (long_poll->timer) loop_.cancel(*long_poll->timer);
   }

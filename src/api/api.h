@@ -13,14 +13,13 @@
 #include <map>
 #include <memory>
 #include <optional>
-#include <set>
 #include <string>
 #include <vector>
 
-#include "agents/agents_file.h"
 #include "api/api_options.h"
 #include "api/api_request.h"
 #include "api/metrics.h"
+#include "api/offered_agents.h"
 #include "api/read_limiter.h"
 #include "api/registry_cache.h"
 #include "api/routes.h"
@@ -71,27 +70,6 @@ class Api {
   // Answers waiting requests, and those that come, with the current state, so that the process can
   // end. Calls `answered` on the loop when no request is open.
   void stop_waiting(async::Task answered = {});
-  // Registers the agents of our file. Agents then come from the registry, and new jobs use the
-  // newest version of each. Fails with unavailable, unknown_outcome.
-  void register_agents(async::Done<Status> done);
-  // After an edit of the file: registers each agent that differs from the previous file. When all
-  // are registered, `begin` is called and new jobs use the new versions; a failure before that
-  // leaves the current versions in use. Returns the registered agents, by name. REQUIRES:
-  // register_agents; one reload at a time. Fails with plan_invalid, unavailable, unknown_outcome.
-  using ReadAgent = std::function<std::vector<agents::Diagnostic>(
-      std::string_view name, std::string_view json, agents::Agent&)>;
-  struct AgentsReload {
-    std::shared_ptr<const agents::AgentsFile> file;
-    ReadAgent read_agent;
-    async::Task begin;  // adds the tools of the file
-  };
-  struct AgentChange {
-    std::string name;
-    std::uint64_t from = 0, to = 0;  // versions; from 0: a new agent
-  };
-  void reload(AgentsReload edited, async::Done<Result<std::vector<AgentChange>>> done);
-  // As register_agents, but registers nothing: for a process that only runs agents of the registry.
-  void follow_registry(async::Done<Status> done);
   // Counts a rate-limited request.
   void count_rejection(std::string_view type) { metrics_.count_rejection(type); }
   // For a read-only process without the lock of a single-owner store: tests whether an owner is
@@ -109,6 +87,7 @@ class Api {
 
   // Keys and agents, as cached by this process.
   RegistryCache& registry() { return registry_; }
+  OfferedAgents& agents() { return agents_; }
 
  private:
   struct RequestContext;
@@ -248,45 +227,8 @@ class Api {
                      async::Done<Status> then);
   void mcp(ContextPtr ctx);
 
-  // An agent of which jobs can be created here: from our file or the registry.
-  struct OfferedAgent {
-    std::shared_ptr<const agents::Agent>
-        agent;  // nullptr: `refusal_reason` is the reason that it cannot run here
-    std::string refusal_reason;
-    std::uint64_t version = 0;                 // 0 = not registered
-    std::shared_ptr<const engine::Plan> plan;  // compiled on first use
-  };
-  using OfferedAgents = std::map<std::string, OfferedAgent, std::less<>>;  // by name
-  // Agents of a file, and the parser of registered ones.
-  struct Source {
-    const agents::AgentsFile* agents;
-    std::shared_ptr<const agents::AgentsFile> owner;  // nullptr: borrowed
-    ReadAgent read_agent;
-  };
-  Source source() const { return {options_.agents, file_, options_.read_agent}; }
-  // Fails with not_found, needs_version (it cannot be run here), plan_invalid.
-  Result<OfferedAgent*> find_offered_agent(std::string_view name);
-  // nullptr: not offered here.
-  const agents::Agent* find_agent(std::string_view name) const;
-  Error missing_agent_error(std::string_view name) const;
-  static Status compile(OfferedAgent& offer);
   Value agent_json(const std::string& name, const OfferedAgent& offer);
-  // Continues when the registry is fresh, or when it cannot be read.
-  void with_fresh_agents(async::Task then);
-  void update_offered_agents();
   void request_answered();
-  OfferedAgents build_offered_agents(const Source& source, bool registered,
-                                     const OfferedAgents& before) const;
-  void set_offered_agents(OfferedAgents offered_agents);
-  // The agent versions to register: first the agents of the file that `is_ours` accepts, then the
-  // registered ones whose plan changes with the rules of these tools. Fails with plan_invalid.
-  Result<std::vector<store::AgentVersion>> agents_to_register(
-      const Source& source, const std::function<bool(const std::string&)>& is_ours) const;
-  std::set<std::string> changed_agents(const agents::AgentsFile& file) const;
-  std::vector<AgentChange> apply_reload(AgentsReload edited);
-  void register_next(std::shared_ptr<std::vector<store::AgentVersion>> versions,
-                     async::Done<Status> done);
-  void poll_registry();
   JobFacts job_facts(const JobId& job);
   bool has_no_owner() const { return is_owner_alive_ && !is_owner_alive_(); }
   Result<runtime::NewJobRequest> new_job(const RequestContext& ctx, const Value& body);
@@ -343,19 +285,12 @@ class Api {
   // The number of waiting requests is limited at admission (Authenticator, connections).
   void wait(const ContextPtr& ctx, const JobId& job, Duration most, ReadAttempt try_answer);
   void check_long_poll(const std::shared_ptr<LongPoll>& long_poll);
-  std::shared_ptr<const store::Registry> registry_copy();
 
   async::Loop& loop_;
   async::SteadyClock& steady_;
   store::Store& store_;
   runtime::Runtime& runtime_;
-  ApiOptions options_;  // its agents and their reader change with a reload
-  OfferedAgents offered_agents_;
-  std::shared_ptr<const agents::AgentsFile> file_;  // ours, after a reload; else borrowed
-  // Agents of an unfinished reload, with their versions before it.
-  std::map<std::string, std::uint64_t, std::less<>> reloading_;
-  bool registers_agents_ = false;
-  std::optional<async::TimerId> registry_timer_;
+  ApiOptions options_;  // a reload changes its agents and their parser
   std::list<std::shared_ptr<LongPoll>> long_polls_;
   std::size_t open_requests_ = 0;
   bool waits_stopped_ = false;
@@ -364,6 +299,7 @@ class Api {
   runtime::History history_;
   Metrics metrics_;
   RegistryCache registry_;
+  OfferedAgents agents_;
   std::unique_ptr<Mcp> mcp_;
   std::shared_ptr<const JobGauges> gauges_;  // at most a few seconds old
   struct KeptCounts {
@@ -373,7 +309,6 @@ class Api {
   std::map<std::string, KeptCounts> counts_;  // by query
   bool shutting_down_ = false;
   std::function<bool()> is_owner_alive_;  // empty: we own the store, or it is shared
-  std::shared_ptr<const store::Registry> registry_copy_;  // for reader threads; may be outdated
   async::Alive alive_;
 };
 

@@ -168,7 +168,7 @@ Status Api::check_plan_runs_here(const std::string& agent, const Value& task_gra
 }
 
 Status Api::check_fork(const runtime::ForkRequest& params, const std::string& agent_name) {
-  const agents::Agent* const agent = find_agent(agent_name);
+  const agents::Agent* const agent = agents_.find_agent(agent_name);
   if (params.input && agent != nullptr && agent->input_schema) {
     AE_ASSIGN(const auto schema, Schema::compile(*agent->input_schema));
     AE_TRY(schema.check(*params.input));
@@ -255,7 +255,7 @@ void Api::plan(ContextPtr ctx) {
           if (!may) return ctx->refuse(may.error());
           return submit_request(ctx, {.body = std::move(plan)}, 202);
         }
-        const agents::Agent* const agent = find_agent(now->agent);
+        const agents::Agent* const agent = agents_.find_agent(now->agent);
         if (agent == nullptr) {
           return ctx->refuse(
               {Code::plan_invalid, fmt::format("the agent \"{}\" is in no agents file of this "

@@ -253,7 +253,7 @@ struct Api::Search {
 };
 
 void Api::jobs(ContextPtr ctx) {
-  with_fresh_agents([this, ctx] { list_jobs(ctx); });
+  agents_.when_fresh([this, ctx] { list_jobs(ctx); });
 }
 
 void Api::list_jobs(ContextPtr ctx) {
@@ -313,7 +313,7 @@ void Api::search_jobs(ContextPtr ctx, std::shared_ptr<Search> search) {
 
 // The forks and retries of a job.
 void Api::forks(ContextPtr ctx) {
-  with_fresh_agents([this, ctx] { list_forks(ctx); });
+  agents_.when_fresh([this, ctx] { list_forks(ctx); });
 }
 
 void Api::list_forks(ContextPtr ctx) {
@@ -347,7 +347,7 @@ Result<runtime::NewJobRequest> Api::new_job(const RequestContext& ctx, const Val
     return fail(Code::unsupported,
                 "this process has no agents file: send the request to a server that has one");
   }
-  AE_ASSIGN(const OfferedAgent* const offer, find_offered_agent(body.text(field::agent)));
+  AE_ASSIGN(const OfferedAgent* const offer, agents_.find(body.text(field::agent)));
   const agents::Agent* const agent = offer->agent.get();
   const auto plan = offer->plan;
   params.agent = agent->name;
@@ -394,7 +394,7 @@ Result<runtime::NewJobRequest> Api::new_job(const RequestContext& ctx, const Val
 }
 
 void Api::create(ContextPtr ctx) {
-  with_fresh_agents([this, ctx] { make_job(ctx); });
+  agents_.when_fresh([this, ctx] { make_job(ctx); });
 }
 
 void Api::make_job(ContextPtr ctx) {
@@ -493,10 +493,27 @@ void Api::answer_created(ContextPtr ctx, const JobId& job, int status, std::vect
        });
 }
 
+JobFacts Api::job_facts(const JobId& job) {
+  JobFacts facts{.now = store_.now(),
+                 .registry = registry_.copy(),
+                 .has_no_owner = has_no_owner(),
+                 .runs = options_.runs,
+                 .offered = runtime_.offered()};
+  if (store_.owned() && options_.runs && runtime_.options().may_claim) {
+    facts.only_offer = WorkerOffer{runtime_.options().agents, runtime_.offered()};
+  }
+  const Error* const why = runtime_.refusal_of(job);
+  if (why != nullptr &&
+      (why->code == Code::needs_version || why->code == Code::execution_version_mismatch)) {
+    facts.refusal = why->message;
+  }
+  return facts;
+}
+
 // ---------------------------------------------------------------- one job
 
 void Api::job(ContextPtr ctx) {
-  with_fresh_agents([this, ctx] { show_job(ctx); });
+  agents_.when_fresh([this, ctx] { show_job(ctx); });
 }
 
 void Api::show_job(ContextPtr ctx) {
