@@ -1,3 +1,4 @@
+// Which agents are offered here, their registration, and reloads of the agents file.
 #include "api/offered_agents.h"
 
 #include <fmt/core.h>
