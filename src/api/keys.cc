@@ -127,9 +127,10 @@ void Api::create_key(ContextPtr ctx) {
         store::key_created(key), [this, alive, ctx, key, text](Result<void> written) {
           if (!written && written.error().code == Code::unknown_outcome) {
             return ctx->refuse(
-                {Code::unknown_outcome, fmt::format("the outcome is unknown: key {} may exist; "
-                                                    "revoke it if GET /api/keys lists it",
-                                                    text.id)});
+                {Code::unknown_outcome,
+                 fmt::format("the outcome is unknown: key {} may exist; revoke it if it is listed",
+                             text.id),
+                 Action{.act = act::kKeys}});
           }
           if (!written) return ctx->refuse(written.error());
           if (!alive) return;
@@ -148,10 +149,9 @@ void Api::revoke_key(ContextPtr ctx) {
     if (!read) return ctx->refuse(read.error());
     const store::ApiKey* const key = registry_.registry().key(ctx->id);
     if (key == nullptr) {
-      return ctx->refuse(
-          {Code::not_found,
-           fmt::format("there is no key with the id \"{}\"; GET /api/keys lists them",
-                       ctx->id.substr(0, 64))});
+      return ctx->refuse({Code::not_found,
+                          fmt::format("there is no key with the id \"{}\"", ctx->id.substr(0, 64)),
+                          Action{.act = act::kKeys}});
     }
     const auto answer = [this, ctx] {
       ctx->answer(200, key_json(*registry_.registry().key(ctx->id), store_.now()));
