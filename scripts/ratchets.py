@@ -35,7 +35,7 @@ STORED = {"said", "asked"}
 
 TOKEN = re.compile(r'''//[^\n]*|/\*.*?\*/|R"(\w*)\((?:.*?)\)\1"|"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])'|[A-Za-z_]\w*''', re.S)
 PYTHON = re.compile(r"""\"\"\".*?\"\"\"|'''.*?'''|\#[^\n]*|[rbf]*"(?:\\.|[^"\\\n])*"|[rbf]*'(?:\\.|[^'\\\n])*'|[A-Za-z_]\w*""", re.S)
-FIELD = re.compile(r'''AE_(?:REQUIRED|OPTIONAL)(?:_AS)?\(\s*\w+,\s*(?:\w+,\s*(?="?\w+"?,\s*\d))?"?(\w+)"?,''')
+FIELD = re.compile(r'''AE_(?:REQUIRED|OPTIONAL)(?:_AS)?\(\s*[\w<>]+,\s*(?:\w+,\s*(?="?\w+"?,\s*\d))?"?(\w+)"?,''')
 
 
 def sources(root, suffixes):
