@@ -13,6 +13,7 @@
 #include <optional>
 #include <utility>
 
+#include "api/command_line.h"
 #include "api/problem.h"
 #include "app/archive_folder.h"
 #include "app/key_file.h"
@@ -267,13 +268,13 @@ class InstanceImpl final : public Instance, private runtime::RuntimeObserver {
     return network_listener_->listen_tcp();
   }
   Status register_agents() override {
-    return await<Status>([&](auto done) { api_->register_agents(std::move(done)); });
+    return await<Status>([&](auto done) { api_->agents().register_all(std::move(done)); });
   }
   Status follow_agents() override {
-    return await<Status>([&](auto done) { api_->follow_registry(std::move(done)); });
+    return await<Status>([&](auto done) { api_->agents().follow_registry(std::move(done)); });
   }
   void reload(std::shared_ptr<const LoadedAgents> loaded,
-              async::Done<Result<std::vector<api::Api::AgentChange>>> done) override {
+              async::Done<Result<std::vector<api::AgentChange>>> done) override {
     const auto refuse = [&](Error why) {
       loop_.post([done = std::move(done), why = std::move(why)]() mutable {
         done(std::unexpected(std::move(why)));
@@ -292,20 +293,20 @@ class InstanceImpl final : public Instance, private runtime::RuntimeObserver {
       if (!renewed) return refuse(renewed.error());
       begin = *std::move(renewed);
     }
-    api_->reload({.file = std::shared_ptr<const agents::AgentsFile>(loaded, &loaded->file),
-                  .read_agent =
-                      [loaded](std::string_view name, std::string_view json, agents::Agent& out) {
-                        return read_agent(*loaded, name, json, out);
-                      },
-                  .begin = std::move(begin)},
-                 [this, loaded, done = std::move(done)](
-                     Result<std::vector<api::Api::AgentChange>> changes) mutable {
-                   if (changes) {
-                     warn_of_secrets(loaded->file);
-                     if (toolbox_) warn_of_short_secrets();
-                   }
-                   done(std::move(changes));
-                 });
+    api_->agents().reload(
+        {.file = std::shared_ptr<const agents::AgentsFile>(loaded, &loaded->file),
+         .read_agent = [loaded](
+                           std::string_view name, std::string_view json,
+                           agents::Agent& out) { return read_agent(*loaded, name, json, out); },
+         .begin = std::move(begin)},
+        [this, loaded,
+         done = std::move(done)](Result<std::vector<api::AgentChange>> changes) mutable {
+          if (changes) {
+            warn_of_secrets(loaded->file);
+            if (toolbox_) warn_of_short_secrets();
+          }
+          done(std::move(changes));
+        });
   }
   bool has_no_live_key() override { return network_listener_->has_no_live_key(); }
   bool needs_keys() override { return network_listener_->needs_keys(); }
@@ -533,6 +534,13 @@ agents::Source source_of(const LoadedAgents& loaded) {
           .policies = &loaded.policies};
 }
 
+// A diagnostic is text: an error that becomes one has its command in the message.
+template <class T>
+Result<T> with_command(Result<T> result) {
+  if (result) return result;
+  return fail(result.error().code, api::message_with_command(result.error()));
+}
+
 }  // namespace
 
 std::vector<agents::Diagnostic> read_agent(const LoadedAgents& loaded, std::string_view name,
@@ -562,11 +570,12 @@ Result<LoadedAgents> load_agents(const std::string& path, const AgentsFileOption
   }
   agents::Source source = source_of(loaded);
   source.usable = [&loaded](const agents::ToolDefinition& tool) {
-    return check_usable(tool, loaded.folder);
+    return with_command(check_usable(tool, loaded.folder));
   };
   AE_ASSIGN(ServerLock lock, ServerLock::read(path));
   source.server_tools = [&](std::string_view server, const Value& connection) -> Result<Value> {
-    AE_ASSIGN(Value tools, lock.tools_of(server, connection, loaded.folder, load_options.servers));
+    AE_ASSIGN(Value tools,
+              with_command(lock.tools_of(server, connection, loaded.folder, load_options.servers)));
     loaded.server_tools.insert_or_assign(std::string(server), tools);
     return tools;
   };

@@ -4,6 +4,7 @@
 #include <utility>
 #include <vector>
 
+#include "runtime/reply.h"
 #include "runtime/worker_fixture_test.h"
 
 namespace ae::runtime::testing {
@@ -89,6 +90,15 @@ AE_TEST("inbox/the reply to a second answer to a wait contains the first one") {
     EXPECT_EQ(worker.read().state.closed_waits.at("k").payload, Value(1));
     EXPECT_FALSE(worker.warned("too late"));
   }
+}
+
+AE_TEST("inbox/a reply keeps the action of an error") {
+  const Error error{Code::wait_mismatch, "no open wait", Action{.act = act::kJob, .job = "j"}};
+  EXPECT_EQ(read_reply(reply_text(std::unexpected(error))).error(), error);
+  const Error plain{Code::job_terminal, "the job has ended"};
+  EXPECT_EQ(reply_text(std::unexpected(plain)),
+            R"({"error":{"code":"job_terminal","message":"the job has ended"}})");
+  EXPECT_EQ(read_reply(reply_text(std::unexpected(plain))).error(), plain);
 }
 
 AE_TEST("inbox/of two concurrent answers the first inbox entry counts") {
@@ -196,7 +206,7 @@ AE_TEST("inbox/an early answer that is invalid for its wait is listed as undeliv
     env.loop.advance(2s);
     const auto read = worker.read();
     ASSERT_EQ(read.state.status, engine::JobStatus::completed);
-    EXPECT_EQ(std::get<JobCompleted>(read.events.back().body).undelivered,
+    EXPECT_EQ(std::get<JobCompleted>(read.events.back().body).undelivered.json(),
               json("[{'correlation_key':'k','signal_id':'s1'}]"));
   }
 }
@@ -228,7 +238,7 @@ AE_TEST("inbox/an early answer whose wait opens during the send is kept") {
   EXPECT_EQ((***result)["accepted"], Value(true)) << canonical(***result);
   ASSERT_TRUE(worker.submit(answer_to("k", "s2", json("{'decision':'approve'}"))));
   env.loop.advance(2s);
-  EXPECT_EQ(std::get<JobCompleted>(worker.read().events.back().body).undelivered,
+  EXPECT_EQ(std::get<JobCompleted>(worker.read().events.back().body).undelivered.json(),
             json("[{'correlation_key':'k','signal_id':'s1'}]"));
 }
 
@@ -280,7 +290,7 @@ AE_TEST("inbox/an early signal whose wait never opens is listed as undelivered")
   worker.answer(0, {.kind = OutcomeKind::success, .result = json("1")});
   const auto read = worker.read();
   EXPECT_EQ(read.state.status, engine::JobStatus::completed);
-  EXPECT_EQ(std::get<JobCompleted>(read.events.back().body).undelivered,
+  EXPECT_EQ(std::get<JobCompleted>(read.events.back().body).undelivered.json(),
             json("[{'correlation_key':'nobody', 'signal_id':'s1'}]"));
 }
 

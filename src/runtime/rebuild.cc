@@ -96,20 +96,19 @@ class Projector {
     return *std::move(head);
   }
   Status check_known_ends() const {
-    const std::string found = fmt::format("its log ends at event {}", out_.last_seq);
+    std::string known;
     if (log_.end && !end_found_) {
-      return corrupt(fmt::format(
-          "{}, and the store knows event {} with the hash {} as its last, which is not there: "
-          "commits are missing or were changed (`aetheris verify {}`); restore a backup",
-          found, log_.end->last_seq, to_hex(log_.end->head), log_.job.text));
+      known = fmt::format("the store knows event {} with the hash {} as its last",
+                          log_.end->last_seq, to_hex(log_.end->head));
+    } else if (signed_head_ && !signed_head_found_) {
+      known = fmt::format("event {} with the hash {} was signed", signed_head_->count,
+                          to_hex(signed_head_->hash));
     }
-    if (signed_head_ && !signed_head_found_) {
-      return corrupt(
-          fmt::format("{}, and event {} with the hash {} was signed, which is not there: commits "
-                      "are missing or were changed (`aetheris verify {}`); restore a backup",
-                      found, signed_head_->count, to_hex(signed_head_->hash), log_.job.text));
-    }
-    return {};
+    if (known.empty()) return {};
+    return fail(Code::log_corrupt, Action{.act = act::kVerify, .job = log_.job.text},
+                "its log ends at event {}, and {}, which is not there: commits are missing or were "
+                "changed; restore a backup",
+                out_.last_seq, known);
   }
 
   Status read_job_created() {
@@ -119,17 +118,13 @@ class Projector {
     out_.agent = created.agent;
     out_.idempotency_key = or_empty(created.idempotency_key);
     out_.labels = labels_of(created.labels);
-    if (created.forked_from.is_object()) out_.forked_from = created.forked_from.text("job_id");
+    if (!created.forked_from.is_null()) {
+      out_.forked_from = created.forked_from.read_leniently().job_id;
+    }
     if (created.priority) out_.priority = *created.priority;
     if (!or_empty(created.queue).empty()) out_.queue = *created.queue;
-    std::vector<std::string> required;
-    if (created.required_capabilities.is_array()) {
-      for (const Value& one : created.required_capabilities.items()) {
-        if (one.is_string()) required.push_back(one.as_string());
-      }
-    }
-    out_.capabilities =
-        needed_capabilities(std::move(required), out_.agent, created.execution_version, versions_);
+    out_.capabilities = needed_capabilities(created.required_capabilities.read_leniently(),
+                                            out_.agent, created.execution_version, versions_);
     out_.request_hash = request_hash_of(job_created_);
     return {};
   }

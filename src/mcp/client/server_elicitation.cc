@@ -67,8 +67,8 @@ std::shared_ptr<Server::OpenCall> Server::find_asking_call(const IncomingMessage
     refusal_reason = "the call is being abandoned";
   } else if (flight.call.answer_timeout.count() <= 0) {
     refusal_reason =
-        "only `aetheris serve` and `aetheris worker` keep a call open for an answer: `run` ends "
-        "when its job is idle, a probe or compensation cannot ask";
+        "only a server or a worker keeps a call open for an answer: `run` ends when its job is "
+        "idle, a probe or compensation cannot ask";
   } else if (suspended_.size() >= kSuspendedMax) {
     refusal_reason = "256 calls already wait for answers";
   }
@@ -98,10 +98,10 @@ void Server::on_question(const IncomingMessage& question) {
 // operator.
 void Server::report_declined(const Value& params, const std::string& why,
                              const std::vector<Key>& keys) {
-  const Session* const asked_by = session_.get();
+  const Session* const session = session_.get();
   for (const Key& key : keys) {
     const auto found = in_flight_.find(key);
-    if (session_.get() != asked_by) return;
+    if (session_.get() != session) return;
     if (found == in_flight_.end() || !found->second.open) continue;
     InFlightCall& flight = found->second;
     if (warn_ && !std::exchange(flight.is_warned, true)) {
