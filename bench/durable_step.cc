@@ -23,7 +23,7 @@
 #include "plans.h"
 #include "postgres_cost.h"
 #include "raw_limit.h"
-#include "runtime/runtime.h"
+#include "runtime/scheduler/runtime.h"
 #include "store/memory/memory_store.h"
 #include "store/postgres/postgres_store.h"
 #include "store/sqlite/sqlite_store.h"

@@ -29,8 +29,8 @@
 #include "async/loop.h"
 #include "json/value.h"
 #include "log/event.h"
-#include "runtime/history.h"
-#include "runtime/runtime.h"
+#include "runtime/scheduler/runtime.h"
+#include "runtime/service/history.h"
 #include "store/store.h"
 
 namespace ae::api {
@@ -190,7 +190,7 @@ class Api {
   void read_step_events(const ContextPtr& ctx, const std::shared_ptr<EventsRead>& read,
                         const std::shared_ptr<EventsScan>& scan,
                         async::Done<Result<store::JobRow>> done);
-  // The newest state of a job and the index of its steps (runtime/history.h).
+  // The newest state of a job and the index of its steps (runtime/service/history.h).
   using StepsReadPtr = std::shared_ptr<const engine::IndexedState>;
   void replay(ContextPtr ctx);
   struct ReplayRead;

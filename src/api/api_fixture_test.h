@@ -12,7 +12,7 @@
 #include "agents/agents_file.h"
 #include "api/api.h"
 #include "json/json.h"
-#include "runtime/runtime.h"
+#include "runtime/scheduler/runtime.h"
 #include "store/faulty/faulty_store.h"
 #include "store/memory/memory_store.h"
 #include "testing/native_functions.h"

@@ -11,7 +11,7 @@
 #include "agents/diagnostics.h"
 #include "api/request_context.h"
 #include "inspect/event_page.h"
-#include "runtime/log_walk.h"
+#include "runtime/service/log_walk.h"
 #include "store/rules.h"
 
 namespace ae::api {

@@ -3,7 +3,7 @@
 
 #include "api/request_context.h"
 #include "log/field_names.h"
-#include "runtime/redact.h"
+#include "runtime/service/redact.h"
 #include "store/rules.h"
 
 namespace ae::api {

@@ -19,7 +19,7 @@
 #include "base/time.h"
 #include "inspect/transcript.h"
 #include "json/value.h"
-#include "runtime/job_reader.h"
+#include "runtime/service/job_reader.h"
 #include "store/registry.h"
 #include "store/store.h"
 

@@ -9,7 +9,7 @@
 #include "inspect/view.h"
 #include "json/json.h"
 #include "runtime/log.h"
-#include "runtime/log_walk.h"
+#include "runtime/service/log_walk.h"
 #include "testing/test.h"
 
 namespace ae::api {

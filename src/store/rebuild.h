@@ -5,7 +5,7 @@
 // Projection and rewritten where they differ. Data that is not derived from the log is never
 // touched: claims, effects, calls in flight, the inbox, signed heads.
 // A driver keeps the bytes and does not interpret them: the caller opens them and computes the
-// Projection (runtime/rebuild.h).
+// Projection (runtime/service/rebuild.h).
 // Threads: one; every call blocks. See docs/data.md.
 #pragma once
 

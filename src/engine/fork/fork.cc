@@ -11,7 +11,7 @@
 #include <unordered_set>
 #include <utility>
 
-#include "engine/heart/recorded_value.h"
+#include "engine/heart/features.h"
 #include "engine/heart/request.h"
 #include "json/json.h"
 #include "log/decisions.h"

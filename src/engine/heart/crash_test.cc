@@ -3,7 +3,7 @@
 #include <string_view>
 #include <vector>
 
-#include "engine/heart/job_fixture_test.h"
+#include "engine/fixtures/job_fixture_test.h"
 #include "engine/heart/tool_step_fixture_test.h"
 #include "testing/test.h"
 

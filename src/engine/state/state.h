@@ -70,7 +70,7 @@ class State {
   // ---- read or changed by most events and decisions
   JobId job;
   JobStatus status = JobStatus::none;
-  bool planned_by_model = false;  // then only granted tools may be called (engine/heart/policy.h)
+  bool planned_by_model = false;  // then only granted tools may be called (engine/policy/policy.h)
   bool deadline_fired = false;
   // A try ended without a certain result, or an operator was asked for the outcome of a call.
   bool had_unknown_outcome = false;
