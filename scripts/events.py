@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Reads src/log/events.def, decisions.def and records.def: events, decisions and records with their fields.
 
-  events.py            checks that the tables of docs/data.md are those of these files
+  events.py            checks that the tables of docs/data.md and src/log/field_names.h are those of these files
   events.py --write    writes them there
 """
 import collections
@@ -11,7 +11,9 @@ import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs/data.md"
-Field = collections.namedtuple("Field", "number kind required meaning")
+CONSTANTS = ROOT / "src/log/field_names.h"
+KEYWORDS = {"try"}  # of C++: their constants end with an underscore
+Field = collections.namedtuple("Field", "number kind required meaning content")
 Event = collections.namedtuple("Event", "struct number event_class schema fields")
 Decision = collections.namedtuple("Decision", "struct kind states schema is_value fields")
 Record = collections.namedtuple("Record", "struct name fields")
@@ -19,20 +21,20 @@ Member = collections.namedtuple("Member", "kind required left meaning")
 
 # As docs/data.md calls the kinds of events.def.
 KINDS = {"step": "id8", "invocation": "id8", "decision": "id8", "hash": "hash32", "idempotency": "hash32",
-         "nullable": "json"}
+         "nullable": "json", "texts": "json"}
 # What remains of a field when the value that contains it is erased.
 LEFT = {"kept": "yes", "blinded": "with a blind", "erased": ""}
 
 
 def words(text):
-    """The arguments of a macro: names, numbers, and texts whose parts stand one after the other."""
+    """The arguments of a macro: names, numbers, and texts, whose parts are adjacent."""
     parts = re.findall(r'"(?:[^"\\]|\\.)*"(?:\s*"(?:[^"\\]|\\.)*")*|[^,"\s]+', text)
     return ["".join(re.findall(r'"((?:[^"\\]|\\.)*)"', part)).replace('\\"', '"').replace("\\\\", "\\")
             if part.startswith('"') else part for part in parts]
 
 
 def arguments(text, begin):
-    """What stands between the parentheses that open at `begin`, and where they close."""
+    """The text between the parentheses that open at `begin`, and where they close."""
     depth, at, quoted = 0, begin, False
     while True:
         char = text[at]
@@ -64,7 +66,8 @@ def read_events(root=ROOT):
     for _, (struct, name, number, event_class, schema), parts in entries(root, "events.def", "AE_EVENT"):
         fields = {}
         for required, (kind, *names, field_number, meaning) in parts:
-            fields[names[-1]] = Field(int(field_number), KINDS.get(kind, kind), required, meaning)
+            stored = "json" if re.match(r"(list|record)<", kind) else KINDS.get(kind, kind)
+            fields[names[-1]] = Field(int(field_number), stored, required, meaning, kind)
         events[name] = Event(struct, int(number), event_class, int(schema), fields)
     return events
 
@@ -86,11 +89,20 @@ def read_decisions(root=ROOT):
             in entries(root, "decisions.def", "AE_DECISION|AE_VALUE_DECISION")]
 
 
-def table(event):
+def content_text(kind, records):
+    """What a JSON field holds: "" if that is not declared."""
+    if kind == "texts":
+        return " (a list of texts)"
+    held = re.fullmatch(r"(list|record)<(\w+)>", kind)
+    return f" ({'a list of ' if held[1] == 'list' else ''}[`{records[held[2]].name}`](#records))" if held else ""
+
+
+def table(event, records):
     lines = ["| field | no. | kind | |", "|---|---|---|---|"]
     for name, field in event.fields.items():
         need = "*" if field.required else ""
-        lines.append(f"| `{name}` | {field.number} | {field.kind}{need} | {field.meaning} |")
+        meaning = field.meaning + content_text(field.content, records)
+        lines.append(f"| `{name}` | {field.number} | {field.kind}{need} | {meaning} |")
     return "\n".join(lines)
 
 
@@ -135,21 +147,32 @@ def replaced(page, heading, header, lines):
 
 def written(page, root=ROOT):
     """The page with the tables of events.def, decisions.def and records.def."""
-    for name, event in read_events(root).items():
-        page = replaced(page, f"### `{name}`", "| field | no. | kind | |", table(event))
     records = read_records(root)
+    for name, event in read_events(root).items():
+        page = replaced(page, f"### `{name}`", "| field | no. | kind | |", table(event, records))
     page = replaced(page, "#### Payloads of decisions", "| kind | state | field | type | remains | |",
                     decision_table(read_decisions(root), records))
     return replaced(page, "## Records", "| record | field | type | remains | |", record_table(records))
 
 
+def constants(header, root=ROOT):
+    """The header with one line for each field of events.def."""
+    names = sorted({name for event in read_events(root).values() for name in event.fields})
+    lines = [f'inline constexpr char {name}{"_" * (name in KEYWORDS)}[] = "{name}";' for name in names]
+    written, count = re.subn(r"(?<=namespace ae::field \{\n).*?(?=\}  // namespace ae::field)",
+                             lambda _: "\n" + "\n".join(lines) + "\n\n", header, flags=re.S)
+    if count != 1:
+        sys.exit(f"{CONSTANTS.name} has no namespace field")
+    return written
+
+
 def main():
-    page = PAGE.read_text(encoding="utf-8")
-    new = written(page)
-    if sys.argv[1:] == ["--write"]:
-        PAGE.write_text(new, encoding="utf-8")
-    elif new != page:
-        sys.exit("the tables of docs/data.md are not those of src/log/*.def; write them with: scripts/events.py --write")
+    for path, new in ((PAGE, written(PAGE.read_text(encoding="utf-8"))),
+                      (CONSTANTS, constants(CONSTANTS.read_text(encoding="utf-8")))):
+        if sys.argv[1:] == ["--write"]:
+            path.write_text(new, encoding="utf-8")
+        elif new != path.read_text(encoding="utf-8"):
+            sys.exit(f"{path.relative_to(ROOT)} does not match src/log/*.def; write it with: scripts/events.py --write")
 
 
 if __name__ == "__main__":

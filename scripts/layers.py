@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""The layering check: arrows point at base; pure stays pure; nobody knows a driver except app;
-drivers never know each other; the pure modules have an order, and the features of engine never include each other. It
-reads each module's own ae_module(...) line.
+"""The layering check: dependencies point at base; pure modules depend on pure ones; only app depends on drivers;
+drivers do not depend on each other; the pure modules have an order, as have the folders of runtime; the features of engine
+never include each other; only api and cli have commands in their texts. It reads the ae_module(...) line of each module.
 
   layers.py               checks the tree
-  layers.py --self-test   plants one violation of each rule in a toy tree and insists that it is seen
+  layers.py --self-test   plants one violation of each rule in a toy tree and requires that it is found
   layers.py --graph       prints who depends on whom
 """
 import pathlib
@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 # Modules that put everything together: they may name drivers. So may tests and bench/.
 COMPOSERS = {"app", "sim", "testing"}
 DRIVER_PARENTS = ("store", "tools", "llm")  # a module in a folder below these is a driver
+DRIVERS = {"mcp/client"}  # drivers in other folders
 
 # What pure modules may depend on.
 ORDER = {"base": "", "json": "base", "expr": "base json", "schema": "base json", "log": "base json schema",
@@ -24,6 +25,14 @@ ORDER = {"base": "", "json": "base", "expr": "base json", "schema": "base json",
 # The folders of engine: state includes only state, heart also state, and each other folder is a feature, which includes
 # its own files, heart and state. What a feature offers to heart and to other features is included by FEATURES.
 STATE, HEART, FEATURES = "state", "heart", "engine/heart/features.h"
+# The folders of other modules, and which of them each may include, beside its own files and those of the module's own
+# folder (""), which includes none of them.
+FOLDERS = {"runtime": {"": "", "driver": "", "service": "", "scheduler": "driver service"}}
+
+# The modules whose texts may name commands. An error has an action instead (base/action.h), and these make text of it.
+COMMAND_TEXTS = {"api", "cli", "sim", "testing"}
+# Its text is recorded as the outcome of a call.
+RECORDED_TEXTS = {"mcp/client/server.cc"}
 
 IMPURE = re.compile(
     r"^(thread|mutex|shared_mutex|condition_variable|future|stop_token|semaphore|latch|barrier|"
@@ -38,6 +47,7 @@ FORBIDDEN = [
     (re.compile(r"\bYAML::Load"), "YAML::Load builds a tree without limits: use the event interface"),
 ]
 MACHINE_PATH = re.compile(r"(?<![\w.}~-])/(?:wor" r"k|ho" r"me)/")
+COMMAND = re.compile(r'\bCommand k\w+\{\s*\.name = "(\w+)"')
 INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*([<"])([^>"]+)[>"]')
 TEXT = {".cc", ".h", ".py", ".sh", ".cmake", ".txt", ".json", ".yaml", ".yml", ".sql", ".ts", ".tsx",
         ".js", ".toml", ".html", ".css", ""}
@@ -55,7 +65,8 @@ class Module:
 
     @property
     def driver(self):
-        return self.folder.count("/") == 1 and self.folder.split("/")[0] in DRIVER_PARENTS
+        below = self.folder.count("/") == 1 and self.folder.split("/")[0] in DRIVER_PARENTS
+        return below or self.folder in DRIVERS
 
 
 class Tree:
@@ -63,6 +74,8 @@ class Tree:
         self.root = root
         self.problems = []
         self.modules = {}
+        names = [name for path in (root / "src/cli").glob("*.cc") for name in COMMAND.findall(path.read_text())]
+        self.command = re.compile(r"`aetheris " + (rf"|\baetheris ({'|'.join(names)})\b" if names else ""))
         for path in sorted((root / "src").rglob("CMakeLists.txt")):
             self.read_module(path)
 
@@ -161,6 +174,8 @@ class Tree:
             folder = str(path.parent.relative_to(self.root / "src" / module.folder))
             if path.suffix == ".cc" and folder != "." and folder not in module.subdirs:
                 self.problem(path, 0, f"is not compiled: {folder} is not among the SUBDIRS of {module.name}")
+            if folder != "." and folder not in FOLDERS.get(module.folder, {folder: ""}):
+                self.problem(path, 0, f"{folder} is not in FOLDERS of scripts/layers.py: which folders may it include?")
             if folder == "." and module.name == "engine" and module.subdirs:
                 self.problem(path, 0, "belongs into a folder of engine: " + ", ".join(module.subdirs))
             self.check_source(path, relative, module)
@@ -180,6 +195,7 @@ class Tree:
                 self.check_own_include(path, number, match[2], module, is_test)
                 if not is_test:
                     self.check_feature(path, number, relative, match[2])
+                    self.check_folders(path, number, relative, match[2], module)
             else:
                 self.check_outside_include(path, number, match[2], module, is_test, relative)
         if module.pure and not is_test:
@@ -192,6 +208,8 @@ class Tree:
                     self.problem(path, number, "no boost::json in a header: Value is the currency")
         self.check_forbidden(path, code)
         self.check_awaits(path, code, raw.splitlines())
+        if not is_test and module.folder not in COMMAND_TEXTS and relative not in RECORDED_TEXTS:
+            self.check_commands(path, raw)
 
     def check_own_include(self, path, number, target, module, is_test):
         if "/" not in target:
@@ -225,6 +243,16 @@ class Tree:
         elif relative != FEATURES:
             self.problem(path, number, f"engine/{here} includes engine/{there}; include {FEATURES} instead")
 
+    def check_folders(self, path, number, relative, target, module):
+        if module.folder not in FOLDERS or self.owner(target) is not module:
+            return
+        order = FOLDERS[module.folder]
+        here, there = (str(pathlib.PurePosixPath(name).relative_to(module.folder).parent).removeprefix(".")
+                       for name in (relative, target))
+        if there not in (here, "", *order.get(here, "").split()):
+            self.problem(path, number, f"{module.name}/{here} includes {module.name}/{there}; it may include: "
+                                       f"{', '.join(['its own files', *order.get(here, '').split()])}")
+
     def check_outside_include(self, path, number, target, module, is_test, relative):
         if module.pure and not is_test:
             counts = re.fullmatch(r"json/value\.(h|cc)|base/inline_text\.h", relative)  # reference counts
@@ -236,13 +264,19 @@ class Tree:
             if not in_net:
                 self.problem(path, number, f"<{target}>: Asio and Beast live in src/net/*.cc only")
         if path.suffix == ".h" and target.startswith("boost/json"):
-            return  # said once, by the rule about headers
+            return  # reported once, by the rule about headers
 
     def check_forbidden(self, path, code):
         for number, line in enumerate(code.splitlines(), 1):
             for pattern, why in FORBIDDEN:
                 if pattern.search(line):
                     self.problem(path, number, why)
+
+    def check_commands(self, path, raw):
+        for at, text in literals(raw):
+            if self.command.search(text):
+                self.problem(path, raw.count("\n", 0, at) + 1,
+                             "a command in a text; give the error an action (base/action.h)")
 
     def check_awaits(self, path, code, raw):
         """g++ 12 destroys some temporaries of a co_await expression twice (HOUSE: coroutines)."""
@@ -251,7 +285,7 @@ class Tree:
             found = risky_await(code, match.end())
             if found and "await: safe" not in raw[number - 1]:
                 self.problem(path, number, f"{found} inside a co_await: g++ 12 may destroy it twice; use "
-                                           "a named local (or say `// await: safe` and why)")
+                                           "a named local (or write `// await: safe` and the reason)")
 
     # ---- rules about every text file
 
@@ -259,7 +293,7 @@ class Tree:
         for path in walk_text(self.root):
             for number, line in enumerate(path.read_text(errors="replace").splitlines(), 1):
                 if MACHINE_PATH.search(line):
-                    self.problem(path, number, "a path of somebody's machine")
+                    self.problem(path, number, "a path of one machine")
 
     def check(self):
         self.check_lines()
@@ -268,11 +302,32 @@ class Tree:
         return self.problems
 
 
+TOKEN = re.compile(r'R"([^\s()\\]{0,16})\(.*?\)\1"|//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"|'
+                   r"(?<![0-9a-fA-F])'(?:\\.|[^'\\\n])+'", re.DOTALL)
+
+
+def literals(text):
+    """Offset and contents of each string; adjacent strings are one."""
+    found, end = [], None
+    for match in TOKEN.finditer(text):
+        token = match[0]
+        if token[0] == "/":
+            continue
+        joins = end is not None and not strip(text[end:match.start()]).strip()
+        end = None
+        if token[0] == "'":
+            continue
+        inside = token[token.index("(") + 1:token.rindex(")")] if token[0] == "R" else token[1:-1]
+        if joins:
+            found[-1] = (found[-1][0], found[-1][1] + inside)
+        else:
+            found.append((match.start(), inside))
+        end = match.end()
+    return found
+
+
 def strip(text):
     """Takes comments and the insides of strings out; lines and columns stay."""
-    pattern = re.compile(r'R"([^\s()\\]{0,16})\(.*?\)\1"|//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"|'
-                         r"(?<![0-9a-fA-F])'(?:\\.|[^'\\\n])+'", re.DOTALL)
-
     def blank(match):
         found = match[0]
         line = text.rfind("\n", 0, match.start()) + 1
@@ -282,11 +337,11 @@ def strip(text):
         inside = re.sub(r"[^\n]", " ", found)
         return keep + inside[len(keep):len(inside) - len(keep)] + keep if keep else inside
 
-    return pattern.sub(blank, text)
+    return TOKEN.sub(blank, text)
 
 
 def risky_await(code, begin):
-    """Looks at one co_await expression: what would be a braced or conditional temporary argument."""
+    """Reads one co_await expression: a braced or conditional temporary as an argument, or None."""
     depth, lambdas = 0, []
     i = begin
     while i < len(code):
@@ -363,15 +418,27 @@ TOY = {
     "src/store/memory/memory.h": '#include "store/store.h"\n',
     "src/store/sqlite/CMakeLists.txt": "ae_module(store_sqlite DEPENDS json store LIBS sqlite)\n",
     "src/store/sqlite/sqlite.h": '#include "store/store.h"\n',
+    "src/mcp/protocol/CMakeLists.txt": "ae_module(mcp/protocol PURE DEPENDS json)\n",
+    "src/mcp/protocol/message.h": '#include "json/value.h"\n',
+    "src/mcp/client/CMakeLists.txt": "ae_module(mcp/client DEPENDS json mcp/protocol)\n",
+    "src/mcp/client/session.h": '#include "mcp/protocol/message.h"\n',
     "src/net/CMakeLists.txt": "ae_module(net DEPENDS json LIBS boost)\n",
     "src/net/loop.cc": "#include <boost/asio.hpp>\n",
     "src/runtime/CMakeLists.txt":
-        "ae_module(runtime DEPENDS json engine store TEST_DEPENDS store/memory)\n",
+        "ae_module(runtime DEPENDS json engine store TEST_DEPENDS store/memory SUBDIRS driver scheduler service)\n",
+    "src/runtime/log.h": "\n",
+    "src/runtime/driver/driver.h": '#include "runtime/log.h"\n',
+    "src/runtime/driver/driver_test.cc": '#include "runtime/scheduler/scheduler.h"\n',
+    "src/runtime/scheduler/scheduler.h": '#include "runtime/driver/driver.h"\n#include "runtime/log.h"\n',
     "src/runtime/worker.cc": '#include "store/store.h"\nvoid f() {\n  auto r = co_await g(a, B{1});\n'
                              "  co_await h([&](int x) { return x; });\n  if (co_await k(x)) {\n  }\n}\n",
     "src/runtime/worker_test.cc": '#include "store/memory/memory.h"\n#include "testing/test.h"\n',
     "src/testing/CMakeLists.txt": "ae_module(testing)\n",
     "src/testing/test.h": "\n",
+    "src/cli/CMakeLists.txt": "ae_module(cli DEPENDS app)\n",
+    "src/cli/jobs.cc": 'extern const Command kJobs{\n    .name = "jobs"};\nauto v = "see: aetheris jobs";\n',
+    "src/app/help.cc": '// aetheris jobs\nauto v = "an aetheris server";\n',
+    "src/app/help_test.cc": 'auto v = "aetheris jobs";\n',
     "src/app/CMakeLists.txt": "ae_module(app DEPENDS json store store_memory store_sqlite)\n",
     "src/app/app.cc": '#include "store/memory/memory.h"\n#include "store/sqlite/sqlite.h"\n',
 }
@@ -401,6 +468,13 @@ PLANTED = [
      "engine/state includes engine/heart"),
     ("all features in a header", {"src/engine/budget/x.h": '#include "engine/heart/features.h"\n'},
      "a header includes engine/heart/features.h"),
+    ("the scheduler in the driver", {"src/runtime/driver/x.cc": '#include "runtime/scheduler/scheduler.h"\n'},
+     "runtime/driver includes runtime/scheduler"),
+    ("the driver in the service", {"src/runtime/service/x.cc": '#include "runtime/driver/driver.h"\n'},
+     "runtime/service includes runtime/driver"),
+    ("the driver in what all folders share", {"src/runtime/x.h": '#include "runtime/driver/driver.h"\n'},
+     "runtime/ includes runtime/driver"),
+    ("a folder of runtime without an order", {"src/runtime/x/y.h": "\n"}, "x is not in FOLDERS"),
     ("a pure module on an impure one",
      {"src/engine/CMakeLists.txt": "ae_module(engine PURE DEPENDS json net)\n"}, "which is not"),
     *[(f"<{name}> in a pure module", {"src/engine/x.cc": f"#include <{name}>\n"}, "is PURE")
@@ -417,14 +491,22 @@ PLANTED = [
      {"src/store/x.cc": '#include "store/memory/memory.h"\n'}, "only app may"),
     ("a driver that knows another",
      {"src/store/sqlite/x.cc": '#include "store/memory/memory.h"\n'}, "never know each other"),
+    ("a client of MCP known to the runtime",
+     {"src/runtime/CMakeLists.txt": "ae_module(runtime DEPENDS json engine store mcp/client TEST_DEPENDS "
+                                    "store/memory)\n"}, "only app may"),
     ("Asio outside net", {"src/runtime/x.cc": "#include <boost/asio/post.hpp>\n"}, "src/net/*.cc only"),
     ("Beast in a header of net", {"src/net/x.h": "#include <boost/beast/http.hpp>\n"}, "src/net/*.cc only"),
     ("boost::json in a header", {"src/store/x.h": "boost::json::value v;\n"}, "no boost::json"),
     ("boost/json.hpp in a header", {"src/store/x.h": "#include <boost/json.hpp>\n"}, "no boost::json"),
     ("boost::json::parse", {"src/store/x.cc": "auto v = boost::json::parse (text);\n"}, "misreads"),
     ("YAML::Load", {"src/store/x.cc": "auto v = YAML::LoadFile(text);\n"}, "event interface"),
-    ("a machine path in code", {"src/store/x.cc": 'auto v = "/wo' 'rk/main";\n'}, "somebody's machine"),
-    ("a machine path in a script", {"scripts/x": "cd /ho" "me/me\n"}, "somebody's machine"),
+    ("a machine path in code", {"src/store/x.cc": 'auto v = "/wo' 'rk/main";\n'}, "a path of one machine"),
+    ("a machine path in a script", {"scripts/x": "cd /ho" "me/me\n"}, "a path of one machine"),
+    ("a command in a text", {"src/store/x.cc": 'auto v = "see: aetheris jobs";\n'}, "a command in a text"),
+    ("a quoted command in a text", {"src/app/x.cc": 'auto v = "see `aetheris "  // next\n         "x`";\n'},
+     "x.cc:1: a command in a text"),
+    ("a command in two strings", {"src/store/x.h": 'auto v = "see aetheris "\n         "jobs";\n'}, "a command in a text"),
+    ("a command in a raw string", {"src/store/x.cc": 'auto v = R"(aetheris jobs)";\n'}, "a command in a text"),
     ("a braced argument in a co_await", {"src/store/x.cc": "co_await f({.a = 1});\n"}, "braced argument"),
     ("a braced aggregate in a co_await", {"src/store/x.cc": "co_await f(A{.a = 1});\n"}, "braced argument"),
     ("a conditional in a co_await", {"src/store/x.cc": "co_await f(a ? b : c);\n"}, "conditional argument"),

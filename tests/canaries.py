@@ -83,10 +83,10 @@ PROGRAM = """\
 import json, os, sys
 sys.path.insert(0, sys.argv[1])
 from mcp_server import spellings
-said = " ".join(spellings(os.environ["TOKEN"])) + " " + json.dumps(dict(os.environ))
-os.write(int(os.environ["AETHERIS_PROGRESS_FD"]), (json.dumps({"at": said[:3000]}) + "\\n").encode())
-print(said)
-print(said, file=sys.stderr)
+output = " ".join(spellings(os.environ["TOKEN"])) + " " + json.dumps(dict(os.environ))
+os.write(int(os.environ["AETHERIS_PROGRESS_FD"]), (json.dumps({"at": output[:3000]}) + "\\n").encode())
+print(output)
+print(output, file=sys.stderr)
 sys.exit(int(sys.argv[2]))
 """
 INPUT = {"name": "secret:HEADER"}  # a text that looks like a secret reference is a text
@@ -369,6 +369,10 @@ def run_by_server(loud=False):
             approval = until(lambda: json.loads(send_request("/api/approvals"))["approvals"])[0]
             place.preview = approval["sends"]
             arguments = {"of": CANARIES["LOUD"] if loud else "edited"}
+            one = json.loads(send_request(f"/api/approvals/{approval['id']}", where="one request"))
+            assert one["sends"] == approval["sends"], one
+            edit = json.loads(send_request(f"/api/approvals/{approval['id']}/preview", {"arguments": arguments}, "preview"))
+            assert edit["faults"] == [] and edit["sends"], edit
             send_request(f"/api/approvals/{approval['id']}", {"decision": "approve", "arguments": arguments}, "approve")
             until(lambda: json.loads(send_request("/api/jobs/j"))["status"] == "completed")
             for path in ("/api/jobs/j/events?limit=1000", "/api/jobs/j/trace", "/api/tools", "/api/agents", "/api/workers", "/metrics"):

@@ -15,11 +15,11 @@
 #include <string_view>
 #include <vector>
 
-#include "api/api.h"
+#include "api/api_request.h"
 #include "async/alive.h"
 #include "async/loop.h"
 #include "json/value.h"
-#include "mcp/message.h"
+#include "mcp/protocol/message.h"
 
 namespace ae::api {
 
@@ -63,7 +63,6 @@ class Mcp {
 
   void handle_message(ApiRequest request, const Value& value, async::Done<ApiResponse> done);
   void handle_batch(const ApiRequest& request, const Value& all, async::Done<ApiResponse> done);
-  std::expected<void, mcp::RpcError> resolve_revision(Call& call) const;
   void finish(const CallPtr& call, Value result) const;
   // The message with the result. It may be called on a reader thread.
   struct MessageFrame {
@@ -85,6 +84,7 @@ class Mcp {
   void continue_call(const CallPtr& call, const std::string& job);
   void end_call(const CallPtr& call, const Value& job);
   void read_job(CallPtr call);
+  void list_requests(CallPtr call);
   void answer_wait(CallPtr call);
   void answer_question(const CallPtr& call, const Value& question);
   void answer_closed_question(const CallPtr& call);

@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "api/mcp.h"
-#include "mcp/message.h"
-#include "mcp/revision.h"
+#include "mcp/protocol/message.h"
+#include "mcp/protocol/revision.h"
 
 namespace ae::api {
 
@@ -59,9 +59,10 @@ Value job_result(mcp::Revision revision, const Value& job);
 std::string in_milliseconds(Duration time);
 // The elements of a list; none for any other value, so that a missing member is no error.
 std::span<const Value> items_of(const Value& list);
-bool has_ended(const Value& job);
 // It has ended, or is blocked on a user or operator.
 bool is_idle(const Value& job);
+// An open request to an operator (inspect/requests_view.h), with its answer.
+std::string request_text(const Value& request);
 // What the job waits for, one per line, each with its answer.
 std::string waits_text(const Value& job);
 // A valid job id in `value`; nullopt: it is none.

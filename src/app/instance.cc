@@ -13,6 +13,7 @@
 #include <optional>
 #include <utility>
 
+#include "api/command_line.h"
 #include "api/problem.h"
 #include "app/archive_folder.h"
 #include "app/key_file.h"
@@ -120,28 +121,23 @@ class InstanceImpl final : public Instance, private runtime::RuntimeObserver {
     runtime_.emplace(world, options_.runtime, self);
     api_.emplace(
         loop_, steady_, *measured_, *runtime_,
-        api::ApiOptions{
-            .agents = options_.agents,
-            .runs = options_.mode == InstanceOptions::Mode::run,
-            .receives_commits = options_.mode != InstanceOptions::Mode::read,
-            .read_agent = options_.read_agent,
-            .measured = &*measured_,
-            .archive =
-                [this](const std::string& folder) -> Result<std::shared_ptr<runtime::Archive>> {
-              AE_ASSIGN(auto opened, ArchiveFolder::open(loop_, folder));
-              return std::shared_ptr<runtime::Archive>(std::move(opened));
-            },
-            .health_only = options_.health_only,
-            .on_refused = options_.on_refused,
-            .version = std::string(kVersion),
-            .store = store_name(),
-            .preview =
-                [this](std::string_view tool, const JobId& job, const StepId& step,
-                       const Value& arguments, std::string_view blind, std::string_view version) {
-                  return preview(tool, job, step, arguments, blind, version);
-                },
-            .random_source = &random_,
-            .warn = [this](const std::string& what) { on_warning({}, what); }});
+        api::ApiOptions{.agents = options_.agents,
+                        .runs = options_.mode == InstanceOptions::Mode::run,
+                        .receives_commits = options_.mode != InstanceOptions::Mode::read,
+                        .read_agent = options_.read_agent,
+                        .measured = &*measured_,
+                        .archive = [this](const std::string& folder)
+                            -> Result<std::shared_ptr<runtime::Archive>> {
+                          AE_ASSIGN(auto opened, ArchiveFolder::open(loop_, folder));
+                          return std::shared_ptr<runtime::Archive>(std::move(opened));
+                        },
+                        .health_only = options_.health_only,
+                        .on_refused = options_.on_refused,
+                        .version = std::string(kVersion),
+                        .store = store_name(),
+                        .preview = [this](const api::PreviewedCall& call) { return preview(call); },
+                        .random_source = &random_,
+                        .warn = [this](const std::string& what) { on_warning({}, what); }});
     return {};
   }
 
@@ -189,18 +185,28 @@ class InstanceImpl final : public Instance, private runtime::RuntimeObserver {
     return closed;
   }
 
-  // Uses a placeholder for the external key, which is not known yet.
-  Result<Value> preview(std::string_view tool, const JobId& job, const StepId& step,
-                        const Value& arguments, std::string_view blind, std::string_view version) {
-    auto* entry = toolbox_ ? toolbox_->tool_registry().find(tool, version) : nullptr;
+  // Uses a placeholder for an external key that is not known yet.
+  Result<Value> preview(const api::PreviewedCall& previewed) {
+    auto* entry =
+        toolbox_ ? toolbox_->tool_registry().find(previewed.tool, previewed.version) : nullptr;
     if (entry == nullptr) return Value();
     tools::Call call;
-    call.job = job;
-    call.tool = tool;
-    call.args = arguments;
-    call.key = idempotency_key(job, step, tool, canonical(arguments), blind);
-    call.external_key = ExternalKey(std::string("EXTERNAL_KEY"));
-    call.invocation = invocation_id(job, step, call.key);
+    call.job = previewed.job;
+    call.tool = previewed.tool;
+    call.args = previewed.arguments;
+    call.key = previewed.key;
+    if (call.key.empty()) {
+      call.key = idempotency_key(previewed.job, previewed.step, previewed.tool,
+                                 canonical(previewed.arguments), previewed.blind);
+    }
+    call.external_key = previewed.external_key;
+    if (call.external_key.empty()) {
+      call.external_key = ExternalKey(std::string("EXTERNAL_KEY"));
+    }
+    call.invocation = previewed.invocation;
+    if (call.invocation.empty()) {
+      call.invocation = invocation_id(previewed.job, previewed.step, call.key);
+    }
     return entry->tool->preview(call);
   }
 
@@ -231,7 +237,13 @@ class InstanceImpl final : public Instance, private runtime::RuntimeObserver {
     if (!accepting) return std::nullopt;
     const std::string timeline = sqlite_ ? sqlite_->timeline() : postgres_->timeline();
     AE_ASSIGN(runtime::ParkResult parked, await<Result<runtime::ParkResult>>([&](auto done) {
-                runtime::park_rolled_back(*store_, *runtime_, by, timeline, std::move(done));
+                runtime::park_rolled_back(
+                    *store_, runtime_->reader(),
+                    [this](JobId job, engine::ControlRequest request, auto answered) {
+                      runtime_->submit_request(std::move(job), std::move(request),
+                                               std::move(answered));
+                    },
+                    by, timeline, std::move(done));
               }));
     AE_TRY(await<Result<void>>([&](auto done) {
       sqlite_ ? sqlite_->finish_accepting(std::move(done))
@@ -267,13 +279,13 @@ class InstanceImpl final : public Instance, private runtime::RuntimeObserver {
     return network_listener_->listen_tcp();
   }
   Status register_agents() override {
-    return await<Status>([&](auto done) { api_->register_agents(std::move(done)); });
+    return await<Status>([&](auto done) { api_->agents().register_all(std::move(done)); });
   }
   Status follow_agents() override {
-    return await<Status>([&](auto done) { api_->follow_registry(std::move(done)); });
+    return await<Status>([&](auto done) { api_->agents().follow_registry(std::move(done)); });
   }
   void reload(std::shared_ptr<const LoadedAgents> loaded,
-              async::Done<Result<std::vector<api::Api::AgentChange>>> done) override {
+              async::Done<Result<std::vector<api::AgentChange>>> done) override {
     const auto refuse = [&](Error why) {
       loop_.post([done = std::move(done), why = std::move(why)]() mutable {
         done(std::unexpected(std::move(why)));
@@ -292,20 +304,20 @@ class InstanceImpl final : public Instance, private runtime::RuntimeObserver {
       if (!renewed) return refuse(renewed.error());
       begin = *std::move(renewed);
     }
-    api_->reload({.file = std::shared_ptr<const agents::AgentsFile>(loaded, &loaded->file),
-                  .read_agent =
-                      [loaded](std::string_view name, std::string_view json, agents::Agent& out) {
-                        return read_agent(*loaded, name, json, out);
-                      },
-                  .begin = std::move(begin)},
-                 [this, loaded, done = std::move(done)](
-                     Result<std::vector<api::Api::AgentChange>> changes) mutable {
-                   if (changes) {
-                     warn_of_secrets(loaded->file);
-                     if (toolbox_) warn_of_short_secrets();
-                   }
-                   done(std::move(changes));
-                 });
+    api_->agents().reload(
+        {.file = std::shared_ptr<const agents::AgentsFile>(loaded, &loaded->file),
+         .read_agent = [loaded](
+                           std::string_view name, std::string_view json,
+                           agents::Agent& out) { return read_agent(*loaded, name, json, out); },
+         .begin = std::move(begin)},
+        [this, loaded,
+         done = std::move(done)](Result<std::vector<api::AgentChange>> changes) mutable {
+          if (changes) {
+            warn_of_secrets(loaded->file);
+            if (toolbox_) warn_of_short_secrets();
+          }
+          done(std::move(changes));
+        });
   }
   bool has_no_live_key() override { return network_listener_->has_no_live_key(); }
   bool needs_keys() override { return network_listener_->needs_keys(); }
@@ -533,6 +545,13 @@ agents::Source source_of(const LoadedAgents& loaded) {
           .policies = &loaded.policies};
 }
 
+// A diagnostic is text: an error that becomes one has its command in the message.
+template <class T>
+Result<T> with_command(Result<T> result) {
+  if (result) return result;
+  return fail(result.error().code, api::message_with_command(result.error()));
+}
+
 }  // namespace
 
 std::vector<agents::Diagnostic> read_agent(const LoadedAgents& loaded, std::string_view name,
@@ -562,11 +581,12 @@ Result<LoadedAgents> load_agents(const std::string& path, const AgentsFileOption
   }
   agents::Source source = source_of(loaded);
   source.usable = [&loaded](const agents::ToolDefinition& tool) {
-    return check_usable(tool, loaded.folder);
+    return with_command(check_usable(tool, loaded.folder));
   };
   AE_ASSIGN(ServerLock lock, ServerLock::read(path));
   source.server_tools = [&](std::string_view server, const Value& connection) -> Result<Value> {
-    AE_ASSIGN(Value tools, lock.tools_of(server, connection, loaded.folder, load_options.servers));
+    AE_ASSIGN(Value tools,
+              with_command(lock.tools_of(server, connection, loaded.folder, load_options.servers)));
     loaded.server_tools.insert_or_assign(std::string(server), tools);
     return tools;
   };

@@ -12,7 +12,7 @@
 #include "app/tool_peer.h"
 #include "json/json.h"
 #include "log/field_names.h"
-#include "mcp/message.h"
+#include "mcp/protocol/message.h"
 #include "net/http_server.h"
 
 namespace ae::app {
@@ -125,9 +125,9 @@ bool wants_stream(const net::HttpRequest& request) {
 bool is_cross_origin(const net::HttpRequest& request) {
   const auto origin = request.header("origin");
   if (!origin) {
-    const bool asks_health =
+    const bool is_health =
         request.path.size() >= 2 && request.path[0] == "api" && request.path[1] == "health";
-    return request.header("sec-fetch-site") == "cross-site" && !asks_health;
+    return request.header("sec-fetch-site") == "cross-site" && !is_health;
   }
   const std::string_view host = request.header("host").value_or("");
   return *origin != fmt::format("http://{}", host) && *origin != fmt::format("https://{}", host);
@@ -366,9 +366,9 @@ Result<std::uint16_t> Listener::listen_tcp() {
                   address);
     }
     if (!authenticator_->has_live_key()) {
-      return fail(Code::usage,
-                  "{} can be reached from other machines, and there is no API key: create one "
-                  "with `aetheris keys create --role admin`, or listen on 127.0.0.1",
+      return fail(Code::usage, Action{.act = act::kCreateKey},
+                  "{} can be reached from other machines, and there is no API key: create one, or "
+                  "listen on 127.0.0.1",
                   address);
     }
   }

@@ -11,6 +11,7 @@
 #include "inspect/fork_preview.h"
 #include "json/json.h"
 #include "log/field_names.h"
+#include "store/rules.h"
 
 namespace ae::cli {
 namespace {
@@ -233,7 +234,8 @@ std::expected<MadeFork, int> make_fork(const std::string& id, NewJob wanted,
   if (!terminal.json()) print_effects(made["effects"], wanted.verb == "retry", terminal);
   Error error = with_option_names(api::error_of_problem(made, answer->status));
   name_owner(error, **client, agent, store, wanted.file);
-  return failed(error, made);
+  const bool has_options = error.code == Code::effects_repeated;  // in its message
+  return failed(error, has_options ? made.with(field::detail, error.message) : made);
 }
 
 void print_fork(const MadeFork& fork, Terminal& terminal) {
@@ -357,7 +359,7 @@ Result<Value> plan_request_body(const Value& job, const PlanOptions& options,
                                 const agents::AgentsFile& file) {
   AE_ASSIGN(Value graph, task_graph_of(options.file, file, job));
   const std::string_view status = job.text("status");
-  if (status == "completed" || status == "failed" || status == "cancelled") {
+  if (store::has_ended(status)) {
     return fail(Code::job_terminal, "the job has ended ({})", status);
   }
   Value body = Value::object({{field::task_graph, std::move(graph)}});

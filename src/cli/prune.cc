@@ -13,6 +13,7 @@
 #include "cli/text.h"
 #include "json/json.h"
 #include "log/field_names.h"
+#include "store/rules.h"
 
 namespace ae::cli {
 namespace {
@@ -27,7 +28,8 @@ std::vector<Option> prune_options(PruneOptions& o) {
   return {
       {"--older-than", "DURATION", &o.older_than,
        "minimum time since the end, such as 90d (store clock)", kRequired},
-      {"--status", "LIST", &o.status, "completed,failed,cancelled (default: all)"},
+      {"--status", "LIST", &o.status,
+       "comma-separated: completed, failed, cancelled (default: all)"},
       {"--agent", "NAME", &o.agent, "only jobs of this agent"},
       {"--label", "NAME=VALUE", &o.labels, "NAME=VALUE; all must match"},
       {"--archive", "DIR", &o.archive, "write each job's log to DIR/ID.json before deleting it"},
@@ -41,10 +43,10 @@ Result<Value> statuses_of(const std::string& text) {
   for (std::size_t from = 0; from <= text.size();) {
     const std::size_t end = std::min(text.find(',', from), text.size());
     const std::string one = text.substr(from, end - from);
-    if (one != "completed" && one != "failed" && one != "cancelled") {
+    if (!store::has_ended(one)) {
       return fail(Code::usage,
                   "--status must be a comma-separated list of completed, "
-                  "failed and cancelled them, not \"{}\"",
+                  "failed and cancelled, not \"{}\"",
                   one.substr(0, 64));
     }
     all.emplace_back(one);

@@ -12,6 +12,7 @@
 #include <thread>
 #include <utility>
 
+#include "api/command_line.h"
 #include "api/problem.h"
 #include "app/api_client.h"
 #include "app/instance.h"
@@ -27,6 +28,7 @@
 #include "net/system.h"
 #include "plan/plan.h"
 #include "schema/schema.h"
+#include "store/rules.h"
 
 namespace ae::cli {
 namespace {
@@ -434,7 +436,7 @@ RunOutcome run_here(app::Instance& instance, JobRun& run, const RunParams& param
     return std::unexpected(
         terminal.fail_with(api::error_of_problem(end.body, end.status), end.body));
   }
-  if (run.problem() && !has_ended(end.body)) {
+  if (run.problem() && !store::has_ended(end.body.text("status"))) {
     return std::unexpected(terminal.fail_with(*run.problem()));
   }
   return idle_job;
@@ -501,7 +503,7 @@ std::expected<bool, int> prompt_approvals(const IdleJob& idle_job, const RunPara
     } else if (done) {
       approved = true;
     } else {
-      terminal.warn(fmt::format("not approved: {}", done.error().error.message));
+      terminal.warn(fmt::format("not approved: {}", api::message_with_command(done.error().error)));
     }
   }
   return approved;

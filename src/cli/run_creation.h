@@ -21,12 +21,11 @@ using SendRequest = std::function<Result<api::ApiResponse>(const api::ApiRequest
 std::string new_job_id();
 // GET /api/jobs/ID
 api::ApiRequest get_job(const std::string& id);
-bool has_ended(const Value& job);
 // It has ended, or is blocked on something other than a timer.
 bool is_idle(const Value& job);
-// Finds the job of this run by its id, or creates it. `plan_hash`: of the plan that it must have; ""
-// = any. `runs_here`: this process runs it. Fails with already_exists (the job has another agent or
-// input), usage (a new job without an agent), and the errors of the API.
+// Finds the job of this run by its id, or creates it. `plan_hash`: of the plan that it must have;
+// "" = any. `runs_here`: this process runs it. Fails with already_exists (the job has another agent
+// or input), usage (a new job without an agent), and the errors of the API.
 Result<Value> find_or_create_job(const RunParams& params, const RunOptions& options,
                                  const agents::AgentsFile& file, const std::string& plan_hash,
                                  const SendRequest& send, bool runs_here, Terminal& terminal);

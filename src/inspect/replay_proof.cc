@@ -11,10 +11,10 @@
 #include "engine/confirm/confirm.h"
 #include "engine/heart/decide.h"
 #include "engine/heart/evaluate.h"
-#include "engine/heart/policy.h"
-#include "engine/heart/recorded_value.h"
 #include "engine/loop/loop.h"
+#include "engine/policy/policy.h"
 #include "engine/replan/replan.h"
+#include "engine/values/recorded_value.h"
 #include "inspect/field_json.h"
 #include "inspect/ledger_proof.h"
 #include "json/json.h"
@@ -231,7 +231,7 @@ std::string ReplayProof::check_decision(const State& state, const Step& step,
   auto expected = tool_choice_of(state, step);
   const bool same = expected && !chosen.erased &&
                     without_model_texts(*std::move(expected)) == without_model_texts(chosen.choice);
-  return same ? "" : "is not what the model's answer asks for";
+  return same ? "" : "does not match the model's answer";
 }
 
 std::string ReplayProof::check_event(const State& state, const WaitOpened& event) {
@@ -315,15 +315,11 @@ std::string ReplayProof::check_all_changes(const State& state, const CommandComm
 std::string ReplayProof::check_event(const State& state, const PlanGenerated& event) {
   const auto plan = Plan::compile(event.task_graph);
   if (!plan) return "holds no plan";
-  DroppedNodes drop;
-  if (event.drop.is_array()) {
-    for (const Value& one : event.drop.items()) {
-      if (one.is_string()) drop.insert(one.as_string());
-    }
-  }
+  const std::vector<std::string> dropped = event.drop.read_leniently();
+  const DroppedNodes drop(dropped.begin(), dropped.end());
   // No limit, because an earlier build compared without one.
   const auto replan = replan_of(state, *plan, drop, std::numeric_limits<Work>::max());
-  return replan && carried_list(state, *replan) == event.carried
+  return replan && JsonOf(carried_list(state, *replan)) == event.carried
              ? ""
              : "does not carry what the two plans have in common";
 }

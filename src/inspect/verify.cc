@@ -118,7 +118,7 @@ Chain signed_chain(const VerifyInput& input, const Head& head, Chain chain) {
 Value unknown_calls_of(const Event& event) {
   return std::visit(
       [](const auto& body) -> Value {
-        if constexpr (requires { body.in_doubt; }) return body.in_doubt;
+        if constexpr (requires { body.in_doubt; }) return body.in_doubt.json();
         return {};
       },
       event.body);
@@ -198,8 +198,7 @@ std::string Verifier::check_unknown_calls(const Event& event) const {
     std::ranges::sort(keys);
     return keys;
   };
-  std::vector<std::string> unknown, listed;
-  for (const Value& key : state_.unknown_call_keys()) unknown.push_back(key.as_string());
+  std::vector<std::string> unknown = state_.unknown_call_keys(), listed;
   if (const Value in_doubt = unknown_calls_of(event); in_doubt.is_array()) {
     for (const Value& key : in_doubt.items()) {
       listed.push_back(key.is_string() ? key.as_string() : canonical(key));
@@ -303,7 +302,7 @@ void Verifier::add_step_ends(const Event& event) {
   if (const auto* end = as<NodeFinished>(event)) add(end->step_id, end->result_type);
   const auto* fork = as<ForkImported>(event);
   if (fork == nullptr) return;
-  const auto entries = record_list_from_json<ForkEntry>(fork->commands);
+  const auto entries = fork->commands.read();
   if (!entries) return;
   for (const ForkEntry& entry : *entries) {
     if (entry.result_type) add(entry.step_id, *entry.result_type);
@@ -353,7 +352,7 @@ void Verifier::check_row() {
   const auto differs = [&](std::string_view what, std::string_view row, std::string_view log) {
     if (row == log || !out_.state_machine.ok) return;
     out_.state_machine = failed_proof(fmt::format(
-        "the job's row has {} \"{}\", its log \"{}\"; `aetheris rebuild` rebuilds the row", what,
+        "the job's row has {} \"{}\", its log \"{}\"; a rebuild derives the row from the log", what,
         row, log));
   };
   const auto* created = as<JobCreated>(in_.events.front());

@@ -1,4 +1,4 @@
-// job_view: see view.h. The other views are in state_view.cc, approvals_view.cc and in_doubt_view.cc.
+// job_view: see view.h. The other views are in state_view.cc and requests_view.cc.
 #include "inspect/view.h"
 
 #include <algorithm>
@@ -10,6 +10,7 @@
 #include "engine/confirm/confirm.h"
 #include "engine/state/action.h"
 #include "inspect/failure_location.h"
+#include "inspect/field_json.h"
 #include "inspect/view_parts.h"
 #include "json/json.h"
 #include "log/field_names.h"
@@ -97,12 +98,6 @@ Value error_view(const State& state) {
 Value job_view(const State& state) {
   std::vector<Value> waits = waits_view(state);
   std::vector<Value> in_doubt = in_doubt_view(state);
-  std::vector<Value> confirmations;
-  if (!state.ending) {
-    for (const std::uint32_t step : escalated_steps(state)) {
-      confirmations.push_back(confirmation_view(state, step));
-    }
-  }
   const bool waiting = state.status == JobStatus::waiting && !waits.empty();
   const std::uint64_t nodes = state.plan ? state.plan->nodes.size() : 0;
   const bool ended = is_terminal(state.status);
@@ -112,14 +107,14 @@ Value job_view(const State& state) {
        {field::attempt_id, or_null(state.attempt.text)},
        {field::budget, budget_view(state.budget)},
        {"changes", Value::array(changes_view(state))},
-       {field::compensated, steps_list(state, state.undone)},
-       {"confirmations", Value::array(std::move(confirmations))},
+       {field::compensated, record_list_json(steps_list(state, state.undone))},
+       {"confirmations", Value::array(confirmations_view(state))},
        {"created_at", state.job_root["created_at"]},
        {field::deadline, or_null(state.deadline)},
        {"ending", ending_view(state)},
        {field::error, error_view(state)},
        {field::execution_version, state.execution_version},
-       {field::forked_from, state.forked_from},
+       {field::forked_from, field_json(state.forked_from)},
        {"id", state.job.text},
        {field::input, state.input},
        {field::labels, state.labels},
@@ -137,9 +132,10 @@ Value job_view(const State& state) {
        {"settling", Value::array(settling_view(state))},
        {"status", to_text(state.status)},
        {"trace_id", trace_of(state.job, state.traceparent, state.tracestate).trace_id},
-       {field::uncompensated, steps_list(state, ended && state.status != JobStatus::completed
-                                                    ? not_undone(state)
-                                                    : std::vector<std::uint32_t>())},
+       {field::uncompensated,
+        record_list_json(steps_list(state, ended && state.status != JobStatus::completed
+                                               ? not_undone(state)
+                                               : std::vector<std::uint32_t>()))},
        {"updated_at", to_text(state.updated_at)},
        {field::usage, usage_view(state)},
        {"waiting", waiting ? waits.front() : Value()},

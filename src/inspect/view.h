@@ -2,10 +2,11 @@
 //
 //  state_view     the complete state: two folds of one log must agree on it; `replay --at` shows it
 //  job_view         the engine's part of GET /api/jobs/{id}
-//  approvals_view   open requests: calls to approve, human waits, questions of tools, and
-//                   verifications of external changes
+//  approvals_view   the requests that are approved or rejected: calls to approve, human waits,
+//                   questions of tools, and verifications of external changes
+//  in_doubt_view    calls with an unknown outcome
 //
-// Every member is always present: null if it does not apply, or an empty list. Threads: pure
+// The last two have the `detail` of requests (requests_view.h). Every member is always present: null if it does not apply, or an empty list. Threads: pure
 // functions.
 #pragma once
 
@@ -41,16 +42,16 @@ Value state_view(const State& state);
 // those that were given up, and after the end of the job all whose outcome stayed unknown.
 // `settling` are calls with an unknown outcome whose requests may still take effect; at `until`
 // their probes run. `confirmations` are as in approvals_view. `attempt` counts claims from 1;
-// `attempt_id` is null before the first. Actions (engine/state/action.h) resolve the entry; the action
-// of a parked job is null if this version has none. `needs_version` is always null here.
+// `attempt_id` is null before the first. Actions (engine/state/action.h) resolve the entry; the
+// action of a parked job is null if this version has none. `needs_version` is always null here.
 Value job_view(const State& state);
 
 // [{id, job_id, node_id, item, turn, turn_call, step_id, kind: call | wait | question |
 //   confirmation, tool, tool_version, arguments, arguments_hash, editable, reason, question,
 //   labels, answer: decision | data, correlation_key, opened_at, expires_at}], in the order of the
 //   steps.
-// A confirmation also has `resources` and `actions`. The id is `<job id>.<16 hex digits>`: of the
-// request for exactly this call, or of the step; it needs no escaping in a URL.
+// A confirmation also has `resources` and `actions`. The id is that of the request; it needs no
+// escaping in a URL.
 std::vector<Value> approvals_view(const State& state);
 
 // Calls to be resolved, then those that were given up; after the end of the job, all with an

@@ -26,7 +26,7 @@ bool records_values(const Value& tools) {
 // 3 adds `blind`; 2 adds `budget.spent`.
 std::uint8_t schema_for(const JobCreated& event) {
   if (!event.blind.is_null()) return 3;
-  return event.budget.find("spent") != nullptr ? 2 : 1;
+  return event.budget.json().find("spent") != nullptr ? 2 : 1;
 }
 
 // 3 adds tools whose value is recorded, which a reader of 2 would call; 2 adds strict conditions.
@@ -38,7 +38,7 @@ std::uint8_t schema_for(const PlanGenerated& event) {
 // 3 adds the origin's calls with an unknown outcome; 2 adds loops that resume in the middle.
 std::uint8_t schema_for(const ForkImported& event) {
   if (!event.unknown.is_null()) return 3;
-  return has(event.commands, "under_way") ? 2 : 1;
+  return has(event.commands.json(), "under_way") ? 2 : 1;
 }
 
 // 3 adds `resend` of an unknown outcome, once the tool is offered unchanged again: a reader of 2
@@ -75,6 +75,25 @@ std::uint8_t schema_for(const JobCompleted& event) { return event.in_doubt.is_nu
 std::uint8_t schema_for(const auto&) { return 1; }
 
 }  // namespace
+
+EventBody::EventBody() noexcept = default;
+EventBody::EventBody(const EventBody& other) = default;
+EventBody::EventBody(EventBody&& other) noexcept = default;
+EventBody& EventBody::operator=(const EventBody& other) = default;
+EventBody& EventBody::operator=(EventBody&& other) noexcept = default;
+EventBody::~EventBody() = default;
+EventBody::EventBody(const UnknownEvent& event) : EventVariant(event) {}
+EventBody::EventBody(UnknownEvent&& event) noexcept : EventVariant(std::move(event)) {}
+// The type is named, because overload resolution over all events takes a compiler seconds.
+#define AE_EVENT(Struct, name, number, event_class, schema, ...)                                 \
+  EventBody::EventBody(const Struct& event) : EventVariant(std::in_place_type<Struct>, event) {} \
+  EventBody::EventBody(Struct&& event) noexcept                                                  \
+      : EventVariant(std::in_place_type<Struct>, std::move(event)) {}                            \
+  EventBody::EventBody(std::in_place_type_t<Struct> empty) noexcept : EventVariant(empty) {}
+#include "log/define_events.h"
+bool operator==(const EventBody& a, const EventBody& b) {
+  return static_cast<const EventVariant&>(a) == static_cast<const EventVariant&>(b);
+}
 
 EventType type_of(const EventBody& body) noexcept {
   return std::visit(

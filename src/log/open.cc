@@ -216,7 +216,7 @@ class BodyReader {
     } else if constexpr (kKind == FieldKind::json) {
       AE_ASSIGN(const Content content, read_content(form));
       part.text = content.text;
-      AE_ASSIGN(member, read_json(content));
+      AE_ASSIGN(stored_json(member), read_json(content));
       part.null = member.is_null();
     } else if constexpr (kKind == FieldKind::value) {
       AE_TRY(read_value(form, field.name(), part, member.value));
@@ -298,7 +298,8 @@ class BodyReader {
       }
       if constexpr (std::is_same_v<E, ToolInvocationStarted>) {
         if (status && stored && part.by_message && !calls_model(typed)) {
-          status = field_error(field.name(), " is stored by message, and asks no model");
+          status = field_error(field.name(),
+                               " is stored by message, but the call is not one of a model");
         }
       }
     });

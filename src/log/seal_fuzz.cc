@@ -1,5 +1,5 @@
-// Sealed batch fuzzer: any bytes are accepted or rejected; accepted bytes are the unique encoding and
-// hash to their head; the sample commit with any changed byte is rejected.
+// Sealed batch fuzzer: any bytes are accepted or rejected; accepted bytes are the unique encoding
+// and hash to their head; the sample commit with any changed byte is rejected.
 //
 // The first byte selects the mode: 0 = the rest is a batch; 1 = the events of a batch, which gets a
 // valid head, so that code after the chain check is reached; else edits of the sample commit.
@@ -175,7 +175,8 @@ struct SampleCommit {
                                     .payload = json(R"({"text":"a long answer"})"),
                                     .step_id = step,
                                     .wait_type = "signal"},
-                  ae::Progress{.detail = json(R"({"done":3})"), .node_id = "n"},
+                  ae::Progress{.detail = ae::JsonOf<ae::ProgressReport>(json(R"({"done":3})")),
+                               .node_id = "n"},
                   ae::JobCompleted{.result = json(R"({"total":12.5})")}},
                  {.value_inline_max = 15, .json_inline_max = 4})
             .value();

@@ -21,11 +21,15 @@ struct SchemaViolation {
   std::string instance_path;  // JSON pointer into the value ("" = the whole)
   std::string schema_path;    // JSON pointer into the schema
   std::string message;        // "must be a string"
+
+  // With input_invalid and the path.
+  Error error() const;
 };
 
 class Schema {
  public:
-  // Fails with plan_invalid; the message names the JSON pointer of the keyword. Only local $ref ("#/$defs/…").
+  // Fails with plan_invalid; the message names the JSON pointer of the keyword. Only local $ref
+  // ("#/$defs/…").
   static Result<Schema> compile(const Value& schema);
   // Empty = valid. At most 16 violations. Work is bounded: a $ref loop, too much nesting and too
   // much work are violations. Adds the cost to `work`, in evaluation steps (ExprLimits::fuel).

@@ -14,8 +14,9 @@
 #include "inspect/view.h"
 #include "json/json.h"
 #include "log/field_names.h"
-#include "runtime/runtime.h"
+#include "runtime/scheduler/runtime.h"
 #include "sim/checker.h"
+#include "store/rules.h"
 
 namespace ae::sim {
 namespace {
@@ -69,8 +70,8 @@ void check_together(SimWorld& world, const std::map<JobId, std::vector<Event>>& 
   for (const auto& [job, events] : logs) {
     for (const Event& event : events) {
       const auto* checked = as<ConfirmationChecked>(event);
-      warnings +=
-          checked && checked->verdict == "mismatch" && checked->detail.text("mode") == "warn";
+      warnings += checked && checked->verdict == "mismatch" &&
+                  checked->detail.read_leniently().mode == "warn";
     }
   }
   const std::uint64_t counted = world.warning_count();
@@ -160,8 +161,7 @@ void check_visible(SimWorld& world, const engine::PlanSource& plans) {
   constexpr std::string_view kRule =
       "PR1 every job has ended or shows what it waits for and which command answers it";
   for (const auto& [job, observed] : world.observer().jobs()) {
-    if (observed.status == "completed" || observed.status == "failed" ||
-        observed.status == "cancelled") {
+    if (store::has_ended(observed.status)) {
       continue;
     }
     std::vector<Event> events;

@@ -5,6 +5,8 @@
 
 #include <algorithm>
 #include <memory>
+#include <utility>
+#include <variant>
 
 #include "engine/heart/ingest.h"
 #include "engine/heart/side_record.h"
@@ -19,6 +21,17 @@ void replace_request(const JobId& job, store::InboxEntry& entry,
                      const engine::ControlRequest& request) {
   entry.request =
       canonical(engine::with_checksum(engine::inbox_location(job, entry.id), request.to_json()));
+}
+
+// Turns a rejection into an approval. Returns false if the request is no rejection.
+bool approve_rejection(engine::ControlRequest& request) {
+  if (auto* const approve = std::get_if<engine::ApproveRequest>(&request.body)) {
+    return std::exchange(approve->decision, "approve") == "reject";
+  }
+  auto* const signal = std::get_if<engine::SignalRequest>(&request.body);
+  if (signal == nullptr || signal->payload.text("decision") != "reject") return false;
+  signal->payload = signal->payload.with("decision", "approve");
+  return true;
 }
 
 }  // namespace
@@ -130,13 +143,10 @@ void Observer::check_capabilities(const JobId& job, const ObservedJob& observed,
 
 void Observer::apply_creation(ObservedJob& observed, const JobCreated& event) {
   if (!or_empty(event.queue).empty()) observed.queue = *event.queue;
-  observed.budget = event.budget;
+  observed.budget = event.budget.json();
   const Value& blind = event.blind.value;
   observed.blind = blind.is_string() ? blind.as_string() : "";
-  if (!event.required_capabilities.is_array()) return;
-  for (const Value& one : event.required_capabilities.items()) {
-    observed.required.emplace_back(one.as_string());
-  }
+  observed.required = event.required_capabilities.read_leniently();
 }
 
 void Observer::apply_call(const ObservedJob& observed, const Event& event) {
@@ -215,11 +225,7 @@ void Observer::falsify(const JobId& job, store::InboxEntry& entry) {
   if (!json || !json->is_object()) return;
   auto request = engine::ControlRequest::from_json(*json);
   if (!request) return;
-  auto* const signal = std::get_if<engine::SignalRequest>(&request->body);
-  if (approves_falsely_ && signal != nullptr && signal->payload.text("decision") == "reject") {
-    signal->payload = signal->payload.with("decision", "approve");
-    replace_request(job, entry, *request);
-  }
+  if (approves_falsely_ && approve_rejection(*request)) replace_request(job, entry, *request);
   if (doubles_messages_ && request->is<engine::MessageRequest>()) {
     store::InboxEntry again = entry;
     again.id += "2";

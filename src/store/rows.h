@@ -68,7 +68,8 @@ struct LedgerRow {
 // The kind of most jobs; lists of the other kinds have an index.
 inline constexpr std::string_view kPlanKind = "plan";
 
-// What lists show of a job beyond its row, as of the last commit that changed its status or attempt.
+// What lists show of a job beyond its row, as of the last commit that changed its status or
+// attempt.
 struct Summary {
   std::string error;              // code of the error with which the job ended; "" = none
   std::string kind;               // as in the body
@@ -84,7 +85,7 @@ struct InboxEntry {
   std::string request;       // control request: canonical JSON
 };
 
-// The reply to a consumed entry, for whoever sent the request: canonical JSON. The store keeps the
+// The reply to a consumed entry, for the sender of the request: canonical JSON. The store keeps the
 // newest kInboxRepliesMax replies of all jobs.
 struct InboxReply {
   std::uint64_t number = 0;  // of the entry

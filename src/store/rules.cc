@@ -128,6 +128,8 @@ std::string fairness_key_of(const std::vector<std::pair<std::string, std::string
 
 bool is_runnable(std::string_view status) { return status == "queued" || status == "running"; }
 
+bool is_blocked(std::string_view status) { return status == "waiting" || status == "parked"; }
+
 bool has_ended(std::string_view status) {
   return status == "completed" || status == "failed" || status == "cancelled";
 }
@@ -249,10 +251,10 @@ Error job_not_found(const JobId& job) {
 
 Error commit_missing(const JobId& job) {
   return {Code::log_corrupt,
-          fmt::format(
-              "a commit of job {} is missing in the store: `aetheris verify {}` shows which, "
-              "`aetheris rebuild` finds the other commits; restore the missing ones from a backup",
-              job.text, job.text)};
+          fmt::format("a commit of job {} is missing in the store: restore it from a backup; a "
+                      "rebuild finds the other commits",
+                      job.text),
+          Action{.act = act::kVerify, .job = job.text}};
 }
 Error job_exists(const JobId& job) {
   return {Code::already_exists,

@@ -50,10 +50,8 @@ Result<AppliedRequest> apply_answer(const State& state, const ControlRequest& re
                                     const Answer& answer, const DecisionContext& context) {
   const std::uint32_t index = state.ending ? kNoStep : escalated_step(state, answer.step);
   if (index == kNoStep) {
-    return fail(Code::not_in_doubt,
-                "no confirmation is open for what the step \"{}\" "
-                "changed; `aetheris job {}` lists the open ones",
-                answer.step, state.job.text);
+    return fail(Code::not_in_doubt, Action{.act = act::kJob, .job = state.job.text},
+                "no confirmation is open for what the step \"{}\" changed", answer.step);
   }
   const Step& step = state.steps[index];
   std::vector<AnsweredResource> resources = resources_of(state, index);
@@ -71,7 +69,7 @@ Result<AppliedRequest> apply_answer(const State& state, const ControlRequest& re
        .step_id = step.id}));
   // A park until `resume` stays: the next verification finds the answer.
   if (last && answer.resolution == "accept" && state.awaits_confirmation()) {
-    applied.events.emplace_back(JobResumed{.by = request.by.empty() ? "somebody" : request.by});
+    applied.events.emplace_back(JobResumed{.by = author_of(request)});
   }
   applied.answer = Value::object({{field::node_id, state.node_of(step).id},
                                   {field::resolution, answer.resolution},
@@ -85,8 +83,8 @@ Result<AppliedRequest> apply_answer(const State& state, const ControlRequest& re
 
 }  // namespace
 
-bool answers_confirmation(const State& state, const SignalRequest& signal) {
-  return !signal.approval.empty() && escalated_step(state, signal.approval) != kNoStep;
+bool answers_confirmation(const State& state, const ApproveRequest& approve) {
+  return escalated_step(state, approve.approval_id) != kNoStep;
 }
 
 bool answers_confirmation(const State& state, const ResolveRequest& resolve) {
@@ -96,14 +94,13 @@ bool answers_confirmation(const State& state, const ResolveRequest& resolve) {
 }
 
 Result<AppliedRequest> apply_confirmation_answer(const State& state, const ControlRequest& request,
-                                                 const SignalRequest& signal,
+                                                 const ApproveRequest& approve,
                                                  const DecisionContext& context) {
   if (is_terminal(state.status)) return fail(Code::job_terminal, "the job has ended");
-  const bool accepts = signal.payload.text("decision") == "approve";
   return apply_answer(state, request,
-                      {.step = signal.approval,
-                       .resolution = accepts ? "accept" : "fail",
-                       .note = std::string(signal.payload.text(field::note))},
+                      {.step = approve.approval_id,
+                       .resolution = approve.decision == "approve" ? "accept" : "fail",
+                       .note = approve.note},
                       context);
 }
 

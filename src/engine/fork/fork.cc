@@ -11,7 +11,7 @@
 #include <unordered_set>
 #include <utility>
 
-#include "engine/heart/recorded_value.h"
+#include "engine/heart/features.h"
 #include "engine/heart/request.h"
 #include "json/json.h"
 #include "log/decisions.h"
@@ -131,8 +131,8 @@ bool ForkBuilder::is_complete(const Step& step, const Node& node, bool continue_
   }
 }
 
-// The result that an operator or a late answer gave, after the end, for a call whose outcome had been unknown or whose
-// result had been refused. nullptr = none.
+// The result that an operator or a late answer gave, after the end, for a call whose outcome had
+// been unknown or whose result had been refused. nullptr = none.
 const Value* ForkBuilder::found_result(const Step& step) const {
   if (!then_.may_have_happened(step) && !is_result_refused(then_, step)) return nullptr;
   const auto found = found_results_.find(step.id.text);
@@ -189,7 +189,7 @@ void ForkBuilder::gather(const WaitCompleted& event) {
 }
 
 void ForkBuilder::gather(const ForkImported& event) {
-  const auto entries = record_list_from_json<ForkEntry>(event.commands);
+  const auto entries = event.commands.read();
   if (!entries) return;
   for (const ForkEntry& entry : *entries) gather_imported(entry, event.results.value);
 }
@@ -265,9 +265,9 @@ void ForkBuilder::gather_items() {
 }
 
 void ForkBuilder::flush_event() {
-  ForkImported event{.commands = record_list_json(std::exchange(entries_, {})),
+  ForkImported event{.commands = std::exchange(entries_, {}),
                      .results = Value::object(std::exchange(entry_results_, {}))};
-  if (!unknown_.empty()) event.unknown = record_list_json(std::exchange(unknown_, {}));
+  if (!unknown_.empty()) event.unknown = std::exchange(unknown_, {});
   fork_.imported.emplace_back(std::move(event));
   bytes_ = 0;
 }
@@ -615,10 +615,7 @@ void ForkBuilder::copy_creation_fields(const JobCreated& created) {
   fork_.input_erased = created.input.erased;
   fork_.priority = created.priority.value_or(0);
   fork_.queue = or_empty(created.queue);
-  if (!created.required_capabilities.is_array()) return;
-  for (const Value& one : created.required_capabilities.items()) {
-    if (one.is_string()) fork_.required_capabilities.push_back(one.as_string());
-  }
+  fork_.required_capabilities = created.required_capabilities.read_leniently();
 }
 
 Result<Fork> ForkBuilder::run() {
@@ -648,8 +645,8 @@ Result<Fork> ForkBuilder::run() {
   fork_.spent = then_.budget.spent;
   fork_.labels = now_.labels;
   if (const auto* created = as<JobCreated>(events_.front())) copy_creation_fields(*created);
-  fork_.forked_from =
-      Value::object({{"hash", to_hex(at.hash)}, {"job_id", now_.job.text}, {"seq", at.seq}});
+  fork_.forked_from = {
+      .hash = at.hash, .job_id = now_.job.text, .seq = static_cast<std::int64_t>(at.seq)};
   return std::move(fork_);
 }
 
@@ -666,10 +663,8 @@ Result<Fork> fork_at(const State& now, const std::vector<Event>& events, std::ui
   }
   if (first == 0) return fail(Code::plan_missing, "the job's log holds no plan");
   if (at < first || at > events.size()) {
-    return fail(
-        Code::input_invalid,
-        "a fork of this job can begin at an event from {} to {}; `aetheris events` lists them",
-        first, events.size());
+    return fail(Code::input_invalid, Action{.act = act::kEvents, .job = now.job.text},
+                "a fork of this job can begin at an event from {} to {}", first, events.size());
   }
   const std::vector<Event> prefix(events.begin(), events.begin() + static_cast<std::ptrdiff_t>(at));
   AE_ASSIGN(const State then, fold(now.job, prefix, plans));
@@ -678,10 +673,8 @@ Result<Fork> fork_at(const State& now, const std::vector<Event>& events, std::ui
 
 Result<std::uint64_t> retry_point(const State& now, const std::vector<Event>& events) {
   if (now.status != JobStatus::failed) {
-    return fail(Code::input_invalid,
-                "only a failed job can be retried; this one is {} "
-                "(`aetheris fork` starts a new job at any event)",
-                to_text(now.status));
+    return fail(Code::input_invalid, Action{.act = act::kFork, .job = now.job.text},
+                "only a failed job can be retried; this one is {}", to_text(now.status));
   }
   return events.back().seq;
 }

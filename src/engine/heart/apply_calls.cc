@@ -21,7 +21,8 @@ OutcomeKind outcome_of(std::string_view text) {
   return OutcomeKind::unknown;
 }
 
-// Did this try end before it could reach the downstream? Then it says nothing about an earlier one.
+// Did this try end before it could reach the downstream? Then the outcome of an earlier one stays
+// unknown.
 bool was_not_sent(const Invocation& call) {
   static constexpr std::string_view kCodes[] = {
       "not_sent", "connect", "tls", "spawn_failed", "secret_missing", "request_invalid"};
@@ -31,7 +32,8 @@ bool was_not_sent(const Invocation& call) {
 
 }  // namespace
 
-// Is the external key that of this command? In schema 1 it names the attempt that declares the call.
+// Is the external key that of this command? In schema 1 it names the attempt that declares the
+// call.
 bool Applier::has_own_external_key(const ToolInvocationStarted& event, const Step& step) const {
   std::string_view last = "0";
   if (logged_ != nullptr && logged_->schema < 2) {
@@ -257,8 +259,9 @@ Status Applier::apply(const CommandCommitted& event) {
         Failure{std::string(code_name(Code::tool_output_invalid)), std::string(kChangesUnread)};
   }
   if (s_.tool_of(*step).is_model()) {
-    add_usage(event.usage, s_.models);
-    settle_answer(*step, event.usage);
+    const TokenUsage usage = event.usage.read_leniently();
+    add_usage(usage, s_.models);
+    settle_answer(*step, usage);
   }
   note_progress();
   set_phase(*step, StepPhase::committed);

@@ -1,10 +1,10 @@
 // Decider: makes the decision of one call of `decide`. Its parts: decide.cc (which step is next),
 // decide_calls.cc (the ledger's rules), decide_approvals.cc (approvals), decide_questions.cc
-// (questions of a tool during its call), decide_nodes.cc (the plan), decide_loop.cc (loops),
-// decide_value.cc (times, random numbers and UUIDs, which need no call), decide_budget.cc (the
+// (questions of a tool during its call), decide_nodes.cc (the plan), decide_waits.cc (its waits),
+// decide_loop.cc (loops), decide_value.cc (times, random numbers, UUIDs), decide_budget.cc (the
 // budget), decide_probe.cc (probes of calls with an unknown outcome), decide_confirm.cc
 // (verification of external changes), decide_undo.cc (compensation), decide_version.cc (version
-// mismatches) and decide_end.cc (how a job ends or becomes idle).
+// mismatches), decide_pause.cc (pauses) and decide_end.cc (how a job ends or becomes idle).
 //
 // Only `decide` uses it. Threads: short-lived, one owner.
 #pragma once
@@ -124,7 +124,7 @@ class Decider {
   bool may_fit_budget(const ToolPolicy& tool);
   bool fits_budget(Declaration& d, const Value& args);
   std::vector<ExceededLimit> exceeded_limits(const Usage& more) const;
-  Value reserve(const Declaration& d, const Value& args);
+  std::optional<Reservation> reserve(const Declaration& d, const Value& args);
   void park_for_budget();
   std::string path_of(const Declaration& d) const;
   bool deny_if_forbidden(const Declaration& d, const Value& args, const Hash& hash);
@@ -137,7 +137,7 @@ class Decider {
   // Nothing is scheduled after the job's deadline, which fires first.
   Instant cap_at_deadline(Instant at) const;
   void deliver_early_answer(const Step& step, const std::string& key, std::string_view channel);
-  std::vector<Value> undelivered() const;
+  std::vector<UndeliveredMessage> undelivered() const;
   // True: the step is finished, because its tool makes no call.
   bool begin_call(Declaration&& d);
   void record_value(const Declaration& d);

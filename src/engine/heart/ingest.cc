@@ -44,10 +44,8 @@ Result<const std::pair<const std::string, Wait>*> find_resolve_wait(const State&
     }
   }
   if (!found) {
-    return fail(Code::not_in_doubt,
-                "no call with this id has an unknown outcome; "
-                "`aetheris job {}` lists those that have one",
-                state.job.text);
+    return fail(Code::not_in_doubt, Action{.act = act::kJob, .job = state.job.text},
+                "no call with this id has an unknown outcome");
   }
   return found;
 }
@@ -574,7 +572,8 @@ std::optional<std::pair<InvocationId, std::uint32_t>> decided_effect_slot(const 
                                                                           const EventBody& event) {
   const StepId* named = nullptr;
   if (const auto* closes = std::get_if<ToolInvocationFinished>(&event)) named = &closes->step_id;
-  if (const auto* asks = std::get_if<WaitOpened>(&event)) named = &asks->step_id;  // an operator
+  if (const auto* opened = std::get_if<WaitOpened>(&event))
+    named = &opened->step_id;  // an operator
   if (const auto* decision = std::get_if<DecisionRecorded>(&event);
       decision != nullptr && decision->kind == OutcomeDecided::kKind && decision->step_id) {
     named = &*decision->step_id;

@@ -1,6 +1,6 @@
 // Results are validated by result_schema: those of calls, effect records, late
 // results, probes, and operators.
-#include "engine/heart/job_fixture_test.h"
+#include "engine/fixtures/job_fixture_test.h"
 #include "inspect/verify.h"
 #include "inspect/view.h"
 #include "testing/test.h"
@@ -102,7 +102,7 @@ AE_TEST("result/a call whose result violates its schema is compensated") {
   job.ok("a/compensate");
   EXPECT_EQ(job.status(), "failed");
   EXPECT_EQ(job.state.error->code, "tool_output_invalid");
-  EXPECT_EQ(job.last<JobFailed>().compensated.size(), 1u);
+  EXPECT_EQ(job.last<JobFailed>().compensated.json().size(), 1u);
   expect_proved(job);
 }
 

@@ -10,8 +10,6 @@
 #include "base/hash.h"
 #include "engine/heart/evaluate.h"
 #include "engine/heart/features.h"
-#include "engine/heart/policy.h"
-#include "engine/heart/recorded_value.h"
 #include "json/json.h"
 #include "log/field_names.h"
 #include "log/seal.h"
@@ -408,7 +406,7 @@ std::string find_invalid_turn(const State& state, const Step& loop) {
     if (!of.chosen) continue;
     const auto choice = tool_choice_at(state, loop, turn, repairs, nullptr);
     if (!choice || !is_chosen(state, of, *choice) || !matches_answer(state, loop, turn)) {
-      return fmt::format("{}is not what the model's answer asks for", named);
+      return fmt::format("{}does not match the model's answer", named);
     }
     repairs += of.repair ? 1 : 0;
   }

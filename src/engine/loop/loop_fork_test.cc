@@ -330,10 +330,9 @@ AE_TEST("loop fork/rejections and edits of approvers are sent to the model uncha
                     tool_calls_answer({{"a", "refund", "{'n': 1}"}, {"b", "refund", "{'n': 2}"}}));
   origin.reject("chat/0/0");
   origin.send_request({.by = "ann",
-                       .body = SignalRequest{.approval = origin.open_request_id("chat/0/1"),
-                                             .wait_type = "human",
-                                             .arguments = json("{'n': 3}"),
-                                             .payload = json("{'decision': 'approve'}")}});
+                       .body = ApproveRequest{.approval_id = origin.open_request_id("chat/0/1"),
+                                              .decision = "approve",
+                                              .arguments = json("{'n': 3}")}});
   origin.ok("chat/0/1", "'back'");
   const Value recorded_request = request(origin, "chat/1");
   origin.fails("chat/1");
@@ -375,7 +374,8 @@ AE_TEST("loop fork/impossible turns are rejected, or detected by verify") {
   JobFixture origin = job_with_unreachable_model();
   const Fork fork = retried(origin);
   const auto good = std::get<ForkImported>(fork.imported[0]);
-  const std::vector<Value> entries(good.commands.items().begin(), good.commands.items().end());
+  const std::vector<Value> entries(good.commands.json().items().begin(),
+                                   good.commands.json().items().end());
   ASSERT_EQ(entries.size(), 6u);
   const auto refused = [&](const ForkImported& event) {
     State state;
@@ -395,7 +395,7 @@ AE_TEST("loop fork/impossible turns are rejected, or detected by verify") {
   };
   const auto with = [&](std::vector<Value> commands) {
     ForkImported event = good;
-    event.commands = Value::array(std::move(commands));
+    event.commands.json() = Value::array(std::move(commands));
     return event;
   };
   EXPECT_FALSE(refused(good));

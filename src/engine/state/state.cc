@@ -31,6 +31,11 @@ Result<State> fold(const JobId& job, const std::vector<Event>& events, const Pla
   return std::move(folding).take();
 }
 
+State::State() = default;
+State::State(State&& other) noexcept = default;
+State& State::operator=(State&& other) noexcept = default;
+State::~State() = default;
+
 bool State::may_have_happened(const Step& step) const {
   if (!step.call || step.committed || step.phase == StepPhase::redo) return false;
   if (tool_of(step).effect == EffectClass::read) return false;
@@ -122,8 +127,8 @@ std::size_t State::unknown_call_count() const {
   return earlier_unknown.size() + static_cast<std::size_t>(open);
 }
 
-std::vector<Value> State::unknown_call_keys() const {
-  std::vector<Value> keys;
+std::vector<std::string> State::unknown_call_keys() const {
+  std::vector<std::string> keys;
   for (const UnknownCall& call : unknown_calls()) keys.emplace_back(call.key.text);
   return keys;
 }
@@ -268,19 +273,19 @@ bool awaits_plan(const State& state) {
   return step.phase == StepPhase::done && !step.failure && !step.skipped;
 }
 
-Value steps_list(const State& state, const std::vector<std::uint32_t>& steps) {
-  std::vector<Value> list;
+std::vector<StepReference> steps_list(const State& state, const std::vector<std::uint32_t>& steps) {
+  std::vector<StepReference> list;
   list.reserve(steps.size());
   for (std::uint32_t index : steps) {
     const Step& step = state.steps[index];
-    Value one =
-        Value::object({{field::node_id, state.node_of(step).id}, {field::step_id, step.id.text}});
-    if (step.item != kNoItem) one = one.with("item", number(step.item));
-    if (step.turn != kNoTurn) one = one.with("turn", number(step.turn));
-    if (step.nth != kNoTurn) one = one.with("turn_call", number(step.nth));
-    list.push_back(std::move(one));
+    StepReference& one = list.emplace_back();
+    one.node_id = state.node_of(step).id;
+    one.step_id = step.id;
+    if (step.item != kNoItem) one.item = step.item;
+    if (step.turn != kNoTurn) one.turn = step.turn;
+    if (step.nth != kNoTurn) one.turn_call = step.nth;
   }
-  return Value::array(std::move(list));
+  return list;
 }
 
 std::vector<std::uint32_t> not_undone(const State& state) {
@@ -303,6 +308,15 @@ const Member* open_question(const Invocation& call) {
     if (call.questions->answers.find(request.first) == nullptr) return &request;
   }
   return nullptr;
+}
+
+std::string message_key(std::string_view channel, std::string_view key, std::string_view id) {
+  std::string name(channel);
+  name += '\0';
+  name += key;
+  name += '\0';
+  name += id;
+  return name;
 }
 
 std::string question_id(const State& state, const Step& step) {

@@ -3,8 +3,9 @@
 //   state' = apply(state, event)   pure; the same for workers, recovery, replay, verify, simulation
 //
 // A job is a set of steps (step.h). Each node of the plan has one (steps[node.index]); each item of
-// a map gets its own when it starts. A step moves through phases. `todo` holds the steps that need a
-// decision, so a decision costs the same at step 100,000 as at step 1. Threads: a value; one owner.
+// a map gets its own when it starts. A step moves through phases. `todo` holds the steps that need
+// a decision, so a decision costs the same at step 100,000 as at step 1. Threads: a value; one
+// owner.
 //
 // Long: the fields of one value, the queries that read several of them, and the fold that makes it.
 #pragma once
@@ -67,10 +68,15 @@ inline constexpr std::string_view kWallTimer = "budget";
 
 class State {
  public:
+  State();
+  State(State&& other) noexcept;
+  State& operator=(State&& other) noexcept;
+  ~State();
+
   // ---- read or changed by most events and decisions
   JobId job;
   JobStatus status = JobStatus::none;
-  bool planned_by_model = false;  // then only granted tools may be called (engine/heart/policy.h)
+  bool planned_by_model = false;  // then only granted tools may be called (engine/policy/policy.h)
   bool deadline_fired = false;
   // A try ended without a certain result, or an operator was asked for the outcome of a call.
   bool had_unknown_outcome = false;
@@ -111,7 +117,7 @@ class State {
   // ---- of its creation and its attempts
   std::string agent;
   Value labels;
-  Value forked_from;  // {job_id, seq, hash}; null = not a fork
+  std::optional<ForkOrigin> forked_from;
   std::string execution_version;
   std::string traceparent, tracestate;  // of the request that created the job; "" = none
   std::uint64_t epoch = 0;
@@ -142,9 +148,8 @@ class State {
   // Calls with an unknown outcome and no step in the current plan: a re-plan dropped the step, or
   // the origin of this fork made the call.
   std::vector<UnknownCall> earlier_unknown;
-  // Accepted signals that arrived too late, after the job's end was decided:
-  // {correlation_key, signal_id}.
-  std::vector<Value> undelivered;
+  // Accepted signals that arrived too late, after the job's end was decided.
+  std::vector<UndeliveredMessage> undelivered;
 
   // The index of the step with this id; kNoStep: there is none.
   std::uint32_t index_of(const StepId& id) const { return steps.index_of(id); }
@@ -184,7 +189,7 @@ class State {
   std::vector<UnknownCall> unknown_calls() const;
   std::size_t unknown_call_count() const;
   // Their idempotency keys.
-  std::vector<Value> unknown_call_keys() const;
+  std::vector<std::string> unknown_call_keys() const;
   // The command that probes the newest try of a step's call, or that undoes the call.
   StepId side_step_id(const Step& step, Role role) const;
   // The role of the command with this id that may start for `step`; nullopt = none may.
@@ -262,11 +267,13 @@ DecisionId decision_at(const State& state, std::string_view path);
 // Is the job's planner done, so that its plan must follow?
 bool awaits_plan(const State& state);
 // Steps in the form used by lists: [{node_id, step_id, item?, turn?, turn_call?}].
-Value steps_list(const State& state, const std::vector<std::uint32_t>& steps);
+std::vector<StepReference> steps_list(const State& state, const std::vector<std::uint32_t>& steps);
 // Steps that could have been undone before the job ended and were not.
 std::vector<std::uint32_t> not_undone(const State& state);
 // The id of the current question in the list of approvals.
 std::string question_id(const State& state, const Step& step);
+// The permanent name of a message or an early signal: one with the same name is a duplicate.
+std::string message_key(std::string_view channel, std::string_view key, std::string_view id);
 
 // Fails with log_corrupt (the event is not possible here: SPEC §2, unknown step, second
 // result, …), job_terminal (after the end), plan_invalid (the plan does not compile).

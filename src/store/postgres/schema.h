@@ -21,7 +21,7 @@ inline constexpr std::chrono::milliseconds kMigrationLockTimeout{8000};
 std::int64_t newest_layout();
 
 // Checks the server of a new connection (a primary, 13 or newer, UTF-8, fsync on) and sets up the
-// session. Fails with unsupported (says what to do) · unavailable.
+// session. Fails with unsupported (with the remedy) · unavailable.
 struct SessionParams {
   std::string schema;
   bool allow_no_fsync = false;
@@ -31,9 +31,9 @@ Status prepare_session(Connection& connection, const SessionParams& params);
 // 0 = there is no store. Fails as prepare_schema.
 Result<std::int64_t> layout_of(Connection& connection, const std::string& schema);
 // Creates the tables or migrates them to `layout`, one process at a time, atomically. Answers the
-// layout before. Waits for other processes for up to `lock_timeout`. REQUIRES: `lock_timeout` is less than
-// the connection's `response_timeout`. Fails with needs_version (made by a newer program) ·
-// unavailable.
+// layout before. Waits for other processes for up to `lock_timeout`. REQUIRES: `lock_timeout` is
+// less than the connection's `response_timeout`. Fails with needs_version (made by a newer program)
+// · unavailable.
 Result<std::int64_t> prepare_schema(Connection& connection, const std::string& schema,
                                     std::int64_t layout,
                                     std::chrono::milliseconds lock_timeout = kMigrationLockTimeout);
