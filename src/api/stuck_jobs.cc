@@ -242,26 +242,26 @@ void Api::next_row(ContextPtr ctx, std::shared_ptr<JobWalk> walk) {
 void Api::read_row(const ContextPtr& ctx, const std::shared_ptr<JobWalk>& walk, const JobId& job,
                    Value shown) {
   ++walk->logs;
-  runtime_.read_state(job, [this, alive = alive_.watch(), ctx, walk, shown = std::move(shown)](
-                               Result<runtime::Runtime::JobSnapshot> read) mutable {
-    if (!alive) return;
-    if (!read && read.error().code == Code::unavailable) return ctx->refuse(read.error());
-    if (!read) {  // an unreadable log must not hide other jobs
-      if (!walk->unknown_outcomes) {
-        walk->found.push_back(shown.with("stuck", unreadable_json(shown, read.error())));
-      }
-      return next_row(ctx, walk);
-    }
-    const Value body = job_body(*read, store_.now());
-    if (walk->unknown_outcomes) {
-      if (body[field::in_doubt].size() > 0) {
-        walk->found.push_back(shown.with(field::in_doubt, body[field::in_doubt]));
-      }
-    } else if (body["parked"].is_object()) {
-      walk->found.push_back(shown.with("stuck", parked_json(body)));
-    }
-    next_row(ctx, walk);
-  });
+  runtime_.reader().read_state<Value>(
+      job,
+      [now = store_.now()](runtime::JobSnapshot& read) -> Result<Value> {
+        return job_body(read, now);
+      },
+      [this, alive = alive_.watch(), ctx, walk, shown = std::move(shown)](Result<Value> body) {
+        if (!alive) return;
+        if (!body && body.error().code == Code::unavailable) return ctx->refuse(body.error());
+        if (!body) {  // an unreadable log must not hide other jobs
+          if (!walk->unknown_outcomes) {
+            walk->found.push_back(shown.with("stuck", unreadable_json(shown, body.error())));
+          }
+        } else if (walk->unknown_outcomes) {
+          const Value& in_doubt = (*body)[field::in_doubt];
+          if (in_doubt.size() > 0) walk->found.push_back(shown.with(field::in_doubt, in_doubt));
+        } else if ((*body)["parked"].is_object()) {
+          walk->found.push_back(shown.with("stuck", parked_json(*body)));
+        }
+        next_row(ctx, walk);
+      });
 }
 
 }  // namespace ae::api

@@ -32,6 +32,14 @@ Result<JobSnapshot> open_and_fold(const JobId& job, store::LoadedJob loaded,
   return snapshot;
 }
 
+Result<JobSnapshot> snapshot_of(LoadedState&& read) {
+  if (!read.state) return std::unexpected(std::move(read.state).error());
+  store::LoadedJob& loaded = read.loaded;
+  return JobSnapshot{
+      std::move(loaded.row),   {},         std::move(*read.state), std::move(loaded.effects),
+      std::move(loaded.inbox), read.bytes, read.checkpoint_seq,    read.checkpoint_bytes};
+}
+
 }  // namespace
 
 void JobReader::load_job(const JobId& job, std::uint64_t from_seq, std::stop_token abandoned,
@@ -54,8 +62,7 @@ void JobReader::load_job(const JobId& job, std::uint64_t from_seq, std::stop_tok
       });
 }
 
-void JobReader::read_snapshot(const JobId& job, std::stop_token abandoned,
-                              std::move_only_function<void(Result<JobSnapshot>)> work,
+void JobReader::read_snapshot(const JobId& job, std::stop_token abandoned, SnapshotTask work,
                               async::Done<Status> then) {
   // The plan of the job; written by the work, read after it.
   auto plan = std::make_shared<std::shared_ptr<const engine::Plan>>();
@@ -73,29 +80,40 @@ void JobReader::read_snapshot(const JobId& job, std::stop_token abandoned,
       });
 }
 
-void JobReader::read_state(const JobId& job, async::Done<Result<JobSnapshot>> done) {
-  read_from(job, std::nullopt, std::move(done));
+// From `kFromCheckpoint`, and from 1 if the checkpoint does not match the log.
+void JobReader::read_checkpointed(const JobId& job, std::uint64_t from_seq, SnapshotTask work,
+                                  async::Done<Status> then) {
+  struct Reading {
+    SnapshotTask work;
+    std::shared_ptr<const engine::Plan> plan;
+    bool is_done = false;
+  };
+  auto reading = std::make_shared<Reading>(Reading{.work = std::move(work), .plan = {}});
+  load_job(
+      job, from_seq, {},
+      [job, from_seq, reading, plans = plans_.copy()](store::LoadedJob&& loaded,
+                                                      const async::Interrupt&) {
+        std::optional<LoadedState> read =
+            from_seq == 1 ? fold_whole_log(job, std::move(loaded), *plans)
+                          : fold_from_checkpoint(job, std::move(loaded), *plans);
+        if (!read) return;
+        reading->is_done = true;
+        if (read->state) reading->plan = read->state->plan;
+        std::exchange(reading->work, nullptr)(snapshot_of(*std::move(read)));
+      },
+      [this, job, reading, then = std::move(then)](Status loaded) mutable {
+        if (reading->plan) plans_.insert(reading->plan);
+        if (loaded && !reading->is_done)
+          return read_checkpointed(job, 1, std::move(reading->work), std::move(then));
+        then(std::move(loaded));
+      });
 }
 
 void JobReader::read_newest(const JobId& job, async::Done<Result<JobSnapshot>> done) {
-  read_from(job, cache_.extract(job), std::move(done));
-}
-
-void JobReader::read_from(const JobId& job, std::optional<CachedJob> cached,
-                          async::Done<Result<JobSnapshot>> done) {
-  load_state(world_.store, job, plans_, std::move(cached),
-             [done = std::move(done)](Result<LoadedState> loaded_state) mutable {
-               if (!loaded_state) return done(std::unexpected(loaded_state.error()));
-               if (!loaded_state->state) return done(std::unexpected(loaded_state->state.error()));
-               store::LoadedJob& loaded = loaded_state->loaded;
-               done(JobSnapshot{std::move(loaded.row),
-                                {},
-                                std::move(*loaded_state->state),
-                                std::move(loaded.effects),
-                                std::move(loaded.inbox),
-                                loaded_state->bytes,
-                                loaded_state->checkpoint_seq,
-                                loaded_state->checkpoint_bytes});
+  load_state(world_.store, job, plans_, cache_.extract(job),
+             [done = std::move(done)](Result<LoadedState> loaded) mutable {
+               if (!loaded) return done(std::unexpected(loaded.error()));
+               done(snapshot_of(*std::move(loaded)));
              });
 }
 

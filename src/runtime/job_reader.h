@@ -61,16 +61,16 @@ class JobReader {
   void read(const JobId& job, std::stop_token abandoned, Work<T> work,
             async::Done<Result<T>> then) {
     auto result = std::make_shared<std::optional<Result<T>>>();
-    read_snapshot(
-        job, std::move(abandoned),
-        [result, work = std::move(work)](Result<JobSnapshot> read) mutable {
-          if (read) {
-            result->emplace(work(*read));
-          } else {
-            result->emplace(std::unexpected(std::move(read).error()));
-          }
-        },
-        take(result, std::move(then)));
+    read_snapshot(job, std::move(abandoned), put(result, std::move(work)),
+                  take(result, std::move(then)));
+  }
+  // As `read`, without events, starting at the job's checkpoint: the cost does not grow with the
+  // log.
+  template <class T>
+  void read_state(const JobId& job, Work<T> work, async::Done<Result<T>> then) {
+    auto result = std::make_shared<std::optional<Result<T>>>();
+    read_checkpointed(job, store::kFromCheckpoint, put(result, std::move(work)),
+                      take(result, std::move(then)));
   }
   // As `read`, from the event `from_seq` on (Store::load). `work` opens what it needs.
   template <class T>
@@ -86,10 +86,8 @@ class JobReader {
         take(result, std::move(then)));
   }
 
-  // Without events, starting at the job's checkpoint: the cost does not grow with the log. All on
-  // the loop's thread.
-  void read_state(const JobId& job, async::Done<Result<JobSnapshot>> done);
-  // As `read_state`, starting at the cached state of the job, which is removed from the cache.
+  // As `read_state`, on the loop's thread, starting at the cached state of the job, which is removed
+  // from the cache.
   void read_newest(const JobId& job, async::Done<Result<JobSnapshot>> done);
   // REQUIRES: the state is the fold of the log up to the row's last event.
   void cache_state(const JobId& job, JobSnapshot&& read);
@@ -98,8 +96,19 @@ class JobReader {
   async::Executor& executor() { return world_.readers != nullptr ? *world_.readers : inline_; }
 
  private:
+  using SnapshotTask = std::move_only_function<void(Result<JobSnapshot>)>;
   using LoadedTask = std::move_only_function<void(store::LoadedJob&&, const async::Interrupt&)>;
 
+  template <class T>
+  static SnapshotTask put(std::shared_ptr<std::optional<Result<T>>> result, Work<T> work) {
+    return [result = std::move(result), work = std::move(work)](Result<JobSnapshot> read) mutable {
+      if (read) {
+        result->emplace(work(*read));
+      } else {
+        result->emplace(std::unexpected(std::move(read).error()));
+      }
+    };
+  }
   template <class T>
   static async::Done<Status> take(std::shared_ptr<std::optional<Result<T>>> result,
                                   async::Done<Result<T>> then) {
@@ -110,11 +119,10 @@ class JobReader {
   }
   void load_job(const JobId& job, std::uint64_t from_seq, std::stop_token abandoned,
                 LoadedTask work, async::Done<Status> then);
-  void read_snapshot(const JobId& job, std::stop_token abandoned,
-                     std::move_only_function<void(Result<JobSnapshot>)> work,
+  void read_snapshot(const JobId& job, std::stop_token abandoned, SnapshotTask work,
                      async::Done<Status> then);
-  void read_from(const JobId& job, std::optional<CachedJob> cached,
-                 async::Done<Result<JobSnapshot>> done);
+  void read_checkpointed(const JobId& job, std::uint64_t from_seq, SnapshotTask work,
+                         async::Done<Status> then);
 
   World& world_;
   engine::PlanCache& plans_;

@@ -141,35 +141,45 @@ struct LoadRequest {
   async::Done<Result<LoadedState>> done;
 };
 
-void finish_load(LoadRequest& request, store::LoadedJob loaded, Result<engine::State>&& state) {
-  LoadedState loaded_state{.loaded = std::move(loaded), .state = std::move(state)};
-  loaded_state.bytes = bytes_of(loaded_state.loaded);
-  if (const auto& checkpoint = loaded_state.loaded.checkpoint) {
-    loaded_state.checkpoint_seq = checkpoint->seq;
-    loaded_state.checkpoint_bytes = checkpoint->bytes.size();
+LoadedState loaded_state(store::LoadedJob loaded, Result<engine::State>&& state) {
+  LoadedState result{.loaded = std::move(loaded), .state = std::move(state)};
+  result.bytes = bytes_of(result.loaded);
+  if (const auto& checkpoint = result.loaded.checkpoint) {
+    result.checkpoint_seq = checkpoint->seq;
+    result.checkpoint_bytes = checkpoint->bytes.size();
   }
-  request.done(std::move(loaded_state));
+  return result;
 }
 
-void fold_full_log(LoadRequest& request, store::LoadedJob loaded) {
-  const auto events = open_log(request.job, loaded, request.plans.lookup());
-  if (!events) return finish_load(request, std::move(loaded), std::unexpected(events.error()));
-  finish_load(request, std::move(loaded),
-              engine::fold(request.job, *events, request.plans.source()));
+}  // namespace
+
+LoadedState fold_whole_log(const JobId& job, store::LoadedJob loaded,
+                           const engine::PlanCache& plans) {
+  const auto events = open_log(job, loaded, plans.lookup());
+  if (!events) return loaded_state(std::move(loaded), std::unexpected(events.error()));
+  return loaded_state(std::move(loaded), engine::fold(job, *events, plans.source()));
 }
+
+std::optional<LoadedState> fold_from_checkpoint(const JobId& job, store::LoadedJob&& loaded,
+                                                const engine::PlanCache& plans) {
+  if (auto state = fold_tail(job, loaded, plans)) {
+    return loaded_state(std::move(loaded), std::move(*state));
+  }
+  if (loaded.checkpoint) return std::nullopt;
+  return fold_whole_log(job, std::move(loaded), plans);
+}
+
+namespace {
 
 void load_from_checkpoint(std::shared_ptr<LoadRequest> request) {
   request->store.load(
       request->job, store::kFromCheckpoint, [request](Result<store::LoadedJob> loaded) {
         if (!loaded) return request->done(std::unexpected(loaded.error()));
-        if (auto state = fold_tail(request->job, *loaded, request->plans)) {
-          return finish_load(*request, std::move(*loaded), std::move(*state));
-        }
-        if (!loaded->checkpoint) return fold_full_log(*request, std::move(*loaded));
-        // The checkpoint does not match the log: the whole log is read.
+        auto state = fold_from_checkpoint(request->job, *std::move(loaded), request->plans);
+        if (state) return request->done(*std::move(state));
         request->store.load(request->job, 1, [request](Result<store::LoadedJob> all) {
           if (!all) return request->done(std::unexpected(all.error()));
-          fold_full_log(*request, std::move(*all));
+          request->done(fold_whole_log(request->job, *std::move(all), request->plans));
         });
       });
 }

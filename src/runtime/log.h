@@ -1,6 +1,6 @@
 // The log of a job, read from the store: its events, or the state that they fold to.
 //
-// Threads: the loop's.
+// Threads: load_state the loop's; all others any.
 #pragma once
 
 #include <cstddef>
@@ -39,6 +39,13 @@ struct LoadedState {
   std::size_t bytes = 0;  // total size of what the state was folded from, including earlier reads
   std::uint64_t checkpoint_seq = 0, checkpoint_bytes = 0;  // of the newest known checkpoint
 };
+// The same of a job that was loaded from 1.
+LoadedState fold_whole_log(const JobId& job, store::LoadedJob loaded,
+                           const engine::PlanCache& plans);
+// The same of a job that was loaded as kFromCheckpoint. nullopt: its checkpoint does not match the
+// log, which must be loaded from 1.
+std::optional<LoadedState> fold_from_checkpoint(const JobId& job, store::LoadedJob&& loaded,
+                                                const engine::PlanCache& plans);
 // Borrows `store` and `plans` until `done` is called.
 void load_state(store::Store& store, const JobId& job, const engine::PlanCache& plans,
                 std::optional<CachedJob> cached, async::Done<Result<LoadedState>> done);

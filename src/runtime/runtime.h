@@ -62,9 +62,11 @@ class Runtime : private JobDriverHost, private RequestHost {
         job, {}, [](JobSnapshot& read) -> Result<JobSnapshot> { return std::move(read); },
         std::move(done));
   }
-  // As JobReader::read_state.
+  // Without events, as JobReader::read_state; the snapshot is destroyed on the loop.
   void read_state(JobId job, async::Done<Result<JobSnapshot>> done) {
-    job_reader_.read_state(job, std::move(done));
+    job_reader_.read_state<JobSnapshot>(
+        job, [](JobSnapshot& read) -> Result<JobSnapshot> { return std::move(read); },
+        std::move(done));
   }
 
   // Stops claiming, drains every driver, then calls `stopped`. `grace`: how long to wait for calls
