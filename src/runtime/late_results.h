@@ -1,7 +1,8 @@
-// LateResults: stores the results of calls whose jobs this process no longer runs.
+// LateResults: stores results that arrive after their try was closed, or after this process lost
+// the job.
 //
-// A certain outcome goes only into the effect store. Then the lease holder gets it through the inbox
-// of the job; without a lease holder it is applied here.
+// A certain outcome goes into the effect store. Then an inbox entry notifies the lease holder,
+// which imports it into the log; without a lease holder it is imported here.
 // Threads: the loop's.
 #pragma once
 

@@ -35,8 +35,8 @@ struct Batch {
   };
   // No worker holds the job: there is no claim row, live or expired.
   struct Unleased {};
-  // Any state of the lease: a result that arrived after its attempt had lost the job. REQUIRES:
-  // effects only.
+  // Any state of the lease: a result that arrived after its try was closed or its attempt had lost
+  // the job. REQUIRES: effects only.
   struct LateResult {
     // SHA-256 of the job's first commit, as it was read. If it has changed since (values of the job
     // were redacted), the batch is refused with `sequence_conflict`. nullopt = any.

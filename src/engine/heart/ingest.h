@@ -46,9 +46,9 @@ struct SentTry {
   bool may_ask_user = true;  // may end with questions to a user (schema/question.h)
 };
 SentTry sent_try_of(const State& state, const Step& step);
-// The effect record of SPEC §5, for the effect store. `late`: written after the attempt lost the
-// job. As in `record_outcome`, a success whose result is too large, or breaks the tool's
-// result_schema, is recorded with a summary instead of the result.
+// The effect record of SPEC §5, for the effect store. `late`: written after its try was closed or
+// its attempt lost the job. As in `record_outcome`, a success whose result is too large, or breaks
+// the tool's result_schema, is recorded with a summary instead of the result.
 enum class Arrival : std::uint8_t { in_time, late };
 Value effect_record(const JobId& job, const SentTry& sent, const Outcome& outcome, Instant at,
                     Arrival arrival = Arrival::in_time);

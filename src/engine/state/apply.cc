@@ -276,7 +276,8 @@ Status Applier::may_end() const {
   return {};
 }
 
-// The outcome of a call that was given up, or whose job has ended. It changes only views.
+// The outcome of a call that was given up, or whose job has ended. No decision reads it; views,
+// requests and forks do.
 Status Applier::apply(const OutcomeNoted& event) {
   const auto known = [](const Erasable& field) { return field.erased ? Value() : field.value; };
   s_.noted.insert_or_assign(event.invocation_id.text, NotedOutcome{.resolution = event.resolution,
