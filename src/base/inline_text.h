@@ -42,6 +42,7 @@ class InlineText {
     copy_bytes(o);
     if (is_long()) o.become_empty();
   }
+  // NOLINTNEXTLINE(bugprone-unhandled-self-assignment): it copies first
   InlineText& operator=(const InlineText& o) noexcept { return *this = InlineText(o); }
   InlineText& operator=(InlineText&& o) noexcept {
     if (this != &o) {
@@ -130,6 +131,7 @@ class InlineText {
   // REQUIRES: is_long(). Its address is in the first bytes.
   Shared* shared() const noexcept {
     Shared* address;
+    // NOLINTNEXTLINE(bugprone-sizeof-expression): the bytes of the address itself
     std::memcpy(&address, inline_, sizeof address);
     return address;
   }
@@ -154,6 +156,7 @@ class InlineText {
   void set_long(std::string_view text) {
     auto* const made = new (::operator new(sizeof(Shared) + text.size())) Shared(text.size());
     std::memcpy(made->bytes(), text.data(), text.size());
+    // NOLINTNEXTLINE(bugprone-sizeof-expression): the bytes of the address itself
     std::memcpy(inline_, &made, sizeof made);
     size_ = kLong;
   }
