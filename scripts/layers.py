@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 # Modules that put everything together: they may name drivers. So may tests and bench/.
 COMPOSERS = {"app", "sim", "testing"}
 DRIVER_PARENTS = ("store", "tools", "llm")  # a module in a folder below these is a driver
+DRIVERS = {"mcp/client"}  # drivers in other folders
 
 # What pure modules may depend on.
 ORDER = {"base": "", "json": "base", "expr": "base json", "schema": "base json", "log": "base json schema",
@@ -55,7 +56,8 @@ class Module:
 
     @property
     def driver(self):
-        return self.folder.count("/") == 1 and self.folder.split("/")[0] in DRIVER_PARENTS
+        below = self.folder.count("/") == 1 and self.folder.split("/")[0] in DRIVER_PARENTS
+        return below or self.folder in DRIVERS
 
 
 class Tree:
@@ -363,6 +365,10 @@ TOY = {
     "src/store/memory/memory.h": '#include "store/store.h"\n',
     "src/store/sqlite/CMakeLists.txt": "ae_module(store_sqlite DEPENDS json store LIBS sqlite)\n",
     "src/store/sqlite/sqlite.h": '#include "store/store.h"\n',
+    "src/mcp/protocol/CMakeLists.txt": "ae_module(mcp/protocol PURE DEPENDS json)\n",
+    "src/mcp/protocol/message.h": '#include "json/value.h"\n',
+    "src/mcp/client/CMakeLists.txt": "ae_module(mcp/client DEPENDS json mcp/protocol)\n",
+    "src/mcp/client/session.h": '#include "mcp/protocol/message.h"\n',
     "src/net/CMakeLists.txt": "ae_module(net DEPENDS json LIBS boost)\n",
     "src/net/loop.cc": "#include <boost/asio.hpp>\n",
     "src/runtime/CMakeLists.txt":
@@ -417,6 +423,9 @@ PLANTED = [
      {"src/store/x.cc": '#include "store/memory/memory.h"\n'}, "only app may"),
     ("a driver that knows another",
      {"src/store/sqlite/x.cc": '#include "store/memory/memory.h"\n'}, "never know each other"),
+    ("a client of MCP known to the runtime",
+     {"src/runtime/CMakeLists.txt": "ae_module(runtime DEPENDS json engine store mcp/client TEST_DEPENDS "
+                                    "store/memory)\n"}, "only app may"),
     ("Asio outside net", {"src/runtime/x.cc": "#include <boost/asio/post.hpp>\n"}, "src/net/*.cc only"),
     ("Beast in a header of net", {"src/net/x.h": "#include <boost/beast/http.hpp>\n"}, "src/net/*.cc only"),
     ("boost::json in a header", {"src/store/x.h": "boost::json::value v;\n"}, "no boost::json"),

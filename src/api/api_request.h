@@ -14,8 +14,8 @@
 #include "api/target.h"
 #include "base/time.h"
 #include "json/value.h"
-#include "mcp/header.h"
-#include "mcp/revision.h"
+#include "mcp/protocol/revision.h"
+#include "mcp/server/request_headers.h"
 
 namespace ae::api {
 
@@ -48,7 +48,7 @@ struct ApiRequest {
   // Is there memory for a large response now? Set for requests that only read; empty = always.
   std::function<bool()> has_capacity = {};
   // For POST /mcp (mcp.h): what its headers declare about the message; nullopt = it came by stdio.
-  std::optional<mcp::Headers> mcp_headers = {};
+  std::optional<mcp::RequestHeaders> mcp_headers = {};
   std::optional<mcp::Revision> mcp_revision = {};  // stdio: the negotiated revision
   // Receives notifications that precede the response; null = none, still working. Empty = no
   // receiver.

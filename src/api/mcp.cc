@@ -10,6 +10,7 @@
 #include "api/problem.h"
 #include "json/json.h"
 #include "log/field_names.h"
+#include "mcp/server/request_revision.h"
 
 namespace ae::api {
 namespace {
@@ -123,20 +124,15 @@ void Mcp::answer(ApiRequest request, async::Done<ApiResponse> done) {
   handle_message(std::move(request), *value, std::move(done));
 }
 
-// Only revision 2025-03-26 defines batches; its predecessor has them by JSON-RPC, later ones do
-// not.
 void Mcp::handle_batch(const ApiRequest& request, const Value& all, async::Done<ApiResponse> done) {
-  std::optional<mcp::Revision> revision = request.mcp_revision;
-  if (request.mcp_headers) {
-    const auto& version = request.mcp_headers->version;
-    revision = version ? mcp::revision_from_text(*version) : mcp::kAssumedRevision;
-  }
-  const bool known = revision && *revision <= mcp::Revision::r2025_03_26;
-  if (!known || all.size() == 0 || all.size() > mcp::kBatchMax) {
-    return done(rpc(400, mcp::error_response(
-                             {.code = mcp::kInvalidRequest,
-                              .message = known ? "a batch must have 1 to 100 messages"
-                                               : "this MCP revision does not support batches"})));
+  const auto revision =
+      mcp::revision_of_batch({.headers = request.mcp_headers, .negotiated = request.mcp_revision});
+  if (!revision || all.size() == 0 || all.size() > mcp::kBatchMax) {
+    return done(rpc(
+        400,
+        mcp::error_response({.code = mcp::kInvalidRequest,
+                             .message = revision ? "a batch must have 1 to 100 messages"
+                                                 : "this MCP revision does not support batches"})));
   }
   struct BatchAnswers {
     std::vector<Value> answers;
@@ -169,9 +165,10 @@ void Mcp::handle_message(ApiRequest request, const Value& value, async::Done<Api
   call->over_http = call->caller.mcp_headers.has_value();
   call->message = *std::move(message);
   call->done = std::move(done);
-  if (auto understood = resolve_revision(*call); !understood) {
-    return call->refuse(understood.error(), 400);
-  }
+  const auto revision = mcp::revision_of(call->message, {.headers = call->caller.mcp_headers,
+                                                         .negotiated = call->caller.mcp_revision});
+  if (!revision) return call->refuse(revision.error(), 400);
+  call->revision = *revision;
   // We never send requests to a client, so a response answers nothing; other notifications are
   // ignored.
   if (call->message.kind != mcp::Message::Kind::request) return call->done(rpc(202, {}));
@@ -201,55 +198,6 @@ void Mcp::handle_message(ApiRequest request, const Value& value, async::Done<Api
   }
   call->until = steady_.since_start() + kMcpCallWait;
   (this->*found->handle)(call);
-}
-
-// Determines the revision of a message, and checks that its required metadata is present.
-std::expected<void, mcp::RpcError> Mcp::resolve_revision(Call& call) const {
-  const auto refused = [&](int code, std::string what, Value data = {}) {
-    return std::unexpected(mcp::RpcError{code, std::move(what), std::move(data), call.message.id});
-  };
-  const auto unknown = [&](const std::string& requested) {
-    return refused(mcp::kUnsupportedVersion, "Unsupported protocol version",
-                   Value::object({{"requested", mcp::clip_text(requested)},
-                                  {"supported", mcp::all_revisions()}}));
-  };
-  const auto& headers = call.caller.mcp_headers;
-  const Value* const version = call.meta().find(mcp::kProtocolVersion);
-  const bool is_request = call.message.kind == mcp::Message::Kind::request;
-  if (headers && headers->version) {
-    const auto revision = mcp::revision_from_text(*headers->version);
-    // A client that is about to negotiate a revision has none yet.
-    const bool agrees = call.message.method == "initialize" && version == nullptr;
-    if (!revision && !agrees) return unknown(*headers->version);
-    if (revision) call.revision = *revision;
-  } else if (call.caller.mcp_revision) {
-    call.revision = *call.caller.mcp_revision;
-  }
-  if (version == nullptr && call.modern() && is_request && call.message.method != "initialize") {
-    return refused(mcp::kInvalidParams,
-                   fmt::format("\"_meta\" must contain \"{}\" and \"{}\"", mcp::kProtocolVersion,
-                               mcp::kClientCapabilities));
-  }
-  if (version == nullptr || !is_request) {
-    if (call.modern()) call.revision = is_request ? mcp::kNewestLegacy : call.revision;
-    return {};
-  }
-  if (!version->is_string()) {
-    return refused(mcp::kInvalidParams,
-                   fmt::format("\"{}\" must be a string", mcp::kProtocolVersion));
-  }
-  if (headers) {
-    call.revision = mcp::Revision::r2026_07_28;
-    if (auto same = mcp::check_headers(*headers, call.message); !same) return same;
-  }
-  const auto revision = mcp::revision_from_text(version->as_string());
-  if (!revision || !mcp::is_modern(*revision)) return unknown(version->as_string());
-  call.revision = *revision;
-  if (!call.client().is_object()) {
-    return refused(mcp::kInvalidParams,
-                   fmt::format("\"_meta\" must contain \"{}\"", mcp::kClientCapabilities));
-  }
-  return {};
 }
 
 // ---------------------------------------------------------------- responses

@@ -19,7 +19,7 @@
 #include "async/alive.h"
 #include "async/loop.h"
 #include "json/value.h"
-#include "mcp/message.h"
+#include "mcp/protocol/message.h"
 
 namespace ae::api {
 
@@ -63,7 +63,6 @@ class Mcp {
 
   void handle_message(ApiRequest request, const Value& value, async::Done<ApiResponse> done);
   void handle_batch(const ApiRequest& request, const Value& all, async::Done<ApiResponse> done);
-  std::expected<void, mcp::RpcError> resolve_revision(Call& call) const;
   void finish(const CallPtr& call, Value result) const;
   // The message with the result. It may be called on a reader thread.
   struct MessageFrame {

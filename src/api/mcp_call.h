@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "api/mcp.h"
-#include "mcp/message.h"
-#include "mcp/revision.h"
+#include "mcp/protocol/message.h"
+#include "mcp/protocol/revision.h"
 
 namespace ae::api {
 
@@ -59,7 +59,6 @@ Value job_result(mcp::Revision revision, const Value& job);
 std::string in_milliseconds(Duration time);
 // The elements of a list; none for any other value, so that a missing member is no error.
 std::span<const Value> items_of(const Value& list);
-bool has_ended(const Value& job);
 // It has ended, or is blocked on a user or operator.
 bool is_idle(const Value& job);
 // What the job waits for, one per line, each with its answer.

@@ -12,6 +12,7 @@
 #include "base/utf8.h"
 #include "json/json.h"
 #include "log/field_names.h"
+#include "store/rules.h"
 
 namespace ae::api {
 namespace {
@@ -147,14 +148,10 @@ std::span<const Value> items_of(const Value& list) {
   return list.is_array() ? list.items() : std::span<const Value>();
 }
 
-bool has_ended(const Value& job) {
-  const std::string_view status = job.text("status");
-  return status == "completed" || status == "failed" || status == "cancelled";
-}
-
 bool is_idle(const Value& job) {
-  if (has_ended(job) || job.text("status") == "parked") return true;
-  if (job.text("status") != "waiting") return false;
+  const std::string_view status = job.text("status");
+  if (store::has_ended(status) || status == "parked") return true;
+  if (status != "waiting") return false;
   // A job that waits only for timers continues by itself.
   return std::ranges::any_of(
              items_of(job[field::waits]),
@@ -227,7 +224,7 @@ Value job_result(mcp::Revision revision, const Value& job) {
     return tool_result(revision, result.is_string() ? result.as_string() : pretty(result), result,
                        false, id);
   }
-  if (has_ended(job)) {
+  if (store::has_ended(status)) {
     const Value& error = job[field::error];
     return tool_result(
         revision,

@@ -6,8 +6,8 @@
 #include <utility>
 
 #include "json/json.h"
-#include "mcp/message.h"
-#include "mcp/revision.h"
+#include "mcp/protocol/message.h"
+#include "mcp/protocol/revision.h"
 #include "testing/test.h"
 
 namespace ae::api {
@@ -62,7 +62,7 @@ AE_TEST("mcp/each revision rejects the methods that it does not have") {
 
 AE_TEST("mcp/over HTTP an unknown method is 404 in modern revisions, an invalid message 400") {
   McpServerFixture fixture;
-  const auto status = [&](std::string body, mcp::Headers headers) {
+  const auto status = [&](std::string body, mcp::RequestHeaders headers) {
     ApiRequest request;
     request.body = std::move(body);
     request.mcp_headers = std::move(headers);
@@ -82,10 +82,10 @@ AE_TEST("mcp/over HTTP an unknown method is 404 in modern revisions, an invalid 
     return R"({"jsonrpc":"2.0","id":1,"method":")" + std::string(method) +
            R"(","params":{"_meta":{)" + meta + "}" + (params.empty() ? "" : "," + params) + "}}";
   };
-  const mcp::Headers list{.version = "2026-07-28", .method = "tools/list"};
+  const mcp::RequestHeaders list{.version = "2026-07-28", .method = "tools/list"};
   using StatusAndCode = std::pair<int, int>;
   EXPECT_EQ(status(message("tools/list", "2026-07-28", ""), list), StatusAndCode(200, 0));
-  mcp::Headers other = list;
+  mcp::RequestHeaders other = list;
   other.method = "no/such";
   EXPECT_EQ(status(message("no/such", "2026-07-28", ""), other),
             StatusAndCode(404, mcp::kMethodNotFound));

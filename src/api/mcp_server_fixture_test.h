@@ -13,7 +13,7 @@
 #include "agents/agents_file.h"
 #include "api/api.h"
 #include "json/json.h"
-#include "mcp/revision.h"
+#include "mcp/protocol/revision.h"
 #include "runtime/runtime.h"
 #include "store/memory/memory_store.h"
 #include "testing/native_functions.h"

@@ -13,6 +13,7 @@
 #include "inspect/request_kind.h"
 #include "json/json.h"
 #include "log/field_names.h"
+#include "store/rules.h"
 
 namespace ae::api {
 namespace {
@@ -43,7 +44,7 @@ Value task_of(const Value& job, bool modern, bool has_questions) {
   if (job[field::error].is_object()) {
     message += fmt::format(": {}: {}", job[field::error].text(field::code),
                            job[field::error].text("message"));
-  } else if (is_idle(job) && !has_ended(job)) {
+  } else if (is_idle(job) && !store::has_ended(job.text("status"))) {
     message += fmt::format(" for:{}", waits_text(job));
   }
   members.emplace_back("statusMessage", std::move(message));
@@ -161,7 +162,7 @@ void Mcp::with_questions(const CallPtr& call, const Value& job, QuestionsCallbac
   const bool waits = std::ranges::any_of(items_of(job[field::waits]), [](const Value& wait) {
     return wait.text(field::wait_type) == "human";
   });
-  if (!waits || has_ended(job) || !call->supports_elicitation ||
+  if (!waits || store::has_ended(job.text("status")) || !call->supports_elicitation ||
       !has_access(call->caller.role, Access::decide)) {
     return then({});
   }
@@ -330,7 +331,7 @@ void Mcp::list_tasks(CallPtr call) {
 void Mcp::task_result(CallPtr call) {
   with_task(call, [this, call](const Value& first) {
     follow(call, first, [this, call](const Value& job) {
-      if (!has_ended(job)) {
+      if (!store::has_ended(job.text("status"))) {
         return call->refuse({.code = 409, .message = "the task has not ended; poll tasks/get"});
       }
       const Value result = job_result(call->revision, job);

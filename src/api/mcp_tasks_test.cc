@@ -8,7 +8,7 @@
 
 #include "api/mcp.h"
 #include "json/json.h"
-#include "mcp/message.h"
+#include "mcp/protocol/message.h"
 #include "testing/test.h"
 
 namespace ae::api {

@@ -10,6 +10,7 @@
 #include "inspect/request_kind.h"
 #include "json/json.h"
 #include "log/field_names.h"
+#include "store/rules.h"
 
 namespace ae::api {
 namespace {
@@ -328,7 +329,8 @@ void Mcp::continue_call(const CallPtr& call, const std::string& job) {
 }
 
 void Mcp::end_call(const CallPtr& call, const Value& job) {
-  if (call->supports_tasks && !has_ended(job)) return answer_with_task(call, job, true);
+  if (call->supports_tasks && !store::has_ended(job.text("status")))
+    return answer_with_task(call, job, true);
   with_questions(call, job, [this, call, job](const std::vector<Value>& questions) {
     if (questions.empty()) return finish(call, job_result(call->revision, job));
     std::vector<Member> requests;

@@ -5,7 +5,7 @@
 
 #include "base/utf8.h"
 #include "json/json.h"
-#include "mcp/message.h"
+#include "mcp/protocol/message.h"
 #include "testing/test.h"
 
 namespace ae::api {

@@ -35,8 +35,8 @@ std::string listed_header(const net::HttpHeaders& headers, std::string_view name
   return list;
 }
 
-mcp::Headers mcp_headers(const net::HttpHeaders& headers) {
-  mcp::Headers out;
+mcp::RequestHeaders mcp_headers(const net::HttpHeaders& headers) {
+  mcp::RequestHeaders out;
   const auto take = [&](std::string_view name, std::optional<std::string>& into) {
     for (const net::HttpHeader& header : headers) {
       if (!net::equal_ignoring_case(header.name, name)) continue;

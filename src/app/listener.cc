@@ -12,7 +12,7 @@
 #include "app/tool_peer.h"
 #include "json/json.h"
 #include "log/field_names.h"
-#include "mcp/message.h"
+#include "mcp/protocol/message.h"
 #include "net/http_server.h"
 
 namespace ae::app {

@@ -18,9 +18,9 @@
 #include "app/merge_agents.h"
 #include "app/toolbox.h"
 #include "json/json.h"
+#include "mcp/client/listing.h"
 #include "net/system.h"
 #include "testing/test.h"
-#include "tools/mcp/listing.h"
 
 namespace ae::app {
 namespace {
@@ -48,7 +48,7 @@ std::string agent_of_server(const std::string& word) {
   return "  one: { description: \"" + word + "\", plan: [ { id: s, tool: s.t, args: {} } ] }\n";
 }
 std::string lock_file() {
-  const auto tool = tools::mcp::pin_tool(
+  const auto tool = mcp::client::pin_tool(
       *parse_json(R"({"name":"t","description":"d","inputSchema":{"type":"object"}})"));
   return canonical(Value::object(
       {{"lock", 1},

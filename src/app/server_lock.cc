@@ -15,17 +15,17 @@
 
 #include "base/counted.h"
 #include "json/json.h"
+#include "mcp/client/listing.h"
+#include "mcp/client/server.h"
+#include "mcp/client/tool_diff.h"
 #include "net/asio_loop.h"
 #include "net/http_client.h"
 #include "tools/command/stdio_processes.h"
-#include "tools/mcp/listing.h"
-#include "tools/mcp/server.h"
-#include "tools/mcp/tool_diff.h"
 
 namespace ae::app {
 namespace {
 
-using tools::mcp::Session;
+using mcp::client::Session;
 
 // An error about the lock file of these agents.
 std::unexpected<Error> invalid_lock_error(const std::string& agents_path, const std::string& what) {
@@ -37,18 +37,18 @@ std::unexpected<Error> invalid_lock_error(const std::string& agents_path, const 
 
 Result<Value> validate_tools(const std::string& agents_path, const std::string& server,
                              const Value& tools) {
-  if (!tools.is_array() || tools.size() > tools::mcp::kToolsMax) {
+  if (!tools.is_array() || tools.size() > mcp::client::kToolsMax) {
     return invalid_lock_error(agents_path, fmt::format("the tools of {} are not a list", server));
   }
   std::string_view before;
   for (const Value& tool : tools.items()) {
     const std::string_view name = tool.text("name");
-    if (!tools::mcp::is_valid_tool_name(name) || name <= before ||
+    if (!mcp::client::is_valid_tool_name(name) || name <= before ||
         !tool["inputSchema"].is_object()) {
       return invalid_lock_error(agents_path,
                                 fmt::format("a tool of {} is invalid, or not in order", server));
     }
-    if (tool.text("digest") != tools::mcp::digest_of(tool)) {
+    if (tool.text("digest") != mcp::client::digest_of(tool)) {
       return invalid_lock_error(
           agents_path,
           fmt::format("the digest of {}.{} does not match its definition", server, name));
@@ -66,12 +66,12 @@ Result<Session::ToolList> listing(const Value& connection, const std::string& fo
   net::HttpClient client(loop);
   tools::Processes processes(loop);
   tools::SupervisedStdioProcesses stdio_processes(processes, secrets);
-  const auto server = tools::mcp::Server::make(connection, folder,
-                                               {.loop = loop,
-                                                .stdio_processes = stdio_processes,
-                                                .client = client,
-                                                .secrets = secrets,
-                                                .version = std::string(kVersion)});
+  const auto server = mcp::client::Server::make(connection, folder,
+                                                {.loop = loop,
+                                                 .stdio_processes = stdio_processes,
+                                                 .client = client,
+                                                 .secrets = secrets,
+                                                 .version = std::string(kVersion)});
   std::optional<Result<Session::ToolList>> listed;
   server->list([&](Result<Session::ToolList> answer) {
     listed.emplace(std::move(answer));
@@ -174,7 +174,7 @@ Result<Value> ServerLock::tools_of(std::string_view server, const Value& connect
                         counted(listed->rejected, "tool"));
   notices_.push_back(std::move(line));
   if (compares_only || known != servers_.end()) {
-    for (const std::string& one : tools::mcp::diff_tools(before, now)) {
+    for (const std::string& one : mcp::client::diff_tools(before, now)) {
       notices_.push_back(fmt::format("  {}.{}", server, one));
     }
   }

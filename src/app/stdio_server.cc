@@ -20,8 +20,8 @@
 
 #include "json/json.h"
 #include "log/field_names.h"
-#include "mcp/line_reader.h"
-#include "mcp/message.h"
+#include "mcp/protocol/message.h"
+#include "mcp/server/line_reader.h"
 
 namespace ae::app {
 namespace {

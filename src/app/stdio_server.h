@@ -13,7 +13,7 @@
 
 #include "api/mcp.h"
 #include "async/loop.h"
-#include "mcp/revision.h"
+#include "mcp/protocol/revision.h"
 
 namespace ae::app {
 

@@ -12,13 +12,13 @@
 #include "app/secret_names.h"
 #include "json/json.h"
 #include "llm/provider.h"
+#include "mcp/client/mcp_tool.h"
 #include "net/http_client.h"
 #include "tools/command/command_tool.h"
 #include "tools/command/processes.h"
 #include "tools/command/sandbox.h"
 #include "tools/command/stdio_processes.h"
 #include "tools/http/http_tool.h"
-#include "tools/mcp/mcp_tool.h"
 #include "tools/native/native_pool.h"
 #include "tools/secrets.h"
 #include "tools/verify/verify.h"
@@ -191,18 +191,18 @@ class DriverToolbox final : public Toolbox {
   Result<std::unique_ptr<tools::Tool>> make_mcp_tool(const Value& definition,
                                                      const std::string& folder) {
     const Value& connection = definition["connection"];
-    std::weak_ptr<tools::mcp::Server>& known = servers_[server_key(definition, folder)];
-    std::shared_ptr<tools::mcp::Server> server = known.lock();
+    std::weak_ptr<mcp::client::Server>& known = servers_[server_key(definition, folder)];
+    std::shared_ptr<mcp::client::Server> server = known.lock();
     if (!server) {
-      known = server = tools::mcp::Server::make(connection, folder,
-                                                {.loop = loop_,
-                                                 .stdio_processes = stdio_processes_,
-                                                 .client = client_,
-                                                 .secrets = secrets_,
-                                                 .version = std::string(kVersion),
-                                                 .warn = warn_});
+      known = server = mcp::client::Server::make(connection, folder,
+                                                 {.loop = loop_,
+                                                  .stdio_processes = stdio_processes_,
+                                                  .client = client_,
+                                                  .secrets = secrets_,
+                                                  .version = std::string(kVersion),
+                                                  .warn = warn_});
     }
-    return tools::mcp::McpTool::make(definition, server);
+    return mcp::client::McpTool::make(definition, server);
   }
 
   Result<std::unique_ptr<tools::Tool>> make_model(llm::Provider provider) {
@@ -225,8 +225,8 @@ class DriverToolbox final : public Toolbox {
   tools::BlockingReader reader_;
   tools::NativeThreadPool functions_;
   std::set<std::string> secret_names_;
-  std::map<std::string, KnownTool, std::less<>> known_;               // as last read
-  std::map<std::string, std::weak_ptr<tools::mcp::Server>> servers_;  // owned by their tools
+  std::map<std::string, KnownTool, std::less<>> known_;                // as last read
+  std::map<std::string, std::weak_ptr<mcp::client::Server>> servers_;  // owned by their tools
   runtime::ToolRegistry tool_registry_;  // last: destroyed before what tools borrow
 };
 

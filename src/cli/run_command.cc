@@ -27,6 +27,7 @@
 #include "net/system.h"
 #include "plan/plan.h"
 #include "schema/schema.h"
+#include "store/rules.h"
 
 namespace ae::cli {
 namespace {
@@ -434,7 +435,7 @@ RunOutcome run_here(app::Instance& instance, JobRun& run, const RunParams& param
     return std::unexpected(
         terminal.fail_with(api::error_of_problem(end.body, end.status), end.body));
   }
-  if (run.problem() && !has_ended(end.body)) {
+  if (run.problem() && !store::has_ended(end.body.text("status"))) {
     return std::unexpected(terminal.fail_with(*run.problem()));
   }
   return idle_job;

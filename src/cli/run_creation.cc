@@ -14,6 +14,7 @@
 #include "log/field_names.h"
 #include "net/system.h"
 #include "plan/plan.h"
+#include "store/rules.h"
 
 namespace ae::cli {
 
@@ -30,14 +31,9 @@ api::ApiRequest get_job(const std::string& id) {
   return request;
 }
 
-bool has_ended(const Value& job) {
-  const std::string_view status = job.text("status");
-  return status == "completed" || status == "failed" || status == "cancelled";
-}
-
 bool is_idle(const Value& job) {
   const std::string_view status = job.text("status");
-  if (has_ended(job) || status == "parked") return true;
+  if (store::has_ended(status) || status == "parked") return true;
   if (status != "waiting" || !job[field::waits].is_array()) return status == "waiting";
   return std::ranges::none_of(job[field::waits].items(), [](const Value& wait) {
     return wait.text(field::wait_type) == "timer";
@@ -106,8 +102,8 @@ api::ApiRequest creation_request(const RunParams& params, const RunOptions& opti
 void print_exists(const Value& job, const RunOptions& options, bool runs_here, Terminal& terminal) {
   if (options.was_looked_up || options.detach) return;
   const std::string status(job.text("status"));
-  if (!has_ended(job) && !runs_here) return;
-  if (!has_ended(job)) {
+  if (!store::has_ended(job.text("status")) && !runs_here) return;
+  if (!store::has_ended(job.text("status"))) {
     return terminal.note(fmt::format("resuming job {} ({})", safe(job.text("id")), status));
   }
   terminal.note(
@@ -126,7 +122,7 @@ void print_plan_differs(const Value& job, const RunParams& params, const agents:
   std::string text = fmt::format(
       "{}, or a variable that it reads, differs from the plan of job {}, which keeps its plan.",
       params.file, id);
-  if (!has_ended(job)) {
+  if (!store::has_ended(job.text("status"))) {
     text += fmt::format(" To change the job's plan: aetheris plan {} {}{}", quoted(id),
                         quoted(params.file), store_flag(params.store));
   }

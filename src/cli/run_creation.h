@@ -21,7 +21,6 @@ using SendRequest = std::function<Result<api::ApiResponse>(const api::ApiRequest
 std::string new_job_id();
 // GET /api/jobs/ID
 api::ApiRequest get_job(const std::string& id);
-bool has_ended(const Value& job);
 // It has ended, or is blocked on something other than a timer.
 bool is_idle(const Value& job);
 // Finds the job of this run by its id, or creates it. `plan_hash`: of the plan that it must have; ""

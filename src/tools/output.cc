@@ -1,7 +1,8 @@
-// Records of invalid outputs.
+// Outcomes, and records of invalid outputs.
 #include "tools/output.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/utf8.h"
 #include "log/field_names.h"
@@ -80,6 +81,17 @@ Value invalid_output(std::string_view reason, std::string_view head, const Hash&
                         {"sha256", to_hex(sha256)},
                         {"size", static_cast<std::uint64_t>(total)},
                         {"head", printable(head, LineBreaks::escape)}});
+}
+
+Outcome make_outcome(OutcomeKind kind, bool definite, bool retryable, std::string code,
+                     std::string message) {
+  Outcome outcome;
+  outcome.kind = kind;
+  outcome.definite = definite;
+  outcome.retryable = retryable;
+  outcome.error_code = std::move(code);
+  outcome.error_message = std::move(message);
+  return outcome;
 }
 
 }  // namespace ae::tools

@@ -1,5 +1,5 @@
-// Output: turns bytes from a program or server into text that is safe to record: bounded, valid
-// UTF-8, no terminal controls.
+// Output: the outcome of a call as it is recorded. Turns bytes from a program or server into text
+// that is safe to record: bounded, valid UTF-8, no terminal controls.
 //
 // A call whose output broke a rule has still happened (SPEC §7). Its record keeps a reason, a hash,
 // a size and the first bytes, never the output itself. Threads: pure functions.
@@ -11,6 +11,7 @@
 
 #include "base/hash.h"
 #include "json/value.h"
+#include "log/outcome.h"
 
 namespace ae::tools {
 
@@ -28,5 +29,9 @@ enum class LineBreaks { keep, escape };  // of \n and \t
 
 // The text as valid UTF-8 without control characters. Malformed bytes and controls become \xNN.
 std::string printable(std::string_view bytes, LineBreaks lines);
+
+// An outcome without a result.
+Outcome make_outcome(OutcomeKind kind, bool definite, bool retryable, std::string code,
+                     std::string message);
 
 }  // namespace ae::tools

@@ -96,17 +96,6 @@ std::string external_id_of(const Value& body) {
   return text.size() <= kExternalIdMax ? text : "";
 }
 
-Outcome make_outcome(OutcomeKind kind, bool definite, bool retryable, std::string code,
-                     std::string message) {
-  Outcome outcome;
-  outcome.kind = kind;
-  outcome.definite = definite;
-  outcome.retryable = retryable;
-  outcome.error_code = std::move(code);
-  outcome.error_message = std::move(message);
-  return outcome;
-}
-
 // The title of an HTML page, otherwise the first bytes.
 std::string page_summary_in(const HttpResult& answer, const std::vector<UsedSecret>& used) {
   constexpr std::string_view kBegin = "<title>", kEnd = "</title>";
