@@ -41,9 +41,9 @@ class Models:
     def __init__(self, folder):
         server = ROOT / "examples/model-server"
         answer = "A sentence that is not at its end. " * 8
-        (folder / "thinks.json").write_text(json.dumps({"turns": [{"stall_ms": STALL_S * 1000, "say": answer}]}))
+        (folder / "thinks.json").write_text(json.dumps({"turns": [{"stall_ms": STALL_S * 1000, "text": answer}]}))
         (folder / "speaks.json").write_text(json.dumps({"turns": [
-            {"fail": {"stall_ms": STALL_S * 1000, "stall_after": 40, "times": "always"}, "say": answer}]}))
+            {"fail": {"stall_ms": STALL_S * 1000, "stall_after": 40, "times": "always"}, "text": answer}]}))
         self.journal = folder / "requests.jsonl"
         node = os.environ.get("AETHERIS_NODE") or shutil.which("node")
         if not node:

@@ -28,12 +28,12 @@ if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND AE_UNITY)
 endif()
 
 if(CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
-  # libstdc++ 12 uses its own deprecated std::get_temporary_buffer inside std::stable_sort, and clang tells us.
+  # libstdc++ 12 uses its own deprecated std::get_temporary_buffer inside std::stable_sort, and clang warns.
   add_compile_options(-Wno-deprecated-declarations)
 endif()
 
-# Paths inside released binaries are relative to the tree, so a build says the same wherever it is made. Other builds do
-# without: the option names the tree, and two trees beside each other could not share what ccache keeps.
+# Paths inside released binaries are relative to the tree, so that a build is the same everywhere. Other builds do not
+# set the option, because it names the tree: two trees could not share entries of ccache.
 add_compile_options($<$<CONFIG:Release,RelWithDebInfo>:-ffile-prefix-map=${CMAKE_SOURCE_DIR}/=>)
 
 if(AE_SANITIZE)
@@ -46,7 +46,7 @@ endif()
 
 find_program(AE_CCACHE ccache)
 if(AE_CCACHE)
-  # A precompiled header is as good as its contents: the time at which it was written says nothing.
+  # A precompiled header is compared by its contents, not by its time.
   set(CMAKE_CXX_COMPILER_LAUNCHER ${CMAKE_COMMAND} -E env
     CCACHE_SLOPPINESS=pch_defines,time_macros,include_file_mtime,include_file_ctime ${AE_CCACHE})
 endif()

@@ -1,5 +1,5 @@
-# Libraries from outside for `ae_module(... LIBS ...)`, one word each; found only when asked for.
-# A CMake target's own name (OpenSSL::Crypto) is as good as the word. What this file does not know
+# Libraries from outside for `ae_module(... LIBS ...)`, one word each; found only when used.
+# A CMake target's own name (OpenSSL::Crypto) can be used instead of the word. What this file does not know
 # is given to the linker as it is.
 function(ae_external name result)
   set(libs ${name})

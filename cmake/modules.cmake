@@ -166,8 +166,8 @@ macro(ae_add_modules)
   endforeach()
 endmacro()
 
-# aetheris_bench: <folder>/*.cc and every module's *_bench.cc, linked with all modules. Numbers
-# taken under a sanitizer say nothing, so it is not built there.
+# aetheris_bench: <folder>/*.cc and every module's *_bench.cc, linked with all modules. Times
+# under a sanitizer mean nothing, so it is not built there.
 function(ae_add_bench folder)
   if(AE_SANITIZE)
     return()

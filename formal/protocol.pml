@@ -1,10 +1,10 @@
 // The protocol of SPEC §4–6, §10 and §11 for one job, as the runtime follows it: checked by `./dev model`.
 //
 // One store, two workers, one job with three steps side by side: an at_most_once call, an idempotent call, a wait for
-// a signal. Around them: a clock that ends leases, a network that loses, delays and refuses, a sender of signals, a
-// person who looks at the other side before answering for a call in doubt. Each `atomic` is one transaction of the
-// store or one move of a process; a worker can die, stand still or lose its lease between any two of them.
-// formal/README.md says what stands for what, what is left out and why, and which function does each move.
+// a signal. Around them: a clock that ends leases, a network that loses, delays and refuses, a sender of signals, an
+// operator who checks the downstream before resolving a call with an unknown outcome. Each `atomic` is one transaction
+// of the store or one move of a process; a worker can die, stall or lose its lease between any two of them.
+// formal/README.md has the functions of each move, what is left out, and why.
 //
 //   -D FAULTS=n     crashes, lost leases, lost answers, refusals, drains, … altogether
 //   -D SPLIT        durability `split`: the effect is recorded in a transaction of its own, before the log
@@ -12,16 +12,16 @@
 //   -D ONLY_B       the at_most_once call is
 //   -D NO_WAIT      the wait is
 //   -D EXPIRES      the wait may expire
-//   -D TWO_PERSONS  two people answer, and do not know of each other
-//   -D NO_PERSON    nobody answers for a call in doubt
-//   -D ONLY=n       watch this promise only (below); all of them without it
+//   -D TWO_OPERATORS  two operators, independent of each other
+//   -D NO_OPERATOR  no operator resolves a call
+//   -D ONLY=n       check only this promise (below); without it all
 //   -D <VARIANT>    the protocol with one of its rules removed (formal/README.md has the list)
 
 #ifndef FAULTS
 #define FAULTS 2
 #endif
 #ifndef SENDS
-#define SENDS 2 // a sender that did not hear the answer sends the same signal again
+#define SENDS 2 // a sender that received no response sends the same signal again
 #endif
 #ifndef ONLY
 #define ONLY 0
@@ -30,17 +30,17 @@
 // ---------------------------------------------------------------- promises
 
 bool at_most_once = true;   // 1 the at_most_once call arrives at most once
-bool fenced = true;         // 2 nobody writes but the attempt that holds the job, on the log as it read it
+bool fenced = true;         // 2 only the attempt that holds the lease writes, to the log as it read it
 bool recorded_once = true;  // 3 nothing is sent after a success was recorded
 bool declared_first = true; // 4 nothing is sent whose declaration is not durable
 bool one_key = true;        // 5 all sends of a call carry the key of its first declaration
 bool signal_once = true;    // 6 a signal is consumed once
-bool none_left = true;      // 7 a job that nobody holds has an empty inbox
+bool none_left = true;      // 7 a job without a lease has an empty inbox
 bool signal_first = true;   // 8 an expiry loses to a signal that was accepted before it
-bool settled_first = true;  // 9 `not_happened` stands in the log only when nothing can arrive any more
+bool settled_first = true;  // 9 `not_happened` is recorded only when no request can still arrive
 bool done_for_real = true;  // 10 a completed job's calls have arrived
 
-// Inside d_steps; a promise that is not watched may break.
+// Inside d_steps; a promise that is not checked may break.
 #define PROMISE(number, promise, condition) \
   if \
   :: (condition) || (ONLY != 0 && ONLY != number) \
@@ -51,7 +51,7 @@ bool done_for_real = true;  // 10 a completed job's calls have arrived
 //
 // Attempts, epochs and seqs are compared for equality and never for anything else, so that their values need not be
 // kept: worker w's attempt is w + 1 for as long as it knows of it and GONE in everything it wrote once it has
-// forgotten; `expected_seq is the last` is a flag that every write to the log clears for all other readers.
+// forgotten; `expected_seq is the last` is a flag which every write to the log clears for all other readers.
 
 #define GONE 9
 #define A 0 // the at_most_once call
@@ -64,13 +64,13 @@ bool done_for_real = true;  // 10 a completed job's calls have arrived
 #define PARKED 3
 #define COMPLETED 4
 
-// Phases of a call (engine::StepPhase; settled is told apart by its outcome).
+// Phases of a call (engine::StepPhase; settled has an outcome).
 #define READY 0
 #define CALLING 1     // a try is declared and not finished
-#define FAILED_TRY 2  // the newest try failed, for sure
+#define FAILED_TRY 2  // the newest try failed definitely
 #define UNKNOWN_TRY 3 // the newest try was cut off: it may have happened
-#define DOUBT 4       // a person is asked
-#define REDO 5        // a person said that it did not happen
+#define DOUBT 4       // an operator must resolve it
+#define REDO 5        // an operator resolved it: not_happened
 #define COMMITTED 6
 
 // The wait.
@@ -110,16 +110,16 @@ byte inbox_try;     // the try that the resolution is about
 
 byte effect[2]; // effect record of the newest try while that is undecided; SUCCESS or FAILURE
 
-// ---------------------------------------------------------------- the world
+// ---------------------------------------------------------------- the downstream
 
-byte on_the_way[2]; // requests that nobody listens to any more and that may still arrive
+byte on_the_way[2]; // requests without a listener that may still arrive
 byte arrived[2];
 byte arrived_key[2];
 bool recorded[2]; // a success is in the log, or in the effect record of an undecided try
 bool accepted;    // the signal was acknowledged
 byte consumed;
 bool due;         // the wait's expiry has come
-bool sender_current, person_current[2]; // the log has not grown since they read it
+bool sender_current, operator_current[2]; // the log has not grown since they read it
 byte faults = FAULTS;
 
 // ---------------------------------------------------------------- workers
@@ -128,7 +128,7 @@ byte faults = FAULTS;
 #define CLAIMED 1 // the log is to be read
 #define HOLDING 2
 #define UNSURE 3  // the answer of its commit was lost
-#define LOST 4    // found out that it does not hold the job any more
+#define LOST 4    // knows that it has lost the lease
 #define CHECKED 5 // only when the check and the write are two transactions
 
 Log mine[2]; // the log as this worker sees it
@@ -184,7 +184,7 @@ inline forget_log(w) {
   saw_try[w] = 0
 }
 
-// The job is not this worker's any more: it writes nothing but what it saw of its calls.
+// The worker has lost the lease: it writes only the outcomes of its calls.
 inline lose(w) {
   forget_log(w);
   c = 0;
@@ -232,14 +232,14 @@ inline forget(w) {
 #define answered(w, c) (MY(w, c) == SUCCESS || MY(w, c) == FAILURE || MY(w, c) == UNKNOWN)
 #define in_flight(w, c) (MY(w, c) == TO_SEND || MY(w, c) == TOO_LATE || MY(w, c) == SENT)
 
-// Deadline and grace of a try have passed. That instant is far enough behind the last moment of sending for all that
-// was sent to have arrived or got lost: the assumption behind `grace`, and the only one about time.
+// Deadline and grace of a try have passed: by then every sent request has arrived or is lost. This is the assumption
+// behind `grace`, and the only one about time.
 #define settled(c) (on_the_way[c] == 0 && MY(0, c) != SENT && MY(1, c) != SENT)
 
-// What it would declare now could not be sent in time: send_by is never later than the lease's end.
+// A call declared now could not be sent in time: send_by is never later than the lease's end.
 #define out_of_time(w) (claim == me[w] && !live)
 
-// decide has something to say about this call.
+// decide has a next move for this call.
 #define wants(w, c) \
   ((mine[w].phase[c] == READY || mine[w].phase[c] == FAILED_TRY || mine[w].phase[c] == REDO || \
     (mine[w].phase[c] == UNKNOWN_TRY && c == B) || \
@@ -247,8 +247,8 @@ inline forget(w) {
    (mine[w].phase[c] == UNKNOWN_TRY && c == A) || \
    (mine[w].phase[c] == CALLING && mine[w].by[c] != me[w] && c == A))
 
-#define rests(w, c) (mine[w].phase[c] == DOUBT || mine[w].phase[c] == COMMITTED)
-#define resting(w) (rests(w, A) && rests(w, B) && mine[w].wait != UNOPENED)
+#define is_blocked(w, c) (mine[w].phase[c] == DOUBT || mine[w].phase[c] == COMMITTED)
+#define is_idle(w) (is_blocked(w, A) && is_blocked(w, B) && mine[w].wait != UNOPENED)
 
 // split: an answer goes into the effect store before it goes into the log.
 #ifdef SPLIT
@@ -258,9 +258,9 @@ inline forget(w) {
 #define to_record(w, c) false
 #endif
 
-#define something_to_say(w) \
+#define has_work(w) \
   (!begun[w] || answered(w, A) || answered(w, B) || saw_signal[w] || saw_resolve[w] != NONE || \
-   wants(w, A) || wants(w, B) || mine[w].wait == UNOPENED || (due && mine[w].wait == OPEN) || resting(w))
+   wants(w, A) || wants(w, B) || mine[w].wait == UNOPENED || (due && mine[w].wait == OPEN) || is_idle(w))
 
 // [load] The log, the inbox and the effect records in one transaction; what an earlier attempt could not log.
 inline read_log(w) {
@@ -289,7 +289,7 @@ inline read_log(w) {
   at[w] = HOLDING
 }
 
-// [add_outcomes] What was seen of the calls.
+// [add_outcomes] The observed outcomes of the calls.
 inline add_outcomes(w) {
   c = 0;
   do
@@ -309,7 +309,8 @@ inline add_outcomes(w) {
   od
 }
 
-// [take_resolve] A person's answer goes into the log `to`, when it is about the try in doubt, and that one has settled.
+// [apply_resolve] A resolution changes the log `to` if it is about the try with the unknown outcome, and that try has
+// settled.
 #ifdef UNPINNED_RESOLVE
 #define about(try, tries) true
 #else
@@ -320,7 +321,7 @@ inline add_outcomes(w) {
 #else
 #define is_settled settled(A)
 #endif
-inline take_resolve(to, resolution, try) {
+inline apply_resolve(to, resolution, try) {
   if
   :: to.phase[A] == DOUBT && about(try, to.tries[A]) && resolution == HAPPENED ->
     to.phase[A] = COMMITTED;
@@ -331,17 +332,17 @@ inline take_resolve(to, resolution, try) {
     to.open[A] = false;
     closes[A] = true;
     PROMISE(9, settled_first, settled(A))
-  :: else // nothing in doubt, or it came too soon: dropped, with a warning
+  :: else // no unknown outcome, or too early: dropped, with a warning
   fi
 }
 
-// [add_acts] What was in the inbox, then timers that are due.
-inline add_acts(w) {
+// [add_requests] The requests of the inbox, then timers that are due.
+inline add_requests(w) {
   if
   :: saw_signal[w] && mine[w].wait == OPEN -> mine[w].wait = SIGNALLED
   :: else // none, or a duplicate
   fi;
-  take_resolve(mine[w], saw_resolve[w], saw_try[w]);
+  apply_resolve(mine[w], saw_resolve[w], saw_try[w]);
   if
   :: due && mine[w].wait == OPEN ->
     mine[w].wait = TIMED_OUT;
@@ -382,7 +383,7 @@ inline decide(w) {
       declare(w)
 #else
     :: wants(w, c) && mine[w].phase[c] == CALLING && c == A ->
-      closes[c] = true; // nobody is asked about what is known
+      closes[c] = true; // a recorded outcome needs no operator
       mine[w].phase[c] = DOUBT
 #endif
     :: wants(w, c) && mine[w].phase[c] == UNKNOWN_TRY && c == A -> mine[w].phase[c] = DOUBT
@@ -396,7 +397,7 @@ inline decide(w) {
   :: else
   fi;
   if
-  :: resting(w) -> // Decider::become_idle, complete_job
+  :: is_idle(w) -> // Decider::become_idle, complete_job
     release = true;
     if
     :: mine[w].wait == OPEN -> mine[w].status = WAITING
@@ -408,7 +409,7 @@ inline decide(w) {
 }
 
 // [refuse] What can refuse a commit: the fence, the seq, an effect that arrived, an inbox that is not empty.
-inline look_for_refusal(w) {
+inline find_refusal(w) {
   refused = true;
   if
 #ifndef CHECK_THEN_WRITE
@@ -431,7 +432,7 @@ inline look_for_refusal(w) {
   fi
 }
 
-// What a transaction that ends a call's doubt, or records an answer, leaves behind.
+// The effects of a transaction that decides an unknown outcome or records a result.
 inline wrote(from, to) {
   c = 0;
   do
@@ -457,13 +458,13 @@ inline wrote(from, to) {
   fi
 }
 
-// The log has grown: what anybody has read of it is old.
+// The log has grown: every earlier read of it is old.
 inline grown() {
   current[0] = false;
   current[1] = false;
   sender_current = false;
-  person_current[0] = false;
-  person_current[1] = false
+  operator_current[0] = false;
+  operator_current[1] = false
 }
 
 // [write] The commit, and what the worker knows after it.
@@ -527,27 +528,27 @@ inline fresh_draft() {
   declares[B] = false
 }
 
-// [pump] Everything that came in and everything that follows from it, in one commit.
+// [pump] All input and all decisions that follow from it, in one commit.
 inline pump(w) {
   fresh_draft();
   add_outcomes(w);
-  add_acts(w);
+  add_requests(w);
   decide(w);
-  look_for_refusal(w);
+  find_refusal(w);
   if
   :: refused
   :: else -> write(w)
   fi
 }
 
-// [drain] Give the job back; a call that was sent is left to its fate.
+// [drain] Releases the job; a call that was sent is not awaited.
 inline drain(w) {
   fresh_draft();
   add_outcomes(w);
-  add_acts(w);
+  add_requests(w);
   mine[w].status = QUEUED;
   release = true;
-  look_for_refusal(w);
+  find_refusal(w);
   if
   :: refused
   :: else -> write(w)
@@ -564,11 +565,11 @@ inline send(w, call) {
 inline arrive(call) {
   if
   :: call == A -> arrived[A]++; PROMISE(1, at_most_once, arrived[A] <= 1)
-  :: else -> arrived[B] = 1 // any number of times, under one key: the other side does it once
+  :: else -> arrived[B] = 1 // any number of times, under one key: the downstream applies it once
   fi
 }
 
-// The key that a send carries; checked where it leaves, since all that leaves may arrive.
+// The key of a request; checked when it is sent, since every sent request may arrive.
 inline carry_key(w, call) {
   if
   :: arrived_key[call] == 0 -> arrived_key[call] = mine[w].key[call]
@@ -577,7 +578,7 @@ inline carry_key(w, call) {
 }
 
 #define EACH_CALL(w, call) \
-  /* [perform] the permit, then the world */ \
+  /* [perform] the permit, then the request */ \
   :: atomic { at[w] == HOLDING && MY(w, call) == TO_SEND -> d_step { carry_key(w, call); send(w, call) } } \
   /* [withdraw] not_sent: a definite failure */ \
   :: atomic { at[w] == HOLDING && MY(w, call) == TOO_LATE -> MY(w, call) = FAILURE } \
@@ -588,8 +589,8 @@ inline carry_key(w, call) {
                 :: else -> effect[call] = MY(w, call); \
                            if :: MY(w, call) == SUCCESS -> recorded[call] = true :: else fi \
                 fi } } \
-  /* [put_late] what a worker saw that does not hold the job any more. A try that is decided takes no effect: such a \
-     record is kept for people only */ \
+  /* [put_late] an outcome that a worker without the lease observed. A decided try has no effect record: such a \
+     record is kept for operators only */ \
   :: atomic { at[w] == LOST && (MY(w, call) == SUCCESS || MY(w, call) == FAILURE) -> \
        d_step { if \
                 :: log.tries[call] == MY_TRY(w, call) && log.by[call] == me[w] && log.open[call] && \
@@ -603,11 +604,11 @@ inline carry_key(w, call) {
 proctype Worker(byte w) {
 end:
   do
-  // [claim] Idle workers are alike: the first of them does it.
+  // [claim] Idle workers are interchangeable: the first one claims.
   :: atomic { at[w] == IDLE && may_run && (claim == 0 || !live) && (w == 0 || at[0] != IDLE) ->
        d_step { me[w] = w + 1; claim = me[w]; live = true; at[w] = CLAIMED } }
   :: atomic { at[w] == CLAIMED -> d_step { read_log(w) } }
-  // [told] Something is in the inbox. The hint may be lost, or late.
+  // [notified] The inbox has an entry. The hint may be lost, or late.
   :: atomic { at[w] == HOLDING && begun[w] && !answered(w, A) && !answered(w, B) &&
               (inbox_signal && !saw_signal[w] || inbox_resolve != NONE && saw_resolve[w] == NONE) ->
        d_step { if
@@ -616,7 +617,7 @@ end:
                 :: else -> at[w] = CLAIMED
                 fi } }
 #ifdef CHECK_THEN_WRITE
-  :: atomic { at[w] == HOLDING && something_to_say(w) && !to_record(w, A) && !to_record(w, B) ->
+  :: atomic { at[w] == HOLDING && has_work(w) && !to_record(w, A) && !to_record(w, B) ->
        d_step { if
                 :: claim == me[w] && current[w] -> at[w] = CHECKED
                 :: claim == me[w] && !current[w] -> at[w] = CLAIMED
@@ -624,23 +625,23 @@ end:
                 fi } }
   :: atomic { at[w] == CHECKED -> d_step { pump(w) } }
 #else
-  :: atomic { at[w] == HOLDING && something_to_say(w) && !to_record(w, A) && !to_record(w, B) -> d_step { pump(w) } }
+  :: atomic { at[w] == HOLDING && has_work(w) && !to_record(w, A) && !to_record(w, B) -> d_step { pump(w) } }
 #endif
 #ifdef NO_BARRIER
   // The call leaves before its declaration is durable.
   :: atomic { at[w] == HOLDING && claim == me[w] && live && mine[w].phase[A] == READY && MY(w, A) == NONE ->
        d_step { MY_TRY(w, A) = 1; send(w, A) } }
 #endif
-  // [again] The commit stands, its answer was lost: the same bytes again, the store answers `repeated`.
+  // [again] The commit is durable, its response was lost: the same bytes again, the store responds `repeated`.
   :: atomic { at[w] == HOLDING && faults > 0 && (MY(w, A) == TO_SEND || MY(w, B) == TO_SEND) ->
        d_step { faults--; at[w] = UNSURE } }
   :: atomic { at[w] == UNSURE -> at[w] = HOLDING }
   EACH_CALL(w, A)
   EACH_CALL(w, B)
-  // [lose] The heartbeat says so. (A refused commit says so too: [refuse].)
+  // [lose] The heartbeat is refused. (A commit can be refused too: [refuse].)
   :: atomic { (at[w] == HOLDING || at[w] == CLAIMED || at[w] == UNSURE) && (claim != me[w] || !live) ->
        d_step { lose(w) } }
-  // [forget] What it did not put down is dropped.
+  // [forget] What it did not record is dropped.
   :: atomic { at[w] == LOST -> d_step { forget(w) } }
   // [give_back] This process cannot run the job.
   :: atomic { at[w] == HOLDING && !begun[w] && faults > 0 ->
@@ -658,7 +659,7 @@ end:
   od
 }
 
-// ---------------------------------------------------------------- time, network, people
+// ---------------------------------------------------------------- time, network, operators
 
 #define holder_lives (me[claim - 1] == claim)
 
@@ -677,20 +678,20 @@ inline send_by_passes(w, call) {
 proctype Clock() {
 end:
   do
-  // [lease_ends] Of a dead worker by itself, of a living one when it stands still for too long.
+  // [lease_ends] Of a dead worker always, of a running one when it stalls for too long.
   :: atomic { claim != 0 && live && (!holder_lives || faults > 0) ->
        d_step { if
                 :: holder_lives -> faults--; send_by_passes(claim - 1, A); send_by_passes(claim - 1, B)
                 :: else
                 fi;
                 live = false } }
-  // [stand_still] For longer than the send window, not for a lease.
+  // [stall] For longer than the send window, but shorter than a lease.
   :: atomic { faults > 0 && MY(0, A) == TO_SEND -> d_step { faults--; send_by_passes(0, A) } }
   :: atomic { faults > 0 && MY(1, A) == TO_SEND -> d_step { faults--; send_by_passes(1, A) } }
 #ifdef EXPIRES
   // [come_due]
   :: atomic { !due && log.wait == OPEN -> due = true }
-  // [fire_due] The timer of a job that nobody holds.
+  // [fire_due] The timer of a job without a lease.
   :: atomic { due && claim == 0 && log.wait == OPEN ->
        d_step {
                 PROMISE(8, signal_first, !inbox_signal);
@@ -702,19 +703,19 @@ end:
 }
 
 #define NETWORK(w, call) \
-  /* [answer] it arrives, and its worker hears the answer */ \
+  /* [answer] it arrives, and its worker receives the response */ \
   :: atomic { MY(w, call) == SENT -> d_step { MY(w, call) = SUCCESS; arrive(call) } } \
-  /* [deny] a definite failure: for sure it did not happen */ \
+  /* [deny] a definite failure: it did not happen */ \
   :: atomic { MY(w, call) == SENT && faults > 0 -> d_step { faults--; MY(w, call) = FAILURE } } \
-  /* [hear_nothing] timeout, reset: it may still arrive, or may have */ \
+  /* [no_response] timeout, reset: it may still arrive, or has arrived */ \
   :: atomic { MY(w, call) == SENT && faults > 0 -> d_step { faults--; MY(w, call) = UNKNOWN; on_the_way[call]++ } }
 
 #define STRAY(call) \
-  /* [stray] nobody listens any more: it arrives, or gets lost */ \
+  /* [stray] no process waits for it: it arrives, or is lost */ \
   :: atomic { on_the_way[call] > 0 -> d_step { on_the_way[call]--; arrive(call) } } \
   :: atomic { on_the_way[call] > 0 -> on_the_way[call]-- }
 
-// Delivers, refuses, or loses an answer; what nobody listens to arrives or gets lost.
+// Delivers, refuses, or loses a response; a request without a listener arrives or is lost.
 proctype Network() {
 end:
   do
@@ -727,7 +728,7 @@ end:
   od
 }
 
-// How an act is to be written, as its writer read it (RequestSubmitter::apply_or_enqueue).
+// How a request is to be written, by what its writer has read (RequestSubmitter::apply_or_enqueue).
 #define NOWHERE 0
 #define TO_INBOX 1
 #define TO_LOG 2
@@ -763,30 +764,30 @@ end:
   od
 }
 
-// Looks at the other side, then answers. An honest person: `happened` when it arrived, `not_happened` when it did not.
-#ifndef NO_PERSON
-proctype Person(byte p) {
-  byte where, says, which;
+// Checks the downstream, then resolves: `happened` if the request arrived, `not_happened` if it did not.
+#ifndef NO_OPERATOR
+proctype Operator(byte p) {
+  byte where, decision, which;
 end:
   do
-  // [look]
+  // [inspect]
   :: atomic { where == NOWHERE && log.phase[A] == DOUBT && inbox_resolve == NONE && (arrived[A] > 0 || is_settled) ->
        d_step { which = log.tries[A];
-                if :: arrived[A] > 0 -> says = HAPPENED :: else -> says = NOT_HAPPENED fi;
-                if :: claim != 0 -> where = TO_INBOX :: else -> where = TO_LOG; person_current[p] = true fi } }
+                if :: arrived[A] > 0 -> decision = HAPPENED :: else -> decision = NOT_HAPPENED fi;
+                if :: claim != 0 -> where = TO_INBOX :: else -> where = TO_LOG; operator_current[p] = true fi } }
   // [put_resolution]
   :: atomic { where == TO_INBOX && inbox_resolve == NONE ->
        d_step { if
-                :: claim != 0 -> inbox_resolve = says; inbox_try = which
+                :: claim != 0 -> inbox_resolve = decision; inbox_try = which
                 :: else
                 fi;
-                where = NOWHERE; person_current[p] = false; says = NONE; which = 0 } }
+                where = NOWHERE; operator_current[p] = false; decision = NONE; which = 0 } }
   // [write_resolution]
   :: atomic { where == TO_LOG ->
        d_step { if
-                :: claim == 0 && person_current[p] ->
+                :: claim == 0 && operator_current[p] ->
                      if
-                     :: effect[A] != NONE -> // the answer came before the person's
+                     :: effect[A] != NONE -> // the result came before the resolution
                           log.open[A] = false;
                           if
                           :: effect[A] == SUCCESS -> log.phase[A] = COMMITTED
@@ -794,7 +795,7 @@ end:
                           fi;
                           effect[A] = NONE
                      :: else ->
-                          take_resolve(log, says, which);
+                          apply_resolve(log, decision, which);
                           if :: log.phase[A] == COMMITTED -> recorded[A] = true :: else fi
                      fi;
                      if
@@ -805,7 +806,7 @@ end:
                      fi
                 :: else
                 fi;
-                where = NOWHERE; person_current[p] = false; says = NONE; which = 0 } }
+                where = NOWHERE; operator_current[p] = false; decision = NONE; which = 0 } }
   od
 }
 #endif
@@ -828,10 +829,10 @@ init {
     run Clock();
     run Network();
     run Sender();
-#ifndef NO_PERSON
-    run Person(0);
-#ifdef TWO_PERSONS
-    run Person(1)
+#ifndef NO_OPERATOR
+    run Operator(0);
+#ifdef TWO_OPERATORS
+    run Operator(1)
 #endif
 #endif
   }
@@ -839,9 +840,9 @@ init {
 
 // ---------------------------------------------------------------- liveness, under weak fairness
 
-// After finitely many faults the job ends, given a person who answers.
+// After finitely many faults the job ends, if an operator resolves calls.
 ltl ends { <> (log.status == COMPLETED) }
-// Nobody answers: it ends, or is parked for good.
-ltl rests { <> [] (log.status == COMPLETED || log.status == PARKED) }
+// Without an operator it ends, or stays parked.
+ltl ends_or_parks { <> [] (log.status == COMPLETED || log.status == PARKED) }
 // What was acknowledged is consumed.
 ltl delivered { [] (accepted -> <> (consumed > 0)) }

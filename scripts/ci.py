@@ -8,8 +8,8 @@
 A stage starts when the stages that it needs have passed and its pool has room: `cpu` has a slot for each core,
 `waiting`, for what waits more than it computes, two for each. The stages' order is their priority. Each test line is
 printed when its command ends, with the output and the command that repeats it when it failed. A stage whose needs
-failed counts as failed. A stage that takes half as long again as its budget is reported first in the summary; that is
-no failure, because other work of the machine can cause it. The last line is `N passed, N failed`.
+failed counts as failed. A stage that takes 1.5 times its budget is reported first in the summary; that is
+not a failure, because other work of the machine can cause it. The last line is `N passed, N failed`.
 """
 import argparse
 import dataclasses
@@ -47,7 +47,7 @@ def commit():
 
 @dataclasses.dataclass
 class Task:
-    """One command. `read` makes a Tally of its code and output; `repeat` is what a person types."""
+    """One command. `read` makes a Tally of its code and output; `repeat` is the command that repeats it."""
     name: str
     command: list
     build: str = RELEASE
@@ -117,7 +117,7 @@ class Run:
                 try:
                     stage.waiting = stage.tasks()
                     problem = "" if stage.waiting else "there was nothing to run"
-                except Exception as error:  # a fault here is this stage's, and the others go on
+                except Exception as error:  # an error here fails this stage only
                     problem = f"its tasks cannot be listed: {error!r}"
                 if problem:
                     stage.tally.failures.append(f"{stage.name}: {problem}")
@@ -207,7 +207,7 @@ def typed(text):
 
 
 def nice(*words):
-    """Compilers and the like give way to tests, of which some measure time."""
+    """Compilers have a lower priority than tests, because some tests measure time."""
     return ["nice", "-n", "10", *words]
 
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The demo's third stage: a model leads, with tools of MCP servers that others made, killed in the middle of an answer and of a
-# tool, and a person who agrees to a payment. Read by scripts/demo, whose words it uses.
+# The demo with --agent: a loop with a model and published MCP servers, killed during an answer and during a tool call, and a
+# payment that an operator approves. Sourced by scripts/demo, whose functions it uses.
 set -euo pipefail
 
 # The model server, and the MCP servers of research.yaml, on the Node that they are tried on.
@@ -10,7 +10,7 @@ start_model() {
   export PATH="$node_folder:$PATH"
   mkdir scenarios
   # The third answer stops in its middle for ten minutes, the first time.
-  jq '.turns[2] += {say: "I have read it. It is worth remembering, so I write it down.", fail: {stall_ms: 600000, stall_after: 9}}' \
+  jq '.turns[2] += {text: "I have read it. It is worth remembering, so I write it down.", fail: {stall_ms: 600000, stall_after: 9}}' \
     examples/model-server/scenarios/research.json >scenarios/research.json
   cp examples/model-server/scenarios/refund.json scenarios/
   : >model.out  # it is read before the server's own process opens it
@@ -81,17 +81,17 @@ echo "Bees dance." >papers/bees.txt
 export FOLDER=$work/papers MEMORY=$work/memory.jsonl
 research=(run agents/research.yaml --job-id papers --input "{\"message\": \"Report on the folder $FOLDER\"}")
 export MODEL=research
-say "The model lists a folder and reads a file. The runtime is killed during the third model response."
+explain "The model lists a folder and reads a file. The runtime is killed during the third model response."
 on_a_terminal "${research[@]}"
 killed_once half_an_answer
 wait "$script_pid" || true
-say "The output before the kill:"
+explain "The output before the kill:"
 grep -a 'I have read it' shown | tail -n 1 | sed 's/\x1b\[[0-9;?]*[a-zA-Z]//g' | tr -d '\r'
-say "A partial response is not recorded. The log ends with the model call:"
+explain "A partial response is not recorded. The log ends with the model call:"
 show_text "aetheris events papers | tail -n 3"
 aetheris events papers --json >half.json
 aetheris events papers | cut -c 1-110 | tail -n 3
-say "Two responses and three results are in the log. They are replayed; only the third model call is sent again:"
+explain "Two responses and three results are in the log. They are replayed; only the third model call is sent again:"
 shown aetheris "${research[@]}"
 shown aetheris trace papers
 shown cat papers/report.md memory.jsonl
@@ -100,28 +100,28 @@ echo
 act "Part 2: an approval, kill -9 during the payment, and a budget"
 export MODEL=refund
 refund=(run agents/refund_agent.yaml --job-id refund-43)
-# stops LINE…: a run that ends because somebody must do something first (exit code 4).
+# stops LINE…: a run that ends because an operator must act first (exit code 4).
 stops() {
   local code=0
   show "$@"
   "$@" || code=$?
   [ "$code" = 4 ] || fail "expected exit code 4, got $code"
 }
-say "The agent allows 16 model calls; this job allows two."
+explain "The agent allows 16 model calls; this job allows two."
 stops aetheris "${refund[@]}" --budget model_calls=2 --input '{"message": "Refund order 43, please."}'
-if paid; then fail "it was paid before anybody agreed"; fi
+if paid; then fail "it was paid before the approval"; fi
 approval=$(aetheris approvals --json | jq -r '.approvals[0].id')
 shown aetheris approve "$approval" --note "as agreed"
-say "The shop is configured to pay and delay the response."
+explain "The shop is configured to pay and delay the response."
 silent "POST /refunds"
 in_background "${refund[@]}"
 killed_once paid
-say "The shop has paid, but no response arrived. The call is sent again with the same key. The next model call would exceed
+explain "The shop has paid, but no response arrived. The call is sent again with the same key. The next model call would exceed
 the budget, so the job parks:"
 stops aetheris "${refund[@]}"
 show_text "aetheris job refund-43 --json | jq -c .budget"
 aetheris job refund-43 --json | jq -c .budget
-say "The operator raises the limit, and the job resumes. The payment is replayed:"
+explain "The operator raises the limit, and the job resumes. The payment is replayed:"
 shown aetheris budget refund-43 --model-calls 4 --note "it may say so"
 shown aetheris "${refund[@]}"
 shown aetheris trace refund-43
@@ -130,7 +130,7 @@ shown python3 examples/shop/table.py shop.journal
 act "Proof"
 shown aetheris verify papers
 shown aetheris verify refund-43
-say "A separate check that reads only the request logs, the folder and the memory:"
+explain "A separate check that reads only the request logs, the folder and the memory:"
 python3 -B "$root/scripts/demo_agent_check.py" "$work" || fail "something was done twice, or not at all"
 
 cat <<TEXT

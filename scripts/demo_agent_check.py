@@ -17,9 +17,9 @@ def lines(path):
 
 def questions(folder):
     """(check, actual value, expected value)"""
-    asked = collections.Counter((line["model"], line["turn"]) for line in lines(folder / "model.journal"))
-    research = {turn: times for (model, turn), times in asked.items() if model == "research"}
-    refund = {turn: times for (model, turn), times in asked.items() if model == "refund"}
+    requests = collections.Counter((line["model"], line["turn"]) for line in lines(folder / "model.journal"))
+    research = {turn: times for (model, turn), times in requests.items() if model == "research"}
+    refund = {turn: times for (model, turn), times in requests.items() if model == "refund"}
     yield "papers: the interrupted model call was sent twice, all others once", research, {1: 1, 2: 1, 3: 2, 4: 1, 5: 1}
     yield "refund-43: each model call was sent once", refund, {1: 1, 2: 1, 3: 1}
     half = (folder / "half.json").read_text()

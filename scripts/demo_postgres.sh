@@ -34,7 +34,7 @@ start_worker() {
   echo "worker $(jq -r .worker "$1.out")"
 }
 
-# What the shop has not done five seconds after we gave up, it does not do: so long another worker waits, after the lease.
+# Five seconds after the end of a call the shop no longer applies it. Another worker waits for this long after the lease.
 sed '/^    dedupe_window:/i\    grace: 5s' examples/refund.yaml >refund.yaml
 start_shop
 start_postgres
@@ -45,13 +45,13 @@ echo "store   $AETHERIS_STORE (process $server_pid), fsync on"
 printf '%s' "$plain"
 
 act "Two workers, one store, and kill -9 during a payment"
-say "Each worker claims jobs with a lease of three seconds and renews it."
+explain "Each worker claims jobs with a lease of three seconds and renews it."
 start_worker one
 start_worker two
 
-say "The shop is configured to pay the refund, write it to its request log, and delay the response."
+explain "The shop is configured to pay the refund, write it to its request log, and delay the response."
 silent "POST /refunds"
-say "A separate process creates a job and exits; one of the workers claims it."
+explain "A separate process creates a job and exits; one of the workers claims it."
 shown aetheris run refund.yaml --job-id return-43 --input '{"order_id": "43", "replacement": "BOOK-5"}' --detach
 python3 "$root/scripts/demo_check.py" await shop.journal return-43 "POST /refunds" || fail "no worker took the job"
 holder=$(aetheris events return-43 --type job_running --json | jq -r '.events[-1].payload.worker_id')
@@ -59,12 +59,12 @@ victim=${holder##*:}
 other=''
 for pid in "${worker_pids[@]}"; do [ "$pid" = "$victim" ] || other=$pid; done
 [ -n "$other" ] && [[ " ${worker_pids[*]} " == *" $victim "* ]] || fail "the job is held by $holder, none of ours"
-say "The lease holder is $holder. The shop has paid, and the response has not arrived:"
+explain "The lease holder is $holder. The shop has paid, and the response has not arrived:"
 printf '%s$ kill -9 %s%s\n' "$dim" "$victim" "$plain"
 { kill -9 "$victim"; wait "$victim" || true; } 2>/dev/null
 worker_pids=("$other")
 
-say "The lease expires. The other worker claims the job and sends the refund again with the same key:"
+explain "The lease expires. The other worker claims the job and sends the refund again with the same key:"
 for i in $(seq 600); do
   state=$(aetheris job return-43 --json | jq -r .status)
   [ "$state" != completed ] || break
@@ -74,15 +74,15 @@ done
 shown aetheris events return-43 --type job_running
 shown aetheris trace return-43
 shown aetheris verify return-43
-say "The shop's request log:"
+explain "The shop's request log:"
 shown python3 examples/shop/table.py shop.journal
 
 act "Proof"
-say "A separate check that reads only the shop's request log:"
+explain "A separate check that reads only the shop's request log:"
 record return-43 43 BOOK-5 '{"POST /refunds": [2]}'
 python3 "$root/scripts/demo_check.py" judge shop.journal case-return-43 ||
   fail "something was repeated, is missing, or was not asked for"
-say "The other worker shuts down:"
+explain "The other worker shuts down:"
 printf '%s$ kill %s%s\n' "$dim" "$other" "$plain"
 kill "$other"
 code=0

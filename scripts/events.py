@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Reads src/log/events.def, decisions.def and records.def: events, decisions and records with their fields.
 
-  events.py            checks that the tables of docs/data.md are those of these files
+  events.py            checks that the tables of docs/data.md and src/log/field_names.h are those of these files
   events.py --write    writes them there
 """
 import collections
@@ -11,6 +11,8 @@ import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs/data.md"
+CONSTANTS = ROOT / "src/log/field_names.h"
+KEYWORDS = {"try"}  # of C++: their constants end with an underscore
 Field = collections.namedtuple("Field", "number kind required meaning")
 Event = collections.namedtuple("Event", "struct number event_class schema fields")
 Decision = collections.namedtuple("Decision", "struct kind states schema is_value fields")
@@ -25,14 +27,14 @@ LEFT = {"kept": "yes", "blinded": "with a blind", "erased": ""}
 
 
 def words(text):
-    """The arguments of a macro: names, numbers, and texts whose parts stand one after the other."""
+    """The arguments of a macro: names, numbers, and texts, whose parts are adjacent."""
     parts = re.findall(r'"(?:[^"\\]|\\.)*"(?:\s*"(?:[^"\\]|\\.)*")*|[^,"\s]+', text)
     return ["".join(re.findall(r'"((?:[^"\\]|\\.)*)"', part)).replace('\\"', '"').replace("\\\\", "\\")
             if part.startswith('"') else part for part in parts]
 
 
 def arguments(text, begin):
-    """What stands between the parentheses that open at `begin`, and where they close."""
+    """The text between the parentheses that open at `begin`, and where they close."""
     depth, at, quoted = 0, begin, False
     while True:
         char = text[at]
@@ -143,13 +145,24 @@ def written(page, root=ROOT):
     return replaced(page, "## Records", "| record | field | type | remains | |", record_table(records))
 
 
+def constants(header, root=ROOT):
+    """The header with one line for each field of events.def."""
+    names = sorted({name for event in read_events(root).values() for name in event.fields})
+    lines = [f'inline constexpr char {name}{"_" * (name in KEYWORDS)}[] = "{name}";' for name in names]
+    written, count = re.subn(r"(?<=namespace ae::field \{\n).*?(?=\}  // namespace ae::field)",
+                             lambda _: "\n" + "\n".join(lines) + "\n\n", header, flags=re.S)
+    if count != 1:
+        sys.exit(f"{CONSTANTS.name} has no namespace field")
+    return written
+
+
 def main():
-    page = PAGE.read_text(encoding="utf-8")
-    new = written(page)
-    if sys.argv[1:] == ["--write"]:
-        PAGE.write_text(new, encoding="utf-8")
-    elif new != page:
-        sys.exit("the tables of docs/data.md are not those of src/log/*.def; write them with: scripts/events.py --write")
+    for path, new in ((PAGE, written(PAGE.read_text(encoding="utf-8"))),
+                      (CONSTANTS, constants(CONSTANTS.read_text(encoding="utf-8")))):
+        if sys.argv[1:] == ["--write"]:
+            path.write_text(new, encoding="utf-8")
+        elif new != path.read_text(encoding="utf-8"):
+            sys.exit(f"{path.relative_to(ROOT)} does not match src/log/*.def; write it with: scripts/events.py --write")
 
 
 if __name__ == "__main__":

@@ -166,7 +166,7 @@ Names words_of(Words name) {{
 # ---------------------------------------------------------------- checks
 
 def inline(grammar, schema, path):
-    """Mappings and enumerations that are no definitions of their own."""
+    """Mappings and enumerations without a definition of their own."""
     for key, below in schema.get("properties", {}).items():
         if not isinstance(below, dict):
             continue
@@ -240,7 +240,7 @@ def find_key(grammar, mappings, path):
 
 
 def table_problems(grammar):
-    documented, texts = {}, {}  # keys by mapping; what the sections say of an enumeration
+    documented, texts = {}, {}  # keys by mapping; the sections about each enumeration
     for page, heading, mappings in TABLES:
         found = sections(page)
         lines = found.get(heading, []) if heading else [line for lines in found.values() for line in lines]

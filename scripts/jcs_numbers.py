@@ -39,7 +39,7 @@ def main():
         if es6(number) != text:
             wrong += 1
             if wrong <= 10:
-                print(f"{bits}: {text}, but Python says {es6(number)}", file=sys.stderr)
+                print(f"{bits}: {text}, but Python has {es6(number)}", file=sys.stderr)
     return 1 if wrong else 0
 
 

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""The layering check: arrows point at base; pure stays pure; nobody knows a driver except app;
-drivers never know each other; the pure modules have an order, and the features of engine never include each other. It
-reads each module's own ae_module(...) line.
+"""The layering check: dependencies point at base; pure modules depend on pure ones; only app depends on drivers;
+drivers do not depend on each other; the pure modules have an order, and the features of engine never include each other. It
+reads the ae_module(...) line of each module.
 
   layers.py               checks the tree
-  layers.py --self-test   plants one violation of each rule in a toy tree and insists that it is seen
+  layers.py --self-test   plants one violation of each rule in a toy tree and requires that it is found
   layers.py --graph       prints who depends on whom
 """
 import pathlib
@@ -238,7 +238,7 @@ class Tree:
             if not in_net:
                 self.problem(path, number, f"<{target}>: Asio and Beast live in src/net/*.cc only")
         if path.suffix == ".h" and target.startswith("boost/json"):
-            return  # said once, by the rule about headers
+            return  # reported once, by the rule about headers
 
     def check_forbidden(self, path, code):
         for number, line in enumerate(code.splitlines(), 1):
@@ -253,7 +253,7 @@ class Tree:
             found = risky_await(code, match.end())
             if found and "await: safe" not in raw[number - 1]:
                 self.problem(path, number, f"{found} inside a co_await: g++ 12 may destroy it twice; use "
-                                           "a named local (or say `// await: safe` and why)")
+                                           "a named local (or write `// await: safe` and the reason)")
 
     # ---- rules about every text file
 
@@ -261,7 +261,7 @@ class Tree:
         for path in walk_text(self.root):
             for number, line in enumerate(path.read_text(errors="replace").splitlines(), 1):
                 if MACHINE_PATH.search(line):
-                    self.problem(path, number, "a path of somebody's machine")
+                    self.problem(path, number, "a path of one machine")
 
     def check(self):
         self.check_lines()
@@ -288,7 +288,7 @@ def strip(text):
 
 
 def risky_await(code, begin):
-    """Looks at one co_await expression: what would be a braced or conditional temporary argument."""
+    """Reads one co_await expression: a braced or conditional temporary as an argument, or None."""
     depth, lambdas = 0, []
     i = begin
     while i < len(code):
@@ -432,8 +432,8 @@ PLANTED = [
     ("boost/json.hpp in a header", {"src/store/x.h": "#include <boost/json.hpp>\n"}, "no boost::json"),
     ("boost::json::parse", {"src/store/x.cc": "auto v = boost::json::parse (text);\n"}, "misreads"),
     ("YAML::Load", {"src/store/x.cc": "auto v = YAML::LoadFile(text);\n"}, "event interface"),
-    ("a machine path in code", {"src/store/x.cc": 'auto v = "/wo' 'rk/main";\n'}, "somebody's machine"),
-    ("a machine path in a script", {"scripts/x": "cd /ho" "me/me\n"}, "somebody's machine"),
+    ("a machine path in code", {"src/store/x.cc": 'auto v = "/wo' 'rk/main";\n'}, "a path of one machine"),
+    ("a machine path in a script", {"scripts/x": "cd /ho" "me/me\n"}, "a path of one machine"),
     ("a braced argument in a co_await", {"src/store/x.cc": "co_await f({.a = 1});\n"}, "braced argument"),
     ("a braced aggregate in a co_await", {"src/store/x.cc": "co_await f(A{.a = 1});\n"}, "braced argument"),
     ("a conditional in a co_await", {"src/store/x.cc": "co_await f(a ? b : c);\n"}, "conditional argument"),

@@ -6,8 +6,9 @@
   ratchets.py --update     lowers the limits to the counts; never raises one
   ratchets.py --self-test  plants one place of each kind and checks that it is counted
 
-  identifiers  names of C++ and Python code with a word that the field does not use (WORDS), by folder
+  identifiers  names of C++, Python, JavaScript and shell code with a word that the field does not use (WORDS), by folder
   literals     string literals of C++ outside of tests that equal a field name of log/events.def, by folder
+  constants    uses of field::NAME outside of tests, by folder; api, cli, inspect and agents work on JSON and are not counted
   files        files over 700 lines
   headers      C++ headers over 200 lines
   functions    functions over 80 lines
@@ -28,23 +29,43 @@ FILE_MAX, HEADER_MAX, FUNCTION_MAX = 700, 200, 80
 REASON = re.compile(r"^ *(?://|#) Long: \w", re.M)
 
 # Words of identifiers, whole parts between underscores or capitals: standard words are in CONTRIBUTING.md.
-WORDS = set("wish wishes told says said heard hears ears nobody somebody whoever knock hush bury errand deed stood rested "
-            "astray spoken anew".split())
-# A field of a stored format or an external interface keeps its name.
-STORED = {"said", "asked"}
+WORDS = set("wish wishes say says said tell tells told asks asked heard hears ears stands stood nobody somebody whoever knock "
+            "hush bury errand deed rested astray spoken anew".split())
+# Names of external interfaces.
+EXTERNAL = {"CURLOPT_NOBODY"}
+# Of src/log: a member of their structs has the name that is stored.
+TABLES = ("events.def", "records.def", "decisions.def")
+GENERATED = "field_names.h"  # the constants themselves (scripts/events.py)
+CONSTANTS_EXEMPT = {"src/api", "src/cli", "src/inspect", "src/agents"}
 
 TOKEN = re.compile(r'''//[^\n]*|/\*.*?\*/|R"(\w*)\((?:.*?)\)\1"|"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])'|[A-Za-z_]\w*''', re.S)
-PYTHON = re.compile(r"""\"\"\".*?\"\"\"|'''.*?'''|\#[^\n]*|[rbf]*"(?:\\.|[^"\\\n])*"|[rbf]*'(?:\\.|[^'\\\n])*'|[A-Za-z_]\w*""", re.S)
+PYTHON = re.compile(r"""[rbfRBF]*(?:\"\"\".*?\"\"\"|'''.*?''')|\#[^\n]*|[rbfRBF]*"(?:\\.|[^"\\\n])*"|[rbfRBF]*'(?:\\.|[^'\\\n])*'"""
+                    r"""|[A-Za-z_]\w*""", re.S)
+SCRIPT = re.compile(r'''//[^\n]*|/\*.*?\*/|`(?:\\.|[^`\\])*`|"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*'|/(?:\\.|[^/\\\n ])+/[a-z]*|[A-Za-z_]\w*''', re.S)
+# What a shell script defines: a function, a variable.
+SHELL = re.compile(r"^ *(?:(?:local|readonly|export) +)?(?:for +)?([A-Za-z_]\w*)(?=\(\)|\+?=| in )", re.M)
 FIELD = re.compile(r'''AE_(?:REQUIRED|OPTIONAL)(?:_AS)?\(\s*\w+,\s*(?:\w+,\s*(?="?\w+"?,\s*\d))?"?(\w+)"?,''')
 
 
-def sources(root, suffixes):
+def sources(root, languages):
     """The files of the repository, also new ones; not what it ignores, such as builds and node_modules."""
     listed = subprocess.run(["git", "ls-files", "-co", "--exclude-standard", "-z"], cwd=root, check=True,
                             capture_output=True, text=True).stdout
     for path in sorted(root / name for name in listed.split("\0") if name):
-        if path.suffix in suffixes and path.is_file():
+        if path.is_file() and language_of(path) in languages:
             yield path
+
+
+SUFFIXES = {".cc": "cc", ".h": "h", ".def": "def", ".py": "python", ".sh": "shell", ".mjs": "script"}
+
+
+def language_of(path):
+    """By its suffix; of a file without one by its first line."""
+    if path.suffix:
+        return SUFFIXES.get(path.suffix)
+    with path.open("rb") as file:
+        first = file.readline(80)
+    return "python" if re.match(rb"#!.*python", first) else "shell" if re.match(rb"#!.*sh\b", first) else None
 
 
 def is_test(path):
@@ -60,26 +81,49 @@ def folder_of(path, root):
     return "/".join(names[:2]) if names[0] == "src" else names[0]
 
 
+def fields_of(root, tables=TABLES):
+    """The names of the fields in tables of src/log. Comments also show the form of a field."""
+    paths = [root / "src/log" / table for table in tables]
+    declared = "\n".join(path.read_text(encoding="utf-8") for path in paths if path.exists())
+    return set(FIELD.findall(re.sub(r"//[^\n]*", "", declared)))
+
+
+def names_of(text, language):
+    """(position, name) of the identifiers of a source; of a shell script those that it defines."""
+    if language == "shell":
+        return [(match.start(1), match[1]) for match in SHELL.finditer(text)]
+    pattern = {"python": PYTHON, "script": SCRIPT}.get(language, TOKEN)
+    return [(match.start(), match[0]) for match in pattern.finditer(text) if re.fullmatch(r"[A-Za-z_]\w*", match[0])]
+
+
 def identifier_places(root):
-    for path in sources(root, {".cc", ".h", ".py"}):
-        text = path.read_text(encoding="utf-8")
-        seen = set()
-        for match in (PYTHON if path.suffix == ".py" else TOKEN).finditer(text):
-            name = match[0]
-            if not re.fullmatch(r"[A-Za-z_]\w*", name) or name in seen:
+    stored = fields_of(root)
+    for path in sources(root, {"cc", "h", "python", "shell", "script"}):
+        text, language, seen = path.read_text(encoding="utf-8"), language_of(path), set()
+        for at, name in names_of(text, language):
+            if name in seen or not parts(name) & WORDS or name in EXTERNAL:
                 continue
-            if parts(name) & WORDS and name not in STORED:
-                seen.add(name)
-                yield folder_of(path, root), f"{path.relative_to(root)}:{text.count(chr(10), 0, match.start()) + 1}: {name}"
+            # A member of a typed event, or its constant. A local variable of the same name is counted.
+            if name in stored and language in ("cc", "h") and (
+                    path.name == GENERATED or re.search(r"(?:\.|->|\bfield::)$", text[max(at - 7, 0):at])):
+                continue
+            seen.add(name)
+            yield folder_of(path, root), f"{path.relative_to(root)}:{text.count(chr(10), 0, at) + 1}: {name}"
+
+
+def constant_places(root):
+    for path in sources(root / "src", {"cc", "h"}):
+        if is_test(path) or folder_of(path, root) in CONSTANTS_EXEMPT:
+            continue
+        text = path.read_text(encoding="utf-8")
+        for match in re.finditer(r"\bfield::(\w+)", re.sub(r"//[^\n]*", "", text)):
+            yield folder_of(path, root), f"{path.relative_to(root)}: {match[0]}"
 
 
 def literal_places(root):
-    table = root / "src/log/events.def"
-    # Comments also show the form of a field.
-    declared = re.sub(r"//[^\n]*", "", table.read_text(encoding="utf-8")) if table.exists() else ""
-    fields = set(FIELD.findall(declared))
-    for path in sources(root / "src", {".cc", ".h"}):
-        if is_test(path):
+    fields = fields_of(root, ("events.def",))
+    for path in sources(root / "src", {"cc", "h"}):
+        if is_test(path) or path.name == GENERATED:
             continue
         text = path.read_text(encoding="utf-8")
         for match in TOKEN.finditer(text):
@@ -90,7 +134,7 @@ def literal_places(root):
 def functions(path, text):
     """(name, first line, lines) of functions: from the line that opens the body to the closing brace in its column."""
     lines = text.split("\n")
-    if path.suffix == ".py":
+    if language_of(path) == "python":
         starts = [(i, re.match(r"( *)(?:async )?def (\w+)", line)) for i, line in enumerate(lines)]
         for i, match in starts:
             if match:
@@ -122,7 +166,7 @@ def has_reason(lines, first):
 
 
 def size_places(root):
-    for path in sources(root, {".cc", ".h", ".py", ".def"}):
+    for path in sources(root, {"cc", "h", "python", "def"}):
         text = path.read_text(encoding="utf-8")
         name, count = path.relative_to(root), text.count("\n")
         if count > FILE_MAX:
@@ -137,11 +181,10 @@ def size_places(root):
 
 def counted(root):
     """{kind: {where: [place…]}}"""
-    found = {"identifiers": {}, "literals": {}, "files": {}, "headers": {}, "functions": {}}
-    for where, place in identifier_places(root):
-        found["identifiers"].setdefault(where, []).append(place)
-    for where, place in literal_places(root):
-        found["literals"].setdefault(where, []).append(place)
+    found = {"identifiers": {}, "literals": {}, "constants": {}, "files": {}, "headers": {}, "functions": {}}
+    for kind, places in (("identifiers", identifier_places), ("literals", literal_places), ("constants", constant_places)):
+        for where, place in places(root):
+            found[kind].setdefault(where, []).append(place)
     for kind, place in size_places(root):
         found[kind].setdefault("all", []).append(place)
     return found
@@ -161,13 +204,19 @@ def compare(found, limits):
 
 def self_test():
     planted = {
-        "src/log/events.def": 'AE_REQUIRED(text, agent, 1, "")\n',
+        "src/log/events.def": 'AE_REQUIRED(text, agent, 1, "")\nAE_OPTIONAL(text, asked, 2, "")\n',
         "src/api/a.cc": 'int told = 1;  // said\nauto x = json["agent"];\nvoid f(int a) {\n' + "  g();\n" * 90 + "}\n",
         "src/api/a.h": "int i;\n" * 201,
         "src/api/b.h": "// A table.\n// Long: one table.\n" + "int i;\n" * 201,
         "src/api/b.cc": "// A table.\n// Long: one table.\nvoid f(int a) {\n" + "  g();\n" * 90 + "}\n",
         "src/api/a_test.cc": 'auto x = json["agent"];\n' + "int i;\n" * 700,
-        "tests/a.py": "def whoever():\n    pass\n",
+        "src/plan/a.cc": 'auto x = json[field::agent];  // field::agent\n',
+        "src/runtime/a.cc": "event.asked = event->asked;\nint asked = 1;\n",
+        "src/runtime/b.cc": "auto& x = event.asked;\n",
+        "tests/a.py": "def whoever():\n    pass\nx = f\"\"\"\nsays: 1\n\"\"\"\n",
+        "tests/b": "#!/usr/bin/env python3\ntold = 1\n",
+        "tests/c": "#!/usr/bin/env bash\n# told\necho 'told'\nsay() { local told=1; }\n",
+        "tests/d.mjs": "const told = `says`;  // said\n",
         "examples/node_modules/a.py": "def whoever():\n    pass\n",
         ".gitignore": "node_modules/\n",
     }
@@ -178,8 +227,8 @@ def self_test():
             (root / name).parent.mkdir(parents=True, exist_ok=True)
             (root / name).write_text(content)
         counts = {kind: {where: len(all) for where, all in places.items()} for kind, places in counted(root).items()}
-    expected = {"identifiers": {"src/api": 1, "tests": 1}, "literals": {"src/api": 1}, "files": {"all": 1},
-                "headers": {"all": 1}, "functions": {"all": 1}}
+    expected = {"identifiers": {"src/api": 1, "src/runtime": 1, "tests": 4}, "literals": {"src/api": 1},
+                "constants": {"src/plan": 1}, "files": {"all": 1}, "headers": {"all": 1}, "functions": {"all": 1}}
     if counts != expected:
         print(f"expected {expected}, counted {counts}")
         return 1

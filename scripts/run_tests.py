@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Runs the test programs and scripts, adds up what they say, and ends with `N passed, N failed`.
+"""Runs the test programs and scripts, adds up their results, and ends with `N passed, N failed`.
 
   run_tests.py --build build/dev [--filter WORDS]   GoogleTest programs, then tests/*.sh, tests/*.py
 
 scripts/ci.py runs the same and more, as a graph of stages.
 A program of the list build/<preset>/tests.txt that crashes counts as a failure, and so does a
-script that ends badly or says nothing, and a run in which nothing was tested at all. A script says
+script that fails or prints nothing, and a run without any test. A script prints
 `ok NAME`, `not ok NAME` or `ok NAME # SKIP why`, each on a line of its own.
 """
 import argparse
@@ -144,10 +144,10 @@ def read_script(name, code, output, silent_is_ok=False):
                 tally.skipped += 1
             else:
                 tally.passed += 1
-    said = tally.passed + tally.skipped + len(tally.failures)
+    results = tally.passed + tally.skipped + len(tally.failures)
     if code != 0 and not tally.failures:
         tally.failures.append(f"{name}: ended with code {code}")
-    elif not said:
+    elif not results:
         if silent_is_ok:
             tally.passed += 1
         else:

@@ -137,30 +137,30 @@ def main():
     work = [(flags, files[at : at + together]) for (_, flags), files in groups.items()
             for at in range(0, len(files), together)]
 
-    def look(path, *more):
+    def report_of(path, *more):
         command = [tidy, "--quiet", "--extra-arg=-Wno-everything", "--extra-arg=-Wno-error", str(path), *more]
         result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
         text = result.stdout + (result.stderr if not result.stdout.strip() else "")
         return "" if result.returncode == 0 else (
             text.replace(f"{ROOT}/", "") or f"{shlex.join(command)}: {result.returncode}")
 
-    def look_together(item):
-        """The reports about these files: of each on its own when they cannot be read together, or one is bad."""
+    def report_together(item):
+        """The reports about these files: of each on its own when they cannot be read together, or one has findings."""
         flags, files = item
         reports = []
         with tempfile.NamedTemporaryFile("w", suffix=".cc", dir=cache) as all_of_them:
             all_of_them.writelines(f'#include "{path}"\n' for path, _ in files)
             all_of_them.flush()
-            good = len(files) > 1 and not look(all_of_them.name, f"--config-file={ROOT / '.clang-tidy'}", "--", *flags)
+            good = len(files) > 1 and not report_of(all_of_them.name, f"--config-file={ROOT / '.clang-tidy'}", "--", *flags)
         for path, mark in files:
-            if report := "" if good else look(path, "-p", str(ROOT / options.build)):
+            if report := "" if good else report_of(path, "-p", str(ROOT / options.build)):
                 reports.append(report)
             else:
                 mark.touch()
         return reports
 
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count() or 1) as pool:
-        bad = [text for reports in pool.map(look_together, work) for text in reports]
+        bad = [text for reports in pool.map(report_together, work) for text in reports]
     for text in bad:
         print(text)
     checked = sum(len(files) for _, files in work)

@@ -66,13 +66,13 @@ def read_json(text):
 
 
 def committed(name, value, salts):
-    """What stands in the chain for the value field `name`."""
+    """What the chain has for the value field `name`."""
     if name in salts:
         salt = bytes.fromhex(salts[name])
         if len(salt) != 16:
             raise Altered(f"the salt of {name} is not 16 bytes")
         return {"$sha256": hashlib.sha256(salt + canonical(value).encode()).hexdigest()}
-    # What is left of an erased decision stands beside its commitment, and outside of the chain.
+    # The retained part of an erased decision is beside its commitment, and not in the chain.
     if isinstance(value, dict) and set(value) - {"left"} == {"$redacted"}:
         return {"$sha256": value["$redacted"]}
     raise Altered(f"{name} has neither a salt nor a commitment")
@@ -81,11 +81,11 @@ def committed(name, value, salts):
 def hashed_payload(event):
     payload = dict(event["payload"])
     salts = event.get("salts", {})
-    # Types that came later say by their salts which fields are values.
+    # Later types: the fields with a salt are the value fields.
     fields = VALUE_FIELDS.get(event["type"], list(salts))
     for salted in salts:
         if salted not in fields:
-            raise Altered(f"a salt for {salted}, which is no value field")
+            raise Altered(f"a salt for {salted}, which is not a value field")
     for name in fields:
         outer, _, inner = name.partition(".")
         if outer not in payload:

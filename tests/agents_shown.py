@@ -190,7 +190,7 @@ agents: { waits: { loop: { model: main } } }
 def a_hundred_loops_with_stalled_models_use_little_memory_and_no_threads():
     stall = {"stall_ms": 3600000, "stall_after": 10, "times": "always"}
     with Place(start_servers=False) as place:
-        (place.path / "silent.json").write_text(json.dumps({"turns": [{"fail": stall, "say": "A sentence that comes to no end. " * 8}]}))
+        (place.path / "silent.json").write_text(json.dumps({"turns": [{"fail": stall, "text": "A sentence that comes to no end. " * 8}]}))
         (place.path / "silent.yaml").write_text(SILENT)
         place.env["MODEL_URL"] = place.start_server("node", "examples/model-server/server.mjs", "--journal", "model.journal", "--scenario",
                                              "silent.json") + "/v1"

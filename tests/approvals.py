@@ -57,7 +57,7 @@ class Desk(shared.Desk):
         super().__init__([KEY, TOKEN])
         self.expires("24h")
         scenario = json.loads((SCENARIOS / "refund.json").read_text())
-        scripted = {"when": {"last": "tool", "says": "edited_arguments"}, "say": "I was told: ${/last/text}"}
+        scripted = {"when": {"last": "tool", "last_text": "edited_arguments"}, "text": "I was told: ${/last/text}"}
         scenario["turns"].insert(0, scripted)
         (self.path / "refund.json").write_text(json.dumps(scenario))
         self.scenarios += ["--scenario", self.path / "refund.json"]

@@ -107,10 +107,10 @@ def a_value_of_2_60_leaves_fails_its_job_and_delays_no_other():
 def a_model_generated_plan_with_such_a_value_fails_its_job():
     desk = shared.Desk(["sk-bounds-1"], shared.SCENARIOS / "planner.json")
     try:
-        say = {"nodes": [{"id": "a", "tool": "e", "args": json.dumps({"v": "${ " + TOWER + " }"})}], "output": '"ok"'}
+        answer = {"nodes": [{"id": "a", "tool": "e", "args": json.dumps({"v": "${ " + TOWER + " }"})}], "output": '"ok"'}
         scenario = desk.path / "tower.json"
         scenario.write_text(json.dumps({"about": "A plan that makes a tower.",
-                                        "turns": [{"when": {"prompt": "."}, "say": say}]}))
+                                        "turns": [{"when": {"prompt": "."}, "text": answer}]}))
         desk.scenarios = ["--scenario", str(scenario)]
         desk.env |= {"MODEL_URL": f"{desk.open_models()}/v1", "MODEL_KEY": "sk-bounds-1"}
         text = (shared.ROOT / "examples/agents/planner.yaml").read_text()

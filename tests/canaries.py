@@ -83,10 +83,10 @@ PROGRAM = """\
 import json, os, sys
 sys.path.insert(0, sys.argv[1])
 from mcp_server import spellings
-said = " ".join(spellings(os.environ["TOKEN"])) + " " + json.dumps(dict(os.environ))
-os.write(int(os.environ["AETHERIS_PROGRESS_FD"]), (json.dumps({"at": said[:3000]}) + "\\n").encode())
-print(said)
-print(said, file=sys.stderr)
+output = " ".join(spellings(os.environ["TOKEN"])) + " " + json.dumps(dict(os.environ))
+os.write(int(os.environ["AETHERIS_PROGRESS_FD"]), (json.dumps({"at": output[:3000]}) + "\\n").encode())
+print(output)
+print(output, file=sys.stderr)
 sys.exit(int(sys.argv[2]))
 """
 INPUT = {"name": "secret:HEADER"}  # a text that looks like a secret reference is a text

@@ -126,7 +126,7 @@ def after_a_crash_warn_mode_logs_a_changed_charge_and_continues():
 
 
 @test
-def after_a_crash_human_mode_asks_an_operator_about_a_changed_charge():
+def after_a_crash_human_mode_requests_a_decision_about_a_changed_charge():
     verify = 'verify: { http_etag: "${ .change.ref }", mode: human }'
     with killed_after_a_charge(verify) as (h, shop):
         result = expect(h.run("run", "agents.yaml", "--job-id", "c"), 4)

@@ -31,7 +31,7 @@ from shared.program import TESTING_BIN  # noqa: E402
 
 MARK = "ada-7f3a@x.org"  # in values
 KEY = "sk-of-erasure-1"
-KEPT = "kept-5c1e@x.org"  # in keys, notes and ids, which are no values
+KEPT = "kept-5c1e@x.org"  # in keys, notes and ids, which are not values
 INPUT = {"mail": MARK, "people": [MARK, "bob-7f3a@x.org"], "key": KEPT}
 AGENTS = """
 aetheris: 1
@@ -126,12 +126,12 @@ agents:
     planner: { model: plans, system: "Make a plan.", tools: [put] }
 """.replace("KEPT", KEPT).replace("PYTHON", sys.executable).replace("SERVER", str(ROOT / "tests/shared/mcp_server.py"))
 CHOOSES = {"about": "Two calls, one of a tool that there is not, then the end.", "turns": [
-    {"when": {"prompt": "line for"}, "say": f"Dear {MARK}, all is well."},
+    {"when": {"prompt": "line for"}, "text": f"Dear {MARK}, all is well."},
     {"when": {"turn": 1}, "call": [{"tool": "put", "args": {"to": MARK}},
                                    {"tool": f"wipe {KEPT}", "args": {"who": MARK}}]},
-    {"say": f"Written to {MARK}."}]}
+    {"text": f"Written to {MARK}."}]}
 PLANS = {"about": "A plan of one call, whose text is the model's.", "turns": [
-    {"say": {"nodes": [{"id": "a", "tool": "put", "args": json.dumps({"to": "${ .input.message }", "as": KEPT})}],
+    {"text": {"nodes": [{"id": "a", "tool": "put", "args": json.dumps({"to": "${ .input.message }", "as": KEPT})}],
              "output": json.dumps({"done": "${ .steps.a }"})}}]}
 
 

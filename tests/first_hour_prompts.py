@@ -93,7 +93,7 @@ def a_transcript_shows_the_conversation_of_a_running_and_a_finished_job():
         assert piped.read_text(encoding="utf-8").partition("\n")[2] == f"{body}\n{head}\n"
 
 
-ASKS = """\
+ASKING = """\
 aetheris: 1
 tools:
   pay:
@@ -140,7 +140,7 @@ class OnTerminal:
 
 
 def run_at_prompt(h, *words):
-    (h.path / "buys.yaml").write_text(ASKS, encoding="utf-8")
+    (h.path / "buys.yaml").write_text(ASKING, encoding="utf-8")
     return OnTerminal(h, *(words or ("run", "buys.yaml", "--job-id", "b")))
 
 
@@ -185,7 +185,7 @@ def ctrl_c_at_the_prompt_leaves_the_call_pending():
 @test
 def nothing_is_prompted_in_a_pipe_or_with_json():
     with home() as h:
-        (h.path / "buys.yaml").write_text(ASKS, encoding="utf-8")
+        (h.path / "buys.yaml").write_text(ASKING, encoding="utf-8")
         result = expect(h.run("run", "buys.yaml", "--job-id", "b", stdin="y\n"), 4)
         assert "approve now?" not in result.err and "aetheris approve b." in result.err, result
         run = run_at_prompt(h, "run", "buys.yaml", "--job-id", "b", "--json")
@@ -196,7 +196,7 @@ def nothing_is_prompted_in_a_pipe_or_with_json():
 @test
 def a_job_run_by_the_owner_prompts_too():
     with home() as h:
-        (h.path / "buys.yaml").write_text(ASKS.replace("agents:", """\
+        (h.path / "buys.yaml").write_text(ASKING.replace("agents:", """\
   hold: { command: ["sh", "-c", "echo began >> began.txt; while [ ! -e go ]; do sleep 0.02; done"], effect: read }
 agents:
   holds: { plan: [ { id: h, tool: hold } ] }"""), encoding="utf-8")
@@ -213,7 +213,7 @@ agents:
 @test
 def a_retry_with_a_file_prompts_too():
     with home() as h:
-        (h.path / "buys.yaml").write_text(ASKS.replace("amount: 5", 'amount: "${ .input.no.way | floor }"'), encoding="utf-8")
+        (h.path / "buys.yaml").write_text(ASKING.replace("amount: 5", 'amount: "${ .input.no.way | floor }"'), encoding="utf-8")
         expect(h.run("run", "buys.yaml", "--job-id", "b"), 1)
         run = run_at_prompt(h, "retry", "b", "buys.yaml", "--job-id", "c")
         run.until("approve now? [y/N] ")

@@ -60,15 +60,15 @@ agents:
 TWO = {"about": "Two calls at once, then one of them again.", "turns": [
     {"when": {"turn": 1}, "call": [{"tool": "get_order", "args": {"id": "43"}}, {"tool": "pay", "args": {"sum": 5}}]},
     {"when": {"turn": 2}, "call": {"tool": "pay", "args": {"sum": 5}}},
-    {"say": "Paid in turn ${/turn}: ${/results/pay/of}."}]}
+    {"text": "Paid in turn ${/turn}: ${/results/pay/of}."}]}
 
-# Five calls in one answer, of which one is allowed. The others: a tool that is not granted, an argument of another type, arguments
+# Five calls in one answer; one is allowed. The others: a tool that is not granted, an argument of another type, arguments
 # that are not JSON, and a call whose policy cannot be evaluated.
 LURED = {"about": "Calls that an injected text requests.", "turns": [
     {"when": {"turn": 1}, "call": [{"tool": "wipe\x1b[2J", "args": {"all": True}}, {"tool": "note", "args": {}},
                                    {"tool": "count", "args": {"n": "one"}}, {"tool": "count", "args_text": "{no"},
                                    {"tool": "say", "args": {"sum": 1}}]},
-    {"say": "So be it."}]}
+    {"text": "So be it."}]}
 
 
 class Desk(shared.Desk):

@@ -236,9 +236,9 @@ def a_task_survives_a_restart_of_the_server():
 @test
 def questions_are_answered_through_the_client():
     with serving() as server:
-        asks = {"plan": [{"id": "w", "wait": {"type": "human", "key": "sure"}}, {"id": "e", "tool": "echo", "needs": ["w"]}],
+        person = {"plan": [{"id": "w", "wait": {"type": "human", "key": "sure"}}, {"id": "e", "tool": "echo", "needs": ["w"]}],
                 "output": "went on"}
-        assert server.request("PUT", "/api/agents/person", asks)[0] == 201
+        assert server.request("PUT", "/api/agents/person", person)[0] == 201
         client = Http(server, MODERN, {**ELICITATION, **TASKS})
         task = client.call("person")
         waiting = until(lambda: (seen := client.result("tasks/get", {"taskId": task["taskId"]}))["status"] == "input_required" and seen)

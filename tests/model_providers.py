@@ -28,7 +28,7 @@ PATHS = {"openai": "/v1/chat/completions", "anthropic": "/v1/messages"}
 KEY = "sk-canary-4711-never-shown"
 PATIENCE = 60
 TALK = {"turns": [{"when": {"prompt": "refuse"}, "refuse": "I do not talk about that."},
-                  {"say": "You said: ${/prompt/text}; I was told: ${/system}."}]}
+                  {"text": "You said: ${/prompt/text}; I was told: ${/system}."}]}
 WEATHER = """{ type: object, additionalProperties: false, required: [city, degrees],
                      properties: { city: { type: string }, degrees: { type: number } } }"""
 AGENTS = """\
@@ -164,7 +164,7 @@ def a_plan_uses_the_providers_protocol_and_records_one_format(desk):
     result = desk.run_agent("talk", "rain").stdout
     assert result == "You said: Tell me about rain; I was told: Be brief..\n", result
     requests = desk.requests()
-    assert [(a["path"], a["model"], a["answer"]) for a in requests] == [(PATHS[desk.provider], "talk", "say")] * 2, requests
+    assert [(a["path"], a["model"], a["answer"]) for a in requests] == [(PATHS[desk.provider], "talk", "text")] * 2, requests
     assert len({a["headers"]["idempotency-key"] for a in requests}) == 2, requests
     if desk.provider == "anthropic":
         assert {a["headers"]["anthropic-version"] for a in requests} == {"2023-06-01"}, requests
@@ -226,7 +226,7 @@ def an_answer_that_violates_its_schema_is_repaired_once_or_fails(desk):
 def the_retry_after_of_a_provider_is_respected(desk):
     assert desk.run_agent("storm", "rate limit").stdout == "Now there is room.\n"
     requests = desk.requests()
-    assert [a["answer"] for a in requests] == ["fail 429", "say"], requests
+    assert [a["answer"] for a in requests] == ["fail 429", "text"], requests
     times = [datetime.fromisoformat(a["time"].replace("Z", "+00:00")) for a in requests]
     assert (times[1] - times[0]).total_seconds() >= 0.95, times
     assert len({a["headers"]["idempotency-key"] for a in requests}) == 1, requests

@@ -403,15 +403,15 @@ def the_storm_scenario_fails_once_per_kind_and_conversation_and_then_answers():
             assert seen[7] == (200, None, True, False), seen
         kinds = [entry["answer"] for entry in server.entries()]
         assert kinds == ["fail 429", "fail 500", "fail close", "fail 529", "fail cut_after", "fail error_after",
-                         "fail garbage_after", "say"] * 2, kinds
+                         "fail garbage_after", "text"] * 2, kinds
 
 
 @test
 def answers_end_as_the_scenario_declares_and_a_paused_one_continues():
-    turns = [{"when": {"turn": 1, "prompt": name}, "say": "Hm", "finish": name} for name in ("filter", "pause", "context")]
+    turns = [{"when": {"turn": 1, "prompt": name}, "text": "Hm", "finish": name} for name in ("filter", "pause", "context")]
     with tempfile.TemporaryDirectory() as folder:
         file = pathlib.Path(folder) / "ends.json"
-        file.write_text(json.dumps({"turns": [*turns, {"when": {"last": "assistant", "turn": 2}, "say": "Now."}]}))
+        file.write_text(json.dumps({"turns": [*turns, {"when": {"last": "assistant", "turn": 2}, "text": "Now."}]}))
         with Server("--scenario", str(file)) as server:
             def ends(prompt, stream):
                 chat = {"model": "ends", "messages": user(prompt), "stream": stream}
@@ -505,7 +505,7 @@ def two_thousand_slow_streams_are_served_concurrently():
         with tempfile.TemporaryDirectory() as folder:
             # Ten seconds each: enough time to open all before the first one ends.
             file = pathlib.Path(folder) / "storm.json"
-            file.write_text(json.dumps({"turns": [{"say": "0123456789" * 2, "piece": 1, "pace_ms": 500}]}))
+            file.write_text(json.dumps({"turns": [{"text": "0123456789" * 2, "piece": 1, "pace_ms": 500}]}))
             with Server("--scenario", str(file)) as server:
                 assert all(asyncio.run(asyncio.wait_for(all_of_them(server.port), 2 * PATIENCE)))
                 assert len(server.entries()) == MANY
@@ -537,11 +537,11 @@ def an_invalid_command_line_or_scenario_exits_with_2():
         assert "--scenario FILE" in command("--help", folder=folder).stdout
         files = {
             "a.json": ("{", "JSON"),
-            "b.json": ('{"turns": []}', "at least one is wanted"),
-            "c.json": ('{"turns": [{"sya": "x"}]}', "turns[0].sya: not known; known are about, when"),
-            "d.json": ('{"turns": [{"when": {"says": "("}}]}', "turns[0].when.says: \"(\" cannot stand here"),
+            "b.json": ('{"turns": []}', "at least one is required"),
+            "c.json": ('{"turns": [{"sya": "x"}]}', "turns[0].sya: unknown key; the keys are about, when"),
+            "d.json": ('{"turns": [{"when": {"last_text": "("}}]}', "turns[0].when.last_text: \"(\" is not allowed here"),
             "e.json": ('{"turns": [{"fail": {"times": 2}}]}', "turns[0].fail"),
-            "f.json": ('{"turns": [{"call": {"tool": "x", "arg": 1}}]}', "turns[0].call.arg: not known"),
+            "f.json": ('{"turns": [{"call": {"tool": "x", "arg": 1}}]}', "turns[0].call.arg: unknown key"),
         }
         for name, (text, words) in files.items():
             (pathlib.Path(folder) / name).write_text(text)

@@ -109,7 +109,7 @@ def a_job_that_reuses_the_id_of_a_pruned_job_is_notified_again():
 
 
 @test
-def questions_asked_while_no_service_notified_are_notified_at_start():
+def questions_opened_while_no_service_notified_are_notified_at_start():
     with home() as h:
         program = prepare(h)
         s = Server(h, "asks.yaml")

@@ -302,8 +302,8 @@ def fork_jobs(send_request):
 
 def change_budget(send_request):
     """A budget that is lowered, exhausted and raised."""
-    say = {"tool": "echo", "args": {"v": 1}}
-    send_request(201, "put", "/api/agents/little", {"budget": {"tool_calls": 1, "wall": "1h", "soft": 50}, "plan": [{"id": "say", **say}]})
+    step = {"tool": "echo", "args": {"v": 1}}
+    send_request(201, "put", "/api/agents/little", {"budget": {"tool_calls": 1, "wall": "1h", "soft": 50}, "plan": [{"id": "say", **step}]})
     send_request.job("little", "b", budget={"tool_calls": 0, "wall": "30m"})
     send_request(400, "post", "/api/jobs", {"agent": "little", "budget": {"tool_calls": 2}})
     for part in ("", "/trace", "/replay"):

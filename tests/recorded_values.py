@@ -61,7 +61,7 @@ TELLER = {"about": "Asks for values and pays with one of them.", "turns": [
     {"when": {"turn": 1}, "call": [{"tool": "clock", "args": {}}, {"tool": "id", "args": {}},
                                    {"tool": "dice", "args": {"min": 7, "max": 1}}]},
     {"when": {"turn": 2}, "call": {"tool": "pay", "args": {"at": "${/results/clock/ms}"}}},
-    {"say": "Paid at ${/results/pay/of/at}."}]}
+    {"text": "Paid at ${/results/pay/of/at}."}]}
 
 
 class Desk(shared.Desk):

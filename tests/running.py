@@ -88,9 +88,9 @@ def a_function_that_never_returns_times_out_and_delays_no_other_node():
         assert nap["status"] == "in_doubt" and nap["tries"][0]["outcome"] == "timeout", nap
         assert nap["tries"][0]["duration_us"] < 5_000_000, nap
         assert node(h, "j", "say")["status"] == node(h, "j", "more")["status"] == "done"
-        of_say = [e["seq"] for e in events(h, "j") if e["payload"].get("node_id") == "more"]
+        of_more = [e["seq"] for e in events(h, "j") if e["payload"].get("node_id") == "more"]
         cut = of_type(events(h, "j"), "tool_invocation_finished")[-1]
-        assert cut["payload"]["outcome"] == "timeout" and max(of_say) < cut["seq"], "it was delayed"
+        assert cut["payload"]["outcome"] == "timeout" and max(of_more) < cut["seq"], "it was delayed"
         expect(h.run("verify", "j"), 0)
 
 

@@ -35,12 +35,12 @@ MUCH, MUCH_PIECES = "0123456789abcdef" * 60_000, 240
 HELD_AFTER = 2000  # bytes of an answer: its head, and a few deltas
 CUTS = (1, 2, 3, 5, 8, 13, 21, len(KEY), len(KEY) + 1)  # every one: src/llm/model_tool_secret_test.cc
 TALK = {"turns": [
-    {"when": {"prompt": "cut"}, "fail": {"cut_after": 3}, "say": LONG},
-    {"when": {"prompt": "error event"}, "fail": {"error_after": 3, "status": 529}, "say": LONG},
-    *({"when": {"prompt": f"key in {size}s"}, "say": f"Your key is {KEY}, and {KEY}.", "piece": size} for size in CUTS),
-    *({"when": {"prompt": f"escaped in {size}s"}, "say": '{"key": "' + ESCAPED + '", "a": "b\\n\\/c"}', "piece": size} for size in CUTS),
-    {"when": {"prompt": "much"}, "say": MUCH, "piece": len(MUCH) // MUCH_PIECES},
-    {"say": LONG}]}
+    {"when": {"prompt": "cut"}, "fail": {"cut_after": 3}, "text": LONG},
+    {"when": {"prompt": "error event"}, "fail": {"error_after": 3, "status": 529}, "text": LONG},
+    *({"when": {"prompt": f"key in {size}s"}, "text": f"Your key is {KEY}, and {KEY}.", "piece": size} for size in CUTS),
+    *({"when": {"prompt": f"escaped in {size}s"}, "text": '{"key": "' + ESCAPED + '", "a": "b\\n\\/c"}', "piece": size} for size in CUTS),
+    {"when": {"prompt": "much"}, "text": MUCH, "piece": len(MUCH) // MUCH_PIECES},
+    {"text": LONG}]}
 AGENTS = """\
 aetheris: 1
 tools:

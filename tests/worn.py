@@ -46,9 +46,9 @@ def a_job_that_stalls_its_process_until_it_is_killed_twice_is_parked():
                               env=STALLS | {"AETHERIS_FAILPOINTS_TRACE": "1"})
             if i == 0:
                 url = json.loads(process.stdout.readline())["listening"]
-                asks = {"AETHERIS_URL": url}
-                expect(h.run("run", "agents.yaml", "calm", "--job-id", "before", env=asks), 0)
-                asking = h.start("run", "agents.yaml", "poison", "--job-id", "p", "--detach", env=asks)
+                service_env = {"AETHERIS_URL": url}
+                expect(h.run("run", "agents.yaml", "calm", "--job-id", "before", env=service_env), 0)
+                asking = h.start("run", "agents.yaml", "poison", "--job-id", "p", "--detach", env=service_env)
             for line in process.stderr:
                 if "decided.poison" in line:
                     break

@@ -1,10 +1,10 @@
-// OpenAI's Chat Completions: reads and judges requests, writes answers, streams and errors.
+// OpenAI's Chat Completions: reads and validates requests, writes answers, streams and errors.
 import { Fault, characters, hash, isObject, pieces, tokens } from "./scenario.mjs";
 import { strictFault } from "./schemas.mjs";
 
-const CREATED = 1767225600; // the same in every answer, so that the same question gets the same bytes
-const CACHE_STEP = 128; // prompts are cached in steps of so many tokens,
-const CACHE_MIN = 1024; // from so many on
+const CREATED = 1767225600; // the same in every answer, so that equal requests get equal bytes
+const CACHE_STEP = 128; // prompts are cached in steps of this many tokens,
+const CACHE_MIN = 1024; // from this many on
 const TOOLS_MAX = 128;
 const STOPS_MAX = 4;
 const NAME = /^[a-zA-Z0-9_-]+$/;
@@ -32,7 +32,7 @@ const TYPES = {
   404: ["invalid_request_error", null],
   429: ["requests", "rate_limit_exceeded"],
 };
-const SAYS = {
+const MESSAGES = {
   429: "Rate limit reached for requests. Please try again later.",
   500: "The server had an error while processing your request. Sorry about that!",
   503: "The engine is currently overloaded, please try again later",
@@ -42,7 +42,7 @@ export function error(fault) {
   const [type, code] = TYPES[fault.status] ?? [fault.status >= 500 ? "server_error" : "invalid_request_error", null];
   return {
     error: {
-      message: fault.message || SAYS[fault.status] || "As the scenario says.",
+      message: fault.message || MESSAGES[fault.status] || "As the scenario requires.",
       type: fault.type ?? type,
       param: fault.param ?? null,
       code: fault.code ?? code,
@@ -148,10 +148,10 @@ function words(content, role, param) {
           "invalid_value",
         );
       if (part.type !== "text" && part.type !== "refusal") return "";
-      const said = part[part.type];
-      if (said === undefined) missing(`${where}.${part.type}`);
-      wants(said, typeof said === "string", `${where}.${part.type}`, "a string");
-      return said;
+      const text = part[part.type];
+      if (text === undefined) missing(`${where}.${part.type}`);
+      wants(text, typeof text === "string", `${where}.${part.type}`, "a string");
+      return text;
     })
     .join("");
 }
@@ -204,7 +204,7 @@ function toolName(value, param) {
 
 function readMessages(messages) {
   const out = [];
-  let open = new Map(); // calls that nobody has answered yet, and where they were made
+  let open = new Map(); // calls without a result so far, and where they were made
   const answered = (role) => {
     if (open.size)
       refuse(
@@ -216,7 +216,7 @@ function readMessages(messages) {
   let mayAnswer = false;
   messages.forEach((message, index) => {
     const param = `messages[${index}]`;
-    const loose = `messages.[${index}]`; // as the real one spells some of them
+    const loose = `messages.[${index}]`; // as the provider writes some of them
     wants(message, isObject(message), param, "an object");
     if (message.role === undefined) missing(`${param}.role`);
     if (!ROLES.includes(message.role))
@@ -371,7 +371,7 @@ function checkFormat(format, body) {
   if (fault) refuse(`Invalid schema for response_format '${wanted.name}': ${fault}`, "response_format");
 }
 
-// Judges a request. Gives the conversation in the words of scenario.mjs, and what the answer must keep to.
+// Validates a request. Returns the conversation as scenario.mjs reads it, and the limits of the answer.
 export function read(body) {
   if (body.model === undefined || body.model === "") refuse("you must provide a model parameter");
   wants(body.model, typeof body.model === "string", "model", "a string");
@@ -437,14 +437,14 @@ export function read(body) {
     offered,
     choice,
     parallel: body.parallel_tool_calls !== false,
-    thinks: "may", // its thoughts are not shown: they are counted
+    thinks: "may", // its thoughts are not shown, only counted
     limits: { max: body.max_completion_tokens ?? body.max_tokens ?? undefined, stops },
   };
 }
 
 // ---- answers -----------------------------------------------------------------------------------------------------
 
-// How many tokens were asked, and how many of them were asked before: all up to the last answer.
+// The tokens of the request, and those that an earlier request had too: all up to the last answer.
 function promptTokens(body) {
   const count = (value) => (value === undefined ? 0 : tokens(JSON.stringify(value)));
   const lastAnswer = body.messages.findLastIndex((one) => one.role === "assistant");
@@ -458,7 +458,7 @@ function usageOf(request, answer) {
   const sum = (texts) => texts.reduce((total, text) => total + tokens(text ?? ""), 0);
   const reasoning = sum(answer.think.map((part) => part.text));
   const completion =
-    reasoning + sum([answer.say, answer.refuse]) + sum(answer.calls.map((call) => call.name + call.json));
+    reasoning + sum([answer.text, answer.refuse]) + sum(answer.calls.map((call) => call.name + call.json));
   return {
     prompt_tokens: request.prompt.all,
     completion_tokens: completion,
@@ -486,8 +486,8 @@ const common = (request, object) => ({
   system_fingerprint: "fp_scripted",
 });
 
-export function answer(request, said) {
-  const calls = said.calls.map((call, index) => ({
+export function answer(request, answer) {
+  const calls = answer.calls.map((call, index) => ({
     id: callId(request, index),
     type: "function",
     function: { name: call.name, arguments: call.json },
@@ -499,21 +499,21 @@ export function answer(request, said) {
         index: 0,
         message: {
           role: "assistant",
-          content: said.say || (calls.length || said.refuse ? null : ""),
-          refusal: said.refuse,
+          content: answer.text || (calls.length || answer.refuse ? null : ""),
+          refusal: answer.refuse,
           annotations: [],
           ...(calls.length ? { tool_calls: calls } : {}),
         },
         logprobs: null,
-        finish_reason: reason(said),
+        finish_reason: reason(answer),
       },
     ],
-    usage: usageOf(request, said),
+    usage: usageOf(request, answer),
   };
 }
 
 // The answer as server-sent events: {text, piece, last}; a piece has some of the answer in it.
-export function* frames(request, said, size) {
+export function* frames(request, answer, size) {
   const event = (choices, rest = {}) => {
     const filler = request.obfuscated && choices.length ? { obfuscation: padding(choices) } : {};
     const chunk = {
@@ -528,12 +528,12 @@ export function* frames(request, said, size) {
   const delta = (value, finish = null) => event([{ index: 0, delta: value, logprobs: null, finish_reason: finish }]);
   const toolDelta = (value) => ({ tool_calls: [value] });
   yield {
-    text: delta({ role: "assistant", content: said.calls.length && !said.say ? null : "", refusal: null }),
+    text: delta({ role: "assistant", content: answer.calls.length && !answer.text ? null : "", refusal: null }),
     piece: false,
   };
-  for (const part of pieces(said.say, size)) yield { text: delta({ content: part }), piece: true };
-  for (const part of pieces(said.refuse ?? "", size)) yield { text: delta({ refusal: part }), piece: true };
-  for (const [index, call] of said.calls.entries()) {
+  for (const part of pieces(answer.text, size)) yield { text: delta({ content: part }), piece: true };
+  for (const part of pieces(answer.refuse ?? "", size)) yield { text: delta({ refusal: part }), piece: true };
+  for (const [index, call] of answer.calls.entries()) {
     const opened = {
       index,
       id: callId(request, index),
@@ -544,12 +544,12 @@ export function* frames(request, said, size) {
     for (const part of pieces(call.json, size))
       yield { text: delta(toolDelta({ index, function: { arguments: part } })), piece: true };
   }
-  yield { text: delta({}, reason(said)), piece: false };
-  if (request.withUsage) yield { text: event([], { usage: usageOf(request, said) }), piece: false };
+  yield { text: delta({}, reason(answer)), piece: false };
+  if (request.withUsage) yield { text: event([], { usage: usageOf(request, answer) }), piece: false };
   yield { text: "data: [DONE]\n\n", piece: false, last: true };
 }
 
-// Letters that make chunks of one length, as the real one hides the lengths of its tokens.
+// Letters that make all chunks equally long, as the provider does to hide the lengths of its tokens.
 function padding(choices) {
   const size = characters(JSON.stringify(choices)).length;
   return "abcdefghijklmnop".slice(0, 16 - (size % 16));

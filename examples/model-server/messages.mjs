@@ -1,9 +1,9 @@
-// Anthropic's Messages: reads and judges requests, writes answers, streams and errors.
+// Anthropic's Messages: reads and validates requests, writes answers, streams and errors.
 import { createHmac, timingSafeEqual } from "node:crypto";
 import { Fault, hash, isObject, pieces, tokens } from "./scenario.mjs";
 import { isClosed } from "./schemas.mjs";
 
-const SIGNING_KEY = "thoughts of a scripted server"; // no secret: it tells changed thoughts from unchanged ones
+const SIGNING_KEY = "thoughts of a scripted server"; // not a secret: signatures reveal changed thoughts
 const CREATED = "2026-01-01T00:00:00Z";
 const BREAKPOINTS_MAX = 4;
 const MESSAGES_MAX = 100_000;
@@ -34,7 +34,7 @@ const TYPES = {
   504: "timeout_error",
   529: "overloaded_error",
 };
-const SAYS = {
+const MESSAGES = {
   429: "This request would exceed your account's rate limit. Please try again later.",
   500: "Internal server error",
   529: "Overloaded",
@@ -42,7 +42,7 @@ const SAYS = {
 
 export function error(fault, requestId) {
   const type = TYPES[fault.status] ?? (fault.status >= 500 ? "api_error" : "invalid_request_error");
-  const message = fault.message || SAYS[fault.status] || "As the scenario says.";
+  const message = fault.message || MESSAGES[fault.status] || "As the scenario requires.";
   return { type: "error", error: { type: fault.type ?? type, message }, request_id: requestId };
 }
 
@@ -62,7 +62,7 @@ export function authorize(headers, key) {
 
 // ---- thoughts ----------------------------------------------------------------------------------------------------
 
-// A signature holds a thought, and its place among the thoughts of its message: a changed, moved or lost one is noticed.
+// A signature covers a thought and its position in its message: a changed, moved or missing one is detected.
 function signature(model, { index, total, kind, text }) {
   const words = JSON.stringify([model, index, total, kind, text]);
   return createHmac("sha256", SIGNING_KEY).update(words).digest("base64");
@@ -119,7 +119,7 @@ function checkText(block, param) {
   if (!block.text.trim()) refuse("messages: text content blocks must contain non-whitespace text");
 }
 
-// A content as its blocks, each of a type that may stand there.
+// A content as its blocks, each of a type that is allowed.
 function blocksOf(content, kind, param) {
   if (typeof content === "string") return content ? [{ type: "text", text: content }] : [];
   wants(Array.isArray(content), `${param}.content`, "a valid list");
@@ -153,7 +153,7 @@ function checkCall(block, where) {
     refuse(`${where}.tool_use.name: String should match pattern '^[a-zA-Z0-9_-]{1,64}$'`);
 }
 
-// The results that a user's message gives, held against the calls of the message before.
+// The results in a user's message, checked against the calls of the message before.
 function checkResults(blocks, open, where, before) {
   const given = new Set();
   blocks.forEach((block, index) => {
@@ -173,7 +173,7 @@ function checkResults(blocks, open, where, before) {
       wants(typeof block.is_error === "boolean", `${param}.tool_result.is_error`, "a valid boolean");
     given.add(block.tool_use_id);
   });
-  // Results stand first: what comes after words answers nothing.
+  // Results come first: a block after text is not a result.
   const first = blocks.findIndex((block) => block.type !== "tool_result");
   const answered = new Set((first < 0 ? blocks : blocks.slice(0, first)).map((block) => block.tool_use_id));
   const lacking = open.filter((id) => !answered.has(id));
@@ -184,7 +184,7 @@ function checkResults(blocks, open, where, before) {
     );
 }
 
-// Messages as turns: neighbours of one role are one turn, as the real one takes them.
+// Messages as turns: adjacent messages of one role are one turn, as at the provider.
 function turnsOf(messages, strict) {
   const turns = [];
   messages.forEach((message, index) => {
@@ -265,7 +265,7 @@ function checkLast(turns, thinking, last) {
       refuse("messages: final assistant content cannot end with trailing whitespace");
   }
   if (thinking !== "enabled") return;
-  // In a loop over tools the thoughts of the last answer come back with its calls.
+  // In a loop over tools the client returns the thoughts of the last answer with its calls.
   const answer = turns.findLast((one) => one.role === "assistant");
   const calls = answer?.blocks.some((block) => block.type === "tool_use");
   if (calls && !isThought(answer.blocks[0]))
@@ -347,7 +347,7 @@ function checkBreakpoints(body) {
     refuse(`A maximum of ${BREAKPOINTS_MAX} blocks with cache_control may be provided. Found ${found}.`);
 }
 
-// Judges a request. Gives the conversation in the words of scenario.mjs, and what the answer must keep to.
+// Validates a request. Returns the conversation as scenario.mjs reads it, and the limits of the answer.
 export function read(body, { strict = false } = {}) {
   for (const key of ["model", "messages", "max_tokens"]) if (body[key] === undefined) refuse(`${key}: Field required`);
   for (const key of Object.keys(body)) if (!KNOWN.has(key)) refuse(`${key}: Extra inputs are not permitted`);
@@ -398,8 +398,8 @@ export function read(body, { strict = false } = {}) {
 
 // ---- answers -----------------------------------------------------------------------------------------------------
 
-// What was asked, by what the cache would know: what stands before the last breakpoint is written to it, and was read
-// from it if an answer stands after.
+// The tokens of the request by their use of the cache: those before the last breakpoint are written to it, or were read
+// from it if an answer follows.
 function promptTokens(body) {
   const sections = [body.tools, body.system, ...body.messages].filter((one) => one !== undefined);
   const sizes = sections.map((one) => tokens(JSON.stringify(one)));
@@ -415,10 +415,10 @@ function promptTokens(body) {
   };
 }
 
-function usageOf(request, said) {
+function usageOf(request, answer) {
   const sum = (texts) => texts.reduce((total, one) => total + tokens(one), 0);
-  const thinking = sum(said.think.map((part) => part.text));
-  const output = thinking + sum([said.say, said.refuse ?? ""]) + sum(said.calls.map((call) => call.name + call.json));
+  const thinking = sum(answer.think.map((part) => part.text));
+  const output = thinking + sum([answer.text, answer.refuse ?? ""]) + sum(answer.calls.map((call) => call.name + call.json));
   return {
     input_tokens: request.prompt.rest,
     cache_creation_input_tokens: request.prompt.written,
@@ -440,12 +440,12 @@ const REASONS = {
   context: "model_context_window_exceeded",
 };
 
-function ending(said) {
-  const isRefusal = REASONS[said.finish] === "refusal";
+function ending(answer) {
+  const isRefusal = REASONS[answer.finish] === "refusal";
   return {
-    stop_reason: REASONS[said.finish],
-    stop_sequence: said.stop,
-    stop_details: isRefusal ? { type: "refusal", category: null, explanation: said.refuse } : null,
+    stop_reason: REASONS[answer.finish],
+    stop_sequence: answer.stop,
+    stop_details: isRefusal ? { type: "refusal", category: null, explanation: answer.refuse } : null,
   };
 }
 
@@ -458,23 +458,23 @@ function inputOf(call) {
   }
 }
 
-function blocksOfAnswer(request, said) {
-  const thoughts = said.think.map((part, index) => {
+function blocksOfAnswer(request, answer) {
+  const thoughts = answer.think.map((part, index) => {
     const kind = part.redacted ? "redacted_thinking" : "thinking";
     const text = request.omitted && !part.redacted ? "" : part.text;
-    const signed = signature(request.model, { index, total: said.think.length, kind, text });
+    const signed = signature(request.model, { index, total: answer.think.length, kind, text });
     return part.redacted
       ? { type: kind, data: signed + Buffer.from(text).toString("base64") }
       : { type: kind, thinking: text, signature: signed };
   });
-  const calls = said.calls.map((call, index) => ({
+  const calls = answer.calls.map((call, index) => ({
     type: "tool_use",
     id: `toolu_01${hash(`${request.hash}/${index}`).slice(0, 22)}`,
     name: call.name,
     input: inputOf(call),
     caller: { type: "direct" },
   }));
-  const words = said.say ? [{ type: "text", text: said.say, citations: null }] : [];
+  const words = answer.text ? [{ type: "text", text: answer.text, citations: null }] : [];
   return [...thoughts, ...words, ...calls];
 }
 
@@ -495,20 +495,20 @@ function message(request, content, rest, usage) {
   };
 }
 
-export const answer = (request, said) =>
-  message(request, blocksOfAnswer(request, said), ending(said), usageOf(request, said));
+export const answer = (request, answer) =>
+  message(request, blocksOfAnswer(request, answer), ending(answer), usageOf(request, answer));
 
 const event = (value) => `event: ${value.type}\ndata: ${JSON.stringify(value)}\n\n`;
 
 // The answer as server-sent events: {text, piece, last}; a piece has some of the answer in it.
-export function* frames(request, said, size) {
-  const usage = usageOf(request, said);
+export function* frames(request, answer, size) {
+  const usage = usageOf(request, answer);
   const plain = (value) => ({ text: event(value), piece: false });
   const nothing = { stop_reason: null, stop_sequence: null, stop_details: null };
   const { output_tokens_details: _, ...opening } = { ...usage, output_tokens: 1 };
   yield plain({ type: "message_start", message: message(request, [], nothing, opening) });
   let calls = 0;
-  for (const [index, block] of blocksOfAnswer(request, said).entries()) {
+  for (const [index, block] of blocksOfAnswer(request, answer).entries()) {
     const delta = (value) => ({ text: event({ type: "content_block_delta", index, delta: value }), piece: true });
     const empty = { thinking: { thinking: "", signature: "" }, text: { text: "" }, tool_use: { input: {} } }[
       block.type
@@ -523,12 +523,12 @@ export function* frames(request, said, size) {
       for (const part of pieces(block.text, size)) yield delta({ type: "text_delta", text: part });
     if (block.type === "tool_use") {
       yield delta({ type: "input_json_delta", partial_json: "" });
-      for (const part of pieces(said.calls[calls++].json, size))
+      for (const part of pieces(answer.calls[calls++].json, size))
         yield delta({ type: "input_json_delta", partial_json: part });
     }
     yield plain({ type: "content_block_stop", index });
   }
-  yield plain({ type: "message_delta", delta: { ...ending(said), container: null }, usage });
+  yield plain({ type: "message_delta", delta: { ...ending(answer), container: null }, usage });
   yield { ...plain({ type: "message_stop" }), last: true };
 }
 

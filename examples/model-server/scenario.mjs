@@ -1,5 +1,5 @@
-// Scenarios: what the scripted model says to which conversation. Reads the files, finds the turn that fits a
-// conversation and fills it in. Knows no protocol and no socket.
+// Scenarios: the answers of the scripted model. Reads the files, finds the turn that matches a conversation and fills in
+// its templates. Independent of protocols and sockets.
 import { createHash } from "node:crypto";
 import { readFileSync } from "node:fs";
 import { basename } from "node:path";
@@ -9,7 +9,7 @@ const COUNTERS_MAX = 100_000; // conversations whose failures are counted; the o
 const TOKEN_CHARS = 4; // a token is four characters, here
 export const FINISHES = ["end", "length", "tool", "filter", "pause", "refusal", "context"];
 
-// What a request cannot have: the protocols make their own bodies of it.
+// An error of a request; each protocol writes it in its own form.
 export class Fault extends Error {
   constructor(status, message, { param = null, code = null, type } = {}) {
     super(message);
@@ -20,7 +20,7 @@ export class Fault extends Error {
 export const hash = (text) => createHash("sha256").update(text).digest("hex");
 export const isObject = (value) => typeof value === "object" && value !== null && !Array.isArray(value);
 
-// Characters are code points, so that nothing is cut within one.
+// Characters are code points, so that none is divided.
 export const characters = (text) => Array.from(text);
 export const tokens = (text) => Math.ceil(characters(text).length / TOKEN_CHARS);
 export function pieces(text, size) {
@@ -45,13 +45,13 @@ function parsed(text) {
   }
 }
 
-// The texts within a value, a line each: what a tool said, whatever it was wrapped in.
-function wordsIn(value) {
+// The texts within a value, of a result of any form.
+function textsIn(value) {
   if (typeof value === "string") return [value];
-  return typeof value === "object" && value !== null ? Object.values(value).flatMap(wordsIn) : [];
+  return typeof value === "object" && value !== null ? Object.values(value).flatMap(textsIn) : [];
 }
 
-// ---- what a template and a condition see of a conversation -------------------------------------------------------
+// ---- the view of a conversation that templates and conditions read -------------------------------------------------------
 
 function view(conversation) {
   const { messages, offered, system } = conversation;
@@ -73,15 +73,15 @@ function view(conversation) {
       results[name] = parsed(message.text);
       (history[name] ??= []).push(results[name]);
       since.texts.push(message.text);
-      since.words.push(...wordsIn(results[name]));
+      since.words.push(...textsIn(results[name]));
       since.tools.push(name);
       since.role = "tool";
     }
   }
-  const asked = messages.filter((message) => message.role === "assistant");
+  const answers = messages.filter((message) => message.role === "assistant");
   const text = since.texts.join("\n");
   return {
-    turn: asked.length + 1,
+    turn: answers.length + 1,
     system,
     offered,
     prompt: { text: prompt ?? "", json: parsed(prompt ?? ""), match: [] },
@@ -107,32 +107,32 @@ export function at(document, pointer) {
 
 const TEMPLATE = /\$\{(\/[^}]*)\}/g;
 
-// A string that is one template becomes what stands there; within words, its text. Other values go in as they are.
+// A string that is one template becomes its value; a template within a text becomes text. Other values stay the same.
 function filled(value, document) {
   if (Array.isArray(value)) return value.map((item) => filled(item, document));
   if (isObject(value))
     return Object.fromEntries(Object.entries(value).map(([key, item]) => [key, filled(item, document)]));
   if (typeof value !== "string") return value;
-  const stands = (pointer) => {
+  const valueAt = (pointer) => {
     const found = at(document, pointer);
-    if (found === undefined) throw new Fault(400, `the scenario wants ${pointer}, and nothing stands there`);
+    if (found === undefined) throw new Fault(400, `the scenario reads ${pointer}, which does not exist`);
     return found;
   };
   const whole = /^\$\{(\/[^}]*)\}$/.exec(value);
-  if (whole) return stands(whole[1]);
+  if (whole) return valueAt(whole[1]);
   return value.replace(TEMPLATE, (_, pointer) => {
-    const found = stands(pointer);
+    const found = valueAt(pointer);
     return typeof found === "string" ? found : JSON.stringify(found);
   });
 }
 
 const list = (value) => (value === undefined ? [] : Array.isArray(value) ? value : [value]);
 
-// Whether a turn's `when` holds. Leaves what the patterns caught in the document.
+// Whether a turn's `when` holds. Stores the matches of the patterns in the document.
 function fits(when, document) {
   for (const [key, subject] of [
     ["prompt", document.prompt],
-    ["says", document.last],
+    ["last_text", document.last],
   ]) {
     subject.match = [];
     if (when[key] === undefined) continue;
@@ -159,14 +159,14 @@ export class Scenario {
     this.name = name;
   }
 
-  // What is said to this conversation: {index, turn, answer, fail, pace_ms, piece, stall_ms}.
+  // The answer to this conversation: {index, turn, answer, fail, pace_ms, piece, stall_ms}.
   decide(conversation) {
     const document = view(conversation);
     const index = this.turns.findIndex((turn) => fits(turn.when ?? {}, document));
     if (index < 0)
       throw new Fault(
         400,
-        `scenario ${this.name} has nothing to say in turn ${document.turn} to ` +
+        `scenario ${this.name} has no answer in turn ${document.turn} to ` +
           `${JSON.stringify(document.last.text.slice(0, 80))}`,
       );
     const turn = this.turns[index];
@@ -188,7 +188,7 @@ export class Scenario {
       json: call.args_text ?? JSON.stringify(objectOf(call.args ?? {})),
       cut: call.cut,
     }));
-    if (calls.length > CALLS_MAX) throw new Fault(400, "the scenario calls too much");
+    if (calls.length > CALLS_MAX) throw new Fault(400, "the scenario makes too many calls");
     if (choice === "none") calls = [];
     if (isObject(choice)) calls = calls.filter((c) => c.name === choice.name);
     if (!parallel) calls = calls.slice(0, 1);
@@ -196,18 +196,18 @@ export class Scenario {
     if ((choice === "any" || isObject(choice)) && !calls.length && !refuse)
       throw new Fault(
         400,
-        `tool_choice asks for a call, and turn ${document.turn} of scenario ${this.name} makes none`,
+        `tool_choice requires a call, and turn ${document.turn} of scenario ${this.name} makes none`,
       );
     for (const call of calls) if (call.cut !== undefined) call.json = characters(call.json).slice(0, call.cut).join("");
     const mustThink = thinks === "always" && calls.length > 0;
     const isCut = calls.some((call) => call.cut !== undefined);
-    const say = text(filled(turn.say, document));
+    const text = asText(filled(turn.text, document));
     return {
-      // Whoever thinks before a call must get its thoughts back with the call, so a call is never without one.
+      // A client returns thoughts with the call that follows them, so a call is never without one.
       think: list(filled(turn.think ?? (mustThink ? "A call." : []), document))
         .map((part) => (isObject(part) ? part : { text: part }))
         .filter(() => thinks !== "no"),
-      say: say ?? (refuse || calls.length ? "" : "Nothing to say."),
+      text: text ?? (refuse || calls.length ? "" : "No text."),
       calls,
       refuse,
       finish: turn.finish ?? (isCut ? "length" : refuse ? "refusal" : calls.length ? "tool" : "end"),
@@ -216,23 +216,23 @@ export class Scenario {
   }
 }
 
-const text = (value) => (value === undefined || typeof value === "string" ? value : JSON.stringify(value));
+const asText = (value) => (value === undefined || typeof value === "string" ? value : JSON.stringify(value));
 
 function objectOf(args) {
   const value = typeof args === "string" ? parsed(args) : args;
-  if (!isObject(value)) throw new Fault(400, "the arguments that the scenario gives are no object");
+  if (!isObject(value)) throw new Fault(400, "the arguments in the scenario are not an object");
   return value;
 }
 
-// An answer as far as the request's limits let it come: stop sequences, then the number of tokens.
+// An answer, shortened to the request's limits: stop sequences, then the number of tokens.
 function limited(answer, { max = Infinity, stops = [] }) {
   const found = stops
-    .map((stop) => ({ stop, at: answer.say.indexOf(stop) }))
+    .map((stop) => ({ stop, at: answer.text.indexOf(stop) }))
     .filter((one) => one.at >= 0)
     .sort((a, b) => a.at - b.at)[0];
-  let { say, calls, finish, stop, refuse } = answer;
+  let { text, calls, finish, stop, refuse } = answer;
   if (found) {
-    say = say.slice(0, found.at);
+    text = text.slice(0, found.at);
     [calls, finish, stop] = [[], "stop", found.stop];
   }
   let left = max;
@@ -250,19 +250,19 @@ function limited(answer, { max = Infinity, stops = [] }) {
     return kept;
   };
   const think = answer.think.filter(() => left > 0).map((part) => ({ ...part, text: take(part.text) }));
-  say = take(say);
+  text = take(text);
   if (refuse) refuse = take(refuse);
   const made = [];
   for (const call of calls) {
     if (left > 0) made.push({ ...call, json: take(call.json) });
     else finish = "length";
   }
-  return { think, say, calls: made, refuse, finish, stop };
+  return { think, text, calls: made, refuse, finish, stop };
 }
 
-// ---- failures that are asked for ---------------------------------------------------------------------------------
+// ---- planned failures ---------------------------------------------------------------------------------
 
-// How often each conversation was failed so far: the one thing that is remembered between requests.
+// The number of failures of each conversation: the only state between requests.
 export class Failures {
   #counts = new Map();
 
@@ -305,7 +305,7 @@ const WHEN = {
   before: (value) => isCount(value) || isText(value),
   last: (value) => ["user", "tool", "assistant"].includes(value),
   prompt: isPattern,
-  says: isPattern,
+  last_text: isPattern,
   tool: isText,
   offered: oneOrMore(isText),
   not_offered: oneOrMore(isText),
@@ -336,7 +336,7 @@ const TURN = {
   when: keys(WHEN),
   fail: oneOrMore((rule, path) => checked(rule, FAIL, path) && FAIL_KINDS.some((kind) => rule[kind] !== undefined)),
   think: oneOrMore((part, path) => isText(part) || checked(part, THINK, path)),
-  say: (value) => value !== null,
+  text: (value) => value !== null,
   call: oneOrMore((call, path) => checked(call, CALL, path) && isText(call.tool)),
   refuse: isText,
   finish: (value) => FINISHES.includes(value),
@@ -351,13 +351,13 @@ const FILE = {
     Array.isArray(value) && value.every((turn, index) => checked(turn, TURN, `${path}[${index}]`)),
 };
 
-// Holds a value to a shape; says where it is not kept.
+// Checks a value against a shape; an error names the place.
 function checked(value, shape, path) {
-  if (!isObject(value)) throw new Error(`${path}: an object is wanted`);
+  if (!isObject(value)) throw new Error(`${path}: an object is required`);
   for (const [key, item] of Object.entries(value)) {
     const where = path ? `${path}.${key}` : key;
-    if (!Object.hasOwn(shape, key)) throw new Error(`${where}: not known; known are ${Object.keys(shape).join(", ")}`);
-    if (!shape[key](item, where)) throw new Error(`${where}: ${JSON.stringify(item)} cannot stand here`);
+    if (!Object.hasOwn(shape, key)) throw new Error(`${where}: unknown key; the keys are ${Object.keys(shape).join(", ")}`);
+    if (!shape[key](item, where)) throw new Error(`${where}: ${JSON.stringify(item)} is not allowed here`);
   }
   return true;
 }
@@ -367,7 +367,7 @@ export function load(path) {
   try {
     const value = JSON.parse(readFileSync(path, "utf8"));
     checked(value, FILE, "");
-    if (!value.turns?.length) throw new Error("turns: at least one is wanted");
+    if (!value.turns?.length) throw new Error("turns: at least one is required");
     return new Scenario(value, value.name ?? basename(path, ".json"));
   } catch (error) {
     throw new Error(`${path}: ${error.message}`, { cause: error });

@@ -1,4 +1,4 @@
-// The providers' own rules for schemas that they promise to keep to.
+// The providers' rules for schemas of structured output.
 import { isObject } from "./scenario.mjs";
 
 const SCHEMA_DEPTH_MAX = 10;
@@ -15,7 +15,7 @@ const NOT_PERMITTED = [
 
 const context = (path) => `(${path.map((part) => `'${part}'`).join(", ")}${path.length === 1 ? "," : ""})`;
 
-// Strict mode's own rules. Gives what is wrong, or nothing.
+// The rules of strict mode. Returns the first violation, or nothing.
 export function strictFault(schema, path = [], depth = 0) {
   const wrong = (what) => `In context=${context(path)}, ${what}`;
   if (typeof schema === "boolean" || !isObject(schema)) return wrong("schema must be an object.");

@@ -1,5 +1,5 @@
 #!/usr/bin/env node
-// A scripted model server: speaks Chat Completions and Messages over HTTP, says what scenario files say. Not a model.
+// A scripted model server: serves Chat Completions and Messages over HTTP, with answers from scenario files. Not a model.
 import { createHash } from "node:crypto";
 import { once } from "node:events";
 import { closeSync, fdatasync, openSync, readdirSync, write } from "node:fs";
@@ -17,14 +17,14 @@ const PIECE_CHARS = 4;
 const SHIPPED = fileURLToPath(new URL("./scenarios/", import.meta.url));
 const HELP = `node server.mjs [--scenario FILE...] [--listen HOST:PORT] [--journal FILE] [--key KEY] [--pace 5ms] [--strict]
 
-A scripted server that speaks the protocols of model providers. It is not a model: it says what scenario files say.
+A scripted server with the protocols of model providers. It is not a model: scenario files contain its answers.
 
   --scenario FILE...  scenarios to serve, each under its name as the model (default: all of scenarios/)
-  --listen HOST:PORT  where to listen (default 127.0.0.1:0, a free port); the first line printed says where
+  --listen HOST:PORT  the address (default 127.0.0.1:0, a free port); the first line printed shows it
   --journal FILE      one line of JSON per request received, on disk before it is answered
   --key KEY           the only API key that is accepted (default: any)
-  --pace TIME         time before each piece of a stream, unless the scenario says another: 5ms, 1s (default 0ms)
-  --strict            also refuse what providers put up with: neighbouring messages of one role (Messages)
+  --pace TIME         time before each piece of a stream, unless the scenario has its own: 5ms, 1s (default 0ms)
+  --strict            also refuse what providers accept: adjacent messages of one role (Messages)
   --help              this text
 
 POST /v1/chat/completions  POST /v1/messages  GET /v1/models  GET /v1/models/NAME
@@ -32,7 +32,7 @@ POST /v1/chat/completions  POST /v1/messages  GET /v1/models  GET /v1/models/NAM
 
 // ---- the journal -------------------------------------------------------------------------------------------------
 
-// Lines that wait go to the disk together, and nobody is answered before his line is there.
+// Waiting lines are written together; a request is answered after its line is on disk.
 class Journal {
   #file;
   #waiting = [];
@@ -65,7 +65,7 @@ class Journal {
       }
       this.#busy = false;
     } catch (error) {
-      end(1, `the journal cannot be written: ${error.message}`); // an unwritten question is never answered
+      end(1, `the journal cannot be written: ${error.message}`); // a request without its line is never answered
     }
   }
 
@@ -108,7 +108,7 @@ class Desk {
     };
     let due;
     try {
-      due = this.judge(visit);
+      due = this.plan(visit);
     } catch (error) {
       if (!(error instanceof Fault)) throw error;
       due = { kind: `refused ${error.status}`, fault: error };
@@ -131,8 +131,8 @@ class Desk {
     await this.perform(visit, due);
   }
 
-  // What is due to this request; nothing has been said yet.
-  judge({ request, protocol, path, body }) {
+  // The answer that is due to this request; nothing has been sent yet.
+  plan({ request, protocol, path, body }) {
     const where = /^\/v1\/models(?:\/([^/]+))?$/.exec(path);
     const posts = path === "/v1/messages" || path === "/v1/chat/completions";
     if (!where && !posts)
@@ -158,7 +158,7 @@ class Desk {
       ...about,
       ...plan,
       rule,
-      kind: rule ? `fail ${kindOf(rule)}` : refuse ? "refuse" : calls.length ? "call" : "say",
+      kind: rule ? `fail ${kindOf(rule)}` : refuse ? "refuse" : calls.length ? "call" : "text",
     };
   }
 
@@ -200,7 +200,7 @@ class Desk {
     return this.stream(visit, { due, rule, fault, wait });
   }
 
-  // An answer in one piece: or half of it, or something that is no JSON.
+  // An answer in one piece: all of it, half of it, or invalid JSON.
   async whole({ response, protocol, requestId }, { text, rule, wait }) {
     const head = { "content-type": "application/json", ...protocol.headers(requestId) };
     const half = text.slice(0, text.length / 2);
@@ -230,7 +230,7 @@ class Desk {
     let sent = 0;
     for (const { text, piece, last } of protocol.frames(due.read, due.answer, due.piece ?? PIECE_CHARS)) {
       if (piece || last) {
-        // What is due after more pieces than there are is due before the end.
+        // A failure after more pieces than there are happens before the end.
         const isDue = (after) => after !== undefined && (piece ? after === sent : after >= sent);
         if (isDue(rule.cut_after)) return cut(response);
         if (isDue(rule.error_after)) return response.end(protocol.errorFrame(fault, requestId));
@@ -247,7 +247,7 @@ class Desk {
   }
 }
 
-// Ends a connection in the middle of an answer, after what was written.
+// Closes a connection in the middle of an answer, after the written part.
 const cut = (response) => response.socket?.destroySoon();
 
 function kindOf(rule) {
@@ -258,7 +258,7 @@ function kindOf(rule) {
   return rule.status === undefined ? "stall" : String(rule.status);
 }
 
-// The body, or undefined if it is larger than one may be.
+// The body, or undefined if it is larger than the limit.
 async function readBody(request) {
   const parts = [];
   let size = 0;
@@ -277,14 +277,14 @@ function jsonOf(bytes, protocol) {
   } catch (error) {
     throw protocol.notJson(error.message);
   }
-  if (!isObject(value)) throw protocol.notJson("an object is wanted");
+  if (!isObject(value)) throw protocol.notJson("an object is required");
   return value;
 }
 
 // ---- the program -------------------------------------------------------------------------------------------------
 
-function end(code, words) {
-  if (words) console.error(`model-server: ${words}`);
+function end(code, message) {
+  if (message) console.error(`model-server: ${message}`);
   process.exit(code);
 }
 
@@ -309,9 +309,9 @@ function settings(argv) {
   const { values } = parseArgs({ args: words, options });
   if (values.help) return values;
   const pace = /^(\d+)(ms|s)?$/.exec(values.pace);
-  if (!pace) throw new Error(`--pace: "${values.pace}" is no time; say 5ms or 1s`);
+  if (!pace) throw new Error(`--pace: "${values.pace}" is not a time such as 5ms or 1s`);
   const listen = /^(?:\[([^\]]+)\]|([^:[\]]+)):(\d{1,5})$/.exec(values.listen);
-  if (!listen) throw new Error(`--listen: "${values.listen}" is no address; say 127.0.0.1:0`);
+  if (!listen) throw new Error(`--listen: "${values.listen}" is not an address such as 127.0.0.1:0`);
   return {
     ...values,
     pace: Number(pace[1]) * (pace[2] === "s" ? 1000 : 1),
@@ -329,7 +329,7 @@ function scenariosOf(files) {
   const scenarios = new Map();
   for (const file of files ?? shipped()) {
     const scenario = load(file);
-    if (scenarios.has(scenario.name)) throw new Error(`${file}: there is another scenario called ${scenario.name}`);
+    if (scenarios.has(scenario.name)) throw new Error(`${file}: another scenario has the name ${scenario.name}`);
     scenarios.set(scenario.name, scenario);
   }
   return scenarios;
@@ -348,7 +348,7 @@ function main() {
   }
   const server = createServer((request, response) => {
     desk.handle(request, response).catch((error) => {
-      // Whoever asked hung up; anything else is a fault of this program, and is not hidden.
+      // The client closed the connection; any other error is a defect of this program.
       if (error.name === "AbortError" || error.code === "ECONNRESET") return response.destroy();
       console.error(error);
       return end(1);

@@ -82,9 +82,9 @@ class ShopTest(unittest.TestCase):
         self.assertEqual((short["message"]["content"], short["finish_reason"]), ("Dear customer,", "length"))
         self.assertEqual(self.shop.call("POST", "/v1/chat/completions", {"model": "small"})[0], 400)
         lines = self.shop.call("GET", "/journal")[1]["journal"]
-        asked = [line for line in lines if line["route"] == "POST /v1/chat/completions"]
-        self.assertEqual([line["kind"] for line in asked], ["arrival"] * 4)
-        self.assertEqual({line["policy"] for line in asked}, {"read"})
+        arrivals = [line for line in lines if line["route"] == "POST /v1/chat/completions"]
+        self.assertEqual([line["kind"] for line in arrivals], ["arrival"] * 4)
+        self.assertEqual({line["policy"] for line in arrivals}, {"read"})
 
     def test_an_order_is_the_same_on_every_read(self):
         first = self.shop.call("GET", "/orders/42")

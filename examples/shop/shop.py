@@ -1,10 +1,9 @@
 #!/usr/bin/env python3
-"""A small shop with its payment desk: the world that the demo and the chaos tests act upon.
+"""A small shop with its payment desk: the downstream of the demo and the chaos tests.
 
-It is a process of its own, and it tells the truth about what was done to it: every request that
-it receives and every effect that takes place is one line of a journal, on disk (fsync) before
-the answer goes out. `table.py` reads that journal and says what arrived and what took effect.
-So the proof that nothing happened twice is the shop's word, not the runtime's.
+It is a separate process with a journal: every request that it receives and every effect that takes
+place is one line, on disk (fsync) before the response is sent. `table.py` reads the journal and shows
+what arrived and what took effect. So the proof that nothing happened twice does not depend on the runtime.
 
     python3 shop.py --port 9000 --journal shop.journal
     listening 127.0.0.1:9000
@@ -16,15 +15,15 @@ What it sells (JSON in, JSON out):
     POST /charges  /refunds  /shipments  /labels
                                         IDEMPOTENT: the first request of an Idempotency-Key takes
                                         effect, every later one gets the first one's answer
-    POST /mail  /gift-cards             NOT IDEMPOTENT: every request takes effect. Whoever sends
-                                        one twice has sent two letters
-    POST /flaky                         idempotent; says 503 to the first {"failures": 2} requests
+    POST /mail  /gift-cards             NOT IDEMPOTENT: every request takes effect. A request
+                                        that is sent twice sends two letters
+    POST /flaky                         idempotent; responds 503 to the first {"failures": 2} requests
                                         of a key, then works
     GET  /charges?key=K                 {"charge": …} or {"charge": null}: did this key take effect?
                                         The same for /refunds /shipments /labels /mail /gift-cards
     GET  /charges/ID                    one of them, with an ETag that changes when it changes
-    POST /v1/chat/completions           a model, as its providers speak: {"model", "messages"}. It says
-                                        the same to the same words; every asking is a line of the
+    POST /v1/chat/completions           a model in the form of a provider: {"model", "messages"}. Equal
+                                        messages get equal answers; every request is a line of the
                                         journal and costs tokens, and changes nothing
 
 How to make it misbehave:
@@ -39,13 +38,13 @@ How to make it misbehave:
     times     how many requests of that route (default: all that come)
 
     Rules queue up: the oldest one with times left is used. {"reset": true} forgets them all,
-    {"change": "/charges/ID"} is somebody else changing that charge. The environment's
+    {"change": "/charges/ID"} changes that charge as another client would. The environment's
     SHOP_CONTROL holds a JSON array of rules for the start. GET /control shows them.
 
     SHOP_TOKEN  if set, every POST but /control needs it in `Authorization` ("Bearer " is optional)
 
 Its state is rebuilt from its journal at the start: kill -9 loses nothing that was answered.
-GET /journal is the journal as JSON, GET /health says that it is up.
+GET /journal is the journal as JSON, GET /health responds when it runs.
 """
 
 import argparse
@@ -99,7 +98,7 @@ def stock(sku):
 
 
 def completion(body, number):
-    """What the model says to these messages: always the same, but for the answer's own id."""
+    """The answer of the model to these messages: always the same, except for its id."""
     messages = body["messages"]
     last = str(messages[-1]["content"])
     text = f"Dear customer, {last[:1].lower()}{last[1:]}" if len(messages) == 1 else f"{len(messages)} messages: {last}"
@@ -146,7 +145,7 @@ class Shop:
         self.journal = journal
         self.things = {}  # (collection, id) -> thing
         self.by_key = {}  # (collection, idempotency key) -> thing as first answered
-        self.asked = {}   # (collection, idempotency key) -> body of the request that took effect
+        self.applied = {}   # (collection, idempotency key) -> body of the request that took effect
         self.seen = {}    # (collection, idempotency key) -> how many requests arrived
         for entry in journal.lines:
             self.take_in(entry)
@@ -161,7 +160,7 @@ class Shop:
             self.things[collection, thing["id"]] = dict(thing)
             if entry["idempotency_key"]:
                 self.by_key.setdefault((collection, entry["idempotency_key"]), thing)
-                self.asked.setdefault((collection, entry["idempotency_key"]), entry["body"])
+                self.applied.setdefault((collection, entry["idempotency_key"]), entry["body"])
             refunded = self.things.get(("charges", str(entry["body"].get("charge"))))
             if collection == "refunds" and refunded:
                 refunded["status"] = "refunded"
@@ -292,7 +291,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         except Gone:
             self.close_connection = True
         except (BrokenPipeError, ConnectionResetError):
-            self.close_connection = True  # whoever asked is gone; what took effect stays
+            self.close_connection = True  # the client is gone; the effect remains
 
     # ---- routes
 
@@ -375,7 +374,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
             return None
         if not key:
             return Refusal(400, "key_missing", "this route needs the header Idempotency-Key")
-        if self.server.shop.asked.get((collection, key), arrival["body"]) != arrival["body"]:
+        if self.server.shop.applied.get((collection, key), arrival["body"]) != arrival["body"]:
             return Refusal(422, "key_reused", "this Idempotency-Key stands for another request")
         return None
 
@@ -454,7 +453,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.wfile.flush()
 
     def log_message(self, *_):
-        pass  # the journal says it all
+        pass  # the journal has each request
 
 
 class Server(http.server.ThreadingHTTPServer):
@@ -470,7 +469,7 @@ class Server(http.server.ThreadingHTTPServer):
         self.stopping = threading.Event()
 
     def handle_error(self, request, client_address):
-        if not isinstance(sys.exc_info()[1], ConnectionError):  # a caller that was killed is no error
+        if not isinstance(sys.exc_info()[1], ConnectionError):  # a killed caller is not an error
             super().handle_error(request, client_address)
 
 

@@ -3,7 +3,7 @@
 
     python3 table.py shop.journal [--json] [--wide]
 
-One line for each effect (a route and the key it was asked under): how many requests arrived, how
+One line for each effect (a route and its key): how many requests arrived, how
 many of them the shop rejected, how often it took effect, and the result.
 
     once        it took effect once
@@ -34,7 +34,7 @@ def table(journal):
         if entry.get("policy") not in ("idempotent", "at_most_once"):
             continue
         key = entry["idempotency_key"]
-        # Requests without a key cannot be told to be the same: each stands for itself.
+        # Requests without a key cannot be matched: each has a row.
         same = key if key is not None else f"(no key) {entry.get('arrival', entry['n'])}"
         row = rows.setdefault((entry["route"], same), {
             "route": entry["route"], "policy": entry["policy"], "key": same,

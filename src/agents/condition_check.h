@@ -15,7 +15,7 @@
 namespace ae::agents {
 
 // A tool that a condition applies to. The schema of an MCP tool is pinned, so it is closed unless
-// it says otherwise.
+// it permits other members.
 struct ConditionTool {
   std::string_view name;
   const Value* args_schema = nullptr;  // nullptr: any arguments

@@ -12,8 +12,7 @@
 
 namespace ae::agents {
 
-constexpr std::size_t kDiagnosticsMax =
-    1'000;  // per file; the last one says that there may be more
+constexpr std::size_t kDiagnosticsMax = 1'000;  // per file; the last one: there may be more
 
 // The position of a value in the file, in characters; and of an error inside a string: the byte
 // offset in the *decoded* text.

@@ -109,10 +109,10 @@ void Mcp::read_resource(CallPtr call) {
   const Value& uri = call->params()["uri"];
   if (!uri.is_string()) return call->refuse_params("\"uri\" must be a string");
   const auto missing = [call] {
-    const std::string uri_asked = call->params()["uri"].as_string();
+    const std::string requested_uri = call->params()["uri"].as_string();
     call->refuse({.code = call->modern() ? mcp::kInvalidParams : mcp::kResourceNotFound,
                   .message = "Resource not found",
-                  .data = Value::object({{"uri", uri_asked}})});
+                  .data = Value::object({{"uri", requested_uri}})});
   };
   auto found = wanted(uri.as_string());
   if (!found) return missing();

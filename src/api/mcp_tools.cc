@@ -483,9 +483,9 @@ void Mcp::answer_earlier_question(const CallPtr& call, std::int64_t after,
         const Value& arguments = call->params()[field::arguments];
         for (const Value& event : items_of(response.body["events"])) {
           const Value& p = event[field::payload];
-          const bool asked_people = p.text(field::wait_type) == "human" &&
-                                    !p.text(field::correlation_key).starts_with("resolve/");
-          if (asked_people) keys.push_back(p[field::correlation_key]);
+          const bool awaits_answer = p.text(field::wait_type) == "human" &&
+                                     !p.text(field::correlation_key).starts_with("resolve/");
+          if (awaits_answer) keys.push_back(p[field::correlation_key]);
         }
         if (const Value& next = response.body["next"]; next.is_integer() && keys.size() < 2) {
           return answer_earlier_question(call, next.as_int(), std::move(keys));

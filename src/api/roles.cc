@@ -22,7 +22,7 @@ std::vector<Role> roles_with(Access access) {
 std::string_view to_text(Role role) {
   switch (role) {
     case Role::none:
-      return "nobody";
+      return "none";
     case Role::viewer:
       return "viewer";
     case Role::operator_:
@@ -34,7 +34,7 @@ std::string_view to_text(Role role) {
     case Role::admin:
       return "admin";
   }
-  return "nobody";
+  return "none";
 }
 
 std::optional<Role> role_from_text(std::string_view text) {

@@ -125,9 +125,9 @@ bool wants_stream(const net::HttpRequest& request) {
 bool is_cross_origin(const net::HttpRequest& request) {
   const auto origin = request.header("origin");
   if (!origin) {
-    const bool asks_health =
+    const bool is_health =
         request.path.size() >= 2 && request.path[0] == "api" && request.path[1] == "health";
-    return request.header("sec-fetch-site") == "cross-site" && !asks_health;
+    return request.header("sec-fetch-site") == "cross-site" && !is_health;
   }
   const std::string_view host = request.header("host").value_or("");
   return *origin != fmt::format("http://{}", host) && *origin != fmt::format("https://{}", host);

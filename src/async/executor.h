@@ -49,7 +49,7 @@ void compute(Executor& executor, std::move_only_function<T(const std::stop_token
 // The reasons to end work early. Any thread may check.
 struct Interrupt {
   std::stop_token stopping;   // the process stops
-  std::stop_token abandoned;  // nobody waits for the result
+  std::stop_token abandoned;  // no caller waits for the result
 
   bool requested() const { return stopping.stop_requested() || abandoned.stop_requested(); }
 };

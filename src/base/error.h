@@ -1,4 +1,4 @@
-// The error type of the whole product: a stable code, and a sentence that says what to do.
+// The error type of the whole product: a stable code, and a sentence with the cause and the remedy.
 //
 // A code exists only if callers handle it differently. Codes are spelled as they are stored, shown
 // and documented (docs/errors/). `unavailable` means that nothing changed; `unknown_outcome` means

@@ -142,13 +142,13 @@ std::string shortfall_text(const Value& budget) {
       const auto n = static_cast<std::uint64_t>(amount.is_integer() ? amount.as_int() : 0);
       return limit == "cost" ? engine::cost_text(n) : std::to_string(n);
     };
-    const std::string asked = shown(one[field::asked]);
+    const std::string needed = shown(one[field::asked]);
     const std::string what =
         limit == "wall"
             ? fmt::format("the time limit of {} has passed", safe(budget["limits"].text("wall")))
-        : one["most"].is_null() ? fmt::format("the next call needs {}", asked)
+        : one["most"].is_null() ? fmt::format("the next call needs {}", needed)
                                 : fmt::format("{} of {} used, and the next call needs {}",
-                                              shown(one["used"]), shown(one["most"]), asked);
+                                              shown(one["used"]), shown(one["most"]), needed);
     text += fmt::format("\n  {}: {}", limit, what);
   }
   return text;

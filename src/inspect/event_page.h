@@ -4,7 +4,7 @@
 //    ended: the job has ended. last_seq: of the log. total: how many events the query selects; null
 //    if it has a filter, because counting them would read the whole log
 //    next: the last event that the page takes into account, or null if it is the last page. A page
-//    with a filter looks at kScannedMax events at most, so it may have fewer events than `limit`
+//    with a filter reads kScannedMax events at most, so it may have fewer events than `limit`
 //  An envelope is as in log/event.h; with `effects` it has `kind` (inspect/effects.h). `slim`: without
 //  `salts`, and members of `payload` above 256 bytes are {"$cut": bytes}.
 //
@@ -45,7 +45,7 @@ inline constexpr std::size_t kSlimBytes = 256;  // of a value in a slim envelope
 
 class EventPage {
  public:
-  // The events that a page with a filter looks at; but with `effects` it looks at all, because the
+  // The events that a page with a filter reads; with `effects` it reads all, because the
   // kind of an effect depends on the events before it.
   static constexpr std::size_t kScannedMax = 20'000;
 

@@ -231,7 +231,7 @@ std::string ReplayProof::check_decision(const State& state, const Step& step,
   auto expected = tool_choice_of(state, step);
   const bool same = expected && !chosen.erased &&
                     without_model_texts(*std::move(expected)) == without_model_texts(chosen.choice);
-  return same ? "" : "is not what the model's answer asks for";
+  return same ? "" : "does not match the model's answer";
 }
 
 std::string ReplayProof::check_event(const State& state, const WaitOpened& event) {

@@ -4,7 +4,7 @@
 // results and proofs apply to it. This class translates the recorded request into the provider's,
 // passes it to a transport, translates the response back, and validates it against the request's
 // schema. It sends nothing itself. A streamed answer is recorded like one that was not streamed. An
-// answer that breaks its schema is a result if its request says `repair`; any other unusable answer
+// answer that breaks its schema is a result if its request has `repair`; any other unusable answer
 // is recorded as invalid, with its `model` and `usage`, because it was paid for.
 // Threads: as Tool.
 #pragma once

@@ -1,10 +1,8 @@
 // The event table as constant data.
-#include <algorithm>
 #include <array>
-#include <string_view>
+#include <span>
 
 #include "log/events.h"
-#include "log/field_names.h"
 
 namespace ae {
 namespace {
@@ -22,17 +20,6 @@ constexpr auto kKinds = std::to_array<EventKind>({
   {EventType::name, #name, EventClass::event_class, schema, k##Struct},
 #include "log/define_events.h"
 });
-
-constexpr bool is_field_name(std::string_view name) {
-  return std::ranges::any_of(kKinds, [name](const EventKind& kind) {
-    return std::ranges::any_of(kind.fields,
-                               [name](const Field& field) { return field.name == name; });
-  });
-}
-#define AE_FIELD_NAME(constant, name) \
-  static_assert(is_field_name(field::constant), "no event has a field of this name");
-AE_FIELD_NAMES(AE_FIELD_NAME)
-#undef AE_FIELD_NAME
 
 }  // namespace
 

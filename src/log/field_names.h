@@ -1,127 +1,121 @@
 // field::…: the names of the fields of log/events.def as constants, for code that reads or writes JSON
 // members of the same names. A misspelled name does not compile.
+//
+// The constants are written by `scripts/events.py --write` and checked by `scripts/check source`.
 #pragma once
 
-namespace ae {
+namespace ae::field {
 
-// X(constant, name)
-#define AE_FIELD_NAMES(X)                                   \
-  X(agent, agent)                                           \
-  X(approval_id, approval_id)                               \
-  X(arguments, arguments)                                   \
-  X(arguments_hash, arguments_hash)                         \
-  X(asked, asked)                                           \
-  X(at, at)                                                 \
-  X(attempt_id, attempt_id)                                 \
-  X(blind, blind)                                           \
-  X(budget, budget)                                         \
-  X(by, by)                                                 \
-  X(carried, carried)                                       \
-  X(caught_up, caught_up)                                   \
-  X(channel, channel)                                       \
-  X(code, code)                                             \
-  X(command_id, command_id)                                 \
-  X(commands, commands)                                     \
-  X(compensate, compensate)                                 \
-  X(compensated, compensated)                               \
-  X(compensation_invocation_id, compensation_invocation_id) \
-  X(correlation_key, correlation_key)                       \
-  X(deadline, deadline)                                     \
-  X(decision_id, decision_id)                               \
-  X(decision_locked, decision_locked)                       \
-  X(definite, definite)                                     \
-  X(detail, detail)                                         \
-  X(drop, drop)                                             \
-  X(due_at, due_at)                                         \
-  X(duration_us, duration_us)                               \
-  X(effect_class, effect_class)                             \
-  X(effect_id, effect_id)                                   \
-  X(epoch, epoch)                                           \
-  X(error, error)                                           \
-  X(etag, etag)                                             \
-  X(execution_version, execution_version)                   \
-  X(expires_at, expires_at)                                 \
-  X(external_id, external_id)                               \
-  X(external_key, external_key)                             \
-  X(external_ref, external_ref)                             \
-  X(forked_from, forked_from)                               \
-  X(idempotency_key, idempotency_key)                       \
-  X(in_doubt, in_doubt)                                     \
-  X(input, input)                                           \
-  X(input_ref, input_ref)                                   \
-  X(invocation_id, invocation_id)                           \
-  X(job_version, job_version)                               \
-  X(kind, kind)                                             \
-  X(labels, labels)                                         \
-  X(late, late)                                             \
-  X(llm_model, llm_model)                                   \
-  X(llm_provider, llm_provider)                             \
-  X(llm_temperature, llm_temperature)                       \
-  X(max_attempts, max_attempts)                             \
-  X(message_id, message_id)                                 \
-  X(node_id, node_id)                                       \
-  X(not_before, not_before)                                 \
-  X(note, note)                                             \
-  X(of, of)                                                 \
-  X(opened_at, opened_at)                                   \
-  X(operation, operation)                                   \
-  X(outcome, outcome)                                       \
-  X(parent, parent)                                         \
-  X(payload, payload)                                       \
-  X(plan_hash, plan_hash)                                   \
-  X(plan_input_hash, plan_input_hash)                       \
-  X(planned_by, planned_by)                                 \
-  X(planner_version, planner_version)                       \
-  X(priority, priority)                                     \
-  X(prompt_hash, prompt_hash)                               \
-  X(queue, queue)                                           \
-  X(reason, reason)                                         \
-  X(request_schema_hash, request_schema_hash)               \
-  X(required_capabilities, required_capabilities)           \
-  X(reserved, reserved)                                     \
-  X(resolution, resolution)                                 \
-  X(resource_id, resource_id)                               \
-  X(resource_type, resource_type)                           \
-  X(response_schema_hash, response_schema_hash)             \
-  X(result, result)                                         \
-  X(result_of, result_of)                                   \
-  X(result_type, result_type)                               \
-  X(results, results)                                       \
-  X(resumption_context, resumption_context)                 \
-  X(retry_after_ms, retry_after_ms)                         \
-  X(retryable, retryable)                                   \
-  X(schema_version, schema_version)                         \
-  X(send_by, send_by)                                       \
-  X(settled, settled)                                       \
-  X(signal_id, signal_id)                                   \
-  X(skipped, skipped)                                       \
-  X(source, source)                                         \
-  X(state, state)                                           \
-  X(step_id, step_id)                                       \
-  X(task_graph, task_graph)                                 \
-  X(tool_name, tool_name)                                   \
-  X(tool_version, tool_version)                             \
-  X(traceparent, traceparent)                               \
-  X(tracestate, tracestate)                                 \
-  X(try_, try)                                              \
-  X(uncompensated, uncompensated)                           \
-  X(undelivered, undelivered)                               \
-  X(unknown, unknown)                                       \
-  X(until, until)                                           \
-  X(usage, usage)                                           \
-  X(value, value)                                           \
-  X(verdict, verdict)                                       \
-  X(version, version)                                       \
-  X(wait_type, wait_type)                                   \
-  X(waits, waits)                                           \
-  X(withdrawn, withdrawn)                                   \
-  X(worker_id, worker_id)                                   \
-  X(worker_version, worker_version)
+inline constexpr char agent[] = "agent";
+inline constexpr char approval_id[] = "approval_id";
+inline constexpr char arguments[] = "arguments";
+inline constexpr char arguments_hash[] = "arguments_hash";
+inline constexpr char asked[] = "asked";
+inline constexpr char at[] = "at";
+inline constexpr char attempt_id[] = "attempt_id";
+inline constexpr char blind[] = "blind";
+inline constexpr char budget[] = "budget";
+inline constexpr char by[] = "by";
+inline constexpr char carried[] = "carried";
+inline constexpr char caught_up[] = "caught_up";
+inline constexpr char channel[] = "channel";
+inline constexpr char code[] = "code";
+inline constexpr char command_id[] = "command_id";
+inline constexpr char commands[] = "commands";
+inline constexpr char compensate[] = "compensate";
+inline constexpr char compensated[] = "compensated";
+inline constexpr char compensation_invocation_id[] = "compensation_invocation_id";
+inline constexpr char correlation_key[] = "correlation_key";
+inline constexpr char deadline[] = "deadline";
+inline constexpr char decision_id[] = "decision_id";
+inline constexpr char decision_locked[] = "decision_locked";
+inline constexpr char definite[] = "definite";
+inline constexpr char detail[] = "detail";
+inline constexpr char drop[] = "drop";
+inline constexpr char due_at[] = "due_at";
+inline constexpr char duration_us[] = "duration_us";
+inline constexpr char effect_class[] = "effect_class";
+inline constexpr char effect_id[] = "effect_id";
+inline constexpr char epoch[] = "epoch";
+inline constexpr char error[] = "error";
+inline constexpr char etag[] = "etag";
+inline constexpr char execution_version[] = "execution_version";
+inline constexpr char expires_at[] = "expires_at";
+inline constexpr char external_id[] = "external_id";
+inline constexpr char external_key[] = "external_key";
+inline constexpr char external_ref[] = "external_ref";
+inline constexpr char forked_from[] = "forked_from";
+inline constexpr char idempotency_key[] = "idempotency_key";
+inline constexpr char in_doubt[] = "in_doubt";
+inline constexpr char input[] = "input";
+inline constexpr char input_ref[] = "input_ref";
+inline constexpr char invocation_id[] = "invocation_id";
+inline constexpr char job_version[] = "job_version";
+inline constexpr char kind[] = "kind";
+inline constexpr char labels[] = "labels";
+inline constexpr char late[] = "late";
+inline constexpr char llm_model[] = "llm_model";
+inline constexpr char llm_provider[] = "llm_provider";
+inline constexpr char llm_temperature[] = "llm_temperature";
+inline constexpr char max_attempts[] = "max_attempts";
+inline constexpr char message_id[] = "message_id";
+inline constexpr char node_id[] = "node_id";
+inline constexpr char not_before[] = "not_before";
+inline constexpr char note[] = "note";
+inline constexpr char of[] = "of";
+inline constexpr char opened_at[] = "opened_at";
+inline constexpr char operation[] = "operation";
+inline constexpr char outcome[] = "outcome";
+inline constexpr char parent[] = "parent";
+inline constexpr char payload[] = "payload";
+inline constexpr char plan_hash[] = "plan_hash";
+inline constexpr char plan_input_hash[] = "plan_input_hash";
+inline constexpr char planned_by[] = "planned_by";
+inline constexpr char planner_version[] = "planner_version";
+inline constexpr char priority[] = "priority";
+inline constexpr char prompt_hash[] = "prompt_hash";
+inline constexpr char queue[] = "queue";
+inline constexpr char reason[] = "reason";
+inline constexpr char request_schema_hash[] = "request_schema_hash";
+inline constexpr char required_capabilities[] = "required_capabilities";
+inline constexpr char reserved[] = "reserved";
+inline constexpr char resolution[] = "resolution";
+inline constexpr char resource_id[] = "resource_id";
+inline constexpr char resource_type[] = "resource_type";
+inline constexpr char response_schema_hash[] = "response_schema_hash";
+inline constexpr char result[] = "result";
+inline constexpr char result_of[] = "result_of";
+inline constexpr char result_type[] = "result_type";
+inline constexpr char results[] = "results";
+inline constexpr char resumption_context[] = "resumption_context";
+inline constexpr char retry_after_ms[] = "retry_after_ms";
+inline constexpr char retryable[] = "retryable";
+inline constexpr char schema_version[] = "schema_version";
+inline constexpr char send_by[] = "send_by";
+inline constexpr char settled[] = "settled";
+inline constexpr char signal_id[] = "signal_id";
+inline constexpr char skipped[] = "skipped";
+inline constexpr char source[] = "source";
+inline constexpr char state[] = "state";
+inline constexpr char step_id[] = "step_id";
+inline constexpr char task_graph[] = "task_graph";
+inline constexpr char tool_name[] = "tool_name";
+inline constexpr char tool_version[] = "tool_version";
+inline constexpr char traceparent[] = "traceparent";
+inline constexpr char tracestate[] = "tracestate";
+inline constexpr char try_[] = "try";
+inline constexpr char uncompensated[] = "uncompensated";
+inline constexpr char undelivered[] = "undelivered";
+inline constexpr char unknown[] = "unknown";
+inline constexpr char until[] = "until";
+inline constexpr char usage[] = "usage";
+inline constexpr char value[] = "value";
+inline constexpr char verdict[] = "verdict";
+inline constexpr char version[] = "version";
+inline constexpr char wait_type[] = "wait_type";
+inline constexpr char waits[] = "waits";
+inline constexpr char withdrawn[] = "withdrawn";
+inline constexpr char worker_id[] = "worker_id";
+inline constexpr char worker_version[] = "worker_version";
 
-namespace field {
-#define AE_FIELD_NAME(constant, name) inline constexpr char constant[] = #name;
-AE_FIELD_NAMES(AE_FIELD_NAME)
-#undef AE_FIELD_NAME
-}  // namespace field
-
-}  // namespace ae
+}  // namespace ae::field

@@ -298,7 +298,8 @@ class BodyReader {
       }
       if constexpr (std::is_same_v<E, ToolInvocationStarted>) {
         if (status && stored && part.by_message && !calls_model(typed)) {
-          status = field_error(field.name(), " is stored by message, and asks no model");
+          status = field_error(field.name(),
+                               " is stored by message, but the call is not one of a model");
         }
       }
     });

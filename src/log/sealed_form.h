@@ -29,7 +29,7 @@ inline constexpr std::uint8_t kInline = 0, kAsBlob = 1, kRedacted = 2;
 inline constexpr std::uint8_t kByMessage = 3;
 // Form of an erased decision with a retained part: commitment ‖ its canonical text.
 inline constexpr std::uint8_t kRetained = 4;
-// Added to the form in events with named members, because no table says which are values.
+// Added to the form in events with named members, because no table lists their value fields.
 inline constexpr std::uint8_t kNamedValue = 4;
 
 // Numbers from here are narrative: programs preserve those they do not know.

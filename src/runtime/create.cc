@@ -47,7 +47,7 @@ engine::NewJobEvents new_job_events(const NewJobRequest& request,
                              .queue = request.queue,
                              .required_capabilities = request.required_capabilities,
                              .deadline = request.deadline,
-                             .asked = request.explicit_options,
+                             .explicit_options = request.explicit_options,
                              .plan = request.plan.get()};
   if (request.fork) {
     fresh.execution_version = request.fork->execution_version;

@@ -443,8 +443,8 @@ void ExternalWorld::arrive(const std::shared_ptr<PendingCall>& call_in_flight,
   bool had_effect = false;
   for (const Arrival& before : record.arrivals) had_effect = had_effect || before.effect;
   // An effect that has happened cannot be denied.
-  const bool asks_user = call_in_flight->kind->questions && !had_effect && !has_yes(call.inputs);
-  const bool refuses = asks_user || outcome == DeliveryOutcome::down ||
+  const bool has_question = call_in_flight->kind->questions && !had_effect && !has_yes(call.inputs);
+  const bool refuses = has_question || outcome == DeliveryOutcome::down ||
                        outcome == DeliveryOutcome::busy ||
                        (outcome == DeliveryOutcome::denied && !had_effect);
   arrival.refused = refuses;
@@ -468,7 +468,7 @@ void ExternalWorld::arrive(const std::shared_ptr<PendingCall>& call_in_flight,
     return;
   const bool responds = outcome == DeliveryOutcome::ok || outcome == DeliveryOutcome::late ||
                         outcome == DeliveryOutcome::slow || outcome == DeliveryOutcome::broken;
-  if (asks_user && responds) return ask_or_decline(call_in_flight);
+  if (has_question && responds) return ask_or_decline(call_in_flight);
   const auto problem = [&](OutcomeKind kind, bool definite, bool retryable, std::string_view code) {
     respond(call_in_flight, {.kind = kind,
                              .definite = definite,
@@ -520,8 +520,8 @@ void ExternalWorld::arrive(const std::shared_ptr<PendingCall>& call_in_flight,
 Value ExternalWorld::take_effect(const PendingCall& call_in_flight) {
   const tools::Call& call = call_in_flight.call;
   std::vector<Member> result{{"args", call.args}, {"tool", call.tool}};
-  if (const Value* said = call.inputs["answers"].find(kQuestion))
-    result.emplace_back("said", *said);
+  if (const Value* answer = call.inputs["answers"].find(kQuestion))
+    result.emplace_back("said", *answer);
   if (!call_in_flight.kind->changes.empty()) {
     Resource& resource = resources_[std::string(call.args.text("thing"))];
     resource.applied_changes.push_back(
@@ -541,8 +541,8 @@ Value ExternalWorld::answer_of_model(const Value& request) {
   const auto script = parse_json(messages[0].text("content"));
   const auto turn = static_cast<std::size_t>(std::ranges::count_if(
       messages, [](const Value& m) { return m.text("role") == "assistant"; }));
-  if (const Value said = script ? (*script)["says"] : Value(); said.size() > 0) {
-    text = said.items()[std::min(turn, said.size() - 1)].as_string();
+  if (const Value texts = script ? (*script)["texts"] : Value(); texts.size() > 0) {
+    text = texts.items()[std::min(turn, texts.size() - 1)].as_string();
     if (turn > 0) host_.report.mark("model.repair_requested");
   }
   if (script && script->is_array() && request.find("tools") != nullptr) {

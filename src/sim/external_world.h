@@ -9,7 +9,7 @@
 //
 //   {"fate": ["refused", "ok"]}   a call: the first, second, … sending of its key
 //   ["refused", "ok"]             a model: the same
-//   {"says": [text…]}             a model: its answers, turn by turn
+//   {"texts": [text…]}           a model: its answers, turn by turn
 //   [[{name, arguments}…]…]       a model: the calls of a loop's tools, turn by turn
 //
 // Threads: one.

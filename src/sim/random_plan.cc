@@ -120,7 +120,7 @@ std::string model_script(SimRandom& random, std::string_view answer) {
   std::vector<Value> texts;
   if (random.one_in(2)) texts.emplace_back("let me see");
   texts.emplace_back(random.one_in(8) ? std::string_view("nothing at all") : answer);
-  return canonical(Value::object({{"says", Value::array(std::move(texts))}}));
+  return canonical(Value::object({{"texts", Value::array(std::move(texts))}}));
 }
 
 // An answer with a schema, repaired once if it breaks it.

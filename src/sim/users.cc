@@ -259,7 +259,7 @@ void Users::answer(const JobId& job, const std::string& key, const OpenWait& wai
   const std::string id =
       fmt::format("{}-{}{}", decision, key, signal.approval.empty() ? "-by-key" : "-by-id");
   world_.report().mark("user." + decision);
-  submit(job, {.id = id, .by = "somebody", .body = std::move(signal)}, 2);
+  submit(job, {.id = id, .by = "operator", .body = std::move(signal)}, 2);
 }
 
 // Answers a verification mismatch, or resumes the job to repeat an unreachable check.

@@ -84,7 +84,7 @@ struct InboxEntry {
   std::string request;       // control request: canonical JSON
 };
 
-// The reply to a consumed entry, for whoever sent the request: canonical JSON. The store keeps the
+// The reply to a consumed entry, for the sender of the request: canonical JSON. The store keeps the
 // newest kInboxRepliesMax replies of all jobs.
 struct InboxReply {
   std::uint64_t number = 0;  // of the entry

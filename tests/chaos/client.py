@@ -37,10 +37,10 @@ def send_request(url, method, path, body=None, headers=None, timeout=10.0):
             connection.request(method, path, None if body is None else json.dumps(body), headers or {})
             answer = connection.getresponse()
             text = answer.read()
-            said = json.loads(text) if "json" in answer.headers.get("Content-Type", "") else text.decode()
+            content = json.loads(text) if "json" in answer.headers.get("Content-Type", "") else text.decode()
         except (OSError, http.client.HTTPException, ValueError) as error:
             return Answer(UNKNOWN, why=type(error).__name__)
-        return Answer(end_of(answer.status, said), answer.status, said)
+        return Answer(end_of(answer.status, content), answer.status, content)
     finally:
         connection.close()
 

@@ -84,8 +84,8 @@ def failed_checks(folder):
     failed = [(one["id"], one.get("errorMessage") or one["description"]) for one in checks if one["status"] == "FAILURE"]
     ended = folder / "stderr.txt"
     # A client that exited with an error has failed, whatever the scenario reports.
-    if not failed and ended.exists() and (said := re.search(r"^client\.py: .*", ended.read_text(), re.M)):
-        failed = [("client", said[0])]
+    if not failed and ended.exists() and (last_line := re.search(r"^client\.py: .*", ended.read_text(), re.M)):
+        failed = [("client", last_line[0])]
     if not checks:
         failed = [("run", "the suite checked nothing")]
     return failed
@@ -95,12 +95,12 @@ def part(leg, era, url, out, name=None):
     """Runs all scenarios of a leg and a revision, or one: ({scenario: [(check, reason)]}, the end of the output of the suite)."""
     how = ["--command", f"{sys.executable} -B {HERE / 'client.py'}"] if leg == "client" else ["--url", url]
     which = ["--scenario", name, "--spec-version", era, "--force"] if name else ["--requirements", era]
-    said = suite(leg, *how, *which, "--timeout", str(1000 * SCENARIO_S), "-o", str(out))
+    done = suite(leg, *how, *which, "--timeout", str(1000 * SCENARIO_S), "-o", str(out))
     found = {}
     for checks in out.rglob("checks.json"):
         name = str(checks.parent.relative_to(out)).removeprefix("server-")
         found[re.sub(r"-\d{4}-\d\d-\d\dT[\d-]+Z$", "", name)] = failed_checks(checks.parent)
-    return found, (said.stdout + said.stderr)[-SHOWN_MAX:]
+    return found, (done.stdout + done.stderr)[-SHOWN_MAX:]
 
 
 @contextlib.contextmanager
@@ -142,13 +142,13 @@ def run(wanted, known, url, folder):
                  for era in ERAS for leg in LEGS if any((leg, era) == (one[0], one[2]) for one in wanted)}
     results = {}
     for leg, name, era in wanted:
-        found, said = parts[leg, era].result()
-        results[leg, name, era] = found.get(name, [("run", f"the suite did not run it: {said}")])
+        found, output = parts[leg, era].result()
+        results[leg, name, era] = found.get(name, [("run", f"the suite did not run it: {output}")])
     again = [key for key in wanted if judged(key[0], key[1], results[key], known, set())]
     for leg, name, era in again if len(again) <= AGAIN_MAX else []:
         print(f"# once more, alone: {leg} {name} {era}: {results[leg, name, era]}", flush=True)
-        found, said = part(leg, era, url, folder / f"again-{leg}-{era}-{name.replace('/', '-')}", name)
-        results[leg, name, era] = next(iter(found.values()), [("run", said)])
+        found, output = part(leg, era, url, folder / f"again-{leg}-{era}-{name.replace('/', '-')}", name)
+        results[leg, name, era] = next(iter(found.values()), [("run", output)])
     return results
 
 

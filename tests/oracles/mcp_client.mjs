@@ -61,9 +61,9 @@ await check("the client answers a waiting job", async () => {
   const waits = await client.callTool({ name: "asks", arguments: {} });
   const id = waits._meta["aetheris/job"];
   assert.equal(waits.structuredContent.status, "waiting");
-  await client.callTool({ name: "aetheris_signal", arguments: { job_id: id, key: "go-" + id, payload: { said: 1 } } });
+  await client.callTool({ name: "aetheris_signal", arguments: { job_id: id, key: "go-" + id, payload: { answer: 1 } } });
   const done = await client.callTool({ name: "aetheris_job", arguments: { job_id: id, wait_seconds: 30 } });
-  assert.deepEqual(done.structuredContent, { said: 1 });
+  assert.deepEqual(done.structuredContent, { answer: 1 });
 });
 await check("the client reads resources", async () => {
   const { resources } = await client.listResources();

@@ -323,10 +323,10 @@ test("both: a truncated or invalid stream is not accepted as an answer", async (
   for (const words of ["cut", "garbage"]) {
     const chat = openai().chat.completions.stream({ model: "storm", messages: user(`${words} 3`) });
     await assert.rejects(chat.finalChatCompletion());
-    const said = await openai()
+    const retried = await openai()
       .chat.completions.stream({ model: "storm", messages: user(`${words} 3`) })
       .finalChatCompletion();
-    assert.match(said.choices[0].message.content, /^This time/);
+    assert.match(retried.choices[0].message.content, /^This time/);
     const params = { model: "storm", max_tokens: 99, messages: user(`${words} 4`) };
     await assert.rejects(anthropic().messages.stream(params).finalMessage());
     assert.match((await anthropic().messages.stream(params).finalMessage()).content[0].text, /^This time/);

@@ -86,16 +86,16 @@ def in_flight(address):
     host, port = address.split(":")
     here, there = socket.socketpair()
     stop_server()  # the kernel connects, and the server checks when the socket is in the message
-    with socket.create_connection((host, int(port)), 20) as asks:
-        here.sendmsg([b"x"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [asks.fileno()]))])
+    with socket.create_connection((host, int(port)), 20) as requester:
+        here.sendmsg([b"x"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [requester.fileno()]))])
     os.kill(SERVER, signal.SIGCONT)
     time.sleep(1)
     _, ancillary, _, _ = there.recvmsg(1, socket.CMSG_SPACE(4))
-    with socket.socket(fileno=array.array("i", ancillary[0][2])[0]) as asks:
-        asks.settimeout(20)
-        asks.sendall(b"GET /api/jobs HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+    with socket.socket(fileno=array.array("i", ancillary[0][2])[0]) as requester:
+        requester.settimeout(20)
+        requester.sendall(b"GET /api/jobs HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
         reply = b""
-        while part := asks.recv(65536):
+        while part := requester.recv(65536):
             reply += part
     head, body = reply.decode().split("\r\n\r\n", 1)
     return {"jobs": [int(head.split()[1]), body]}

@@ -194,7 +194,7 @@ def seal(reply):
     return base64.b64encode(json.dumps(reply).encode()).decode()
 
 
-def asks(state, **questions):
+def input_required(state, **questions):
     return {"resultType": "input_required", "requestState": seal(state), "inputRequests": {
         key: {"method": "elicitation/create", "params": params} for key, params in questions.items()}}
 
@@ -202,7 +202,7 @@ def asks(state, **questions):
 def send(arguments, responses):
     """Asks whether an address is right, and returns the answered one."""
     if "who" not in responses:
-        return asks({}, who={"mode": "form", "message": f"Is {arguments['to']} right?", "requestedSchema": {
+        return input_required({}, who={"mode": "form", "message": f"Is {arguments['to']} right?", "requestedSchema": {
             "type": "object", "required": ["to"], "properties": {"to": {"type": "string"}}}})
     return text("sent to " + responses["who"]["content"]["to"])
 
@@ -216,10 +216,10 @@ def book(responses, sealed):
     if "seats" in responses:
         known["seats"] = responses["seats"]["content"]["n"]
     if "seats" not in known:
-        return asks(known, seats={"mode": "form", "message": "How many seats? \x1b[31mred", "requestedSchema": {
+        return input_required(known, seats={"mode": "form", "message": "How many seats? \x1b[31mred", "requestedSchema": {
             "type": "object", "required": ["n"], "properties": {"n": {"type": "integer", "minimum": 1}}}})
     if "sign" not in responses:
-        return asks(known, sign={"mode": "url", "message": "Sign, please", "url": "https://sign.example/42", "elicitationId": "42"})
+        return input_required(known, sign={"mode": "url", "message": "Sign, please", "url": "https://sign.example/42", "elicitationId": "42"})
     return text(f"booked {known['seats']}")
 
 
@@ -323,12 +323,12 @@ class Handler(http.server.BaseHTTPRequestHandler):
                              b"\r\n\r\n")
             self.wfile.flush()
 
-        def send_request(asks, about):
+        def send_request(method, about):
             arrived = threading.Event()
             with mcp.lock:
                 name = f"q{len(mcp.requests)}"
                 mcp.requests[name] = arrived
-            event({"id": name, "method": asks, "params": about})
+            event({"id": name, "method": method, "params": about})
             arrived.wait(30)
             return arrived.answer
 

@@ -4,7 +4,6 @@
 
 #include "base/hash.h"
 #include "engine/heart/policy.h"
-#include "engine/heart/request.h"
 #include "engine/state/applier.h"
 #include "json/json.h"
 
@@ -258,11 +257,11 @@ std::optional<BufferedMessage> Applier::take_buffered(const std::string& key, co
 
 Status Applier::apply(const JobPauseRequested& event) {
   if (event.withdrawn.value_or(false)) {
-    if (!s_.pause_request) return corrupt_event("no pause is asked for");
+    if (!s_.pause_request) return corrupt_event("no pause is requested");
     s_.pause_request.reset();
     return {};
   }
-  if (s_.pause_request) return corrupt_event("a pause is asked for already");
+  if (s_.pause_request) return corrupt_event("a pause is already requested");
   if (s_.ending) return corrupt_event("the job is ending");
   s_.pause_request = PendingPause{or_empty(event.by), or_empty(event.reason)};
   return {};

@@ -119,7 +119,7 @@ Result<AppliedRequest> apply_request(const State& state, const ControlRequest& r
                                               .decision_id = decision_at(state, name),
                                               .reason = none_if_empty(budget.reason)}));
   if (state.awaits_budget()) {
-    applied.events.emplace_back(JobResumed{.by = request.by.empty() ? "somebody" : request.by});
+    applied.events.emplace_back(JobResumed{.by = author_of(request)});
   }
   return applied;
 }

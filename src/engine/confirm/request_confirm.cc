@@ -71,7 +71,7 @@ Result<AppliedRequest> apply_answer(const State& state, const ControlRequest& re
        .step_id = step.id}));
   // A park until `resume` stays: the next verification finds the answer.
   if (last && answer.resolution == "accept" && state.awaits_confirmation()) {
-    applied.events.emplace_back(JobResumed{.by = request.by.empty() ? "somebody" : request.by});
+    applied.events.emplace_back(JobResumed{.by = author_of(request)});
   }
   applied.answer = Value::object({{field::node_id, state.node_of(step).id},
                                   {field::resolution, answer.resolution},

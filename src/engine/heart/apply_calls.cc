@@ -21,7 +21,8 @@ OutcomeKind outcome_of(std::string_view text) {
   return OutcomeKind::unknown;
 }
 
-// Did this try end before it could reach the downstream? Then it says nothing about an earlier one.
+// Did this try end before it could reach the downstream? Then the outcome of an earlier one stays
+// unknown.
 bool was_not_sent(const Invocation& call) {
   static constexpr std::string_view kCodes[] = {
       "not_sent", "connect", "tls", "spawn_failed", "secret_missing", "request_invalid"};

@@ -19,7 +19,7 @@ Status Applier::apply(const CommandEmitted& event) {
   if (about == kNoStep) return corrupt_event("it is about no step");
   Step& step = s_.steps[about];
   const auto role = s_.side_role(step, event.step_id);
-  if (!role) return corrupt_event("nothing is to be asked or undone here");
+  if (!role) return corrupt_event("its step has no call to probe or compensate");
   const auto index = static_cast<std::uint32_t>(s_.steps.size());
   Step& new_step = s_.steps.add(event.step_id);
   new_step.node = step.node;

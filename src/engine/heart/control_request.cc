@@ -239,11 +239,12 @@ Value ControlRequest::to_json() const {
 Result<ControlRequest> ControlRequest::from_json(const Value& json) {
   const std::string kind(json.text(field::kind));
   auto body = body_of_kind(kind, kBodies);
-  if (!body) return fail(Code::needs_version, "an act of the unknown kind \"{}\"", kind);
+  if (!body) return fail(Code::needs_version, "a control request of the unknown kind \"{}\"", kind);
   // A member from a newer program may change the meaning of the others.
   for (const auto& [name, value] : json.members()) {
     if (is_member(name, kBodies)) continue;
-    return fail(Code::needs_version, "an act ({}) with the unknown member \"{}\"", kind, name);
+    return fail(Code::needs_version, "a control request ({}) with the unknown member \"{}\"", kind,
+                name);
   }
   ControlRequest request{.body = *std::move(body)};
   MemberReader reader(json);

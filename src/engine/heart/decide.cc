@@ -299,7 +299,7 @@ Decision decide(const State& state, const DecisionContext& context, const Decide
 
 std::vector<EventBody> job_events(const NewJobEvents& job) {
   JobCreated created{.agent = job.agent,
-                     .asked = job.asked,
+                     .asked = job.explicit_options,
                      .deadline = job.deadline,
                      .execution_version = job.execution_version,
                      .forked_from = job.forked_from,

@@ -157,7 +157,7 @@ struct NewJobEvents {
   std::string queue;  // "" = the default queue
   std::vector<std::string> required_capabilities;
   std::optional<Instant> deadline;
-  Value asked;  // which of these four the request set; null = none
+  Value explicit_options;  // which of these four the request set; null = none
   const Plan* plan = nullptr;
   std::string planner_version = std::string(kPlannerVersion);  // of the plan; "" = unknown
   // Of a fork: {job_id, seq, hash}, and the events that import the results of the origin.

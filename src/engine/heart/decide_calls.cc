@@ -329,9 +329,9 @@ void Decider::schedule_retry(const Step& step) {
   // Seeded with the step's id, so that the order of branches has no influence. 53 bits: what a JSON
   // number holds; `backoff` uses the upper ones of 64.
   const std::uint64_t jitter_seed = splitmix64(context_.jitter_seed ^ bits_of(step.id)) >> 11;
-  const bool asked_questions = call.outcome == OutcomeKind::input_required;
+  const bool has_questions = call.outcome == OutcomeKind::input_required;
   const std::uint32_t before = call.unsent_tries > 0 ? call.unsent_tries
-                               : asked_questions     ? call.questions->rounds
+                               : has_questions       ? call.questions->rounds
                                                      : call.counted_tries;
   Duration wait = tool.retry.backoff(before + 1, jitter_seed << 11, call.retry_after);
   // At least this, whatever the tool's own retry policy is.
@@ -339,11 +339,11 @@ void Decider::schedule_retry(const Step& step) {
   emit(RandomRecorded{.effect_id = fmt::format("{}:random:{}", step.id.text, call.try_no),
                       .value = Value(jitter_seed)});
   emit_of(step,
-          decision_event(RetryScheduled{.try_no = std::int64_t{call.try_no} + 1},
-                         {.decision_id = decision_id_of(step, fmt::format("retry{}", call.try_no)),
-                          .not_before = context_.now + wait,
-                          .reason = asked_questions ? std::string(to_text(call.outcome))
-                                                    : call.error().code}));
+          decision_event(
+              RetryScheduled{.try_no = std::int64_t{call.try_no} + 1},
+              {.decision_id = decision_id_of(step, fmt::format("retry{}", call.try_no)),
+               .not_before = context_.now + wait,
+               .reason = has_questions ? std::string(to_text(call.outcome)) : call.error().code}));
 }
 
 // Makes the next try when its time has come. A long back-off may exceed the

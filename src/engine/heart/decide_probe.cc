@@ -27,7 +27,7 @@ void Decider::start_probe(const Step& step) {
   if (args && canonical_exceeds(*args, kValueMax)) args = too_large("the probe's arguments");
   if (!args) {
     return open_resolve_wait(
-        step, fmt::format("it could not be asked about ({})", code_name(args.error().code)));
+        step, fmt::format("the probe could not be called ({})", code_name(args.error().code)));
   }
   if (replaces_open_try) open_--;
   begin_call({.step = s_.side_step_id(step, Role::probe),

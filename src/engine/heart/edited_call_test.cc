@@ -18,13 +18,13 @@
 namespace ae::engine::testing {
 namespace {
 
-constexpr std::string_view kAsked =
+constexpr std::string_view kRequested =
     "{'tools':{'buy':{'approval':'required', 'approval_expires':'1h', 'args_schema':"
     "{'type':'object', 'properties':{'n':{'type':'integer'}}},"
     " 'rules':[{'action':'deny', 'when':'${ .args.n > 1000 }', 'reason':'far too much'}]}}}";
 
 AE_TEST("edit/the edited arguments are sent under their own keys") {
-  JobFixture job = buys(kAsked);
+  JobFixture job = buys(kRequested);
   job.claim();
   const std::size_t before = job.log.size();
   edit(job, job.open_request_id("a"), "{'n':100}");
@@ -48,7 +48,7 @@ AE_TEST("edit/the edited arguments are sent under their own keys") {
 }
 
 AE_TEST("edit/unchanged arguments count as a plain approval") {
-  JobFixture job = buys(kAsked);
+  JobFixture job = buys(kRequested);
   job.claim();
   edit(job, job.open_request_id("a"), "{'n':250}");
   EXPECT_EQ(job.reply["outcome"], "approved");
@@ -56,7 +56,7 @@ AE_TEST("edit/unchanged arguments count as a plain approval") {
 }
 
 AE_TEST("edit/an edit that the schema or a policy rejects leaves the request open") {
-  JobFixture job = buys(kAsked);
+  JobFixture job = buys(kRequested);
   job.claim();
   const std::string id = job.open_request_id("a");
   edit(job, id, "{'n':'many'}");
@@ -77,7 +77,7 @@ AE_TEST("edit/an edit that the schema or a policy rejects leaves the request ope
 }
 
 AE_TEST("edit/an answer to the arguments before an edit is rejected, and nothing is sent") {
-  JobFixture job = buys(kAsked);
+  JobFixture job = buys(kRequested);
   job.claim();
   const std::string id = job.open_request_id("a");
   edit(job, id, "{'n':100}");
@@ -94,7 +94,7 @@ AE_TEST("edit/an answer to the arguments before an edit is rejected, and nothing
 }
 
 AE_TEST("edit/an edit after a plain approval is reported as not applied") {
-  JobFixture job = buys(kAsked);
+  JobFixture job = buys(kRequested);
   job.claim();
   const std::string id = job.open_request_id("a");
   job.approve("a");
@@ -106,7 +106,7 @@ AE_TEST("edit/an edit after a plain approval is reported as not applied") {
 }
 
 AE_TEST("edit/an edit that expired before the call is requested again as edited") {
-  JobFixture job = buys(kAsked);
+  JobFixture job = buys(kRequested);
   job.claim().pause();
   edit(job, job.open_request_id("a"), "{'n':100}");
   job.after(2h).resume();
@@ -133,7 +133,7 @@ AE_TEST("edit/a call that was already sent keeps its arguments") {
 
 AE_TEST("edit/a crash at any commit sends the edited arguments under one key") {
   for (std::size_t crash_at = 1; crash_at < 8; ++crash_at) {
-    JobFixture job = buys(kAsked);
+    JobFixture job = buys(kRequested);
     const auto may_crash = [&] {
       if (job.commits.size() == crash_at && job.state.status == JobStatus::running) job.crash();
     };
@@ -153,7 +153,7 @@ AE_TEST("edit/a crash at any commit sends the edited arguments under one key") {
 }
 
 AE_TEST("edit/a log that sends other arguments than the edited ones is rejected") {
-  JobFixture job = buys(kAsked);
+  JobFixture job = buys(kRequested);
   job.claim();
   edit(job, job.open_request_id("a"), "{'n':100}");
   const auto error_of_log = [&](const std::vector<Event>& log) {

@@ -574,7 +574,8 @@ std::optional<std::pair<InvocationId, std::uint32_t>> decided_effect_slot(const 
                                                                           const EventBody& event) {
   const StepId* named = nullptr;
   if (const auto* closes = std::get_if<ToolInvocationFinished>(&event)) named = &closes->step_id;
-  if (const auto* asks = std::get_if<WaitOpened>(&event)) named = &asks->step_id;  // an operator
+  if (const auto* opened = std::get_if<WaitOpened>(&event))
+    named = &opened->step_id;  // an operator
   if (const auto* decision = std::get_if<DecisionRecorded>(&event);
       decision != nullptr && decision->kind == OutcomeDecided::kKind && decision->step_id) {
     named = &*decision->step_id;

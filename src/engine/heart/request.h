@@ -1,7 +1,8 @@
 // The parts of apply_request, an overload for each kind: ingest.cc (cancel and resolve),
 // request_timers.cc (timers), request_signals.cc (signals, messages, pause and resume),
 // request_confirm.cc (answers to a failed verification), request_plan.cc (another plan),
-// request_budget.cc (more budget), request_version.cc (the versions that a process offers).
+// request_budget.cc (more budget), request_questions.cc (answers to questions of tools),
+// request_version.cc (the versions that a process offers).
 //
 // Only `apply_request` and `decide` use it. Pure.
 #pragma once
@@ -44,10 +45,22 @@ Result<AppliedRequest> apply_confirmation_answer(const State& state, const Contr
 Result<AppliedRequest> apply_confirmation_answer(const State& state, const ControlRequest& request,
                                                  const ResolveRequest& resolve,
                                                  const DecisionContext& context);
+// Answers the question of this wait. Fails with input_invalid, payload_too_large.
+Result<AppliedRequest> apply_question_answer(const State& state, const std::string& key,
+                                             const Wait& wait, const ControlRequest& request,
+                                             const SignalRequest& signal);
+// Does the signal give this same answer to a question?
+bool is_same_answer(const SignalRequest& signal, const Value& answer);
 // Keys that no wait of a plan may have, and that cannot be answered early.
 bool is_reserved_key(std::string_view key);
 // `by` of what the runtime records on its own.
 inline constexpr std::string_view kRuntimeActor = "runtime";
+// `by` of a request without an author. Logs of earlier builds have "somebody".
+inline constexpr std::string_view kUnnamedActor = "operator";
+// The author of a request, or kUnnamedActor.
+inline std::string author_of(const ControlRequest& request) {
+  return request.by.empty() ? std::string(kUnnamedActor) : request.by;
+}
 // Did the call succeed and its result break the tool's result_schema, or a limit? The effect took
 // place and was not compensated; its result is unknown.
 bool is_result_refused(const State& state, const Step& step);
@@ -67,8 +80,5 @@ Result<std::string_view> outcome_of_answer(const Node& node, const Value& payloa
 // The first early signal that answers a wait of this type and node; nullptr = none.
 const BufferedMessage* first_fitting_signal(const std::deque<BufferedMessage>& early,
                                             const Node& node);
-
-// The permanent name of a message or an early signal: one with the same name is a duplicate.
-std::string message_key(std::string_view channel, std::string_view key, std::string_view id);
 
 }  // namespace ae::engine

@@ -290,15 +290,6 @@ bool is_reserved_key(std::string_view key) {
   return key.starts_with("resolve/") || key.starts_with("approval/") || is_question_wait_key(key);
 }
 
-std::string message_key(std::string_view channel, std::string_view key, std::string_view id) {
-  std::string name(channel);
-  name += '\0';
-  name += key;
-  name += '\0';
-  name += id;
-  return name;
-}
-
 Result<std::string_view> outcome_of_answer(const Node& node, const Value& payload) {
   const bool for_approval = node.kind != NodeKind::wait;  // approval of a call
   if (!for_approval && node.wait_type != WaitType::human) return "signalled";
@@ -508,7 +499,7 @@ Result<AppliedRequest> apply_request(const State& state, const ControlRequest& r
   if (is_terminal(state.status)) {
     return fail(Code::job_terminal, "the job has ended ({})", to_text(state.status));
   }
-  const std::string by = request.by.empty() ? "somebody" : request.by;
+  const std::string by = author_of(request);
   const Value answer = Value::object({{"resumed", true}});
   // Earlier builds parked until confirmation in cases that now park until resume.
   const bool parked_by_older_build =

@@ -408,7 +408,7 @@ std::string find_invalid_turn(const State& state, const Step& loop) {
     if (!of.chosen) continue;
     const auto choice = tool_choice_at(state, loop, turn, repairs, nullptr);
     if (!choice || !is_chosen(state, of, *choice) || !matches_answer(state, loop, turn)) {
-      return fmt::format("{}is not what the model's answer asks for", named);
+      return fmt::format("{}does not match the model's answer", named);
     }
     repairs += of.repair ? 1 : 0;
   }

@@ -14,7 +14,6 @@
 #include <string>
 #include <string_view>
 
-#include "engine/heart/ingest.h"
 #include "engine/state/state.h"
 
 namespace ae::engine {
@@ -27,12 +26,5 @@ bool is_question_wait_key(std::string_view key);
 // The inputs that a try sends: {"answers": {KEY: answer…}, "state"?}; null =
 // its tool has asked nothing.
 Value inputs_of(const Invocation& call);
-
-// Answers the question of this wait. Fails with input_invalid, payload_too_large.
-Result<AppliedRequest> apply_question_answer(const State& state, const std::string& key,
-                                             const Wait& wait, const ControlRequest& request,
-                                             const SignalRequest& signal);
-// Does the signal give this same answer?
-bool is_same_answer(const SignalRequest& signal, const Value& answer);
 
 }  // namespace ae::engine

@@ -266,10 +266,10 @@ Status may_replan(const State& state) {
     const bool over = step.phase == StepPhase::done;
     const bool pending = step.call && step.call->open;
     // Its tool waits for a user's answer: the call will continue with it.
-    const bool asks_person =
+    const bool awaits_answer =
         !over && step.call && step.call->outcome == OutcomeKind::input_required;
     if (pending || (!over && state.may_have_happened(step)) || step.phase == StepPhase::in_doubt ||
-        step.phase == StepPhase::probing || step.phase == StepPhase::refused || asks_person) {
+        step.phase == StepPhase::probing || step.phase == StepPhase::refused || awaits_answer) {
       return fail(Code::call_pending,
                   "a call of node \"{}\" is running or has an unknown outcome; replace the "
                   "plan when its outcome is recorded (`aetheris pause` pauses the job)",

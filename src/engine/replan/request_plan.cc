@@ -105,7 +105,7 @@ Result<AppliedRequest> apply_request(const State& state, const ControlRequest& r
   applied.events.push_back(plan_decision(state, request, requested.reason, *plan, context));
   applied.events.push_back(generated(state, *plan, carried, drop));
   // The job is released to any worker that has the tools of the new plan.
-  const std::string by = request.by.empty() ? "somebody" : request.by;
+  const std::string by = author_of(request);
   if (state.status == JobStatus::running) {
     applied.events.push_back(requeued_event("re_plan", std::nullopt));
   } else if (state.awaits_version()) {  // the new plan has its own version policy

@@ -326,7 +326,7 @@ Status Applier::apply(const JobParked& event) {
 }
 
 Status Applier::apply(const JobResumed&) {
-  if (!may_resume()) return corrupt_event("another act ends this park");
+  if (!may_resume()) return corrupt_event("a request of another kind ends this park");
   withdraw_escalations();
   allow_one_more_attempt();
   return {};

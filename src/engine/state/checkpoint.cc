@@ -124,8 +124,8 @@ void parts(A& a, Part<A, Limits>& x) {
 
 template <class A>
 void parts(A& a, Part<A, ExceededLimit>& x) {
-  auto& [limit, asked] = x;
-  all(a, limit, asked);
+  auto& [limit, requested] = x;
+  all(a, limit, requested);
 }
 
 template <class A>

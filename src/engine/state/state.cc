@@ -305,6 +305,15 @@ const Member* open_question(const Invocation& call) {
   return nullptr;
 }
 
+std::string message_key(std::string_view channel, std::string_view key, std::string_view id) {
+  std::string name(channel);
+  name += '\0';
+  name += key;
+  name += '\0';
+  name += id;
+  return name;
+}
+
 std::string question_id(const State& state, const Step& step) {
   const std::uint32_t number = step.call && step.call->questions ? step.call->questions->number : 0;
   return step_id(state.job, state.plan->decision,

@@ -267,6 +267,8 @@ Value steps_list(const State& state, const std::vector<std::uint32_t>& steps);
 std::vector<std::uint32_t> not_undone(const State& state);
 // The id of the current question in the list of approvals.
 std::string question_id(const State& state, const Step& step);
+// The permanent name of a message or an early signal: one with the same name is a duplicate.
+std::string message_key(std::string_view channel, std::string_view key, std::string_view id);
 
 // Fails with log_corrupt (the event is not possible here: SPEC §2, unknown step, second
 // result, …), job_terminal (after the end), plan_invalid (the plan does not compile).

@@ -98,10 +98,10 @@ void Server::on_question(const IncomingMessage& question) {
 // operator.
 void Server::report_declined(const Value& params, const std::string& why,
                              const std::vector<Key>& keys) {
-  const Session* const asked_by = session_.get();
+  const Session* const session = session_.get();
   for (const Key& key : keys) {
     const auto found = in_flight_.find(key);
-    if (session_.get() != asked_by) return;
+    if (session_.get() != session) return;
     if (found == in_flight_.end() || !found->second.open) continue;
     InFlightCall& flight = found->second;
     if (warn_ && !std::exchange(flight.is_warned, true)) {

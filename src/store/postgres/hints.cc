@@ -9,7 +9,8 @@ namespace ae::store::postgres {
 namespace {
 
 constexpr std::string_view kInbox = "inbox ";
-constexpr std::string_view kIdle = "rested";
+constexpr std::string_view kIdle = "idle";
+constexpr std::string_view kIdleBefore = "rested";  // of older versions
 constexpr std::string_view kClaim = "claim ";
 constexpr const char* kAnyClaim = "claim";
 constexpr Statement kNotify{"notify",
@@ -39,7 +40,11 @@ std::vector<std::string> HintBatch::texts() const {
   return all;
 }
 
-std::string idle_channel(const std::string& channel) { return channel + " rested"; }
+std::string idle_channel(const std::string& channel) { return channel + " idle"; }
+
+std::vector<std::string> listened_channels(const std::string& channel) {
+  return {channel, idle_channel(channel), channel + " rested"};
+}
 
 std::vector<std::string> idle_texts(const std::set<JobId>& jobs) {
   std::vector<std::string> texts;
@@ -68,8 +73,8 @@ Pg<void> notify(Connection& connection, const std::string& channel,
 
 Hint parse_hint(std::string_view text) {
   Hint hint;
-  if (text.starts_with(kIdle)) {
-    for (std::size_t at = kIdle.size(); at < text.size();) {
+  if (text.starts_with(kIdle) || text.starts_with(kIdleBefore)) {
+    for (std::size_t at = text.find(' '); at < text.size();) {
       const std::size_t end = std::min(text.find(' ', at + 1), text.size());
       hint.idle.emplace_back(std::string(text.substr(at + 1, end - at - 1)));
       at = end;

@@ -4,7 +4,7 @@
 // {agent, capabilities}: a job is claimable by workers that offer them. "claim" alone (also sent by
 // older versions): a job may be claimable, requirements unknown. Texts and the list of a
 // transaction are limited: what exceeds a limit is sent as "claim".
-// On a separate channel, for processes that wait for jobs: "rested " and jobs that ended or wait.
+// On a separate channel, for processes that wait for jobs: "idle " and jobs that ended or wait.
 // Threads: values. See docs/decisions/0031-postgres-threads.md.
 #pragma once
 
@@ -33,8 +33,11 @@ class HintBatch {
   std::set<std::string> claim_hints_, inbox_hints_;
 };
 
-// The channel of idle jobs. Older versions do not listen to it.
+// The channel of idle jobs. Older versions do not listen to it; they send "rested " and jobs on a
+// channel of that name.
 std::string idle_channel(const std::string& channel);
+// All channels of this version and of older ones.
+std::vector<std::string> listened_channels(const std::string& channel);
 // Hints for idle jobs, as short texts.
 std::vector<std::string> idle_texts(const std::set<JobId>& jobs);
 

@@ -33,7 +33,7 @@ class PlainCommits {
   std::size_t size() const { return commits_.size(); }
 
   // Writes all, and returns the database's time. nullopt: nothing was written, because a row did
-  // not match. After another error nothing was written either, unless it says so.
+  // not match. After another error nothing was written either, except after unknown_outcome.
   Pg<std::optional<Instant>> write(Connection& connection);
   // One of the written job rows. REQUIRES: !empty
   HighWaterMark high_water_mark() const;

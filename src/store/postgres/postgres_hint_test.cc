@@ -111,6 +111,11 @@ AE_TEST("hint/any number of idle jobs is announced in bounded texts") {
   EXPECT_EQ(read, jobs);
 }
 
+AE_TEST("hint/idle jobs that an older version announces are read") {
+  EXPECT_EQ(postgres::parse_hint("rested a b").idle, (std::vector<JobId>{JobId("a"), JobId("b")}));
+  EXPECT_EQ(postgres::parse_hint("rested").idle, std::vector<JobId>{});
+}
+
 AE_TEST("hint/a listener that lost its connection reconnects and reports a hint at once") {
   const OwnSchema schema;
   PostgresFixture one(schema.name()), two(schema.name());

@@ -274,7 +274,7 @@ Result<std::unique_ptr<PostgresStore>> PostgresStore::open(const PostgresOptions
   parts->query_reader = std::make_unique<Reader>(
       Session(session_options, std::move(third)),
       options.read_only ? Reader::ListenOptions{}
-                        : Reader::ListenOptions{{channel, idle_channel(channel)}, on_hint});
+                        : Reader::ListenOptions{listened_channels(channel), on_hint});
   if (!options.read_only) {
     parts->idle_notifier = std::make_shared<IdleNotifier>(options.loop, idle_channel(channel));
     parts->idle_notifier->begin(*parts->query_reader);

@@ -21,7 +21,7 @@ inline constexpr std::chrono::milliseconds kMigrationLockTimeout{8000};
 std::int64_t newest_layout();
 
 // Checks the server of a new connection (a primary, 13 or newer, UTF-8, fsync on) and sets up the
-// session. Fails with unsupported (says what to do) · unavailable.
+// session. Fails with unsupported (with the remedy) · unavailable.
 struct SessionParams {
   std::string schema;
   bool allow_no_fsync = false;

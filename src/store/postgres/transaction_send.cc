@@ -66,7 +66,7 @@ constexpr Statement kEraseLedger{
     "DELETE FROM ledger l USING unnest($1::bigint[], $2::text[], $3::bigint[]) "
     "AS w(job, invocation, try) "
     "WHERE l.job = w.job AND l.invocation = w.invocation AND l.try = w.try"};
-constexpr Statement kDeleteInbox{"take_inbox",
+constexpr Statement kDeleteInbox{"delete_inbox",
                                  "DELETE FROM inbox i USING unnest($1::bigint[], $2::bigint[]) "
                                  "AS w(job, number) WHERE i.job = w.job AND i.number = w.number"};
 // Of entries that are still there: sent before kDeleteInbox.

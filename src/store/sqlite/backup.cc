@@ -106,9 +106,9 @@ Status check_integrity(Database& db, const Source& source) {
     AE_ASSIGN(auto check, db.prepare("PRAGMA integrity_check(1)"));
     Rows row(check);
     AE_ASSIGN(const bool some, row.next());
-    const std::string said = some ? row->text(0) : "nothing";
-    if (said == "ok") return Status();
-    return Status(std::unexpected(damaged(source, said)));
+    const std::string message = some ? row->text(0) : "nothing";
+    if (message == "ok") return Status();
+    return Status(std::unexpected(damaged(source, message)));
   };
   auto done = run();
   if (!done) return std::unexpected(damaged(source, done.error().message));

@@ -28,7 +28,7 @@ struct SqlError {
   std::string message;
 
   bool disk_full() const;    // nothing of this transaction was committed
-  bool no_space() const;     // no disk space; says nothing about the commit
+  bool no_space() const;     // no disk space; the commit may exist
   bool busy() const;         // another program has locked the file
   bool io() const;           // an I/O error: it is unknown what is durable
   bool corrupt() const;      // the file's contents are not what was written
