@@ -17,10 +17,10 @@ std::string replaced(std::string text, std::string_view before, std::string_view
   return text.replace(at, before.size(), after);
 }
 
-std::string changes_text(const Result<std::vector<Api::AgentChange>>& changes) {
+std::string changes_text(const Result<std::vector<AgentChange>>& changes) {
   if (!changes) return std::string(code_name(changes.error().code));
   std::string text;
-  for (const Api::AgentChange& one : *changes) {
+  for (const AgentChange& one : *changes) {
     text += fmt::format("{} {}-{} ", one.name, one.from, one.to);
   }
   return text;

@@ -94,23 +94,23 @@ class ApiFixture final : runtime::RuntimeObserver {
     };
     api.emplace(loop, steady, store, *runtime, std::move(options));
     const Status registered =
-        loop.await<Status>([&](auto done) { api->register_agents(std::move(done)); });
+        loop.await<Status>([&](auto done) { api->agents().register_all(std::move(done)); });
     AE_CHECK(registered.has_value(), "the registry is stored");
   }
   // As `serve --watch` after an edit of the file. `begins` counts the calls of `begin`.
-  Result<std::vector<Api::AgentChange>> reload(const std::string& edited) {
+  Result<std::vector<AgentChange>> reload(const std::string& edited) {
     auto loaded = std::make_shared<agents::AgentsFile>();
     const auto diagnostics = agents::load(source_of(edited), *loaded);
     AE_CHECK(diagnostics.empty(), agents::diagnostics_text(diagnostics));
-    Api::AgentsReload edit{
+    AgentsReload edit{
         .file = loaded,
         .read_agent =
             [edited](std::string_view name, std::string_view json, agents::Agent& out) {
               return agents::load_agent(source_of(edited), name, json, out);
             },
         .begin = [this] { ++begins; }};
-    return loop.await<Result<std::vector<Api::AgentChange>>>(
-        [&](auto done) { api->reload(std::move(edit), std::move(done)); });
+    return loop.await<Result<std::vector<AgentChange>>>(
+        [&](auto done) { api->agents().reload(std::move(edit), std::move(done)); });
   }
   ApiResponse put(const std::string& agent, std::string_view body) {
     ApiRequest request;

@@ -18,15 +18,15 @@
 
 namespace ae::api {
 
+// Parses an agent, given as JSON.
+using ReadAgent = std::function<std::vector<agents::Diagnostic>(
+    std::string_view name, std::string_view json, agents::Agent& out)>;
+
 struct ApiOptions {
   const agents::AgentsFile* agents = nullptr;  // of which jobs can be created here; nullptr = none
   bool runs = false;                           // created jobs start here at once
   bool receives_commits = true;                // on_events is called for each commit to this store
-  // Parses an agent, given as JSON, that uses the tools of `agents`; empty = no agents are
-  // registered here.
-  std::function<std::vector<agents::Diagnostic>(std::string_view name, std::string_view json,
-                                                agents::Agent& out)>
-      read_agent{};
+  ReadAgent read_agent{};  // with the tools of `agents`; empty = no agents are registered here
   const store::MeasuredStore* measured = nullptr;  // source of latencies; nullptr = none
   // Opens a folder of this machine as the archive of deleted jobs; empty = no archiving here.
   std::function<Result<std::shared_ptr<runtime::Archive>>(const std::string& folder)> archive{};

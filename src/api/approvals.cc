@@ -8,7 +8,10 @@
 #include <utility>
 
 #include "api/command_line.h"
-#include "api/request_context.h"
+#include "api/control_requests.h"
+#include "api/jobs.h"
+#include "api/operations.h"
+#include "api/read.h"
 #include "api/request_kinds.h"
 #include "inspect/requests_view.h"
 #include "inspect/view.h"
@@ -41,10 +44,8 @@ bool is_of(store::PendingKinds kinds, const Value& request) {
   return found != kRequestKinds.end() && (kinds & found->kind) != 0;
 }
 
-}  // namespace
-
 // A walk over the jobs that may have open requests.
-struct Api::RequestWalk {
+struct RequestWalk {
   std::string_view member;  // of the response: "approvals" or "requests"
   store::PendingKinds kinds = 0;
   bool approvals_only = false;
@@ -67,7 +68,7 @@ struct Api::RequestWalk {
 };
 
 // The open requests of one job, made on a reader thread, and what their previews need.
-struct Api::OpenRequests {
+struct OpenRequests {
   std::vector<Value> requests;
   JobId job;
   std::string blind;
@@ -77,8 +78,8 @@ struct Api::OpenRequests {
 };
 
 // Expired requests are left out, also when their expiry is not recorded yet.
-Result<Api::OpenRequests> Api::OpenRequests::collect(const engine::State& state,
-                                                     bool approvals_only, Instant now) {
+Result<OpenRequests> OpenRequests::collect(const engine::State& state, bool approvals_only,
+                                           Instant now) {
   OpenRequests open{
       .requests = approvals_only ? engine::approvals_view(state) : engine::requests_view(state),
       .job = state.job,
@@ -95,8 +96,8 @@ Result<Api::OpenRequests> Api::OpenRequests::collect(const engine::State& state,
   return open;
 }
 
-Value Api::preview_of(const OpenRequests& open, const Value& approval) const {
-  if (!options_.preview || approval.text(field::kind) != "call") return {};
+Value preview_of(const ApiContext& api, const OpenRequests& open, const Value& approval) {
+  if (!api.options.preview || approval.text(field::kind) != "call") return {};
   std::string_view version;  // a job keeps its tools when the file is reloaded
   if (open.plan) {
     const auto tool =
@@ -104,36 +105,75 @@ Value Api::preview_of(const OpenRequests& open, const Value& approval) const {
                           [](const auto& policy) { return std::string_view(policy.name); });
     if (tool != open.plan->tools.end()) version = tool->version;
   }
-  const auto made = options_.preview(approval.text("tool"), open.job,
-                                     StepId(std::string(approval.text(field::step_id))),
-                                     approval[field::arguments], open.blind, version);
+  const auto made = api.options.preview(approval.text("tool"), open.job,
+                                        StepId(std::string(approval.text(field::step_id))),
+                                        approval[field::arguments], open.blind, version);
   return made ? *made : Value::object({{field::error, made.error().message}});
 }
 
 // Tools make previews on the loop.
-std::vector<Value> Api::with_previews(OpenRequests open, bool approvals_only) const {
+std::vector<Value> with_previews(const ApiContext& api, OpenRequests open, bool approvals_only) {
   for (Value& one : open.requests) {
     if (approvals_only) {
-      one = one.with("sends", preview_of(open, one));
+      one = one.with("sends", preview_of(api, open, one));
     } else if (one.text(field::kind) == to_text(RequestKind::call)) {
       one = one.with(field::detail,
-                     one[field::detail].with("sends", preview_of(open, one[field::detail])));
+                     one[field::detail].with("sends", preview_of(api, open, one[field::detail])));
     }
   }
   return std::move(open.requests);
 }
 
-void Api::approvals(ContextPtr ctx) {
-  begin_walk(std::move(ctx), {.member = "approvals", .kinds = kApprovals, .approvals_only = true});
+// Adds the requests of one job to the walk.
+void read_requests(ApiContext& api, const RequestPtr& ctx, const JobId& job,
+                   std::shared_ptr<RequestWalk> walk, async::Done<Status> then) {
+  compute<OpenRequests>(
+      api, ctx, job,
+      [approvals_only = walk->approvals_only, now = api.store.now()](Snapshot& read) {
+        return OpenRequests::collect(read.state, approvals_only, now);
+      },
+      [&api, walk, then = std::move(then)](Result<OpenRequests> open) mutable {
+        if (!open) return then(std::unexpected(std::move(open).error()));
+        walk->add(with_previews(api, *std::move(open), walk->approvals_only));
+        then({});
+      });
 }
 
-void Api::requests(ContextPtr ctx) {
-  auto kinds = kinds_of(ctx->query);
-  if (!kinds) return ctx->refuse(kinds.error());
-  begin_walk(std::move(ctx), {.member = "requests", .kinds = *kinds});
+void read_next_page(ApiContext& api, RequestPtr ctx, std::shared_ptr<RequestWalk> walk);
+
+void read_next_log(ApiContext& api, RequestPtr ctx, std::shared_ptr<RequestWalk> walk) {
+  if (walk->rows.empty() && walk->last_page) walk->after.clear();
+  const bool over = walk->found.size() >= walk->wanted || walk->logs >= kLogsMax;
+  if (over || (walk->rows.empty() && walk->last_page)) return answer_large(api, ctx, walk->body());
+  if (walk->rows.empty()) return read_next_page(api, std::move(ctx), std::move(walk));
+  const JobId job = walk->rows.front().id;
+  walk->after = cursor_of(walk->rows.front());
+  walk->rows.pop_front();
+  ++walk->logs;
+  read_requests(api, ctx, job, walk, [&api, ctx, walk](const Status& read) {
+    if (!read && read.error().code == Code::unavailable) return ctx->refuse(read.error());
+    read_next_log(api, ctx, walk);  // an unreadable log must not hide other jobs
+  });
 }
 
-void Api::begin_walk(ContextPtr ctx, RequestWalk walk) {
+void read_next_page(ApiContext& api, RequestPtr ctx, std::shared_ptr<RequestWalk> walk) {
+  store::Filter filter;
+  filter.pending = walk->kinds;
+  apply_cursor(walk->after, filter);
+  filter.limit = kRowsAtOnce;
+  api.store.query(std::move(filter), [&api, alive = api.alive.watch(), ctx,
+                                      walk](Result<std::vector<store::JobRow>> rows) {
+    if (!rows && rows.error().code == Code::not_found) {
+      return ctx->refuse({Code::input_invalid, "\"cursor\" does not match a job of this store"});
+    }
+    if (!rows) return ctx->refuse(rows.error());
+    walk->last_page = rows->size() < kRowsAtOnce;
+    for (store::JobRow& row : *rows) walk->rows.push_back(std::move(row));
+    if (alive) read_next_log(api, ctx, walk);
+  });
+}
+
+void begin_request_walk(ApiContext& api, RequestPtr ctx, RequestWalk walk) {
   const bool of_job = ctx->query.find("job") != nullptr;
   const auto params = [&]() -> Status {
     if (of_job) AE_TRY(ctx->query.check_combination("job", {field::kind}));
@@ -143,64 +183,30 @@ void Api::begin_walk(ContextPtr ctx, RequestWalk walk) {
   }();
   if (!params) return ctx->refuse(params.error());
   auto shared = std::make_shared<RequestWalk>(std::move(walk));
-  if (!of_job) return read_next_page(std::move(ctx), std::move(shared));
+  if (!of_job) return read_next_page(api, std::move(ctx), std::move(shared));
   const auto job = job_id_of(*ctx->query.find("job"));
   if (!job) return ctx->refuse(job.error());
-  read_requests(ctx, *job, shared, [this, ctx, shared](const Status& read) {
+  read_requests(api, ctx, *job, shared, [&api, ctx, shared](const Status& read) {
     if (!read) return ctx->refuse(read.error());
-    answer_large(ctx, shared->body());
+    answer_large(api, ctx, shared->body());
   });
 }
 
-void Api::read_next_page(ContextPtr ctx, std::shared_ptr<RequestWalk> walk) {
-  store::Filter filter;
-  filter.pending = walk->kinds;
-  apply_cursor(walk->after, filter);
-  filter.limit = kRowsAtOnce;
-  store_.query(std::move(filter), [this, alive = alive_.watch(), ctx,
-                                   walk](Result<std::vector<store::JobRow>> rows) {
-    if (!rows && rows.error().code == Code::not_found) {
-      return ctx->refuse({Code::input_invalid, "\"cursor\" does not match a job of this store"});
-    }
-    if (!rows) return ctx->refuse(rows.error());
-    walk->last_page = rows->size() < kRowsAtOnce;
-    for (store::JobRow& row : *rows) walk->rows.push_back(std::move(row));
-    if (alive) read_next_log(ctx, walk);
-  });
+}  // namespace
+
+void operations::approvals(ApiContext& api, RequestPtr ctx) {
+  begin_request_walk(api, std::move(ctx),
+                     {.member = "approvals", .kinds = kApprovals, .approvals_only = true});
 }
 
-void Api::read_next_log(ContextPtr ctx, std::shared_ptr<RequestWalk> walk) {
-  if (walk->rows.empty() && walk->last_page) walk->after.clear();
-  const bool over = walk->found.size() >= walk->wanted || walk->logs >= kLogsMax;
-  if (over || (walk->rows.empty() && walk->last_page)) return answer_large(ctx, walk->body());
-  if (walk->rows.empty()) return read_next_page(std::move(ctx), std::move(walk));
-  const JobId job = walk->rows.front().id;
-  walk->after = cursor_of(walk->rows.front());
-  walk->rows.pop_front();
-  ++walk->logs;
-  read_requests(ctx, job, walk, [this, ctx, walk](const Status& read) {
-    if (!read && read.error().code == Code::unavailable) return ctx->refuse(read.error());
-    read_next_log(ctx, walk);  // an unreadable log must not hide other jobs
-  });
-}
-
-// Adds the requests of one job to the walk.
-void Api::read_requests(const ContextPtr& ctx, const JobId& job, std::shared_ptr<RequestWalk> walk,
-                        async::Done<Status> then) {
-  compute<OpenRequests>(
-      ctx, job,
-      [approvals_only = walk->approvals_only, now = store_.now()](Snapshot& read) {
-        return OpenRequests::collect(read.state, approvals_only, now);
-      },
-      [this, walk, then = std::move(then)](Result<OpenRequests> open) mutable {
-        if (!open) return then(std::unexpected(std::move(open).error()));
-        walk->add(with_previews(*std::move(open), walk->approvals_only));
-        then({});
-      });
+void operations::requests(ApiContext& api, RequestPtr ctx) {
+  auto kinds = kinds_of(ctx->query);
+  if (!kinds) return ctx->refuse(kinds.error());
+  begin_request_walk(api, std::move(ctx), {.member = "requests", .kinds = *kinds});
 }
 
 // The id is `<job id>.<16 hex digits>` (inspect/view.h).
-void Api::answer_approval(ContextPtr ctx) {
+void operations::answer_approval(ApiContext& api, RequestPtr ctx) {
   auto control = [&]() -> Result<engine::ControlRequest> {
     const Fields fields = std::move(ctx->fields);
     AE_ASSIGN(const std::string decision, fields.text("decision"));
@@ -224,7 +230,7 @@ void Api::answer_approval(ContextPtr ctx) {
     return engine::ControlRequest{.body = std::move(answer)};
   }();
   if (!control) return ctx->refuse(control.error());
-  submit_request(ctx, std::move(*control), 200);
+  submit_request(api, ctx, std::move(*control), 200);
 }
 
 }  // namespace ae::api

@@ -1,63 +1,27 @@
 // Control requests: signals, messages, cancels, pauses, resolutions, budget raises.
+#include "api/control_requests.h"
+
 #include <utility>
 
 #include "api/budget_shortfall.h"
 #include "api/command_line.h"
 #include "api/duplicate_answer.h"
-#include "api/request_context.h"
+#include "api/operations.h"
+#include "api/read.h"
 #include "base/trace_context.h"
 #include "log/field_names.h"
 
 namespace ae::api {
-void Api::submit_request(ContextPtr ctx, engine::ControlRequest control, int status) {
-  const auto job = job_id_from_text(ctx->id);
-  if (!job) return ctx->refuse({Code::not_found, job.error().message});
-  control.by = ctx->request.by;
-  if (const auto context = trace_context(ctx->request.traceparent, {})) {
-    std::visit(
-        [&](auto& body) {
-          if constexpr (requires { body.traceparent; }) {
-            body.traceparent = traceparent(context->trace_id, context->parent_id, context->flags);
-          }
-        },
-        control.body);
-  }
-  auto kept = std::make_shared<const engine::ControlRequest>(control);
-  runtime_.submit_request(*job, std::move(control),
-                          [this, alive = alive_.watch(), ctx, status, kept](Result<Value> answer) {
-                            if (alive) on_request_done(ctx, *kept, status, std::move(answer));
-                          });
-}
-
-void Api::on_request_done(const ContextPtr& ctx, const engine::ControlRequest& control, int status,
-                          Result<Value> answer) {
-  if (answer && (*answer)["next"].is_object()) {
-    *answer = answer->with("next", command_line((*answer)["next"]));
-  }
-  if (!answer && may_be_duplicate_answer(control, answer.error().code)) {
-    return answer_duplicate(ctx, control, std::move(answer));
-  }
-  if (!answer && answer.error().code == Code::not_found)
-    return ctx->refuse(missing_job_error(ctx->id));
-  if (control.is<engine::BudgetRequest>() && !answer)
-    return answer_with_shortfall(ctx, std::move(answer));
-  if (!answer) return ctx->refuse(answer.error());
-  if ((*answer)["raised"] == Value(true)) return answer_with_shortfall(ctx, std::move(answer));
-  if ((*answer)["raised"] == Value(false)) *answer = answer->with("duplicate", true);
-  const bool duplicate = answer->find("duplicate") != nullptr;
-  if (duplicate) return answer_duplicate(ctx, control, std::move(answer));
-  const bool accepted = answer->find("accepted") || answer->find("buffered");
-  ctx->answer(duplicate ? 200 : accepted ? 202 : status, std::move(*answer));
-}
+namespace {
 
 // For an answer to a closed question: adds the first answer from the job's log.
-void Api::answer_duplicate(const ContextPtr& ctx, const engine::ControlRequest& control,
-                           Result<Value> answer) {
+void answer_duplicate(ApiContext& api, const RequestPtr& ctx, const engine::ControlRequest& control,
+                      Result<Value> answer) {
   struct Completed {
     Result<Value> answer;
   };
   compute<Completed>(
-      ctx, *job_id_from_text(ctx->id),
+      api, ctx, *job_id_from_text(ctx->id),
       [control, answer](Snapshot& read) -> Result<Completed> {
         if (answer) return Completed{add_previous_answerer(*answer, control, read.events)};
         return Completed{find_previous_answer(control, read.events, answer.error())};
@@ -73,7 +37,7 @@ void Api::answer_duplicate(const ContextPtr& ctx, const engine::ControlRequest& 
 }
 
 // After a budget raise that is refused or too low: adds all limits that are still exceeded.
-void Api::answer_with_shortfall(const ContextPtr& ctx, Result<Value> answer) {
+void answer_with_shortfall(ApiContext& api, const RequestPtr& ctx, Result<Value> answer) {
   auto on_state = [ctx,
                    answer = std::move(answer)](Result<runtime::Runtime::JobSnapshot> read) mutable {
     const bool held = !read || read->row.claim;
@@ -82,10 +46,76 @@ void Api::answer_with_shortfall(const ContextPtr& ctx, Result<Value> answer) {
     }
     ctx->refuse(held ? answer.error() : add_shortfall(read->state, answer.error()));
   };
-  runtime_.read_state(*job_id_from_text(ctx->id), std::move(on_state));
+  api.runtime.read_state(*job_id_from_text(ctx->id), std::move(on_state));
 }
 
-void Api::signal(ContextPtr ctx) {
+void on_request_done(ApiContext& api, const RequestPtr& ctx, const engine::ControlRequest& control,
+                     int status, Result<Value> answer) {
+  if (answer && (*answer)["next"].is_object()) {
+    *answer = answer->with("next", command_line((*answer)["next"]));
+  }
+  if (!answer && may_be_duplicate_answer(control, answer.error().code)) {
+    return answer_duplicate(api, ctx, control, std::move(answer));
+  }
+  if (!answer && answer.error().code == Code::not_found)
+    return ctx->refuse(missing_job_error(ctx->id));
+  if (control.is<engine::BudgetRequest>() && !answer)
+    return answer_with_shortfall(api, ctx, std::move(answer));
+  if (!answer) return ctx->refuse(answer.error());
+  if ((*answer)["raised"] == Value(true)) return answer_with_shortfall(api, ctx, std::move(answer));
+  if ((*answer)["raised"] == Value(false)) *answer = answer->with("duplicate", true);
+  const bool duplicate = answer->find("duplicate") != nullptr;
+  if (duplicate) return answer_duplicate(api, ctx, control, std::move(answer));
+  const bool accepted = answer->find("accepted") || answer->find("buffered");
+  ctx->answer(duplicate ? 200 : accepted ? 202 : status, std::move(*answer));
+}
+
+// The control request then has the type of its wait, so that it cannot become the answer of a user
+// later.
+void signal_as_operator(ApiContext& api, RequestPtr ctx, std::string id,
+                        engine::SignalRequest signal) {
+  const auto job = job_id_from_text(ctx->id);
+  if (!job) return ctx->refuse({Code::not_found, job.error().message});
+  api.runtime.read_state(
+      *job, [&api, alive = api.alive.watch(), ctx, id = std::move(id),
+             signal = std::move(signal)](Result<runtime::Runtime::JobSnapshot> read) mutable {
+        if (!alive) return;
+        signal.wait_type = to_text(engine::WaitType::signal);
+        if (read) {  // otherwise the control request itself fails
+          const auto wait = read->state.waits.find(signal.correlation_key);
+          if (wait != read->state.waits.end()) signal.wait_type = to_text(wait->second.type);
+        }
+        if (signal.wait_type == "human") {
+          return ctx->refuse(missing_role_error(Role::operator_, roles_with(Access::decide)));
+        }
+        submit_request(api, ctx, {.id = std::move(id), .body = std::move(signal)}, 200);
+      });
+}
+
+}  // namespace
+
+void submit_request(ApiContext& api, RequestPtr ctx, engine::ControlRequest control, int status) {
+  const auto job = job_id_from_text(ctx->id);
+  if (!job) return ctx->refuse({Code::not_found, job.error().message});
+  control.by = ctx->request.by;
+  if (const auto context = trace_context(ctx->request.traceparent, {})) {
+    std::visit(
+        [&](auto& body) {
+          if constexpr (requires { body.traceparent; }) {
+            body.traceparent = traceparent(context->trace_id, context->parent_id, context->flags);
+          }
+        },
+        control.body);
+  }
+  auto kept = std::make_shared<const engine::ControlRequest>(control);
+  api.runtime.submit_request(
+      *job, std::move(control),
+      [&api, alive = api.alive.watch(), ctx, status, kept](Result<Value> answer) {
+        if (alive) on_request_done(api, ctx, *kept, status, std::move(answer));
+      });
+}
+
+void operations::signal(ApiContext& api, RequestPtr ctx) {
   std::string id;
   auto signal = [&]() -> Result<engine::SignalRequest> {
     const Fields fields = std::move(ctx->fields);
@@ -113,7 +143,7 @@ void Api::signal(ContextPtr ctx) {
       return ctx->refuse(missing_role_error(role, roles_with(Access::decide)));
     }
     if (signal->wait_type.empty())
-      return signal_as_operator(std::move(ctx), std::move(id), *std::move(signal));
+      return signal_as_operator(api, std::move(ctx), std::move(id), *std::move(signal));
   }
   if (role == Role::approver) {
     if (signal->wait_type.empty()) signal->wait_type = "human";
@@ -121,31 +151,10 @@ void Api::signal(ContextPtr ctx) {
       return ctx->refuse(missing_role_error(role, roles_with(Access::operate)));
     }
   }
-  submit_request(ctx, {.id = std::move(id), .body = *std::move(signal)}, 200);
+  submit_request(api, ctx, {.id = std::move(id), .body = *std::move(signal)}, 200);
 }
 
-// The control request then has the type of its wait, so that it cannot become the answer of a user
-// later.
-void Api::signal_as_operator(ContextPtr ctx, std::string id, engine::SignalRequest signal) {
-  const auto job = job_id_from_text(ctx->id);
-  if (!job) return ctx->refuse({Code::not_found, job.error().message});
-  runtime_.read_state(
-      *job, [this, alive = alive_.watch(), ctx, id = std::move(id),
-             signal = std::move(signal)](Result<runtime::Runtime::JobSnapshot> read) mutable {
-        if (!alive) return;
-        signal.wait_type = to_text(engine::WaitType::signal);
-        if (read) {  // otherwise the control request itself fails
-          const auto wait = read->state.waits.find(signal.correlation_key);
-          if (wait != read->state.waits.end()) signal.wait_type = to_text(wait->second.type);
-        }
-        if (signal.wait_type == "human") {
-          return ctx->refuse(missing_role_error(Role::operator_, roles_with(Access::decide)));
-        }
-        submit_request(ctx, {.id = std::move(id), .body = std::move(signal)}, 200);
-      });
-}
-
-void Api::cancel(ContextPtr ctx) {
+void operations::cancel(ApiContext& api, RequestPtr ctx) {
   auto control = [&]() -> Result<engine::ControlRequest> {
     const Fields fields = std::move(ctx->fields);
     engine::CancelRequest cancel;
@@ -158,10 +167,10 @@ void Api::cancel(ContextPtr ctx) {
     return engine::ControlRequest{.body = std::move(cancel)};
   }();
   if (!control) return ctx->refuse(control.error());
-  submit_request(ctx, std::move(*control), 202);
+  submit_request(api, ctx, std::move(*control), 202);
 }
 
-void Api::message(ContextPtr ctx) {
+void operations::message(ApiContext& api, RequestPtr ctx) {
   auto control = [&]() -> Result<engine::ControlRequest> {
     const Fields fields = std::move(ctx->fields);
     engine::MessageRequest message;
@@ -172,10 +181,10 @@ void Api::message(ContextPtr ctx) {
     return engine::ControlRequest{.id = std::move(id), .body = std::move(message)};
   }();
   if (!control) return ctx->refuse(control.error());
-  submit_request(ctx, std::move(*control), 202);
+  submit_request(api, ctx, std::move(*control), 202);
 }
 
-void Api::pause(ContextPtr ctx) {
+void operations::pause(ApiContext& api, RequestPtr ctx) {
   auto control = [&]() -> Result<engine::ControlRequest> {
     const Fields fields = std::move(ctx->fields);
     engine::PauseRequest pause;
@@ -183,12 +192,14 @@ void Api::pause(ContextPtr ctx) {
     return engine::ControlRequest{.body = std::move(pause)};
   }();
   if (!control) return ctx->refuse(control.error());
-  submit_request(ctx, std::move(*control), 202);
+  submit_request(api, ctx, std::move(*control), 202);
 }
 
-void Api::resume(ContextPtr ctx) { submit_request(ctx, {.body = engine::ResumeRequest{}}, 202); }
+void operations::resume(ApiContext& api, RequestPtr ctx) {
+  submit_request(api, ctx, {.body = engine::ResumeRequest{}}, 202);
+}
 
-void Api::raise_budget(ContextPtr ctx) {
+void operations::raise_budget(ApiContext& api, RequestPtr ctx) {
   auto control = [&]() -> Result<engine::ControlRequest> {
     const Fields fields = std::move(ctx->fields);
     engine::BudgetRequest budget;
@@ -201,10 +212,10 @@ void Api::raise_budget(ContextPtr ctx) {
     return engine::ControlRequest{.body = std::move(budget)};
   }();
   if (!control) return ctx->refuse(control.error());
-  submit_request(ctx, std::move(*control), 200);
+  submit_request(api, ctx, std::move(*control), 200);
 }
 
-void Api::resolve(ContextPtr ctx) {
+void operations::resolve(ApiContext& api, RequestPtr ctx) {
   auto control = [&]() -> Result<engine::ControlRequest> {
     const Fields fields = std::move(ctx->fields);
     engine::ControlRequest params;
@@ -235,7 +246,7 @@ void Api::resolve(ContextPtr ctx) {
     return params;
   }();
   if (!control) return ctx->refuse(control.error());
-  submit_request(ctx, std::move(*control), 200);
+  submit_request(api, ctx, std::move(*control), 200);
 }
 
 }  // namespace ae::api

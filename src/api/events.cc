@@ -9,7 +9,8 @@
 #include <vector>
 
 #include "agents/diagnostics.h"
-#include "api/request_context.h"
+#include "api/operations.h"
+#include "api/read.h"
 #include "inspect/event_page.h"
 #include "runtime/log_walk.h"
 #include "store/rules.h"
@@ -91,10 +92,8 @@ store::WindowRequest window_of(const engine::EventQuery& query, std::uint64_t sc
   return window;
 }
 
-}  // namespace
-
 // One request.
-struct Api::EventsRead {
+struct EventsRead {
   JobId job;
   engine::EventQuery query;
   bool waits = false;
@@ -104,7 +103,7 @@ struct Api::EventsRead {
 };
 
 // A page, filled on reader threads.
-struct Api::EventsScan {
+struct EventsScan {
   engine::EventPage page;
   bool descending = false;
   std::optional<store::JobRow> row = {};  // the page shows the log as of this row
@@ -125,36 +124,104 @@ struct Api::EventsScan {
   }
 };
 
-void Api::events(ContextPtr ctx) {
-  auto query = event_query(ctx->query);
-  if (!query) return ctx->refuse(query.error());
-  const auto job = job_id_of(ctx->id);
-  if (!job) return ctx->refuse(job.error());
-  const Duration most = wait_parameter(ctx->query).value_or(Duration(0));
-  const auto read = std::make_shared<EventsRead>(
-      EventsRead{.job = *job, .query = *std::move(query), .waits = most.count() > 0});
-  if_changed(ctx, *job, [this, ctx, read, most] {
-    wait(ctx, read->job, most, [this, ctx, read](const std::shared_ptr<LongPoll>& long_poll) {
-      when_progressed(ctx, long_poll,
-                      [this, ctx, read, long_poll] { read_events(ctx, read, long_poll); });
-    });
-  });
+runtime::LogSource events_source(ApiContext& api, const RequestPtr& ctx, const EventsRead& read) {
+  const bool is_cut = read.query.slim && read.query.text.empty();
+  return {.store = api.store,
+          .executor = api.runtime.reader().executor(),
+          .lookup = {},
+          .abandoned = ctx->request.disconnected,
+          .owner = api.alive.watch(),
+          .cut_above = is_cut ? engine::kSlimBytes : 0};
 }
 
-void Api::read_events(const ContextPtr& ctx, std::shared_ptr<EventsRead> read,
-                      std::shared_ptr<LongPoll> long_poll) {
+void scan_log(ApiContext& api, const RequestPtr& ctx, const std::shared_ptr<EventsRead>& read,
+              const std::shared_ptr<EventsScan>& scan, async::Done<Result<store::JobRow>> done) {
+  runtime::walk_log(
+      events_source(api, ctx, *read), read->job, window_of(read->query, read->scanned),
+      [scan](runtime::LogPart& part) { return scan->add(part); }, std::move(done));
+}
+
+void read_step_events(ApiContext& api, const RequestPtr& ctx,
+                      const std::shared_ptr<EventsRead>& read,
+                      const std::shared_ptr<EventsScan>& scan,
+                      async::Done<Result<store::JobRow>> done) {
+  if (scan->read == scan->seqs.size()) {
+    read->scanned = scan->row->last_seq;
+    return done(*scan->row);
+  }
+  // One more event tells whether there is a next page.
+  const std::size_t most = std::min<std::size_t>(read->query.limit + 1, runtime::kPartEvents);
+  const std::span<const std::uint64_t> left = std::span(scan->seqs).subspan(scan->read);
+  const auto next = left.first(std::min(left.size(), most));
+  scan->read += next.size();
+  runtime::read_events(
+      events_source(api, ctx, *read), read->job, {next.begin(), next.end()},
+      [&api, ctx, read, scan, done = std::move(done)](Result<std::vector<Event>> events) mutable {
+        if (!events) return done(std::unexpected(events.error()));
+        async::compute<bool>(
+            api.runtime.reader().executor(),
+            [scan, events = *std::move(events)](const std::stop_token&) {
+              return scan->add(events);
+            },
+            [&api, alive = api.alive.watch(), ctx, read, scan,
+             done = std::move(done)](bool goes_on) mutable {
+              if (!alive) return;
+              if (goes_on) return read_step_events(api, ctx, read, scan, std::move(done));
+              done(*scan->row);
+            });
+      });
+}
+
+// The index of the job's steps names the events of a step.
+void find_step_events(ApiContext& api, const RequestPtr& ctx,
+                      const std::shared_ptr<EventsRead>& read,
+                      const std::shared_ptr<EventsScan>& scan,
+                      async::Done<Result<store::JobRow>> done) {
+  api.history.newest(
+      read->job, [&api, alive = api.alive.watch(), ctx, read, scan,
+                  done = std::move(done)](Result<runtime::History::NewestState> newest) mutable {
+        if (!alive) return;
+        if (!newest) {
+          const Code code = newest.error().code;
+          const bool is_readable = code != Code::not_found && code != Code::unavailable;
+          // The log may be readable though it has no state.
+          if (is_readable) return scan_log(api, ctx, read, scan, std::move(done));
+          return done(std::unexpected(newest.error()));
+        }
+        scan->row = std::move(newest->row);
+        if (const auto* step = newest->indexed->index().find(StepId(read->query.step))) {
+          const std::uint64_t end = read->query.before.value_or(store::kLogEnd);
+          const auto from = std::ranges::upper_bound(step->seqs, read->query.after);
+          const auto to = std::ranges::lower_bound(from, step->seqs.end(), end);
+          scan->seqs.assign(from, to);
+          if (scan->descending) std::ranges::reverse(scan->seqs);
+        }
+        read_step_events(api, ctx, read, scan, std::move(done));
+      });
+}
+
+void scan_events(ApiContext& api, const RequestPtr& ctx, const std::shared_ptr<EventsRead>& read,
+                 const std::shared_ptr<EventsScan>& scan, async::Done<Result<store::JobRow>> done) {
+  if (!read->query.step.empty() && !read->query.effects) {
+    return find_step_events(api, ctx, read, scan, std::move(done));
+  }
+  scan_log(api, ctx, read, scan, std::move(done));
+}
+
+void read_events(ApiContext& api, const RequestPtr& ctx, std::shared_ptr<EventsRead> read,
+                 LongPollPtr long_poll) {
   const auto refuse = [ctx, long_poll](const Error& error) {
     long_poll->is_done = true;
     ctx->refuse(error.code == Code::not_found ? missing_job_error(ctx->id) : error);
   };
-  with_slot(ctx, [this, ctx, read, long_poll, refuse](Result<ReadLimiter::Slot> slot) {
+  with_slot(api, ctx, [&api, ctx, read, long_poll, refuse](Result<ReadLimiter::Slot> slot) {
     if (!slot) return refuse(slot.error());
     const auto scan = std::make_shared<EventsScan>(
         EventsScan{.page = engine::EventPage(read->job, read->query, read->kinds),
                    .descending = read->query.descending});
-    scan_events(ctx, read, scan,
-                [this, alive = alive_.watch(), ctx, read, long_poll, refuse, scan, slot = *slot,
-                 maker = response_maker(ctx)](Result<store::JobRow> walked) mutable {
+    scan_events(api, ctx, read, scan,
+                [&api, alive = api.alive.watch(), ctx, read, long_poll, refuse, scan, slot = *slot,
+                 maker = response_maker(api, ctx)](Result<store::JobRow> walked) mutable {
                   if (!alive) return;
                   if (!walked) return refuse(walked.error());
                   const bool ended = store::has_ended(scan->row->status);
@@ -169,7 +236,7 @@ void Api::read_events(const ContextPtr& ctx, std::shared_ptr<EventsRead> read,
                   }
                   long_poll->is_done = true;
                   async::compute<ApiResponse>(
-                      runtime_.reader().executor(),
+                      api.runtime.reader().executor(),
                       [scan, ended, maker = std::move(maker)](const std::stop_token&) {
                         return maker.make(&*scan->row,
                                           std::move(scan->page).take(scan->row->last_seq, ended));
@@ -179,88 +246,22 @@ void Api::read_events(const ContextPtr& ctx, std::shared_ptr<EventsRead> read,
   });
 }
 
-runtime::LogSource Api::events_source(const ContextPtr& ctx, const EventsRead& read) {
-  const bool is_cut = read.query.slim && read.query.text.empty();
-  return {.store = store_,
-          .executor = runtime_.reader().executor(),
-          .lookup = {},
-          .abandoned = ctx->request.disconnected,
-          .owner = alive_.watch(),
-          .cut_above = is_cut ? engine::kSlimBytes : 0};
-}
+}  // namespace
 
-void Api::scan_events(const ContextPtr& ctx, const std::shared_ptr<EventsRead>& read,
-                      const std::shared_ptr<EventsScan>& scan,
-                      async::Done<Result<store::JobRow>> done) {
-  if (!read->query.step.empty() && !read->query.effects) {
-    return find_step_events(ctx, read, scan, std::move(done));
-  }
-  scan_log(ctx, read, scan, std::move(done));
-}
-
-void Api::scan_log(const ContextPtr& ctx, const std::shared_ptr<EventsRead>& read,
-                   const std::shared_ptr<EventsScan>& scan,
-                   async::Done<Result<store::JobRow>> done) {
-  runtime::walk_log(
-      events_source(ctx, *read), read->job, window_of(read->query, read->scanned),
-      [scan](runtime::LogPart& part) { return scan->add(part); }, std::move(done));
-}
-
-// The index of the job's steps names the events of a step.
-void Api::find_step_events(const ContextPtr& ctx, const std::shared_ptr<EventsRead>& read,
-                           const std::shared_ptr<EventsScan>& scan,
-                           async::Done<Result<store::JobRow>> done) {
-  history_.newest(
-      read->job, [this, alive = alive_.watch(), ctx, read, scan,
-                  done = std::move(done)](Result<runtime::History::NewestState> newest) mutable {
-        if (!alive) return;
-        if (!newest) {
-          const Code code = newest.error().code;
-          const bool is_readable = code != Code::not_found && code != Code::unavailable;
-          // The log may be readable though it has no state.
-          if (is_readable) return scan_log(ctx, read, scan, std::move(done));
-          return done(std::unexpected(newest.error()));
-        }
-        scan->row = std::move(newest->row);
-        if (const auto* step = newest->indexed->index().find(StepId(read->query.step))) {
-          const std::uint64_t end = read->query.before.value_or(store::kLogEnd);
-          const auto from = std::ranges::upper_bound(step->seqs, read->query.after);
-          const auto to = std::ranges::lower_bound(from, step->seqs.end(), end);
-          scan->seqs.assign(from, to);
-          if (scan->descending) std::ranges::reverse(scan->seqs);
-        }
-        read_step_events(ctx, read, scan, std::move(done));
-      });
-}
-
-void Api::read_step_events(const ContextPtr& ctx, const std::shared_ptr<EventsRead>& read,
-                           const std::shared_ptr<EventsScan>& scan,
-                           async::Done<Result<store::JobRow>> done) {
-  if (scan->read == scan->seqs.size()) {
-    read->scanned = scan->row->last_seq;
-    return done(*scan->row);
-  }
-  // One more event tells whether there is a next page.
-  const std::size_t most = std::min<std::size_t>(read->query.limit + 1, runtime::kPartEvents);
-  const std::span<const std::uint64_t> left = std::span(scan->seqs).subspan(scan->read);
-  const auto next = left.first(std::min(left.size(), most));
-  scan->read += next.size();
-  runtime::read_events(
-      events_source(ctx, *read), read->job, {next.begin(), next.end()},
-      [this, ctx, read, scan, done = std::move(done)](Result<std::vector<Event>> events) mutable {
-        if (!events) return done(std::unexpected(events.error()));
-        async::compute<bool>(
-            runtime_.reader().executor(),
-            [scan, events = *std::move(events)](const std::stop_token&) {
-              return scan->add(events);
-            },
-            [this, alive = alive_.watch(), ctx, read, scan,
-             done = std::move(done)](bool goes_on) mutable {
-              if (!alive) return;
-              if (goes_on) return read_step_events(ctx, read, scan, std::move(done));
-              done(*scan->row);
-            });
-      });
+void operations::events(ApiContext& api, RequestPtr ctx) {
+  auto query = event_query(ctx->query);
+  if (!query) return ctx->refuse(query.error());
+  const auto job = job_id_of(ctx->id);
+  if (!job) return ctx->refuse(job.error());
+  const Duration most = wait_parameter(ctx->query).value_or(Duration(0));
+  const auto read = std::make_shared<EventsRead>(
+      EventsRead{.job = *job, .query = *std::move(query), .waits = most.count() > 0});
+  if_changed(api, ctx, *job, [&api, ctx, read, most] {
+    api.waiting.wait(ctx, read->job, most, [&api, ctx, read](const LongPollPtr& long_poll) {
+      when_progressed(api, ctx, long_poll,
+                      [&api, ctx, read, long_poll] { read_events(api, ctx, read, long_poll); });
+    });
+  });
 }
 
 }  // namespace ae::api

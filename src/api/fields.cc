@@ -1,6 +1,7 @@
 // The names of a query, and the JSON object in a request body.
 #include <algorithm>
 
+#include "api/api.h"
 #include "api/request_context.h"
 #include "json/json.h"
 #include "log/field_names.h"
@@ -10,7 +11,7 @@ namespace {
 constexpr std::size_t kTextMax = 256;  // of names, keys and ids (store.h)
 }
 
-Status Api::RequestContext::parse() {
+Status RequestContext::parse() {
   // A probe may add parameters of its own.
   if (route->access != Access::open) AE_TRY(query.check_names(route->query));
   if (route->fields.empty()) return {};
@@ -61,6 +62,15 @@ Result<std::string> Fields::text(std::string_view name) const {
     return fail(Code::input_invalid, "\"{}\" contains a NUL character", name);
   }
   return value.as_string();
+}
+
+Result<Duration> wait_parameter(const Query& query) {
+  const std::string* text = query.find("wait");
+  if (!text) return Duration(0);
+  auto wait = duration_from_text(*text);
+  if (!wait) return std::unexpected(std::move(wait).error().with_context("\"wait\""));
+  if (*wait > kWaitMax) return fail(Code::input_invalid, "\"wait\" can be at most 5m");
+  return *wait;
 }
 
 Result<std::string> idempotency_key(const ApiRequest& request, const Value& body) {

@@ -3,7 +3,10 @@
 
 #include <utility>
 
-#include "api/request_context.h"
+#include "api/control_requests.h"
+#include "api/jobs.h"
+#include "api/operations.h"
+#include "api/read.h"
 #include "base/trace_context.h"
 #include "inspect/fork_preview.h"
 #include "log/field_names.h"
@@ -109,9 +112,93 @@ Result<bool> is_this_fork(const runtime::ForkRequest& params, const engine::Stat
               params.job.text);
 }
 
+// Fails with needs_version: this process runs jobs of the agent, but without the tools of this
+// plan.
+Status check_plan_runs_here(ApiContext& api, const std::string& agent, const Value& task_graph) {
+  if (!api.options.runs || task_graph.is_null()) return {};
+  AE_ASSIGN(const auto plan, engine::Plan::compile(task_graph));
+  return api.runtime.check_can_run(agent, *plan);
+}
+
+Status check_fork(ApiContext& api, const runtime::ForkRequest& params,
+                  const std::string& agent_name) {
+  const agents::Agent* const agent = api.agents.find_agent(agent_name);
+  if (params.input && agent != nullptr && agent->input_schema) {
+    AE_ASSIGN(const auto schema, Schema::compile(*agent->input_schema));
+    AE_TRY(schema.check(*params.input));
+  }
+  return check_plan_runs_here(api, agent_name, params.task_graph);
+}
+
+void find_or_fork(ApiContext& api, RequestPtr ctx, runtime::ForkRequest params);
+
+void make_fork(ApiContext& api, RequestPtr ctx, runtime::ForkRequest params) {
+  const bool named = !params.job.empty();
+  runtime::ForkRequest retry_params = params;
+  api.runtime.fork(std::move(params), [&api, alive = api.alive.watch(), ctx, named,
+                                       retry_params = std::move(retry_params)](
+                                          Result<runtime::ForkResult> made) mutable {
+    if (!alive) return;
+    if (!made && made.error().code == Code::not_found) {
+      return ctx->refuse(missing_job_error(ctx->id));
+    }
+    if (!made && made.error().code == Code::already_exists && named) {
+      return find_or_fork(api, ctx, std::move(retry_params));  // a concurrent request created it
+    }
+    if (!made) return ctx->refuse(made.error());
+    if (made->preview.is_object()) {
+      const Value& preview = made->preview;
+      return ctx->answer(
+          200, made->changes.is_array() ? preview.with("plan_changes", made->changes) : preview);
+    }
+    if (!made->repeated.empty()) {
+      const Error error = effects_repeated_error(
+          ctx->id, made->repeated, retry_params.at == 0 ? "" : ", or fork at a later event");
+      return ctx->answer(http_status(error.code),
+                         problem(error).with("effects", Value::array(made->repeated)));
+    }
+    std::vector<Member> more;
+    if (made->changes.is_array()) more.emplace_back("plan_changes", made->changes);
+    answer_created(api, ctx, made->created.job, made->created.existing ? 200 : 201,
+                   std::move(more));
+  });
+}
+
+void fork_new(ApiContext& api, RequestPtr ctx, runtime::ForkRequest params) {
+  if (!api.options.agents || (!params.input && params.task_graph.is_null())) {
+    return make_fork(api, ctx, std::move(params));
+  }
+  const JobId origin = params.origin;
+  compute<std::string>(
+      api, ctx, origin, [](Snapshot& read) -> Result<std::string> { return read.state.agent; },
+      [&api, ctx, params = std::move(params)](Result<std::string> agent) mutable {
+        if (!agent) return ctx->refuse(agent.error());
+        if (auto may = check_fork(api, params, *agent); !may) return ctx->refuse(may.error());
+        make_fork(api, ctx, std::move(params));
+      });
+}
+
+// Forking with a chosen id is idempotent, also when the origin has progressed.
+void find_or_fork(ApiContext& api, RequestPtr ctx, runtime::ForkRequest params) {
+  const auto origin = job_id_from_text(ctx->id);
+  if (!origin) return ctx->refuse({Code::not_found, origin.error().message});
+  params.origin = *origin;
+  params.by = ctx->request.by;
+  if (params.job.empty() || params.dry_run) return fork_new(api, ctx, std::move(params));
+  const JobId job = params.job;
+  auto is_same = [params](Snapshot& read) { return is_this_fork(params, read.state); };
+  compute<bool>(api, ctx, job, std::move(is_same),
+                [&api, ctx, params = std::move(params)](Result<bool> same) mutable {
+                  if (!same && same.error().code == Code::not_found)
+                    return fork_new(api, ctx, std::move(params));
+                  if (!same) return ctx->refuse(same.error());
+                  answer_created(api, ctx, params.job, 200);
+                });
+}
+
 }  // namespace
 
-void Api::fork(ContextPtr ctx) {
+void operations::fork(ApiContext& api, RequestPtr ctx) {
   auto params = [&]() -> Result<runtime::ForkRequest> {
     AE_TRY(wait_parameter(ctx->query));
     const Fields fields = std::move(ctx->fields);
@@ -128,102 +215,22 @@ void Api::fork(ContextPtr ctx) {
     return made;
   }();
   if (!params) return ctx->refuse(params.error());
-  find_or_fork(ctx, std::move(*params));
+  find_or_fork(api, ctx, std::move(*params));
 }
 
-void Api::retry(ContextPtr ctx) {
+void operations::retry(ApiContext& api, RequestPtr ctx) {
   auto params = [&]() -> Result<runtime::ForkRequest> {
     AE_TRY(wait_parameter(ctx->query));
     const Fields fields = std::move(ctx->fields);
     return parse_fork_params(ctx->request, fields);
   }();
   if (!params) return ctx->refuse(params.error());
-  find_or_fork(ctx, std::move(*params));
-}
-
-// Forking with a chosen id is idempotent, also when the origin has progressed.
-void Api::find_or_fork(ContextPtr ctx, runtime::ForkRequest params) {
-  const auto origin = job_id_from_text(ctx->id);
-  if (!origin) return ctx->refuse({Code::not_found, origin.error().message});
-  params.origin = *origin;
-  params.by = ctx->request.by;
-  if (params.job.empty() || params.dry_run) return fork_new(ctx, std::move(params));
-  const JobId job = params.job;
-  auto is_same = [params](Snapshot& read) { return is_this_fork(params, read.state); };
-  compute<bool>(ctx, job, std::move(is_same),
-                [this, ctx, params = std::move(params)](Result<bool> same) mutable {
-                  if (!same && same.error().code == Code::not_found)
-                    return fork_new(ctx, std::move(params));
-                  if (!same) return ctx->refuse(same.error());
-                  answer_created(ctx, params.job, 200);
-                });
-}
-
-// Fails with needs_version: this process runs jobs of the agent, but without the tools of this
-// plan.
-Status Api::check_plan_runs_here(const std::string& agent, const Value& task_graph) {
-  if (!options_.runs || task_graph.is_null()) return {};
-  AE_ASSIGN(const auto plan, engine::Plan::compile(task_graph));
-  return runtime_.check_can_run(agent, *plan);
-}
-
-Status Api::check_fork(const runtime::ForkRequest& params, const std::string& agent_name) {
-  const agents::Agent* const agent = find_agent(agent_name);
-  if (params.input && agent != nullptr && agent->input_schema) {
-    AE_ASSIGN(const auto schema, Schema::compile(*agent->input_schema));
-    AE_TRY(schema.check(*params.input));
-  }
-  return check_plan_runs_here(agent_name, params.task_graph);
-}
-
-void Api::fork_new(ContextPtr ctx, runtime::ForkRequest params) {
-  if (!options_.agents || (!params.input && params.task_graph.is_null())) {
-    return make_fork(ctx, std::move(params));
-  }
-  const JobId origin = params.origin;
-  compute<std::string>(
-      ctx, origin, [](Snapshot& read) -> Result<std::string> { return read.state.agent; },
-      [this, ctx, params = std::move(params)](Result<std::string> agent) mutable {
-        if (!agent) return ctx->refuse(agent.error());
-        if (auto may = check_fork(params, *agent); !may) return ctx->refuse(may.error());
-        make_fork(ctx, std::move(params));
-      });
-}
-
-void Api::make_fork(ContextPtr ctx, runtime::ForkRequest params) {
-  const bool named = !params.job.empty();
-  runtime::ForkRequest retry_params = params;
-  runtime_.fork(std::move(params), [this, alive = alive_.watch(), ctx, named,
-                                    retry_params = std::move(retry_params)](
-                                       Result<runtime::ForkResult> made) mutable {
-    if (!alive) return;
-    if (!made && made.error().code == Code::not_found) {
-      return ctx->refuse(missing_job_error(ctx->id));
-    }
-    if (!made && made.error().code == Code::already_exists && named) {
-      return find_or_fork(ctx, std::move(retry_params));  // a concurrent request created it
-    }
-    if (!made) return ctx->refuse(made.error());
-    if (made->preview.is_object()) {
-      const Value& preview = made->preview;
-      return ctx->answer(
-          200, made->changes.is_array() ? preview.with("plan_changes", made->changes) : preview);
-    }
-    if (!made->repeated.empty()) {
-      const Error error = effects_repeated_error(
-          ctx->id, made->repeated, retry_params.at == 0 ? "" : ", or fork at a later event");
-      return ctx->answer(http_status(error.code),
-                         problem(error).with("effects", Value::array(made->repeated)));
-    }
-    std::vector<Member> more;
-    if (made->changes.is_array()) more.emplace_back("plan_changes", made->changes);
-    answer_created(ctx, made->created.job, made->created.existing ? 200 : 201, std::move(more));
-  });
+  find_or_fork(api, ctx, std::move(*params));
 }
 
 // The plan is in the request, or is the current one of the job's agent in this process' agents
 // file.
-void Api::plan(ContextPtr ctx) {
+void operations::plan(ApiContext& api, RequestPtr ctx) {
   auto plan = [&]() -> Result<engine::PlanRequest> {
     const Fields fields = std::move(ctx->fields);
     engine::PlanRequest params{.task_graph = fields[field::task_graph],
@@ -243,19 +250,19 @@ void Api::plan(ContextPtr ctx) {
     bool ended = false;  // then that is the refusal
   };
   compute<Current>(
-      ctx, *job,
+      api, ctx, *job,
       [](Snapshot& read) -> Result<Current> {
         return Current{read.state.agent, engine::is_terminal(read.state.status)};
       },
-      [this, ctx, plan = *std::move(plan)](Result<Current> now) mutable {
+      [&api, ctx, plan = *std::move(plan)](Result<Current> now) mutable {
         if (!now) return ctx->refuse(now.error());
         if (!plan.task_graph.is_null()) {
           const Status may =
-              now->ended ? Status{} : check_plan_runs_here(now->agent, plan.task_graph);
+              now->ended ? Status{} : check_plan_runs_here(api, now->agent, plan.task_graph);
           if (!may) return ctx->refuse(may.error());
-          return submit_request(ctx, {.body = std::move(plan)}, 202);
+          return submit_request(api, ctx, {.body = std::move(plan)}, 202);
         }
-        const agents::Agent* const agent = find_agent(now->agent);
+        const agents::Agent* const agent = api.agents.find_agent(now->agent);
         if (agent == nullptr) {
           return ctx->refuse(
               {Code::plan_invalid, fmt::format("the agent \"{}\" is in no agents file of this "
@@ -263,7 +270,7 @@ void Api::plan(ContextPtr ctx) {
                                                now->agent)});
         }
         plan.task_graph = agent->task_graph;
-        submit_request(ctx, {.body = std::move(plan)}, 202);
+        submit_request(api, ctx, {.body = std::move(plan)}, 202);
       });
 }
 

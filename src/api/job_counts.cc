@@ -4,6 +4,7 @@
 
 #include "api/job_filter.h"
 #include "api/job_gauges.h"
+#include "api/operations.h"
 #include "api/request_context.h"
 #include "api/request_kinds.h"
 #include "log/field_names.h"
@@ -65,54 +66,55 @@ store::JobCount sum_of(const store::JobCounts& counts,
   return sum;
 }
 
-}  // namespace
-
-void Api::job_counts(ContextPtr ctx) {
-  auto filter = count_filter(ctx->query, store_.now());
-  if (!filter) return ctx->refuse(filter.error());
-  std::string key = target({}, ctx->request.query);
-  if (const auto kept = counts_.find(key);
-      kept != counts_.end() && steady_.since_start() - kept->second.taken_at < kCountsTtl) {
-    return ctx->answer(200, kept->second.body);
-  }
-  const auto respond = [this, ctx, key = std::move(key)](const store::JobCounts& counts,
-                                                         const store::JobCount& stuck) {
-    if (counts_.size() >= kCountsKeptMax) counts_.clear();
-    Value body = counts_body(store_.now(), counts, stuck);
-    counts_[key] = {body, steady_.since_start()};
-    ctx->answer(200, std::move(body));
-  };
-  store_.count_matching(*filter, [this, alive = alive_.watch(), ctx, filter = *filter,
-                                  respond](Result<store::JobCounts> counts) {
-    if (!alive) return;
-    if (!counts) return ctx->refuse(counts.error());
-    // Without an owner, no job of the store continues.
-    if (has_no_owner()) return respond(*counts, sum_of(*counts, {"parked", "running", "queued"}));
-    count_stuck_matching(
-        filter, [ctx, respond, counts = *std::move(counts)](Result<store::JobCount> stuck) {
-          if (!stuck) return ctx->refuse(stuck.error());
-          const store::JobCount parked = sum_of(counts, {"parked"});
-          respond(counts, {parked.jobs + stuck->jobs, parked.capped || stuck->capped});
-        });
-  });
-}
-
-void Api::count_stuck_matching(const store::CountFilter& filter,
-                               async::Done<Result<store::JobCount>> then) {
+void count_stuck_matching(ApiContext& api, const store::CountFilter& filter,
+                          async::Done<Result<store::JobCount>> then) {
   auto count = std::make_shared<StuckCount>();
   count->filter = store::Filter{.agent = filter.agent,
                                 .queue = filter.queue,
                                 .labels = filter.labels,
                                 .created_from = filter.created_from};
-  store_.count_jobs([this, alive = alive_.watch(), count,
-                     then = std::move(then)](Result<store::JobStats> job_stats) mutable {
+  api.store.count_jobs([&api, alive = api.alive.watch(), count,
+                        then = std::move(then)](Result<store::JobStats> job_stats) mutable {
     if (!alive) return;
     if (!job_stats) return then(std::unexpected(job_stats.error()));
-    count->offers = worker_offers(*job_stats);
-    count_stuck(count, 0, {}, [count, then = std::move(then)](const Status& counted) mutable {
+    count->offers = worker_offers(api, *job_stats);
+    count_stuck(api, count, [count, then = std::move(then)](const Status& counted) mutable {
       if (!counted) return then(std::unexpected(counted.error()));
       then(store::JobCount{count->jobs, count->capped});
     });
+  });
+}
+
+}  // namespace
+
+void operations::job_counts(ApiContext& api, RequestPtr ctx) {
+  auto filter = count_filter(ctx->query, api.store.now());
+  if (!filter) return ctx->refuse(filter.error());
+  std::string key = target({}, ctx->request.query);
+  if (const auto kept = api.counts.find(key);
+      kept != api.counts.end() && api.steady.since_start() - kept->second.taken_at < kCountsTtl) {
+    return ctx->answer(200, kept->second.body);
+  }
+  const auto respond = [&api, ctx, key = std::move(key)](const store::JobCounts& counts,
+                                                         const store::JobCount& stuck) {
+    if (api.counts.size() >= kCountsKeptMax) api.counts.clear();
+    Value body = counts_body(api.store.now(), counts, stuck);
+    api.counts[key] = {body, api.steady.since_start()};
+    ctx->answer(200, std::move(body));
+  };
+  api.store.count_matching(*filter, [&api, alive = api.alive.watch(), ctx, filter = *filter,
+                                     respond](Result<store::JobCounts> counts) {
+    if (!alive) return;
+    if (!counts) return ctx->refuse(counts.error());
+    // Without an owner, no job of the store continues.
+    if (api.has_no_owner())
+      return respond(*counts, sum_of(*counts, {"parked", "running", "queued"}));
+    count_stuck_matching(
+        api, filter, [ctx, respond, counts = *std::move(counts)](Result<store::JobCount> stuck) {
+          if (!stuck) return ctx->refuse(stuck.error());
+          const store::JobCount parked = sum_of(counts, {"parked"});
+          respond(counts, {parked.jobs + stuck->jobs, parked.capped || stuck->capped});
+        });
   });
 }
 

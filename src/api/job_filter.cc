@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "api/request_context.h"
+#include "api/jobs.h"
 #include "log/field_names.h"
 #include "plan/budget.h"
 #include "store/rules.h"

@@ -3,7 +3,7 @@
 
 #include <utility>
 
-#include "api/request_context.h"
+#include "api/jobs.h"
 #include "api/stuck.h"
 
 namespace ae::api {
@@ -12,35 +12,10 @@ namespace {
 constexpr std::size_t kCountedMax = 10'000;  // rows read per number
 constexpr Duration kGaugesTtl = std::chrono::seconds(5);
 
-}  // namespace
-
-void Api::gauges(std::move_only_function<void(const JobGauges*)> then) {
-  if (gauges_ && steady_.since_start() - gauges_->taken_at < kGaugesTtl) {
-    return then(gauges_.get());
-  }
-  store_.count_jobs([this, alive = alive_.watch(),
-                     then = std::move(then)](Result<store::JobStats> job_stats) mutable {
-    if (!alive) return;
-    if (!job_stats) return then(nullptr);
-    auto fresh = std::make_shared<JobGauges>();
-    fresh->job_stats = *std::move(job_stats);
-    fresh->offers = worker_offers(fresh->job_stats);
-    auto count = std::make_shared<StuckCount>();
-    count->offers = fresh->offers;
-    count_stuck(count, 0, {},
-                [this, fresh, count, then = std::move(then)](const Status& counted) mutable {
-                  if (!counted) return then(nullptr);
-                  fresh->stuck = fresh->job_stats.statuses["parked"] + count->jobs;
-                  fresh->taken_at = steady_.since_start();
-                  gauges_ = fresh;
-                  then(fresh.get());
-                });
-  });
-}
-
-// Only rows are read, no logs.
-void Api::count_stuck(std::shared_ptr<StuckCount> count, std::size_t status, std::string after,
-                      async::Done<Status> then) {
+// Adds the stalled jobs with the status number `status`, of running and queued, and those after it.
+// `after`: a cursor.
+void count_stuck_after(ApiContext& api, std::shared_ptr<StuckCount> count, std::size_t status,
+                       std::string after, async::Done<Status> then) {
   constexpr std::string_view kCountedStatuses[] = {"running", "queued"};
   if (status == std::size(kCountedStatuses)) return then({});
   if (count->rows_read >= kCountedMax) {
@@ -51,21 +26,64 @@ void Api::count_stuck(std::shared_ptr<StuckCount> count, std::size_t status, std
   filter.statuses = {std::string(kCountedStatuses[status])};
   apply_cursor(after, filter);
   filter.limit = kJobsMax;
-  if (status == 1) filter.updated_before = store_.now() - kStuckAfter + Duration(1);
-  store_.query(std::move(filter),
-               [this, alive = alive_.watch(), count, status,
-                then = std::move(then)](Result<std::vector<store::JobRow>> rows) mutable {
-                 if (!alive) return;
-                 if (!rows) return then(std::unexpected(rows.error()));
-                 const Instant now = store_.now();
-                 for (const store::JobRow& row : *rows) {
-                   count->jobs += find_stuck_reason(row, now, kStuckAfter, count->offers) ? 1 : 0;
-                 }
-                 count->rows_read += rows->size();
-                 const bool more = rows->size() == kJobsMax;
-                 std::string last = more ? cursor_of(rows->back()) : "";
-                 count_stuck(count, more ? status : status + 1, std::move(last), std::move(then));
-               });
+  if (status == 1) filter.updated_before = api.store.now() - kStuckAfter + Duration(1);
+  api.store.query(
+      std::move(filter), [&api, alive = api.alive.watch(), count, status,
+                          then = std::move(then)](Result<std::vector<store::JobRow>> rows) mutable {
+        if (!alive) return;
+        if (!rows) return then(std::unexpected(rows.error()));
+        const Instant now = api.store.now();
+        for (const store::JobRow& row : *rows) {
+          count->jobs += find_stuck_reason(row, now, kStuckAfter, count->offers) ? 1 : 0;
+        }
+        count->rows_read += rows->size();
+        const bool more = rows->size() == kJobsMax;
+        std::string last = more ? cursor_of(rows->back()) : "";
+        count_stuck_after(api, count, more ? status : status + 1, std::move(last), std::move(then));
+      });
+}
+
+}  // namespace
+
+std::vector<WorkerOffer> worker_offers(const ApiContext& api, const store::JobStats& job_stats) {
+  std::vector<WorkerOffer> all;
+  for (const auto& [name, worker] : job_stats.workers) {
+    if (worker.announcement.empty()) continue;
+    if (auto offer = worker_offer(worker.announcement)) all.push_back(*std::move(offer));
+  }
+  // In a single-owner store workers are not announced.
+  if (api.store.owned() && api.options.runs && api.runtime.options().may_claim) {
+    all.push_back({api.runtime.options().agents, api.runtime.offered()});
+  }
+  return all;
+}
+
+void count_stuck(ApiContext& api, std::shared_ptr<StuckCount> count, async::Done<Status> then) {
+  count_stuck_after(api, std::move(count), 0, {}, std::move(then));
+}
+
+void with_gauges(ApiContext& api, std::move_only_function<void(const JobGauges*)> then) {
+  if (api.gauges && api.steady.since_start() - api.gauges->taken_at < kGaugesTtl) {
+    return then(api.gauges.get());
+  }
+  api.store.count_jobs([&api, alive = api.alive.watch(),
+                        then = std::move(then)](Result<store::JobStats> job_stats) mutable {
+    if (!alive) return;
+    if (!job_stats) return then(nullptr);
+    auto fresh = std::make_shared<JobGauges>();
+    fresh->job_stats = *std::move(job_stats);
+    fresh->offers = worker_offers(api, fresh->job_stats);
+    auto count = std::make_shared<StuckCount>();
+    count->offers = fresh->offers;
+    count_stuck(api, count,
+                [&api, fresh, count, then = std::move(then)](const Status& counted) mutable {
+                  if (!counted) return then(nullptr);
+                  fresh->stuck = fresh->job_stats.statuses["parked"] + count->jobs;
+                  fresh->taken_at = api.steady.since_start();
+                  api.gauges = fresh;
+                  then(fresh.get());
+                });
+  });
 }
 
 }  // namespace ae::api

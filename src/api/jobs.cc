@@ -1,4 +1,6 @@
 // Jobs: create, list and read them: the current state, the trace, past states, the verification.
+#include "api/jobs.h"
+
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -7,7 +9,8 @@
 #include <utility>
 
 #include "api/job_filter.h"
-#include "api/request_context.h"
+#include "api/operations.h"
+#include "api/read.h"
 #include "api/views.h"
 #include "base/trace_context.h"
 #include "inspect/failure_location.h"
@@ -168,24 +171,31 @@ bool matches_text(const store::JobRow& row, const std::string& text) {
          std::ranges::any_of(row.labels, [&](const auto& l) { return contains(l.second); });
 }
 
-}  // namespace
-
 // Has the job ended, or does it wait for an event or an operator?
 bool is_idle_status(std::string_view status) {
   return store::has_ended(status) || status == "waiting" || status == "parked";
 }
 
-Result<Duration> wait_parameter(const Query& query) {
-  const std::string* text = query.find("wait");
-  if (!text) return Duration(0);
-  auto wait = duration_from_text(*text);
-  if (!wait) return std::unexpected(std::move(wait).error().with_context("\"wait\""));
-  if (*wait > kWaitMax) return fail(Code::input_invalid, "\"wait\" can be at most 5m");
-  return *wait;
+JobFacts job_facts(ApiContext& api, const JobId& job) {
+  JobFacts facts{.now = api.store.now(),
+                 .registry = api.registry.copy(),
+                 .has_no_owner = api.has_no_owner(),
+                 .runs = api.options.runs,
+                 .offered = api.runtime.offered()};
+  if (api.store.owned() && api.options.runs && api.runtime.options().may_claim) {
+    facts.only_offer = WorkerOffer{api.runtime.options().agents, api.runtime.offered()};
+  }
+  const Error* const why = api.runtime.refusal_of(job);
+  if (why != nullptr &&
+      (why->code == Code::needs_version || why->code == Code::execution_version_mismatch)) {
+    facts.refusal = why->message;
+  }
+  return facts;
 }
 
-Value row_json(const store::JobRow& row, const engine::State* live,
-               const store::Registry& registry) {
+}  // namespace
+
+Value listed_job(ApiContext& api, const store::JobRow& row) {
   std::vector<Member> members{{field::agent, row.agent},
                               {"created_at", to_text(row.created_at)},
                               {"id", row.id.text},
@@ -203,7 +213,7 @@ Value row_json(const store::JobRow& row, const engine::State* live,
     members.emplace_back(field::forked_from, *row.forked_from);
   }
   Value summary = Value::object({});
-  if (live != nullptr) {
+  if (const engine::State* const live = api.runtime.state_of(row.id); live != nullptr) {
     summary = engine::summary_view(*live);
   } else if (row.summary) {
     if (auto stored = parse_json(row.summary->body); stored && stored->is_object()) {
@@ -213,20 +223,16 @@ Value row_json(const store::JobRow& row, const engine::State* live,
   for (const auto& [name, value] : summary.members()) members.emplace_back(name, value);
   if (row.summary) members.emplace_back("changed_at", to_text(row.summary->changed_at));
   if (const std::string_view plan = summary.text(field::plan_hash); !plan.empty()) {
-    const store::AgentVersion* const version = registry.find_version_with_plan(row.agent, plan);
+    const store::AgentVersion* const version =
+        api.registry.registry().find_version_with_plan(row.agent, plan);
     members.emplace_back("agent_version", version == nullptr ? Value() : Value(version->version));
   }
   return Value::object(std::move(members));
 }
 
-Value Api::listed_job(const store::JobRow& row) {
-  return row_json(row, runtime_.state_of(row.id), registry_.registry());
+std::string cursor_of(const store::JobRow& row) {
+  return fmt::format("{}@{}", row.id.text, row.number);
 }
-
-std::string cursor_of(const std::string& job, std::uint64_t number) {
-  return fmt::format("{}@{}", job, number);
-}
-std::string cursor_of(const store::JobRow& row) { return cursor_of(row.id.text, row.number); }
 
 void apply_cursor(std::string_view cursor, store::Filter& filter) {
   const std::size_t at = cursor.find('@');
@@ -243,7 +249,9 @@ void apply_cursor(std::string_view cursor, store::Filter& filter) {
 
 // ---------------------------------------------------------------- lists
 
-struct Api::Search {
+namespace {
+
+struct Search {
   store::Filter filter;
   std::size_t wanted = 0;
   std::string text;
@@ -252,29 +260,10 @@ struct Api::Search {
   std::vector<store::JobRow> found;
 };
 
-void Api::jobs(ContextPtr ctx) {
-  with_fresh_agents([this, ctx] { list_jobs(ctx); });
-}
-
-void Api::list_jobs(ContextPtr ctx) {
-  if (ctx->query.find("stuck")) return stuck_jobs(std::move(ctx));
-  if (ctx->query.find(field::in_doubt)) return in_doubt_jobs(std::move(ctx));
-  const auto filter = job_filter(ctx->query, store_.now());
-  if (!filter) return ctx->refuse(filter.error());
-  const std::string* q = ctx->query.find("q");
-  auto search = std::make_shared<Search>();
-  search->filter = *filter;
-  search->wanted = filter->limit;
-  if (q) search->text = *q;
-  // One more row tells whether there is a next page. A text is searched here, page by page.
-  search->filter.limit = search->text.empty() ? search->wanted + 1 : kJobsMax;
-  search_jobs(std::move(ctx), std::move(search));
-}
-
-void Api::search_jobs(ContextPtr ctx, std::shared_ptr<Search> search) {
+void search_jobs(ApiContext& api, RequestPtr ctx, std::shared_ptr<Search> search) {
   store::Filter filter = search->filter;
-  store_.query(std::move(filter), [this, alive = alive_.watch(), ctx,
-                                   search](Result<std::vector<store::JobRow>> rows) {
+  api.store.query(std::move(filter), [&api, alive = api.alive.watch(), ctx,
+                                      search](Result<std::vector<store::JobRow>> rows) {
     if (!rows && rows.error().code == Code::not_found) {
       return ctx->refuse({Code::input_invalid, "\"cursor\" does not match a job of this store"});
     }
@@ -293,30 +282,41 @@ void Api::search_jobs(ContextPtr ctx, std::shared_ptr<Search> search) {
     const bool more = search->found.size() > search->wanted;
     const bool enough = more || search->examined >= kSearchMax;
     if (!alive) return;
-    if (!last && !enough) return search_jobs(ctx, search);
+    if (!last && !enough) return search_jobs(api, ctx, search);
     if (more) search->found.resize(search->wanted);
     std::vector<Value> items;
     items.reserve(search->found.size());
-    for (const store::JobRow& row : search->found) items.push_back(listed_job(row));
+    for (const store::JobRow& row : search->found) items.push_back(listed_job(api, row));
     Value next;
     if (more) {
       next = list_cursor(search->found.back(), search->filter.order);
     } else if (!last) {
       next = search->last_cursor;
     }
-    answer_large(ctx, Value::object({{"jobs", Value::array(std::move(items))},
-                                     {"more", !next.is_null()},
-                                     {"next_cursor", next},
-                                     {"scanned", std::uint64_t{search->examined}}}));
+    answer_large(api, ctx,
+                 Value::object({{"jobs", Value::array(std::move(items))},
+                                {"more", !next.is_null()},
+                                {"next_cursor", next},
+                                {"scanned", std::uint64_t{search->examined}}}));
   });
 }
 
-// The forks and retries of a job.
-void Api::forks(ContextPtr ctx) {
-  with_fresh_agents([this, ctx] { list_forks(ctx); });
+void list_jobs(ApiContext& api, RequestPtr ctx) {
+  if (ctx->query.find("stuck")) return list_stuck_jobs(api, std::move(ctx));
+  if (ctx->query.find(field::in_doubt)) return list_in_doubt_jobs(api, std::move(ctx));
+  const auto filter = job_filter(ctx->query, api.store.now());
+  if (!filter) return ctx->refuse(filter.error());
+  const std::string* q = ctx->query.find("q");
+  auto search = std::make_shared<Search>();
+  search->filter = *filter;
+  search->wanted = filter->limit;
+  if (q) search->text = *q;
+  // One more row tells whether there is a next page. A text is searched here, page by page.
+  search->filter.limit = search->text.empty() ? search->wanted + 1 : kJobsMax;
+  search_jobs(api, std::move(ctx), std::move(search));
 }
 
-void Api::list_forks(ContextPtr ctx) {
+void list_forks(ApiContext& api, RequestPtr ctx) {
   auto search = std::make_shared<Search>();
   const auto job = [&]() -> Result<JobId> {
     if (const auto* cursor = ctx->query.find("cursor")) apply_cursor(*cursor, search->filter);
@@ -328,26 +328,39 @@ void Api::list_forks(ContextPtr ctx) {
   if (!job) return ctx->refuse(job.error());
   search->filter.forked_from = job->text;
   search->filter.limit = search->wanted + 1;
-  store_.load_window(*job, {.events_max = 1},
-                     [this, alive = alive_.watch(), ctx, search](Result<store::LogWindow> origin) {
-                       if (!alive) return;
-                       if (!origin && origin.error().code == Code::not_found) {
-                         return ctx->refuse(missing_job_error(ctx->id));
-                       }
-                       if (!origin) return ctx->refuse(origin.error());
-                       search_jobs(ctx, search);
-                     });
+  api.store.load_window(
+      *job, {.events_max = 1},
+      [&api, alive = api.alive.watch(), ctx, search](Result<store::LogWindow> origin) {
+        if (!alive) return;
+        if (!origin && origin.error().code == Code::not_found) {
+          return ctx->refuse(missing_job_error(ctx->id));
+        }
+        if (!origin) return ctx->refuse(origin.error());
+        search_jobs(api, ctx, search);
+      });
+}
+
+}  // namespace
+
+void operations::jobs(ApiContext& api, RequestPtr ctx) {
+  api.agents.when_fresh([&api, ctx] { list_jobs(api, ctx); });
+}
+
+// The forks and retries of a job.
+void operations::forks(ApiContext& api, RequestPtr ctx) {
+  api.agents.when_fresh([&api, ctx] { list_forks(api, ctx); });
 }
 
 // ---------------------------------------------------------------- creating
 
-Result<runtime::NewJobRequest> Api::new_job(const RequestContext& ctx, const Value& body) {
+Result<runtime::NewJobRequest> new_job(ApiContext& api, const RequestContext& ctx,
+                                       const Value& body) {
   runtime::NewJobRequest params;
-  if (!options_.agents) {
+  if (!api.options.agents) {
     return fail(Code::unsupported,
                 "this process has no agents file: send the request to a server that has one");
   }
-  AE_ASSIGN(const OfferedAgent* const offer, find_offered_agent(body.text(field::agent)));
+  AE_ASSIGN(const OfferedAgent* const offer, api.agents.find(body.text(field::agent)));
   const agents::Agent* const agent = offer->agent.get();
   const auto plan = offer->plan;
   params.agent = agent->name;
@@ -384,82 +397,33 @@ Result<runtime::NewJobRequest> Api::new_job(const RequestContext& ctx, const Val
     if (!id) return std::unexpected(std::move(id).error().with_context("\"id\""));
     params.job = *std::move(id);
   }
-  AE_TRY(parse_job_options(body, *agent, store_.now(), params));
+  AE_TRY(parse_job_options(body, *agent, api.store.now(), params));
   if (const auto context = trace_context(ctx.request.traceparent, ctx.request.tracestate)) {
     params.traceparent = traceparent(context->trace_id, context->parent_id, context->flags);
     params.tracestate = context->state;
   }
-  params.start_here = options_.runs;
+  params.start_here = api.options.runs;
   return params;
 }
 
-void Api::create(ContextPtr ctx) {
-  with_fresh_agents([this, ctx] { make_job(ctx); });
-}
-
-void Api::make_job(ContextPtr ctx) {
-  auto params = [&]() -> Result<runtime::NewJobRequest> {
-    AE_TRY(wait_parameter(ctx->query));
-    const Fields fields = std::move(ctx->fields);
-    for (const char* name : {field::agent, field::idempotency_key, "id", field::plan_hash,
-                             field::queue, field::deadline}) {
-      AE_TRY(fields.text(name));
-    }
-    if (fields[field::agent].is_null()) return fail(Code::input_invalid, "\"agent\" is missing");
-    return new_job(*ctx, fields.object());
-  }();
-  if (!params) return ctx->refuse(params.error());
-  runtime_.create(
-      *params, [this, ctx, params = *params](Result<runtime::CreateResult> made) mutable {
-        if (made) {
-          std::vector<Member> more;
-          if (made->input_erased) more.emplace_back("input_compared", false);
-          return answer_created(ctx, made->job, made->existing ? 200 : 201, std::move(more));
-        }
-        if (made.error().code == Code::already_exists)
-          return answer_existing_job(ctx, std::move(params));
-        ctx->refuse(made.error());
-      });
-}
-
-// Creating a job with a chosen id is idempotent.
-void Api::answer_existing_job(ContextPtr ctx, runtime::NewJobRequest params) {
-  const JobId job = params.job;
-  compute<bool>(
-      ctx, job,
-      [job, agent = std::move(params.agent),
-       input = std::move(params.input)](Snapshot& read) -> Result<bool> {
-        if (read.state.agent == agent && read.state.input == input) return true;
-        const std::string other =
-            read.state.agent != agent ? fmt::format("agent ({})", read.state.agent) : field::input;
-        return fail(Code::already_exists,
-                    "the job {} was created with another {}; use another id for a new job",
-                    job.text, other);
-      },
-      [this, ctx, job](Result<bool> same) {
-        if (!same) return ctx->refuse(same.error());
-        answer_created(ctx, job, 200);
-      });
-}
-
-// `more`: additional members of the body.
-void Api::answer_created(ContextPtr ctx, const JobId& job, int status, std::vector<Member> more) {
+void answer_created(ApiContext& api, RequestPtr ctx, const JobId& job, int status,
+                    std::vector<Member> more) {
   ctx->id = job.text;
   const Duration most = wait_parameter(ctx->query).value_or(Duration(0));
   // The job exists, so the error must not promise that nothing was changed.
-  const auto refuse_unreadable = [](const ContextPtr& to, LongPoll& long_poll, const Error& error) {
+  const auto refuse_unreadable = [](const RequestPtr& to, LongPoll& long_poll, const Error& error) {
     long_poll.is_done = true;
     to->refuse({Code::unknown_outcome, fmt::format("the job {} exists but cannot be read now: {}",
                                                    to->id, error.message)});
   };
-  auto read_job = [this, ctx, status, more = std::move(more), most, job,
-                   refuse_unreadable](const std::shared_ptr<LongPoll>& long_poll) {
+  auto answer_with_job = [&api, ctx, status, more = std::move(more), most, job,
+                          refuse_unreadable](const LongPollPtr& long_poll) {
     const bool waits = most.count() > 0 && !long_poll->last;
     // nullopt: the job continues.
     compute<std::optional<ApiResponse>>(
-        ctx, job,
-        [more, waits, facts = job_facts(job),
-         maker = response_maker(ctx)](Snapshot& read) -> Result<std::optional<ApiResponse>> {
+        api, ctx, job,
+        [more, waits, facts = job_facts(api, job),
+         maker = response_maker(api, ctx)](Snapshot& read) -> Result<std::optional<ApiResponse>> {
           if (waits && !is_idle_status(read.row.status)) return std::nullopt;
           Value shown = job_body(read, facts);
           for (const auto& [name, value] : more) shown = shown.with(name, value);
@@ -477,42 +441,95 @@ void Api::answer_created(ContextPtr ctx, const JobId& job, int status, std::vect
           ctx->done(**std::move(response));
         });
   };
-  wait(ctx, job, most,
-       [ctx, this, alive = alive_.watch(), job, most, refuse_unreadable,
-        read_job = std::move(read_job)](const std::shared_ptr<LongPoll>& long_poll) {
-         if (most.count() == 0 || long_poll->last) return read_job(long_poll);
-         // The row has the status: the log, which may be long, is read once, at the end of the wait.
-         store_.load(
-             job, store::kNoCommits,
-             [ctx, alive, read_job, long_poll, refuse_unreadable](Result<store::LoadedJob> loaded) {
-               if (!alive) return;
-               if (!loaded) return refuse_unreadable(ctx, *long_poll, loaded.error());
-               if (!is_idle_status(loaded->row.status)) return long_poll->keep_waiting();
-               read_job(long_poll);
-             });
-       });
+  api.waiting.wait(ctx, job, most,
+                   [&api, ctx, alive = api.alive.watch(), job, most, refuse_unreadable,
+                    answer_with_job = std::move(answer_with_job)](const LongPollPtr& long_poll) {
+                     if (most.count() == 0 || long_poll->last) return answer_with_job(long_poll);
+                     // The row has the status; the log, which may be long, is read once, at the end.
+                     api.store.load(job, store::kNoCommits,
+                                    [ctx, alive, answer_with_job, long_poll,
+                                     refuse_unreadable](Result<store::LoadedJob> loaded) {
+                                      if (!alive) return;
+                                      if (!loaded)
+                                        return refuse_unreadable(ctx, *long_poll, loaded.error());
+                                      if (!is_idle_status(loaded->row.status))
+                                        return long_poll->keep_waiting();
+                                      answer_with_job(long_poll);
+                                    });
+                   });
+}
+
+namespace {
+
+// Creating a job with a chosen id is idempotent.
+void answer_existing_job(ApiContext& api, RequestPtr ctx, runtime::NewJobRequest params) {
+  const JobId job = params.job;
+  compute<bool>(
+      api, ctx, job,
+      [job, agent = std::move(params.agent),
+       input = std::move(params.input)](Snapshot& read) -> Result<bool> {
+        if (read.state.agent == agent && read.state.input == input) return true;
+        const std::string other =
+            read.state.agent != agent ? fmt::format("agent ({})", read.state.agent) : field::input;
+        return fail(Code::already_exists,
+                    "the job {} was created with another {}; use another id for a new job",
+                    job.text, other);
+      },
+      [&api, ctx, job](Result<bool> same) {
+        if (!same) return ctx->refuse(same.error());
+        answer_created(api, ctx, job, 200);
+      });
+}
+
+void make_job(ApiContext& api, RequestPtr ctx) {
+  auto params = [&]() -> Result<runtime::NewJobRequest> {
+    AE_TRY(wait_parameter(ctx->query));
+    const Fields fields = std::move(ctx->fields);
+    for (const char* name : {field::agent, field::idempotency_key, "id", field::plan_hash,
+                             field::queue, field::deadline}) {
+      AE_TRY(fields.text(name));
+    }
+    if (fields[field::agent].is_null()) return fail(Code::input_invalid, "\"agent\" is missing");
+    return new_job(api, *ctx, fields.object());
+  }();
+  if (!params) return ctx->refuse(params.error());
+  api.runtime.create(
+      *params, [&api, ctx, params = *params](Result<runtime::CreateResult> made) mutable {
+        if (made) {
+          std::vector<Member> more;
+          if (made->input_erased) more.emplace_back("input_compared", false);
+          return answer_created(api, ctx, made->job, made->existing ? 200 : 201, std::move(more));
+        }
+        if (made.error().code == Code::already_exists)
+          return answer_existing_job(api, ctx, std::move(params));
+        ctx->refuse(made.error());
+      });
+}
+
+}  // namespace
+
+void operations::create(ApiContext& api, RequestPtr ctx) {
+  api.agents.when_fresh([&api, ctx] { make_job(api, ctx); });
 }
 
 // ---------------------------------------------------------------- one job
 
-void Api::job(ContextPtr ctx) {
-  with_fresh_agents([this, ctx] { show_job(ctx); });
-}
-
-void Api::show_job(ContextPtr ctx) {
-  JobFacts facts = job_facts(JobId(ctx->id));
-  ctx->view_facts = facts.text();
-  read(ctx, [facts = std::move(facts)](Snapshot& read) -> Result<Value> {
-    return add_needs_version(job_body(read, facts), read.row, facts);
+void operations::job(ApiContext& api, RequestPtr ctx) {
+  api.agents.when_fresh([&api, ctx] {
+    JobFacts facts = job_facts(api, JobId(ctx->id));
+    ctx->view_facts = facts.text();
+    read_job(api, ctx, [facts = std::move(facts)](Snapshot& read) -> Result<Value> {
+      return add_needs_version(job_body(read, facts), read.row, facts);
+    });
   });
 }
 
-void Api::trace(ContextPtr ctx) {
-  read(ctx, [](Snapshot& read) -> Result<Value> { return trace_body(read); });
+void operations::trace(ApiContext& api, RequestPtr ctx) {
+  read_job(api, ctx, [](Snapshot& read) -> Result<Value> { return trace_body(read); });
 }
 
 // Its body also depends on rows that have no events, so it has no ETag.
-void Api::verify(ContextPtr ctx) {
+void operations::verify(ApiContext& api, RequestPtr ctx) {
   const auto job = job_id_from_text(ctx->id);
   if (!job) return ctx->refuse({Code::not_found, job.error().message});
   std::vector<PublicKey> keys;
@@ -522,8 +539,8 @@ void Api::verify(ContextPtr ctx) {
     keys.push_back(*key);
   }
   compute_loaded<ApiResponse>(
-      ctx, *job, 1,
-      [job = *job, keys = std::move(keys), maker = response_maker(ctx)](
+      api, ctx, *job, 1,
+      [job = *job, keys = std::move(keys), maker = response_maker(api, ctx)](
           store::LoadedJob&& loaded, const async::Interrupt& interrupt) -> Result<ApiResponse> {
         AE_ASSIGN(Value body, verify_body(job, loaded, keys, interrupt));
         return maker.make(nullptr, std::move(body));

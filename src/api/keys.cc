@@ -5,7 +5,9 @@
 #include <algorithm>
 #include <utility>
 
+#include "api/api_context.h"
 #include "api/authenticator.h"
+#include "api/operations.h"
 #include "api/request_context.h"
 #include "json/json.h"
 #include "log/field_names.h"
@@ -84,47 +86,47 @@ std::string random_hex(async::RandomSource& random, std::size_t digits) {
 
 }  // namespace
 
-void Api::keys(ContextPtr ctx) {
-  registry_.refresh_if_older(Duration(0), [this, ctx](Status read) {
+void operations::keys(ApiContext& api, RequestPtr ctx) {
+  api.registry.refresh_if_older(Duration(0), [&api, ctx](Status read) {
     if (!read) return ctx->refuse(read.error());
     std::vector<const store::ApiKey*> keys;
-    for (const auto& [id, key] : registry_.registry().keys()) keys.push_back(&key);
+    for (const auto& [id, key] : api.registry.registry().keys()) keys.push_back(&key);
     std::ranges::sort(keys, {}, [](const store::ApiKey* key) {
       return std::pair(key->created_at, std::string_view(key->id));
     });
     std::vector<Value> list;
     list.reserve(keys.size());
-    for (const store::ApiKey* key : keys) list.push_back(key_json(*key, store_.now()));
+    for (const store::ApiKey* key : keys) list.push_back(key_json(*key, api.store.now()));
     ctx->answer(200, Value::object({{"keys", Value::array(std::move(list))}}));
   });
 }
 
-void Api::create_key(ContextPtr ctx) {
+void operations::create_key(ApiContext& api, RequestPtr ctx) {
   const auto params = parse_key_params(ctx->fields);
   if (!params) return ctx->refuse(params.error());
-  AE_CHECK(options_.random_source != nullptr, "nothing to draw a key from");
-  registry_.refresh_if_older(Duration(0), [this, alive = alive_.watch(), ctx,
-                                           params = *params](Status read) {
+  AE_CHECK(api.options.random_source != nullptr, "nothing to draw a key from");
+  api.registry.refresh_if_older(Duration(0), [&api, alive = api.alive.watch(), ctx,
+                                              params = *params](Status read) {
     if (!read) return ctx->refuse(read.error());
-    if (registry_.registry().keys().size() >= kKeysMax) {
+    if (api.registry.registry().keys().size() >= kKeysMax) {
       return ctx->refuse({Code::input_invalid,
                           fmt::format("a store has at most {} keys, revoked ones too", kKeysMax)});
     }
     KeyText text;
     do {
-      text.id = random_hex(*options_.random_source, 12);
-    } while (registry_.registry().key(text.id) != nullptr);
-    text.secret = random_hex(*options_.random_source, 64);
+      text.id = random_hex(*api.options.random_source, 12);
+    } while (api.registry.registry().key(text.id) != nullptr);
+    text.secret = random_hex(*api.options.random_source, 64);
     store::ApiKey key{.id = text.id,
                       .secret_hash = hash_of_secret(text.secret),
                       .role = std::string(to_text(params.role)),
                       .name = params.name,
                       .created_by = ctx->request.by,
                       .revoked_by = {},
-                      .created_at = store_.now()};
+                      .created_at = api.store.now()};
     if (params.expires) key.expires_at = std::min(key.created_at + *params.expires, kInstantMax);
-    store_.append_audit_entry(
-        store::key_created(key), [this, alive, ctx, key, text](Result<void> written) {
+    api.store.append_audit_entry(
+        store::key_created(key), [&api, alive, ctx, key, text](Result<void> written) {
           if (!written && written.error().code == Code::unknown_outcome) {
             return ctx->refuse(
                 {Code::unknown_outcome, fmt::format("the outcome is unknown: key {} may exist; "
@@ -133,9 +135,9 @@ void Api::create_key(ContextPtr ctx) {
           }
           if (!written) return ctx->refuse(written.error());
           if (!alive) return;
-          const Value body = key_json(key, store_.now()).with("key", to_text(text));
+          const Value body = key_json(key, api.store.now()).with("key", to_text(text));
           // From here on this process requires keys.
-          registry_.refresh_if_older(Duration(0), [ctx, body](Status) {
+          api.registry.refresh_if_older(Duration(0), [ctx, body](Status) {
             ctx->answer(201, body, target({"api", "keys", std::string(body.text("id"))}, {}));
           });
         });
@@ -143,29 +145,30 @@ void Api::create_key(ContextPtr ctx) {
 }
 
 // Revoking is idempotent.
-void Api::revoke_key(ContextPtr ctx) {
-  registry_.refresh_if_older(Duration(0), [this, alive = alive_.watch(), ctx](Status read) {
+void operations::revoke_key(ApiContext& api, RequestPtr ctx) {
+  api.registry.refresh_if_older(Duration(0), [&api, alive = api.alive.watch(), ctx](Status read) {
     if (!read) return ctx->refuse(read.error());
-    const store::ApiKey* const key = registry_.registry().key(ctx->id);
+    const store::ApiKey* const key = api.registry.registry().key(ctx->id);
     if (key == nullptr) {
       return ctx->refuse(
           {Code::not_found,
            fmt::format("there is no key with the id \"{}\"; GET /api/keys lists them",
                        ctx->id.substr(0, 64))});
     }
-    const auto answer = [this, ctx] {
-      ctx->answer(200, key_json(*registry_.registry().key(ctx->id), store_.now()));
+    const auto answer = [&api, ctx] {
+      ctx->answer(200, key_json(*api.registry.registry().key(ctx->id), api.store.now()));
     };
     if (key->revoked_at) return answer();
-    store_.append_audit_entry(store::key_revoked(key->id, store_.now(), ctx->request.by),
-                              [this, alive, ctx, answer](Result<void> written) {
-                                if (!written) return ctx->refuse(written.error());
-                                if (!alive) return;
-                                registry_.refresh_if_older(Duration(0), [ctx, answer](Status seen) {
-                                  if (!seen) return ctx->refuse(seen.error());
-                                  answer();
-                                });
-                              });
+    api.store.append_audit_entry(store::key_revoked(key->id, api.store.now(), ctx->request.by),
+                                 [&api, alive, ctx, answer](Result<void> written) {
+                                   if (!written) return ctx->refuse(written.error());
+                                   if (!alive) return;
+                                   api.registry.refresh_if_older(
+                                       Duration(0), [ctx, answer](Status seen) {
+                                         if (!seen) return ctx->refuse(seen.error());
+                                         answer();
+                                       });
+                                 });
   });
 }
 

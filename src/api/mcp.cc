@@ -6,8 +6,11 @@
 #include <algorithm>
 #include <utility>
 
+#include "api/api_context.h"
 #include "api/mcp_call.h"
+#include "api/operations.h"
 #include "api/problem.h"
+#include "api/request_context.h"
 #include "json/json.h"
 #include "log/field_names.h"
 #include "mcp/server/request_revision.h"
@@ -286,5 +289,12 @@ void Mcp::discover(CallPtr call) {
 }
 
 void Mcp::ping(CallPtr call) { finish(call, empty()); }
+
+// ---------------------------------------------------------------- the route
+
+// Each method of a message calls a route with the same principal.
+void operations::mcp(ApiContext& api, RequestPtr ctx) {
+  api.mcp.answer(std::move(ctx->request), std::move(ctx->done));
+}
 
 }  // namespace ae::api

@@ -15,7 +15,7 @@
 #include <string_view>
 #include <vector>
 
-#include "api/api.h"
+#include "api/api_request.h"
 #include "async/alive.h"
 #include "async/loop.h"
 #include "json/value.h"

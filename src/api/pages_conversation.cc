@@ -1,6 +1,7 @@
 // Pages of a conversation: the messages between a step and its model.
 #include <utility>
 
+#include "api/operations.h"
 #include "api/steps_read.h"
 #include "inspect/conversation.h"
 
@@ -42,50 +43,10 @@ struct SentTurn {
   std::uint64_t seq = 0;
 };
 
-}  // namespace
-
-void Api::conversation(ContextPtr ctx) {
-  auto query = conversation_query(ctx->query);
-  if (!query) return ctx->refuse(query.error());
-  read_steps(ctx, [this, ctx, query = *std::move(query)](const StepsReadPtr& read,
-                                                         const ReadLimiter::Slot& slot) {
-    if (query.sent_turn) return answer_sent_turn(ctx, read, slot, query.step, *query.sent_turn);
-    compute_from<SelectedMessages>(
-        read, slot,
-        [query](const engine::IndexedState& from) -> Result<SelectedMessages> {
-          AE_ASSIGN(engine::Conversation found, engine::Conversation::of(from.tree(), query.step));
-          auto seqs = found.seqs(from.index(), query.after, query.limit);
-          return SelectedMessages{std::make_shared<const engine::Conversation>(std::move(found)),
-                                  std::move(seqs)};
-        },
-        [this, ctx, read, slot, query](Result<SelectedMessages> selected) {
-          if (!selected) return ctx->refuse(selected.error());
-          history_.events(
-              read->state().job, std::move(selected->seqs), ctx->request.disconnected,
-              [this, alive = alive_.watch(), ctx, read, slot, query,
-               conversation = selected->conversation](Result<std::vector<Event>> events) {
-                if (!alive) return;
-                if (!events) return ctx->refuse(events.error());
-                compute_from<ApiResponse>(
-                    read, slot,
-                    [conversation, query, events = *std::move(events), maker = response_maker(ctx)](
-                        const engine::IndexedState& from) -> Result<ApiResponse> {
-                      engine::TraceRecord record;
-                      for (const Event& event : events) record.add(event);
-                      return maker.make(nullptr, conversation->page(record, from.index(),
-                                                                    query.after, query.limit));
-                    },
-                    respond(ctx));
-              });
-        });
-  });
-}
-
-void Api::answer_sent_turn(const ContextPtr& ctx, const StepsReadPtr& read,
-                           const ReadLimiter::Slot& slot, const std::string& step,
-                           std::uint64_t turn) {
+void answer_sent_turn(ApiContext& api, const RequestPtr& ctx, const StepsReadPtr& read,
+                      const ReadLimiter::Slot& slot, const std::string& step, std::uint64_t turn) {
   compute_from<SentTurn>(
-      read, slot,
+      api, read, slot,
       [step, turn](const engine::IndexedState& from) -> Result<SentTurn> {
         AE_ASSIGN(const engine::Conversation found, engine::Conversation::of(from.tree(), step));
         AE_ASSIGN(const engine::Step* const sent, found.turn(turn));
@@ -94,24 +55,68 @@ void Api::answer_sent_turn(const ContextPtr& ctx, const StepsReadPtr& read,
         const bool was_sent = indexed != nullptr && indexed->first_try_seq > 0;
         return SentTurn{sent->id, was_sent ? indexed->first_try_seq : from.state().seq};
       },
-      [this, ctx, read, slot](Result<SentTurn> sent) {
+      [&api, ctx, read, slot](Result<SentTurn> sent) {
         if (!sent) return ctx->refuse(sent.error());
-        history_.state_at(read->state().job, sent->seq, ctx->request.disconnected,
-                          [this, alive = alive_.watch(), ctx, read, slot,
-                           id = sent->step](Result<runtime::History::PastState> past) {
-                            if (!alive) return;
-                            if (!past) return ctx->refuse(past.error());
-                            if (!past->state) return ctx->refuse(missing_job_error(ctx->id));
-                            compute_from<ApiResponse>(
-                                read, slot,
-                                [state = *std::move(past->state), id, maker = response_maker(ctx)](
-                                    const engine::IndexedState&) -> Result<ApiResponse> {
-                                  AE_ASSIGN(Value request,
-                                            engine::sent_request_view(state, id.text));
-                                  return maker.make(nullptr, std::move(request));
-                                },
-                                respond(ctx));
-                          });
+        api.history.state_at(
+            read->state().job, sent->seq, ctx->request.disconnected,
+            [&api, alive = api.alive.watch(), ctx, read, slot,
+             id = sent->step](Result<runtime::History::PastState> past) {
+              if (!alive) return;
+              if (!past) return ctx->refuse(past.error());
+              if (!past->state) return ctx->refuse(missing_job_error(ctx->id));
+              compute_from<ApiResponse>(
+                  api, read, slot,
+                  [state = *std::move(past->state), id, maker = response_maker(api, ctx)](
+                      const engine::IndexedState&) -> Result<ApiResponse> {
+                    AE_ASSIGN(Value request, engine::sent_request_view(state, id.text));
+                    return maker.make(nullptr, std::move(request));
+                  },
+                  respond(ctx));
+            });
+      });
+}
+
+}  // namespace
+
+void operations::conversation(ApiContext& api, RequestPtr ctx) {
+  auto query = conversation_query(ctx->query);
+  if (!query) return ctx->refuse(query.error());
+  read_steps(
+      api, ctx,
+      [&api, ctx, query = *std::move(query)](const StepsReadPtr& read,
+                                             const ReadLimiter::Slot& slot) {
+        if (query.sent_turn)
+          return answer_sent_turn(api, ctx, read, slot, query.step, *query.sent_turn);
+        compute_from<SelectedMessages>(
+            api, read, slot,
+            [query](const engine::IndexedState& from) -> Result<SelectedMessages> {
+              AE_ASSIGN(engine::Conversation found,
+                        engine::Conversation::of(from.tree(), query.step));
+              auto seqs = found.seqs(from.index(), query.after, query.limit);
+              return SelectedMessages{
+                  std::make_shared<const engine::Conversation>(std::move(found)), std::move(seqs)};
+            },
+            [&api, ctx, read, slot, query](Result<SelectedMessages> selected) {
+              if (!selected) return ctx->refuse(selected.error());
+              api.history.events(
+                  read->state().job, std::move(selected->seqs), ctx->request.disconnected,
+                  [&api, alive = api.alive.watch(), ctx, read, slot, query,
+                   conversation = selected->conversation](Result<std::vector<Event>> events) {
+                    if (!alive) return;
+                    if (!events) return ctx->refuse(events.error());
+                    compute_from<ApiResponse>(
+                        api, read, slot,
+                        [conversation, query, events = *std::move(events),
+                         maker = response_maker(api, ctx)](
+                            const engine::IndexedState& from) -> Result<ApiResponse> {
+                          engine::TraceRecord record;
+                          for (const Event& event : events) record.add(event);
+                          return maker.make(nullptr, conversation->page(record, from.index(),
+                                                                        query.after, query.limit));
+                        },
+                        respond(ctx));
+                  });
+            });
       });
 }
 

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "api/command_line.h"
+#include "api/operations.h"
 #include "api/steps_read.h"
 #include "inspect/json_patch.h"
 #include "inspect/step_list.h"
@@ -47,64 +48,66 @@ Result<engine::StepQuery> step_query(const Query& query) {
 
 }  // namespace
 
-void Api::read_steps(ContextPtr ctx,
-                     std::move_only_function<void(StepsReadPtr, ReadLimiter::Slot)> then) {
+void read_steps(ApiContext& api, RequestPtr ctx,
+                std::move_only_function<void(StepsReadPtr, ReadLimiter::Slot)> then) {
   const auto job = job_id_of(ctx->id);
   if (!job) return ctx->refuse(job.error());
   const auto refuse = [ctx](const Error& error) {
     ctx->refuse(error.code == Code::not_found ? missing_job_error(ctx->id) : error);
   };
-  with_slot(ctx, [this, ctx, job = *job, refuse,
-                  then = std::move(then)](Result<ReadLimiter::Slot> slot) mutable {
-    if (!slot) return refuse(slot.error());
-    history_.newest(job,
-                    [alive = alive_.watch(), ctx, refuse, slot = *std::move(slot),
-                     then = std::move(then)](Result<runtime::History::NewestState> newest) mutable {
-                      if (!alive) return;
-                      if (!newest) return refuse(newest.error());
-                      if (ctx->request.disconnected.stop_requested()) {
-                        return ctx->refuse(runtime::read_interrupted_error());
-                      }
-                      then(std::move(newest->indexed), std::move(slot));
-                    });
-  });
+  with_slot(api, ctx,
+            [&api, ctx, job = *job, refuse,
+             then = std::move(then)](Result<ReadLimiter::Slot> slot) mutable {
+              if (!slot) return refuse(slot.error());
+              api.history.newest(job, [alive = api.alive.watch(), ctx, refuse,
+                                       slot = *std::move(slot), then = std::move(then)](
+                                          Result<runtime::History::NewestState> newest) mutable {
+                if (!alive) return;
+                if (!newest) return refuse(newest.error());
+                if (ctx->request.disconnected.stop_requested()) {
+                  return ctx->refuse(runtime::read_interrupted_error());
+                }
+                then(std::move(newest->indexed), std::move(slot));
+              });
+            });
 }
 
-void Api::steps(ContextPtr ctx) {
+void operations::steps(ApiContext& api, RequestPtr ctx) {
   auto query = step_query(ctx->query);
   if (!query) return ctx->refuse(query.error());
-  read_steps(
-      ctx, [this, ctx, query = *std::move(query)](StepsReadPtr read, ReadLimiter::Slot slot) {
-        compute_from<ApiResponse>(
-            std::move(read), std::move(slot),
-            [query,
-             maker = response_maker(ctx)](const engine::IndexedState& from) -> Result<ApiResponse> {
-              AE_ASSIGN(Value page, engine::list_steps(from.tree(), from.index(), query));
-              return maker.make(nullptr, std::move(page));
-            },
-            respond(ctx));
-      });
+  read_steps(api, ctx,
+             [&api, ctx, query = *std::move(query)](StepsReadPtr read, ReadLimiter::Slot slot) {
+               compute_from<ApiResponse>(
+                   api, std::move(read), std::move(slot),
+                   [query, maker = response_maker(api, ctx)](
+                       const engine::IndexedState& from) -> Result<ApiResponse> {
+                     AE_ASSIGN(Value page, engine::list_steps(from.tree(), from.index(), query));
+                     return maker.make(nullptr, std::move(page));
+                   },
+                   respond(ctx));
+             });
 }
 
-void Api::step(ContextPtr ctx) {
+void operations::step(ApiContext& api, RequestPtr ctx) {
   using Seqs = std::vector<std::uint64_t>;
-  read_steps(ctx, [this, ctx](const StepsReadPtr& read, const ReadLimiter::Slot& slot) {
+  read_steps(api, ctx, [&api, ctx](const StepsReadPtr& read, const ReadLimiter::Slot& slot) {
     compute_from<Seqs>(
-        read, slot,
+        api, read, slot,
         [id = ctx->step](const engine::IndexedState& from) -> Result<Seqs> {
           AE_ASSIGN(const engine::Step* const step, engine::find_step(from.state(), id));
           return engine::seqs_of(from.tree(), from.index(), *step);
         },
-        [this, ctx, read, slot](Result<Seqs> seqs) {
+        [&api, ctx, read, slot](Result<Seqs> seqs) {
           if (!seqs) return ctx->refuse(seqs.error());
-          history_.events(
+          api.history.events(
               read->state().job, *std::move(seqs), ctx->request.disconnected,
-              [this, alive = alive_.watch(), ctx, read, slot](Result<std::vector<Event>> events) {
+              [&api, alive = api.alive.watch(), ctx, read,
+               slot](Result<std::vector<Event>> events) {
                 if (!alive) return;
                 if (!events) return ctx->refuse(events.error());
                 compute_from<ApiResponse>(
-                    read, slot,
-                    [id = ctx->step, events = *std::move(events), maker = response_maker(ctx)](
+                    api, read, slot,
+                    [id = ctx->step, events = *std::move(events), maker = response_maker(api, ctx)](
                         const engine::IndexedState& from) -> Result<ApiResponse> {
                       AE_ASSIGN(const engine::Step* const step,
                                 engine::find_step(from.state(), id));
@@ -123,6 +126,13 @@ void Api::step(ContextPtr ctx) {
 // ---------------------------------------------------------------- earlier states
 
 namespace {
+
+// The parameters of the request.
+struct ReplayQuery {
+  std::uint64_t at = runtime::History::kLastEvent;
+  std::optional<std::uint64_t> diff_from;
+  std::string fields;  // summary steps; "" = the whole state
+};
 
 Result<ReplayQuery> replay_query(const Query& query) {
   ReplayQuery wanted;
@@ -166,10 +176,18 @@ Result<Value> replay_body(const engine::State* past, const engine::State* earlie
   return engine::json_patch(before, body).with(field::at, state->seq).with("diff_from", from->seq);
 }
 
-}  // namespace
+// The state of a job after an event.
+struct ShownState {
+  runtime::History::PastState past;
+  StepsReadPtr newest = nullptr;  // instead: the kept state at the end of the log
+
+  const engine::State* state() const {
+    return newest ? &newest->state() : past.state ? &*past.state : nullptr;
+  }
+};
 
 // One request.
-struct Api::ReplayRead {
+struct ReplayRead {
   JobId job;
   ReplayQuery query;
   ReadLimiter::Slot slot;
@@ -177,33 +195,42 @@ struct Api::ReplayRead {
   ShownState earlier = {};  // of `diff_from`
 };
 
-void Api::replay(ContextPtr ctx) {
-  auto query = replay_query(ctx->query);
-  if (!query) return ctx->refuse(query.error());
-  const auto job = job_id_of(ctx->id);
-  if (!job) return ctx->refuse(job.error());
-  if_changed(ctx, *job, [this, ctx, job = *job, query = *std::move(query)] {
-    with_slot(ctx, [this, ctx, job, query](Result<ReadLimiter::Slot> slot) {
-      if (!slot) return ctx->refuse(slot.error());
-      auto read = std::make_shared<ReplayRead>(ReplayRead{
-          .job = job, .query = query, .slot = *std::move(slot), .maker = response_maker(ctx)});
-      // A kept state may be older than a redaction by another process.
-      if (!store_.owned()) read->maker.view.clear();
-      if (!query.diff_from) return replay_at(ctx, read);
-      read_state(ctx, job, *query.diff_from, [this, ctx, read](ShownState earlier) {
-        read->earlier = std::move(earlier);
-        replay_at(ctx, read);
-      });
-    });
+void read_past_state(ApiContext& api, const RequestPtr& ctx, const JobId& job, std::uint64_t seq,
+                     std::move_only_function<void(ShownState)> then) {
+  api.history.state_at(job, seq, ctx->request.disconnected,
+                       [alive = api.alive.watch(), ctx,
+                        then = std::move(then)](Result<runtime::History::PastState> past) mutable {
+                         if (!alive) return;
+                         if (!past && past.error().code == Code::not_found) {
+                           return ctx->refuse(missing_job_error(ctx->id));
+                         }
+                         if (!past) return ctx->refuse(past.error());
+                         then({.past = *std::move(past)});
+                       });
+}
+
+void read_state(ApiContext& api, const RequestPtr& ctx, const JobId& job, std::uint64_t seq,
+                std::move_only_function<void(ShownState)> then) {
+  const std::uint64_t kept_seq = api.history.kept_seq(job);
+  const bool is_kept = kept_seq > 0 && (seq == runtime::History::kLastEvent || seq == kept_seq);
+  if (!is_kept) return read_past_state(api, ctx, job, seq, std::move(then));
+  api.history.newest(job, [&api, alive = api.alive.watch(), ctx, job, seq, then = std::move(then)](
+                              Result<runtime::History::NewestState> newest) mutable {
+    if (!alive) return;
+    const bool is_last =
+        newest && (seq == runtime::History::kLastEvent || seq == newest->indexed->state().seq);
+    if (!is_last) return read_past_state(api, ctx, job, seq, std::move(then));
+    then({.past = {.row = std::move(newest->row), .state = {}},
+          .newest = std::move(newest->indexed)});
   });
 }
 
-void Api::replay_at(const ContextPtr& ctx, const std::shared_ptr<ReplayRead>& read) {
-  read_state(ctx, read->job, read->query.at, [this, ctx, read](ShownState shown) {
+void replay_at(ApiContext& api, const RequestPtr& ctx, const std::shared_ptr<ReplayRead>& read) {
+  read_state(api, ctx, read->job, read->query.at, [&api, ctx, read](ShownState shown) {
     // The work frees the states, and the loop releases those that are kept.
     std::pair kept{shown.newest, read->earlier.newest};
     async::compute<Result<ApiResponse>>(
-        runtime_.reader().executor(),
+        api.runtime.reader().executor(),
         [query = read->query, maker = std::move(read->maker), shown = std::move(shown),
          earlier = std::move(read->earlier)](const std::stop_token&) -> Result<ApiResponse> {
           const store::JobRow& row = shown.past.row;
@@ -215,34 +242,27 @@ void Api::replay_at(const ContextPtr& ctx, const std::shared_ptr<ReplayRead>& re
   });
 }
 
-void Api::read_state(const ContextPtr& ctx, const JobId& job, std::uint64_t seq,
-                     std::move_only_function<void(ShownState)> then) {
-  const std::uint64_t kept_seq = history_.kept_seq(job);
-  const bool is_kept = kept_seq > 0 && (seq == runtime::History::kLastEvent || seq == kept_seq);
-  if (!is_kept) return read_past_state(ctx, job, seq, std::move(then));
-  history_.newest(job, [this, alive = alive_.watch(), ctx, job, seq, then = std::move(then)](
-                           Result<runtime::History::NewestState> newest) mutable {
-    if (!alive) return;
-    const bool is_last =
-        newest && (seq == runtime::History::kLastEvent || seq == newest->indexed->state().seq);
-    if (!is_last) return read_past_state(ctx, job, seq, std::move(then));
-    then({.past = {.row = std::move(newest->row), .state = {}},
-          .newest = std::move(newest->indexed)});
-  });
-}
+}  // namespace
 
-void Api::read_past_state(const ContextPtr& ctx, const JobId& job, std::uint64_t seq,
-                          std::move_only_function<void(ShownState)> then) {
-  history_.state_at(job, seq, ctx->request.disconnected,
-                    [alive = alive_.watch(), ctx,
-                     then = std::move(then)](Result<runtime::History::PastState> past) mutable {
-                      if (!alive) return;
-                      if (!past && past.error().code == Code::not_found) {
-                        return ctx->refuse(missing_job_error(ctx->id));
-                      }
-                      if (!past) return ctx->refuse(past.error());
-                      then({.past = *std::move(past)});
-                    });
+void operations::replay(ApiContext& api, RequestPtr ctx) {
+  auto query = replay_query(ctx->query);
+  if (!query) return ctx->refuse(query.error());
+  const auto job = job_id_of(ctx->id);
+  if (!job) return ctx->refuse(job.error());
+  if_changed(api, ctx, *job, [&api, ctx, job = *job, query = *std::move(query)] {
+    with_slot(api, ctx, [&api, ctx, job, query](Result<ReadLimiter::Slot> slot) {
+      if (!slot) return ctx->refuse(slot.error());
+      auto read = std::make_shared<ReplayRead>(ReplayRead{
+          .job = job, .query = query, .slot = *std::move(slot), .maker = response_maker(api, ctx)});
+      // A kept state may be older than a redaction by another process.
+      if (!api.store.owned()) read->maker.view.clear();
+      if (!query.diff_from) return replay_at(api, ctx, read);
+      read_state(api, ctx, job, *query.diff_from, [&api, ctx, read](ShownState earlier) {
+        read->earlier = std::move(earlier);
+        replay_at(api, ctx, read);
+      });
+    });
+  });
 }
 
 }  // namespace ae::api

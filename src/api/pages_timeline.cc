@@ -2,6 +2,7 @@
 // job's steps.
 #include <utility>
 
+#include "api/operations.h"
 #include "api/steps_read.h"
 
 namespace ae::api {
@@ -24,14 +25,14 @@ Result<TimelineQuery> timeline_query(const Query& query) {
 
 }  // namespace
 
-void Api::timeline(ContextPtr ctx) {
+void operations::timeline(ApiContext& api, RequestPtr ctx) {
   const auto query = timeline_query(ctx->query);
   if (!query) return ctx->refuse(query.error());
-  read_steps(ctx, [this, ctx, query = *query](StepsReadPtr read, ReadLimiter::Slot slot) {
+  read_steps(api, ctx, [&api, ctx, query = *query](StepsReadPtr read, ReadLimiter::Slot slot) {
     compute_from<ApiResponse>(
-        std::move(read), std::move(slot),
-        [query,
-         maker = response_maker(ctx)](const engine::IndexedState& from) -> Result<ApiResponse> {
+        api, std::move(read), std::move(slot),
+        [query, maker = response_maker(api, ctx)](
+            const engine::IndexedState& from) -> Result<ApiResponse> {
           return maker.make(nullptr, from.index().timeline().page(query.after, query.limit));
         },
         respond(ctx));

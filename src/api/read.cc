@@ -1,11 +1,12 @@
 // Reads of a job for a response: slots, ETags and rendering.
+#include "api/read.h"
+
 #include <fmt/core.h>
 
 #include <utility>
 
 #include "api/authenticator.h"
 #include "api/etag.h"
-#include "api/request_context.h"
 #include "async/executor.h"
 #include "runtime/log_opener.h"
 
@@ -24,7 +25,7 @@ Result<JobId> job_id_of(const std::string& id) {
               job.error().message);
 }
 
-ApiResponse Api::ResponseMaker::make(const store::JobRow* row, Value body) const {
+ApiResponse ResponseMaker::make(const store::JobRow* row, Value body) const {
   ApiResponse response;
   if (row != nullptr && !view.empty()) response.etag = etag_of(view, *row, now);
   if (render) {
@@ -35,43 +36,44 @@ ApiResponse Api::ResponseMaker::make(const store::JobRow* row, Value body) const
   return response;
 }
 
-void Api::with_slot(const ContextPtr& ctx, async::Done<Result<ReadLimiter::Slot>> then) {
-  read_limiter_.acquire(ctx->request.by,
-                        [ctx, then = std::move(then)](ReadLimiter::Slot slot) mutable {
-                          if (ctx->request.disconnected.stop_requested()) {
-                            return then(std::unexpected(runtime::read_interrupted_error()));
-                          }
-                          if (auto may = ctx->check_response_room(); !may)
-                            return then(std::unexpected(may.error()));
-                          then(std::move(slot));
-                        });
+void with_slot(ApiContext& api, const RequestPtr& ctx,
+               async::Done<Result<ReadLimiter::Slot>> then) {
+  api.read_limiter.acquire(ctx->request.by,
+                           [ctx, then = std::move(then)](ReadLimiter::Slot slot) mutable {
+                             if (ctx->request.disconnected.stop_requested()) {
+                               return then(std::unexpected(runtime::read_interrupted_error()));
+                             }
+                             if (auto may = ctx->check_response_room(); !may)
+                               return then(std::unexpected(may.error()));
+                             then(std::move(slot));
+                           });
 }
 
 // A redaction changes no row, but is in the audit log. Its position is taken before the read, so a
 // tag never names a body that is older than its position.
-Api::ResponseMaker Api::response_maker(const ContextPtr& ctx) {
-  ResponseMaker maker{.render = ctx->request.render, .view = {}, .now = store_.now()};
+ResponseMaker response_maker(ApiContext& api, const RequestPtr& ctx) {
+  ResponseMaker maker{.render = ctx->request.render, .view = {}, .now = api.store.now()};
   if (ctx->request.method != "GET" || ctx->query.find("wait") != nullptr) return maker;
-  maker.view = fmt::format("{}\n{}\n{}\n{}\n{}", kViewVersion, options_.version,
+  maker.view = fmt::format("{}\n{}\n{}\n{}\n{}", kViewVersion, api.options.version,
                            target(ctx->request.path, ctx->request.query),
-                           registry_.registry().seq(), ctx->view_facts);
+                           api.registry.registry().seq(), ctx->view_facts);
   return maker;
 }
 
-async::Done<Result<ApiResponse>> Api::respond(ContextPtr ctx) {
+async::Done<Result<ApiResponse>> respond(RequestPtr ctx) {
   return [ctx = std::move(ctx)](Result<ApiResponse> response) {
     if (!response) return ctx->refuse(response.error());
     ctx->done(*std::move(response));
   };
 }
 
-void Api::read(ContextPtr ctx, Work<Value> work) {
+void read_job(ApiContext& api, RequestPtr ctx, Work<Value> work) {
   const auto job = job_id_of(ctx->id);
   if (!job) return ctx->refuse(job.error());
-  if_changed(ctx, *job, [this, ctx, job = *job, work = std::move(work)]() mutable {
+  if_changed(api, ctx, *job, [&api, ctx, job = *job, work = std::move(work)]() mutable {
     compute<ApiResponse>(
-        ctx, job,
-        [maker = response_maker(ctx),
+        api, ctx, job,
+        [maker = response_maker(api, ctx),
          work = std::move(work)](Snapshot& snapshot) mutable -> Result<ApiResponse> {
           AE_ASSIGN(Value body, work(snapshot));
           return maker.make(&snapshot.row, std::move(body));
@@ -80,54 +82,55 @@ void Api::read(ContextPtr ctx, Work<Value> work) {
   });
 }
 
-void Api::if_changed(const ContextPtr& ctx, const JobId& job, async::Task then) {
+void if_changed(ApiContext& api, const RequestPtr& ctx, const JobId& job, async::Task then) {
   if (ctx->request.if_none_match.empty()) return then();
-  registry_.refresh_if_older(kKeyCacheTtl, [this, alive = alive_.watch(), ctx, job,
-                                            then = std::move(then)](const Status& fresh) mutable {
-    if (!alive) return;
-    if (!fresh) return then();
-    store_.load(
-        job, store::kNoCommits,
-        [this, alive, ctx, then = std::move(then)](Result<store::LoadedJob> loaded) mutable {
-          if (!alive) return;
-          if (!loaded) return then();  // the read has the same error
-          const ResponseMaker maker = response_maker(ctx);
-          if (maker.view.empty()) return then();
-          std::string etag = etag_of(maker.view, loaded->row, maker.now);
-          if (etag.empty() || !matches_etag(ctx->request.if_none_match, etag)) {
-            return then();
-          }
-          ApiResponse unchanged;
-          unchanged.status = 304;
-          unchanged.etag = std::move(etag);
-          ctx->done(std::move(unchanged));
-        });
-  });
+  api.registry.refresh_if_older(
+      kKeyCacheTtl, [&api, alive = api.alive.watch(), ctx, job,
+                     then = std::move(then)](const Status& fresh) mutable {
+        if (!alive) return;
+        if (!fresh) return then();
+        api.store.load(
+            job, store::kNoCommits,
+            [&api, alive, ctx, then = std::move(then)](Result<store::LoadedJob> loaded) mutable {
+              if (!alive) return;
+              if (!loaded) return then();  // the read has the same error
+              const ResponseMaker maker = response_maker(api, ctx);
+              if (maker.view.empty()) return then();
+              std::string etag = etag_of(maker.view, loaded->row, maker.now);
+              if (etag.empty() || !matches_etag(ctx->request.if_none_match, etag)) {
+                return then();
+              }
+              ApiResponse unchanged;
+              unchanged.status = 304;
+              unchanged.etag = std::move(etag);
+              ctx->done(std::move(unchanged));
+            });
+      });
 }
 
-void Api::when_progressed(const ContextPtr& ctx, const std::shared_ptr<LongPoll>& long_poll,
-                          async::Task then) {
+void when_progressed(ApiContext& api, const RequestPtr& ctx, const LongPollPtr& long_poll,
+                     async::Task then) {
   if (long_poll->seen == 0 || long_poll->last) return then();
-  store_.load(long_poll->job, store::kNoCommits,
-              [alive = alive_.watch(), ctx, long_poll,
-               then = std::move(then)](Result<store::LoadedJob> loaded) mutable {
-                if (!alive) return;
-                if (!loaded) {
-                  long_poll->is_done = true;
-                  return ctx->refuse(loaded.error().code == Code::not_found
-                                         ? missing_job_error(long_poll->job.text)
-                                         : loaded.error());
-                }
-                if (loaded->row.last_seq == long_poll->seen) return long_poll->keep_waiting();
-                then();
-              });
+  api.store.load(long_poll->job, store::kNoCommits,
+                 [alive = api.alive.watch(), ctx, long_poll,
+                  then = std::move(then)](Result<store::LoadedJob> loaded) mutable {
+                   if (!alive) return;
+                   if (!loaded) {
+                     long_poll->is_done = true;
+                     return ctx->refuse(loaded.error().code == Code::not_found
+                                            ? missing_job_error(long_poll->job.text)
+                                            : loaded.error());
+                   }
+                   if (loaded->row.last_seq == long_poll->seen) return long_poll->keep_waiting();
+                   then();
+                 });
 }
 
-void Api::answer_large(const ContextPtr& ctx, Value body) {
+void answer_large(ApiContext& api, const RequestPtr& ctx, Value body) {
   if (!ctx->request.render) return ctx->answer(200, std::move(body));
   ResponseMaker maker{.render = ctx->request.render, .view = {}, .now = {}};
   async::compute<ApiResponse>(
-      runtime_.reader().executor(),
+      api.runtime.reader().executor(),
       [maker = std::move(maker), body = std::move(body)](const std::stop_token&) mutable {
         return maker.make(nullptr, std::move(body));
       },

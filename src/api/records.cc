@@ -1,7 +1,8 @@
 // Records: redact values, prune jobs, and read the audit log.
 #include <utility>
 
-#include "api/request_context.h"
+#include "api/operations.h"
+#include "api/read.h"
 #include "log/field_names.h"
 #include "runtime/redact.h"
 #include "store/rules.h"
@@ -172,7 +173,7 @@ Value pruned_json(const runtime::PruneResult& pruned) {
 
 }  // namespace
 
-void Api::prune(ContextPtr ctx) {
+void operations::prune(ApiContext& api, RequestPtr ctx) {
   auto params = [&]() -> Result<runtime::PruneRequest> {
     const Fields fields = std::move(ctx->fields);
     AE_ASSIGN(runtime::PruneRequest read, parse_prune_params(fields));
@@ -181,29 +182,29 @@ void Api::prune(ContextPtr ctx) {
     if (!archive.is_string() || archive.as_string().empty()) {
       return fail(Code::input_invalid, "\"archive\" must be a folder path");
     }
-    if (!ctx->request.local || !options_.archive) {
+    if (!ctx->request.local || !api.options.archive) {
       return fail(Code::unsupported,
                   "an archive folder can be set on the store's machine only, not in a request");
     }
     if (read.dry_run) return read;
-    AE_ASSIGN(read.archive, options_.archive(archive.as_string()));
+    AE_ASSIGN(read.archive, api.options.archive(archive.as_string()));
     return read;
   }();
   if (!params) return ctx->refuse(params.error());
   params->by = ctx->request.by;
-  const auto on_deleted = [this, alive = alive_.watch()](const JobId& job) {
+  const auto on_deleted = [&api, alive = api.alive.watch()](const JobId& job) {
     if (!alive) return;
-    runtime_.drop_cached(job);
-    history_.drop(job);
+    api.runtime.drop_cached(job);
+    api.history.drop(job);
   };
-  runtime::prune(store_, *std::move(params), on_deleted,
+  runtime::prune(api.store, *std::move(params), on_deleted,
                  [ctx](Result<runtime::PruneResult> pruned) {
                    if (!pruned) return ctx->refuse(pruned.error());
                    ctx->answer(200, pruned_json(*pruned));
                  });
 }
 
-void Api::redact(ContextPtr ctx) {
+void operations::redact(ApiContext& api, RequestPtr ctx) {
   auto params = [&]() -> Result<runtime::RedactRequest> {
     const Fields fields = std::move(ctx->fields);
     return parse_redact_params(fields);
@@ -214,15 +215,15 @@ void Api::redact(ContextPtr ctx) {
   params->job = *job;
   params->by = ctx->request.by;
   runtime::redact(
-      store_, std::move(*params),
-      [this, alive = alive_.watch(), ctx, id = *job](Result<runtime::RedactResult> redacted) {
+      api.store, std::move(*params),
+      [&api, alive = api.alive.watch(), ctx, id = *job](Result<runtime::RedactResult> redacted) {
         if (alive) {  // also after a failure: a fork may already be redacted
-          runtime_.drop_cached(id);
-          history_.drop(id);
+          api.runtime.drop_cached(id);
+          api.history.drop(id);
           if (redacted) {
             for (const runtime::RedactResult& fork : redacted->forks) {
-              runtime_.drop_cached(fork.job);
-              history_.drop(fork.job);
+              api.runtime.drop_cached(fork.job);
+              api.history.drop(fork.job);
             }
           }
         }
@@ -234,15 +235,15 @@ void Api::redact(ContextPtr ctx) {
       });
 }
 
-void Api::audit(ContextPtr ctx) {
+void operations::audit(ApiContext& api, RequestPtr ctx) {
   const auto after = ctx->query.number("after");
   const auto limit = ctx->query.limit(kEntriesMax, kEntriesMax);
   if (!after || !limit) return ctx->refuse(after ? limit.error() : after.error());
   const std::size_t most = *limit;
   // The hash of the preceding entry is needed for the first one.
   const std::uint64_t from = after->value_or(0);
-  store_.read_audit_log(from == 0 ? 0 : from - 1, [this, alive = alive_.watch(), ctx, from,
-                                                   most](Result<store::AuditLog> log) {
+  api.store.read_audit_log(from == 0 ? 0 : from - 1, [&api, alive = api.alive.watch(), ctx, from,
+                                                      most](Result<store::AuditLog> log) {
     if (!alive) return;
     if (!log) return ctx->refuse(log.error());
     std::vector<Value> entries;
@@ -258,13 +259,13 @@ void Api::audit(ContextPtr ctx) {
       }
       prev = row.hash;
     }
-    answer_large(ctx,
+    answer_large(api, ctx,
                  Value::object({{"entries", Value::array(std::move(entries))}, {"next", next}}));
   });
 }
 
-void Api::verify_audit(ContextPtr ctx) {
-  store_.read_audit_log(0, [ctx](Result<store::AuditLog> log) {
+void operations::verify_audit(ApiContext& api, RequestPtr ctx) {
+  api.store.read_audit_log(0, [ctx](Result<store::AuditLog> log) {
     if (!log) return ctx->refuse(log.error());
     const store::AuditVerification proof = store::verify_audit_log(*log);
     ctx->answer(200, Value::object({{field::detail, proof.detail},

@@ -19,6 +19,13 @@ void RegistryCache::refresh_if_older(Duration age, Then then) {
   if (!reading_) read();
 }
 
+std::shared_ptr<const store::Registry> RegistryCache::copy() {
+  if (!copy_ || copy_->seq() != registry_.seq()) {
+    copy_ = std::make_shared<const store::Registry>(registry_);
+  }
+  return copy_;
+}
+
 void RegistryCache::read() {
   waiting_ = std::exchange(waiting_for_next_, {});
   const Duration began = steady_.since_start();

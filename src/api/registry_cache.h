@@ -31,6 +31,8 @@ class RegistryCache {
   // that starts now has age 0. Fails with the error of the store.
   void refresh_if_older(Duration age, Then then);
   const store::Registry& registry() const { return registry_; }
+  // The same for reader threads. Later entries do not change it.
+  std::shared_ptr<const store::Registry> copy();
   // Time since the last read; nullopt: never read.
   std::optional<Duration> age() const;
   // Called after a read that found new entries.
@@ -45,6 +47,7 @@ class RegistryCache {
   std::function<void(const std::string&)> warn_;
   std::function<void()> changed_;
   store::Registry registry_;
+  std::shared_ptr<const store::Registry> copy_;   // may be outdated
   std::optional<Duration> read_at_;               // start of the last completed read
   std::optional<Duration> reading_;               // start of the current read
   std::vector<Then> waiting_, waiting_for_next_;  // callers of the current read; of the next one

@@ -1,18 +1,20 @@
-// RequestContext and LongPoll: a parsed request, and a request that waits. Only for the .cc files
-// of this module.
+// RequestContext: a parsed request, and what handlers read from it. Only for the .cc files of this
+// module.
 #pragma once
 
 #include <memory>
-#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
-#include "api/api.h"
+#include "api/api_request.h"
 #include "api/problem.h"
 #include "api/routes.h"
+#include "async/loop.h"
+#include "base/error.h"
+#include "base/ids.h"
+#include "json/value.h"
 
 namespace ae::api {
 
@@ -39,7 +41,7 @@ class Fields {
   Value object_;
 };
 
-struct Api::RequestContext {
+struct RequestContext {
   ApiRequest request;
   const Route* route = nullptr;
   std::string id;    // the {id} of the path
@@ -72,85 +74,12 @@ struct Api::RequestContext {
   }
 };
 
-// Makes the response of a read. On a reader thread: it owns what it uses.
-struct Api::ResponseMaker {
-  Render render;
-  std::string view;  // as for etag_of; "" = no ETag
-  Instant now;
-
-  // `row`: of the job as it was read; nullptr = no ETag.
-  ApiResponse make(const store::JobRow* row, Value body) const;
-};
-
-// One request that waits for a job to progress. `attempt` reads, then answers and sets `is_done`,
-// or calls `keep_waiting`; when `last` is set it must answer.
-struct Api::LongPoll {
-  JobId job;
-  Duration until{};   // by the steady clock
-  bool last = false;  // answer now with the current state
-  bool is_reading = false;
-  bool has_new_events = false;  // during the read
-  bool is_done = false;
-  Duration not_before{};   // by the steady clock; an earlier read only if `last`
-  std::uint64_t seen = 0;  // the job's last event at the last read; 0 = not read yet
-  std::optional<async::TimerId> timer;
-  std::stop_token disconnected;  // ApiRequest::disconnected
-  ReadAttempt attempt;
-  std::function<void()> keep_waiting;
-};
-
-template <class T>
-void Api::compute(const ContextPtr& ctx, const JobId& job, Work<T> work,
-                  async::Done<Result<T>> then) {
-  with_slot(ctx, [this, job, gone = ctx->request.disconnected, work = std::move(work),
-                  then = std::move(then)](Result<ReadLimiter::Slot> slot) mutable {
-    if (!slot) return then(std::unexpected(std::move(slot).error()));
-    runtime_.reader().read<T>(job, std::move(gone), std::move(work),
-                              hold_slot(job, *std::move(slot), std::move(then)));
-  });
-}
-
-template <class T>
-void Api::compute_loaded(const ContextPtr& ctx, const JobId& job, std::uint64_t from_seq,
-                         LoadedWork<T> work, async::Done<Result<T>> then) {
-  with_slot(ctx, [this, job, from_seq, gone = ctx->request.disconnected, work = std::move(work),
-                  then = std::move(then)](Result<ReadLimiter::Slot> slot) mutable {
-    if (!slot) return then(std::unexpected(std::move(slot).error()));
-    runtime_.reader().load<T>(job, from_seq, std::move(gone), std::move(work),
-                              hold_slot(job, *std::move(slot), std::move(then)));
-  });
-}
-
-template <class T>
-async::Done<Result<T>> Api::hold_slot(const JobId& job, ReadLimiter::Slot slot,
-                                      async::Done<Result<T>> then) {
-  return [alive = alive_.watch(), job, slot = std::move(slot),
-          then = std::move(then)](Result<T> result) mutable {
-    if (!alive) return;
-    if (!result && result.error().code == Code::not_found) {
-      return then(std::unexpected(missing_job_error(job.text)));
-    }
-    then(std::move(result));
-  };
-}
-
 // The job id of a path. Fails with not_found.
 Result<JobId> job_id_of(const std::string& id);
 // The error for a key whose role lacks the access.
 Error missing_role_error(Role role, const std::vector<Role>& needed);
 // The duration of ?wait; 0 = do not wait. Fails with input_invalid.
 Result<Duration> wait_parameter(const Query& query);
-// A job's row and summary (inspect/summary.h), as in lists. `live`: the state of a job that runs
-// here, which is newer than the stored summary; else nullptr. `registry`: for the agent's version.
-Value row_json(const store::JobRow& row, const engine::State* live,
-               const store::Registry& registry);
-
-// The cursor of a list: `ID@NUMBER`, or the id alone. The number stays valid after that job is
-// deleted.
-std::string cursor_of(const std::string& job, std::uint64_t number);
-std::string cursor_of(const store::JobRow& row);
-void apply_cursor(std::string_view cursor, store::Filter& filter);
-
 // The idempotency key, from the header or the body; "" = none.
 // Fails with input_invalid.
 Result<std::string> idempotency_key(const ApiRequest& request, const Value& body);

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <expected>
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
@@ -13,6 +14,13 @@
 #include "api/target.h"
 
 namespace ae::api {
+
+struct ApiContext;
+struct RequestContext;
+using RequestPtr = std::shared_ptr<RequestContext>;
+// Answers a request with a known path, role and names of parameters and fields. Runs on the loop,
+// and answers exactly once, in this call or later.
+using Handler = void (*)(ApiContext& api, RequestPtr ctx);
 
 struct BodyField {
   std::string_view name;
@@ -28,6 +36,7 @@ struct Route {
   std::span<const QueryParameter> query;
   // Of a body that is a JSON object without other fields. Empty: the handler reads the body itself.
   std::span<const BodyField> fields;
+  Handler handle;  // api/operations.h
 };
 
 // In the order of the document.

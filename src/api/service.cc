@@ -5,7 +5,8 @@
 #include <utility>
 
 #include "api/job_gauges.h"
-#include "api/request_context.h"
+#include "api/operations.h"
+#include "api/read.h"
 #include "json/json.h"
 #include "log/field_names.h"
 
@@ -20,61 +21,13 @@ Value tool_json(const agents::ToolDefinition& tool) {
   return Value::object(std::move(members));
 }
 
-}  // namespace
-
-// An overview; the same for every client.
-void Api::index(ContextPtr ctx) {
-  ctx->answer(200, Value::object({{"docs", "docs/api.md"},
-                                  {"health", "/api/health"},
-                                  {"name", "aetheris"},
-                                  {"openapi", "/openapi.json"}}));
-}
-
-void Api::health(ContextPtr ctx) {
-  // Without a key only the liveness is reported.
-  if (ctx->request.role == Role::none) {
-    return ctx->answer(200, Value::object({{"status", "ok"}}));
-  }
-  ctx->answer(200, Value::object({{"held", static_cast<std::uint64_t>(runtime_.leased_jobs())},
-                                  {"status", "ok"},
-                                  {"store", options_.store},
-                                  {field::version, options_.version}}));
-}
-
-// Can a job be created and run here now? If not, load balancers send no requests here.
-void Api::ready(ContextPtr ctx) {
-  if (shutting_down_) {
-    return ctx->refuse({Code::unavailable, "this process is shutting down; use another one"});
-  }
-  if (options_.measured != nullptr && options_.measured->is_failing_writes()) {
-    return ctx->refuse({Code::unavailable,
-                        "the last write to the store failed (disk full or database read-only?); "
-                        "see the log of this process"});
-  }
-  store_.next_due([ctx](Result<std::optional<Instant>> due) {
-    if (!due) {
-      const bool stranger = ctx->request.role == Role::none;
-      return ctx->refuse(
-          {Code::unavailable, stranger ? "the store is not available"
-                                       : fmt::format("the store: {}", due.error().message)});
-    }
-    ctx->answer(200, Value::object({{"status", "ready"}}));
-  });
-}
-
-void Api::metrics(ContextPtr ctx) {
-  gauges([this, ctx](const JobGauges* gauges) { answer_metrics(ctx, gauges); });
-}
-
 // nullptr: the numbers of jobs are not available.
-void Api::answer_metrics(const ContextPtr& ctx, const JobGauges* gauges) {
-  const runtime::RuntimeOptions& us = runtime_.options();
-  const runtime::Counters& counted = runtime_.counters();
+void answer_metrics(ApiContext& api, const RequestPtr& ctx, const JobGauges* gauges) {
+  const runtime::RuntimeOptions& us = api.runtime.options();
+  const runtime::Counters& counted = api.runtime.counters();
   std::vector<std::pair<std::string, std::uint64_t>> now{
-      {labelled("aetheris_worker_busy", field::worker_id, us.worker), runtime_.leased_jobs()},
-      {"aetheris_requests_waiting",
-       std::ranges::count_if(long_polls_,
-                             [](const auto& long_poll) { return !long_poll->is_done; })},
+      {labelled("aetheris_worker_busy", field::worker_id, us.worker), api.runtime.leased_jobs()},
+      {"aetheris_requests_waiting", api.waiting.count()},
       {"aetheris_confirmation_replay_warn_total", counted.aetheris_confirmation_replay_warn_total},
       {"aetheris_lease_acquire_total{ok=\"true\"}", counted.aetheris_lease_acquired},
       {"aetheris_lease_acquire_total{ok=\"false\"}", counted.aetheris_lease_acquire_failed},
@@ -95,24 +48,71 @@ void Api::answer_metrics(const ContextPtr& ctx, const JobGauges* gauges) {
     now.emplace_back("aetheris_stuck_job_count", gauges->stuck);
     now.emplace_back("aetheris_workers", gauges->offers.size());
   }
-  std::string text = metrics_.text(now);
-  if (options_.measured != nullptr) text += storage_text(options_.measured->latencies());
+  std::string text = api.metrics.text(now);
+  if (api.options.measured != nullptr) text += storage_text(api.options.measured->latencies());
   ctx->done({.status = 200, .body = {}, .location = {}, .text = std::move(text)});
 }
 
-void Api::openapi(ContextPtr ctx) {
+}  // namespace
+
+// An overview; the same for every client.
+void operations::index(ApiContext&, RequestPtr ctx) {
+  ctx->answer(200, Value::object({{"docs", "docs/api.md"},
+                                  {"health", "/api/health"},
+                                  {"name", "aetheris"},
+                                  {"openapi", "/openapi.json"}}));
+}
+
+void operations::health(ApiContext& api, RequestPtr ctx) {
+  // Without a key only the liveness is reported.
+  if (ctx->request.role == Role::none) {
+    return ctx->answer(200, Value::object({{"status", "ok"}}));
+  }
+  ctx->answer(200, Value::object({{"held", static_cast<std::uint64_t>(api.runtime.leased_jobs())},
+                                  {"status", "ok"},
+                                  {"store", api.options.store},
+                                  {field::version, api.options.version}}));
+}
+
+// Can a job be created and run here now? If not, load balancers send no requests here.
+void operations::ready(ApiContext& api, RequestPtr ctx) {
+  if (api.shutting_down) {
+    return ctx->refuse({Code::unavailable, "this process is shutting down; use another one"});
+  }
+  if (api.options.measured != nullptr && api.options.measured->is_failing_writes()) {
+    return ctx->refuse({Code::unavailable,
+                        "the last write to the store failed (disk full or database read-only?); "
+                        "see the log of this process"});
+  }
+  api.store.next_due([ctx](Result<std::optional<Instant>> due) {
+    if (!due) {
+      const bool stranger = ctx->request.role == Role::none;
+      return ctx->refuse(
+          {Code::unavailable, stranger ? "the store is not available"
+                                       : fmt::format("the store: {}", due.error().message)});
+    }
+    ctx->answer(200, Value::object({{"status", "ready"}}));
+  });
+}
+
+void operations::metrics(ApiContext& api, RequestPtr ctx) {
+  with_gauges(api, [&api, ctx](const JobGauges* gauges) { answer_metrics(api, ctx, gauges); });
+}
+
+void operations::openapi(ApiContext& api, RequestPtr ctx) {
   auto document = parse_json(openapi_json(), {.depth_max = 100});
   AE_CHECK(document.has_value(), "docs/openapi.json is valid JSON");
-  answer_large(ctx,
-               document->with("info", (*document)["info"].with(field::version, options_.version)));
+  answer_large(
+      api, ctx,
+      document->with("info", (*document)["info"].with(field::version, api.options.version)));
 }
 
 // The workers that hold jobs of this store, or announce that they accept some.
-void Api::workers(ContextPtr ctx) {
-  store_.count_jobs([this, alive = alive_.watch(), ctx](Result<store::JobStats> job_stats) {
+void operations::workers(ApiContext& api, RequestPtr ctx) {
+  api.store.count_jobs([&api, alive = api.alive.watch(), ctx](Result<store::JobStats> job_stats) {
     if (!job_stats) return ctx->refuse(job_stats.error());
     if (!alive) return;
-    const runtime::RuntimeOptions& us = runtime_.options();
+    const runtime::RuntimeOptions& us = api.runtime.options();
     job_stats->workers.try_emplace(us.worker);
     std::vector<Value> workers;
     for (const auto& [name, worker] : job_stats->workers) {
@@ -125,12 +125,12 @@ void Api::workers(ContextPtr ctx) {
         }
       }
       if (name == us.worker) {
-        one = one.with("held", std::uint64_t{runtime_.leased_jobs()})
+        one = one.with("held", std::uint64_t{api.runtime.leased_jobs()})
                   .with("this", true)
                   .with("agents", texts(us.agents))
                   .with("capabilities", texts(us.capabilities))
                   .with("jobs_max", std::uint64_t{us.leased_max})
-                  .with(field::version, options_.version);
+                  .with(field::version, api.options.version);
       }
       workers.push_back(std::move(one));
     }
@@ -138,11 +138,12 @@ void Api::workers(ContextPtr ctx) {
   });
 }
 
-void Api::tools(ContextPtr ctx) {
+void operations::tools(ApiContext& api, RequestPtr ctx) {
   std::vector<Value> tools;
-  if (options_.agents) {
-    for (const auto& [name, tool] : options_.agents->tools) tools.push_back(tool_json(tool));
+  if (api.options.agents) {
+    for (const auto& [name, tool] : api.options.agents->tools) tools.push_back(tool_json(tool));
   }
   ctx->answer(200, Value::object({{"tools", Value::array(std::move(tools))}}));
 }
+
 }  // namespace ae::api

@@ -7,7 +7,9 @@
 #include <deque>
 #include <utility>
 
-#include "api/request_context.h"
+#include "api/job_gauges.h"
+#include "api/jobs.h"
+#include "api/read.h"
 #include "api/stuck.h"
 #include "api/views.h"
 #include "json/json.h"
@@ -22,23 +24,8 @@ namespace {
 constexpr std::size_t kListDefault = 100;
 constexpr std::size_t kStuckRowsAtOnce = 200;
 
-}  // namespace
-
-std::vector<WorkerOffer> Api::worker_offers(const store::JobStats& job_stats) const {
-  std::vector<WorkerOffer> all;
-  for (const auto& [name, worker] : job_stats.workers) {
-    if (worker.announcement.empty()) continue;
-    if (auto offer = worker_offer(worker.announcement)) all.push_back(*std::move(offer));
-  }
-  // In a single-owner store workers are not announced.
-  if (store_.owned() && options_.runs && runtime_.options().may_claim) {
-    all.push_back({runtime_.options().agents, runtime_.offered()});
-  }
-  return all;
-}
-
 // A walk over jobs by status, page by page, newest first; each is shown or skipped.
-struct Api::JobWalk {
+struct JobWalk {
   std::vector<std::string> statuses;
   std::size_t status = 0;
   std::string after;
@@ -54,8 +41,6 @@ struct Api::JobWalk {
 
   bool over() const { return status == statuses.size(); }
 };
-
-namespace {
 
 Status read_flag(const Query& query, std::string_view name) {
   if (*query.find(name) == "true") return {};
@@ -125,62 +110,36 @@ Value parked_json(const Value& body) {
                         {field::until, parked[field::until]}});
 }
 
-}  // namespace
+void next_row(ApiContext& api, RequestPtr ctx, std::shared_ptr<JobWalk> walk);
 
-void Api::stuck_jobs(ContextPtr ctx) {
-  auto walk = std::make_shared<JobWalk>();
-  walk->statuses = {"parked", "running", "queued"};
-  const auto params = [&]() -> Status {
-    AE_TRY(ctx->query.check_combination("stuck", {"older_than", "cursor", "limit"}));
-    AE_TRY(read_flag(ctx->query, "stuck"));
-    if (const std::string* text = ctx->query.find("older_than")) {
-      auto age = duration_from_text(*text);
-      if (!age) return std::unexpected(std::move(age).error().with_context("\"older_than\""));
-      walk->older_than = *age;
-    }
-    return {};
-  }();
-  if (!params) return ctx->refuse(params.error());
-  store_.count_jobs([this, alive = alive_.watch(), ctx, walk](Result<store::JobStats> job_stats) {
-    if (!alive) return;
-    if (!job_stats) return ctx->refuse(job_stats.error());
-    walk->offers = worker_offers(*job_stats);
-    walk->unattended = has_no_owner();
-    begin_walk(ctx, walk);
-  });
+// Reads the log of a job, and shows it if it is parked or has an unknown outcome. Then continues
+// with the next row.
+void read_row(ApiContext& api, const RequestPtr& ctx, const std::shared_ptr<JobWalk>& walk,
+              const JobId& job, Value shown) {
+  ++walk->logs;
+  api.runtime.reader().read_state<Value>(
+      job,
+      [now = api.store.now()](runtime::JobSnapshot& read) -> Result<Value> {
+        return job_body(read, now);
+      },
+      [&api, alive = api.alive.watch(), ctx, walk, shown = std::move(shown)](Result<Value> body) {
+        if (!alive) return;
+        if (!body && body.error().code == Code::unavailable) return ctx->refuse(body.error());
+        if (!body) {  // an unreadable log must not hide other jobs
+          if (!walk->unknown_outcomes) {
+            walk->found.push_back(shown.with("stuck", unreadable_json(shown, body.error())));
+          }
+        } else if (walk->unknown_outcomes) {
+          const Value& in_doubt = (*body)[field::in_doubt];
+          if (in_doubt.size() > 0) walk->found.push_back(shown.with(field::in_doubt, in_doubt));
+        } else if ((*body)["parked"].is_object()) {
+          walk->found.push_back(shown.with("stuck", parked_json(*body)));
+        }
+        next_row(api, ctx, walk);
+      });
 }
 
-void Api::in_doubt_jobs(ContextPtr ctx) {
-  auto walk = std::make_shared<JobWalk>();
-  walk->statuses = {""};
-  walk->unknown_outcomes = true;
-  const auto params = [&]() -> Status {
-    AE_TRY(ctx->query.check_combination(field::in_doubt, {"cursor", "limit"}));
-    return read_flag(ctx->query, field::in_doubt);
-  }();
-  if (!params) return ctx->refuse(params.error());
-  begin_walk(std::move(ctx), std::move(walk));
-}
-
-void Api::begin_walk(ContextPtr ctx, std::shared_ptr<JobWalk> walk) {
-  const auto params = [&]() -> Status {
-    AE_ASSIGN(walk->wanted, ctx->query.limit(kListDefault, kJobsMax));
-    const std::string* cursor = ctx->query.find("cursor");
-    if (!cursor) return {};
-    const std::size_t colon = cursor->find(':');
-    const auto status = std::ranges::find(walk->statuses, cursor->substr(0, colon));
-    if (colon == cursor->npos || status == walk->statuses.end()) {
-      return fail(Code::input_invalid, "\"cursor\" must be one that a response returned");
-    }
-    walk->status = static_cast<std::size_t>(status - walk->statuses.begin());
-    walk->after = cursor->substr(colon + 1);
-    return {};
-  }();
-  if (!params) return ctx->refuse(params.error());
-  next_page(std::move(ctx), std::move(walk));
-}
-
-void Api::next_page(ContextPtr ctx, std::shared_ptr<JobWalk> walk) {
+void next_page(ApiContext& api, RequestPtr ctx, std::shared_ptr<JobWalk> walk) {
   store::Filter filter;
   const std::string& status = walk->statuses[walk->status];
   if (!status.empty()) filter.statuses = {status};
@@ -189,23 +148,24 @@ void Api::next_page(ContextPtr ctx, std::shared_ptr<JobWalk> walk) {
   if (walk->unknown_outcomes) filter.pending = store::pending::unknown_outcome;
   // A job without progress has an old update time; an expired lease is in the row.
   if (!walk->unknown_outcomes && !walk->unattended && status == "queued") {
-    filter.updated_before = store_.now() - walk->older_than + Duration(1);
+    filter.updated_before = api.store.now() - walk->older_than + Duration(1);
   }
-  store_.query(std::move(filter), [this, alive = alive_.watch(), ctx,
-                                   walk](Result<std::vector<store::JobRow>> rows) {
+  api.store.query(std::move(filter), [&api, alive = api.alive.watch(), ctx,
+                                      walk](Result<std::vector<store::JobRow>> rows) {
     if (!rows && rows.error().code == Code::not_found) {
       return ctx->refuse({Code::input_invalid, "\"cursor\" does not match a job of this store"});
     }
     if (!rows) return ctx->refuse(rows.error());
     walk->last_page = rows->size() < kStuckRowsAtOnce;
     for (store::JobRow& row : *rows) walk->rows.push_back(std::move(row));
-    if (alive) next_row(ctx, walk);
+    if (alive) next_row(api, ctx, walk);
   });
 }
 
-void Api::next_row(ContextPtr ctx, std::shared_ptr<JobWalk> walk) {
+void next_row(ApiContext& api, RequestPtr ctx, std::shared_ptr<JobWalk> walk) {
   while (walk->found.size() < walk->wanted && walk->logs < kLogsMax && !walk->over()) {
-    if (walk->rows.empty() && !walk->last_page) return next_page(std::move(ctx), std::move(walk));
+    if (walk->rows.empty() && !walk->last_page)
+      return next_page(api, std::move(ctx), std::move(walk));
     if (walk->rows.empty()) {
       walk->status++;
       walk->after.clear();
@@ -220,13 +180,13 @@ void Api::next_row(ContextPtr ctx, std::shared_ptr<JobWalk> walk) {
     if (!walk->unknown_outcomes) {
       const bool left = walk->unattended && store::is_runnable(row.status);
       why = left ? unattended_reason(row)
-                 : find_stuck_reason(row, store_.now(), walk->older_than, walk->offers);
+                 : find_stuck_reason(row, api.store.now(), walk->older_than, walk->offers);
       if (!why) continue;
     }
-    Value shown = listed_job(row);
-    if (!why || why->reason == "parked") return read_row(ctx, walk, row.id, std::move(shown));
+    Value shown = listed_job(api, row);
+    if (!why || why->reason == "parked") return read_row(api, ctx, walk, row.id, std::move(shown));
     const bool has_single_owner =
-        store_.owned() || is_owner_alive_;  // the store has a single owner
+        api.store.owned() || api.is_owner_alive;  // the store has a single owner
     walk->found.push_back(shown.with(
         "stuck", stuck_json(*why, walk->unattended ? unattended_commands(row)
                                                    : worker_commands(*why, has_single_owner))));
@@ -234,34 +194,64 @@ void Api::next_row(ContextPtr ctx, std::shared_ptr<JobWalk> walk) {
   Value next;
   if (!walk->over()) next = fmt::format("{}:{}", walk->statuses[walk->status], walk->after);
   answer_large(
-      ctx, Value::object({{"jobs", Value::array(std::move(walk->found))}, {"next_cursor", next}}));
+      api, ctx,
+      Value::object({{"jobs", Value::array(std::move(walk->found))}, {"next_cursor", next}}));
 }
 
-// Reads the log of a job, and shows it if it is parked or has an unknown outcome. Then continues
-// with the next row.
-void Api::read_row(const ContextPtr& ctx, const std::shared_ptr<JobWalk>& walk, const JobId& job,
-                   Value shown) {
-  ++walk->logs;
-  runtime_.reader().read_state<Value>(
-      job,
-      [now = store_.now()](runtime::JobSnapshot& read) -> Result<Value> {
-        return job_body(read, now);
-      },
-      [this, alive = alive_.watch(), ctx, walk, shown = std::move(shown)](Result<Value> body) {
+void begin_job_walk(ApiContext& api, RequestPtr ctx, std::shared_ptr<JobWalk> walk) {
+  const auto params = [&]() -> Status {
+    AE_ASSIGN(walk->wanted, ctx->query.limit(kListDefault, kJobsMax));
+    const std::string* cursor = ctx->query.find("cursor");
+    if (!cursor) return {};
+    const std::size_t colon = cursor->find(':');
+    const auto status = std::ranges::find(walk->statuses, cursor->substr(0, colon));
+    if (colon == cursor->npos || status == walk->statuses.end()) {
+      return fail(Code::input_invalid, "\"cursor\" must be one that a response returned");
+    }
+    walk->status = static_cast<std::size_t>(status - walk->statuses.begin());
+    walk->after = cursor->substr(colon + 1);
+    return {};
+  }();
+  if (!params) return ctx->refuse(params.error());
+  next_page(api, std::move(ctx), std::move(walk));
+}
+
+}  // namespace
+
+void list_stuck_jobs(ApiContext& api, RequestPtr ctx) {
+  auto walk = std::make_shared<JobWalk>();
+  walk->statuses = {"parked", "running", "queued"};
+  const auto params = [&]() -> Status {
+    AE_TRY(ctx->query.check_combination("stuck", {"older_than", "cursor", "limit"}));
+    AE_TRY(read_flag(ctx->query, "stuck"));
+    if (const std::string* text = ctx->query.find("older_than")) {
+      auto age = duration_from_text(*text);
+      if (!age) return std::unexpected(std::move(age).error().with_context("\"older_than\""));
+      walk->older_than = *age;
+    }
+    return {};
+  }();
+  if (!params) return ctx->refuse(params.error());
+  api.store.count_jobs(
+      [&api, alive = api.alive.watch(), ctx, walk](Result<store::JobStats> job_stats) {
         if (!alive) return;
-        if (!body && body.error().code == Code::unavailable) return ctx->refuse(body.error());
-        if (!body) {  // an unreadable log must not hide other jobs
-          if (!walk->unknown_outcomes) {
-            walk->found.push_back(shown.with("stuck", unreadable_json(shown, body.error())));
-          }
-        } else if (walk->unknown_outcomes) {
-          const Value& in_doubt = (*body)[field::in_doubt];
-          if (in_doubt.size() > 0) walk->found.push_back(shown.with(field::in_doubt, in_doubt));
-        } else if ((*body)["parked"].is_object()) {
-          walk->found.push_back(shown.with("stuck", parked_json(*body)));
-        }
-        next_row(ctx, walk);
+        if (!job_stats) return ctx->refuse(job_stats.error());
+        walk->offers = worker_offers(api, *job_stats);
+        walk->unattended = api.has_no_owner();
+        begin_job_walk(api, ctx, walk);
       });
+}
+
+void list_in_doubt_jobs(ApiContext& api, RequestPtr ctx) {
+  auto walk = std::make_shared<JobWalk>();
+  walk->statuses = {""};
+  walk->unknown_outcomes = true;
+  const auto params = [&]() -> Status {
+    AE_TRY(ctx->query.check_combination(field::in_doubt, {"cursor", "limit"}));
+    return read_flag(ctx->query, field::in_doubt);
+  }();
+  if (!params) return ctx->refuse(params.error());
+  begin_job_walk(api, std::move(ctx), std::move(walk));
 }
 
 }  // namespace ae::api

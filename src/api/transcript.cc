@@ -2,7 +2,8 @@
 #include <memory>
 #include <utility>
 
-#include "api/request_context.h"
+#include "api/operations.h"
+#include "api/read.h"
 #include "api/views.h"
 
 namespace ae::api {
@@ -16,16 +17,44 @@ struct TranscriptRead {
   std::uint64_t last_seq = 0;
 };
 
-}  // namespace
-
-struct Api::TranscriptParams {
+struct TranscriptParams {
   JobId job;
   engine::TranscriptPage page;
   Duration wait{};
 };
 
+void read_transcript(ApiContext& api, const RequestPtr& ctx,
+                     std::shared_ptr<const TranscriptParams> params, LongPollPtr long_poll) {
+  const bool waits = params->wait.count() > 0 && !long_poll->last;
+  compute_loaded<TranscriptRead>(
+      api, ctx, params->job, 1,
+      [params, waits, maker = response_maker(api, ctx)](
+          store::LoadedJob&& loaded, const async::Interrupt& interrupt) -> Result<TranscriptRead> {
+        AE_ASSIGN(Value page, transcript_body(params->job, loaded, params->page, interrupt));
+        TranscriptRead read{.response = {}, .last_seq = loaded.row.last_seq};
+        const bool is_empty = page["entries"].size() == 0 && page["ended"] != Value(true);
+        if (!is_empty || !waits) read.response = maker.make(&loaded.row, std::move(page));
+        return read;
+      },
+      [&api, ctx, long_poll](Result<TranscriptRead> read) {
+        if (!read) {
+          long_poll->is_done = true;
+          return ctx->refuse(read.error());
+        }
+        long_poll->seen = read->last_seq;
+        if (!read->response) {
+          long_poll->not_before = api.steady.since_start() + kReadInterval;
+          return long_poll->keep_waiting();
+        }
+        long_poll->is_done = true;
+        ctx->done(*std::move(read->response));
+      });
+}
+
+}  // namespace
+
 // With ?wait the response is delayed until there is an entry after `after`, or the job has ended.
-void Api::transcript(ContextPtr ctx) {
+void operations::transcript(ApiContext& api, RequestPtr ctx) {
   auto params = [&]() -> Result<TranscriptParams> {
     TranscriptParams read;
     AE_ASSIGN(const auto after, ctx->query.number("after"));
@@ -39,42 +68,14 @@ void Api::transcript(ContextPtr ctx) {
   if (!job) return ctx->refuse({Code::not_found, job.error().message});
   params->job = *job;
   const auto shared = std::make_shared<const TranscriptParams>(*std::move(params));
-  if_changed(ctx, *job, [this, ctx, shared] {
-    wait(ctx, shared->job, shared->wait,
-         [this, ctx, shared](const std::shared_ptr<LongPoll>& long_poll) {
-           when_progressed(ctx, long_poll, [this, ctx, shared, long_poll] {
-             read_transcript(ctx, shared, long_poll);
-           });
-         });
+  if_changed(api, ctx, *job, [&api, ctx, shared] {
+    api.waiting.wait(ctx, shared->job, shared->wait,
+                     [&api, ctx, shared](const LongPollPtr& long_poll) {
+                       when_progressed(api, ctx, long_poll, [&api, ctx, shared, long_poll] {
+                         read_transcript(api, ctx, shared, long_poll);
+                       });
+                     });
   });
-}
-
-void Api::read_transcript(const ContextPtr& ctx, std::shared_ptr<const TranscriptParams> params,
-                          std::shared_ptr<LongPoll> long_poll) {
-  const bool waits = params->wait.count() > 0 && !long_poll->last;
-  compute_loaded<TranscriptRead>(
-      ctx, params->job, 1,
-      [params, waits, maker = response_maker(ctx)](
-          store::LoadedJob&& loaded, const async::Interrupt& interrupt) -> Result<TranscriptRead> {
-        AE_ASSIGN(Value page, transcript_body(params->job, loaded, params->page, interrupt));
-        TranscriptRead read{.response = {}, .last_seq = loaded.row.last_seq};
-        const bool is_empty = page["entries"].size() == 0 && page["ended"] != Value(true);
-        if (!is_empty || !waits) read.response = maker.make(&loaded.row, std::move(page));
-        return read;
-      },
-      [this, ctx, long_poll](Result<TranscriptRead> read) {
-        if (!read) {
-          long_poll->is_done = true;
-          return ctx->refuse(read.error());
-        }
-        long_poll->seen = read->last_seq;
-        if (!read->response) {
-          long_poll->not_before = steady_.since_start() + kReadInterval;
-          return long_poll->keep_waiting();
-        }
-        long_poll->is_done = true;
-        ctx->done(*std::move(read->response));
-      });
 }
 
 }  // namespace ae::api

@@ -267,13 +267,13 @@ class InstanceImpl final : public Instance, private runtime::RuntimeObserver {
     return network_listener_->listen_tcp();
   }
   Status register_agents() override {
-    return await<Status>([&](auto done) { api_->register_agents(std::move(done)); });
+    return await<Status>([&](auto done) { api_->agents().register_all(std::move(done)); });
   }
   Status follow_agents() override {
-    return await<Status>([&](auto done) { api_->follow_registry(std::move(done)); });
+    return await<Status>([&](auto done) { api_->agents().follow_registry(std::move(done)); });
   }
   void reload(std::shared_ptr<const LoadedAgents> loaded,
-              async::Done<Result<std::vector<api::Api::AgentChange>>> done) override {
+              async::Done<Result<std::vector<api::AgentChange>>> done) override {
     const auto refuse = [&](Error why) {
       loop_.post([done = std::move(done), why = std::move(why)]() mutable {
         done(std::unexpected(std::move(why)));
@@ -292,20 +292,20 @@ class InstanceImpl final : public Instance, private runtime::RuntimeObserver {
       if (!renewed) return refuse(renewed.error());
       begin = *std::move(renewed);
     }
-    api_->reload({.file = std::shared_ptr<const agents::AgentsFile>(loaded, &loaded->file),
-                  .read_agent =
-                      [loaded](std::string_view name, std::string_view json, agents::Agent& out) {
-                        return read_agent(*loaded, name, json, out);
-                      },
-                  .begin = std::move(begin)},
-                 [this, loaded, done = std::move(done)](
-                     Result<std::vector<api::Api::AgentChange>> changes) mutable {
-                   if (changes) {
-                     warn_of_secrets(loaded->file);
-                     if (toolbox_) warn_of_short_secrets();
-                   }
-                   done(std::move(changes));
-                 });
+    api_->agents().reload(
+        {.file = std::shared_ptr<const agents::AgentsFile>(loaded, &loaded->file),
+         .read_agent = [loaded](
+                           std::string_view name, std::string_view json,
+                           agents::Agent& out) { return read_agent(*loaded, name, json, out); },
+         .begin = std::move(begin)},
+        [this, loaded,
+         done = std::move(done)](Result<std::vector<api::AgentChange>> changes) mutable {
+          if (changes) {
+            warn_of_secrets(loaded->file);
+            if (toolbox_) warn_of_short_secrets();
+          }
+          done(std::move(changes));
+        });
   }
   bool has_no_live_key() override { return network_listener_->has_no_live_key(); }
   bool needs_keys() override { return network_listener_->needs_keys(); }

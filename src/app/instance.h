@@ -94,7 +94,7 @@ class Instance {
   // with plan_invalid, unsupported (a restart is needed), unavailable, unknown_outcome; then
   // nothing changes for new jobs.
   virtual void reload(std::shared_ptr<const LoadedAgents> loaded,
-                      async::Done<Result<std::vector<api::Api::AgentChange>>> done) = 0;
+                      async::Done<Result<std::vector<api::AgentChange>>> done) = 0;
   // Also runs the agents that are registered in the store. REQUIRES: read_agent, and Mode::run.
   virtual Status follow_agents() = 0;
   // Are there keys, but none that is live? REQUIRES: serve.

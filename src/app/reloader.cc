@@ -162,7 +162,7 @@ void Reloader::reload(std::vector<std::string> edited) {
   }
   instance_.reload(std::make_shared<const LoadedAgents>(*std::move(all)),
                    [this, alive = alive_.watch(), report = std::move(report)](
-                       Result<std::vector<api::Api::AgentChange>> changes) mutable {
+                       Result<std::vector<api::AgentChange>> changes) mutable {
                      if (!alive) return;
                      if (changes) {
                        report.changes = *std::move(changes);

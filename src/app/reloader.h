@@ -30,7 +30,7 @@ class Reloader {
     std::vector<std::string> files;               // the edited ones
     std::vector<agents::Diagnostic> diagnostics;  // of invalid files; then nothing was reloaded
     std::optional<Error> error;                   // the reason that nothing was reloaded
-    std::vector<api::Api::AgentChange> changes;   // the registered agents
+    std::vector<api::AgentChange> changes;        // the registered agents
     std::vector<std::string> warnings;            // about the files now in use
   };
   struct Options {
