@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """The layering check: dependencies point at base; pure modules depend on pure ones; only app depends on drivers;
-drivers do not depend on each other; the pure modules have an order, and the features of engine never include each other. It
-reads the ae_module(...) line of each module.
+drivers do not depend on each other; the pure modules have an order, and the features of engine never include each other; only
+api and cli have commands in their texts. It reads the ae_module(...) line of each module.
 
   layers.py               checks the tree
   layers.py --self-test   plants one violation of each rule in a toy tree and requires that it is found
@@ -26,6 +26,11 @@ ORDER = {"base": "", "json": "base", "expr": "base json", "schema": "base json",
 # its own files, heart and state. What a feature offers to heart and to other features is included by FEATURES.
 STATE, HEART, FEATURES = "state", "heart", "engine/heart/features.h"
 
+# The modules whose texts may name commands. An error has an action instead (base/action.h), and these make text of it.
+COMMAND_TEXTS = {"api", "cli", "sim", "testing"}
+# Its text is recorded as the outcome of a call.
+RECORDED_TEXTS = {"tools/mcp/server.cc"}
+
 IMPURE = re.compile(
     r"^(thread|mutex|shared_mutex|condition_variable|future|stop_token|semaphore|latch|barrier|"
     r"fstream|iostream|filesystem|random|ctime|time\.h|unistd\.h|fcntl\.h|poll\.h|pthread\.h|"
@@ -39,6 +44,7 @@ FORBIDDEN = [
     (re.compile(r"\bYAML::Load"), "YAML::Load builds a tree without limits: use the event interface"),
 ]
 MACHINE_PATH = re.compile(r"(?<![\w.}~-])/(?:wor" r"k|ho" r"me)/")
+COMMAND = re.compile(r'\bCommand k\w+\{\s*\.name = "(\w+)"')
 INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*([<"])([^>"]+)[>"]')
 TEXT = {".cc", ".h", ".py", ".sh", ".cmake", ".txt", ".json", ".yaml", ".yml", ".sql", ".ts", ".tsx",
         ".js", ".toml", ".html", ".css", ""}
@@ -65,6 +71,8 @@ class Tree:
         self.root = root
         self.problems = []
         self.modules = {}
+        names = [name for path in (root / "src/cli").glob("*.cc") for name in COMMAND.findall(path.read_text())]
+        self.command = re.compile(r"`aetheris " + (rf"|\baetheris ({'|'.join(names)})\b" if names else ""))
         for path in sorted((root / "src").rglob("CMakeLists.txt")):
             self.read_module(path)
 
@@ -194,6 +202,8 @@ class Tree:
                     self.problem(path, number, "no boost::json in a header: Value is the currency")
         self.check_forbidden(path, code)
         self.check_awaits(path, code, raw.splitlines())
+        if not is_test and module.folder not in COMMAND_TEXTS and relative not in RECORDED_TEXTS:
+            self.check_commands(path, raw)
 
     def check_own_include(self, path, number, target, module, is_test):
         if "/" not in target:
@@ -246,6 +256,12 @@ class Tree:
                 if pattern.search(line):
                     self.problem(path, number, why)
 
+    def check_commands(self, path, raw):
+        for at, text in literals(raw):
+            if self.command.search(text):
+                self.problem(path, raw.count("\n", 0, at) + 1,
+                             "a command in a text; give the error an action (base/action.h)")
+
     def check_awaits(self, path, code, raw):
         """g++ 12 destroys some temporaries of a co_await expression twice (HOUSE: coroutines)."""
         for match in re.finditer(r"\bco_await\b", code):
@@ -270,11 +286,32 @@ class Tree:
         return self.problems
 
 
+TOKEN = re.compile(r'R"([^\s()\\]{0,16})\(.*?\)\1"|//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"|'
+                   r"(?<![0-9a-fA-F])'(?:\\.|[^'\\\n])+'", re.DOTALL)
+
+
+def literals(text):
+    """Offset and contents of each string; adjacent strings are one."""
+    found, end = [], None
+    for match in TOKEN.finditer(text):
+        token = match[0]
+        if token[0] == "/":
+            continue
+        joins = end is not None and not strip(text[end:match.start()]).strip()
+        end = None
+        if token[0] == "'":
+            continue
+        inside = token[token.index("(") + 1:token.rindex(")")] if token[0] == "R" else token[1:-1]
+        if joins:
+            found[-1] = (found[-1][0], found[-1][1] + inside)
+        else:
+            found.append((match.start(), inside))
+        end = match.end()
+    return found
+
+
 def strip(text):
     """Takes comments and the insides of strings out; lines and columns stay."""
-    pattern = re.compile(r'R"([^\s()\\]{0,16})\(.*?\)\1"|//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"|'
-                         r"(?<![0-9a-fA-F])'(?:\\.|[^'\\\n])+'", re.DOTALL)
-
     def blank(match):
         found = match[0]
         line = text.rfind("\n", 0, match.start()) + 1
@@ -284,7 +321,7 @@ def strip(text):
         inside = re.sub(r"[^\n]", " ", found)
         return keep + inside[len(keep):len(inside) - len(keep)] + keep if keep else inside
 
-    return pattern.sub(blank, text)
+    return TOKEN.sub(blank, text)
 
 
 def risky_await(code, begin):
@@ -378,6 +415,10 @@ TOY = {
     "src/runtime/worker_test.cc": '#include "store/memory/memory.h"\n#include "testing/test.h"\n',
     "src/testing/CMakeLists.txt": "ae_module(testing)\n",
     "src/testing/test.h": "\n",
+    "src/cli/CMakeLists.txt": "ae_module(cli DEPENDS app)\n",
+    "src/cli/jobs.cc": 'extern const Command kJobs{\n    .name = "jobs"};\nauto v = "see: aetheris jobs";\n',
+    "src/app/help.cc": '// aetheris jobs\nauto v = "an aetheris server";\n',
+    "src/app/help_test.cc": 'auto v = "aetheris jobs";\n',
     "src/app/CMakeLists.txt": "ae_module(app DEPENDS json store store_memory store_sqlite)\n",
     "src/app/app.cc": '#include "store/memory/memory.h"\n#include "store/sqlite/sqlite.h"\n',
 }
@@ -434,6 +475,11 @@ PLANTED = [
     ("YAML::Load", {"src/store/x.cc": "auto v = YAML::LoadFile(text);\n"}, "event interface"),
     ("a machine path in code", {"src/store/x.cc": 'auto v = "/wo' 'rk/main";\n'}, "a path of one machine"),
     ("a machine path in a script", {"scripts/x": "cd /ho" "me/me\n"}, "a path of one machine"),
+    ("a command in a text", {"src/store/x.cc": 'auto v = "see: aetheris jobs";\n'}, "a command in a text"),
+    ("a quoted command in a text", {"src/app/x.cc": 'auto v = "see `aetheris "  // next\n         "x`";\n'},
+     "x.cc:1: a command in a text"),
+    ("a command in two strings", {"src/store/x.h": 'auto v = "see aetheris "\n         "jobs";\n'}, "a command in a text"),
+    ("a command in a raw string", {"src/store/x.cc": 'auto v = R"(aetheris jobs)";\n'}, "a command in a text"),
     ("a braced argument in a co_await", {"src/store/x.cc": "co_await f({.a = 1});\n"}, "braced argument"),
     ("a braced aggregate in a co_await", {"src/store/x.cc": "co_await f(A{.a = 1});\n"}, "braced argument"),
     ("a conditional in a co_await", {"src/store/x.cc": "co_await f(a ? b : c);\n"}, "conditional argument"),

@@ -373,7 +373,7 @@ def a_job_that_does_not_exist_is_reported_in_one_form():
         expect(h.run("run", "agents.yaml", "echo", "--job-id", "e"), 0)
         for command in ("job", "events", "trace", "transcript", "replay", "verify", "cancel"):
             missing = expect(h.run(command, "nope"), 3)
-            assert "job nope in this store; `aetheris jobs` lists them [not_found]" in missing.err, (command, missing)
+            assert "job nope in this store; `aetheris jobs` lists the jobs [not_found]" in missing.err, (command, missing)
 
 
 if __name__ == "__main__":

@@ -234,7 +234,7 @@ def a_manually_edited_lock_file_is_rejected():
         lock.write_text(lock.read_text().replace("Says it again", "Says it twice"))
         result = h.run("run", "agents.yaml", "--json")
         assert result.code != 0 and result.json()["code"] == "plan_invalid" and "digest" in result.json()["detail"], result
-        assert "aetheris check agents.yaml --accept" in result.json()["detail"], result
+        assert result.json()["command"] == "aetheris check agents.yaml --accept", result
         assert not journal(h)
 
 

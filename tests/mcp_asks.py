@@ -514,7 +514,7 @@ def run_declines_questions_of_open_calls_and_reports_it():
         assert result.json()["result"] == "decline" and len(calls(h, "ask")) == 1, result
         [warning] = [line for line in result.err.splitlines() if "warning:" in line]
         assert "job j1: the MCP server of s.ask asks a user: \"Who?\"; it was declined:" in warning, warning
-        assert "`run` ends" in warning and "`aetheris serve` and `aetheris worker` keep" in warning, warning
+        assert "`run` ends" in warning and "only a server or a worker keeps" in warning, warning
         assert "a question to a user was declined" in expect(h.run("events", "j1", "--json"), 0).out
 
 

@@ -300,12 +300,13 @@ def an_error_names_a_route_to_http_clients_and_a_command_to_cli_users():
                  s.post("/api/jobs/a/signal", {"correlation_key": "other", "payload": 1}),
                  s.post("/api/approvals/nobody", {"decision": "approve"}), s.request("DELETE", "/api/keys/nobody")]
         for status, wrong in answers:
-            assert 400 <= status < 500 and " /api/" in wrong["detail"], wrong
-            assert "aetheris" not in wrong["detail"] and wrong["act"] in wrong["detail"], wrong
+            assert 400 <= status < 500 and " /api/" in wrong["act"], wrong
+            assert "aetheris" not in wrong["detail"] and wrong["action"]["act"], wrong
         shown = expect(s.h.run("signal", "a", "other", "1"), 2)
-        assert "`aetheris job a` lists its waits [wait_mismatch]" in shown.err, shown
+        assert "; `aetheris job a` shows what the job waits for [wait_mismatch]" in shown.err, shown
         shown = expect(s.h.run("--json", "job", "nobody"), 3)
-        assert json.loads(shown.out)["detail"].endswith("; `aetheris jobs` lists them"), shown
+        assert json.loads(shown.out)["command"] == "aetheris jobs", shown
+        assert "in this store; `aetheris jobs` lists the jobs [not_found]" in shown.err, shown
 
 
 if __name__ == "__main__":

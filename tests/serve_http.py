@@ -417,7 +417,8 @@ def the_root_page_names_the_openapi_document_and_the_health_route():
         assert wrong["detail"] == "method not allowed; allowed: GET, HEAD", wrong
         status, wrong = s.get("/api/jobs/nobody")
         assert status == 404 and wrong["act"] == "GET /api/jobs", wrong
-        assert wrong["detail"] == "there is no job nobody in this store; GET /api/jobs lists them", wrong
+        assert wrong["detail"] == "there is no job nobody in this store", wrong
+        assert wrong["action"] == {"act": "jobs", "arguments": {}, "choices": []}, wrong
 
 
 @test

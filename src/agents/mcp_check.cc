@@ -161,9 +161,8 @@ class ServerTools {
       if (std::ranges::any_of(pinned.items(), is_it)) continue;
       check_.report_at(
           key.at, tools->path_of(key.text),
-          fmt::format(
-              "the lock file has no tool {}; to accept a new tool: aetheris check FILE --accept",
-              quote(key.text)),
+          fmt::format("the lock file has no tool {}; to accept a new tool, check with --accept",
+                      quote(key.text)),
           check_.nearest(key.text, pinned.items(),
                          [](const Value& tool) { return tool.text("name"); }));
     }

@@ -216,9 +216,8 @@ void operations::answer_approval(ApiContext& api, RequestPtr ctx) {
     }
     const std::size_t dot = ctx->id.rfind('.');
     if (dot == ctx->id.npos) {
-      return fail(Code::not_found,
-                  "there is no approval with the id \"{}\"; GET /api/approvals lists them",
-                  ctx->id.substr(0, 96));
+      return fail(Code::not_found, Action{.act = act::kApprovals},
+                  "there is no approval with the id \"{}\"", ctx->id.substr(0, 96));
     }
     engine::SignalRequest answer{.wait_type = "human"};
     answer.approval = ctx->id.substr(dot + 1);

@@ -3,10 +3,13 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <iterator>
 #include <set>
 #include <string_view>
 #include <utility>
 
+#include "api/target.h"
+#include "base/action.h"
 #include "engine/state/action.h"
 #include "json/json.h"
 #include "log/field_names.h"
@@ -67,30 +70,74 @@ std::string limit_options(const Value& limits) {
   return options;
 }
 
-// The command without the choice.
-std::string words_of(std::string_view act, const Value& arguments) {
-  const std::string_view job = arguments.text("job_id");
-  if (act == engine::act::kApprove) {
-    const Value* const form = arguments.find("schema");
-    const std::string option =
-        form ? fmt::format(" --arguments {}", shell_word(form_template(*form))) : "";
-    return fmt::format("aetheris approve {}{}", arguments.text("id"), option);
+// How an act is shown: the words of its command, its request (empty if the API has none), and what
+// both do. `{name}` is an argument.
+struct Form {
+  std::string_view act, command, request, purpose;
+};
+constexpr Form kForms[] = {
+    {act::kAcceptRollback, "doctor --accept-rollback", "",
+     "accepts the loss and parks unfinished jobs"},
+    {act::kAcceptTools, "check {file} --accept", "", "pins the tools that the servers offer now"},
+    {act::kApprovals, "approvals", "GET /api/approvals", "lists the open requests"},
+    {act::kApprove, "approve {id}", "POST /api/approvals/{id}", "answers it"},
+    {act::kBackup, "backup {file}", "", "copies the store"},
+    {act::kBudget, "budget {job_id}", "POST /api/jobs/{job_id}/budget", "raises the budget"},
+    {act::kCreateKey, "keys create --role admin", "POST /api/keys", "creates one"},
+    {act::kEvents, "events {job_id}", "GET /api/jobs/{job_id}/events", "lists its events"},
+    {act::kFork, "fork {job_id} --at SEQ", "POST /api/jobs/{job_id}/fork",
+     "starts a new job at one of its events"},
+    {act::kJob, "job {job_id}", "GET /api/jobs/{job_id}", "shows what the job waits for"},
+    {act::kJobs, "jobs", "GET /api/jobs", "lists the jobs"},
+    {act::kKeys, "keys list", "GET /api/keys", "lists the keys"},
+    {act::kMessage, "message {job_id} {channel} '{}'", "POST /api/jobs/{job_id}/message",
+     "sends a message"},
+    {act::kMigrate, "migrate", "", "brings it up to date"},
+    {act::kPause, "pause {job_id}", "POST /api/jobs/{job_id}/pause", "pauses the job"},
+    {act::kPinTools, "check {file}", "", "pins them"},
+    {act::kReject, "reject {id}", "POST /api/approvals/{id}", "rejects it"},
+    {act::kResolve, "resolve {job_id} {call}", "POST /api/jobs/{job_id}/resolve", "resolves it"},
+    {act::kResume, "resume {job_id}", "POST /api/jobs/{job_id}/resume", "resumes the job"},
+    {act::kRun, "run {file} --job-id {job_id}", "", "runs the job"},
+    {act::kSandbox, "doctor --sandbox", "", "shows what this machine supports"},
+    {act::kSignal, "signal {job_id} {correlation_key} '{}'", "POST /api/jobs/{job_id}/signal",
+     "answers the wait"},
+    {act::kTrace, "trace {job_id}", "GET /api/jobs/{job_id}/trace", "shows its calls and answers"},
+    {act::kVerify, "verify {job_id}", "GET /api/jobs/{job_id}/verify", "verifies its log"}};
+
+// nullptr: unknown, from a newer server.
+const Form* find_form(const Value& action) {
+  const auto* const found = std::ranges::find(kForms, action.text("act"), &Form::act);
+  return found == std::end(kForms) ? nullptr : found;
+}
+
+// The pattern with each `{name}` replaced by write(name).
+template <class Write>
+std::string filled(std::string_view pattern, const Write& write) {
+  std::string out;
+  while (!pattern.empty()) {
+    const std::size_t open = pattern.find('{');
+    out += pattern.substr(0, open);
+    if (open == pattern.npos) break;
+    const std::size_t close = pattern.find('}', open);
+    const std::string_view name = pattern.substr(open + 1, close - open - 1);
+    out += name.empty() ? "{}" : write(name);
+    pattern.remove_prefix(close + 1);
   }
-  if (act == engine::act::kReject) return fmt::format("aetheris reject {}", arguments.text("id"));
-  if (act == engine::act::kMessage) {
-    return fmt::format("aetheris message {} {} '{{}}'", job,
-                       shell_word(arguments.text(field::channel)));
-  }
-  if (act == engine::act::kSignal) {
-    return fmt::format("aetheris signal {} {} '{{}}'", job,
-                       shell_word(arguments.text(field::correlation_key)));
-  }
-  if (act == engine::act::kResolve)
-    return fmt::format("aetheris resolve {} {}", job, arguments.text("call"));
-  if (act == engine::act::kBudget)
-    return fmt::format("aetheris budget {}{}", job, limit_options(arguments["limits"]));
-  if (act == engine::act::kRun) return fmt::format("aetheris run FILE --job-id {}", job);
-  return fmt::format("aetheris {} {}", act, job);
+  return out;
+}
+
+// The command without the choice. An absent argument is a word in capitals.
+std::string words_of(const Form& form, const Value& arguments) {
+  std::string words = filled(form.command, [&](std::string_view name) -> std::string {
+    if (arguments.find(name) != nullptr) return shell_word(arguments.text(name));
+    if (name == "file") return "FILE";
+    return name == "id" || name == "job_id" ? "ID" : "KEY";
+  });
+  if (form.act == act::kBudget) words += limit_options(arguments["limits"]);
+  if (const Value* const schema = arguments.find("schema"); schema && form.act == act::kApprove)
+    words += fmt::format(" --arguments {}", shell_word(form_template(*schema)));
+  return fmt::format("aetheris {}", words);
 }
 
 Value without(const Value& object, std::string_view name) {
@@ -116,8 +163,9 @@ Value list_with_commands(const Value& list, Value (*convert)(const Value&)) {
 }  // namespace
 
 std::vector<std::string> command_lines(const Value& action) {
-  if (!action.is_object()) return {};
-  const std::string words = words_of(action.text("act"), action[field::arguments]);
+  const Form* const form = find_form(action);
+  if (form == nullptr) return {};
+  const std::string words = words_of(*form, action[field::arguments]);
   if (action["choices"].size() == 0) return {words};
   std::vector<std::string> lines;
   for (const Value& choice : action["choices"].items()) {
@@ -130,6 +178,32 @@ std::vector<std::string> command_lines(const Value& action) {
 std::string command_line(const Value& action) {
   const std::vector<std::string> lines = command_lines(action);
   return lines.empty() ? std::string() : lines.front();
+}
+
+std::string request_line(const Value& action) {
+  const Form* const form = find_form(action);
+  if (form == nullptr) return {};
+  const Value& arguments = action[field::arguments];
+  return filled(form->request, [&](std::string_view name) -> std::string {
+    const std::string_view value = arguments.text(name);
+    return value.empty() ? "{id}" : target({std::string(value)}, {}).substr(1);
+  });
+}
+
+std::string message_with_command(const Error& error) {
+  if (!error.action) return error.message;
+  const Value action = engine::action_json(*error.action);
+  const Form* const form = find_form(action);
+  if (form == nullptr) return error.message;
+  return fmt::format("{}; `{}` {}", error.message, command_line(action), form->purpose);
+}
+
+Value problem_with_command(const Value& problem) {
+  const Value* const action = problem.find("action");
+  if (action == nullptr) return problem;
+  const std::string command = command_line(*action);
+  const Value shown = without(problem, "action");
+  return command.empty() ? shown : shown.with("command", command);
 }
 
 Value with_commands(const Value& entry) {

@@ -3,6 +3,7 @@
 
 #include <fmt/core.h>
 
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -36,6 +37,61 @@ AE_TEST("command_line/each action is printed as a complete command") {
   for (const auto& one : cases) {
     EXPECT_EQ(command_lines(one.action), one.lines) << canonical(one.action);
   }
+}
+
+AE_TEST("command_line/the action of an error is a command and a request") {
+  const struct {
+    Action action;
+    std::string_view command, request;
+  } cases[] = {
+      {{.act = act::kAcceptRollback}, "aetheris doctor --accept-rollback", ""},
+      {{.act = act::kAcceptTools, .arguments = {{"file", "a b.yaml"}}},
+       "aetheris check 'a b.yaml' --accept",
+       ""},
+      {{.act = act::kAcceptTools}, "aetheris check FILE --accept", ""},
+      {{.act = act::kApprovals}, "aetheris approvals", "GET /api/approvals"},
+      {{.act = act::kApprove, .arguments = {{"id", "j.0a"}}},
+       "aetheris approve j.0a",
+       "POST /api/approvals/j.0a"},
+      {{.act = act::kApprove}, "aetheris approve ID", "POST /api/approvals/{id}"},
+      {{.act = act::kBackup}, "aetheris backup FILE", ""},
+      {{.act = act::kCreateKey}, "aetheris keys create --role admin", "POST /api/keys"},
+      {{.act = act::kEvents, .job = "j"}, "aetheris events j", "GET /api/jobs/j/events"},
+      {{.act = act::kFork, .job = "j"}, "aetheris fork j --at SEQ", "POST /api/jobs/j/fork"},
+      {{.act = act::kJob, .job = "j"}, "aetheris job j", "GET /api/jobs/j"},
+      {{.act = act::kJobs}, "aetheris jobs", "GET /api/jobs"},
+      {{.act = act::kKeys}, "aetheris keys list", "GET /api/keys"},
+      {{.act = act::kMigrate}, "aetheris migrate", ""},
+      {{.act = act::kPause, .job = "j"}, "aetheris pause j", "POST /api/jobs/j/pause"},
+      {{.act = act::kPinTools, .arguments = {{"file", "a.yaml"}}}, "aetheris check a.yaml", ""},
+      {{.act = act::kSandbox}, "aetheris doctor --sandbox", ""},
+      {{.act = act::kSignal, .job = "j", .arguments = {{"correlation_key", "k"}}},
+       "aetheris signal j k '{}'",
+       "POST /api/jobs/j/signal"},
+      {{.act = act::kTrace, .job = "j"}, "aetheris trace j", "GET /api/jobs/j/trace"},
+      {{.act = act::kVerify, .job = "j"}, "aetheris verify j", "GET /api/jobs/j/verify"},
+      {{.act = "from_a_newer_server", .job = "j"}, "", ""},
+  };
+  for (const auto& one : cases) {
+    const Value action = engine::action_json(one.action);
+    EXPECT_EQ(command_line(action), one.command);
+    EXPECT_EQ(request_line(action), one.request) << one.command;
+    EXPECT_EQ(engine::action_from_json(action), one.action);
+  }
+  EXPECT_EQ(engine::action_from_json(Value()), std::nullopt);
+}
+
+AE_TEST("command_line/the message of an error is followed by its command") {
+  EXPECT_EQ(message_with_command({Code::not_found, "no job x", Action{.act = act::kJobs}}),
+            "no job x; `aetheris jobs` lists the jobs");
+  EXPECT_EQ(message_with_command({Code::not_found, "no job x"}), "no job x");
+  EXPECT_EQ(message_with_command({Code::not_found, "no job x", Action{.act = "unknown"}}),
+            "no job x");
+  const Value problem = Value::object(
+      {{"action", action(act::kJobs, {})}, {"act", "GET /api/jobs"}, {"detail", "no job x"}});
+  EXPECT_EQ(canonical(problem_with_command(problem)),
+            R"({"act":"GET /api/jobs","command":"aetheris jobs","detail":"no job x"})");
+  EXPECT_EQ(problem_with_command(Value()), Value());
 }
 
 AE_TEST("command_line/a budget command has the limits in their order") {

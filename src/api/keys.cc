@@ -129,9 +129,10 @@ void operations::create_key(ApiContext& api, RequestPtr ctx) {
         store::key_created(key), [&api, alive, ctx, key, text](Result<void> written) {
           if (!written && written.error().code == Code::unknown_outcome) {
             return ctx->refuse(
-                {Code::unknown_outcome, fmt::format("the outcome is unknown: key {} may exist; "
-                                                    "revoke it if GET /api/keys lists it",
-                                                    text.id)});
+                {Code::unknown_outcome,
+                 fmt::format("the outcome is unknown: key {} may exist; revoke it if it is listed",
+                             text.id),
+                 Action{.act = act::kKeys}});
           }
           if (!written) return ctx->refuse(written.error());
           if (!alive) return;
@@ -150,10 +151,9 @@ void operations::revoke_key(ApiContext& api, RequestPtr ctx) {
     if (!read) return ctx->refuse(read.error());
     const store::ApiKey* const key = api.registry.registry().key(ctx->id);
     if (key == nullptr) {
-      return ctx->refuse(
-          {Code::not_found,
-           fmt::format("there is no key with the id \"{}\"; GET /api/keys lists them",
-                       ctx->id.substr(0, 64))});
+      return ctx->refuse({Code::not_found,
+                          fmt::format("there is no key with the id \"{}\"", ctx->id.substr(0, 64)),
+                          Action{.act = act::kKeys}});
     }
     const auto answer = [&api, ctx] {
       ctx->answer(200, key_json(*api.registry.registry().key(ctx->id), api.store.now()));

@@ -4,11 +4,12 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <cctype>
-#include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 
+#include "api/command_line.h"
+#include "engine/state/action.h"
 #include "log/field_names.h"
 
 namespace ae::api {
@@ -86,137 +87,33 @@ int http_status(Code code) {
   return 500;
 }
 
-namespace {
-
-// A phrase of a message for users of the command line, and the same for clients of the API. `*` is
-// an id. Recorded messages of the engine name commands; those of this folder name requests.
-struct Phrase {
-  std::string_view command, request;
-};
-// If one phrase is a prefix of another, the longer one is first.
-constexpr Phrase kPhrases[] = {
-    {"`aetheris approve` and `aetheris reject` send it", "POST /api/approvals/{id} sends it"},
-    {"`aetheris approve ID --arguments JSON`, or \"arguments\" of POST /api/approvals/{id}",
-     "send \"arguments\" with POST /api/approvals/{id}"},
-    {"`aetheris approve ID --arguments JSON`", "POST /api/approvals/{id}"},
-    {"`aetheris approvals`", "GET /api/approvals"},
-    {"`aetheris events`", "GET /api/jobs/{id}/events"},
-    {"`aetheris fork`", "POST /api/jobs/{id}/fork"},
-    {"`aetheris pause`", "POST /api/jobs/{id}/pause"},
-    {"`aetheris trace`", "GET /api/jobs/{id}/trace"},
-    {"`aetheris verify *`", "GET /api/jobs/*/verify"},
-    {"`aetheris job *`", "GET /api/jobs/*"},
-    {"`aetheris jobs`", "GET /api/jobs"},
-    {"`aetheris keys list`", "GET /api/keys"},
-    {"`aetheris keys create`", "POST /api/keys"},
-    {"allow it with --repeat-effects or --repeat STEP", "allow it with repeat_effects"},
-};
-
-bool in_path(char c) {
-  return std::isalnum(static_cast<unsigned char>(c)) != 0 ||
-         std::string_view("-._:~%/").find(c) != std::string_view::npos;
-}
-
-struct Match {
-  std::size_t length;
-  std::string_view id;  // the text of `*`
-};
-
-// Does `text` begin with the phrase? No match if the path continues after it.
-std::optional<Match> matched(std::string_view text, std::string_view phrase) {
-  const std::size_t star = phrase.find('*');
-  const std::string_view head = phrase.substr(0, star);
-  if (!text.starts_with(head)) return std::nullopt;
-  Match match{.length = head.size(), .id = {}};
-  if (star != phrase.npos) {
-    std::size_t end = match.length;
-    while (end < text.size() && in_path(text[end]) && text[end] != '/') ++end;
-    match.id = text.substr(match.length, end - match.length);
-    const std::string_view tail = phrase.substr(star + 1);
-    if (match.id.empty() || !text.substr(end).starts_with(tail)) return std::nullopt;
-    match.length = end + tail.size();
-  }
-  if (match.length < text.size() && in_path(text[match.length])) return std::nullopt;
-  return match;
-}
-
-std::string replaced(std::string_view text, std::string_view Phrase::* from,
-                     std::string_view Phrase::* to) {
-  std::string out;
-  while (!text.empty()) {
-    std::size_t taken = 0;
-    for (const Phrase& phrase : kPhrases) {
-      const auto match = matched(text, phrase.*from);
-      if (!match) continue;
-      const std::string_view with = phrase.*to;
-      const std::size_t star = with.find('*');
-      out.append(with.substr(0, star));
-      if (star != with.npos) out.append(match->id).append(with.substr(star + 1));
-      taken = match->length;
-      break;
-    }
-    if (taken == 0) {
-      out += text.front();
-      taken = 1;
-    }
-    text.remove_prefix(taken);
-  }
-  return out;
-}
-
-// The first request that a message names, or "".
-std::string_view request_in(std::string_view detail) {
-  for (const std::string_view method : {"GET /api/", "POST /api/"}) {
-    const std::size_t at = detail.find(method);
-    if (at == detail.npos) continue;
-    std::size_t end = at + method.size();
-    while (end < detail.size() &&
-           (in_path(detail[end]) || detail[end] == '{' || detail[end] == '}')) {
-      ++end;
-    }
-    return detail.substr(at, end - at);
-  }
-  return "";
-}
-
-}  // namespace
-
-std::string with_requests(std::string_view message) {
-  return replaced(message, &Phrase::command, &Phrase::request);
-}
-
-std::string with_commands(std::string_view message) {
-  return replaced(message, &Phrase::request, &Phrase::command);
-}
-
 Value problem(const Error& error, int status) {
   const std::string code(code_name(error.code));
   std::string title = code;
   std::ranges::replace(title, '_', ' ');
-  const std::string detail = with_requests(error.message);
   Value body = Value::object({{field::code, code},
-                              {field::detail, detail},
+                              {field::detail, error.message},
                               {"status", status == 0 ? http_status(error.code) : status},
                               {"title", title},
                               {"type", fmt::format("urn:aetheris:error:{}", code)}});
-  const std::string_view request = request_in(detail);
-  return request.empty() ? body : body.with("act", std::string(request));
+  if (!error.action) return body;
+  const Value action = engine::action_json(*error.action);
+  body = body.with("action", action);
+  const std::string request = request_line(action);
+  return request.empty() ? body : body.with("act", request);
 }
 
 Error missing_job_error(std::string_view id) {
-  return {Code::not_found,
-          fmt::format("there is no job {} in this store; GET /api/jobs lists them", id)};
+  return {Code::not_found, fmt::format("there is no job {} in this store", id),
+          Action{.act = act::kJobs}};
 }
 
 Error error_of_problem(const Value& body, int status) {
-  const std::string_view name = body.text(field::code);
   std::string detail(body.text(field::detail));
-#define X(code_) \
-  if (name == #code_) return Error{Code::code_, std::move(detail)};
-  AE_ERROR_CODES(X)
-#undef X
+  if (const auto code = code_from_name(body.text(field::code)))
+    return {*code, std::move(detail), engine::action_from_json(body["action"])};
   if (detail.empty()) detail = fmt::format("the store's owner returned status {}", status);
-  return Error{Code::unavailable, std::move(detail)};
+  return {Code::unavailable, std::move(detail)};
 }
 
 }  // namespace ae::api

@@ -12,13 +12,10 @@
 namespace ae::api {
 
 int http_status(Code code);
-// {type, title, status, code, detail}; docs/errors has a page for each code. `status`: overrides
-// that of the code.
+// {type, title, status, code, detail}; docs/errors has a page for each code. An error with an action
+// also has `action`, as data, and `act`, its request if there is one. `status`: overrides that of the
+// code.
 Value problem(const Error& error, int status = 0);
-// Replaces each command in the message by the API request, for clients of the API; and the reverse,
-// for the command line.
-std::string with_requests(std::string_view message);
-std::string with_commands(std::string_view message);
 Error missing_job_error(std::string_view id);
 // The reverse of `problem`, for a response body. An unknown code becomes `unavailable`; the detail
 // is kept.

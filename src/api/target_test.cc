@@ -2,6 +2,7 @@
 #include "api/target.h"
 
 #include "api/problem.h"
+#include "json/json.h"
 #include "testing/test.h"
 
 namespace ae::api {
@@ -45,35 +46,21 @@ AE_TEST("api/a problem is parsed back into its error") {
   EXPECT_EQ(error_of_problem(Value(), 502).code, Code::unavailable);
 }
 
-AE_TEST("api/a problem names requests, and the program prints them as commands") {
-  const struct {
-    std::string_view command, request, act;
-  } kCases[] = {
-      {"there is no job x; `aetheris jobs` lists them",
-       "there is no job x; GET /api/jobs lists them", "GET /api/jobs"},
-      {"`aetheris job a.b:1` lists its waits", "GET /api/jobs/a.b:1 lists its waits",
-       "GET /api/jobs/a.b:1"},
-      {"has failed (`aetheris verify j`); restore", "has failed (GET /api/jobs/j/verify); restore",
-       "GET /api/jobs/j/verify"},
-      {"shown: `aetheris trace` shows it", "shown: GET /api/jobs/{id}/trace shows it",
-       "GET /api/jobs/{id}/trace"},
-      {"`aetheris approvals` shows it, `aetheris approve ID --arguments JSON` answers it",
-       "GET /api/approvals shows it, POST /api/approvals/{id} answers it", "GET /api/approvals"},
-      {"`aetheris approve` and `aetheris reject` send it", "POST /api/approvals/{id} sends it",
-       "POST /api/approvals/{id}"},
-      {"repeat: x; allow it with --repeat-effects or --repeat STEP, or fork at a later event",
-       "repeat: x; allow it with repeat_effects, or fork at a later event", ""},
-      {"no command", "no command", ""},
-      {"an `aetheris open", "an `aetheris open", ""}};
-  for (const auto& one : kCases) {
-    const Value body = problem({Code::not_found, std::string(one.command)});
-    EXPECT_EQ(body.text("detail"), one.request);
-    EXPECT_EQ(body.text("act"), one.act);
-    EXPECT_EQ(with_commands(body.text("detail")), one.command);
-  }
+AE_TEST("api/a problem contains the action of its error, as data and as a request") {
+  const Error error{Code::wait_mismatch, "no open wait", Action{.act = act::kJob, .job = "a.b:1"}};
+  const Value body = problem(error);
+  EXPECT_EQ(body.text("detail"), "no open wait");
+  EXPECT_EQ(body.text("act"), "GET /api/jobs/a.b:1");
+  EXPECT_EQ(canonical(body["action"]),
+            R"({"act":"job","arguments":{"job_id":"a.b:1"},"choices":[]})");
+  EXPECT_EQ(error_of_problem(body, 400), error);
   EXPECT_EQ(problem(missing_job_error("x")).text("act"), "GET /api/jobs");
-  EXPECT_EQ(with_commands(missing_job_error("x").message),
-            "there is no job x in this store; `aetheris jobs` lists them");
+  const Value without = problem({Code::not_found, "nothing helps"});
+  EXPECT_EQ(without.find("act"), nullptr);
+  EXPECT_EQ(without.find("action"), nullptr);
+  const Value local = problem({Code::needs_version, "old", Action{.act = act::kMigrate}});
+  EXPECT_EQ(local.find("act"), nullptr) << "the API has no such request";
+  EXPECT_EQ(local["action"].text("act"), "migrate");
 }
 
 }  // namespace

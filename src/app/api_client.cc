@@ -263,8 +263,8 @@ Result<std::string> key_for_server() {
     from = file;
   }
   if (!api::key_from_text(key)) {
-    return fail(Code::usage, "{} holds no API key as `aetheris keys create` prints it (aek_…)",
-                from);
+    return fail(Code::usage, Action{.act = act::kCreateKey},
+                "{} holds no API key (aek_…) as it was printed when the key was created", from);
   }
   return key;
 }

@@ -13,6 +13,7 @@
 #include <optional>
 #include <utility>
 
+#include "api/command_line.h"
 #include "api/problem.h"
 #include "app/archive_folder.h"
 #include "app/key_file.h"
@@ -533,6 +534,13 @@ agents::Source source_of(const LoadedAgents& loaded) {
           .policies = &loaded.policies};
 }
 
+// A diagnostic is text: an error that becomes one has its command in the message.
+template <class T>
+Result<T> with_command(Result<T> result) {
+  if (result) return result;
+  return fail(result.error().code, api::message_with_command(result.error()));
+}
+
 }  // namespace
 
 std::vector<agents::Diagnostic> read_agent(const LoadedAgents& loaded, std::string_view name,
@@ -562,11 +570,12 @@ Result<LoadedAgents> load_agents(const std::string& path, const AgentsFileOption
   }
   agents::Source source = source_of(loaded);
   source.usable = [&loaded](const agents::ToolDefinition& tool) {
-    return check_usable(tool, loaded.folder);
+    return with_command(check_usable(tool, loaded.folder));
   };
   AE_ASSIGN(ServerLock lock, ServerLock::read(path));
   source.server_tools = [&](std::string_view server, const Value& connection) -> Result<Value> {
-    AE_ASSIGN(Value tools, lock.tools_of(server, connection, loaded.folder, load_options.servers));
+    AE_ASSIGN(Value tools,
+              with_command(lock.tools_of(server, connection, loaded.folder, load_options.servers)));
     loaded.server_tools.insert_or_assign(std::string(server), tools);
     return tools;
   };

@@ -366,9 +366,9 @@ Result<std::uint16_t> Listener::listen_tcp() {
                   address);
     }
     if (!authenticator_->has_live_key()) {
-      return fail(Code::usage,
-                  "{} can be reached from other machines, and there is no API key: create one "
-                  "with `aetheris keys create --role admin`, or listen on 127.0.0.1",
+      return fail(Code::usage, Action{.act = act::kCreateKey},
+                  "{} can be reached from other machines, and there is no API key: create one, or "
+                  "listen on 127.0.0.1",
                   address);
     }
   }

@@ -29,10 +29,10 @@ using mcp::client::Session;
 
 // An error about the lock file of these agents.
 std::unexpected<Error> invalid_lock_error(const std::string& agents_path, const std::string& what) {
-  return fail(
-      Code::plan_invalid,
-      "{}: {}; restore the file, or remove it and check what aetheris check {} --accept pins",
-      lock_path_of(agents_path), what, agents_path);
+  return fail(Code::plan_invalid,
+              Action{.act = act::kAcceptTools, .arguments = {{"file", agents_path}}},
+              "{}: {}; restore the file, or remove it and check what is pinned then",
+              lock_path_of(agents_path), what);
 }
 
 Result<Value> validate_tools(const std::string& agents_path, const std::string& server,
@@ -150,8 +150,9 @@ Result<Value> ServerLock::tools_of(std::string_view server, const Value& connect
   if (known != servers_.end() && pin_mode == ServerListing::if_unpinned) return known->second;
   if (pin_mode == ServerListing::never) {
     if (known != servers_.end()) return known->second;
-    return fail(Code::unavailable, "its tools are not pinned yet: run `aetheris check {}`",
-                agents_path_);
+    return fail(Code::unavailable,
+                Action{.act = act::kPinTools, .arguments = {{"file", agents_path_}}},
+                "its tools are not pinned yet");
   }
   auto listed = listing(connection, folder);
   if (!listed) {
@@ -197,9 +198,8 @@ Status ServerLock::write() {
   const auto failed = [&] {
     const std::string why = std::strerror(errno);
     ::unlink(other.c_str());
-    return fail(Code::unavailable,
-                "cannot write {}: {}; create it elsewhere with aetheris check FILE "
-                "--accept, and put it next to the agents file",
+    return fail(Code::unavailable, Action{.act = act::kAcceptTools},
+                "cannot write {}: {}; create it elsewhere, and put it next to the agents file",
                 path_, why);
   };
   const int file = ::open(other.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);

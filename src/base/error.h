@@ -1,4 +1,5 @@
-// The error type of the whole product: a stable code, and a sentence with the cause and the remedy.
+// The error type of the whole product: a stable code, a sentence with the cause, and perhaps an
+// action: what the caller can do next, as data. Only api and cli make text of it.
 //
 // A code exists only if callers handle it differently. Codes are spelled as they are stored, shown
 // and documented (docs/errors/). `unavailable` means that nothing changed; `unknown_outcome` means
@@ -13,6 +14,9 @@
 #include <string>
 #include <string_view>
 #include <utility>
+
+#include "base/action.h"
+#include "base/boxed.h"
 
 namespace ae {
 
@@ -43,7 +47,8 @@ std::optional<Code> code_from_name(std::string_view name);
 
 struct Error {
   Code code{};
-  std::string message;  // one sentence for users: what happened and what to do
+  std::string message;        // one sentence for users: what is wrong, and where
+  Boxed<Action> action = {};  // what the caller can do next
 
   // Adds what the caller was doing: "<context>: <message>".
   Error&& with_context(std::string_view context) &&;
@@ -62,6 +67,17 @@ template <class First, class... Rest>
 std::unexpected<Error> fail(Code code, fmt::format_string<First, Rest...> format, First&& first,
                             Rest&&... rest) {
   return fail(code, fmt::format(format, std::forward<First>(first), std::forward<Rest>(rest)...));
+}
+
+// With an action.
+inline std::unexpected<Error> fail(Code code, Action action, std::string message) {
+  return std::unexpected(Error{code, std::move(message), std::move(action)});
+}
+template <class First, class... Rest>
+std::unexpected<Error> fail(Code code, Action action, fmt::format_string<First, Rest...> format,
+                            First&& first, Rest&&... rest) {
+  return fail(code, std::move(action),
+              fmt::format(format, std::forward<First>(first), std::forward<Rest>(rest)...));
 }
 
 // Reports a bug of ours: prints the location and the condition, then aborts. Enabled in release

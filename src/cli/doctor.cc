@@ -18,6 +18,7 @@
 #include <utility>
 #include <vector>
 
+#include "api/command_line.h"
 #include "app/api_client.h"
 #include "app/instance.h"
 #include "app/toolbox.h"
@@ -287,8 +288,8 @@ void check_rows(const app::StoreUrl& store, std::vector<Problem>& problems) {
   const auto compared =
       runtime::rebuild(jobs, [&] { return clock.now(); }, [](const runtime::RebuildProgress&) {});
   if (!compared) {
-    problems.push_back(
-        {"unavailable", fmt::format("the store cannot be read: {}", compared.error().message)});
+    problems.push_back({"unavailable", fmt::format("the store cannot be read: {}",
+                                                   api::message_with_command(compared.error()))});
     return;
   }
   for (const auto& [job, rows] : compared->differing) {
@@ -307,8 +308,8 @@ void check_rows(const app::StoreUrl& store, std::vector<Problem>& problems) {
                                     whose, safe(what), store_flag(store))});
   }
   for (const auto& [job, error] : compared->refused) {
-    problems.push_back(
-        {std::string(code_name(error.code)), fmt::format("job {}: {}", job.text, error.message)});
+    problems.push_back({std::string(code_name(error.code)),
+                        fmt::format("job {}: {}", job.text, api::message_with_command(error))});
   }
 }
 
@@ -408,7 +409,8 @@ void check_store(const app::StoreUrl& store, Checks& checks) {
   }
   check("rollback", "the store is not older than it was", [&](auto& found) {
     if (auto checked = app::check_for_rollback(store); !checked) {
-      found.push_back({std::string(code_name(checked.error().code)), checked.error().message});
+      found.push_back({std::string(code_name(checked.error().code)),
+                       api::message_with_command(checked.error())});
     }
   });
   auto client = app::ApiClient::open(store, app::OpenMode::read);
@@ -418,7 +420,8 @@ void check_store(const app::StoreUrl& store, Checks& checks) {
                     missing ? " does not exist yet; `aetheris run` creates it" : ""),
         [&](auto& found) {
           if (client || missing) return;
-          found.push_back({std::string(code_name(client.error().code)), client.error().message});
+          found.push_back({std::string(code_name(client.error().code)),
+                           api::message_with_command(client.error())});
         });
   if (missing) return;
   check("rows", "rows agree with the event logs", [&](auto& found) { check_rows(store, found); });

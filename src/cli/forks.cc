@@ -233,7 +233,8 @@ std::expected<MadeFork, int> make_fork(const std::string& id, NewJob wanted,
   if (!terminal.json()) print_effects(made["effects"], wanted.verb == "retry", terminal);
   Error error = with_option_names(api::error_of_problem(made, answer->status));
   name_owner(error, **client, agent, store, wanted.file);
-  return failed(error, made);
+  const bool has_options = error.code == Code::effects_repeated;  // in its message
+  return failed(error, has_options ? made.with(field::detail, error.message) : made);
 }
 
 void print_fork(const MadeFork& fork, Terminal& terminal) {

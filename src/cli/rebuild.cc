@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <utility>
 
+#include "api/command_line.h"
 #include "app/instance.h"
 #include "base/counted.h"
 #include "base/utf8.h"
@@ -53,7 +54,7 @@ Value body_of(const runtime::RebuildResult& rebuilt, bool checked, bool ok) {
   for (const auto& [job, error] : rebuilt.refused) {
     refused.push_back(Value::object({{field::code, code_name(error.code)},
                                      {"id", job.text},
-                                     {"message", as_text(error.message)}}));
+                                     {"message", as_text(api::message_with_command(error))}}));
   }
   return Value::object({{"checked_only", checked},
                         {"differing", Value::array(std::move(differing))},
@@ -78,8 +79,8 @@ void print(const runtime::RebuildResult& rebuilt, bool checked, Terminal& termin
     }
   }
   for (const auto& [job, error] : rebuilt.refused) {
-    terminal.warn(
-        fmt::format("{}: {}; its rows were not changed", safe(job.text), safe(error.message)));
+    terminal.warn(fmt::format("{}: {}; its rows were not changed", safe(job.text),
+                              safe(api::message_with_command(error))));
   }
   const std::string refused =
       rebuilt.refused_jobs > 0 ? fmt::format(", {} refused", rebuilt.refused_jobs) : "";

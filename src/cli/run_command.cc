@@ -12,6 +12,7 @@
 #include <thread>
 #include <utility>
 
+#include "api/command_line.h"
 #include "api/problem.h"
 #include "app/api_client.h"
 #include "app/instance.h"
@@ -502,7 +503,7 @@ std::expected<bool, int> prompt_approvals(const IdleJob& idle_job, const RunPara
     } else if (done) {
       approved = true;
     } else {
-      terminal.warn(fmt::format("not approved: {}", done.error().error.message));
+      terminal.warn(fmt::format("not approved: {}", api::message_with_command(done.error().error)));
     }
   }
   return approved;

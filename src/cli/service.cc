@@ -10,6 +10,7 @@
 #include <thread>
 #include <utility>
 
+#include "api/command_line.h"
 #include "app/merge_agents.h"
 #include "cli/shared.h"
 #include "json/json.h"
@@ -174,7 +175,8 @@ Result<std::unique_ptr<app::Instance>> Service::open(const app::InstanceOptions&
         {.level = Level::warn,
          .event = "store_unavailable",
          .code = std::string(code_name(opened.error().code)),
-         .message = fmt::format("{}; retrying in {}", opened.error().message, to_text(pause))});
+         .message = fmt::format("{}; retrying in {}", api::message_with_command(opened.error()),
+                                to_text(pause))});
     std::this_thread::sleep_for(pause);
     pause = std::min(pause * 2, kStorePauseMost);
   }
@@ -276,7 +278,7 @@ void Service::on_released(const JobId& job, const std::optional<Error>& problem)
                     .event = lost ? "claim_lost" : "job_given_up",
                     .job = job,
                     .code = std::string(code_name(problem->code)),
-                    .message = problem->message});
+                    .message = api::message_with_command(*problem)});
 }
 
 void Service::on_warning(const JobId& job, const std::string& what) {

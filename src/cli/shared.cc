@@ -142,6 +142,11 @@ Error with_option_names(Error error) {
       {"type", "--type"},
       {field::until, "--until"},
       {"updated_since", "--updated-since"}};
+  if (error.code == Code::effects_repeated) {
+    constexpr std::string_view kField = "repeat_effects";
+    if (const std::size_t at = error.message.rfind(kField); at != std::string::npos)
+      error.message.replace(at, kField.size(), "--repeat-effects or --repeat STEP");
+  }
   if (error.code != Code::input_invalid) return error;
   for (const auto& [field, option] : kNames) {
     const std::string shown = fmt::format("\"{}\"", field);

@@ -10,6 +10,7 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "api/command_line.h"
 #include "api/problem.h"
 #include "json/json.h"
 #include "log/field_names.h"
@@ -89,13 +90,9 @@ void Terminal::warn(std::string_view text) { note(err_(Tint::warn, "warning: ") 
 int Terminal::fail_with(const Error& error) { return fail_with(error, api::problem(error)); }
 
 int Terminal::fail_with(const Error& error, const Value& body) {
-  if (json_) {
-    const Value& detail = body[field::detail];
-    print_json(detail.is_string() ? body.with(field::detail, api::with_commands(detail.as_string()))
-                                  : body);
-  }
+  if (json_) print_json(api::problem_with_command(body));
   note(fmt::format("{}{} {}", err_(Tint::bad, "error: "),
-                   safe(api::with_commands(error.message), true),
+                   safe(api::message_with_command(error), true),
                    err_(Tint::dim, fmt::format("[{}]", code_name(error.code)))));
   return exit_code(error.code);
 }

@@ -353,7 +353,7 @@ void Verifier::check_row() {
   const auto differs = [&](std::string_view what, std::string_view row, std::string_view log) {
     if (row == log || !out_.state_machine.ok) return;
     out_.state_machine = failed_proof(fmt::format(
-        "the job's row has {} \"{}\", its log \"{}\"; `aetheris rebuild` rebuilds the row", what,
+        "the job's row has {} \"{}\", its log \"{}\"; a rebuild derives the row from the log", what,
         row, log));
   };
   const auto* created = as<JobCreated>(in_.events.front());

@@ -4,6 +4,7 @@
 #include <utility>
 #include <vector>
 
+#include "runtime/reply.h"
 #include "runtime/worker_fixture_test.h"
 
 namespace ae::runtime::testing {
@@ -89,6 +90,15 @@ AE_TEST("inbox/the reply to a second answer to a wait contains the first one") {
     EXPECT_EQ(worker.read().state.closed_waits.at("k").payload, Value(1));
     EXPECT_FALSE(worker.warned("too late"));
   }
+}
+
+AE_TEST("inbox/a reply keeps the action of an error") {
+  const Error error{Code::wait_mismatch, "no open wait", Action{.act = act::kJob, .job = "j"}};
+  EXPECT_EQ(read_reply(reply_text(std::unexpected(error))).error(), error);
+  const Error plain{Code::job_terminal, "the job has ended"};
+  EXPECT_EQ(reply_text(std::unexpected(plain)),
+            R"({"error":{"code":"job_terminal","message":"the job has ended"}})");
+  EXPECT_EQ(read_reply(reply_text(std::unexpected(plain))).error(), plain);
 }
 
 AE_TEST("inbox/of two concurrent answers the first inbox entry counts") {

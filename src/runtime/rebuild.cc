@@ -96,20 +96,19 @@ class Projector {
     return *std::move(head);
   }
   Status check_known_ends() const {
-    const std::string found = fmt::format("its log ends at event {}", out_.last_seq);
+    std::string known;
     if (log_.end && !end_found_) {
-      return corrupt(fmt::format(
-          "{}, and the store knows event {} with the hash {} as its last, which is not there: "
-          "commits are missing or were changed (`aetheris verify {}`); restore a backup",
-          found, log_.end->last_seq, to_hex(log_.end->head), log_.job.text));
+      known = fmt::format("the store knows event {} with the hash {} as its last",
+                          log_.end->last_seq, to_hex(log_.end->head));
+    } else if (signed_head_ && !signed_head_found_) {
+      known = fmt::format("event {} with the hash {} was signed", signed_head_->count,
+                          to_hex(signed_head_->hash));
     }
-    if (signed_head_ && !signed_head_found_) {
-      return corrupt(
-          fmt::format("{}, and event {} with the hash {} was signed, which is not there: commits "
-                      "are missing or were changed (`aetheris verify {}`); restore a backup",
-                      found, signed_head_->count, to_hex(signed_head_->hash), log_.job.text));
-    }
-    return {};
+    if (known.empty()) return {};
+    return fail(Code::log_corrupt, Action{.act = act::kVerify, .job = log_.job.text},
+                "its log ends at event {}, and {}, which is not there: commits are missing or were "
+                "changed; restore a backup",
+                out_.last_seq, known);
   }
 
   Status read_job_created() {

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/utf8.h"
+#include "engine/state/action.h"
 #include "json/json.h"
 #include "log/field_names.h"
 
@@ -21,9 +22,11 @@ std::string reply_text(const Result<Value>& answer) {
   if (message.size() > kMessageMax)
     message =
         message.substr(0, valid_utf8_prefix(std::string_view(message).substr(0, kMessageMax)));
-  return canonical(
-      Value::object({{field::error, Value::object({{field::code, code_name(answer.error().code)},
-                                                   {"message", std::move(message)}})}}));
+  Value error = Value::object(
+      {{field::code, code_name(answer.error().code)}, {"message", std::move(message)}});
+  if (answer.error().action)
+    error = error.with("action", engine::action_json(*answer.error().action));
+  return canonical(Value::object({{field::error, std::move(error)}}));
 }
 
 Result<Value> read_reply(std::string_view text) {
@@ -32,7 +35,8 @@ Result<Value> read_reply(std::string_view text) {
   const Value& error = reply[field::error];
   const auto code = code_from_name(error.text(field::code));
   if (!code) return fail(Code::log_corrupt, "the reply of the lease holder is damaged");
-  return fail(*code, std::string(error.text("message")));
+  return std::unexpected(
+      Error{*code, std::string(error.text("message")), engine::action_from_json(error["action"])});
 }
 
 void consume(std::vector<AppliedEntry> entries, store::Batch& batch) {

@@ -1,4 +1,5 @@
 // The reply to a control request in an inbox: {answer} or {error{code, message}}, canonical JSON.
+// An error with an action (engine/state/action.h) also has `action`.
 //
 // Threads: pure functions.
 #pragma once

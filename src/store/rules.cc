@@ -249,10 +249,10 @@ Error job_not_found(const JobId& job) {
 
 Error commit_missing(const JobId& job) {
   return {Code::log_corrupt,
-          fmt::format(
-              "a commit of job {} is missing in the store: `aetheris verify {}` shows which, "
-              "`aetheris rebuild` finds the other commits; restore the missing ones from a backup",
-              job.text, job.text)};
+          fmt::format("a commit of job {} is missing in the store: restore it from a backup; a "
+                      "rebuild finds the other commits",
+                      job.text),
+          Action{.act = act::kVerify, .job = job.text}};
 }
 Error job_exists(const JobId& job) {
   return {Code::already_exists,

@@ -50,10 +50,8 @@ Result<AppliedRequest> apply_answer(const State& state, const ControlRequest& re
                                     const Answer& answer, const DecisionContext& context) {
   const std::uint32_t index = state.ending ? kNoStep : escalated_step(state, answer.step);
   if (index == kNoStep) {
-    return fail(Code::not_in_doubt,
-                "no confirmation is open for what the step \"{}\" "
-                "changed; `aetheris job {}` lists the open ones",
-                answer.step, state.job.text);
+    return fail(Code::not_in_doubt, Action{.act = act::kJob, .job = state.job.text},
+                "no confirmation is open for what the step \"{}\" changed", answer.step);
   }
   const Step& step = state.steps[index];
   std::vector<AnsweredResource> resources = resources_of(state, index);

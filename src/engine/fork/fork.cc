@@ -666,10 +666,8 @@ Result<Fork> fork_at(const State& now, const std::vector<Event>& events, std::ui
   }
   if (first == 0) return fail(Code::plan_missing, "the job's log holds no plan");
   if (at < first || at > events.size()) {
-    return fail(
-        Code::input_invalid,
-        "a fork of this job can begin at an event from {} to {}; `aetheris events` lists them",
-        first, events.size());
+    return fail(Code::input_invalid, Action{.act = act::kEvents, .job = now.job.text},
+                "a fork of this job can begin at an event from {} to {}", first, events.size());
   }
   const std::vector<Event> prefix(events.begin(), events.begin() + static_cast<std::ptrdiff_t>(at));
   AE_ASSIGN(const State then, fold(now.job, prefix, plans));
@@ -678,10 +676,8 @@ Result<Fork> fork_at(const State& now, const std::vector<Event>& events, std::ui
 
 Result<std::uint64_t> retry_point(const State& now, const std::vector<Event>& events) {
   if (now.status != JobStatus::failed) {
-    return fail(Code::input_invalid,
-                "only a failed job can be retried; this one is {} "
-                "(`aetheris fork` starts a new job at any event)",
-                to_text(now.status));
+    return fail(Code::input_invalid, Action{.act = act::kFork, .job = now.job.text},
+                "only a failed job can be retried; this one is {}", to_text(now.status));
   }
   return events.back().seq;
 }

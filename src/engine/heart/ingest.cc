@@ -44,10 +44,8 @@ Result<const std::pair<const std::string, Wait>*> find_resolve_wait(const State&
     }
   }
   if (!found) {
-    return fail(Code::not_in_doubt,
-                "no call with this id has an unknown outcome; "
-                "`aetheris job {}` lists those that have one",
-                state.job.text);
+    return fail(Code::not_in_doubt, Action{.act = act::kJob, .job = state.job.text},
+                "no call with this id has an unknown outcome");
   }
   return found;
 }

@@ -32,8 +32,8 @@ Result<std::string> named_wait_key(const State& state, const SignalRequest& sign
   for (const auto& [key, wait] : state.closed_waits) {
     if (wait.approval == signal.approval) return key;
   }
-  return fail(Code::not_found,
-              "no open approval request has this id; `aetheris approvals` lists the open ones");
+  return fail(Code::not_found, Action{.act = act::kApprovals},
+              "no open approval request has this id");
 }
 
 // The open wait that the request names.
@@ -57,9 +57,8 @@ Result<Value> answer_for_closed_wait(const State& state, const std::string& key,
   const Value payload = recorded_answer(state, signal);
   if (closed.outcome == "edited" &&
       payload.text(field::arguments_hash) != closed.payload.text(field::arguments_hash)) {
-    return fail(Code::approval_edited,
-                "this call was approved with changed arguments; `aetheris trace` shows who changed "
-                "them and what was sent");
+    return fail(Code::approval_edited, Action{.act = act::kTrace, .job = state.job.text},
+                "this call was approved with changed arguments");
   }
   const bool same = is_question_wait_key(key) ? is_same_answer(signal, closed.payload)
                                               : closed.payload == payload;
@@ -178,9 +177,12 @@ Result<std::optional<Value>> edited_arguments(const State& state, const Wait& wa
                                               const SignalRequest& signal,
                                               std::string_view outcome) {
   if (wait.approval && signal.payload.find(field::arguments) != nullptr) {
-    return fail(Code::input_invalid,
-                "a signal changes no arguments: `aetheris approve ID --arguments JSON`, or "
-                "\"arguments\" of POST /api/approvals/{id}");
+    return fail(
+        Code::input_invalid,
+        Action{
+            .act = act::kApprove,
+            .arguments = {{"id", fmt::format("{}.{}", state.job.text, state.approval_id(wait))}}},
+        R"(a signal changes no arguments: give them as "arguments" of the approval)");
   }
   if (!signal.arguments) return std::nullopt;
   if (!wait.approval || outcome != "approved") {
@@ -297,9 +299,8 @@ Result<std::string_view> outcome_of_answer(const Node& node, const Value& payloa
   if (decision == "approve") return "approved";
   if (decision == "reject") return "rejected";
   if (!for_approval && node.accepts_data) return "approved";
-  return fail(Code::input_invalid,
-              "an answer is {\"decision\": \"approve\"} or {\"decision\": \"reject\"}; `aetheris "
-              "approve` and `aetheris reject` send it");
+  return fail(Code::input_invalid, Action{.act = act::kApprovals},
+              R"(an answer is {"decision": "approve"} or {"decision": "reject"})");
 }
 
 const BufferedMessage* first_fitting_signal(const std::deque<BufferedMessage>& early,
@@ -410,9 +411,8 @@ Result<AppliedRequest> apply_request(const State& state, const ControlRequest& r
                     wait->second.type != WaitType::timer &&
                     wait->second.type != WaitType::message && !state.ending;
   if (!open) {
-    return fail(Code::wait_mismatch,
-                "no open wait of this job has the key \"{}\"; `aetheris job {}` lists its waits",
-                key, state.job.text);
+    return fail(Code::wait_mismatch, Action{.act = act::kJob, .job = state.job.text},
+                "no open wait of this job has the key \"{}\"", key);
   }
   if (!signal.wait_type.empty() && signal.wait_type != to_text(wait->second.type)) {
     return fail(Code::wait_mismatch, "the wait \"{}\" is of type {}", key,
@@ -512,10 +512,9 @@ Result<AppliedRequest> apply_request(const State& state, const ControlRequest& r
                           .answer = answer};
   }
   if (state.status == JobStatus::parked) {
-    return fail(Code::not_paused,
-                "the job is parked ({}) until `{}`, which `resume` does not do; "
-                "`aetheris job {}` shows how to continue it",
-                state.parked_reason, state.parked_until, state.job.text);
+    return fail(Code::not_paused, Action{.act = act::kJob, .job = state.job.text},
+                "the job is parked ({}) until `{}`, which `resume` does not do",
+                state.parked_reason, state.parked_until);
   }
   return fail(Code::not_paused, "the job is not paused: it is {}", to_text(state.status));
 }

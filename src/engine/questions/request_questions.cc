@@ -35,10 +35,10 @@ Result<AppliedRequest> apply_question_answer(const State& state, const std::stri
   const std::string_view action = action_of(signal);
   auto answer = validate_answer(question->second, action, content_of(signal));
   if (!answer) {
-    return std::unexpected(std::move(answer).error().with_context(
-        fmt::format("\"{}\" has an open question: `aetheris approvals` shows it, `aetheris approve "
-                    "ID --arguments JSON` answers it",
-                    step.call->tool)));
+    Error error = std::move(answer).error().with_context(
+        fmt::format("\"{}\" has an open question", step.call->tool));
+    error.action = Action{.act = act::kApprovals};
+    return std::unexpected(std::move(error));
   }
   const std::string_view outcome = action == "accept" ? "approved" : "rejected";
   AppliedRequest applied{

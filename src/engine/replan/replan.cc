@@ -247,15 +247,13 @@ Result<Replan> replan_of(const State& state, std::shared_ptr<const Plan> plan,
 
 Status may_replan(const State& state) {
   if (is_terminal(state.status)) {
-    return fail(Code::job_terminal,
-                "the job has ended ({}); `aetheris fork` continues it as a new job",
-                to_text(state.status));
+    return fail(Code::job_terminal, Action{.act = act::kFork, .job = state.job.text},
+                "the job has ended ({})", to_text(state.status));
   }
   if (state.ending) return fail(Code::job_terminal, "the job is ending");
   if (state.escalated > 0) {
-    return fail(Code::call_pending,
-                "a confirmation of what the job changed is open: answer it (`aetheris approvals` "
-                "lists it), then replace the plan");
+    return fail(Code::call_pending, Action{.act = act::kApprovals},
+                "a confirmation of what the job changed is open: answer it, then replace the plan");
   }
   for (const Step& step : state.steps) {
     if (step.phase == StepPhase::looping) {
@@ -270,9 +268,9 @@ Status may_replan(const State& state) {
         !over && step.call && step.call->outcome == OutcomeKind::input_required;
     if (pending || (!over && state.may_have_happened(step)) || step.phase == StepPhase::in_doubt ||
         step.phase == StepPhase::probing || step.phase == StepPhase::refused || awaits_answer) {
-      return fail(Code::call_pending,
-                  "a call of node \"{}\" is running or has an unknown outcome; replace the "
-                  "plan when its outcome is recorded (`aetheris pause` pauses the job)",
+      return fail(Code::call_pending, Action{.act = act::kPause, .job = state.job.text},
+                  "a call of node \"{}\" is running or has an unknown outcome: replace the plan "
+                  "when its outcome is recorded",
                   state.node_of(step).id);
     }
   }

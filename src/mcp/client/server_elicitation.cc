@@ -67,8 +67,8 @@ std::shared_ptr<Server::OpenCall> Server::find_asking_call(const IncomingMessage
     refusal_reason = "the call is being abandoned";
   } else if (flight.call.answer_timeout.count() <= 0) {
     refusal_reason =
-        "only `aetheris serve` and `aetheris worker` keep a call open for an answer: `run` ends "
-        "when its job is idle, a probe or compensation cannot ask";
+        "only a server or a worker keeps a call open for an answer: `run` ends when its job is "
+        "idle, a probe or compensation cannot ask";
   } else if (suspended_.size() >= kSuspendedMax) {
     refusal_reason = "256 calls already wait for answers";
   }

@@ -494,7 +494,7 @@ AE_TEST("mcp/elicitation/a question is declined if no user can be asked or it ca
   ASSERT_EQ(ends.warnings.size(), 1u);
   EXPECT_TRUE(
       ends.warnings[0].starts_with("j: the MCP server of s.t asks a user: \"How many?\"; it was "
-                                   "declined: only `aetheris serve`"))
+                                   "declined: only a server or a worker keeps"))
       << ends.warnings[0];
   ends.send_question("again");
   EXPECT_EQ(ends.warnings.size(), 1u) << "once for each call";

@@ -73,13 +73,12 @@ Result<std::optional<std::string>> find_move(Connection& connection) {
 }
 
 Error move_not_accepted(const std::string& how) {
-  constexpr const char* kRemedy =
-      "check its jobs, then `aetheris doctor --accept-rollback` parks unfinished ones (planned "
-      "move: add --nothing-lost to continue)";
   return {Code::store_rolled_back,
           fmt::format("this store is a copy, as of a dump that was restored: {}. Later work would "
-                      "be repeated: {}",
-                      how, kRemedy)};
+                      "be repeated: check its jobs (after a planned move, --nothing-lost lets them "
+                      "continue)",
+                      how),
+          Action{.act = act::kAcceptRollback}};
 }
 
 Status save_location(Connection& connection) {

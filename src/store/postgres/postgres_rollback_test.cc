@@ -70,7 +70,7 @@ AE_TEST("rollback/a restarted process detects a lost commit and can still read")
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.error().code, Code::store_rolled_back);
   EXPECT_TRUE(refused.error().message.contains("j0")) << refused.error().message;
-  EXPECT_TRUE(refused.error().message.contains("--accept-rollback"));
+  EXPECT_EQ(refused.error().action, Action{.act = act::kAcceptRollback});
   auto read_only = guarded(fixture, folder);
   read_only.read_only = true;
   ASSERT_TRUE(fixture.open(read_only));

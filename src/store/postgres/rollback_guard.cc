@@ -90,18 +90,17 @@ std::string checksum_of(std::string_view text) {
 }
 
 Error rolled_back(const std::string& loss) {
-  constexpr const char* kRemedy =
-      "check its jobs, then `aetheris doctor --accept-rollback` parks unfinished ones";
   return {Code::store_rolled_back,
           fmt::format("this store went backwards: {}; a restore or failover lost commits, whose "
-                      "work would be repeated: {}",
-                      loss, kRemedy)};
+                      "work would be repeated: check its jobs",
+                      loss),
+          Action{.act = act::kAcceptRollback}};
 }
 
 Error acceptance_unfinished() {
   return {Code::store_rolled_back,
-          "this store went backwards, and not all of its jobs have been parked since: `aetheris "
-          "doctor --accept-rollback` continues with it"};
+          "this store went backwards, and not all of its jobs have been parked since",
+          Action{.act = act::kAcceptRollback}};
 }
 
 Error restart_required(const std::string& why) {

@@ -379,11 +379,10 @@ Status check_schema(Connection& connection, const std::string& schema) {
     return fail(Code::not_found, "there is no store in this database yet: run a job first");
   }
   if (layout < newest_layout()) {
-    return fail(
-        Code::needs_version,
-        "this store was made by an older aetheris (layout {}, this one knows {}): `aetheris "
-        "migrate` brings it up to date, and so does each process that runs jobs",
-        layout, newest_layout());
+    return fail(Code::needs_version, Action{.act = act::kMigrate},
+                "this store was made by an older aetheris (layout {}, this one knows {}): each "
+                "process that runs jobs migrates it",
+                layout, newest_layout());
   }
   return {};
 }

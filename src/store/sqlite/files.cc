@@ -57,14 +57,10 @@ Status check_file(const std::string& path) {
                 S_ISDIR(found.st_mode) ? " is a folder" : " is not a regular file");
   }
   if (found.st_nlink > 1) {
-    const std::string remedy = fmt::format(
-        "remove the others (`find . -samefile {}` finds them), or copy the store with "
-        "`aetheris backup`",
-        path);
-    return fail(Code::unavailable,
-                "the file of the store, {}, has {} names (hard links), and each would "
-                "have a lock and a -wal of its own: {}",
-                path, found.st_nlink, remedy);
+    return fail(Code::unavailable, Action{.act = act::kBackup},
+                "the file of the store, {0}, has {1} hard links, each with a lock and a -wal of "
+                "its own: remove the others (`find . -samefile {0}`), or use a copy",
+                path, found.st_nlink);
   }
   return {};
 }

@@ -25,28 +25,27 @@ Error rolled_back(const std::string& path, const StoreIdentity& identity,
       identity.at.timeline == recorded.timeline
           ? fmt::format("it is at position {}, and was at {}", identity.at.number, recorded.number)
           : "it is from before a loss that was accepted here";
-  constexpr const char* kRemedy =
-      "check its jobs; `aetheris doctor --accept-rollback` parks unfinished ones";
   return {Code::store_rolled_back,
           fmt::format("the store {} went backwards: {}; an older copy replaced it, or the disk "
-                      "lost writes. Lost work would be repeated: {}",
-                      path, how, kRemedy)};
+                      "lost writes. Lost work would be repeated: check its jobs",
+                      path, how),
+          Action{.act = act::kAcceptRollback}};
 }
 
 Error acceptance_unfinished(const std::string& path) {
-  constexpr const char* kRemedy =
-      "run `aetheris doctor --accept-rollback`, which parks the jobs that have not ended";
-  return {Code::store_rolled_back, fmt::format("the store {} went backwards or was restored from a "
-                                               "backup, and would repeat later work: {}",
-                                               path, kRemedy)};
+  return {Code::store_rolled_back,
+          fmt::format("the store {} went backwards or was restored from a backup, and would repeat "
+                      "later work",
+                      path),
+          Action{.act = act::kAcceptRollback}};
 }
 
 Error not_restored(const std::string& path) {
   return {Code::store_rolled_back,
-          fmt::format(
-              "{} is a backup that was not restored, and would repeat later work: use `aetheris "
-              "restore`, or `aetheris doctor --accept-rollback` parks its unfinished jobs",
-              path)};
+          fmt::format("{} is a backup that was not restored, and would repeat later work: use it "
+                      "as the file of a restore, or accept the loss",
+                      path),
+          Action{.act = act::kAcceptRollback}};
 }
 
 bool has_position_file(const std::string& path) {
@@ -132,13 +131,12 @@ Result<bool> has_no_tables(Database& db, const std::string& path) {
 }
 
 Error store_missing(const std::string& path) {
-  constexpr const char* kRemedy =
-      "Put it back with its -wal, or `aetheris restore` a backup; if its jobs are lost, `aetheris "
-      "doctor --accept-rollback` creates a new one";
   return {Code::store_rolled_back,
-          fmt::format("the store {} is gone: the file is missing or holds nothing, and {} shows "
-                      "that it existed. {}",
-                      path, position_path(path), kRemedy)};
+          fmt::format(
+              "the store {} is gone: the file is missing or holds nothing, and {} shows "
+              "that it existed. Put it back with its -wal, restore a backup, or accept the loss",
+              path, position_path(path)),
+          Action{.act = act::kAcceptRollback}};
 }
 
 Result<Loss> find_loss(Database& db, const std::string& path, bool no_tables,

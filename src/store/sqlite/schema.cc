@@ -321,9 +321,9 @@ Status check_schema(Database& db, const std::string& path) {
   AE_ASSIGN(const std::int64_t layout, layout_of(db, path));
   if (layout == 0) return fail(Code::not_found, "{} holds no store yet", path);
   if (layout < kLayout) {
-    return fail(Code::needs_version,
-                "{} was made by an older aetheris (layout {}, this one knows {}): `aetheris "
-                "migrate` brings it up to date, and so does each command that writes",
+    return fail(Code::needs_version, Action{.act = act::kMigrate},
+                "{} was made by an older aetheris (layout {}, this one knows {}): each command "
+                "that writes migrates it",
                 path, layout, kLayout);
   }
   return {};

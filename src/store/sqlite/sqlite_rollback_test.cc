@@ -51,7 +51,7 @@ AE_TEST("rollback/an older copy in place of a store is refused for writing and c
     const auto opened = fixture.open();
     ASSERT_FALSE(opened);
     EXPECT_EQ(opened.error().code, Code::store_rolled_back);
-    EXPECT_PRED2(contains, opened.error().message, "doctor --accept-rollback");
+    EXPECT_EQ(opened.error().action, Action{.act = act::kAcceptRollback});
     EXPECT_EQ(check_for_lost_writes(path).error().code, Code::store_rolled_back);
   }
   SqliteOptions reading = fixture.options();

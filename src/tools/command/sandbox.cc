@@ -306,7 +306,7 @@ Result<std::uint64_t> number(const Value& value, const char* key) {
 Status check_supported(const Sandbox& sandbox) {
   const SandboxSupport& support = sandbox_support();
   const auto cannot = [](const std::string& why) {
-    return fail(Code::unsupported, "sandbox{}. See: aetheris doctor --sandbox", why);
+    return fail(Code::unsupported, Action{.act = act::kSandbox}, "sandbox{}", why);
   };
   if (sandbox.files && support.landlock < kLandlockForFiles) {
     const std::string found =
