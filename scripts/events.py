@@ -13,7 +13,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs/data.md"
 CONSTANTS = ROOT / "src/log/field_names.h"
 KEYWORDS = {"try"}  # of C++: their constants end with an underscore
-Field = collections.namedtuple("Field", "number kind required meaning")
+Field = collections.namedtuple("Field", "number kind required meaning content")
 Event = collections.namedtuple("Event", "struct number event_class schema fields")
 Decision = collections.namedtuple("Decision", "struct kind states schema is_value fields")
 Record = collections.namedtuple("Record", "struct name fields")
@@ -21,7 +21,7 @@ Member = collections.namedtuple("Member", "kind required left meaning")
 
 # As docs/data.md calls the kinds of events.def.
 KINDS = {"step": "id8", "invocation": "id8", "decision": "id8", "hash": "hash32", "idempotency": "hash32",
-         "nullable": "json"}
+         "nullable": "json", "texts": "json"}
 # What remains of a field when the value that contains it is erased.
 LEFT = {"kept": "yes", "blinded": "with a blind", "erased": ""}
 
@@ -66,7 +66,8 @@ def read_events(root=ROOT):
     for _, (struct, name, number, event_class, schema), parts in entries(root, "events.def", "AE_EVENT"):
         fields = {}
         for required, (kind, *names, field_number, meaning) in parts:
-            fields[names[-1]] = Field(int(field_number), KINDS.get(kind, kind), required, meaning)
+            stored = "json" if re.match(r"(list|record)<", kind) else KINDS.get(kind, kind)
+            fields[names[-1]] = Field(int(field_number), stored, required, meaning, kind)
         events[name] = Event(struct, int(number), event_class, int(schema), fields)
     return events
 
@@ -88,11 +89,20 @@ def read_decisions(root=ROOT):
             in entries(root, "decisions.def", "AE_DECISION|AE_VALUE_DECISION")]
 
 
-def table(event):
+def content_text(kind, records):
+    """What a JSON field holds: "" if that is not declared."""
+    if kind == "texts":
+        return " (a list of texts)"
+    held = re.fullmatch(r"(list|record)<(\w+)>", kind)
+    return f" ({'a list of ' if held[1] == 'list' else ''}[`{records[held[2]].name}`](#records))" if held else ""
+
+
+def table(event, records):
     lines = ["| field | no. | kind | |", "|---|---|---|---|"]
     for name, field in event.fields.items():
         need = "*" if field.required else ""
-        lines.append(f"| `{name}` | {field.number} | {field.kind}{need} | {field.meaning} |")
+        meaning = field.meaning + content_text(field.content, records)
+        lines.append(f"| `{name}` | {field.number} | {field.kind}{need} | {meaning} |")
     return "\n".join(lines)
 
 
@@ -137,9 +147,9 @@ def replaced(page, heading, header, lines):
 
 def written(page, root=ROOT):
     """The page with the tables of events.def, decisions.def and records.def."""
-    for name, event in read_events(root).items():
-        page = replaced(page, f"### `{name}`", "| field | no. | kind | |", table(event))
     records = read_records(root)
+    for name, event in read_events(root).items():
+        page = replaced(page, f"### `{name}`", "| field | no. | kind | |", table(event, records))
     page = replaced(page, "#### Payloads of decisions", "| kind | state | field | type | remains | |",
                     decision_table(read_decisions(root), records))
     return replaced(page, "## Records", "| record | field | type | remains | |", record_table(records))

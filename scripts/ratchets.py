@@ -44,7 +44,7 @@ PYTHON = re.compile(r"""[rbfRBF]*(?:\"\"\".*?\"\"\"|'''.*?''')|\#[^\n]*|[rbfRBF]
 SCRIPT = re.compile(r'''//[^\n]*|/\*.*?\*/|`(?:\\.|[^`\\])*`|"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*'|/(?:\\.|[^/\\\n ])+/[a-z]*|[A-Za-z_]\w*''', re.S)
 # What a shell script defines: a function, a variable.
 SHELL = re.compile(r"^ *(?:(?:local|readonly|export) +)?(?:for +)?([A-Za-z_]\w*)(?=\(\)|\+?=| in )", re.M)
-FIELD = re.compile(r'''AE_(?:REQUIRED|OPTIONAL)(?:_AS)?\(\s*\w+,\s*(?:\w+,\s*(?="?\w+"?,\s*\d))?"?(\w+)"?,''')
+FIELD = re.compile(r'''AE_(?:REQUIRED|OPTIONAL)(?:_AS)?\(\s*[\w<>]+,\s*(?:\w+,\s*(?="?\w+"?,\s*\d))?"?(\w+)"?,''')
 
 
 def sources(root, languages):

@@ -96,9 +96,9 @@ Error effects_repeated_error(const std::string& origin, const std::vector<Value>
 // Is the existing job the one that the request creates? Fails with already_exists: it is another
 // one; plan_invalid.
 Result<bool> is_this_fork(const runtime::ForkRequest& params, const engine::State& state) {
-  const Value& from = state.forked_from;
-  const bool same = from.text("job_id") == params.origin.text &&
-                    (params.at == 0 || from["seq"] == Value(params.at)) &&
+  const auto& from = state.forked_from;
+  const bool same = from && from->job_id == params.origin.text &&
+                    (params.at == 0 || std::cmp_equal(from->seq, params.at)) &&
                     (!params.input || *params.input == state.input);
   if (same && !params.task_graph.is_null() && state.plan) {
     AE_ASSIGN(const auto plan, engine::Plan::compile(params.task_graph));

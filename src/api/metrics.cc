@@ -154,12 +154,12 @@ void Metrics::count_finished(const JobId& job, const ToolInvocationFinished& eve
 }
 
 void Metrics::count_committed(const CommandCommitted& event) {
-  for (const auto& [name, direction] :
-       {std::pair{"input_tokens", "input"}, {"output_tokens", "output"}}) {
-    const Value& tokens = event.usage[name];
-    if (!tokens.is_integer() || tokens.as_int() <= 0) continue;
+  const TokenUsage usage = event.usage.read_leniently();
+  for (const auto& [tokens, direction] :
+       {std::pair{usage.input_tokens, "input"}, {usage.output_tokens, "output"}}) {
+    if (tokens.value_or(0) <= 0) continue;
     count(labelled("aetheris_llm_tokens_total", "direction", direction),
-          static_cast<std::uint64_t>(tokens.as_int()));
+          static_cast<std::uint64_t>(*tokens));
   }
 }
 
@@ -256,7 +256,7 @@ void Metrics::on_events(const JobId& job, const std::vector<Event>& events) {
         if (const auto* checked = as<ConfirmationChecked>(event);
             checked != nullptr && checked->verdict == "mismatch") {
           count(labelled("aetheris_confirmation_replay_fail_total", "mode",
-                         checked->detail.text("mode")));
+                         or_empty(checked->detail.read_leniently().mode)));
         }
         break;
       case EventType::decision_recorded:

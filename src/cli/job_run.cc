@@ -304,7 +304,7 @@ namespace {
 std::size_t unknown_calls(const Event& end) {
   return std::visit(
       [](const auto& ended) -> std::size_t {
-        if constexpr (requires { ended.in_doubt; }) return ended.in_doubt.size();
+        if constexpr (requires { ended.in_doubt; }) return ended.in_doubt.json().size();
         return 0;
       },
       end.body);

@@ -168,8 +168,9 @@ void Conversation::add_answer(const Step& turn, const TraceRecord& record,
   const bool committed = span.committed != nullptr;
   // The state drops the results of finished items.
   const Value& answer = turn.result.is_null() ? span.result : turn.result;
-  const Value& usage =
-      committed && span.committed->usage.is_object() ? span.committed->usage : answer[field::usage];
+  const Value& usage = committed && span.committed->usage.json().is_object()
+                           ? span.committed->usage.json()
+                           : answer[field::usage];
   members.emplace_back(field::arguments_hash,
                        turn.call ? Value(to_hex(turn.call->arguments_hash)) : Value());
   members.emplace_back("content", turn.erased ? Value() : answer["text"]);

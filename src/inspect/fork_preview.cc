@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "engine/state/view_values.h"
-#include "log/field_names.h"
 
 namespace ae::engine {
 
@@ -14,15 +13,14 @@ Value fork_preview(const Fork& fork, std::uint64_t at) {
   std::uint64_t parts = 0;
   for (const EventBody& body : fork.imported) {
     const auto* imported = std::get_if<ForkImported>(&body);
-    if (imported == nullptr || !imported->commands.is_array()) continue;
-    for (const Value& entry : imported->commands.items()) {
-      if (!entry["item"].is_null() || !entry["turn"].is_null()) {
+    if (imported == nullptr) continue;
+    for (const ForkEntry& entry : imported->commands.read_leniently()) {
+      if (entry.item || entry.turn) {
         ++parts;
         continue;
       }
-      const Value yes = true;
-      const bool continues = entry["over"] == yes || entry["under_way"] == yes;
-      if (!continues) complete.insert(std::string(entry.text(field::node_id)));
+      const bool continues = entry.over == true || entry.under_way == true;
+      if (!continues) complete.insert(entry.node_id);
     }
   }
   std::vector<Value> runs;

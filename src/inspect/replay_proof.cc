@@ -315,15 +315,11 @@ std::string ReplayProof::check_all_changes(const State& state, const CommandComm
 std::string ReplayProof::check_event(const State& state, const PlanGenerated& event) {
   const auto plan = Plan::compile(event.task_graph);
   if (!plan) return "holds no plan";
-  DroppedNodes drop;
-  if (event.drop.is_array()) {
-    for (const Value& one : event.drop.items()) {
-      if (one.is_string()) drop.insert(one.as_string());
-    }
-  }
+  const std::vector<std::string> dropped = event.drop.read_leniently();
+  const DroppedNodes drop(dropped.begin(), dropped.end());
   // No limit, because an earlier build compared without one.
   const auto replan = replan_of(state, *plan, drop, std::numeric_limits<Work>::max());
-  return replan && carried_list(state, *replan) == event.carried
+  return replan && JsonOf(carried_list(state, *replan)) == event.carried
              ? ""
              : "does not carry what the two plans have in common";
 }

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "engine/confirm/confirm.h"
+#include "inspect/field_json.h"
 #include "inspect/view.h"
 #include "inspect/view_parts.h"
 #include "json/json.h"
@@ -329,7 +330,7 @@ Value state_view(const State& state) {
        {field::error, failure_view(state.error)},
        {field::execution_version, state.execution_version},
        {"final_in_doubt", state.final_in_doubt},
-       {field::forked_from, state.forked_from},
+       {field::forked_from, field_json(state.forked_from)},
        {"id", state.job.text},
        {field::input, state.input},
        {"job", state.job_root},

@@ -102,10 +102,9 @@ void StepIndex::add(const Event& event) {
   }
   add_tool_event(step, event);
   if (const auto* committed = as<CommandCommitted>(event)) {
-    step.total_tokens = count_in(committed->usage, "total_tokens");
-    if (committed->usage["cost_micros"].is_integer()) {
-      step.cost_micros = count_in(committed->usage, "cost_micros");
-    }
+    const Value& usage = committed->usage.json();
+    step.total_tokens = count_in(usage, "total_tokens");
+    if (usage["cost_micros"].is_integer()) step.cost_micros = count_in(usage, "cost_micros");
   }
   if (decision != nullptr && is_decision<OutcomeDecided>(*decision)) {
     add_resolution(step, or_empty(decision->state), false);

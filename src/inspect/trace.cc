@@ -42,7 +42,7 @@ class Tracer {
 
  private:
   std::vector<Value> dropped_views(const std::vector<Event>& events);
-  std::vector<Value> dropped_nodes(const Value& carried);
+  std::vector<Value> dropped_nodes(const JsonOf<std::vector<CarriedNode>>& carried);
   Value node_view(const Step& step);
   Value node_view(const Step& step, std::vector<Value> items, ExternalEffect world);
   std::vector<Value> side_views(const Step& step, Role role);
@@ -153,7 +153,7 @@ Value model_view(const State& state, const Step& step, const StepSpan& span) {
                         {field::prompt_hash, field_json(committed.prompt_hash)},
                         {"provider", state.tool_of(step).provider},
                         {"temperature", request["temperature"]},
-                        {field::usage, committed.usage}});
+                        {field::usage, committed.usage.json()}});
 }
 
 Value try_view(const TrySpan& one, ExternalEffect world, Value span_id) {
@@ -208,7 +208,7 @@ Value changes_of(const StepSpan& span) {
         continue;
       }
       verdict = field_json(check->verdict);
-      detail = check->detail;
+      detail = check->detail.json();
     }
     views.push_back(Value::object({{field::detail, detail},
                                    {field::etag, field_json(change->etag)},
@@ -398,9 +398,9 @@ std::vector<Value> Tracer::requested_call_views(const Step& turn) {
 }
 
 // The nodes of a plan, in its order, that had begun and that the next plan does not carry over.
-std::vector<Value> Tracer::dropped_nodes(const Value& carried) {
+std::vector<Value> Tracer::dropped_nodes(const JsonOf<std::vector<CarriedNode>>& carried) {
   std::set<StepId> carried_steps;
-  if (const auto list = record_list_from_json<CarriedNode>(carried)) {
+  if (const auto list = carried.read()) {
     for (const CarriedNode& one : *list) carried_steps.insert(one.step_id);
   }
   std::vector<Value> views;
@@ -457,7 +457,7 @@ Value Tracer::run(const std::vector<Event>& events) {
        {"effects", effects_view(events, record_)},
        {"ended_at", or_null(ended_at)},
        {field::error, job[field::error]},
-       {field::forked_from, s_.forked_from},
+       {field::forked_from, field_json(s_.forked_from)},
        {"id", s_.job.text},
        {"nodes", Value::array(std::move(nodes))},
        {field::plan_hash, job[field::plan_hash]},

@@ -137,7 +137,7 @@ void TraceRecord::add_completed(const Event& event, const WaitCompleted& complet
 
 // The choices of models in turns that were imported from another job.
 void TraceRecord::add_imported(const ForkImported& fork) {
-  auto entries = record_list_from_json<ForkEntry>(fork.commands);
+  auto entries = fork.commands.read();
   if (!entries) return;
   for (ForkEntry& entry : *entries) {
     if (entry.choice) choices[entry.choice->of.text] = *std::move(entry.choice);
@@ -157,10 +157,11 @@ void TraceRecord::add_value(const Event& event) {
 void TraceRecord::add_narrative(const Event& event, StepSpan& span) {
   if (const auto* checked = as<ConfirmationChecked>(event)) span.checks.push_back(checked);
   if (const auto* progress = as<Progress>(event)) {
+    const ProgressReport reported = progress->detail.read_leniently();
     for (TrySpan& one : span.tries) {
-      if (Value(one.started->try_no) != progress->detail[field::try_]) continue;
-      one.progress = Value::object(
-          {{field::at, to_text(event.created_at)}, {"report", progress->detail["report"]}});
+      if (one.started->try_no != reported.try_no) continue;
+      one.progress =
+          Value::object({{field::at, to_text(event.created_at)}, {"report", reported.report}});
     }
   }
   if (const auto* note = as<OutcomeNoted>(event)) {

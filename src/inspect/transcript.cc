@@ -147,7 +147,7 @@ Value Transcript::take() {
                         {"ended", is_terminal(s_.status)},
                         {"entries", Value::array(std::move(entries_))},
                         {field::error, job[field::error]},
-                        {field::forked_from, s_.forked_from},
+                        {field::forked_from, field_json(s_.forked_from)},
                         {"id", s_.job.text},
                         {"next", next},
                         {"seq", number(s_.seq)},

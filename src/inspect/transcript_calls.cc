@@ -128,7 +128,8 @@ void Transcript::add_answer(std::string_view step_id, const AnswerInfo& info, Me
 void Transcript::add_entries(const CommandCommitted& event) {
   const std::string& id = event.step_id.text;
   if (auto answer = answered_.extract(id)) {
-    const Value& usage = event.usage.is_object() ? event.usage : answer.mapped().usage;
+    const Value& usage =
+        event.usage.json().is_object() ? event.usage.json() : answer.mapped().usage;
     count(usage);
     update(answer.mapped().entry, {{"answered_by", field_json(event.llm_model)},
                                    {"cost_micros", usage["cost_micros"]},

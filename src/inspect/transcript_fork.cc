@@ -22,7 +22,7 @@ const Value& available_results(const ForkImported& fork) {
 }  // namespace
 
 void Transcript::add_entries(const ForkImported& event) {
-  const auto entries = record_list_from_json<ForkEntry>(event.commands);
+  const auto entries = event.commands.read();
   if (!entries) return;
   imported_ = true;
   for (const ForkEntry& entry : *entries) {

@@ -118,7 +118,7 @@ Chain signed_chain(const VerifyInput& input, const Head& head, Chain chain) {
 Value unknown_calls_of(const Event& event) {
   return std::visit(
       [](const auto& body) -> Value {
-        if constexpr (requires { body.in_doubt; }) return body.in_doubt;
+        if constexpr (requires { body.in_doubt; }) return body.in_doubt.json();
         return {};
       },
       event.body);
@@ -303,7 +303,7 @@ void Verifier::add_step_ends(const Event& event) {
   if (const auto* end = as<NodeFinished>(event)) add(end->step_id, end->result_type);
   const auto* fork = as<ForkImported>(event);
   if (fork == nullptr) return;
-  const auto entries = record_list_from_json<ForkEntry>(fork->commands);
+  const auto entries = fork->commands.read();
   if (!entries) return;
   for (const ForkEntry& entry : *entries) {
     if (entry.result_type) add(entry.step_id, *entry.result_type);

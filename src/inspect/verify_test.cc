@@ -343,7 +343,7 @@ AE_TEST("verify/a terminal event lists exactly the calls whose outcome the log l
   for (const bool continues : {true, false}) {
     const JobFixture job = failed_call_job(continues);
     const auto lists = [&](const Value& calls) {
-      const auto list = [&](auto& end) { end.in_doubt = calls; };
+      const auto list = [&](auto& end) { end.in_doubt.json() = calls; };
       return continues ? with_change<JobCompleted>(job, list) : with_change<JobFailed>(job, list);
     };
     EXPECT_TRUE(verified(input_of(job)).ledger.ok);

@@ -10,6 +10,7 @@
 #include "engine/confirm/confirm.h"
 #include "engine/state/action.h"
 #include "inspect/failure_location.h"
+#include "inspect/field_json.h"
 #include "inspect/view_parts.h"
 #include "json/json.h"
 #include "log/field_names.h"
@@ -112,14 +113,14 @@ Value job_view(const State& state) {
        {field::attempt_id, or_null(state.attempt.text)},
        {field::budget, budget_view(state.budget)},
        {"changes", Value::array(changes_view(state))},
-       {field::compensated, steps_list(state, state.undone)},
+       {field::compensated, record_list_json(steps_list(state, state.undone))},
        {"confirmations", Value::array(std::move(confirmations))},
        {"created_at", state.job_root["created_at"]},
        {field::deadline, or_null(state.deadline)},
        {"ending", ending_view(state)},
        {field::error, error_view(state)},
        {field::execution_version, state.execution_version},
-       {field::forked_from, state.forked_from},
+       {field::forked_from, field_json(state.forked_from)},
        {"id", state.job.text},
        {field::input, state.input},
        {field::labels, state.labels},
@@ -137,9 +138,10 @@ Value job_view(const State& state) {
        {"settling", Value::array(settling_view(state))},
        {"status", to_text(state.status)},
        {"trace_id", trace_of(state.job, state.traceparent, state.tracestate).trace_id},
-       {field::uncompensated, steps_list(state, ended && state.status != JobStatus::completed
-                                                    ? not_undone(state)
-                                                    : std::vector<std::uint32_t>())},
+       {field::uncompensated,
+        record_list_json(steps_list(state, ended && state.status != JobStatus::completed
+                                               ? not_undone(state)
+                                               : std::vector<std::uint32_t>()))},
        {"updated_at", to_text(state.updated_at)},
        {field::usage, usage_view(state)},
        {"waiting", waiting ? waits.front() : Value()},

@@ -48,6 +48,8 @@ bool is_error(const Value& value) {
          (message.is_string() || is_redacted(message));
 }
 
+}  // namespace
+
 bool has_kind(FieldKind kind, const Value& value) {
   switch (kind) {
     case FieldKind::text:
@@ -74,6 +76,8 @@ bool has_kind(FieldKind kind, const Value& value) {
   }
   return false;
 }
+
+namespace {
 
 std::string_view expected_json(FieldKind kind) {
   switch (kind) {

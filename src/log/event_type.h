@@ -50,6 +50,9 @@ constexpr bool accepts_null(const Field& field) {
   return field.required && (field.kind == FieldKind::json || field.kind == FieldKind::value);
 }
 
+// Is it the JSON of this kind?
+bool has_kind(FieldKind kind, const Value& json);
+
 // Are these the fields of the JSON object? Fails with log_corrupt: an unknown field, a missing
 // required field, a wrong type.
 struct FieldCheck {

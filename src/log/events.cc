@@ -26,7 +26,7 @@ bool records_values(const Value& tools) {
 // 3 adds `blind`; 2 adds `budget.spent`.
 std::uint8_t schema_for(const JobCreated& event) {
   if (!event.blind.is_null()) return 3;
-  return event.budget.find("spent") != nullptr ? 2 : 1;
+  return event.budget.json().find("spent") != nullptr ? 2 : 1;
 }
 
 // 3 adds tools whose value is recorded, which a reader of 2 would call; 2 adds strict conditions.
@@ -38,7 +38,7 @@ std::uint8_t schema_for(const PlanGenerated& event) {
 // 3 adds the origin's calls with an unknown outcome; 2 adds loops that resume in the middle.
 std::uint8_t schema_for(const ForkImported& event) {
   if (!event.unknown.is_null()) return 3;
-  return has(event.commands, "under_way") ? 2 : 1;
+  return has(event.commands.json(), "under_way") ? 2 : 1;
 }
 
 // 3 adds `resend` of an unknown outcome, once the tool is offered unchanged again: a reader of 2

@@ -18,80 +18,17 @@
 #include "base/time.h"
 #include "json/value.h"
 #include "log/event_type.h"
+#include "log/field_kind.h"
+#include "log/json_of.h"
 
 namespace ae {
 
-// A value field (SPEC §13). Erased: the value is no longer in the log; `value` is then
-// {"$redacted": commitment, "left"?: the retained part of an erased decision}.
-struct Erasable {
-  Value value;
-  bool erased = false;
-
-  Erasable() = default;
-  Erasable(Value v) : value(std::move(v)) {}
-  bool is_null() const { return value.is_null(); }
-  // The value, or its retained part.
-  const Value& value_or_retained() const {
-    const Value* retained = erased ? value.find("left") : nullptr;
-    return retained != nullptr ? *retained : value;
-  }
-  bool operator==(const Erasable&) const = default;
-};
-
-// {code, message}; the message is a value field: a string, unless it is erased.
-struct RecordedError {
-  std::string code;
-  Erasable message;
-  bool operator==(const RecordedError&) const = default;
-};
-
-// A word of log/words.h, or another text in its place.
-using Word = InlineText<24>;
-// 16 hex digits: the id of a step or a call, or the digest of a definition.
-using ShortDigest = InlineText<16>;
-
-// The kinds of events.def: how a field is stored, and its C++ type.
-namespace field_kind {
-
-template <FieldKind Kind, class T>
-struct Stored {
-  static constexpr FieldKind kKind = Kind;
-  using Type = T;
-};
-using text = Stored<FieldKind::text, std::string>;
-using word = Stored<FieldKind::word, Word>;
-using id8 = Stored<FieldKind::id8, ShortDigest>;
-using step = Stored<FieldKind::id8, StepId>;
-using invocation = Stored<FieldKind::id8, InvocationId>;
-using decision = Stored<FieldKind::id8, DecisionId>;
-using hash = Stored<FieldKind::hash32, Hash>;
-using idempotency = Stored<FieldKind::hash32, IdempotencyKey>;
-using external_key = Stored<FieldKind::external_key, ExternalKey>;
-using integer = Stored<FieldKind::integer, std::int64_t>;
-using boolean = Stored<FieldKind::boolean, bool>;
-using instant = Stored<FieldKind::instant, Instant>;
-using json = Stored<FieldKind::json, Value>;
-using value = Stored<FieldKind::value, Erasable>;
-using error = Stored<FieldKind::error, RecordedError>;
-
-template <class Kind>
-using Required = typename Kind::Type;
-template <class T>
-constexpr bool kNullIsAbsent = std::is_same_v<T, Value> || std::is_same_v<T, Erasable>;
-template <class Kind>
-using Optional = std::conditional_t<kNullIsAbsent<typename Kind::Type>, typename Kind::Type,
-                                    std::optional<typename Kind::Type>>;
-// Of an event: texts and errors are almost always absent, and an event has no room for them.
-template <class T>
-constexpr bool kBoxed = std::is_same_v<T, std::string> || std::is_same_v<T, RecordedError>;
-template <class Kind>
-using OptionalInEvent =
-    std::conditional_t<kBoxed<typename Kind::Type>, Boxed<typename Kind::Type>, Optional<Kind>>;
-
-}  // namespace field_kind
+// Defined in log/records.h.
+#define AE_RECORD(Struct, name, ...) struct Struct;
+#include "log/define_records.h"
 
 #define AE_REQUIRED_AS(kind, member, name, number, meaning) \
-  field_kind::Required<field_kind::kind> member{};
+  field_kind::RequiredInEvent<field_kind::kind> member{};
 #define AE_OPTIONAL_AS(kind, member, name, number, meaning) \
   field_kind::OptionalInEvent<field_kind::kind> member{};
 #define AE_EVENT(Struct, name, number, event_class, schema, ...) \
@@ -169,6 +106,17 @@ bool is_present(const Field&, const T& member) {
   return Field::accepts_null() || !member.is_null();
 }
 bool is_present(const auto&, const auto&) { return true; }
+// The JSON of a field of that kind.
+inline const Value& stored_json(const Value& json) { return json; }
+inline Value& stored_json(Value& json) { return json; }
+template <class T>
+const Value& stored_json(const JsonOf<T>& field) {
+  return field.json();
+}
+template <class T>
+Value& stored_json(JsonOf<T>& field) {
+  return field.json();
+}
 // The content of a field that is present.
 const auto& content_of(const OptionalMember auto& member) { return *member; }
 const auto& content_of(const auto& member) { return member; }

@@ -82,8 +82,6 @@ void write_canonical_field(const T& member, ByteBuffer& out) {
     char* const at = out.extend(kInstantTextSize + 2);
     at[0] = at[kInstantTextSize + 1] = '"';
     write_text(member, at + 1);
-  } else if constexpr (Kind == FieldKind::json) {
-    write_canonical(member, out);
   } else if constexpr (Kind == FieldKind::external_key) {
     write_canonical_string(member.text, out);
   } else {

@@ -41,6 +41,13 @@ inline Value field_json(bool flag) { return flag; }
 inline Value field_json(const Value& value) { return value; }
 inline Value field_json(const NullableJson& json) { return json.value; }
 inline Value field_json(const Erasable& field) { return field.value; }
+template <class T>
+Value field_json(const JsonOf<T>& field) {
+  return field.json();
+}
+inline Value field_json(const std::vector<std::string>& texts) {
+  return Value::array(std::vector<Value>(texts.begin(), texts.end()));
+}
 inline Value field_json(Instant instant) { return to_text(instant); }
 inline Value field_json(const Hash& hash) { return to_hex(hash); }
 template <class Tag, std::size_t Size>
@@ -113,6 +120,11 @@ inline Status read_json(const Value& json, Erasable& field) {
   field = json;
   return {};
 }
+template <class T>
+Status read_json(const Value& json, JsonOf<T>& field) {
+  field.json() = json;
+  return {};
+}
 template <class Tag, std::size_t Size>
 Status read_json(const Value& json, Id<Tag, Size>& id) {
   id.text = json.as_string();
@@ -153,6 +165,17 @@ Status read_json(const Value& json, std::vector<T>& records) {
   }
   records.reserve(json.size());
   for (const Value& item : json.items()) AE_TRY(read_json(item, records.emplace_back()));
+  return {};
+}
+
+// Does its own check, as a record does.
+inline Status read_json(const Value& json, std::vector<std::string>& texts) {
+  if (!json.is_array()) return fail(Code::log_corrupt, "a list of texts is not a list");
+  texts.reserve(json.size());
+  for (const Value& item : json.items()) {
+    if (!item.is_string()) return fail(Code::log_corrupt, "an item of a list of texts is not a text");
+    texts.push_back(item.as_string());
+  }
   return {};
 }
 

@@ -216,7 +216,7 @@ class BodyReader {
     } else if constexpr (kKind == FieldKind::json) {
       AE_ASSIGN(const Content content, read_content(form));
       part.text = content.text;
-      AE_ASSIGN(member, read_json(content));
+      AE_ASSIGN(stored_json(member), read_json(content));
       part.null = member.is_null();
     } else if constexpr (kKind == FieldKind::value) {
       AE_TRY(read_value(form, field.name(), part, member.value));

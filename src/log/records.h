@@ -31,10 +31,6 @@ struct NullableJson {
 namespace field_kind {
 
 using nullable = Stored<FieldKind::json, NullableJson>;
-template <class T>
-using record = Stored<FieldKind::json, T>;
-template <class T>
-using list = Stored<FieldKind::json, std::vector<T>>;
 
 }  // namespace field_kind
 
@@ -95,7 +91,5 @@ Value record_list_json(const std::vector<Record>& records);
 // Fails with log_corrupt: an unknown or missing field, a wrong type.
 template <class Record>
 Result<Record> record_from_json(const Value& json);
-template <class Record>
-Result<std::vector<Record>> record_list_from_json(const Value& json);
 
 }  // namespace ae

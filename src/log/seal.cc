@@ -215,10 +215,11 @@ class Sealer {
     } else {
       const std::size_t begin = out.size();
       if constexpr (kKind == FieldKind::json) {
-        if (is_known(member)) {
+        const Value& json = stored_json(member);
+        if (is_known(json)) {
           out += input_.known.text;
         } else {
-          write_canonical(member, out);
+          write_canonical(json, out);
         }
       } else {
         write_canonical_field<kKind>(member, out);
@@ -275,7 +276,7 @@ class Sealer {
     } else if constexpr (kKind == FieldKind::json) {
       const std::uint8_t form = form_of(kKind, kNumber);
       put_head(form, kNumber);
-      put_json(form, is_known(member), kNumber);
+      put_json(form, is_known(stored_json(member)), kNumber);
     } else if constexpr (kKind == FieldKind::external_key) {
       const std::uint8_t form =
           external_key_form(schema_, member.text, input_.job, typed.step_id.text,

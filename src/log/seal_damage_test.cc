@@ -135,7 +135,7 @@ AE_TEST("log/seal/a batch that is truncated or has trailing bytes is rejected") 
 void expect_mutations_rejected(int rounds) {
   Log log;
   log.add(one_step(), kAttempt);
-  log.add({Progress{.detail = json(R"({"percent":50})"), .node_id = "n"},
+  log.add({Progress{.detail = JsonOf<ProgressReport>(json(R"({"percent":50})")), .node_id = "n"},
            model_call({message(std::string(70, 'a')), message("b"), Value(1)}),
            JobCompleted{.result = json(R"({"a":[1,2,3]})")}});
   const char* seed_text = std::getenv("AETHERIS_SEED");

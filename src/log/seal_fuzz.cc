@@ -175,7 +175,8 @@ struct SampleCommit {
                                     .payload = json(R"({"text":"a long answer"})"),
                                     .step_id = step,
                                     .wait_type = "signal"},
-                  ae::Progress{.detail = json(R"({"done":3})"), .node_id = "n"},
+                  ae::Progress{.detail = ae::JsonOf<ae::ProgressReport>(json(R"({"done":3})")),
+                               .node_id = "n"},
                   ae::JobCompleted{.result = json(R"({"total":12.5})")}},
                  {.value_inline_max = 15, .json_inline_max = 4})
             .value();

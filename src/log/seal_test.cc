@@ -87,8 +87,10 @@ AE_TEST("log/seal/events that an older program would misread have a newer schema
   EXPECT_EQ(decided("approval", "denied"), 2);
   EXPECT_EQ(decided("retry", "denied"), 1);
   const auto created = [&](std::string_view budget) {
-    return schema(JobCreated{
-        .agent = "a", .budget = json(budget), .execution_version = "1", .input = json("{}")});
+    return schema(JobCreated{.agent = "a",
+                             .budget = JsonOf<JobBudget>(json(budget)),
+                             .execution_version = "1",
+                             .input = json("{}")});
   };
   EXPECT_EQ(created(R"({"tokens":1})"), 1);
   EXPECT_EQ(created(R"({"tokens":1,"spent":{"tokens":1}})"), 2);
@@ -100,7 +102,8 @@ AE_TEST("log/seal/events that an older program would misread have a newer schema
   EXPECT_EQ(planned(R"({"conditions":"strict","nodes":[],"schema":1})"), 2);
   EXPECT_EQ(planned(R"({"conditions":"strict","tools":{"t":{},"u":{"records":"time"}}})"), 3);
   const auto imported = [&](std::string_view commands) {
-    return schema(ForkImported{.commands = json(commands), .results = json("{}")});
+    return schema(ForkImported{.commands = JsonOf<std::vector<ForkEntry>>(json(commands)),
+                               .results = json("{}")});
   };
   EXPECT_EQ(imported(R"([{"node_id":"a","step_id":"s"}])"), 1);
   EXPECT_EQ(imported(R"([{"node_id":"a","step_id":"s","under_way":true},{"turn":0}])"), 2);
@@ -182,9 +185,10 @@ AE_TEST("log/seal/equal values get different salts, equal seeds give equal salts
 AE_TEST("log/seal/large values are stored once, as blobs addressed by hash") {
   const Value large = std::string(300, 'x');
   Log log;
-  const SealedBatch sealed = log.add({JobCompleted{.result = large}, JobCompleted{.result = large},
-                                      JobCancelled{.in_doubt = large}},
-                                     {}, {.value_inline_max = 301, .json_inline_max = 301});
+  const SealedBatch sealed =
+      log.add({JobCompleted{.result = large}, JobCompleted{.result = large},
+               JobCancelled{.in_doubt = JsonOf<std::vector<std::string>>(large)}},
+              {}, {.value_inline_max = 301, .json_inline_max = 301});
   ASSERT_EQ(sealed.blobs.size(), 1u);
   EXPECT_EQ(sealed.blobs[0].bytes, canonical(large));
   EXPECT_EQ(sealed.blobs[0].hash, sha256(canonical(large)));

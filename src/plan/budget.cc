@@ -24,10 +24,34 @@ std::string_view stored_name(Limit limit) { return kStored[static_cast<std::size
 
 std::uint64_t sum(std::uint64_t a, std::uint64_t b) { return std::min(a + b, kNumberMax); }
 
+std::optional<Limit> limit_of_stored(std::string_view name) {
+  const auto counted = std::ranges::find(kStored, name);
+  if (counted == std::end(kStored)) return std::nullopt;
+  return static_cast<Limit>(counted - std::begin(kStored));
+}
+
+// The amount of a limit in a JobBudget or a BudgetUse.
+auto& stored_amount(auto& record, Limit limit) {
+  switch (limit) {
+    case Limit::tokens:
+      return record.tokens;
+    case Limit::cost:
+      return record.cost_micros;
+    case Limit::model_calls:
+      return record.model_calls;
+    default:
+      return record.tool_calls;
+  }
+}
+
+std::optional<std::uint64_t> amount_in(std::int64_t n) {
+  return n >= 0 && static_cast<std::uint64_t>(n) <= kBudgetMax
+             ? std::optional(static_cast<std::uint64_t>(n))
+             : std::nullopt;
+}
+
 std::optional<std::uint64_t> amount_in(const Value& value) {
-  if (!value.is_integer() || value.as_int() < 0) return std::nullopt;
-  const auto n = static_cast<std::uint64_t>(value.as_int());
-  return n <= kBudgetMax ? std::optional(n) : std::nullopt;
+  return value.is_integer() ? amount_in(value.as_int()) : std::nullopt;
 }
 
 std::uint64_t tokens_of_bytes(std::size_t bytes) {
@@ -94,65 +118,85 @@ const std::optional<std::uint64_t>& Limits::max_of(Limit limit) const {
   return const_cast<Limits*>(this)->max_of(limit);
 }
 
-Result<Limits> limits_of(const Value& value) {
-  if (!value.is_object()) return fail(Code::plan_invalid, "`budget` must be an object");
+Result<Limits> limits_of(const JobBudget& stored) {
   Limits limits;
-  for (const auto& [key, member] : value.members()) {
-    const auto counted = std::ranges::find(kStored, std::string_view(key));
-    if (counted != std::end(kStored)) {
-      const auto n = amount_in(member);
-      if (!n) {
-        return fail(Code::plan_invalid, "`budget.{}` must be a whole number, at most {}", key,
-                    kBudgetMax);
-      }
-      limits.max_of(static_cast<Limit>(counted - std::begin(kStored))) = *n;
-    } else if (key == "wall") {
-      auto wall = duration_from_text(member.is_string() ? member.as_string() : "");
-      if (!wall || wall->count() < 1'000) {
-        return fail(Code::plan_invalid, "`budget.wall` must be a duration of at least 1ms");
-      }
-      limits.wall = *wall;
-    } else if (key == "soft") {
-      if (!member.is_integer() || member.as_int() < 1 || member.as_int() > 100) {
-        return fail(Code::plan_invalid, "`budget.soft` must be a whole number from 1 to 100");
-      }
-      limits.soft = static_cast<std::uint32_t>(member.as_int());
-    } else if (key != "wall_until" && key != "spent") {  // next to the limits in job_created
-      return fail(Code::plan_invalid, "`budget` has the unknown member `{}`", key);
+  for (const Limit limit : kCountedLimits) {
+    const auto& amount = stored_amount(stored, limit);
+    if (!amount) continue;
+    auto& max = limits.max_of(limit) = amount_in(*amount);
+    if (!max) {
+      return fail(Code::plan_invalid, "`budget.{}` must be a whole number, at most {}",
+                  stored_name(limit), kBudgetMax);
     }
+  }
+  if (stored.wall) {
+    const auto wall = duration_from_text(*stored.wall);
+    if (!wall || wall->count() < 1'000) {
+      return fail(Code::plan_invalid, "`budget.wall` must be a duration of at least 1ms");
+    }
+    limits.wall = *wall;
+  }
+  if (stored.soft) {
+    if (*stored.soft < 1 || *stored.soft > 100) {
+      return fail(Code::plan_invalid, "`budget.soft` must be a whole number from 1 to 100");
+    }
+    limits.soft = static_cast<std::uint32_t>(*stored.soft);
   }
   return limits;
 }
 
-Value to_json(const Limits& limits) {
-  std::vector<Member> members;
-  for (const Limit limit : kCountedLimits) {
-    if (const auto& max = limits.max_of(limit)) members.emplace_back(stored_name(limit), *max);
+// A member of another type has the error of an invalid value.
+Result<Limits> limits_of(const Value& value) {
+  if (!value.is_object()) return fail(Code::plan_invalid, "`budget` must be an object");
+  const auto integer_or = [](const Value& member, std::int64_t otherwise) {
+    return member.is_integer() ? member.as_int() : otherwise;
+  };
+  JobBudget stored;
+  for (const auto& [key, member] : value.members()) {
+    if (const auto limit = limit_of_stored(key)) {
+      stored_amount(stored, *limit) = integer_or(member, -1);
+    } else if (key == "wall") {
+      stored.wall = member.is_string() ? member.as_string() : std::string();
+    } else if (key == "soft") {
+      stored.soft = integer_or(member, 0);
+    } else if (key != "wall_until" && key != "spent") {  // next to the limits in job_created
+      return fail(Code::plan_invalid, "`budget` has the unknown member `{}`", key);
+    }
   }
-  if (limits.wall) members.emplace_back("wall", ae::to_text(*limits.wall));
-  if (limits.soft > 0) members.emplace_back("soft", std::uint64_t{limits.soft});
-  return Value::object(std::move(members));
+  return limits_of(stored);
 }
 
-std::optional<Usage> spent_of(const Value& value) {
-  if (!value.is_object()) return std::nullopt;
+JobBudget to_record(const Limits& limits) {
+  JobBudget stored;
+  for (const Limit limit : kCountedLimits) {
+    if (const auto& max = limits.max_of(limit)) {
+      stored_amount(stored, limit) = static_cast<std::int64_t>(*max);
+    }
+  }
+  if (limits.wall) stored.wall = ae::to_text(*limits.wall);
+  if (limits.soft > 0) stored.soft = limits.soft;
+  return stored;
+}
+
+Value to_json(const Limits& limits) { return record_json(to_record(limits)); }
+
+std::optional<Usage> spent_of(const BudgetUse& stored) {
   Usage use;
-  for (const auto& [key, member] : value.members()) {
-    const auto counted = std::ranges::find(kStored, std::string_view(key));
-    const auto n = amount_in(member);
-    if (counted == std::end(kStored) || !n) return std::nullopt;
-    amount_of(use, static_cast<Limit>(counted - std::begin(kStored))) = *n;
+  for (const Limit limit : kCountedLimits) {
+    const auto n = amount_in(stored_amount(stored, limit).value_or(0));
+    if (!n) return std::nullopt;
+    amount_of(use, limit) = *n;
   }
   return use;
 }
 
-Value to_json(const Usage& use) {
-  std::vector<Member> members;
+BudgetUse to_record(const Usage& use) {
+  BudgetUse stored;
   for (const Limit limit : kCountedLimits) {
     const std::uint64_t n = std::min(amount_of(use, limit), kBudgetMax);
-    if (n > 0) members.emplace_back(stored_name(limit), n);
+    if (n > 0) stored_amount(stored, limit) = static_cast<std::int64_t>(n);
   }
-  return Value::object(std::move(members));
+  return stored;
 }
 
 Result<Limits> parse_limits(const Value& requested) {
@@ -178,8 +222,7 @@ Result<Limits> parse_limits(const Value& requested) {
       if (!n) {
         return fail(Code::input_invalid, "\"{}\" is a whole number, at most {}", key, kBudgetMax);
       }
-      const auto counted = std::ranges::find(kStored, std::string_view(key));
-      limits.max_of(static_cast<Limit>(counted - std::begin(kStored))) = *n;
+      limits.max_of(*limit_of_stored(key)) = *n;
     } else {
       return fail(Code::input_invalid,
                   "a budget has no \"{}\": it has tokens, cost, model_calls, tool_calls and wall",
@@ -242,20 +285,20 @@ std::string cost_text(std::uint64_t micros) {
   return text;
 }
 
-std::optional<Reservation> reservation_of(const Value& value) {
-  if (!value.is_object()) return std::nullopt;
-  const auto input = amount_in(value["input_tokens"]), output = amount_in(value["output_tokens"]);
-  const auto cost =
-      value.find("cost_micros") ? amount_in(value["cost_micros"]) : std::optional(0UL);
+std::optional<Reservation> reservation_of(const TokenReservation& stored) {
+  const auto input = amount_in(stored.input_tokens), output = amount_in(stored.output_tokens);
+  const auto cost = amount_in(stored.cost_micros.value_or(0));
   if (!input || !output || !cost) return std::nullopt;
   return Reservation{.input_tokens = *input, .output_tokens = *output, .cost_micros = *cost};
 }
 
-Value to_json(const Reservation& reservation) {
-  std::vector<Member> members{{"input_tokens", reservation.input_tokens},
-                              {"output_tokens", reservation.output_tokens}};
-  if (reservation.cost_micros > 0) members.emplace_back("cost_micros", reservation.cost_micros);
-  return Value::object(std::move(members));
+TokenReservation to_record(const Reservation& reservation) {
+  TokenReservation stored{.input_tokens = static_cast<std::int64_t>(reservation.input_tokens),
+                          .output_tokens = static_cast<std::int64_t>(reservation.output_tokens)};
+  if (reservation.cost_micros > 0) {
+    stored.cost_micros = static_cast<std::int64_t>(reservation.cost_micros);
+  }
+  return stored;
 }
 
 Usage model_use(const Reservation& reservation) {

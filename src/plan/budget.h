@@ -12,11 +12,8 @@
 // one tool call regardless of its number of tries, and one more for each round of answers that it
 // is called again with (engine/questions/questions.h). Probes and compensations use nothing: they
 // are never held back (decision 0054).
-// Stored: limits, in the task graph, in job_created and in decision_recorded{budget},
-//   {"tokens"?, "cost_micros"?, "model_calls"?, "tool_calls"?: whole numbers, "wall"?: duration,
-//    "soft"?: percent}
-// In job_created also "wall_until"? and, for a fork, "spent"? {"tokens"?, "cost_micros"?,
-// "model_calls"?, "tool_calls"?}. And `reserved` {"input_tokens", "output_tokens", "cost_micros"?}.
+// Stored: limits, in the task graph, in job_created and in decision_recorded{budget} (JobBudget), and
+// reservations, in tool_invocation_started (TokenReservation). See log/records.def.
 // Threads: values and pure functions.
 #pragma once
 
@@ -29,6 +26,7 @@
 #include "base/error.h"
 #include "base/time.h"
 #include "json/value.h"
+#include "log/records.h"
 #include "plan/price.h"
 
 namespace ae::engine {
@@ -65,13 +63,15 @@ struct Limits {
   const std::optional<std::uint64_t>& max_of(Limit limit) const;
   bool any() const { return tokens || cost_micros || model_calls || tool_calls || wall; }
 };
-// Fails with plan_invalid.
+// Without `spent` and `wall_until`. Fails with plan_invalid.
+Result<Limits> limits_of(const JobBudget& stored);
 Result<Limits> limits_of(const Value& stored);
+JobBudget to_record(const Limits& limits);
 Value to_json(const Limits& limits);
 // The usage of its origin that a fork's job_created holds (`spent`): the numbers that are not 0.
 // nullopt: not valid.
-std::optional<Usage> spent_of(const Value& stored);
-Value to_json(const Usage& use);
+std::optional<Usage> spent_of(const BudgetUse& stored);
+BudgetUse to_record(const Usage& use);
 // Reads the format of requests: {tokens, cost: "2.50", model_calls, tool_calls, wall: "1h"}, no
 // soft. Fails with input_invalid.
 Result<Limits> parse_limits(const Value& requested);
@@ -89,8 +89,9 @@ std::string amount_text(Limit limit, std::uint64_t amount);
 struct Reservation {
   std::uint64_t input_tokens = 0, output_tokens = 0, cost_micros = 0;
 };
-std::optional<Reservation> reservation_of(const Value& stored);
-Value to_json(const Reservation& reservation);
+// nullopt: not valid.
+std::optional<Reservation> reservation_of(const TokenReservation& stored);
+TokenReservation to_record(const Reservation& reservation);
 Usage model_use(const Reservation& reservation);
 
 // Estimated tokens of a message: a third of its bytes as canonical JSON, rounded up; kImageTokens

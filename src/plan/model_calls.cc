@@ -99,9 +99,8 @@ DigestText prompt_hash_of(std::string_view blind, const Value& arguments) {
   return blind.empty() ? DigestText(chain) : blinded_hash(blind, chain);
 }
 
-std::uint64_t tokens(const Value& usage, std::string_view name) {
-  const Value& n = usage[name];
-  return n.is_integer() && n.as_int() > 0 ? static_cast<std::uint64_t>(n.as_int()) : 0;
+std::uint64_t count_of(std::optional<std::int64_t> n) {
+  return static_cast<std::uint64_t>(std::max<std::int64_t>(n.value_or(0), 0));
 }
 
 std::vector<Member> members_of(std::string_view blind, std::string_view provider,
@@ -182,7 +181,9 @@ void set_committed_answer(std::string_view blind, const ToolPolicy& tool, const 
   event.llm_provider = text(field::llm_provider);
   event.llm_temperature = members[field::llm_temperature];
   event.prompt_hash = hash_from_hex(members.text(field::prompt_hash));
-  if (const Value* usage = members.find(field::usage)) event.usage = with_cost(tool, *usage);
+  if (const Value* usage = members.find(field::usage)) {
+    event.usage = JsonOf<TokenUsage>(with_cost(tool, *usage));
+  }
 }
 
 Value with_cost(const ToolPolicy& tool, Value usage) {
@@ -200,20 +201,19 @@ Value model_metadata(std::string_view blind, std::string_view provider, const Va
   return Value::object(std::move(members));
 }
 
-void add_usage(const Value& usage, ModelUsage& total) {
+void add_usage(const TokenUsage& usage, ModelUsage& total) {
   const auto add = [&](std::uint64_t& sum, std::uint64_t n) {
     sum = std::min(sum + n, kTokenCountMax);
   };
-  const std::uint64_t input = tokens(usage, "input_tokens");
-  const std::uint64_t output = tokens(usage, "output_tokens");
+  const std::uint64_t input = count_of(usage.input_tokens);
+  const std::uint64_t output = count_of(usage.output_tokens);
   add(total.input_tokens, input);
   add(total.output_tokens, output);
-  add(total.total_tokens,
-      usage.find("total_tokens") ? tokens(usage, "total_tokens") : input + output);
-  add(total.cached_tokens, tokens(usage, "cached_tokens"));
-  add(total.reasoning_tokens, tokens(usage, "reasoning_tokens"));
-  add(total.cost_micros, tokens(usage, "cost_micros"));
-  if (usage.find("cost_micros") == nullptr) total.unpriced_calls++;
+  add(total.total_tokens, usage.total_tokens ? count_of(usage.total_tokens) : input + output);
+  add(total.cached_tokens, count_of(usage.cached_tokens));
+  add(total.reasoning_tokens, count_of(usage.reasoning_tokens));
+  add(total.cost_micros, count_of(usage.cost_micros));
+  if (!usage.cost_micros) total.unpriced_calls++;
 }
 
 std::vector<Member> usage_members(const ModelUsage& usage) {

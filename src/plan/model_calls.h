@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "json/value.h"
 #include "log/events.h"
+#include "log/records.h"
 #include "plan/plan.h"
 
 namespace ae::engine {
@@ -53,8 +54,8 @@ struct ModelUsage {
   std::uint64_t unpriced_calls = 0;    // answers without a price
 };
 
-// Adds the usage of one answer; `usage` is null if the answer did not report it.
-void add_usage(const Value& usage, ModelUsage& total);
+// Adds the usage of one answer; it is empty if the answer did not report it.
+void add_usage(const TokenUsage& usage, ModelUsage& total);
 // {model_calls, input_tokens, output_tokens, total_tokens, cached_tokens, reasoning_tokens,
 // cost_micros, unpriced_calls}
 std::vector<Member> usage_members(const ModelUsage& usage);

@@ -131,7 +131,7 @@ AE_TEST("checkpoint/the commit that makes one records it with its event") {
     ASSERT_FALSE(notes.empty());
     const Event& record = *notes.back();
     EXPECT_EQ(record.seq, tail.checkpoint->seq) << "it is covered, too";
-    const Value& covered = std::get<StateCheckpointed>(record.body).detail;
+    const Value& covered = std::get<StateCheckpointed>(record.body).detail.json();
     EXPECT_EQ(covered["seq"], Value(record.seq - 1));
     EXPECT_EQ(covered.text("hash"), to_hex(read.events[record.seq - 2].hash));
     EXPECT_EQ(record.prev_hash, read.events[record.seq - 2].hash);

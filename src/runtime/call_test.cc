@@ -223,7 +223,7 @@ AE_TEST("progress/reports are written once a second, and the last one before the
     EXPECT_EQ(read.state.status, engine::JobStatus::completed);
     const auto reports = all_of(read.events, EventType::progress);
     const auto& last = std::get<Progress>(reports.back()->body);
-    EXPECT_EQ(last.detail, json("{'report':{'done':'all'}, 'try':1}"));
+    EXPECT_EQ(last.detail.json(), json("{'report':{'done':'all'}, 'try':1}"));
     EXPECT_EQ(last.node_id, "a");
     EXPECT_EQ(last.step_id, read.state.steps[0].id);
     EXPECT_LT(reports.back()->seq,
@@ -248,7 +248,7 @@ AE_TEST("progress/reports of a long call are written less often, and the newest 
   const auto read = worker.read();
   const auto reports = all_of<Progress>(read.events);
   EXPECT_LE(reports.size(), kTimes * 3u / 4) << "at the end they are 14 s apart";
-  EXPECT_GE(reports.back()->detail["report"].as_int(), kTimes - 4);
+  EXPECT_GE(reports.back()->detail.json()["report"].as_int(), kTimes - 4);
 }
 
 AE_TEST("progress/a report that cannot be written does not delay the result") {

@@ -98,7 +98,7 @@ JobRequest job_request_of(const NewJobRequest& request, const engine::NewJobEven
   return {.agent = request.agent,
           .input = request.input,
           .labels = fresh.labels,
-          .forked_from = fresh.forked_from,
+          .forked_from = fresh.forked_from ? record_json(*fresh.forked_from) : Value(),
           .explicit_options = request.explicit_options};
 }
 
@@ -114,7 +114,7 @@ store::NewJob new_row(const NewJobRequest& request, const engine::NewJobEvents& 
   row.capabilities =
       needed_capabilities(request.required_capabilities, request.agent, fresh.execution_version,
                           effective_plan(request)->versions);
-  if (fresh.forked_from.is_object()) row.forked_from = fresh.forked_from.text("job_id");
+  if (fresh.forked_from) row.forked_from = fresh.forked_from->job_id;
   return row;
 }
 

@@ -215,7 +215,7 @@ AE_TEST("fork/a fork with a lost commit result creates one job, and its id canno
   };
   const auto made = fork(env, worker, {.job = JobId("job-2")});  // retry
   ASSERT_TRUE(made) << made.error().message;
-  EXPECT_EQ(read_of(env, worker, "job-2").state.forked_from["job_id"], Value("job-1"));
+  EXPECT_EQ(read_of(env, worker, "job-2").state.forked_from.value().job_id, "job-1");
   const auto again = fork(env, worker, {.job = JobId("job-2")});
   ASSERT_FALSE(again);
   EXPECT_EQ(again.error().code, Code::already_exists);

@@ -206,7 +206,7 @@ AE_TEST("inbox/an early answer that is invalid for its wait is listed as undeliv
     env.loop.advance(2s);
     const auto read = worker.read();
     ASSERT_EQ(read.state.status, engine::JobStatus::completed);
-    EXPECT_EQ(std::get<JobCompleted>(read.events.back().body).undelivered,
+    EXPECT_EQ(std::get<JobCompleted>(read.events.back().body).undelivered.json(),
               json("[{'correlation_key':'k','signal_id':'s1'}]"));
   }
 }
@@ -238,7 +238,7 @@ AE_TEST("inbox/an early answer whose wait opens during the send is kept") {
   EXPECT_EQ((***result)["accepted"], Value(true)) << canonical(***result);
   ASSERT_TRUE(worker.submit(answer_to("k", "s2", json("{'decision':'approve'}"))));
   env.loop.advance(2s);
-  EXPECT_EQ(std::get<JobCompleted>(worker.read().events.back().body).undelivered,
+  EXPECT_EQ(std::get<JobCompleted>(worker.read().events.back().body).undelivered.json(),
             json("[{'correlation_key':'k','signal_id':'s1'}]"));
 }
 
@@ -290,7 +290,7 @@ AE_TEST("inbox/an early signal whose wait never opens is listed as undelivered")
   worker.answer(0, {.kind = OutcomeKind::success, .result = json("1")});
   const auto read = worker.read();
   EXPECT_EQ(read.state.status, engine::JobStatus::completed);
-  EXPECT_EQ(std::get<JobCompleted>(read.events.back().body).undelivered,
+  EXPECT_EQ(std::get<JobCompleted>(read.events.back().body).undelivered.json(),
             json("[{'correlation_key':'nobody', 'signal_id':'s1'}]"));
 }
 

@@ -190,7 +190,7 @@ AE_TEST("inbox/an entry that arrives while the job ends is listed as undelivered
   worker.answer(0, {.kind = OutcomeKind::success, .result = json("1")});
   const auto read = worker.read();
   EXPECT_EQ(read.state.status, engine::JobStatus::cancelled);
-  EXPECT_EQ(std::get<JobCancelled>(read.events.back().body).undelivered,
+  EXPECT_EQ(std::get<JobCancelled>(read.events.back().body).undelivered.json(),
             json("[{'correlation_key':'k', 'signal_id':'s1'}]"));
 }
 

@@ -393,8 +393,9 @@ bool JobDriver::should_checkpoint(bool release) const {
 void JobDriver::add_checkpoint_event(PendingCommit& pending_commit, const LogWriter& writer) {
   auto before = writer.end_after(pending_commit.events);
   if (!before) return;  // sealing the commit reports the same error
-  EventBody note = StateCheckpointed{
-      .detail = Value::object({{"hash", to_hex(before->head)}, {"seq", before->seq}})};
+  EventBody note =
+      StateCheckpointed{.detail = CheckpointedEvent{.hash = before->head,
+                                                    .seq = static_cast<std::int64_t>(before->seq)}};
   Status applied = engine::apply(state_, note, batch_time_, host_.plans().source());
   AE_CHECK(applied, fmt::format("{}: {}", job_.text, applied.error().message));
   pending_commit.events.emplace_back().body = std::move(note);

@@ -7,7 +7,6 @@
 #include "base/trace_context.h"
 #include "engine/loop/loop.h"
 #include "engine/questions/questions.h"
-#include "log/field_names.h"
 #include "runtime/job_driver.h"
 #include "runtime/output_hub.h"
 
@@ -154,8 +153,8 @@ void JobDriver::add_progress_reports() {
        progress_reports_.take_due(world_.store.now(), is_finished)) {
     const engine::Step* const step = state_.find_step(report.step);
     if (step == nullptr) continue;
-    add(Progress{.detail = Value::object({{"report", std::move(report.value)},
-                                          {field::try_, std::uint64_t{report.try_no}}}),
+    add(Progress{.detail = ProgressReport{.report = std::move(report.value),
+                                          .try_no = std::int64_t{report.try_no}},
                  .node_id = state_.node_of(*step).id,
                  .step_id = report.step});
   }

@@ -313,9 +313,10 @@ AE_TEST("recovery/a takeover records its findings in its first commit") {
     ASSERT_EQ(attempts.size(), 2u) << "the first attempt, which wrote the log, recovers nothing";
     const auto& found = std::get<RecoveryStarted>(started[0]->body);
     EXPECT_EQ(found.attempt_id, std::get<JobRunning>(attempts[1]->body).attempt_id);
-    EXPECT_EQ(found.detail["after"], Value(std::get<JobRunning>(attempts[0]->body).attempt_id));
-    EXPECT_EQ(found.detail["seq"], Value(attempts[1]->seq - 1));
-    EXPECT_EQ(std::get<RecoveryCompleted>(completed[0]->body).detail,
+    EXPECT_EQ(found.detail.json()["after"],
+              Value(std::get<JobRunning>(attempts[0]->body).attempt_id));
+    EXPECT_EQ(found.detail.json()["seq"], Value(attempts[1]->seq - 1));
+    EXPECT_EQ(std::get<RecoveryCompleted>(completed[0]->body).detail.json(),
               json("{'caught_up':0, 'in_doubt':1, 'injected':0, 'pending':1, 'resent':0}"));
     EXPECT_EQ(started[0]->seq, attempts[1]->seq + 1);
     EXPECT_EQ(completed[0]->seq, attempts[1]->seq + 2);
@@ -347,7 +348,7 @@ AE_TEST("recovery/recorded results are replayed and side records are added to th
   const auto read = second.read();
   const auto completed = all_of<RecoveryCompleted>(read.events);
   ASSERT_EQ(completed.size(), 1u);
-  EXPECT_EQ(completed[0]->detail,
+  EXPECT_EQ(completed[0]->detail.json(),
             json("{'caught_up':1, 'in_doubt':0, 'injected':2, 'pending':2, 'resent':1}"));
 }
 

@@ -118,17 +118,13 @@ class Projector {
     out_.agent = created.agent;
     out_.idempotency_key = or_empty(created.idempotency_key);
     out_.labels = labels_of(created.labels);
-    if (created.forked_from.is_object()) out_.forked_from = created.forked_from.text("job_id");
+    if (!created.forked_from.is_null()) {
+      out_.forked_from = created.forked_from.read_leniently().job_id;
+    }
     if (created.priority) out_.priority = *created.priority;
     if (!or_empty(created.queue).empty()) out_.queue = *created.queue;
-    std::vector<std::string> required;
-    if (created.required_capabilities.is_array()) {
-      for (const Value& one : created.required_capabilities.items()) {
-        if (one.is_string()) required.push_back(one.as_string());
-      }
-    }
-    out_.capabilities =
-        needed_capabilities(std::move(required), out_.agent, created.execution_version, versions_);
+    out_.capabilities = needed_capabilities(created.required_capabilities.read_leniently(),
+                                            out_.agent, created.execution_version, versions_);
     out_.request_hash = request_hash_of(job_created_);
     return {};
   }

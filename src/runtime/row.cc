@@ -96,7 +96,7 @@ JobRequest request_of(const JobCreated& created) {
   return {.agent = created.agent,
           .input = created.input.value,
           .labels = labels_value(labels_of(created.labels)),
-          .forked_from = created.forked_from,
+          .forked_from = created.forked_from.json(),
           .explicit_options = created.asked};
 }
 

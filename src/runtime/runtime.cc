@@ -444,7 +444,7 @@ void Runtime::on_committed_events(const JobId& job, const std::vector<Event>& ev
 
 // Counts and logs a mismatch after which the job continues.
 void Runtime::on_verification(const JobId& job, const ConfirmationChecked& event) {
-  if (event.verdict != "mismatch" || event.detail.text("mode") != "warn") return;
+  if (event.verdict != "mismatch" || event.detail.read_leniently().mode != "warn") return;
   counters_.aetheris_confirmation_replay_warn_total++;
   // The warning omits what was found: that belongs to the job's log.
   warn(job, fmt::format("{} \"{}\" is not as the job left it; the job continues (`verify: warn`), "

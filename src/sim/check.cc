@@ -69,8 +69,8 @@ void check_together(SimWorld& world, const std::map<JobId, std::vector<Event>>& 
   for (const auto& [job, events] : logs) {
     for (const Event& event : events) {
       const auto* checked = as<ConfirmationChecked>(event);
-      warnings +=
-          checked && checked->verdict == "mismatch" && checked->detail.text("mode") == "warn";
+      warnings += checked && checked->verdict == "mismatch" &&
+                  checked->detail.read_leniently().mode == "warn";
     }
   }
   const std::uint64_t counted = world.warning_count();

@@ -36,7 +36,7 @@ class UsageCounter {
 
   void apply(const Event& event) {
     if (const auto* created = as<JobCreated>(event)) {
-      if (!created->budget.is_null()) begin(created->budget);
+      if (!created->budget.is_null()) begin(created->budget.read_leniently());
     } else if (const auto* call = as<ToolInvocationStarted>(event)) {
       if (!side_.contains(call->step_id.text)) started(event, *call);
     } else if (const auto* finish = as<ToolInvocationFinished>(event)) {
@@ -62,13 +62,13 @@ class UsageCounter {
   }
 
  private:
-  static engine::Limits read(const Value& value) {
-    return engine::limits_of(value).value_or(engine::Limits());
+  static engine::Limits read(const JobBudget& budget) {
+    return engine::limits_of(budget).value_or(engine::Limits());
   }
 
-  void begin(const Value& budget) {
+  void begin(const JobBudget& budget) {
     limits_ = read(budget);
-    spent_ = engine::spent_of(budget["spent"]).value_or(Usage());
+    spent_ = engine::spent_of(budget.spent.value_or(BudgetUse())).value_or(Usage());
   }
 
   void started(const Event& event, const ToolInvocationStarted& call) {
@@ -81,7 +81,8 @@ class UsageCounter {
     charge.model = call.tool_name.starts_with(kModelToolPrefix);
     charge.use = Usage{.tool_calls = 1};
     if (charge.model) {
-      const auto reserved = engine::reservation_of(call.reserved);
+      const auto stored = call.reserved.read();
+      const auto reserved = stored ? engine::reservation_of(*stored) : std::nullopt;
       if (!reserved)
         return checker_.fail("event {}: a model call without a reservation", event.seq);
       charge.use = Usage{.tokens = reserved->input_tokens + reserved->output_tokens,
@@ -131,10 +132,8 @@ class UsageCounter {
     const auto found = charges_.find(or_empty(command.result_of));
     if (found == charges_.end() || !found->second.model) return;
     Usage used = found->second.use;
-    const Value& total = command.usage["total_tokens"];
-    if (total.is_integer() && total.as_int() > 0) {
-      used.tokens = static_cast<std::uint64_t>(total.as_int());
-    }
+    const std::int64_t total = command.usage.read_leniently().total_tokens.value_or(0);
+    if (total > 0) used.tokens = static_cast<std::uint64_t>(total);
     settle(found->second, used);
   }
 
@@ -162,7 +161,8 @@ class UsageCounter {
 
   void check_raise(const Event& event, const DecisionRecorded& decision) {
     checker_.mark("budget.raised");
-    const engine::Limits more = read(decision.payload.value);
+    const engine::Limits more =
+        engine::limits_of(decision.payload.value).value_or(engine::Limits());
     if (requested_ != nullptr) {
       const auto request = requested_->find(or_empty(decision.by));
       if (request == requested_->end())
@@ -200,16 +200,16 @@ void calls_stay_within_budget(const JobEvidence& e, Checker& checker) {
 }
 
 void fork_keeps_budget(const JobEvidence& e, Checker& checker) {
-  const Value& from = e.state.forked_from;
-  if (from.is_null()) return;
-  const auto origin = e.logs.find(JobId(std::string(from.text("job_id"))));
+  const auto& from = e.state.forked_from;
+  if (!from) return;
+  const auto origin = e.logs.find(JobId(from->job_id));
   if (origin == e.logs.end()) return checker.fail("its origin does not exist");
   Report unread;
   Checker muted(unread, e.job, "the origin is checked separately");
   UsageCounter then(origin->second, nullptr, muted);
   for (const Event& event : origin->second) {
     then.apply(event);
-    if (Value(event.seq) == from["seq"]) break;
+    if (std::cmp_equal(event.seq, from->seq)) break;
   }
   UsageCounter now(e.events, nullptr, muted);
   now.apply(e.events.front());

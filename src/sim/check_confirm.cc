@@ -82,7 +82,7 @@ class ConfirmationWalker {
     } else if (const auto* decision = decision_of(event, ConfirmationRequested::kKind)) {
       decided(*decision, step);
     } else if (const auto* plan = as<PlanGenerated>(event)) {
-      if (plan->carried.is_array()) remove_carried(plan->carried);
+      if (!plan->carried.is_null()) remove_carried(plan->carried.read_leniently());
     }
   }
 
@@ -102,9 +102,9 @@ class ConfirmationWalker {
     }
   }
 
-  void remove_carried(const Value& carried) {
+  void remove_carried(const std::vector<CarriedNode>& carried) {
     std::set<std::string, std::less<>> nodes;
-    for (const Value& entry : carried.items()) nodes.emplace(entry.text(field::node_id));
+    for (const CarriedNode& entry : carried) nodes.insert(entry.node_id);
     std::erase_if(resources,
                   [&](const auto& resource) { return !nodes.contains(nodes_[resource.first]); });
   }
@@ -209,7 +209,7 @@ class ObservedStateWalker final : public ConfirmationWalker {
     const bool seen =
         std::ranges::any_of(e_.verifier_checks, [&](const VerifierCheck* verifier_check) {
           const bool same = verdict != "mismatch" ||
-                            check->detail.text("observed") == verifier_check->actual_version;
+                            check->detail.json().text("observed") == verifier_check->actual_version;
           return verifier_check->resource == name && verifier_check->expected == resource.version &&
                  to_text(verifier_check->actual_verdict()) == verdict && same;
         });
@@ -254,7 +254,7 @@ class ConsequenceWalker final : public ConfirmationWalker {
     const std::string_view verdict = or_empty(check.verdict);
     if (resource == resources.end() || (verdict != "mismatch" && verdict != "unreachable")) return;
     const Mismatch seen{std::string(verdict), verdict == "mismatch"
-                                                  ? std::string(check.detail.text("observed"))
+                                                  ? or_empty(check.detail.read_leniently().observed)
                                                   : std::string()};
     const std::string_view mode = tool_kind(resource->second.tool)->changes;
     if (resource->second.accepted == seen) {

@@ -49,7 +49,7 @@ class WorkItemWalker {
 
   void apply(const Event& event) {
     if (const auto* fork = as<ForkImported>(event)) {
-      for (const Value& entry : fork->commands.items()) apply_import(entry);
+      for (const Value& entry : fork->commands.json().items()) apply_import(entry);
     } else if (const auto* call = as<ToolInvocationStarted>(event)) {
       if (!side_.contains(call->step_id.text)) started(event, *call);
     } else if (event.type == EventType::command_committed) {
@@ -59,7 +59,7 @@ class WorkItemWalker {
         place.effect = tool_kind(tools_[place.step])->effect_class != EffectClass::read;
       }
     } else if (const auto* plan = as<PlanGenerated>(event)) {
-      if (plan->carried.is_array()) replaced(event, *plan);
+      if (!plan->carried.is_null()) replaced(event, *plan);
     }
   }
 
@@ -88,10 +88,8 @@ class WorkItemWalker {
 
   void replaced(const Event& event, const PlanGenerated& plan) {
     std::set<std::string, std::less<>> carried, dropped;
-    for (const Value& entry : plan.carried.items()) carried.emplace(entry.text(field::node_id));
-    if (plan.drop.is_array()) {
-      for (const Value& node : plan.drop.items()) dropped.insert(node.as_string());
-    }
+    for (const CarriedNode& entry : plan.carried.read_leniently()) carried.insert(entry.node_id);
+    for (std::string& node : plan.drop.read_leniently()) dropped.insert(std::move(node));
     for (const auto& [name, place] : work_items_) {
       const std::string node = name.substr(0, name.find('/'));
       if (carried.contains(node)) {
@@ -118,12 +116,12 @@ class WorkItemWalker {
 // ---------------------------------------------------------------- forks
 
 void imports_are_not_done_again(const JobEvidence& e, Checker& checker) {
-  if (e.state.forked_from.is_null()) return;
+  if (!e.state.forked_from) return;
   WorkItemWalker(e, checker, true).run();
   std::set<std::string, std::less<>> imported;
   for (const Event& event : e.events) {
     if (const auto* fork = as<ForkImported>(event)) {
-      for (const Value& entry : fork->commands.items()) {
+      for (const Value& entry : fork->commands.json().items()) {
         if (!is_unfinished(entry)) imported.emplace(entry.text(field::step_id));
         checker.mark("fork.imported");
         if (entry["under_way"] == Value(true)) checker.mark("fork.loop_continued");
@@ -145,7 +143,7 @@ std::set<std::string, std::less<>> imported_steps(const JobEvidence& e) {
   for (const Event& event : e.events) {
     const auto* fork = as<ForkImported>(event);
     if (!fork) continue;
-    for (const Value& entry : fork->commands.items()) {
+    for (const Value& entry : fork->commands.json().items()) {
       if (!is_unfinished(entry)) steps.emplace(entry.text(field::step_id));
     }
   }
@@ -157,8 +155,8 @@ std::set<std::string, std::less<>> dropped_nodes(const std::vector<Event>& event
   std::set<std::string, std::less<>> nodes;
   for (const Event& event : events) {
     const auto* plan = as<PlanGenerated>(event);
-    if (!plan || !plan->drop.is_array()) continue;
-    for (const Value& node : plan->drop.items()) nodes.insert(node.as_string());
+    if (!plan) continue;
+    for (std::string& node : plan->drop.read_leniently()) nodes.insert(std::move(node));
   }
   return nodes;
 }
@@ -174,8 +172,7 @@ std::uint64_t effect_declared(const CallHistory& call, const KeyRecord& record) 
 
 void repeats_have_consent(const JobEvidence& e, Checker& checker) {
   const RequestedFork* requested_fork = requested_fork_of(e);
-  if (e.state.forked_from.is_null() || !requested_fork || requested_fork->request.repeat_all)
-    return;
+  if (!e.state.forked_from || !requested_fork || requested_fork->request.repeat_all) return;
   const auto origin = e.logs.find(requested_fork->request.origin);
   if (origin == e.logs.end()) return checker.fail("its origin does not exist");
   const auto imported = imported_steps(e), dropped = dropped_nodes(origin->second);
@@ -202,13 +199,13 @@ void repeats_have_consent(const JobEvidence& e, Checker& checker) {
 }
 
 void fork_shares_no_key(const JobEvidence& e, Checker& checker) {
-  if (e.state.forked_from.is_null()) return;
-  const Value& from = e.state.forked_from;
-  const auto origin = e.logs.find(JobId(std::string(from.text("job_id"))));
+  if (!e.state.forked_from) return;
+  const ForkOrigin& from = *e.state.forked_from;
+  const auto origin = e.logs.find(JobId(from.job_id));
   if (origin == e.logs.end()) return checker.fail("its origin does not exist");
-  const auto seq = static_cast<std::size_t>(from["seq"].as_int());
+  const auto seq = static_cast<std::size_t>(from.seq);
   const std::vector<Event>& log = origin->second;
-  checker.fail_if(seq == 0 || seq > log.size() || to_hex(log[seq - 1].hash) != from.text("hash"),
+  checker.fail_if(seq == 0 || seq > log.size() || log[seq - 1].hash != from.hash,
                   "the origin's log has another event where the fork begins");
   std::set<std::string, std::less<>> keys;
   std::map<std::string, Value, std::less<>> results;  // of the origin's steps
@@ -237,14 +234,14 @@ void fork_shares_no_key(const JobEvidence& e, Checker& checker) {
 
 void fork_matches_request(const JobEvidence& e, Checker& checker) {
   const RequestedFork* requested_fork = requested_fork_of(e);
-  const Value& from = e.state.forked_from;
-  checker.fail_if(from.is_null() != (requested_fork == nullptr),
+  const auto& from = e.state.forked_from;
+  checker.fail_if(!from != (requested_fork == nullptr),
                   "a fork without a request, or a request without a fork");
-  if (!requested_fork || from.is_null()) return;
-  checker.fail_if(from.text("job_id") != requested_fork->request.origin.text,
+  if (!requested_fork || !from) return;
+  checker.fail_if(from->job_id != requested_fork->request.origin.text,
                   "it is a fork of another job");
   checker.fail_if(
-      requested_fork->request.at > 0 && from["seq"] != Value(requested_fork->request.at),
+      requested_fork->request.at > 0 && std::cmp_not_equal(from->seq, requested_fork->request.at),
       "it begins at another event");
   checker.fail_if(requested_fork->request.input && e.state.input != *requested_fork->request.input,
                   "its input is not the requested one");
@@ -310,14 +307,14 @@ std::set<std::string> imported_before(const JobEvidence& e, std::size_t end) {
   std::set<std::string> nodes;
   for (std::size_t i = 0; i < end; ++i) {
     if (const auto* fork = as<ForkImported>(e.events[i])) {
-      for (const Value& entry : fork->commands.items()) {
+      for (const Value& entry : fork->commands.json().items()) {
         const bool is_part = entry.find("item") != nullptr || entry.find("turn") != nullptr;
         if (entry.find(field::result_type) != nullptr && !is_part) {
           nodes.insert(std::string(entry.text(field::node_id)));
         }
       }
-    } else if (const auto* plan = as<PlanGenerated>(e.events[i]); plan && plan->drop.is_array()) {
-      for (const Value& node : plan->drop.items()) nodes.erase(node.as_string());
+    } else if (const auto* plan = as<PlanGenerated>(e.events[i])) {
+      for (const std::string& node : plan->drop.read_leniently()) nodes.erase(node);
     }
   }
   return nodes;
@@ -346,8 +343,10 @@ void plans_match_requests(const JobEvidence& e, Checker& checker) {
         requested_drops.insert(node.as_string());
       }
     }
-    if (generated && generated->drop.is_array()) {
-      for (const Value& node : generated->drop.items()) actual_drops.insert(node.as_string());
+    if (generated) {
+      for (std::string& node : generated->drop.read_leniently()) {
+        actual_drops.insert(std::move(node));
+      }
     }
     checker.fail_if(requested_drops != actual_drops,
                     "event {}: other nodes are dropped than requested", i + 1);

@@ -8,7 +8,6 @@
 
 #include "json/json.h"
 #include "log/decisions.h"
-#include "log/field_names.h"
 #include "sim/checker.h"
 
 namespace ae::sim {
@@ -230,10 +229,10 @@ class CompensationWalker {
   }
 
   // The job does not compensate what a re-plan does not carry over.
-  void abandon(const Value& carried) {
-    if (!carried.is_array()) return;
+  void abandon(const JsonOf<std::vector<CarriedNode>>& carried) {
+    if (carried.is_null()) return;
     std::set<std::string, std::less<>> nodes;
-    for (const Value& entry : carried.items()) nodes.emplace(entry.text(field::node_id));
+    for (const CarriedNode& entry : list_of(carried)) nodes.insert(entry.node_id);
     std::erase_if(undoable_,
                   [&](const std::string& step) { return !nodes.contains(nodes_[step]); });
     std::erase_if(walk_.commands, [&](const auto& entry) {
@@ -247,20 +246,20 @@ class CompensationWalker {
   }
 
   template <class Record>
-  std::vector<Record> list_of(const Value& json) {
-    auto records = record_list_from_json<Record>(json);
+  std::vector<Record> list_of(const JsonOf<std::vector<Record>>& list) {
+    if (list.is_null()) return {};
+    auto records = list.read();
     checker_.fail_if(!records, "{}: an import that cannot be read", at_);
     return records ? *std::move(records) : std::vector<Record>();
   }
 
   // The job does not compensate imported calls; those with unknown outcomes are listed if it fails.
   void apply_import(const ForkImported& fork) {
-    for (const UnknownImport& call :
-         list_of<UnknownImport>(fork.unknown.is_null() ? Value::array({}) : fork.unknown)) {
+    for (const UnknownImport& call : list_of(fork.unknown)) {
       earlier_unknown_.emplace(call.idempotency_key.text);
       checker_.mark("fork.unknown");
     }
-    for (const ForkEntry& entry : list_of<ForkEntry>(fork.commands)) {
+    for (const ForkEntry& entry : list_of(fork.commands)) {
       const ToolKind* kind = tool_kind(or_empty(entry.tool));
       const bool done = entry.result_type == "side_effect_committed" || entry.committed == true;
       if (kind && !kind->undo.empty() && done) imported_undoable_.emplace_back(entry.node_id);
@@ -330,7 +329,7 @@ class CompensationWalker {
     return std::visit(
         [](const auto& ended) -> std::pair<std::size_t, std::size_t> {
           if constexpr (requires { ended.uncompensated; }) {
-            return {ended.compensated.size(), ended.uncompensated.size()};
+            return {ended.compensated.json().size(), ended.uncompensated.json().size()};
           }
           return {};
         },
@@ -339,7 +338,7 @@ class CompensationWalker {
   static Value in_doubt_by(const Event& end) {
     return std::visit(
         [](const auto& ended) {
-          if constexpr (requires { ended.in_doubt; }) return ended.in_doubt;
+          if constexpr (requires { ended.in_doubt; }) return ended.in_doubt.json();
           return Value();
         },
         end.body);

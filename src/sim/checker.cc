@@ -8,7 +8,6 @@
 
 #include "json/json.h"
 #include "log/decisions.h"
-#include "log/field_names.h"
 
 namespace ae::sim {
 
@@ -56,8 +55,8 @@ void PartSteps::apply(const Event& event) {
     if (own->second != step) parts_.insert(step);
   } else if (const auto* plan = as<PlanGenerated>(event)) {  // steps not carried start again
     std::set<std::string, std::less<>> carried;
-    if (plan->carried.is_array()) {
-      for (const Value& entry : plan->carried.items()) carried.emplace(entry.text(field::step_id));
+    for (const CarriedNode& entry : plan->carried.read_leniently()) {
+      carried.insert(entry.step_id.text.string());
     }
     std::erase_if(own_, [&](const auto& own) { return !carried.contains(own.second); });
   }
@@ -142,7 +141,7 @@ bool is_expired_request(const JobEvidence& e, std::string_view request) {
   if (!end) return false;
   const Value listed = std::visit(
       [](const auto& ended) {
-        if constexpr (requires { ended.undelivered; }) return ended.undelivered;
+        if constexpr (requires { ended.undelivered; }) return ended.undelivered.json();
         return Value();
       },
       end->body);

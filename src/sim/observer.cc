@@ -130,13 +130,10 @@ void Observer::check_capabilities(const JobId& job, const ObservedJob& observed,
 
 void Observer::apply_creation(ObservedJob& observed, const JobCreated& event) {
   if (!or_empty(event.queue).empty()) observed.queue = *event.queue;
-  observed.budget = event.budget;
+  observed.budget = event.budget.json();
   const Value& blind = event.blind.value;
   observed.blind = blind.is_string() ? blind.as_string() : "";
-  if (!event.required_capabilities.is_array()) return;
-  for (const Value& one : event.required_capabilities.items()) {
-    observed.required.emplace_back(one.as_string());
-  }
+  observed.required = event.required_capabilities.read_leniently();
 }
 
 void Observer::apply_call(const ObservedJob& observed, const Event& event) {

@@ -25,26 +25,27 @@ std::optional<Limit> limit_of(std::string_view text) {
 
 }  // namespace
 
-Status Applier::set_initial_budget(const Value& budget) {
-  if (budget.is_null()) return {};
-  auto limits = limits_of(budget);
+Status Applier::set_initial_budget(const JsonOf<JobBudget>& stored) {
+  if (stored.is_null()) return {};
+  const auto budget = stored.read();
+  if (!budget) return corrupt_event(budget.error().message);
+  const auto limits = limits_of(*budget);
   if (!limits) return corrupt_event(limits.error().message);
   s_.budget.limits = *limits;
-  s_.budget.wall_until = maybe_instant(budget, "wall_until");
+  s_.budget.wall_until = budget->wall_until;
   if (limits->wall && s_.budget.wall_until) {
     s_.budget.wall_from = *s_.budget.wall_until - *limits->wall;
   }
-  if (const Value* spent = budget.find("spent")) {  // by the origin of this fork
-    const auto used = spent_of(*spent);
-    if (!used || s_.forked_from.is_null())
-      return corrupt_event("nothing can be spent of its budget yet");
+  if (budget->spent) {  // by the origin of this fork
+    const auto used = spent_of(*budget->spent);
+    if (!used || !s_.forked_from) return corrupt_event("nothing can be spent of its budget yet");
     s_.budget.spent = *used;
   }
   return {};
 }
 
 // A try is declared. REQUIRES: it is not counted in the state yet.
-Status Applier::reserve(const Step& step, const Value& reservation) {
+Status Applier::reserve(const Step& step, const JsonOf<TokenReservation>& reservation) {
   if (step.role != Role::node || !s_.budget.is_tracked()) return {};
   Invocation& call = *step.call;
   const bool model = s_.tool_of(step).is_model();
@@ -53,7 +54,8 @@ Status Applier::reserve(const Step& step, const Value& reservation) {
   if (call.charge == Charge::reserved)
     return corrupt_event("the earlier try is still reserved in the budget");
   if (model) {
-    const auto reserved = reservation_of(reservation);
+    const auto stored = reservation.read();
+    const auto reserved = stored ? reservation_of(*stored) : std::nullopt;
     if (!reserved) return corrupt_event("nothing of the job's budget is reserved for it");
     call.reserved = *reserved;
   }
@@ -84,7 +86,7 @@ void Applier::settle(const Step& step, bool withdrawn) {
 }
 
 // A model has answered.
-void Applier::settle_answer(const Step& step, const Value& usage) {
+void Applier::settle_answer(const Step& step, const TokenUsage& usage) {
   Invocation& call = *step.call;
   if (call.charge != Charge::reserved) return;
   Usage use = usage_of(call, true);
@@ -93,9 +95,9 @@ void Applier::settle_answer(const Step& step, const Value& usage) {
   ModelUsage counted;
   add_usage(usage, counted);
   // If the reported usage is incomplete, at least the reservation is charged.
-  const std::uint64_t least = usage["incomplete"] == Value(true) ? use.tokens : 0;
+  const std::uint64_t least = usage.incomplete == true ? use.tokens : 0;
   if (counted.total_tokens > 0) use.tokens = std::max(least, counted.total_tokens);
-  if (usage.find("cost_micros")) use.cost_micros = counted.cost_micros;
+  if (usage.cost_micros) use.cost_micros = counted.cost_micros;
   add(s_.budget.spent, use);
 }
 

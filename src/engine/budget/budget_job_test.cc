@@ -22,7 +22,7 @@ namespace {
 AE_TEST("budget/a call reserves its maximum use and is charged its actual use") {
   JobFixture job = job_with_budget(model_call_node("a"), "{'tokens': 100}");
   job.claim();
-  EXPECT_EQ(job.last<ToolInvocationStarted>().reserved,
+  EXPECT_EQ(job.last<ToolInvocationStarted>().reserved.json(),
             json("{'cost_micros': 111, 'input_tokens': 11, 'output_tokens': 50}"));
   EXPECT_EQ(budget_of(job).reserved.tokens, kOne);
   EXPECT_EQ(budget_of(job).spent.tokens, 0u);
@@ -186,7 +186,8 @@ AE_TEST("budget/a log whose reservations overflow is rejected as log_corrupt") {
   job.ok("n0", used(5, 2));
   std::vector<Event> forged = job.log;
   each<ToolInvocationStarted>(forged, [](ToolInvocationStarted& call) {
-    call.reserved = Value::object({{"input_tokens", kBudgetMax}, {"output_tokens", kBudgetMax}});
+    constexpr auto kMax = static_cast<std::int64_t>(kBudgetMax);
+    call.reserved = TokenReservation{.input_tokens = kMax, .output_tokens = kMax};
   });
   const auto folded = fold(job.state.job, forged, uncached_plan_source());
   ASSERT_FALSE(folded);
@@ -316,7 +317,7 @@ AE_TEST("budget/a log with a call that exceeds the budget is rejected") {
   JobFixture job = job_with_budget(model_call_node("a"), "{'tokens': 100}");
   job.claim().ok("a", used(5, 2));
   std::vector<Event> forged = job.log;
-  std::get<JobCreated>(forged[0].body).budget = json("{'tokens': 10}");
+  std::get<JobCreated>(forged[0].body).budget = JobBudget{.tokens = 10};
   const auto folded = fold(job.state.job, forged, uncached_plan_source());
   ASSERT_FALSE(folded);
   EXPECT_EQ(folded.error().code, Code::log_corrupt);
@@ -337,7 +338,7 @@ AE_TEST("budget/a log that parks before the budget is exceeded is rejected") {
   EXPECT_EQ(refused(job, [](Event&) {}), "");
   const std::string room = refused(job, [](Event& event) {
     auto* created = std::get_if<JobCreated>(&event.body);
-    if (created != nullptr) created->budget = json("{'model_calls': 2}");
+    if (created != nullptr) created->budget = JobBudget{.model_calls = 2};
   });
   EXPECT_NE(room.find("there is room"), std::string::npos) << room;
 

@@ -47,7 +47,7 @@ AE_TEST("budget/a turn reserves tokens for the whole conversation") {
   const std::string more = "{'budget': {'tokens': 100000}, " + std::string(kTools.substr(1));
   JobFixture job = loop_job(", 'max_tokens': 20", {.more = more});
   job.claim();
-  const Value first = job.last<ToolInvocationStarted>().reserved;
+  const Value first = job.last<ToolInvocationStarted>().reserved.json();
   std::uint64_t bytes = 0;
   const Value model_request = request(job, "chat/0");
   for (const Value& message : model_request["messages"].items()) bytes += estimate_tokens(message);
@@ -55,7 +55,7 @@ AE_TEST("budget/a turn reserves tokens for the whole conversation") {
   EXPECT_EQ(first["output_tokens"], Value(20));
   job.ok("chat/0", tool_request_with_usage(10))
       .ok("chat/0/0", fmt::format("'{}'", std::string(3000, 'x')));
-  const Value second = job.last<ToolInvocationStarted>().reserved;
+  const Value second = job.last<ToolInvocationStarted>().reserved.json();
   EXPECT_GT(second["input_tokens"].as_int(), first["input_tokens"].as_int() + 1000);
 }
 

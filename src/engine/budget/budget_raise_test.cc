@@ -121,10 +121,10 @@ AE_TEST("budget/a fork has the limits and the spending of its origin at that eve
   ASSERT_EQ(job.status(), "completed");
   JobFixture early(*job.fork(2), "job-2");
   EXPECT_EQ(budget_of(early).spent.tokens, 0u);
-  EXPECT_EQ(early.last<JobCreated>().budget.find("spent"), nullptr);
+  EXPECT_EQ(early.last<JobCreated>().budget.json().find("spent"), nullptr);
   JobFixture fork(*job.fork(before_raise), "job-3");
   EXPECT_EQ(budget_of(fork).limits.tokens, 70u) << "later raises do not apply";
-  EXPECT_EQ(fork.last<JobCreated>().budget["spent"],
+  EXPECT_EQ(fork.last<JobCreated>().budget.json()["spent"],
             json("{'cost_micros': 15, 'model_calls': 1, 'tokens': 10}"));
   fork.claim();
   EXPECT_TRUE(fork.sent.empty()) << fork.log_text();
@@ -163,8 +163,8 @@ AE_TEST("budget/only a fork starts with a spent budget") {
     State state;
     state.job = JobId("job-9");
     JobCreated event = created;
-    event.budget = created.budget.with("spent", spent);
-    if (forked) event.forked_from = json("{'job_id': 'job-1', 'seq': 2}");
+    event.budget.json() = created.budget.json().with("spent", spent);
+    if (forked) event.forked_from = ForkOrigin{.job_id = "job-1", .seq = 2};
     return apply(state, event, Instant{}, uncached_plan_source()).has_value();
   };
   EXPECT_TRUE(accepts(json("{'tokens': 7}"), true));

@@ -70,11 +70,12 @@ bool Decider::fits_budget(Declaration& d, const Value& args) {
   return exceeded_limits_.empty();
 }
 
-// The amount that its declaration reserves; null: none. REQUIRES: it fits the budget.
-Value Decider::reserve(const Declaration& d, const Value& args) {
+// The amount that the declaration of a model call reserves. REQUIRES: it fits the budget.
+std::optional<Reservation> Decider::reserve(const Declaration& d, const Value& args) {
   if (!counts_against_budget(d)) return {};
   add(reserved_, usage_of(d, args));
-  return s_.plan->tools[d.tool].is_model() ? to_json(reservation(d, args)) : Value();
+  if (!s_.plan->tools[d.tool].is_model()) return {};
+  return reservation(d, args);
 }
 
 // Nothing is running, and the next call does not fit.

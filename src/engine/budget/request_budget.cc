@@ -113,7 +113,7 @@ Result<AppliedRequest> apply_request(const State& state, const ControlRequest& r
   AE_TRY(check_covers_call(state, next));
   wanted.soft = 0;
   const std::string name = fmt::format("budget/{}#raised", state.seq);
-  applied.events.emplace_back(decision_event(BudgetRaised{.limits = to_json(wanted)},
+  applied.events.emplace_back(decision_event(BudgetRaised{.limits = to_record(wanted)},
                                              {.at = context.now,
                                               .by = none_if_empty(request.by),
                                               .decision_id = decision_at(state, name),

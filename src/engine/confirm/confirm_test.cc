@@ -132,7 +132,7 @@ AE_TEST("confirm/strict mode: a changed resource fails the job, and nothing new 
   EXPECT_NE(end.error.value.as_string().find("\"v1\" was recorded, \"v2\" is there now"),
             std::string_view::npos)
       << end.error.value.as_string();
-  EXPECT_EQ(end.in_doubt.size(), 1u);  // the call in flight
+  EXPECT_EQ(end.in_doubt.json().size(), 1u);  // the call in flight
   expect_proved(job);
 }
 
@@ -143,8 +143,8 @@ AE_TEST("confirm/warn mode: the mismatch is recorded and the job continues") {
   EXPECT_EQ(job.status(), "completed");
   const auto checked = job.last<ConfirmationChecked>();
   EXPECT_EQ(checked.verdict, "mismatch");
-  EXPECT_EQ(checked.detail.text("mode"), "warn");
-  EXPECT_EQ(checked.detail.text("observed"), "v2");
+  EXPECT_EQ(checked.detail.json().text("mode"), "warn");
+  EXPECT_EQ(checked.detail.json().text("observed"), "v2");
   expect_proved(job);
 }
 
@@ -186,7 +186,7 @@ AE_TEST("confirm/an accepted mismatch is not raised again, a different one is") 
   job.external_checks["ch_1"] = mismatch();
   job.crash().confirm("a", "accept").crash();
   EXPECT_EQ(job.status(), "running") << job.log_text();
-  EXPECT_EQ(job.last<ConfirmationChecked>().detail["accepted"], Value(true));
+  EXPECT_EQ(job.last<ConfirmationChecked>().detail.json()["accepted"], Value(true));
   job.external_checks["ch_1"] = mismatch("v3");
   job.crash();
   EXPECT_EQ(job.status(), "parked");
@@ -542,7 +542,7 @@ AE_TEST("confirm/a job that fails its verification compensates its steps") {
   broken.crash().resolve("b", "not_happened").ok("a/compensate");
   EXPECT_EQ(broken.status(), "failed") << broken.log_text();
   EXPECT_EQ(broken.last<JobFailed>().code, "confirmation_failed");
-  EXPECT_EQ(broken.last<JobFailed>().compensated.size(), 1u);
+  EXPECT_EQ(broken.last<JobFailed>().compensated.json().size(), 1u);
   expect_proved(broken);
 }
 

@@ -13,7 +13,6 @@
 #include "engine/confirm/confirm.h"
 #include "engine/heart/decider.h"
 #include "engine/state/view_values.h"
-#include "log/field_names.h"
 #include "log/park_until.h"
 
 namespace ae::engine {
@@ -117,17 +116,18 @@ bool Decider::confirm_changes() {
 
 void Decider::emit_check(const Change& change, const CheckResult& check) {
   const ToolPolicy* verifier = verifier_of(s_, change);
-  std::vector<Member> detail{{field::operation, change.operation}, {"tool", change.tool}};
+  CheckDetail detail{.expected = none_if_empty(check.expected),
+                     .observed = none_if_empty(check.observed),
+                     .operation = change.operation,
+                     .reason = none_if_empty(check.reason),
+                     .tool = change.tool};
   if (verifier) {
-    detail.emplace_back("mode", to_text(verifier->confirm));
-    detail.emplace_back("verifier", verifier->verified_by);
+    detail.mode = to_text(verifier->confirm);
+    detail.verifier = verifier->verified_by;
   }
-  if (!check.expected.empty()) detail.emplace_back("expected", check.expected);
-  if (!check.observed.empty()) detail.emplace_back("observed", check.observed);
-  if (!check.reason.empty()) detail.emplace_back(field::reason, check.reason);
-  if (is_deviation(check) && is_accepted(change, check)) detail.emplace_back("accepted", true);
+  if (is_deviation(check) && is_accepted(change, check)) detail.accepted = true;
   emit_of(s_.steps[change.step],
-          ConfirmationChecked{.detail = Value::object(std::move(detail)),
+          ConfirmationChecked{.detail = detail,
                               .resource_id = change.resource_id,
                               .resource_type = change.resource_type,
                               .verdict = std::string(to_text(check.verdict))});

@@ -8,14 +8,14 @@
 namespace ae::engine {
 
 Status Applier::apply(const ForkImported& event) {
-  if (s_.forked_from.is_null()) return corrupt_event("the job is not a fork");
+  if (!s_.forked_from) return corrupt_event("the job is not a fork");
   if (!s_.plan) return fail(Code::plan_missing, "the log has no plan_generated");
   if (s_.status != JobStatus::queued || s_.epoch > 0) return corrupt_event("the job has begun");
-  const auto entries = record_list_from_json<ForkEntry>(event.commands);
+  const auto entries = event.commands.read();
   if (!entries) return corrupt_event(entries.error().message);
   for (const ForkEntry& entry : *entries) AE_TRY(import_entry(entry, event.results));
   if (event.unknown.is_null()) return {};
-  const auto unknown = record_list_from_json<UnknownImport>(event.unknown);
+  const auto unknown = event.unknown.read();
   if (!unknown) return corrupt_event(unknown.error().message);
   for (const UnknownImport& call : *unknown) import_unknown(call);
   return {};

@@ -189,7 +189,7 @@ void ForkBuilder::gather(const WaitCompleted& event) {
 }
 
 void ForkBuilder::gather(const ForkImported& event) {
-  const auto entries = record_list_from_json<ForkEntry>(event.commands);
+  const auto entries = event.commands.read();
   if (!entries) return;
   for (const ForkEntry& entry : *entries) gather_imported(entry, event.results.value);
 }
@@ -265,9 +265,9 @@ void ForkBuilder::gather_items() {
 }
 
 void ForkBuilder::flush_event() {
-  ForkImported event{.commands = record_list_json(std::exchange(entries_, {})),
+  ForkImported event{.commands = std::exchange(entries_, {}),
                      .results = Value::object(std::exchange(entry_results_, {}))};
-  if (!unknown_.empty()) event.unknown = record_list_json(std::exchange(unknown_, {}));
+  if (!unknown_.empty()) event.unknown = std::exchange(unknown_, {});
   fork_.imported.emplace_back(std::move(event));
   bytes_ = 0;
 }
@@ -615,10 +615,7 @@ void ForkBuilder::copy_creation_fields(const JobCreated& created) {
   fork_.input_erased = created.input.erased;
   fork_.priority = created.priority.value_or(0);
   fork_.queue = or_empty(created.queue);
-  if (!created.required_capabilities.is_array()) return;
-  for (const Value& one : created.required_capabilities.items()) {
-    if (one.is_string()) fork_.required_capabilities.push_back(one.as_string());
-  }
+  fork_.required_capabilities = created.required_capabilities.read_leniently();
 }
 
 Result<Fork> ForkBuilder::run() {
@@ -648,8 +645,8 @@ Result<Fork> ForkBuilder::run() {
   fork_.spent = then_.budget.spent;
   fork_.labels = now_.labels;
   if (const auto* created = as<JobCreated>(events_.front())) copy_creation_fields(*created);
-  fork_.forked_from =
-      Value::object({{"hash", to_hex(at.hash)}, {"job_id", now_.job.text}, {"seq", at.seq}});
+  fork_.forked_from = {
+      .hash = at.hash, .job_id = now_.job.text, .seq = static_cast<std::int64_t>(at.seq)};
   return std::move(fork_);
 }
 

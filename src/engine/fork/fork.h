@@ -17,6 +17,7 @@
 
 #include "engine/state/state.h"
 #include "log/event.h"
+#include "log/records.h"
 
 namespace ae::engine {
 
@@ -46,8 +47,8 @@ struct Fork {
   std::vector<std::string> required_capabilities;
   std::shared_ptr<const Plan> plan;
   std::string planner_version;  // the compiler of the plan; "" = unknown
-  Value forked_from;            // {job_id, seq, hash}
-  Limits budget;                // of the origin at that event
+  ForkOrigin forked_from;
+  Limits budget;  // of the origin at that event
   // The origin's use of that budget, which counts for the fork too: it keeps the
   // results that were paid for.
   Usage spent;

@@ -23,8 +23,8 @@ AE_TEST("fork/recorded results are kept, other calls are made under new keys") {
   const auto fork = origin.fork(at);
   ASSERT_TRUE(fork) << fork.error().message;
   EXPECT_EQ(repeated_effects(*fork), "");
-  EXPECT_EQ(fork->forked_from["job_id"], Value("job-1"));
-  EXPECT_EQ(fork->forked_from["seq"], Value(at));
+  EXPECT_EQ(fork->forked_from.job_id, "job-1");
+  EXPECT_EQ(fork->forked_from.seq, static_cast<std::int64_t>(at));
   JobFixture job(*fork, "job-2");
   EXPECT_EQ(job.count(EventType::tool_invocation_started), 0u);
   job.claim();
@@ -46,7 +46,7 @@ AE_TEST("fork/a fork starts with the plan of its origin, the imported results an
   JobFixture job(*origin.fork(origin.log.size()), "job-2");
   EXPECT_EQ(job.types(),
             (std::vector<std::string>{"job_created", "plan_generated", "fork_imported"}));
-  const Value entry = job.last<ForkImported>().commands.items()[0];
+  const Value entry = job.last<ForkImported>().commands.json().items()[0];
   EXPECT_EQ(entry["node_id"], Value("a"));
   EXPECT_EQ(entry["step_id"], Value(origin.step("a").id.text));
   EXPECT_EQ(entry["arguments_hash"], Value(to_hex(origin.step("a").call->arguments_hash)));
@@ -241,8 +241,8 @@ AE_TEST("fork/a failing fork compensates its own steps and lists those of its or
   EXPECT_EQ(job.status(), "failed");
   EXPECT_EQ(job.count(EventType::step_compensated), 0u);
   const auto end = job.last<JobFailed>();
-  ASSERT_EQ(end.uncompensated.size(), 1u) << job.log_text();
-  EXPECT_EQ(end.uncompensated.items()[0]["node_id"], Value("a"));
+  ASSERT_EQ(end.uncompensated.json().size(), 1u) << job.log_text();
+  EXPECT_EQ(end.uncompensated.json().items()[0]["node_id"], Value("a"));
   EXPECT_TRUE(end.compensated.is_null());
   expect_fork_verifies(job);
 }
@@ -302,15 +302,16 @@ AE_TEST("fork/an import that contradicts the plan is rejected") {
   const auto refused = [&](const EventBody& draft, bool is_fork = true) {
     State state;
     state.job = JobId("job-9");
-    const auto first_events = job_events({.agent = "tester",
-                                          .input = {},
-                                          .labels = {},
-                                          .idempotency_key = {},
-                                          .execution_version = "v1",
-                                          .deadline = {},
-                                          .plan = fork.plan.get(),
-                                          .forked_from = is_fork ? fork.forked_from : Value(),
-                                          .imported = {}});
+    const auto first_events =
+        job_events({.agent = "tester",
+                    .input = {},
+                    .labels = {},
+                    .idempotency_key = {},
+                    .execution_version = "v1",
+                    .deadline = {},
+                    .plan = fork.plan.get(),
+                    .forked_from = is_fork ? std::optional(fork.forked_from) : std::nullopt,
+                    .imported = {}});
     for (const EventBody& one : first_events) {
       AE_CHECK(apply(state, one, Instant{}, uncached_plan_source()).has_value());
     }
@@ -318,10 +319,10 @@ AE_TEST("fork/an import that contradicts the plan is rejected") {
   };
   const auto with = [&](std::vector<Value> commands) {
     ForkImported other = std::get<ForkImported>(good);
-    other.commands = Value::array(std::move(commands));
+    other.commands.json() = Value::array(std::move(commands));
     return other;
   };
-  const auto entries = std::get<ForkImported>(good).commands.items();
+  const auto entries = std::get<ForkImported>(good).commands.json().items();
   EXPECT_FALSE(refused(good));
   EXPECT_TRUE(refused(good, false)) << "not a fork";
   EXPECT_TRUE(refused(with({entries[1]}))) << "its dependency is missing";

@@ -45,7 +45,7 @@ AE_TEST("fork/a call abandoned before the fork stays unknown in the fork") {
   JobFixture third(*next, "job-3");
   EXPECT_EQ(unknown_keys(job_view(third.state)["in_doubt"]), key) << "a fork of the fork";
   job.signal("k");
-  EXPECT_EQ(job.last<JobCompleted>().in_doubt, Value::array({Value(key)}));
+  EXPECT_EQ(job.last<JobCompleted>().in_doubt.json(), Value::array({Value(key)}));
   job.send_request({.body = ResolveRequest{.idempotency_key = key, .resolution = "happened"}});
   EXPECT_EQ(job.refused, std::nullopt);
   expect_fork_verifies(job);
@@ -77,7 +77,7 @@ AE_TEST_SLOW("fork/unknown calls above the event size limit are split over sever
   ASSERT_TRUE(fork);
   ASSERT_GE(fork->imported.size(), 2u);
   for (const EventBody& event : fork->imported) {
-    EXPECT_LT(canonical(std::get<ForkImported>(event).unknown).size(), 5u << 20);
+    EXPECT_LT(canonical(std::get<ForkImported>(event).unknown.json()).size(), 5u << 20);
   }
   EXPECT_EQ(JobFixture(*fork, "job-2").state.earlier_unknown.size(), std::size_t{kItems});
 }

@@ -258,8 +258,9 @@ Status Applier::apply(const CommandCommitted& event) {
         Failure{std::string(code_name(Code::tool_output_invalid)), std::string(kChangesUnread)};
   }
   if (s_.tool_of(*step).is_model()) {
-    add_usage(event.usage, s_.models);
-    settle_answer(*step, event.usage);
+    const TokenUsage usage = event.usage.read_leniently();
+    add_usage(usage, s_.models);
+    settle_answer(*step, usage);
   }
   note_progress();
   set_phase(*step, StepPhase::committed);

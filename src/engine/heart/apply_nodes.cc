@@ -1,7 +1,6 @@
 // How events of nodes and waits change the state.
 #include "engine/heart/features.h"
 #include "engine/state/applier.h"
-#include "log/field_names.h"
 
 namespace ae::engine {
 namespace {
@@ -316,8 +315,7 @@ Status Applier::apply(const WaitCompleted& event) {
     if (event.signal_id && !kept) {
       s_.signals++;
       if (outcome == "cancelled") {
-        s_.undelivered.push_back(
-            Value::object({{field::correlation_key, key}, {field::signal_id, signal_id}}));
+        s_.undelivered.push_back({.correlation_key = key, .signal_id = signal_id});
       }
     }
   } else if (step.phase == StepPhase::in_doubt && step.call && !step.call->open &&

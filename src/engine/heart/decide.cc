@@ -302,25 +302,24 @@ std::vector<EventBody> job_events(const NewJobEvents& job) {
                      .asked = job.explicit_options,
                      .deadline = job.deadline,
                      .execution_version = job.execution_version,
-                     .forked_from = job.forked_from,
                      .idempotency_key = none_if_empty(job.idempotency_key),
                      .input = job.input,
                      .queue = none_if_empty(job.queue),
                      .traceparent = none_if_empty(job.traceparent),
                      .tracestate = none_if_empty(job.tracestate)};
   if (!job.blind.empty()) created.blind = Value(job.blind);
+  if (job.forked_from) created.forked_from = *job.forked_from;
   if (job.labels.size() > 0) created.labels = job.labels;
   const Limits& budget = job.budget.any() ? job.budget : job.plan->budget;
   if (budget.any()) {
-    Value limits = to_json(budget);
-    if (budget.wall) limits = limits.with("wall_until", to_text(job.now + *budget.wall));
-    if (Value spent = to_json(job.spent); spent.size() > 0) limits = limits.with("spent", spent);
-    created.budget = std::move(limits);
+    JobBudget limits = to_record(budget);
+    if (budget.wall) limits.wall_until = job.now + *budget.wall;
+    if (const BudgetUse spent = to_record(job.spent); spent != BudgetUse()) limits.spent = spent;
+    created.budget = limits;
   }
   if (job.priority != 0) created.priority = job.priority;
   if (!job.required_capabilities.empty()) {
-    created.required_capabilities = Value::array(
-        std::vector<Value>(job.required_capabilities.begin(), job.required_capabilities.end()));
+    created.required_capabilities = job.required_capabilities;
   }
   PlanGenerated plan{.decision_id = job.plan->decision,
                      .decision_locked = true,

@@ -160,8 +160,8 @@ struct NewJobEvents {
   Value explicit_options;  // which of these four the request set; null = none
   const Plan* plan = nullptr;
   std::string planner_version = std::string(kPlannerVersion);  // of the plan; "" = unknown
-  // Of a fork: {job_id, seq, hash}, and the events that import the results of the origin.
-  Value forked_from;
+  // Of a fork, with the events that import the results of the origin.
+  std::optional<ForkOrigin> forked_from;
   std::vector<EventBody> imported;
   // 32 random hex digits, or those of the origin; "" = none, as for an origin without one.
   std::string blind;

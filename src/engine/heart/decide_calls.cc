@@ -180,7 +180,7 @@ ToolInvocationStarted& Decider::emit_started(const Declaration& d, const Value& 
   // An approval is valid only for this schema, including its absence.
   if (tool.args_schema || is_approved)
     event.request_schema_hash = hash_from_hex(tool.schema_digest);
-  event.reserved = reserve(d, args);
+  if (const auto reserved = reserve(d, args)) event.reserved = to_record(*reserved);
   decision_.perform.push_back(d.step);
   open_++;
   return event;

@@ -2,7 +2,6 @@
 #include <fmt/core.h>
 
 #include "engine/heart/decider.h"
-#include "log/field_names.h"
 #include "log/park_until.h"
 
 namespace ae::engine {
@@ -11,18 +10,18 @@ namespace {
 // In a job_waiting event. Each wait has its own wait_opened, so the log stays linear in the work.
 constexpr std::size_t kWaitsShownMax = 64;
 
-// null: the list is empty.
-Value list_or_absent(std::vector<Value> list) {
-  return list.empty() ? Value() : Value::array(std::move(list));
+template <class T>
+JsonOf<std::vector<T>> list_or_absent(const std::vector<T>& list) {
+  return list.empty() ? JsonOf<std::vector<T>>() : list;
 }
 
 // The position of the job for the resuming worker: its plan, the number of unfinished nodes and of
 // open waits (`waits` lists the first ones). The full state is the fold.
-Value resumption_context(const State& state) {
-  return Value::object({{field::decision_id, state.plan->decision.text},
-                        {"nodes_left", std::uint64_t{state.nodes_left}},
-                        {"open_waits", static_cast<std::uint64_t>(state.waits.size())},
-                        {"plan", std::uint64_t{state.plan_number}}});
+ResumptionContext resumption_context(const State& state) {
+  return {.decision_id = state.plan->decision,
+          .nodes_left = state.nodes_left,
+          .open_waits = static_cast<std::int64_t>(state.waits.size()),
+          .plan = state.plan_number};
 }
 
 }  // namespace
@@ -42,16 +41,16 @@ void Decider::complete_job() {
 }
 
 // Signals that arrived after the end was decided, and signals and messages that no wait took.
-std::vector<Value> Decider::undelivered() const {
-  std::vector<Value> left = s_.undelivered;
+std::vector<UndeliveredMessage> Decider::undelivered() const {
+  std::vector<UndeliveredMessage> left = s_.undelivered;
   for (const auto& [key, early] : s_.early_signals) {
     for (const BufferedMessage& kept : early) {
-      left.push_back(Value::object({{field::correlation_key, key}, {field::signal_id, kept.id}}));
+      left.push_back({.correlation_key = key, .signal_id = kept.id});
     }
   }
   for (const auto& [channel, pending_messages] : s_.pending_messages) {
     for (const BufferedMessage& kept : pending_messages) {
-      left.push_back(Value::object({{field::channel, channel}, {field::message_id, kept.id}}));
+      left.push_back({.channel = channel, .message_id = kept.id});
     }
   }
   return left;
@@ -108,17 +107,15 @@ void Decider::end_job(const Ending& ending) {
     return park_for_version();
   }
   if (s_.must_undo()) return decide_undo();
-  std::vector<Value> in_doubt = s_.unknown_call_keys();
+  const std::vector<std::string> in_doubt = s_.unknown_call_keys();
   for (const Step& step : s_.steps) {
     if (step.call && step.call->open) finish_as_unknown(step);
   }
   for (const auto& [key, wait] : s_.waits) cancel_wait(key, wait);
   const auto end_with = [&](auto event) {
-    event.in_doubt = list_or_absent(std::move(in_doubt));
-    if (!s_.undone.empty()) event.compensated = steps_list(s_, s_.undone);
-    if (const auto stays = not_undone(s_); !stays.empty()) {
-      event.uncompensated = steps_list(s_, stays);
-    }
+    event.in_doubt = list_or_absent(in_doubt);
+    event.compensated = list_or_absent(steps_list(s_, s_.undone));
+    event.uncompensated = list_or_absent(steps_list(s_, not_undone(s_)));
     event.undelivered = list_or_absent(undelivered());
     emit(std::move(event));
   };
@@ -208,7 +205,7 @@ void Decider::become_idle() {
                    .until = park_until::kResolve});
     return;
   }
-  std::vector<Value> waits;
+  std::vector<std::string> waits;
   const std::pair<const std::string, Wait>* first = nullptr;
   for (const auto& entry : s_.waits) {
     if (!entry.second.resolve && (!first || entry.second.step < first->second.step)) first = &entry;
@@ -220,7 +217,7 @@ void Decider::become_idle() {
                      .reason = std::string(wait_reason(first->second)),
                      .resumption_context = resumption_context(s_),
                      .wait_type = std::string(to_text(first->second.type)),
-                     .waits = Value::array(std::move(waits))});
+                     .waits = waits});
 }
 
 }  // namespace ae::engine

@@ -124,7 +124,7 @@ class Decider {
   bool may_fit_budget(const ToolPolicy& tool);
   bool fits_budget(Declaration& d, const Value& args);
   std::vector<ExceededLimit> exceeded_limits(const Usage& more) const;
-  Value reserve(const Declaration& d, const Value& args);
+  std::optional<Reservation> reserve(const Declaration& d, const Value& args);
   void park_for_budget();
   std::string path_of(const Declaration& d) const;
   bool deny_if_forbidden(const Declaration& d, const Value& args, const Hash& hash);
@@ -137,7 +137,7 @@ class Decider {
   // Nothing is scheduled after the job's deadline, which fires first.
   Instant cap_at_deadline(Instant at) const;
   void deliver_early_answer(const Step& step, const std::string& key, std::string_view channel);
-  std::vector<Value> undelivered() const;
+  std::vector<UndeliveredMessage> undelivered() const;
   // True: the step is finished, because its tool makes no call.
   bool begin_call(Declaration&& d);
   void record_value(const Declaration& d);

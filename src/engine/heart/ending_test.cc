@@ -107,7 +107,7 @@ AE_TEST("ending/a cancelled job parks for an unknown call that can be compensate
   EXPECT_EQ(job.state.parked_until, "resolve");
   job.resolve("a", "happened", "'A'").ok("a/compensate");
   EXPECT_EQ(job.status(), "cancelled");
-  EXPECT_EQ(job.last<JobCancelled>().compensated.size(), 1u);
+  EXPECT_EQ(job.last<JobCancelled>().compensated.json().size(), 1u);
   EXPECT_TRUE(job.last<JobCancelled>().in_doubt.is_null());
 }
 

@@ -133,7 +133,7 @@ AE_TEST("early/one signal is buffered per key, and a second one is reported as n
   job.signal_early("other", "3", "s3").ok("a");
   EXPECT_EQ(job.status(), "completed");
   EXPECT_EQ(job.step("w").result, Value(1));
-  EXPECT_EQ(job.last<JobCompleted>().undelivered,
+  EXPECT_EQ(job.last<JobCompleted>().undelivered.json(),
             json("[{'correlation_key':'other','signal_id':'s3'}]"));
 }
 
@@ -156,7 +156,7 @@ AE_TEST("early/a signal that does not fit the wait stays undelivered") {
       .signal_early("k", "{'decision':'approve'}", "s2", "signal");
   EXPECT_EQ(job.ok("a", "'k'").status(), "waiting");
   job.approve("w");
-  EXPECT_EQ(job.last<JobCompleted>().undelivered.size(), 2u);
+  EXPECT_EQ(job.last<JobCompleted>().undelivered.json().size(), 2u);
 }
 
 AE_TEST("early/an invalid early answer is rejected if the plan shows that its wait is human") {
@@ -214,7 +214,7 @@ AE_TEST("early/a request that its open wait rejects is kept as undelivered") {
   std::get<SignalRequest>(request.body).payload = json("{'decision':'approve'}");
   EXPECT_EQ(job.send_request(request).status(), "completed");
   EXPECT_EQ(job.state.result, json("{'w':{'decision':'approve'}}"));
-  EXPECT_EQ(job.last<JobCompleted>().undelivered,
+  EXPECT_EQ(job.last<JobCompleted>().undelivered.json(),
             json("[{'correlation_key':'k','signal_id':'s1'}]"));
   EXPECT_TRUE(expire_request(job.state, request).empty()) << "the job has ended";
 }
@@ -232,7 +232,7 @@ AE_TEST("early/a request to an answered wait is kept as undelivered, a duplicate
   ASSERT_EQ(expire_request(job.state, request).size(), 1u);
   job.add(expire_request(job.state, request));
   job.signal("other");
-  EXPECT_EQ(job.last<JobCompleted>().undelivered,
+  EXPECT_EQ(job.last<JobCompleted>().undelivered.json(),
             json("[{'correlation_key':'k','signal_id':'s2'}]"));
 }
 
@@ -264,7 +264,7 @@ AE_TEST("early/a cancelled job lists its buffered signals") {
   job.claim().signal_early("k", "1", "s1").cancel();
   job.ok("a");
   EXPECT_EQ(job.status(), "cancelled");
-  EXPECT_EQ(job.last<JobCancelled>().undelivered,
+  EXPECT_EQ(job.last<JobCancelled>().undelivered.json(),
             json("[{'correlation_key':'k','signal_id':'s1'}]"));
 }
 
@@ -315,7 +315,7 @@ AE_TEST("message/messages are kept in order until a wait opens and are delivered
   EXPECT_EQ(job.status(), "completed");
   EXPECT_EQ(job.step("w").result, Value(1));
   EXPECT_EQ(job.step("v").result, Value(2));
-  EXPECT_EQ(job.last<JobCompleted>().undelivered,
+  EXPECT_EQ(job.last<JobCompleted>().undelivered.json(),
             json("[{'channel':'c','message_id':'m3'}, {'channel':'d','message_id':'m0'}]"));
   EXPECT_EQ(job.message("c", "3", "m3").reply["duplicate"], Value(true));
   EXPECT_EQ(job.message("c", "4", "m4").refused, Code::job_terminal);
@@ -353,7 +353,8 @@ AE_TEST("message/an ending job rejects messages and lists those accepted before"
                                 .body = MessageRequest{.channel = "c", .payload = Value(1)}};
   job.add(expire_request(job.state, accepted));
   job.ok("a");
-  EXPECT_EQ(job.last<JobCancelled>().undelivered, json("[{'channel':'c','message_id':'m1'}]"));
+  EXPECT_EQ(job.last<JobCancelled>().undelivered.json(),
+            json("[{'channel':'c','message_id':'m1'}]"));
 }
 
 }  // namespace

@@ -58,7 +58,7 @@ AE_TEST("model call/an llm node makes one call, and its answer is recorded as pu
   EXPECT_EQ(committed.llm_provider, "openai");
   EXPECT_EQ(committed.llm_model, "small-7");
   EXPECT_EQ(committed.llm_temperature, Value(0.5));
-  EXPECT_EQ(committed.usage["total_tokens"], Value(12));
+  EXPECT_EQ(committed.usage.json()["total_tokens"], Value(12));
   EXPECT_EQ(to_hex(*committed.prompt_hash),
             blinded_hash(kBlind, R"([{"content":"About {\"n\":1}","role":"user"}])"));
   EXPECT_TRUE(committed.result.is_null());
@@ -257,7 +257,7 @@ AE_TEST("model call/verify detects a changed provider, model, temperature, usage
       {"llm_provider", [](CommandCommitted& event) { event.llm_provider = "other"; }},
       {"llm_model", [](CommandCommitted& event) { event.llm_model = "large"; }},
       {"llm_temperature", [](CommandCommitted& event) { event.llm_temperature = 1; }},
-      {"usage", [](CommandCommitted& event) { event.usage = json("{'total_tokens': 1}"); }}};
+      {"usage", [](CommandCommitted& event) { event.usage = TokenUsage{.total_tokens = 1}; }}};
   for (const auto& [name, change] : changes) {
     job.log = log;
     each<CommandCommitted>(job.log, change);
@@ -285,10 +285,11 @@ AE_TEST("model call/the trace shows the provider, both models, the usage and the
 
 AE_TEST("model call/extreme token counts do not overflow the totals") {
   ModelUsage total;
-  const Value huge = json("{'input_tokens': 9007199254740991, 'output_tokens': 9007199254740991}");
+  const TokenUsage huge{.input_tokens = 9007199254740991, .output_tokens = 9007199254740991};
   for (int i = 0; i < 5000; ++i) add_usage(huge, total);
   EXPECT_EQ(Value::object(usage_members(total))["total_tokens"], Value(9007199254740991));
-  add_usage(json("{'input_tokens': -5, 'output_tokens': 'x', 'total_tokens': 1.5}"), total);
+  const Value wrong = json("{'input_tokens': -5, 'output_tokens': 'x', 'total_tokens': 1.5}");
+  add_usage(JsonOf<TokenUsage>(wrong).read_leniently(), total);
   EXPECT_EQ(total.input_tokens, 9007199254740991u);
 }
 
@@ -304,7 +305,7 @@ AE_TEST("model call/an answer costs its tokens at the plan's price, and the job 
   JobFixture job(list(std::string(kNote) + second), {.more = kPriced, .input = "{'x': {'n': 1}}"});
   job.claim().crash().ok("note", kAnswer);
   // 5 tokens at 2.5, 4 cached ones at 0.25, 3 at 10: 43.5 millionths.
-  EXPECT_EQ(job.last<CommandCommitted>().usage["cost_micros"], Value(44));
+  EXPECT_EQ(job.last<CommandCommitted>().usage.json()["cost_micros"], Value(44));
   job.ok("more", "{'text': 'Hi', 'usage': {'input_tokens': 2, 'output_tokens': 1}}");
   EXPECT_EQ(job.status(), "completed");
   const Value usage = job_view(job.state)["usage"];
@@ -317,7 +318,7 @@ AE_TEST("model call/an answer costs its tokens at the plan's price, and the job 
   EXPECT_EQ(job.state.result["more"]["usage"].find("cost_micros"), nullptr);
   EXPECT_TRUE(proof(job).replay.ok) << proof(job).replay.detail;
   each<CommandCommitted>(job.log, [](CommandCommitted& event) {
-    event.usage = event.usage.with("cost_micros", 1'000'000);
+    event.usage.json() = event.usage.json().with("cost_micros", 1'000'000);
   });
   EXPECT_FALSE(proof(job).replay.ok) << "a cost that differs from the plan's price";
 }

@@ -3,40 +3,34 @@
 
 #include <algorithm>
 
-#include "log/field_names.h"
-
 namespace ae::engine {
 
 bool is_recovery(const State& state) { return !state.attempt.empty(); }
 
 EventBody recovery_started_event(const State& state, const AttemptId& begins) {
-  return RecoveryStarted{
-      .attempt_id = begins.text,
-      .detail = Value::object(
-          {{"after", state.attempt.text}, {"seq", state.seq}, {"status", to_text(state.status)}})};
+  return RecoveryStarted{.attempt_id = begins.text,
+                         .detail = RecoveryStart{.after = state.attempt.text,
+                                                 .seq = static_cast<std::int64_t>(state.seq),
+                                                 .status = std::string(to_text(state.status))}};
 }
 
 EventBody recovery_completed_event(const State& state, const AttemptId& begins,
                                    const RecoveryCounts& found) {
-  std::uint64_t injected = 0, resent = 0, in_doubt = 0;
+  RecoveredCalls calls{.caught_up = static_cast<std::int64_t>(found.caught_up),
+                       .pending = static_cast<std::int64_t>(found.pending)};
   for (const Step& step : state.steps) {
-    if (step.committed) injected++;
+    if (step.committed) calls.injected++;
     if (!step.call || step.committed) continue;
     const bool outcome_unknown =
         step.phase == StepPhase::in_doubt || step.phase == StepPhase::probing;
     if (!step.call->open && !outcome_unknown) continue;
     if (!outcome_unknown && state.tool_of(step).on_in_doubt == OnInDoubt::resend) {
-      resent++;
+      calls.resent++;
     } else {
-      in_doubt++;
+      calls.in_doubt++;
     }
   }
-  return RecoveryCompleted{.attempt_id = begins.text,
-                           .detail = Value::object({{field::caught_up, found.caught_up},
-                                                    {field::in_doubt, in_doubt},
-                                                    {"injected", injected},
-                                                    {"pending", found.pending},
-                                                    {"resent", resent}})};
+  return RecoveryCompleted{.attempt_id = begins.text, .detail = calls};
 }
 
 }  // namespace ae::engine

@@ -10,11 +10,11 @@ namespace {
 
 Value counts(const JobFixture& job, RecoveryCounts found = {}) {
   const EventBody note = recovery_completed_event(job.state, AttemptId("next"), found);
-  return std::get<RecoveryCompleted>(note).detail;
+  return std::get<RecoveryCompleted>(note).detail.json();
 }
 
 EventBody report(const JobFixture& job, const char* node, Value detail) {
-  return Progress{.detail = Value::object({{"report", std::move(detail)}, {"try", 1}}),
+  return Progress{.detail = ProgressReport{.report = std::move(detail), .try_no = 1},
                   .node_id = node,
                   .step_id = job.state.steps[job.state.plan->by_id.at(node)].id};
 }
@@ -27,9 +27,9 @@ AE_TEST("recovery/an attempt that continues the log of another attempt is a reco
   const EventBody note = recovery_started_event(job.state, AttemptId("next"));
   const auto& started = std::get<RecoveryStarted>(note);
   EXPECT_EQ(started.attempt_id, "next");
-  EXPECT_EQ(started.detail.text("after"), job.state.attempt.text);
-  EXPECT_EQ(started.detail["seq"], Value(job.state.seq));
-  EXPECT_EQ(started.detail.text("status"), "running");
+  EXPECT_EQ(started.detail.json().text("after"), job.state.attempt.text);
+  EXPECT_EQ(started.detail.json()["seq"], Value(job.state.seq));
+  EXPECT_EQ(started.detail.json().text("status"), "running");
 }
 
 AE_TEST("recovery/an open call is counted as resent or unknown, by the policy of its tool") {

@@ -102,7 +102,7 @@ AE_TEST("result/a call whose result violates its schema is compensated") {
   job.ok("a/compensate");
   EXPECT_EQ(job.status(), "failed");
   EXPECT_EQ(job.state.error->code, "tool_output_invalid");
-  EXPECT_EQ(job.last<JobFailed>().compensated.size(), 1u);
+  EXPECT_EQ(job.last<JobFailed>().compensated.json().size(), 1u);
   expect_proved(job);
 }
 

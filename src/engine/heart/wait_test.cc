@@ -209,7 +209,7 @@ AE_TEST("blocked/job_waiting describes the first open wait and lists all of them
   const auto event = job.last<JobWaiting>();
   EXPECT_EQ(event.node_id, "v");
   EXPECT_EQ(event.wait_type, "timer");
-  EXPECT_EQ(event.waits.size(), 2u);
+  EXPECT_EQ(event.waits.json().size(), 2u);
 }
 
 AE_TEST("blocked/job_waiting has the reason and the resumption context") {
@@ -225,10 +225,9 @@ AE_TEST("blocked/job_waiting has the reason and the resumption context") {
     job.claim();
     const auto event = job.last<JobWaiting>();
     EXPECT_EQ(event.reason, reason);
-    EXPECT_EQ(event.resumption_context, Value::object({{"decision_id", job.plan->decision.text},
-                                                       {"nodes_left", 2},
-                                                       {"open_waits", 1},
-                                                       {"plan", 0}}));
+    EXPECT_EQ(event.resumption_context.read().value(),
+              (ResumptionContext{
+                  .decision_id = job.plan->decision, .nodes_left = 2, .open_waits = 1, .plan = 0}));
   }
   JobFixture job("[{'id':'a','kind':'tool','tool':'buy'}]",
                  {.more = "{'tools':{'buy':{'approval':'required'}}}"});
@@ -275,7 +274,7 @@ AE_TEST("blocked/job_waiting lists at most 64 waits") {
   JobFixture job(nodes + "]");
   job.claim();
   EXPECT_EQ(job.state.waits.size(), 300u);
-  EXPECT_EQ(job.last<JobWaiting>().waits.size(), 64u);
+  EXPECT_EQ(job.last<JobWaiting>().waits.json().size(), 64u);
 }
 
 // ---------------------------------------------------------------- deadline
@@ -456,7 +455,8 @@ AE_TEST("undelivered/an accepted signal that arrives while the job ends is liste
     job.ok("a");
     if (cancelled) job.ok("b");
     ASSERT_EQ(job.status(), cancelled ? "cancelled" : "failed");
-    EXPECT_EQ(cancelled ? job.last<JobCancelled>().undelivered : job.last<JobFailed>().undelivered,
+    EXPECT_EQ((cancelled ? job.last<JobCancelled>().undelivered : job.last<JobFailed>().undelivered)
+                  .json(),
               json("[{'correlation_key':'k', 'signal_id':'s1'}]"));
   }
 }

@@ -375,7 +375,8 @@ AE_TEST("loop fork/impossible turns are rejected, or detected by verify") {
   JobFixture origin = job_with_unreachable_model();
   const Fork fork = retried(origin);
   const auto good = std::get<ForkImported>(fork.imported[0]);
-  const std::vector<Value> entries(good.commands.items().begin(), good.commands.items().end());
+  const std::vector<Value> entries(good.commands.json().items().begin(),
+                                   good.commands.json().items().end());
   ASSERT_EQ(entries.size(), 6u);
   const auto refused = [&](const ForkImported& event) {
     State state;
@@ -395,7 +396,7 @@ AE_TEST("loop fork/impossible turns are rejected, or detected by verify") {
   };
   const auto with = [&](std::vector<Value> commands) {
     ForkImported event = good;
-    event.commands = Value::array(std::move(commands));
+    event.commands.json() = Value::array(std::move(commands));
     return event;
   };
   EXPECT_FALSE(refused(good));

@@ -112,7 +112,7 @@ AE_TEST("loop/a call that stays unknown ends the loop, so that no model repeats 
   given_up.resolve("chat/0/0", "fail");
   EXPECT_EQ(given_up.status(), "failed") << given_up.log_text();
   EXPECT_EQ(given_up.state.error->code, "invocation_in_doubt");
-  EXPECT_EQ(given_up.last<JobFailed>().in_doubt.size(), 1u);
+  EXPECT_EQ(given_up.last<JobFailed>().in_doubt.json().size(), 1u);
   JobFixture by_policy = loop_job();
   by_policy.claim().ok("chat/0", tool_calls_answer({{"a", "risk", "{}"}})).unknown("chat/0/0");
   EXPECT_EQ(by_policy.status(), "failed");
@@ -157,7 +157,7 @@ AE_TEST("loop/a cancel during a turn starts nothing, awaits sent calls and compe
   EXPECT_EQ(canonical(job.sent.back().arguments), R"({"of":"seat"})");
   job.ok("chat/0/0/compensate", "1");
   EXPECT_EQ(job.status(), "cancelled") << job.log_text();
-  EXPECT_EQ(job.last<JobCancelled>().compensated.items()[0]["turn"], Value(0));
+  EXPECT_EQ(job.last<JobCancelled>().compensated.json().items()[0]["turn"], Value(0));
   EXPECT_EQ(job.tries("chat/0"), 1u);
   expect_verified(job);
 }

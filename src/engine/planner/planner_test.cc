@@ -68,7 +68,7 @@ AE_TEST("planner/the answer of the model becomes the plan in its commit and is e
   EXPECT_EQ(plan.planned_by, "model:main/" + invocation);
   EXPECT_EQ(plan.decision_locked, true);
   EXPECT_EQ(plan.plan_input_hash, arguments_hash);
-  EXPECT_EQ(plan.carried.size(), 1u);
+  EXPECT_EQ(plan.carried.json().size(), 1u);
   EXPECT_EQ(job.state.plan_number, 1u);
   EXPECT_TRUE(job.state.planned_by_model);
   EXPECT_EQ(job.sent.back().tool, "look");

@@ -8,10 +8,10 @@
 namespace ae::engine {
 
 // {node of the new plan: step in the current plan}. Fails if one cannot be carried over.
-Result<std::map<std::uint32_t, std::uint32_t>> Applier::parse_carried(const Value& list,
-                                                                      const Plan& plan) const {
+Result<std::map<std::uint32_t, std::uint32_t>> Applier::parse_carried(
+    const JsonOf<std::vector<CarriedNode>>& list, const Plan& plan) const {
   std::map<std::uint32_t, std::uint32_t> carried;
-  const auto entries = record_list_from_json<CarriedNode>(list);
+  const auto entries = list.read();
   if (!entries) return corrupt_event(entries.error().message);
   for (const CarriedNode& entry : *entries) {
     const std::uint32_t step = s_.index_of(entry.step_id);
@@ -40,13 +40,9 @@ Result<std::map<std::uint32_t, std::uint32_t>> Applier::parse_carried(const Valu
 }
 
 // Abandoned effects must be named, and abandoned steps must have no open wait.
-Status Applier::check_abandoned(const Value& drop, const std::set<std::uint32_t>& kept) const {
-  std::set<std::string, std::less<>> dropped;
-  if (drop.is_array()) {
-    for (const Value& one : drop.items()) {
-      if (one.is_string()) dropped.insert(one.as_string());
-    }
-  }
+Status Applier::check_abandoned(const std::vector<std::string>& drop,
+                                const std::set<std::uint32_t>& kept) const {
+  const std::set<std::string, std::less<>> dropped(drop.begin(), drop.end());
   for (const Step& step : s_.steps) {
     if (kept.contains(step.node)) continue;
     if (is_effect(s_, step) && !dropped.contains(s_.node_of(step).id)) {
@@ -117,7 +113,7 @@ Status Applier::apply_replan(const PlanGenerated& event, std::shared_ptr<const P
     new_node_of_step.emplace(step, node);
     kept.insert(step);
   }
-  AE_TRY(check_abandoned(event.drop, kept));
+  AE_TRY(check_abandoned(event.drop.read_leniently(), kept));
   keep_unknown_calls(kept);
 
   Steps old = std::exchange(s_.steps, {});

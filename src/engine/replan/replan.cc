@@ -277,13 +277,13 @@ Status may_replan(const State& state) {
   return {};
 }
 
-Value carried_list(const State& state, const Replan& replan) {
+std::vector<CarriedNode> carried_list(const State& state, const Replan& replan) {
   std::vector<CarriedNode> list;
   for (const Replan::CarriedStep& carry : replan.carried) {
     const Step& step = state.steps[carry.step];
     list.push_back({.node_id = state.node_of(step).id, .step_id = step.id});
   }
-  return record_list_json(list);
+  return list;
 }
 
 }  // namespace ae::engine

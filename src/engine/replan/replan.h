@@ -42,7 +42,6 @@ DroppedNodes kept_results(const State& state, const Value& drop);
 // Why the plan cannot be replaced now: job_terminal, call_pending.
 Status may_replan(const State& state);
 
-// {node_id, step_id} of each.
-Value carried_list(const State& state, const Replan& replan);
+std::vector<CarriedNode> carried_list(const State& state, const Replan& replan);
 
 }  // namespace ae::engine

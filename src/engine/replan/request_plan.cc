@@ -52,18 +52,19 @@ DecisionRecorded plan_decision(const State& state, const ControlRequest& request
        .reason = none_if_empty(reason)});
 }
 
-PlanGenerated generated(const State& state, const Plan& plan, const Value& carried,
-                        const DroppedNodes& drop) {
-  return {.carried = carried,
-          .decision_id = plan.decision,
-          .decision_locked = true,
-          .drop = drop.empty() ? Value() : list_of(drop),
-          .plan_hash = plan.hash,
-          .plan_input_hash = *hash_from_hex(state.hash_of(state.input)),
-          .planned_by = "file",
-          .planner_version = std::string(kPlannerVersion),
-          .schema_version = 1,
-          .task_graph = plan.task_graph};
+PlanGenerated generated(const State& state, const Plan& plan,
+                        const std::vector<CarriedNode>& carried, const DroppedNodes& drop) {
+  PlanGenerated event{.carried = carried,
+                      .decision_id = plan.decision,
+                      .decision_locked = true,
+                      .plan_hash = plan.hash,
+                      .plan_input_hash = *hash_from_hex(state.hash_of(state.input)),
+                      .planned_by = "file",
+                      .planner_version = std::string(kPlannerVersion),
+                      .schema_version = 1,
+                      .task_graph = plan.task_graph};
+  if (!drop.empty()) event.drop = std::vector<std::string>(drop.begin(), drop.end());
+  return event;
 }
 
 }  // namespace
@@ -101,7 +102,7 @@ Result<AppliedRequest> apply_request(const State& state, const ControlRequest& r
     applied.events.emplace_back(wait_completed_event(state, key, wait, "cancelled"));
     closed = true;
   }
-  const Value carried = carried_list(state, replan);
+  const std::vector<CarriedNode> carried = carried_list(state, replan);
   applied.events.push_back(plan_decision(state, request, requested.reason, *plan, context));
   applied.events.push_back(generated(state, *plan, carried, drop));
   // The job is released to any worker that has the tools of the new plan.
@@ -114,7 +115,7 @@ Result<AppliedRequest> apply_request(const State& state, const ControlRequest& r
     applied.events.push_back(paused_event("re_plan"));
     applied.events.emplace_back(JobResumed{.by = by});
   }
-  applied.answer = Value::object({{field::carried, carried},
+  applied.answer = Value::object({{field::carried, record_list_json(carried)},
                                   {field::drop, list_of(drop)},
                                   {"plan", state.plan_number + std::uint64_t{1}},
                                   {field::plan_hash, hash}});

@@ -135,9 +135,10 @@ class Applier {
   Status check_follows_from_answer(const PlanGenerated& event, const Plan& plan) const;
   void begin_node(const Node& node);
   Status apply_replan(const PlanGenerated& event, std::shared_ptr<const Plan> plan);
-  Result<std::map<std::uint32_t, std::uint32_t>> parse_carried(const Value& list,
-                                                               const Plan& plan) const;
-  Status check_abandoned(const Value& drop, const std::set<std::uint32_t>& kept) const;
+  Result<std::map<std::uint32_t, std::uint32_t>> parse_carried(
+      const JsonOf<std::vector<CarriedNode>>& list, const Plan& plan) const;
+  Status check_abandoned(const std::vector<std::string>& drop,
+                         const std::set<std::uint32_t>& kept) const;
   void keep_unknown_calls(const std::set<std::uint32_t>& kept);
   static void move_step(Step& step, std::uint32_t node);
   Status move_tool(Step& step, const Plan& before);
@@ -191,10 +192,10 @@ class Applier {
   Status confirmation_failed(const Step& step, std::string message);
   bool may_resume() const;
   Status deadline_passed(const TimerFired& event);
-  Status set_initial_budget(const Value& budget);
-  Status reserve(const Step& step, const Value& reservation);
+  Status set_initial_budget(const JsonOf<JobBudget>& stored);
+  Status reserve(const Step& step, const JsonOf<TokenReservation>& reservation);
   void settle(const Step& step, bool withdrawn);
-  void settle_answer(const Step& step, const Value& usage);
+  void settle_answer(const Step& step, const TokenUsage& usage);
   static void record_notices(LoopProgress& loop, const Value& arguments);
   Status wall_passed(const TimerFired& event);
   bool has_room(const BudgetExceeded& exceeded) const;

@@ -136,7 +136,11 @@ Status Applier::apply(const JobCreated& event) {
   s_.input = event.input.value;
   s_.labels = event.labels.is_null() ? Value::object({}) : event.labels;
   s_.execution_version = event.execution_version;
-  s_.forked_from = event.forked_from;
+  if (!event.forked_from.is_null()) {
+    auto origin = event.forked_from.read();
+    if (!origin) return corrupt_event(origin.error().message);
+    s_.forked_from = *std::move(origin);
+  }
   if (event.blind.erased) {
     s_.blind_erased = true;
   } else if (!event.blind.is_null()) {
@@ -334,19 +338,19 @@ Status Applier::apply(const JobResumed&) {
 
 Status Applier::apply(const JobCompleted& event) {
   s_.result = event.result.value;
-  s_.final_in_doubt = event.in_doubt;
+  s_.final_in_doubt = event.in_doubt.json();
   return {};
 }
 
 Status Applier::apply(const JobFailed& event) {
   const Value& error = event.error.value;
   s_.error = Failure{event.code, error.is_string() ? error.as_string() : std::string()};
-  s_.final_in_doubt = event.in_doubt;
+  s_.final_in_doubt = event.in_doubt.json();
   return {};
 }
 
 Status Applier::apply(const JobCancelled& event) {
-  s_.final_in_doubt = event.in_doubt;
+  s_.final_in_doubt = event.in_doubt.json();
   return {};
 }
 

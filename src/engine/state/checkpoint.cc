@@ -83,6 +83,20 @@ void parts(A& a, Part<A, Failure>& x) {
 }
 
 template <class A>
+void parts(A& a, Part<A, ForkOrigin>& x) {
+  auto& [hash, job_id, seq] = x;
+  auto number = static_cast<std::uint64_t>(seq);
+  all(a, hash, job_id, number);
+  if constexpr (A::kReads) seq = static_cast<std::int64_t>(number);
+}
+
+template <class A>
+void parts(A& a, Part<A, UndeliveredMessage>& x) {
+  auto& [channel, correlation_key, message_id, signal_id] = x;
+  all(a, channel, correlation_key, message_id, signal_id);
+}
+
+template <class A>
 void parts(A& a, Part<A, Invocation>& x) {
   auto& [id, key, external_key, arguments, arguments_hash, tool, tool_version, attempt, try_no,
          counted_tries, unsent_tries, absent_tries, last_late_try, erased, open, outcome_unknown,

@@ -9,7 +9,6 @@
 #include <string_view>
 
 #include "base/error.h"
-#include "base/time.h"
 #include "engine/state/state.h"
 #include "json/value.h"
 #include "log/decisions.h"
@@ -33,16 +32,6 @@ inline Failure failure_of(const RefusedCall& refused) {
 
 inline Failure failure_of(const Value& error) {
   return {std::string(error.text(field::code)), std::string(error.text("message"))};
-}
-
-inline Instant instant_of(const Value& payload, std::string_view key) {
-  auto instant = instant_from_text(payload.text(key));
-  return instant ? *instant : Instant{};
-}
-
-inline std::optional<Instant> maybe_instant(const Value& payload, std::string_view key) {
-  if (!payload.find(key)) return std::nullopt;
-  return instant_of(payload, key);
 }
 
 inline std::optional<std::int64_t> maybe_int(const Value& payload, std::string_view key) {

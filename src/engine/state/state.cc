@@ -122,8 +122,8 @@ std::size_t State::unknown_call_count() const {
   return earlier_unknown.size() + static_cast<std::size_t>(open);
 }
 
-std::vector<Value> State::unknown_call_keys() const {
-  std::vector<Value> keys;
+std::vector<std::string> State::unknown_call_keys() const {
+  std::vector<std::string> keys;
   for (const UnknownCall& call : unknown_calls()) keys.emplace_back(call.key.text);
   return keys;
 }
@@ -268,19 +268,19 @@ bool awaits_plan(const State& state) {
   return step.phase == StepPhase::done && !step.failure && !step.skipped;
 }
 
-Value steps_list(const State& state, const std::vector<std::uint32_t>& steps) {
-  std::vector<Value> list;
+std::vector<StepReference> steps_list(const State& state, const std::vector<std::uint32_t>& steps) {
+  std::vector<StepReference> list;
   list.reserve(steps.size());
   for (std::uint32_t index : steps) {
     const Step& step = state.steps[index];
-    Value one =
-        Value::object({{field::node_id, state.node_of(step).id}, {field::step_id, step.id.text}});
-    if (step.item != kNoItem) one = one.with("item", number(step.item));
-    if (step.turn != kNoTurn) one = one.with("turn", number(step.turn));
-    if (step.nth != kNoTurn) one = one.with("turn_call", number(step.nth));
-    list.push_back(std::move(one));
+    StepReference& one = list.emplace_back();
+    one.node_id = state.node_of(step).id;
+    one.step_id = step.id;
+    if (step.item != kNoItem) one.item = step.item;
+    if (step.turn != kNoTurn) one.turn = step.turn;
+    if (step.nth != kNoTurn) one.turn_call = step.nth;
   }
-  return Value::array(std::move(list));
+  return list;
 }
 
 std::vector<std::uint32_t> not_undone(const State& state) {

@@ -111,7 +111,7 @@ class State {
   // ---- of its creation and its attempts
   std::string agent;
   Value labels;
-  Value forked_from;  // {job_id, seq, hash}; null = not a fork
+  std::optional<ForkOrigin> forked_from;
   std::string execution_version;
   std::string traceparent, tracestate;  // of the request that created the job; "" = none
   std::uint64_t epoch = 0;
@@ -142,9 +142,8 @@ class State {
   // Calls with an unknown outcome and no step in the current plan: a re-plan dropped the step, or
   // the origin of this fork made the call.
   std::vector<UnknownCall> earlier_unknown;
-  // Accepted signals that arrived too late, after the job's end was decided:
-  // {correlation_key, signal_id}.
-  std::vector<Value> undelivered;
+  // Accepted signals that arrived too late, after the job's end was decided.
+  std::vector<UndeliveredMessage> undelivered;
 
   // The index of the step with this id; kNoStep: there is none.
   std::uint32_t index_of(const StepId& id) const { return steps.index_of(id); }
@@ -184,7 +183,7 @@ class State {
   std::vector<UnknownCall> unknown_calls() const;
   std::size_t unknown_call_count() const;
   // Their idempotency keys.
-  std::vector<Value> unknown_call_keys() const;
+  std::vector<std::string> unknown_call_keys() const;
   // The command that probes the newest try of a step's call, or that undoes the call.
   StepId side_step_id(const Step& step, Role role) const;
   // The role of the command with this id that may start for `step`; nullopt = none may.
@@ -262,7 +261,7 @@ DecisionId decision_at(const State& state, std::string_view path);
 // Is the job's planner done, so that its plan must follow?
 bool awaits_plan(const State& state);
 // Steps in the form used by lists: [{node_id, step_id, item?, turn?, turn_call?}].
-Value steps_list(const State& state, const std::vector<std::uint32_t>& steps);
+std::vector<StepReference> steps_list(const State& state, const std::vector<std::uint32_t>& steps);
 // Steps that could have been undone before the job ended and were not.
 std::vector<std::uint32_t> not_undone(const State& state);
 // The id of the current question in the list of approvals.

@@ -34,12 +34,11 @@ JobFixture booked(std::optional<Duration> deadline = {}) {
   return job;
 }
 
-std::string undone_nodes(const Value& compensated) {
+std::string undone_nodes(const JsonOf<std::vector<StepReference>>& compensated) {
   std::string names;
-  if (!compensated.is_array()) return names;
-  for (const Value& one : compensated.items()) {
-    names += std::string(one.text("node_id"));
-    if (one["item"].is_integer()) names += std::to_string(one["item"].as_int());
+  for (const StepReference& one : compensated.read_leniently()) {
+    names += one.node_id;
+    if (one.item) names += std::to_string(*one.item);
     names += " ";
   }
   return names;
@@ -152,9 +151,9 @@ AE_TEST("undo/a cancel with compensate: false keeps and lists the committed step
   job.cancel("", false).ok("c");
   EXPECT_EQ(job.status(), "cancelled");
   const auto end = job.last<JobCancelled>();
-  EXPECT_EQ(end.compensated, Value());
-  ASSERT_EQ(end.uncompensated.size(), 2u);
-  EXPECT_EQ(end.uncompensated.items()[0]["node_id"], Value("b"));
+  EXPECT_EQ(end.compensated.json(), Value());
+  ASSERT_EQ(end.uncompensated.json().size(), 2u);
+  EXPECT_EQ(end.uncompensated.json().items()[0]["node_id"], Value("b"));
   EXPECT_EQ(job.last<JobCancelRequested>().compensate, false);
   EXPECT_EQ(job.count(EventType::step_compensated), 0u);
   expect_proved(job);
@@ -170,8 +169,8 @@ AE_TEST("undo/a second cancel can stop the compensation half way") {
   EXPECT_EQ(job.status(), "cancelled") << job.log_text();
   const auto end = job.last<JobCancelled>();
   EXPECT_EQ(undone_nodes(end.compensated), "b ");
-  ASSERT_EQ(end.uncompensated.size(), 1u);
-  EXPECT_EQ(end.uncompensated.items()[0]["node_id"], Value("a"));
+  ASSERT_EQ(end.uncompensated.json().size(), 1u);
+  EXPECT_EQ(end.uncompensated.json().items()[0]["node_id"], Value("a"));
   job.cancel();
   EXPECT_EQ(job.refused, Code::job_terminal);
   expect_proved(job);
@@ -328,8 +327,8 @@ AE_TEST("undo/a failed compensation parks the job and continues by the resolutio
     ASSERT_EQ(job.status(), "failed") << job.log_text();
     const auto end = job.last<JobFailed>();
     EXPECT_EQ(undone_nodes(end.compensated), resolution == std::string("fail") ? "a " : "b a ");
-    EXPECT_EQ(end.uncompensated.size(), resolution == std::string("fail") ? 1u : 0u);
-    EXPECT_EQ(job_view(job.state)["compensated"], end.compensated);
+    EXPECT_EQ(end.uncompensated.json().size(), resolution == std::string("fail") ? 1u : 0u);
+    EXPECT_EQ(job_view(job.state)["compensated"], end.compensated.json());
     expect_proved(job);
   }
 }
@@ -344,7 +343,7 @@ AE_TEST("undo/an unknown compensation parks and is listed in_doubt when resolved
   EXPECT_EQ(job.status(), "failed") << job.log_text();
   EXPECT_EQ(job.state.final_in_doubt,
             Value::array({Value(job.step("a/compensate").call->key.text)}));
-  EXPECT_EQ(job.last<JobFailed>().uncompensated.size(), 1u);
+  EXPECT_EQ(job.last<JobFailed>().uncompensated.json().size(), 1u);
   expect_proved(job);
 }
 
@@ -416,7 +415,7 @@ AE_TEST("undo/a cancel without compensation ends a job parked for a compensation
   job.cancel("", false);
   EXPECT_EQ(job.status(), "cancelled") << job.log_text();
   EXPECT_EQ(job.state.final_in_doubt.size(), 1u);
-  EXPECT_EQ(job.last<JobCancelled>().uncompensated.size(), 1u);
+  EXPECT_EQ(job.last<JobCancelled>().uncompensated.json().size(), 1u);
   expect_proved(job);
 }
 
