@@ -345,8 +345,8 @@ AE_TEST("recorded value/forks and new plans reuse recorded values") {
     nodes.replace(nodes.find("'max': 6"), 8, "'max': " + std::string(max));
     return *replan_of(before_use, compiled(graph(nodes, kNative)), {});
   };
-  EXPECT_EQ(replan_with("6").carried.json().size(), 3u);
-  EXPECT_EQ(replan_with("8").carried.json().size(), 2u);
+  EXPECT_EQ(replan_with("6").carried.size(), 3u);
+  EXPECT_EQ(replan_with("8").carried.size(), 2u);
   EXPECT_TRUE(replan_with("8").lost.empty());
 }
 
