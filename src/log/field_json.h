@@ -173,7 +173,8 @@ inline Status read_json(const Value& json, std::vector<std::string>& texts) {
   if (!json.is_array()) return fail(Code::log_corrupt, "a list of texts is not a list");
   texts.reserve(json.size());
   for (const Value& item : json.items()) {
-    if (!item.is_string()) return fail(Code::log_corrupt, "an item of a list of texts is not a text");
+    if (!item.is_string())
+      return fail(Code::log_corrupt, "an item of a list of texts is not a text");
     texts.push_back(item.as_string());
   }
   return {};
