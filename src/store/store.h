@@ -9,9 +9,10 @@
 //   unavailable      nothing changed (disk full, read-only, connection lost before COMMIT): retry
 //   unknown_outcome  it may or may not have happened: read back (`load`) before anything else
 // Commits of one job take effect in the order in which they were called; other writes may overtake
-// each other until they are answered. A read sees at least what was answered before it. Limits: an idempotency key, agent, worker, label or inbox id has at most 256 bytes; a
-// job has at most 64 labels and 64 capabilities (64 bytes each, no line break). The API checks
-// these limits before it calls.
+// each other until they are answered. A read sees at least what was answered before it. Limits: an
+// idempotency key, agent, worker, label or inbox id has at most 256 bytes; a job has at most 64
+// labels and 64 capabilities (64 bytes each, no line break). The API checks these limits before it
+// calls.
 // Threads: call from the loop's thread. See docs/architecture.md and
 // docs/decisions/0005-one-verb-store.md.
 //
