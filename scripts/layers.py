@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """The layering check: dependencies point at base; pure modules depend on pure ones; only app depends on drivers;
-drivers do not depend on each other; the pure modules have an order, and the features of engine never include each other; only
-api and cli have commands in their texts. It reads the ae_module(...) line of each module.
+drivers do not depend on each other; the pure modules have an order, as have the folders of runtime; the features of engine
+never include each other; only api and cli have commands in their texts. It reads the ae_module(...) line of each module.
 
   layers.py               checks the tree
   layers.py --self-test   plants one violation of each rule in a toy tree and requires that it is found
@@ -25,6 +25,9 @@ ORDER = {"base": "", "json": "base", "expr": "base json", "schema": "base json",
 # The folders of engine: state includes only state, heart also state, and each other folder is a feature, which includes
 # its own files, heart and state. What a feature offers to heart and to other features is included by FEATURES.
 STATE, HEART, FEATURES = "state", "heart", "engine/heart/features.h"
+# The folders of other modules, and which of them each may include, beside its own files and those of the module's own
+# folder (""), which includes none of them.
+FOLDERS = {"runtime": {"": "", "driver": "", "service": "", "scheduler": "driver service"}}
 
 # The modules whose texts may name commands. An error has an action instead (base/action.h), and these make text of it.
 COMMAND_TEXTS = {"api", "cli", "sim", "testing"}
@@ -171,6 +174,8 @@ class Tree:
             folder = str(path.parent.relative_to(self.root / "src" / module.folder))
             if path.suffix == ".cc" and folder != "." and folder not in module.subdirs:
                 self.problem(path, 0, f"is not compiled: {folder} is not among the SUBDIRS of {module.name}")
+            if folder != "." and folder not in FOLDERS.get(module.folder, {folder: ""}):
+                self.problem(path, 0, f"{folder} is not in FOLDERS of scripts/layers.py: which folders may it include?")
             if folder == "." and module.name == "engine" and module.subdirs:
                 self.problem(path, 0, "belongs into a folder of engine: " + ", ".join(module.subdirs))
             self.check_source(path, relative, module)
@@ -190,6 +195,7 @@ class Tree:
                 self.check_own_include(path, number, match[2], module, is_test)
                 if not is_test:
                     self.check_feature(path, number, relative, match[2])
+                    self.check_folders(path, number, relative, match[2], module)
             else:
                 self.check_outside_include(path, number, match[2], module, is_test, relative)
         if module.pure and not is_test:
@@ -236,6 +242,16 @@ class Tree:
             self.problem(path, number, f"engine/state includes engine/{there}; it may include only its own files")
         elif relative != FEATURES:
             self.problem(path, number, f"engine/{here} includes engine/{there}; include {FEATURES} instead")
+
+    def check_folders(self, path, number, relative, target, module):
+        if module.folder not in FOLDERS or self.owner(target) is not module:
+            return
+        order = FOLDERS[module.folder]
+        here, there = (str(pathlib.PurePosixPath(name).relative_to(module.folder).parent).removeprefix(".")
+                       for name in (relative, target))
+        if there not in (here, "", *order.get(here, "").split()):
+            self.problem(path, number, f"{module.name}/{here} includes {module.name}/{there}; it may include: "
+                                       f"{', '.join(['its own files', *order.get(here, '').split()])}")
 
     def check_outside_include(self, path, number, target, module, is_test, relative):
         if module.pure and not is_test:
@@ -409,7 +425,11 @@ TOY = {
     "src/net/CMakeLists.txt": "ae_module(net DEPENDS json LIBS boost)\n",
     "src/net/loop.cc": "#include <boost/asio.hpp>\n",
     "src/runtime/CMakeLists.txt":
-        "ae_module(runtime DEPENDS json engine store TEST_DEPENDS store/memory)\n",
+        "ae_module(runtime DEPENDS json engine store TEST_DEPENDS store/memory SUBDIRS driver scheduler service)\n",
+    "src/runtime/log.h": "\n",
+    "src/runtime/driver/driver.h": '#include "runtime/log.h"\n',
+    "src/runtime/driver/driver_test.cc": '#include "runtime/scheduler/scheduler.h"\n',
+    "src/runtime/scheduler/scheduler.h": '#include "runtime/driver/driver.h"\n#include "runtime/log.h"\n',
     "src/runtime/worker.cc": '#include "store/store.h"\nvoid f() {\n  auto r = co_await g(a, B{1});\n'
                              "  co_await h([&](int x) { return x; });\n  if (co_await k(x)) {\n  }\n}\n",
     "src/runtime/worker_test.cc": '#include "store/memory/memory.h"\n#include "testing/test.h"\n',
@@ -448,6 +468,13 @@ PLANTED = [
      "engine/state includes engine/heart"),
     ("all features in a header", {"src/engine/budget/x.h": '#include "engine/heart/features.h"\n'},
      "a header includes engine/heart/features.h"),
+    ("the scheduler in the driver", {"src/runtime/driver/x.cc": '#include "runtime/scheduler/scheduler.h"\n'},
+     "runtime/driver includes runtime/scheduler"),
+    ("the driver in the service", {"src/runtime/service/x.cc": '#include "runtime/driver/driver.h"\n'},
+     "runtime/service includes runtime/driver"),
+    ("the driver in what all folders share", {"src/runtime/x.h": '#include "runtime/driver/driver.h"\n'},
+     "runtime/ includes runtime/driver"),
+    ("a folder of runtime without an order", {"src/runtime/x/y.h": "\n"}, "x is not in FOLDERS"),
     ("a pure module on an impure one",
      {"src/engine/CMakeLists.txt": "ae_module(engine PURE DEPENDS json net)\n"}, "which is not"),
     *[(f"<{name}> in a pure module", {"src/engine/x.cc": f"#include <{name}>\n"}, "is PURE")

@@ -232,7 +232,13 @@ class InstanceImpl final : public Instance, private runtime::RuntimeObserver {
     if (!accepting) return std::nullopt;
     const std::string timeline = sqlite_ ? sqlite_->timeline() : postgres_->timeline();
     AE_ASSIGN(runtime::ParkResult parked, await<Result<runtime::ParkResult>>([&](auto done) {
-                runtime::park_rolled_back(*store_, *runtime_, by, timeline, std::move(done));
+                runtime::park_rolled_back(
+                    *store_, runtime_->reader(),
+                    [this](JobId job, engine::ControlRequest request, auto answered) {
+                      runtime_->submit_request(std::move(job), std::move(request),
+                                               std::move(answered));
+                    },
+                    by, timeline, std::move(done));
               }));
     AE_TRY(await<Result<void>>([&](auto done) {
       sqlite_ ? sqlite_->finish_accepting(std::move(done))

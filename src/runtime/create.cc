@@ -1,4 +1,5 @@
-// Runtime::create: creates a job, and runs it here if there is capacity.
+#include "runtime/create.h"
+
 #include <algorithm>
 #include <memory>
 #include <utility>
@@ -10,7 +11,6 @@
 #include "runtime/log.h"
 #include "runtime/log_writer.h"
 #include "runtime/row.h"
-#include "runtime/runtime.h"
 
 namespace ae::runtime {
 namespace {
@@ -120,31 +120,7 @@ store::NewJob new_row(const NewJobRequest& request, const engine::NewJobEvents& 
 
 }  // namespace
 
-// A job whose creation is in flight.
-struct Runtime::CreatedJob {
-  JobId job;
-  std::shared_ptr<engine::State> state;
-  std::shared_ptr<const engine::Plan> plan;
-  std::vector<Event> events;  // the observed ones
-  Hash head;                  // of the log
-  std::size_t bytes = 0;      // of the log
-  JobRequest request;
-  Hash request_hash;
-  bool may_claim_here = false;
-  async::Done<Result<CreateResult>> done;
-};
-
-bool Runtime::can_start(const store::NewJob& row) const {
-  store::JobRow needs;
-  needs.capabilities = row.capabilities;
-  // The limit of a queue is enforced only by a claim.
-  const bool limited = std::ranges::find(options_.queues, row.queue, &store::QueueLimit::queue) !=
-                       options_.queues.end();
-  return !stopping_ && !limited && drivers_.size() < options_.leased_max &&
-         missing_capabilities(needs).empty();
-}
-
-void Runtime::create(NewJobRequest request, async::Done<Result<CreateResult>> done) {
+void JobCreator::create(NewJobRequest request, async::Done<Result<CreateResult>> done) {
   const Instant now = world_.store.now();
   JobId job = request.job;
   if (job.empty()) job = JobId(new_uuid(world_));
@@ -153,7 +129,7 @@ void Runtime::create(NewJobRequest request, async::Done<Result<CreateResult>> do
   std::vector<EventBody> events = engine::job_events(fresh);
   const AttemptId attempt = AttemptId(new_uuid(world_));
   store::NewJob row = new_row(request, fresh);
-  const bool start_here = request.start_here && can_start(row);
+  const bool start_here = request.start_here && host_.can_start(row);
   if (start_here) {
     events.push_back(engine::running_event(attempt, 1, options_.worker, world_.store.opened_at()));
     row.claim = store::InitialClaimParams{options_.worker, attempt, options_.lease};
@@ -173,12 +149,12 @@ void Runtime::create(NewJobRequest request, async::Done<Result<CreateResult>> do
   CreatedJob created{.job = job,
                      .state = *state,
                      .plan = request.plan,
-                     .events = observed_events(*std::move(sealed_events)),
+                     .events = host_.observed_events(*std::move(sealed_events)),
                      .head = writer.end().head,
                      .bytes = bytes_of(*batch.sealed),
                      .request = job_request_of(request, fresh),
                      .request_hash = row.request_hash,
-                     .may_claim_here = may_claim(row.agent, row.capabilities),
+                     .may_claim_here = host_.may_claim(row.agent, row.capabilities),
                      .done = std::move(done)};
   batch.authority = store::Batch::Create{std::move(row)};
   batch.audit = request.audit;
@@ -193,7 +169,7 @@ void Runtime::create(NewJobRequest request, async::Done<Result<CreateResult>> do
 
 // Reports the job, or the existing one with the same idempotency key. Runs the job if it was
 // created with a lease.
-void Runtime::on_created(CreatedJob created, Result<store::CommitResult> result) {
+void JobCreator::on_created(CreatedJob created, Result<store::CommitResult> result) {
   if (!result) return created.done(std::unexpected(result.error()));
   if (result->existing) {
     if (result->existing_request == created.request_hash) {
@@ -202,27 +178,17 @@ void Runtime::on_created(CreatedJob created, Result<store::CommitResult> result)
     return compare_with_existing(*result->existing, *result->existing_request,
                                  std::move(created.request), std::move(created.done));
   }
-  on_committed_events(created.job, created.events);
-  if (result->lease) {
-    plans_.insert(created.plan);
-    const std::shared_ptr<JobDriver> driver = acquire(*result->lease);
-    created.done(CreateResult{created.job, false});
-    if (!driver) return;
-    driver->adopt(std::move(*created.state), created.head, created.bytes);
-    if (stopping_) driver->drain(grace_);
-    return;
-  }
+  host_.on_committed_events(created.job, created.events);
+  if (result->lease) return host_.start_created(std::move(created), *std::move(result->lease));
   created.done(CreateResult{created.job, false});
-  if (!created.may_claim_here) return;
-  claimable_ = true;
-  claim_more();
+  if (created.may_claim_here) host_.on_claimable();
 }
 
 // A request whose idempotency key exists. The hash of a request is blinded with the secret of its
 // own job, so the hash of this request is computed with the secret in the existing job's first
 // event. The rest of its log is not read.
-void Runtime::compare_with_existing(JobId job, Hash known, JobRequest job_request,
-                                    async::Done<Result<CreateResult>> done) {
+void JobCreator::compare_with_existing(JobId job, Hash known, JobRequest job_request,
+                                       async::Done<Result<CreateResult>> done) {
   world_.store.load(
       job, store::kFirstCommit,
       [job, known, job_request = std::move(job_request),

@@ -15,6 +15,7 @@
 #include "base/ids.h"
 #include "inspect/summary.h"
 #include "log/event.h"
+#include "runtime/reply.h"
 #include "runtime/runtime_options.h"
 #include "store/store.h"
 
@@ -29,13 +30,6 @@ struct DraftedRow {
 
 // A try of a call.
 using TrySlot = std::pair<InvocationId, std::uint32_t>;
-
-// An entry of the inbox that was applied or rejected, and the reply to its sender; "" = none.
-struct AppliedEntry {
-  std::uint64_t number = 0;
-  std::string id;
-  std::string reply;  // canonical JSON (runtime/reply.h)
-};
 
 struct PendingCommit {
   std::vector<Event> events;  // only their bodies

@@ -1,11 +1,11 @@
-// Runtime::fork: creates a job from the log of another job.
+// JobCreator::fork: creates a job from the log of another job.
 #include <algorithm>
 #include <utility>
 
 #include "inspect/fork_preview.h"
 #include "log/field_names.h"
 #include "plan/plan_changes.h"
-#include "runtime/runtime.h"
+#include "runtime/create.h"
 
 namespace ae::runtime {
 namespace {
@@ -37,7 +37,7 @@ Result<ForkResult> dry_run(const ForkRequest& request, const ForkPoint& point) {
 
 }  // namespace
 
-void Runtime::fork(ForkRequest request, async::Done<Result<ForkResult>> done) {
+void JobCreator::fork(ForkRequest request, async::Done<Result<ForkResult>> done) {
   const JobId origin = request.origin;
   auto find_fork = [at = request.at](JobSnapshot& read) mutable -> Result<ForkPoint> {
     if (at == 0) {
@@ -47,7 +47,7 @@ void Runtime::fork(ForkRequest request, async::Done<Result<ForkResult>> done) {
               engine::fork_at(read.state, read.events, at, engine::uncached_plan_source()));
     return ForkPoint{at, std::move(fork)};
   };
-  job_reader_.read<ForkPoint>(
+  reader_.read<ForkPoint>(
       origin, {}, std::move(find_fork),
       [this, request = std::move(request),
        done = std::move(done)](Result<ForkPoint> point) mutable {

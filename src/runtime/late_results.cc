@@ -62,7 +62,7 @@ void LateResults::on_written(std::shared_ptr<store::Batch> batch, int tries,
                              Result<store::CommitResult> result) {
   if (!result) return retry(batch, tries, "cannot be stored", result.error());
   if (tries == 0) warn_(batch->job, "a late result is stored");
-  submitter_.submit_late_result(batch->job, [this, batch, tries](Result<Value> applied) {
+  submit_(batch->job, [this, batch, tries](Result<Value> applied) {
     if (applied) return;
     retry(batch, tries, "is stored but not in the log", applied.error());
   });

@@ -12,10 +12,11 @@
 #include <utility>
 
 #include "async/alive.h"
+#include "async/loop.h"
 #include "base/error.h"
 #include "base/ids.h"
 #include "engine/heart/ingest.h"
-#include "runtime/request_submitter.h"
+#include "json/value.h"
 #include "runtime/world.h"
 #include "store/store.h"
 
@@ -23,10 +24,12 @@ namespace ae::runtime {
 
 class LateResults {
  public:
+  // A late result of the job is stored: applies it, or notifies the lease holder.
+  using Submit = std::function<void(const JobId& job, async::Done<Result<Value>> done)>;
   using Warn = std::function<void(const JobId& job, const std::string& what)>;
-  // Borrows `world` and `submitter`.
-  LateResults(World& world, RequestSubmitter& submitter, Warn warn)
-      : world_(world), submitter_(submitter), warn_(std::move(warn)) {}
+  // Borrows `world`.
+  LateResults(World& world, Submit submit, Warn warn)
+      : world_(world), submit_(std::move(submit)), warn_(std::move(warn)) {}
 
   void add(const JobId& job, const engine::SentTry& sent, const Outcome& outcome);
 
@@ -38,7 +41,7 @@ class LateResults {
              const Error& error);
 
   World& world_;
-  RequestSubmitter& submitter_;
+  const Submit submit_;
   const Warn warn_;
   async::Alive alive_;
 };

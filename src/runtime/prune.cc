@@ -12,7 +12,7 @@
 #include "json/json.h"
 #include "log/event.h"
 #include "log/field_names.h"
-#include "runtime/runtime.h"
+#include "runtime/log.h"
 #include "store/batch_failpoints.h"
 #include "store/rules.h"
 

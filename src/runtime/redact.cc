@@ -20,6 +20,7 @@
 #include "log/field_names.h"
 #include "log/redacted.h"
 #include "log/seal.h"
+#include "runtime/log.h"
 #include "runtime/retained_values.h"
 #include "runtime/row.h"
 

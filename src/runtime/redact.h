@@ -14,8 +14,11 @@
 #include <string>
 #include <vector>
 
+#include "async/loop.h"
+#include "base/error.h"
+#include "base/ids.h"
 #include "log/event.h"
-#include "runtime/runtime.h"
+#include "store/store.h"
 
 namespace ae::runtime {
 

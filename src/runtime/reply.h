@@ -4,15 +4,23 @@
 // Threads: pure functions.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "base/error.h"
 #include "json/value.h"
-#include "runtime/drafts.h"
 #include "store/store.h"
 
 namespace ae::runtime {
+
+// An entry of the inbox that was applied or rejected, and the reply to its sender; "" = none.
+struct AppliedEntry {
+  std::uint64_t number = 0;
+  std::string id;
+  std::string reply;  // as reply_text
+};
 
 std::string reply_text(const Result<Value>& answer);
 // Fails with the error of the reply; with log_corrupt if the text is damaged.

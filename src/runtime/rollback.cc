@@ -38,10 +38,11 @@ RepeatableCalls may_repeat(const engine::State& state) {
 // that no job is processed twice.
 class RollbackParker : public std::enable_shared_from_this<RollbackParker> {
  public:
-  RollbackParker(store::Store& store, Runtime& runtime, std::string by, std::string token,
-                 async::Done<Result<ParkResult>> done)
+  RollbackParker(store::Store& store, JobReader& reader, SubmitRequest submit, std::string by,
+                 std::string token, async::Done<Result<ParkResult>> done)
       : store_(store),
-        runtime_(runtime),
+        reader_(reader),
+        submit_(std::move(submit)),
         by_(std::move(by)),
         token_(std::move(token)),
         done_(std::move(done)) {}
@@ -77,21 +78,19 @@ class RollbackParker : public std::enable_shared_from_this<RollbackParker> {
         .id = "rolled-back-" + token_,
         .by = by_,
         .body = engine::PauseRequest{.reason = std::string(code_name(Code::store_rolled_back))}};
-    runtime_.submit_request(
-        job, std::move(request), [self = shared_from_this(), job](Result<Value> answer) {
-          if (!answer && answer.error().code == Code::job_terminal) {
-            self->result_.ending++;
-          } else if (!answer) {
-            return self->done_(std::unexpected(
-                std::move(answer).error().with_context(fmt::format("job {}", job.text))));
-          } else if (answer->find("paused") != nullptr ||
-                     self->filter_.statuses.front() == "parked") {
-            self->result_.parked++;
-          } else {
-            self->result_.pausing++;
-          }
-          self->park();
-        });
+    submit_(job, std::move(request), [self = shared_from_this(), job](Result<Value> answer) {
+      if (!answer && answer.error().code == Code::job_terminal) {
+        self->result_.ending++;
+      } else if (!answer) {
+        return self->done_(std::unexpected(
+            std::move(answer).error().with_context(fmt::format("job {}", job.text))));
+      } else if (answer->find("paused") != nullptr || self->filter_.statuses.front() == "parked") {
+        self->result_.parked++;
+      } else {
+        self->result_.pausing++;
+      }
+      self->park();
+    });
   }
 
   // Reads the job before it is parked, so that the last event is one that the rolled-back store
@@ -101,17 +100,20 @@ class RollbackParker : public std::enable_shared_from_this<RollbackParker> {
       result_.more = true;
       return park_one(job);
     }
-    runtime_.read_state(job, [self = shared_from_this(), job](Result<Runtime::JobSnapshot> read) {
-      if (read) {  // the pause request reports an error of the log
-        RepeatableCalls found = may_repeat(read->state);
-        if (!found.calls.empty()) self->result_.may_repeat.push_back(std::move(found));
-      }
-      self->park_one(job);
-    });
+    reader_.read_state<RepeatableCalls>(
+        job, [](JobSnapshot& read) -> Result<RepeatableCalls> { return may_repeat(read.state); },
+        [self = shared_from_this(), job](Result<RepeatableCalls> found) {
+          // The pause request reports an error of the log.
+          if (found && !found->calls.empty()) {
+            self->result_.may_repeat.push_back(*std::move(found));
+          }
+          self->park_one(job);
+        });
   }
 
   store::Store& store_;
-  Runtime& runtime_;
+  JobReader& reader_;
+  const SubmitRequest submit_;
   const std::string by_, token_;
   async::Done<Result<ParkResult>> done_;
   std::vector<std::string> statuses_{"running", "queued", "waiting", "parked"};
@@ -123,9 +125,10 @@ class RollbackParker : public std::enable_shared_from_this<RollbackParker> {
 
 }  // namespace
 
-void park_rolled_back(store::Store& store, Runtime& runtime, std::string by, std::string token,
-                      async::Done<Result<ParkResult>> done) {
-  std::make_shared<RollbackParker>(store, runtime, std::move(by), std::move(token), std::move(done))
+void park_rolled_back(store::Store& store, JobReader& reader, SubmitRequest submit, std::string by,
+                      std::string token, async::Done<Result<ParkResult>> done) {
+  std::make_shared<RollbackParker>(store, reader, std::move(submit), std::move(by),
+                                   std::move(token), std::move(done))
       ->load_page();
 }
 

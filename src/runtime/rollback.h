@@ -6,10 +6,18 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
-#include "runtime/runtime.h"
+#include "async/loop.h"
+#include "base/error.h"
+#include "base/ids.h"
+#include "base/time.h"
+#include "engine/heart/ingest.h"
+#include "json/value.h"
+#include "runtime/job_reader.h"
+#include "store/store.h"
 
 namespace ae::runtime {
 
@@ -35,9 +43,14 @@ struct ParkResult {
   bool more = false;                        // there may be other such jobs
 };
 
+// As Runtime::submit_request.
+using SubmitRequest =
+    std::function<void(JobId job, engine::ControlRequest request, async::Done<Result<Value>> done)>;
+
 // Idempotent: a repetition after a failure does nothing twice. `token` identifies the rollback.
 // Fails with the error of the store or of a job's log; some jobs may then be parked already.
-void park_rolled_back(store::Store& store, Runtime& runtime, std::string by, std::string token,
-                      async::Done<Result<ParkResult>> done);
+// Borrows `store` and `reader`.
+void park_rolled_back(store::Store& store, JobReader& reader, SubmitRequest submit, std::string by,
+                      std::string token, async::Done<Result<ParkResult>> done);
 
 }  // namespace ae::runtime

@@ -32,8 +32,13 @@ Runtime::Runtime(World world, RuntimeOptions options, RuntimeObserver* observer)
       plans_(world.plans != nullptr ? *world.plans : own_plans_),
       job_reader_(world_, plans_, job_cache_),
       request_submitter_(world_, *this, job_reader_, plans_),
-      late_results_(world_, request_submitter_,
-                    [this](const JobId& job, const std::string& what) { warn(job, what); }),
+      job_creator_(world_, options_, *this, job_reader_),
+      late_results_(
+          world_,
+          [this](const JobId& job, async::Done<Result<Value>> done) {
+            request_submitter_.submit_late_result(job, std::move(done));
+          },
+          [this](const JobId& job, const std::string& what) { warn(job, what); }),
       version_sweeper_(world.store,
                        [this](const store::JobRow& row, async::Done<Result<bool>> resumed) {
                          // A job that this process resumes but cannot claim would park again.
@@ -292,6 +297,25 @@ void Runtime::start_driver(store::Lease lease) {
   if (stopping_) driver->drain(grace_);
 }
 
+bool Runtime::can_start(const store::NewJob& row) const {
+  store::JobRow needs;
+  needs.capabilities = row.capabilities;
+  // The limit of a queue is enforced only by a claim.
+  const bool limited = std::ranges::find(options_.queues, row.queue, &store::QueueLimit::queue) !=
+                       options_.queues.end();
+  return !stopping_ && !limited && drivers_.size() < options_.leased_max &&
+         missing_capabilities(needs).empty();
+}
+
+void Runtime::start_created(CreatedJob&& created, store::Lease lease) {
+  plans_.insert(created.plan);
+  const std::shared_ptr<JobDriver> driver = acquire(std::move(lease));
+  created.done(CreateResult{created.job, false});
+  if (!driver) return;
+  driver->adopt(std::move(*created.state), created.head, created.bytes);
+  if (stopping_) driver->drain(grace_);
+}
+
 void Runtime::claim_more() {
   if (!started_ || !options_.may_claim || stopping_ || claiming_ || !claimable_ ||
       drivers_.size() >= options_.leased_max) {
@@ -502,6 +526,14 @@ void Runtime::on_late_result(const JobId& job, const engine::SentTry& sent,
 }
 
 // ---------------------------------------------------------------- requests
+
+void Runtime::create(NewJobRequest request, async::Done<Result<CreateResult>> done) {
+  job_creator_.create(std::move(request), std::move(done));
+}
+
+void Runtime::fork(ForkRequest request, async::Done<Result<ForkResult>> done) {
+  job_creator_.fork(std::move(request), std::move(done));
+}
 
 void Runtime::submit_request(JobId job, engine::ControlRequest request,
                              async::Done<Result<Value>> done) {

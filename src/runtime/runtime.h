@@ -17,6 +17,7 @@
 #include "engine/heart/ingest.h"
 #include "plan/plan.h"
 #include "plan/plan_cache.h"
+#include "runtime/create.h"
 #include "runtime/job_cache.h"
 #include "runtime/job_driver.h"
 #include "runtime/job_driver_host.h"
@@ -32,7 +33,7 @@
 
 namespace ae::runtime {
 
-class Runtime : private JobDriverHost, private RequestHost {
+class Runtime : private JobDriverHost, private RequestHost, private JobCreatorHost {
  public:
   Runtime(World world, RuntimeOptions options, RuntimeObserver* observer);
   ~Runtime() override;
@@ -157,11 +158,8 @@ class Runtime : private JobDriverHost, private RequestHost {
   void schedule_next_due();
   void heartbeat();
   void announce(Duration ttl);
-  struct CreatedJob;
-  bool can_start(const store::NewJob& row) const;
-  void on_created(CreatedJob created, Result<store::CommitResult> result);
-  void compare_with_existing(JobId job, Hash known, JobRequest job_request,
-                             async::Done<Result<CreateResult>> done);
+  bool can_start(const store::NewJob& row) const override;
+  void start_created(CreatedJob&& created, store::Lease lease) override;
   JobDriverHost& host() { return *this; }
 
   World world_;
@@ -177,6 +175,7 @@ class Runtime : private JobDriverHost, private RequestHost {
   JobCache job_cache_;
   JobReader job_reader_;
   RequestSubmitter request_submitter_;
+  JobCreator job_creator_;
   LateResults late_results_;
   std::map<JobId, std::shared_ptr<JobDriver>> drivers_;
   VersionSweeper version_sweeper_;

@@ -1,7 +1,4 @@
-// How events from users change the state: approval requests and their answers,
-// messages, early signals, pauses.
-#include <algorithm>
-
+// How approval requests and their answers change the state.
 #include "base/hash.h"
 #include "engine/heart/policy.h"
 #include "engine/state/applier.h"
@@ -219,51 +216,6 @@ Status Applier::check_approval(const ToolInvocationStarted& event, Step& step) {
   }
   approval->used = true;
   approval->arguments = Value();
-  return {};
-}
-
-Status Applier::apply(const AgentMessage& event) {
-  const std::string &channel = event.channel, &key = or_empty(event.correlation_key);
-  if (channel.empty() == key.empty())
-    return corrupt_event("a message has a channel, an early signal a key");
-  const std::string& id = event.message_id;
-  if (!s_.message_keys.insert(message_key(channel, key, id)).second) {
-    return corrupt_event("it was recorded before");
-  }
-  s_.signals++;
-  std::deque<BufferedMessage>& kept =
-      key.empty() ? s_.pending_messages[channel] : s_.early_signals[key];
-  kept.push_back({id, or_empty(event.by), or_empty(event.wait_type), event.payload.value,
-                  event.payload.erased});
-  return {};
-}
-
-// A kept message or early signal; nullopt: there is none.
-std::optional<BufferedMessage> Applier::take_buffered(const std::string& key, const Wait& wait,
-                                                      const std::string& signal_id) {
-  const bool is_message = wait.type == WaitType::message;
-  auto& all = is_message ? s_.pending_messages : s_.early_signals;
-  auto it = all.find(is_message ? wait.channel : key);
-  if (it == all.end()) return std::nullopt;
-  std::deque<BufferedMessage>& kept = it->second;
-  const auto found = is_message ? kept.begin()  // in order
-                                : std::ranges::find(kept, signal_id, &BufferedMessage::id);
-  if (found == kept.end() || found->id != signal_id) return std::nullopt;
-  BufferedMessage taken = std::move(*found);
-  kept.erase(found);
-  if (kept.empty()) all.erase(it);
-  return taken;
-}
-
-Status Applier::apply(const JobPauseRequested& event) {
-  if (event.withdrawn.value_or(false)) {
-    if (!s_.pause_request) return corrupt_event("no pause is requested");
-    s_.pause_request.reset();
-    return {};
-  }
-  if (s_.pause_request) return corrupt_event("a pause is already requested");
-  if (s_.ending) return corrupt_event("the job is ending");
-  s_.pause_request = PendingPause{or_empty(event.by), or_empty(event.reason)};
   return {};
 }
 

@@ -1,4 +1,4 @@
-// How events of nodes and waits change the state.
+// How events of nodes change the state.
 #include "engine/heart/features.h"
 #include "engine/state/applier.h"
 
@@ -6,14 +6,6 @@ namespace ae::engine {
 namespace {
 
 constexpr std::int64_t kItemsLeftMax = 1'000'000;  // more than the limit of a map
-
-std::optional<WaitType> wait_type_of(std::string_view text) {
-  for (auto type :
-       {WaitType::webhook, WaitType::human, WaitType::timer, WaitType::signal, WaitType::message}) {
-    if (to_text(type) == text) return type;
-  }
-  return std::nullopt;
-}
 
 }  // namespace
 
@@ -227,107 +219,6 @@ Status Applier::apply(const DecisionRecorded& event) {
   if (!decision) return corrupt_event(decision.error().message);
   Step* step = event.step_id ? this->step(*event.step_id) : nullptr;
   return std::visit([&](const auto& body) { return apply(body, event, step); }, *decision);
-}
-
-Status Applier::apply(const WaitOpened& event) {
-  Step* step = this->step(event.step_id);
-  if (!step) return corrupt_event("no such step");
-  std::string key = event.correlation_key;
-  const bool for_approval = key.starts_with("approval/");
-  const bool question = is_question(*step);
-  const bool unmade = step->role == Role::undo && step->phase == StepPhase::ready;
-  const bool of_call =
-      (step->call || unmade) && step->phase != StepPhase::done && !step->committed && !for_approval;
-  const bool of_node =
-      step->phase == StepPhase::ready && step->started && s_.node_of(*step).kind == NodeKind::wait;
-  if (!of_call && !of_node && !for_approval) return corrupt_event("this step waits for nothing");
-  if (of_call && step->phase == StepPhase::in_doubt) return corrupt_event("it waits already");
-  if (of_node && s_.ending) return corrupt_event("nothing starts in a job that ends");
-  auto type = wait_type_of(event.wait_type);
-  if (!type) return corrupt_event("an unknown wait type");
-  if (s_.waits.contains(key) || s_.closed_waits.contains(key))
-    return corrupt_event("the key was used before");
-  Wait wait{.step = index_of(*step),
-            .type = *type,
-            .due_at = event.due_at,
-            .expires_at = event.expires_at,
-            .resolve = of_call,
-            .opened_at = created_at_,
-            .reason = or_empty(event.reason),
-            .channel = or_empty(event.channel),
-            .opened_seq = s_.seq + 1};
-  if (of_node && *type == WaitType::message && wait.channel.empty())
-    return corrupt_event("without a channel");
-  step->wait_key = key;
-  if (for_approval) {
-    AE_TRY(request_opened(*step, wait));
-  } else if (question) {
-    AE_TRY(question_opened(*step, key, wait));
-  } else {
-    set_phase(*step, wait.resolve ? StepPhase::in_doubt : StepPhase::waiting);
-  }
-  if (wait.resolve) s_.had_unknown_outcome = true;
-  if (std::uint32_t* const count = open_count(wait)) ++*count;
-  s_.waits.emplace(std::move(key), wait);
-  return {};
-}
-
-// The count of open requests that contains this wait; nullptr: no operator is asked.
-std::uint32_t* Applier::open_count(const Wait& wait) {
-  if (wait.type != WaitType::human || wait.resolve) return nullptr;
-  if (wait.approval) return &s_.open_requests.calls;
-  return wait.question ? &s_.open_requests.questions : &s_.open_requests.waits;
-}
-
-Status Applier::apply(const WaitCompleted& event) {
-  std::string key = event.correlation_key;
-  auto it = s_.waits.find(key);
-  if (it == s_.waits.end()) return corrupt_event("no such wait is open");
-  const Wait wait = it->second;
-  std::string listed = s_.approval_id(wait);
-  s_.waits.erase(it);
-  if (std::uint32_t* const count = open_count(wait)) --*count;
-  Step& step = s_.steps[wait.step];
-  Value payload = event.payload.value;
-  bool erased = event.payload.erased;
-  const std::string signal_id = or_empty(event.signal_id);
-  if (!wait.resolve) {
-    const std::string& outcome = event.outcome;
-    auto kept = payload.is_null() ? take_buffered(key, wait, signal_id) : std::nullopt;
-    if (kept) {
-      payload = kept->payload;
-      erased = kept->erased;
-    }
-    if (!kept && wait.type == WaitType::message && outcome == "signalled") {
-      return corrupt_event("no such message has come");
-    }
-    if (wait.approval) {
-      AE_TRY(request_closed(step, outcome));
-    } else if (wait.question) {
-      AE_TRY(question_closed(step, outcome, payload));
-    } else {
-      step.timed_out = outcome == "timed_out";
-      step.rejected = outcome == "rejected";
-      step.result = step.timed_out ? Value::object({{"timed_out", true}}) : payload;
-      step.erased = erased && !step.timed_out;
-      if (outcome != "cancelled") set_phase(step, StepPhase::answered);
-    }
-    if (event.signal_id && !kept) {
-      s_.signals++;
-      if (outcome == "cancelled") {
-        s_.undelivered.push_back({.correlation_key = key, .signal_id = signal_id});
-      }
-    }
-  } else if (step.phase == StepPhase::in_doubt && step.call && !step.call->open &&
-             step.call->definite) {
-    set_phase(step, StepPhase::settled);  // its definite failure arrived late
-  }
-  s_.closed_waits.emplace(std::move(key), ClosedWait{.type = wait.type,
-                                                     .outcome = event.outcome,
-                                                     .payload = std::move(payload),
-                                                     .signal_id = signal_id,
-                                                     .approval = std::move(listed)});
-  return {};
 }
 
 }  // namespace ae::engine

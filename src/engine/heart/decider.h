@@ -1,10 +1,10 @@
 // Decider: makes the decision of one call of `decide`. Its parts: decide.cc (which step is next),
 // decide_calls.cc (the ledger's rules), decide_approvals.cc (approvals), decide_questions.cc
-// (questions of a tool during its call), decide_nodes.cc (the plan), decide_loop.cc (loops),
-// decide_value.cc (times, random numbers and UUIDs, which need no call), decide_budget.cc (the
+// (questions of a tool during its call), decide_nodes.cc (the plan), decide_waits.cc (its waits),
+// decide_loop.cc (loops), decide_value.cc (times, random numbers, UUIDs), decide_budget.cc (the
 // budget), decide_probe.cc (probes of calls with an unknown outcome), decide_confirm.cc
 // (verification of external changes), decide_undo.cc (compensation), decide_version.cc (version
-// mismatches) and decide_end.cc (how a job ends or becomes idle).
+// mismatches), decide_pause.cc (pauses) and decide_end.cc (how a job ends or becomes idle).
 //
 // Only `decide` uses it. Threads: short-lived, one owner.
 #pragma once

@@ -1,7 +1,8 @@
 // The parts of apply_request, an overload for each kind: ingest.cc (cancel and resolve),
-// request_timers.cc (timers), request_signals.cc (signals, messages, pause and resume),
-// request_confirm.cc (answers to a failed verification), request_plan.cc (another plan),
-// request_budget.cc (more budget), request_questions.cc (answers to questions of tools),
+// request_timers.cc (timers), request_signals.cc (signals and messages), request_approvals.cc
+// (answers to approval requests), request_pause.cc (pause and resume), request_confirm.cc (answers
+// to a failed verification), request_plan.cc (another plan), request_budget.cc (more budget),
+// request_questions.cc (answers to questions of tools),
 // request_version.cc (the versions that a process offers).
 //
 // Only `apply_request` and `decide` use it. Pure.
@@ -51,6 +52,15 @@ Result<AppliedRequest> apply_question_answer(const State& state, const std::stri
                                              const SignalRequest& signal);
 // Does the signal give this same answer to a question?
 bool is_same_answer(const SignalRequest& signal, const Value& answer);
+// The answer to the approval request of this wait.
+Result<AppliedRequest> apply_approval_answer(const State& state, const std::string& key,
+                                             const Wait& wait, const ControlRequest& request,
+                                             const SignalRequest& signal,
+                                             const DecisionContext& context);
+// An answer as its wait records it: with the hash of edited arguments.
+Value recorded_answer(const State& state, const SignalRequest& signal);
+// The consequence of rejecting this step's call or wait, once a process runs the job.
+std::string after_rejection(const State& state, const Step& step);
 // Keys that no wait of a plan may have, and that cannot be answered early.
 bool is_reserved_key(std::string_view key);
 // `by` of what the runtime records on its own.

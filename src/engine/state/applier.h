@@ -1,9 +1,10 @@
-// Applier: applies one event to one state. Its parts: apply.cc (the job), apply_nodes.cc (steps and
-// waits), apply_loop.cc (loops), apply_calls.cc (calls), apply_side.cc (probes and compensations),
-// apply_value.cc (times, random numbers and UUIDs), apply_confirm.cc (changes and their
-// verification), apply_approvals.cc (approvals), apply_questions.cc (questions of tools),
-// apply_budget.cc (the budget), apply_fork.cc (imports of a fork), apply_planner.cc (the plan that
-// a model made) and apply_replan.cc (re-plans).
+// Applier: applies one event to one state. Its parts: apply.cc (the job), apply_nodes.cc (steps),
+// apply_waits.cc (waits, messages, early signals), apply_loop.cc (loops), apply_calls.cc (calls),
+// apply_side.cc (probes and compensations), apply_value.cc (times, random numbers and UUIDs),
+// apply_confirm.cc (changes and their verification), apply_approvals.cc (approvals),
+// apply_questions.cc (questions of tools), apply_pause.cc (pauses), apply_budget.cc (the budget),
+// apply_fork.cc (imports of a fork), apply_planner.cc (the plan that a model made) and
+// apply_replan.cc (re-plans).
 //
 // Only `apply` uses it. Threads: short-lived, one owner.
 //

@@ -1,5 +1,4 @@
-// Requests that answer a wait, now or later: signals, early signals, approvals,
-// messages. Also pause and resume.
+// Requests that answer a wait, now or later: signals, early signals, messages.
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -9,8 +8,6 @@
 #include "engine/heart/decide.h"
 #include "engine/heart/evaluate.h"
 #include "engine/heart/features.h"
-#include "engine/heart/policy.h"
-#include "engine/heart/recorded_value.h"
 #include "engine/heart/request.h"
 #include "json/json.h"
 #include "log/field_names.h"
@@ -42,12 +39,6 @@ auto find_named_wait(const State& state, const SignalRequest& signal) {
     return signal.approval.empty() ? open.first == signal.correlation_key
                                    : state.approval_id(open.second) == signal.approval;
   });
-}
-
-// An answer as its wait records it: with the hash of edited arguments.
-Value recorded_answer(const State& state, const SignalRequest& signal) {
-  if (!signal.arguments) return signal.payload;
-  return signal.payload.with(field::arguments_hash, state.hash_of(*signal.arguments));
 }
 
 // The answer for a closed wait. If other arguments than the client's were approved, the
@@ -172,66 +163,13 @@ Result<AppliedRequest> buffer_early_signal(const State& state, const ControlRequ
   return AppliedRequest{.events = {buffered_event(request, signal)}, .answer = answer};
 }
 
-// The arguments as edited by the approver; nullopt: unchanged.
-Result<std::optional<Value>> edited_arguments(const State& state, const Wait& wait,
-                                              const SignalRequest& signal,
-                                              std::string_view outcome) {
-  if (wait.approval && signal.payload.find(field::arguments) != nullptr) {
-    return fail(
-        Code::input_invalid,
-        Action{
-            .act = act::kApprove,
-            .arguments = {{"id", fmt::format("{}.{}", state.job.text, state.approval_id(wait))}}},
-        R"(a signal changes no arguments: give them as "arguments" of the approval)");
-  }
-  if (!signal.arguments) return std::nullopt;
-  if (!wait.approval || outcome != "approved") {
-    return fail(Code::input_invalid, "only a call that is approved can be given other arguments");
-  }
-  const Step& step = state.steps[wait.step];
-  if (!signal.arguments->is_object()) {
-    return fail(Code::input_invalid,
-                "\"arguments\" must be an object: all of them, as they are to "
-                "be sent");
-  }
-  if (canonical_exceeds(*signal.arguments, kValueMax)) {
-    return fail(Code::payload_too_large, "the arguments are longer than 16 MiB as canonical JSON");
-  }
-  if (state.hash_of(*signal.arguments) == step.approval->arguments_hash) {
-    return std::nullopt;
-  }
-  if (step.call) {
-    return fail(Code::input_invalid,
-                "this call was sent before with the arguments that it has: approve or reject it");
-  }
-  const ToolPolicy& tool = state.tool_of(step);
-  if (tool.args_schema) AE_TRY(tool.args_schema->check(*signal.arguments));
-  AE_TRY(check_recorded_args(tool.records, *signal.arguments));
-  AE_ASSIGN(const PolicyDecision policy_decision, evaluate_policy(state, tool, *signal.arguments));
-  if (policy_decision.action == PolicyAction::deny) {
-    const std::string& reason = policy_decision.reason;
-    const std::string why = reason.empty() ? "" : ": " + reason;
-    return fail(Code::denied, "a policy denies the call with these arguments{}", why);
-  }
-  return signal.arguments;
+}  // namespace
+
+Value recorded_answer(const State& state, const SignalRequest& signal) {
+  if (!signal.arguments) return signal.payload;
+  return signal.payload.with(field::arguments_hash, state.hash_of(*signal.arguments));
 }
 
-// Why the process that applies this approval would not make the call; "" = it
-// would, as far as it can tell.
-std::string unused_approval_reason(const State& state, const Wait& wait,
-                                   const DecisionContext& context, std::string_view outcome) {
-  if (!wait.approval || outcome == "rejected" || context.tool_versions == nullptr) return {};
-  const Step& step = state.steps[wait.step];
-  const std::string& offered = (*context.tool_versions)[state.tool_index(step)];
-  const Approval& approval = *step.approval;
-  if (offered.empty() || offered == approval.tool_version) return {};
-  return fmt::format(
-      "the tool \"{}\" has changed since the request ({} is now {}), and an approval is good for "
-      "one version: the call is requested again",
-      approval.tool, approval.tool_version, offered);
-}
-
-// The consequence of rejecting this step's call or wait, once a process runs the job.
 std::string after_rejection(const State& state, const Step& step) {
   const Node& node = state.node_of(step);
   const std::string name = fmt::format("node {}", node.id);
@@ -247,37 +185,6 @@ std::string after_rejection(const State& state, const Step& step) {
   if (node.continue_on_error) return fmt::format("{} fails and the job continues", name);
   return fmt::format("the job fails at {}", name);
 }
-
-// The decision of an approver about a call; recorded with the end of the wait.
-DecisionRecorded approval_decision(const State& state, const Wait& wait,
-                                   const ControlRequest& request, const SignalRequest& signal,
-                                   const DecisionContext& context, std::string_view outcome) {
-  const Step& step = state.steps[wait.step];
-  const Approval& approval = *step.approval;
-  DecisionRecorded event{.at = context.now,
-                         .by = none_if_empty(request.by),
-                         .decision_id = decision_at(state, approval.id + "#answer"),
-                         .node_id = state.node_of(step).id,
-                         .reason = none_if_empty(signal.payload.text(field::note)),
-                         .state = outcome,
-                         .step_id = step.id};
-  if (outcome == "edited") {
-    return decision_event(ArgumentsEdited{.approval_id = DecisionId(approval.id),
-                                          .arguments = *signal.arguments,
-                                          .arguments_hash = state.hash_of(*signal.arguments),
-                                          .command_id = step.id,
-                                          .edited_from = approval.arguments_hash,
-                                          .tool = approval.tool},
-                          std::move(event));
-  }
-  return decision_event(ApprovalAnswered{.approval_id = DecisionId(approval.id),
-                                         .arguments_hash = approval.arguments_hash,
-                                         .command_id = step.id,
-                                         .tool = approval.tool},
-                        std::move(event));
-}
-
-}  // namespace
 
 WaitCompleted with_answer(WaitCompleted event, const ControlRequest& request,
                           const SignalRequest& signal, const Value& payload) {
@@ -420,27 +327,20 @@ Result<AppliedRequest> apply_request(const State& state, const ControlRequest& r
   }
   if (wait->second.question)
     return apply_question_answer(state, key, wait->second, request, signal);
-  AE_ASSIGN(std::string_view outcome,
-            outcome_of_answer(state.node_of(state.steps[wait->second.step]), signal.payload));
-  AE_ASSIGN(const auto edited, edited_arguments(state, wait->second, signal, outcome));
-  if (edited) outcome = "edited";
-  AppliedRequest applied;
-  if (wait->second.approval) {
-    applied.events.push_back(
-        approval_decision(state, wait->second, request, signal, context, outcome));
+  if (wait->second.approval)
+    return apply_approval_answer(state, key, wait->second, request, signal, context);
+  const Step& step = state.steps[wait->second.step];
+  AE_ASSIGN(const std::string_view outcome, outcome_of_answer(state.node_of(step), signal.payload));
+  if (signal.arguments) {
+    return fail(Code::input_invalid, "only a call that is approved can be given other arguments");
   }
-  applied.events.emplace_back(
-      with_answer(wait_completed_event(state, wait->first, wait->second, outcome), request, signal,
-                  edited ? recorded_answer(state, signal) : signal.payload));
+  AppliedRequest applied;
+  applied.events.emplace_back(with_answer(wait_completed_event(state, key, wait->second, outcome),
+                                          request, signal, signal.payload));
   applied.answer = Value::object(
       {{field::correlation_key, key}, {"delivered", true}, {field::outcome, outcome}});
   if (outcome == "rejected") {
-    applied.answer =
-        applied.answer.with("then", after_rejection(state, state.steps[wait->second.step]));
-  }
-  if (const std::string why = unused_approval_reason(state, wait->second, context, outcome);
-      !why.empty()) {
-    applied.answer = applied.answer.with("applied", false).with(field::reason, why);
+    applied.answer = applied.answer.with("then", after_rejection(state, step));
   }
   return applied;
 }
@@ -469,54 +369,6 @@ Result<AppliedRequest> apply_request(const State& state, const ControlRequest& r
     applied.events.emplace_back(std::move(delivered));
   }
   return applied;
-}
-
-Result<AppliedRequest> apply_request(const State& state, const ControlRequest& request,
-                                     const PauseRequest& pause, const DecisionContext&) {
-  if (is_terminal(state.status) || state.ending) {
-    return fail(Code::job_terminal,
-                is_terminal(state.status)
-                    ? fmt::format("the job has ended ({})", to_text(state.status))
-                    : "the job is ending: it starts nothing any more");
-  }
-  if (state.is_paused())
-    return AppliedRequest{.events = {}, .answer = Value::object({{"paused", true}})};
-  AppliedRequest applied;
-  applied.answer = Value::object({{"pause_requested", true}});
-  if (!state.pause_request) {
-    applied.events.emplace_back(
-        JobPauseRequested{.by = none_if_empty(request.by), .reason = none_if_empty(pause.reason)});
-  }
-  if (state.status == JobStatus::queued || state.status == JobStatus::waiting) {
-    applied.events.push_back(paused_event(pause.reason));
-    applied.answer = Value::object({{"paused", true}});
-  }
-  return applied;
-}
-
-Result<AppliedRequest> apply_request(const State& state, const ControlRequest& request,
-                                     const ResumeRequest&, const DecisionContext&) {
-  if (is_terminal(state.status)) {
-    return fail(Code::job_terminal, "the job has ended ({})", to_text(state.status));
-  }
-  const std::string by = author_of(request);
-  const Value answer = Value::object({{"resumed", true}});
-  // Earlier builds parked until confirmation in cases that now park until resume.
-  const bool parked_by_older_build =
-      state.awaits_confirmation() && state.parked_reason == kVerifierUnreachable;
-  if (state.is_paused() || parked_by_older_build) {
-    return AppliedRequest{.events = {JobResumed{.by = by}}, .answer = answer};
-  }
-  if (state.pause_request) {  // before the job is parked
-    return AppliedRequest{.events = {JobPauseRequested{.by = by, .withdrawn = true}},
-                          .answer = answer};
-  }
-  if (state.status == JobStatus::parked) {
-    return fail(Code::not_paused, Action{.act = act::kJob, .job = state.job.text},
-                "the job is parked ({}) until `{}`, which `resume` does not do",
-                state.parked_reason, state.parked_until);
-  }
-  return fail(Code::not_paused, "the job is not paused: it is {}", to_text(state.status));
 }
 
 }  // namespace ae::engine

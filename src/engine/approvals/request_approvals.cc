@@ -1,0 +1,132 @@
+// The answer to an approval request: of an approver, who may have edited the arguments of the call.
+#include <fmt/core.h>
+
+#include <utility>
+
+#include "base/hash.h"
+#include "engine/heart/decide.h"
+#include "engine/heart/policy.h"
+#include "engine/heart/recorded_value.h"
+#include "engine/heart/request.h"
+#include "json/json.h"
+#include "log/field_names.h"
+#include "log/seal.h"
+
+namespace ae::engine {
+namespace {
+
+// The arguments as edited by the approver; nullopt: unchanged.
+Result<std::optional<Value>> edited_arguments(const State& state, const Wait& wait,
+                                              const SignalRequest& signal,
+                                              std::string_view outcome) {
+  if (signal.payload.find(field::arguments) != nullptr) {
+    return fail(
+        Code::input_invalid,
+        Action{
+            .act = act::kApprove,
+            .arguments = {{"id", fmt::format("{}.{}", state.job.text, state.approval_id(wait))}}},
+        R"(a signal changes no arguments: give them as "arguments" of the approval)");
+  }
+  if (!signal.arguments) return std::nullopt;
+  if (outcome != "approved") {
+    return fail(Code::input_invalid, "only a call that is approved can be given other arguments");
+  }
+  const Step& step = state.steps[wait.step];
+  if (!signal.arguments->is_object()) {
+    return fail(Code::input_invalid,
+                "\"arguments\" must be an object: all of them, as they are to "
+                "be sent");
+  }
+  if (canonical_exceeds(*signal.arguments, kValueMax)) {
+    return fail(Code::payload_too_large, "the arguments are longer than 16 MiB as canonical JSON");
+  }
+  if (state.hash_of(*signal.arguments) == step.approval->arguments_hash) {
+    return std::nullopt;
+  }
+  if (step.call) {
+    return fail(Code::input_invalid,
+                "this call was sent before with the arguments that it has: approve or reject it");
+  }
+  const ToolPolicy& tool = state.tool_of(step);
+  if (tool.args_schema) AE_TRY(tool.args_schema->check(*signal.arguments));
+  AE_TRY(check_recorded_args(tool.records, *signal.arguments));
+  AE_ASSIGN(const PolicyDecision policy_decision, evaluate_policy(state, tool, *signal.arguments));
+  if (policy_decision.action == PolicyAction::deny) {
+    const std::string& reason = policy_decision.reason;
+    const std::string why = reason.empty() ? "" : ": " + reason;
+    return fail(Code::denied, "a policy denies the call with these arguments{}", why);
+  }
+  return signal.arguments;
+}
+
+// Why the process that applies this approval would not make the call; "" = it
+// would, as far as it can tell.
+std::string unused_approval_reason(const State& state, const Wait& wait,
+                                   const DecisionContext& context, std::string_view outcome) {
+  if (outcome == "rejected" || context.tool_versions == nullptr) return {};
+  const Step& step = state.steps[wait.step];
+  const std::string& offered = (*context.tool_versions)[state.tool_index(step)];
+  const Approval& approval = *step.approval;
+  if (offered.empty() || offered == approval.tool_version) return {};
+  return fmt::format(
+      "the tool \"{}\" has changed since the request ({} is now {}), and an approval is good for "
+      "one version: the call is requested again",
+      approval.tool, approval.tool_version, offered);
+}
+
+// The decision of an approver about a call; recorded with the end of the wait.
+DecisionRecorded approval_decision(const State& state, const Wait& wait,
+                                   const ControlRequest& request, const SignalRequest& signal,
+                                   const DecisionContext& context, std::string_view outcome) {
+  const Step& step = state.steps[wait.step];
+  const Approval& approval = *step.approval;
+  DecisionRecorded event{.at = context.now,
+                         .by = none_if_empty(request.by),
+                         .decision_id = decision_at(state, approval.id + "#answer"),
+                         .node_id = state.node_of(step).id,
+                         .reason = none_if_empty(signal.payload.text(field::note)),
+                         .state = outcome,
+                         .step_id = step.id};
+  if (outcome == "edited") {
+    return decision_event(ArgumentsEdited{.approval_id = DecisionId(approval.id),
+                                          .arguments = *signal.arguments,
+                                          .arguments_hash = state.hash_of(*signal.arguments),
+                                          .command_id = step.id,
+                                          .edited_from = approval.arguments_hash,
+                                          .tool = approval.tool},
+                          std::move(event));
+  }
+  return decision_event(ApprovalAnswered{.approval_id = DecisionId(approval.id),
+                                         .arguments_hash = approval.arguments_hash,
+                                         .command_id = step.id,
+                                         .tool = approval.tool},
+                        std::move(event));
+}
+
+}  // namespace
+
+Result<AppliedRequest> apply_approval_answer(const State& state, const std::string& key,
+                                             const Wait& wait, const ControlRequest& request,
+                                             const SignalRequest& signal,
+                                             const DecisionContext& context) {
+  const Step& step = state.steps[wait.step];
+  AE_ASSIGN(std::string_view outcome, outcome_of_answer(state.node_of(step), signal.payload));
+  AE_ASSIGN(const auto edited, edited_arguments(state, wait, signal, outcome));
+  if (edited) outcome = "edited";
+  AppliedRequest applied;
+  applied.events.push_back(approval_decision(state, wait, request, signal, context, outcome));
+  applied.events.emplace_back(
+      with_answer(wait_completed_event(state, key, wait, outcome), request, signal,
+                  edited ? recorded_answer(state, signal) : signal.payload));
+  applied.answer = Value::object(
+      {{field::correlation_key, key}, {"delivered", true}, {field::outcome, outcome}});
+  if (outcome == "rejected") {
+    applied.answer = applied.answer.with("then", after_rejection(state, step));
+  }
+  if (const std::string why = unused_approval_reason(state, wait, context, outcome); !why.empty()) {
+    applied.answer = applied.answer.with("applied", false).with(field::reason, why);
+  }
+  return applied;
+}
+
+}  // namespace ae::engine
