@@ -23,7 +23,7 @@
 #include "plans.h"
 #include "postgres_cost.h"
 #include "raw_limit.h"
-#include "runtime/runtime.h"
+#include "runtime/scheduler/runtime.h"
 #include "store/memory/memory_store.h"
 #include "store/postgres/postgres_store.h"
 #include "store/sqlite/sqlite_store.h"
@@ -186,8 +186,8 @@ void memory_rows(bool quick, int only) {
   }
 }
 
-// A store and its raw limit are measured in turns, because the speed of a machine varies from second
-// to second: the ratio is the median of the turns, and the figures are their means.
+// A store and its raw limit are measured in turns, because the speed of a machine varies from
+// second to second: the ratio is the median of the turns, and the figures are their means.
 constexpr int kTurns = 5;
 
 struct Turns {

@@ -12,8 +12,8 @@ struct RawResult {
   double server_cpu_ms_per_step = 0;  // of a database server
 };
 
-// `group` steps share one transaction: each updates its job's row and appends one row of `row_bytes`.
-// WAL, synchronous=FULL, one connection, on a fresh file at `path`.
+// `group` steps share one transaction: each updates its job's row and appends one row of
+// `row_bytes`. WAL, synchronous=FULL, one connection, on a fresh file at `path`.
 RawResult raw_sqlite(const std::string& path, std::size_t group, std::size_t steps,
                      std::size_t row_bytes);
 

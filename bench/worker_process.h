@@ -11,7 +11,7 @@
 #include "net/asio_loop.h"
 #include "net/system.h"
 #include "plan/plan.h"
-#include "runtime/runtime.h"
+#include "runtime/scheduler/runtime.h"
 #include "store/postgres/postgres_store.h"
 
 namespace ae::bench {

@@ -65,7 +65,8 @@ def problems(root):
 
 def self_test():
     planted = {
-        "CMakeLists.txt": 'set(no_fold_cc "/(decide)(_[a-z]+)?\\\\.cc$")\nset(no_fold_h "/decider\\\\.h$")\n',
+        "CMakeLists.txt": 'set(no_fold_cc "/(decide)(_[a-z]+)?\\\\.cc$")\nset(no_fold_h "/decider\\\\.h$")\n'
+                          "foreach(folder ../base\n  state heart)\n",
         "heart/decide.cc": "namespace {\nint hidden(int a) {\n}\n}  // namespace\nint next_of(int a) {\n  return 1;\n}\n"
                            "int Decider::run(int a) {\n}\n",
         "heart/decider.h": "",

@@ -32,7 +32,7 @@ FOLDERS = {"runtime": {"": "", "driver": "", "service": "", "scheduler": "driver
 # The modules whose texts may name commands. An error has an action instead (base/action.h), and these make text of it.
 COMMAND_TEXTS = {"api", "cli", "sim", "testing"}
 # Its text is recorded as the outcome of a call.
-RECORDED_TEXTS = {"tools/mcp/server.cc"}
+RECORDED_TEXTS = {"mcp/client/server.cc"}
 
 IMPURE = re.compile(
     r"^(thread|mutex|shared_mutex|condition_variable|future|stop_token|semaphore|latch|barrier|"

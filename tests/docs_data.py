@@ -228,7 +228,7 @@ def check_vocabulary():
     reasons = set().union(*codes.values()) | set(re.findall(r'paused_event\("(\w+)"\)', code))
     for name in re.findall(r"paused_event\((k\w+)\)", code):
         reasons |= set(re.findall(rf'{name} = "(\w+)"', source("src/engine/state/state.h")))
-    if "code_name(Code::store_rolled_back)" in sources["src/runtime/rollback.cc"]:
+    if "code_name(Code::store_rolled_back)" in sources["src/runtime/service/rollback.cc"]:
         reasons.add("store_rolled_back")
     compare("reason of job_parked", ticked(sections["job_parked"], "reason"), reasons)
     compare("until of job_parked", ticked(sections["job_parked"], "until"), set(codes))

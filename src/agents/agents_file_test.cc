@@ -1,4 +1,5 @@
-// Tests of load with valid agents files: task graphs, YAML and JSON, positions, and the published JSON Schema.
+// Tests of load with valid agents files: task graphs, YAML and JSON, positions, and the published
+// JSON Schema.
 #include "agents/agents_file.h"
 
 #include <cstdlib>

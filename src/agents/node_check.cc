@@ -5,7 +5,7 @@
 
 #include <utility>
 
-#include "engine/heart/recorded_value.h"
+#include "engine/values/recorded_value.h"
 #include "log/field_names.h"
 
 namespace ae::agents {

@@ -12,7 +12,7 @@
 #include "base/ascii.h"
 #include "base/hash.h"
 #include "base/http_status.h"
-#include "engine/heart/recorded_value.h"
+#include "engine/values/recorded_value.h"
 #include "json/json.h"
 #include "log/field_names.h"
 #include "log/outcome.h"

@@ -1,4 +1,5 @@
-// Tests of the registry of agents: registration, reload of an edited file, and failures of the store.
+// Tests of the registry of agents: registration, reload of an edited file, and failures of the
+// store.
 #include "api/api_fixture_test.h"
 
 #include <fmt/core.h>

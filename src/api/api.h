@@ -21,7 +21,7 @@
 #include "api/routes.h"
 #include "async/loop.h"
 #include "log/event.h"
-#include "runtime/runtime.h"
+#include "runtime/scheduler/runtime.h"
 #include "store/store.h"
 
 namespace ae::api {

@@ -22,8 +22,8 @@
 #include "async/alive.h"
 #include "async/loop.h"
 #include "json/value.h"
-#include "runtime/history.h"
-#include "runtime/runtime.h"
+#include "runtime/scheduler/runtime.h"
+#include "runtime/service/history.h"
 #include "store/store.h"
 
 namespace ae::api {

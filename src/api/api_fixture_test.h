@@ -1,4 +1,5 @@
-// ApiFixture: the Api on a store in memory, with native tools and a loop whose clock the test advances.
+// ApiFixture: the Api on a store in memory, with native tools and a loop whose clock the test
+// advances.
 #pragma once
 
 #include <functional>
@@ -12,7 +13,7 @@
 #include "agents/agents_file.h"
 #include "api/api.h"
 #include "json/json.h"
-#include "runtime/runtime.h"
+#include "runtime/scheduler/runtime.h"
 #include "store/faulty/faulty_store.h"
 #include "store/memory/memory_store.h"
 #include "testing/native_functions.h"

@@ -13,7 +13,7 @@
 #include "base/error.h"
 #include "base/ids.h"
 #include "json/value.h"
-#include "runtime/prune.h"
+#include "runtime/service/prune.h"
 #include "store/measured_store.h"
 
 namespace ae::api {

@@ -1,5 +1,5 @@
-// Command lines: the actions of views and errors as commands of the command line, for people, and as
-// requests of the API, for its clients.
+// Command lines: the actions of views and errors as commands of the command line, for people, and
+// as requests of the API, for its clients.
 //
 // Threads: pure functions.
 #pragma once

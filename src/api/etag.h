@@ -12,8 +12,8 @@
 
 namespace ae::api {
 
-// `view`: the request and the facts that the body depends on besides the job's row. "" while a timer
-// or an expiry of the job is due at `now`: the body may change without an event.
+// `view`: the request and the facts that the body depends on besides the job's row. "" while a
+// timer or an expiry of the job is due at `now`: the body may change without an event.
 std::string etag_of(std::string_view view, const store::JobRow& row, Instant now);
 
 // Does the header If-None-Match contain the tag? The comparison is weak (RFC 9110, 8.8.3.2).

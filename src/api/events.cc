@@ -12,7 +12,7 @@
 #include "api/operations.h"
 #include "api/read.h"
 #include "inspect/event_page.h"
-#include "runtime/log_walk.h"
+#include "runtime/service/log_walk.h"
 #include "store/rules.h"
 
 namespace ae::api {

@@ -1,5 +1,5 @@
-// GET /api/job-counts: numbers of jobs, for a client that shows them beside a list. They are read from
-// indexes of the store, never from logs, and kept for kCountsTtl.
+// GET /api/job-counts: numbers of jobs, for a client that shows them beside a list. They are read
+// from indexes of the store, never from logs, and kept for kCountsTtl.
 #include <utility>
 
 #include "api/job_filter.h"

@@ -63,8 +63,8 @@ Result<std::vector<std::string>> statuses_of(const Query& query) {
   return statuses;
 }
 
-// A list in the order of ends has only jobs that have ended. The last change of a job that has ended
-// is its end.
+// A list in the order of ends has only jobs that have ended. The last change of a job that has
+// ended is its end.
 Status apply_order(const Query& query, store::Filter& filter) {
   const std::string* sort = query.find("sort");
   if (!sort || *sort == "created") return {};

@@ -445,7 +445,8 @@ void answer_created(ApiContext& api, RequestPtr ctx, const JobId& job, int statu
                    [&api, ctx, alive = api.alive.watch(), job, most, refuse_unreadable,
                     answer_with_job = std::move(answer_with_job)](const LongPollPtr& long_poll) {
                      if (most.count() == 0 || long_poll->last) return answer_with_job(long_poll);
-                     // The row has the status; the log, which may be long, is read once, at the end.
+                     // The row has the status; the log, which may be long, is read once, at the
+                     // end.
                      api.store.load(job, store::kNoCommits,
                                     [ctx, alive, answer_with_job, long_poll,
                                      refuse_unreadable](Result<store::LoadedJob> loaded) {

@@ -14,7 +14,7 @@
 #include "api/api.h"
 #include "json/json.h"
 #include "mcp/protocol/revision.h"
-#include "runtime/runtime.h"
+#include "runtime/scheduler/runtime.h"
 #include "store/memory/memory_store.h"
 #include "testing/native_functions.h"
 #include "testing/test.h"

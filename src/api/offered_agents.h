@@ -21,7 +21,7 @@
 #include "async/loop.h"
 #include "base/error.h"
 #include "plan/plan.h"
-#include "runtime/runtime.h"
+#include "runtime/scheduler/runtime.h"
 #include "store/registry.h"
 #include "store/store.h"
 

@@ -1,5 +1,5 @@
-// GET /api/jobs/{id}/timeline: the events that a client marks on a scale of a log, from the index of the
-// job's steps.
+// GET /api/jobs/{id}/timeline: the events that a client marks on a scale of a log, from the index
+// of the job's steps.
 #include <utility>
 
 #include "api/operations.h"

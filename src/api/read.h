@@ -13,7 +13,7 @@
 
 #include "api/api_context.h"
 #include "api/request_context.h"
-#include "runtime/job_reader.h"
+#include "runtime/service/job_reader.h"
 
 namespace ae::api {
 

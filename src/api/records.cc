@@ -4,7 +4,7 @@
 #include "api/operations.h"
 #include "api/read.h"
 #include "log/field_names.h"
-#include "runtime/redact.h"
+#include "runtime/service/redact.h"
 #include "store/rules.h"
 
 namespace ae::api {

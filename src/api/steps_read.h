@@ -1,5 +1,5 @@
 // Reads of the steps of a job, from its newest state and the index of its steps
-// (runtime/history.h). Only for the .cc files of this module.
+// (runtime/service/history.h). Only for the .cc files of this module.
 #pragma once
 
 #include <functional>

@@ -16,7 +16,7 @@
 
 #include "base/time.h"
 #include "json/value.h"
-#include "runtime/versions.h"
+#include "runtime/scheduler/versions.h"
 #include "store/store.h"
 
 namespace ae::api {

@@ -18,8 +18,8 @@
 #include "log/field_names.h"
 #include "log/seal.h"
 #include "runtime/log_opener.h"
-#include "runtime/redact.h"
 #include "runtime/row.h"
+#include "runtime/service/redact.h"
 #include "store/rules.h"
 
 namespace ae::api {

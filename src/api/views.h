@@ -1,8 +1,8 @@
 // Views: response bodies of the routes about one job. They combine engine's views with the store's
 // rows and with facts of the process.
 //
-// Threads: pure functions and values. Views of whole logs are made on reader threads; they end early
-// if they are interrupted.
+// Threads: pure functions and values. Views of whole logs are made on reader threads; they end
+// early if they are interrupted.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,7 @@
 #include "base/time.h"
 #include "inspect/transcript.h"
 #include "json/value.h"
-#include "runtime/job_reader.h"
+#include "runtime/service/job_reader.h"
 #include "store/registry.h"
 #include "store/store.h"
 

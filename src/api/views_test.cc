@@ -1,4 +1,5 @@
-// Tests of the views of a job in pages: transcript, events, steps, and the state at an earlier event.
+// Tests of the views of a job in pages: transcript, events, steps, and the state at an earlier
+// event.
 #include "api/api_fixture_test.h"
 
 #include <fmt/core.h>
@@ -9,7 +10,7 @@
 #include "inspect/view.h"
 #include "json/json.h"
 #include "runtime/log.h"
-#include "runtime/log_walk.h"
+#include "runtime/service/log_walk.h"
 #include "testing/test.h"
 
 namespace ae::api {

@@ -14,7 +14,7 @@
 
 #include "async/loop.h"
 #include "base/error.h"
-#include "runtime/prune.h"
+#include "runtime/service/prune.h"
 
 namespace ae::app {
 

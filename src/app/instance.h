@@ -22,9 +22,9 @@
 #include "base/error.h"
 #include "base/hash.h"
 #include "net/asio_loop.h"
-#include "runtime/output_hub.h"
-#include "runtime/rollback.h"
-#include "runtime/runtime.h"
+#include "runtime/driver/output_hub.h"
+#include "runtime/scheduler/runtime.h"
+#include "runtime/service/rollback.h"
 #include "store/postgres/server_info.h"
 #include "store/rebuild.h"
 

@@ -17,7 +17,7 @@
 #include "api/authenticator.h"
 #include "base/error.h"
 #include "net/asio_loop.h"
-#include "runtime/output_hub.h"
+#include "runtime/driver/output_hub.h"
 
 namespace ae::net {
 class HttpServer;

@@ -14,7 +14,7 @@
 #include "api/authenticator.h"
 #include "net/asio_loop.h"
 #include "net/http_server.h"
-#include "runtime/output_hub.h"
+#include "runtime/driver/output_hub.h"
 
 namespace ae::app {
 

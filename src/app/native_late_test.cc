@@ -31,7 +31,7 @@
 #include "json/json.h"
 #include "net/asio_loop.h"
 #include "net/system.h"
-#include "runtime/runtime.h"
+#include "runtime/scheduler/runtime.h"
 #include "store/postgres/postgres_store.h"
 #include "store/sqlite/sqlite_store.h"
 #include "testing/postgres_server.h"

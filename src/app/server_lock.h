@@ -3,9 +3,8 @@
 // The tools of a server are part of a plan, so a plan must not depend on what the server lists at a
 // start. The first use lists them and pins the result. After that the file is authoritative: a tool
 // that the server lists differently is not called until an operator accepts the change.
-// Stored: agents.lock.json (of agents.yaml): {lock: 1, servers: {NAME: {tools: [mcp/client/listing.h
-// …]}}}.
-// Threads: one owner; listing a server blocks.
+// Stored: agents.lock.json (of agents.yaml): {lock: 1, servers: {NAME: {tools:
+// [mcp/client/listing.h …]}}}. Threads: one owner; listing a server blocks.
 #pragma once
 
 #include <map>

@@ -6,8 +6,8 @@
 
 namespace ae::app {
 
-// The exit code if this process was started as a supervisor; else it is named, so that other Aetheris
-// processes recognize it (tools/command/proc.h). Call it first in main.
+// The exit code if this process was started as a supervisor; else it is named, so that other
+// Aetheris processes recognize it (tools/command/proc.h). Call it first in main.
 std::optional<int> supervise(int argc, char** argv);
 
 }  // namespace ae::app

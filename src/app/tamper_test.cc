@@ -18,7 +18,7 @@
 #include "api/views.h"
 #include "engine/heart/side_record.h"
 #include "json/json.h"
-#include "runtime/runtime.h"
+#include "runtime/scheduler/runtime.h"
 #include "store/memory/memory_store.h"
 #include "store/sqlite/sqlite_store.h"
 #include "testing/test.h"

@@ -1,5 +1,5 @@
-// SHA-256 by the low-level functions of OpenSSL, which OpenSSL 3 calls deprecated and keeps: for the
-// short texts of a log, its digest contexts cost as much as the hash.
+// SHA-256 by the low-level functions of OpenSSL, which OpenSSL 3 calls deprecated and keeps: for
+// the short texts of a log, its digest contexts cost as much as the hash.
 #include "base/hash.h"
 
 #define OPENSSL_SUPPRESS_DEPRECATED

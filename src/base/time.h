@@ -53,7 +53,8 @@ constexpr bool is_representable(Instant instant) {
 // `YYYY-MM-DDThh:mm:ss.ffffffZ`, always 27 characters. An instant outside of the years above is
 // written as the nearest one inside.
 std::string to_text(Instant instant);
-// RFC 3339 in UTC ("Z" or "+00:00"), with or without a fraction (at most 6 digits). Fails with input_invalid.
+// RFC 3339 in UTC ("Z" or "+00:00"), with or without a fraction (at most 6 digits). Fails with
+// input_invalid.
 Result<Instant> instant_from_text(std::string_view text);
 
 // `^[0-9]+(ms|s|m|h|d)$`, at most 36500d. Fails with input_invalid.

@@ -1,4 +1,5 @@
-// completion: prints a completion script for bash, zsh or fish, generated from the list of commands.
+// completion: prints a completion script for bash, zsh or fish, generated from the list of
+// commands.
 #include <fmt/core.h>
 
 #include <algorithm>

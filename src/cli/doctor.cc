@@ -27,7 +27,7 @@
 #include "inspect/verify.h"
 #include "log/field_names.h"
 #include "net/system.h"
-#include "runtime/rebuild.h"
+#include "runtime/service/rebuild.h"
 
 namespace ae::cli {
 namespace {

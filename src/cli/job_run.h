@@ -16,7 +16,7 @@
 #include "app/instance.h"
 #include "cli/notifier.h"
 #include "cli/terminal.h"
-#include "runtime/runtime.h"
+#include "runtime/scheduler/runtime.h"
 
 namespace ae::cli {
 

@@ -14,7 +14,7 @@
 #include "cli/text.h"
 #include "log/field_names.h"
 #include "net/system.h"
-#include "runtime/rebuild.h"
+#include "runtime/service/rebuild.h"
 
 namespace ae::cli {
 namespace {

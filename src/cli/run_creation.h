@@ -23,9 +23,9 @@ std::string new_job_id();
 api::ApiRequest get_job(const std::string& id);
 // It has ended, or is blocked on something other than a timer.
 bool is_idle(const Value& job);
-// Finds the job of this run by its id, or creates it. `plan_hash`: of the plan that it must have; ""
-// = any. `runs_here`: this process runs it. Fails with already_exists (the job has another agent or
-// input), usage (a new job without an agent), and the errors of the API.
+// Finds the job of this run by its id, or creates it. `plan_hash`: of the plan that it must have;
+// "" = any. `runs_here`: this process runs it. Fails with already_exists (the job has another agent
+// or input), usage (a new job without an agent), and the errors of the API.
 Result<Value> find_or_create_job(const RunParams& params, const RunOptions& options,
                                  const agents::AgentsFile& file, const std::string& plan_hash,
                                  const SendRequest& send, bool runs_here, Terminal& terminal);

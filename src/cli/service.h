@@ -19,7 +19,7 @@
 #include "cli/process_options.h"
 #include "cli/service_log.h"
 #include "cli/terminal.h"
-#include "runtime/runtime.h"
+#include "runtime/scheduler/runtime.h"
 
 namespace ae::cli {
 

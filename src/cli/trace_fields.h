@@ -1,5 +1,5 @@
-// Reads the members of a trace (GET /api/jobs/{id}/trace): an absent or unexpected value is an empty
-// one.
+// Reads the members of a trace (GET /api/jobs/{id}/trace): an absent or unexpected value is an
+// empty one.
 //
 // Threads: pure functions.
 #pragma once

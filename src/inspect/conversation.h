@@ -12,9 +12,8 @@
 //    seq, at: of the event that recorded it; null if it was imported from the origin of a fork
 //    arguments_hash: of the request, with its answer. redacted: the content was erased from the log
 //
-// The page ends before the first message that does not exist yet: the answer or the result of a call
-// in progress.
-// Threads: short-lived, one owner; borrows the tree and its state.
+// The page ends before the first message that does not exist yet: the answer or the result of a
+// call in progress. Threads: short-lived, one owner; borrows the tree and its state.
 #pragma once
 
 #include <cstddef>
@@ -39,8 +38,8 @@ std::string_view to_text(MessageOrigin origin);
 class Conversation {
  public:
   // `step`: the step of a node with a model, an item of a map that calls one, or a turn of a loop;
-  // "" = the first node with a model. Fails with not_found: no such step; input_invalid: it calls no
-  // model.
+  // "" = the first node with a model. Fails with not_found: no such step; input_invalid: it calls
+  // no model.
   static Result<Conversation> of(const StepTree& tree, std::string_view step);
 
   // The events of these messages: for the record of `page`.

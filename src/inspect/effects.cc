@@ -2,8 +2,8 @@
 #include "inspect/effects.h"
 
 #include "base/ids.h"
-#include "engine/heart/recorded_value.h"
 #include "engine/state/view_values.h"
+#include "engine/values/recorded_value.h"
 #include "log/decisions.h"
 #include "log/field_names.h"
 #include "log/outcome.h"

@@ -3,7 +3,7 @@
 
 #include <fmt/core.h>
 
-#include "engine/heart/job_fixture_test.h"
+#include "engine/fixtures/job_fixture_test.h"
 #include "inspect/drift.h"
 #include "inspect/trace.h"
 #include "inspect/verify.h"

@@ -1,7 +1,7 @@
 // Tests of the reported location of failed jobs and steps.
 #include "inspect/failure_location.h"
 
-#include "engine/heart/job_fixture_test.h"
+#include "engine/fixtures/job_fixture_test.h"
 #include "inspect/trace.h"
 #include "inspect/view.h"
 #include "testing/test.h"

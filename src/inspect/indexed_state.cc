@@ -4,8 +4,8 @@ namespace ae::engine {
 namespace {
 
 constexpr std::uint64_t kMeasureShare = 4;  // of the log, after which a size is computed again
-// Of a value, with its place in a list or an object; of an entry of a map; of a step's places in the
-// tables of the state and the tree; of an allocation.
+// Of a value, with its place in a list or an object; of an entry of a map; of a step's places in
+// the tables of the state and the tree; of an allocation.
 constexpr std::size_t kValueBytes = 48, kEntryBytes = 256, kPlaceBytes = 32, kBlockBytes = 16;
 
 std::size_t bytes_of(const Value& value) {

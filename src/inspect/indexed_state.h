@@ -1,5 +1,5 @@
 // IndexedState: the state of a job after an event, with the index and the tree of its steps. Pages
-// about steps are read from one that is kept (runtime/history.h): they cost their rows.
+// about steps are read from one that is kept (runtime/service/history.h): they cost their rows.
 //
 // Threads: one owner while it grows; then any number of readers.
 #pragma once

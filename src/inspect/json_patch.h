@@ -7,8 +7,8 @@
 //    capped: there are more than kChangesMax changes; the list is cut
 //  `before`, `step_id` and `node_id` are not part of RFC 6902, which ignores them.
 //
-// Objects of two lists are the same if they have the same step_id, correlation_key, idempotency_key or
-// id, the first of these that all of them have. Threads: pure functions.
+// Objects of two lists are the same if they have the same step_id, correlation_key, idempotency_key
+// or id, the first of these that all of them have. Threads: pure functions.
 #pragma once
 
 #include <cstddef>

@@ -8,8 +8,8 @@
 
 #include "base/hash.h"
 #include "engine/heart/ingest.h"
-#include "engine/heart/recorded_value.h"
 #include "engine/heart/side_record.h"
+#include "engine/values/recorded_value.h"
 #include "json/json.h"
 #include "log/field_names.h"
 #include "log/redacted.h"

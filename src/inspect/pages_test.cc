@@ -6,11 +6,11 @@
 #include <set>
 #include <span>
 
+#include "engine/fixtures/dice_test.h"
+#include "engine/fixtures/random_plan_test.h"
+#include "engine/fixtures/random_walk_test.h"
+#include "engine/fixtures/random_world_test.h"
 #include "engine/fork/fork.h"
-#include "engine/heart/dice_test.h"
-#include "engine/heart/random_plan_test.h"
-#include "engine/heart/random_walk_test.h"
-#include "engine/heart/random_world_test.h"
 #include "engine/loop/loop_fixture_test.h"
 #include "inspect/conversation.h"
 #include "inspect/event_page.h"

@@ -3,8 +3,8 @@
 #include <bit>
 #include <utility>
 
-#include "engine/heart/recorded_value.h"
 #include "engine/state/view_values.h"
+#include "engine/values/recorded_value.h"
 #include "log/decisions.h"
 #include "plan/model_calls.h"
 

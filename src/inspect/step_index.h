@@ -1,5 +1,5 @@
-// StepIndex: where the events of each step are, and what lists show of a step that its state does not
-// have: when it ran and how its tries ended.
+// StepIndex: where the events of each step are, and what lists show of a step that its state does
+// not have: when it ran and how its tries ended.
 //
 // It is built with one walk through a log of a million events, so an event costs one search in a
 // table of numbers, and no text. It holds no value of the log that can be erased.

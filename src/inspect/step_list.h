@@ -1,5 +1,5 @@
-// Lists of steps, one by one parent. With a tree and an index that are kept, a page costs its rows, and
-// a look at the status of each step of its parent.
+// Lists of steps, one by one parent. With a tree and an index that are kept, a page costs its rows,
+// and a look at the status of each step of its parent.
 //
 //  list_steps: {parent, seq, total, by_status{STATUS: n}, steps: [row…], next}
 //    total, by_status: of all steps of the parent; steps: those that match, in the order of the

@@ -4,10 +4,10 @@
 //   plan_hash, progress{done, nodes, turns}, started_at, unknown_outcomes, usage{cost_micros,
 //   model_calls, tool_calls, total_tokens}, waiting{expires_at, node_id, reason, wait_type}}
 //
-// kind: plan loop planner. started_at: when the first attempt began. turns: how many turns of a loop
-// have begun. unknown_outcomes: how many calls have an unknown outcome. Members that do not apply
-// are null. It has no value that can be erased, and no text that an expression made, such as the key
-// of a wait.
+// kind: plan loop planner. started_at: when the first attempt began. turns: how many turns of a
+// loop have begun. unknown_outcomes: how many calls have an unknown outcome. Members that do not
+// apply are null. It has no value that can be erased, and no text that an expression made, such as
+// the key of a wait.
 //
 // The store keeps the summary of the last commit that changed the summary's key, and not newer
 // figures: a commit in the middle of an attempt writes none.

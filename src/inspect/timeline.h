@@ -1,5 +1,6 @@
-// Timeline: the events of a job that a client marks on a scale of its log: where attempts began, calls
-// and nodes failed, control requests took effect, and the job waited, got another plan or ended.
+// Timeline: the events of a job that a client marks on a scale of its log: where attempts began,
+// calls and nodes failed, control requests took effect, and the job waited, got another plan or
+// ended.
 //
 //  {entries: [{seq, at, type, kind, node_id, step_id}…], next, seq}
 //    kind: attempt failure control wait plan end

@@ -3,7 +3,7 @@
 
 #include <utility>
 
-#include "engine/heart/recorded_value.h"
+#include "engine/values/recorded_value.h"
 #include "inspect/field_json.h"
 #include "log/decisions.h"
 #include "log/field_names.h"

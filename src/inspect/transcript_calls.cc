@@ -5,9 +5,9 @@
 #include <utility>
 #include <vector>
 
-#include "engine/heart/recorded_value.h"
 #include "engine/loop/loop.h"
 #include "engine/state/view_values.h"
+#include "engine/values/recorded_value.h"
 #include "inspect/conversation.h"
 #include "inspect/field_json.h"
 #include "inspect/transcript_internal.h"

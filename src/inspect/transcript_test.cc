@@ -3,7 +3,7 @@
 
 #include <fmt/core.h>
 
-#include "engine/heart/stored_job_test.h"
+#include "engine/fixtures/stored_job_test.h"
 #include "engine/loop/loop_fixture_test.h"
 #include "engine/planner/planner.h"
 #include "inspect/trace.h"

@@ -7,8 +7,8 @@
 #include <functional>
 #include <variant>
 
+#include "engine/fixtures/stored_job_test.h"
 #include "engine/heart/side_record.h"
-#include "engine/heart/stored_job_test.h"
 #include "inspect/view.h"
 #include "testing/test.h"
 

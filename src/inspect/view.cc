@@ -1,4 +1,5 @@
-// job_view: see view.h. The other views are in state_view.cc, approvals_view.cc and in_doubt_view.cc.
+// job_view: see view.h. The other views are in state_view.cc, approvals_view.cc and
+// in_doubt_view.cc.
 #include "inspect/view.h"
 
 #include <algorithm>

@@ -41,8 +41,8 @@ Value state_view(const State& state);
 // those that were given up, and after the end of the job all whose outcome stayed unknown.
 // `settling` are calls with an unknown outcome whose requests may still take effect; at `until`
 // their probes run. `confirmations` are as in approvals_view. `attempt` counts claims from 1;
-// `attempt_id` is null before the first. Actions (engine/state/action.h) resolve the entry; the action
-// of a parked job is null if this version has none. `needs_version` is always null here.
+// `attempt_id` is null before the first. Actions (engine/state/action.h) resolve the entry; the
+// action of a parked job is null if this version has none. `needs_version` is always null here.
 Value job_view(const State& state);
 
 // [{id, job_id, node_id, item, turn, turn_call, step_id, kind: call | wait | question |

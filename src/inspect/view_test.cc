@@ -1,7 +1,7 @@
 // Tests of job_view, state_view and trace_view.
 #include "inspect/view.h"
 
-#include "engine/heart/job_fixture_test.h"
+#include "engine/fixtures/job_fixture_test.h"
 #include "inspect/trace.h"
 #include "testing/test.h"
 

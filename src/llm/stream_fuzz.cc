@@ -1,5 +1,5 @@
-// AnswerAssembler fuzzer: a streamed answer is accepted or rejected the same way for any split, within
-// its limits, and the result is an answer or an error.
+// AnswerAssembler fuzzer: a streamed answer is accepted or rejected the same way for any split,
+// within its limits, and the result is an answer or an error.
 #include <fmt/core.h>
 
 #include <algorithm>

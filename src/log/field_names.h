@@ -1,5 +1,5 @@
-// field::…: the names of the fields of log/events.def as constants, for code that reads or writes JSON
-// members of the same names. A misspelled name does not compile.
+// field::…: the names of the fields of log/events.def as constants, for code that reads or writes
+// JSON members of the same names. A misspelled name does not compile.
 //
 // The constants are written by `scripts/events.py --write` and checked by `scripts/check source`.
 #pragma once

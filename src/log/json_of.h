@@ -1,7 +1,7 @@
 // JsonOf: a JSON field of an event whose content is a record, or a list of records or texts.
 //
-// The event holds the JSON as it is stored: open, seal and the hash chain preserve what this program
-// does not expect in it. Writers set a struct; readers read one.
+// The event holds the JSON as it is stored: open, seal and the hash chain preserve what this
+// program does not expect in it. Writers set a struct; readers read one.
 //
 // Threads: values. See docs/decisions/0093-records-in-events.md.
 #pragma once

@@ -1,5 +1,5 @@
-// Sealed batch fuzzer: any bytes are accepted or rejected; accepted bytes are the unique encoding and
-// hash to their head; the sample commit with any changed byte is rejected.
+// Sealed batch fuzzer: any bytes are accepted or rejected; accepted bytes are the unique encoding
+// and hash to their head; the sample commit with any changed byte is rejected.
 //
 // The first byte selects the mode: 0 = the rest is a batch; 1 = the events of a batch, which gets a
 // valid head, so that code after the chain check is reached; else edits of the sample commit.

@@ -12,9 +12,9 @@
 // one tool call regardless of its number of tries, and one more for each round of answers that it
 // is called again with (engine/questions/questions.h). Probes and compensations use nothing: they
 // are never held back (decision 0054).
-// Stored: limits, in the task graph, in job_created and in decision_recorded{budget} (JobBudget), and
-// reservations, in tool_invocation_started (TokenReservation). See log/records.def.
-// Threads: values and pure functions.
+// Stored: limits, in the task graph, in job_created and in decision_recorded{budget} (JobBudget),
+// and reservations, in tool_invocation_started (TokenReservation). See log/records.def. Threads:
+// values and pure functions.
 #pragma once
 
 #include <cstdint>

@@ -1,7 +1,7 @@
 // Tests of limits in requests and of token estimates.
 #include "plan/budget.h"
 
-#include "engine/heart/job_fixture_test.h"
+#include "engine/fixtures/job_fixture_test.h"
 #include "testing/test.h"
 
 namespace ae::engine::testing {

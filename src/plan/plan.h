@@ -54,7 +54,7 @@
 //                                       | "file" | "git_ref" | "github" | "sql",
 //                                   "mode"?: "strict" | "warn" | "human"},      with "changes"
 //                       "records"?: "time" | "random" | "uuid"},
-//                                   makes no call (engine/heart/recorded_value.h)
+//                                   makes no call (engine/values/recorded_value.h)
 //              "model:NAME": {…, "effect": "read", "provider": "openai" | "anthropic",
 //                             "price"?: {"input", "output", "cached"?}} },      plan/price.h
 //     "confirm"?: "strict" | "warn" | "human",      the mode of tools whose "verify" has none
@@ -64,11 +64,11 @@
 //     "conditions"?: "strict" }                     `when` of rules and `approval` fail if an
 //                                                   argument that they read is null or absent, or
 //                                                   if they compare values of different types
-//                                                   (engine/heart/policy.h); absent: null is a
+//                                                   (engine/policy/policy.h); absent: null is a
 //                                                   value, and any two values have an order
 //   rule = {"action": "allow" | "require_approval" | "deny", "when"?: template over .args and .job,
 //           "label"?: "name:value", "reason"?: text, "expires"?: duration}
-//          the first rule that matches applies (engine/heart/policy.h)
+//          the first rule that matches applies (engine/policy/policy.h)
 //   request = {"model": text, "messages": [{"role", "content": template | [part…]}…] | template,
 //              "temperature"?, "max_tokens"?, "schema"?}
 //   part = {"type": "text", "text": template}

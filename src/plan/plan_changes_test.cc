@@ -1,6 +1,6 @@
 #include "plan/plan_changes.h"
 
-#include "engine/heart/job_fixture_test.h"
+#include "engine/fixtures/job_fixture_test.h"
 #include "testing/test.h"
 
 namespace ae::engine::testing {

@@ -1,4 +1,5 @@
-// The dependencies of a plan as a graph: an order of its nodes, cycles, and which node reaches which.
+// The dependencies of a plan as a graph: an order of its nodes, cycles, and which node reaches
+// which.
 //
 // Threads: pure functions; a Reachability is an immutable value.
 #pragma once

@@ -65,7 +65,7 @@ constexpr std::size_t kCapabilityMax = 64;       // bytes
 constexpr std::size_t kPolicyReasonMax = 1'024;  // bytes
 constexpr std::size_t kPolicyLabelMax = 256;     // bytes of a label's name, and of its value
 
-// A policy rule that may apply to this tool's calls (engine/heart/policy.h).
+// A policy rule that may apply to this tool's calls (engine/policy/policy.h).
 struct PolicyRule {
   PolicyAction action = PolicyAction::allow;
   std::optional<Template> when;         // of .args and .job; nullopt = always

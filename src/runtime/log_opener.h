@@ -1,5 +1,5 @@
-// LogOpener: opens the commits of a loaded log one at a time: decoding a long log takes long and can
-// be interrupted.
+// LogOpener: opens the commits of a loaded log one at a time: decoding a long log takes long and
+// can be interrupted.
 //
 // Threads: a value.
 #pragma once

@@ -33,8 +33,8 @@ void sign_head(const World& world, const LogEnd& end, Instant now, store::Batch&
 
 class LogWriter {
  public:
-  // Draws the ids and salts of the events. `at`: time of the events. `attempt`: nullopt = no attempt
-  // writes them.
+  // Draws the ids and salts of the events. `at`: time of the events. `attempt`: nullopt = no
+  // attempt writes them.
   LogWriter(const World& world, JobId job, const LogEnd& end, Instant at,
             std::optional<AttemptId> attempt);
 
@@ -60,8 +60,8 @@ class LogWriter {
   SealInput sealing_;  // refers to job_
 };
 
-// Commits and retries while the outcome is unknown: the same bytes sent again change nothing if they
-// are already committed. `alive` ends the retries. Fails as Store::commit.
+// Commits and retries while the outcome is unknown: the same bytes sent again change nothing if
+// they are already committed. `alive` ends the retries. Fails as Store::commit.
 void commit_until_known(const World& world, async::Alive::Watch alive,
                         std::shared_ptr<const store::Batch> batch,
                         async::Done<Result<store::CommitResult>> done, int tries = 0);

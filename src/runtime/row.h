@@ -23,7 +23,8 @@ namespace ae::runtime {
 
 store::RowState row_of(const engine::State& state);
 store::Summary summary_of(const engine::State& state);
-// The summary, if its key differs from `before`, the key after the commit before; then it is written.
+// The summary, if its key differs from `before`, the key after the commit before; then it is
+// written.
 std::optional<store::Summary> changed_summary(const engine::State& state,
                                               const engine::SummaryKey& before);
 

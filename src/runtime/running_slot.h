@@ -4,7 +4,7 @@
 // all other jobs, because nothing of that slice is in the log. The slot is a page of a
 // memory-mapped file: the kernel keeps its contents when the process is killed. A slice begins with
 // a copy of the name and ends with one store; neither is a system call. The next process reads the
-// name and records the death in the job's log (runtime/process_death.h).
+// name and records the death in the job's log (runtime/scheduler/process_death.h).
 // Stored: 8 bytes `ae-run-1`, 8 bytes length of the name (little-endian; 0 = no slice is running),
 // the name: job, attempt and epoch, one per line. Threads: the loop's. See
 // docs/decisions/0064-worn-out-jobs.md.

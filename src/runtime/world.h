@@ -21,7 +21,7 @@
 
 namespace ae::runtime {
 
-class OutputHub;    // output_hub.h
+class OutputHub;    // driver/output_hub.h
 class RunningSlot;  // running_slot.h
 
 // The tools that this process can perform, by their name in the agents file.

@@ -25,7 +25,8 @@ struct SchemaViolation {
 
 class Schema {
  public:
-  // Fails with plan_invalid; the message names the JSON pointer of the keyword. Only local $ref ("#/$defs/…").
+  // Fails with plan_invalid; the message names the JSON pointer of the keyword. Only local $ref
+  // ("#/$defs/…").
   static Result<Schema> compile(const Value& schema);
   // Empty = valid. At most 16 violations. Work is bounded: a $ref loop, too much nesting and too
   // much work are violations. Adds the cost to `work`, in evaluation steps (ExprLimits::fuel).

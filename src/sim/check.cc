@@ -14,7 +14,7 @@
 #include "inspect/view.h"
 #include "json/json.h"
 #include "log/field_names.h"
-#include "runtime/runtime.h"
+#include "runtime/scheduler/runtime.h"
 #include "sim/checker.h"
 
 namespace ae::sim {

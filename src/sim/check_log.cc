@@ -6,7 +6,7 @@
 #include <utility>
 #include <variant>
 
-#include "engine/heart/recorded_value.h"
+#include "engine/values/recorded_value.h"
 #include "inspect/request_kind.h"
 #include "inspect/requests_view.h"
 #include "inspect/verify.h"

@@ -1,5 +1,5 @@
-// Observer: sits directly above the disk and records what really happened there, whatever the workers
-// receive.
+// Observer: sits directly above the disk and records what really happened there, whatever the
+// workers receive.
 //
 // It keeps the data that the checkers and the simulated users need (lease holders, declared calls,
 // open waits), and checks the fencing rules at the moment of a violation. Answers pass through

@@ -3,7 +3,7 @@
 // Method: a world of random jobs is stopped while it works, and its file is copied. In the copy,
 // everything that is derived (docs/data.md) is dropped, damaged or mixed up, then rebuilt, and all
 // tables are compared byte by byte.
-#include "runtime/rebuild.h"
+#include "runtime/service/rebuild.h"
 
 #include <fmt/core.h>
 #include <unistd.h>

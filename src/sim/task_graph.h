@@ -1,5 +1,5 @@
-// Task graphs of simulated jobs: the tools of their nodes with their policies, and the plan that the
-// engine makes of them.
+// Task graphs of simulated jobs: the tools of their nodes with their policies, and the plan that
+// the engine makes of them.
 //
 // Threads: pure functions.
 #pragma once

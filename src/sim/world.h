@@ -21,9 +21,9 @@
 #include <vector>
 
 #include "async/failpoint.h"
-#include "runtime/output_hub.h"
+#include "runtime/driver/output_hub.h"
 #include "runtime/running_slot.h"
-#include "runtime/runtime.h"
+#include "runtime/scheduler/runtime.h"
 #include "sim/blocking_store.h"
 #include "sim/external_world.h"
 #include "sim/observer.h"

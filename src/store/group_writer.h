@@ -2,8 +2,8 @@
 // one transaction, in the order in which they were requested, unless the backend divides them; the
 // writes of a transaction are answered by one post to the loop.
 //
-// If the transaction failed and changed nothing, the writes are tried one by one, so that those that
-// can succeed do. The driver of a store supplies the transactions: a Backend has
+// If the transaction failed and changed nothing, the writes are tried one by one, so that those
+// that can succeed do. The driver of a store supplies the transactions: a Backend has
 //   static bool is_alone(const Write&)   the write shares no group with others
 //   Attempt attempt(group, first, count) one transaction for the writes [first, first + count)
 //   bool may_split(attempt)              it changed nothing, and its writes may succeed alone

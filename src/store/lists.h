@@ -1,9 +1,8 @@
 // Lists: the filters, pages and counts of the queries over many jobs.
 //
 // They read job rows and indexes, never a log.
-// Limits: a page has at most `limit` rows; a page of ended jobs scans at most kEndedScanMax; a count
-// stops at kJobCountMax.
-// Threads: values.
+// Limits: a page has at most `limit` rows; a page of ended jobs scans at most kEndedScanMax; a
+// count stops at kJobCountMax. Threads: values.
 #pragma once
 
 #include <cstddef>
@@ -38,8 +37,8 @@ struct Filter {
   std::string after;  // page cursor: a job id of an earlier answer ("" = from the newest)
   // Number of the job `after`: also valid when that job has been deleted.
   std::optional<std::uint64_t> after_number;
-  // Its changed_at, as it was in the earlier answer. REQUIRES: `order` is changed; then it is set if
-  // after_number is, and `after` is not used.
+  // Its changed_at, as it was in the earlier answer. REQUIRES: `order` is changed; then it is set
+  // if after_number is, and `after` is not used.
   std::optional<Instant> after_changed_at;
   std::optional<Instant> created_from, created_before;
   std::optional<Instant> updated_from, updated_before;  // the last write
@@ -71,9 +70,9 @@ struct CountFilter {
   std::optional<Instant> created_from;
 };
 
-// Counts of jobs at one moment, from indexes. Each one examines at most kJobCountMax jobs, the newest
-// first: the jobs with that status, or with an open request; for `completed`, which has no index,
-// the jobs with the first label, else of the agent, else all.
+// Counts of jobs at one moment, from indexes. Each one examines at most kJobCountMax jobs, the
+// newest first: the jobs with that status, or with an open request; for `completed`, which has no
+// index, the jobs with the first label, else of the agent, else all.
 struct JobCount {
   std::uint64_t jobs = 0;
   bool capped = false;  // not all were examined: there are at least so many

@@ -5,7 +5,7 @@
 // Projection and rewritten where they differ. Data that is not derived from the log is never
 // touched: claims, effects, calls in flight, the inbox, signed heads.
 // A driver keeps the bytes and does not interpret them: the caller opens them and computes the
-// Projection (runtime/rebuild.h).
+// Projection (runtime/service/rebuild.h).
 // Threads: one; every call blocks. See docs/data.md.
 #pragma once
 
@@ -93,9 +93,9 @@ class Rebuild {
   // Fails with log_corrupt if it is missing · unavailable.
   virtual Result<std::string> blob(const Hash& hash) = 0;
 
-  // Compares; in a store that is opened for writing, also rewrites what differs. REQUIRES: `expected`
-  // was computed from the StoredLog that `read` returned last. Fails with idempotency_conflict
-  // (another job's log has the same key) · unavailable.
+  // Compares; in a store that is opened for writing, also rewrites what differs. REQUIRES:
+  // `expected` was computed from the StoredLog that `read` returned last. Fails with
+  // idempotency_conflict (another job's log has the same key) · unavailable.
   virtual Result<std::vector<Difference>> reconcile(const Projection& expected, Instant now) = 0;
   // The same for rows that belong to no job.
   virtual Result<std::vector<Difference>> reconcile_store_rows() = 0;

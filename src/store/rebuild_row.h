@@ -91,8 +91,8 @@ std::optional<Difference> compare_labels(std::vector<std::pair<std::string, std:
 // The row of a job's summary. A missing one is no difference: earlier layouts have none.
 ExpectedRow summary_row(std::int64_t job, const Projection& expected);
 void add_summary_differences(std::vector<Difference> found, std::vector<Difference>& differences);
-// Adds the differences of a checkpoint's row, without its bytes. A missing checkpoint is one only if
-// it was written.
+// Adds the differences of a checkpoint's row, without its bytes. A missing checkpoint is one only
+// if it was written.
 void add_checkpoint_differences(std::vector<Difference> found, const Checkpoint& expected,
                                 bool writes, std::vector<Difference>& differences);
 // Another job's log has the idempotency key. `one_job`: only one job is rebuilt.

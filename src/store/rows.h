@@ -68,7 +68,8 @@ struct LedgerRow {
 // The kind of most jobs; lists of the other kinds have an index.
 inline constexpr std::string_view kPlanKind = "plan";
 
-// What lists show of a job beyond its row, as of the last commit that changed its status or attempt.
+// What lists show of a job beyond its row, as of the last commit that changed its status or
+// attempt.
 struct Summary {
   std::string error;              // code of the error with which the job ended; "" = none
   std::string kind;               // as in the body

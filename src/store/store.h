@@ -82,8 +82,8 @@ class Store {
   virtual void next_due(async::Done<Result<std::optional<Instant>>> done) = 0;
 
   virtual void load(JobId job, std::uint64_t from_seq, async::Done<Result<LoadedJob>> done) = 0;
-  // The cost depends on the window, not on the length of the log. Fails with not_found · log_corrupt
-  // (a commit is missing) · unavailable.
+  // The cost depends on the window, not on the length of the log. Fails with not_found ·
+  // log_corrupt (a commit is missing) · unavailable.
   virtual void load_window(JobId job, WindowRequest window,
                            async::Done<Result<LogWindow>> done) = 0;
   // The entry with this id. Fails with not_found · unavailable.

@@ -59,8 +59,8 @@ struct UsedSecret {
 class SecretSource {
  public:
   virtual ~SecretSource() = default;
-  // Fails with secret_missing (the message lists the ways to set it), forbidden (the secrets file is
-  // unsafe or unreadable), input_invalid (the name), payload_too_large.
+  // Fails with secret_missing (the message lists the ways to set it), forbidden (the secrets file
+  // is unsafe or unreadable), input_invalid (the name), payload_too_large.
   virtual Result<Secret> get(std::string_view name) = 0;
   // Adds the secrets of this process that `used` lacks: a tool's output may contain a secret of
   // another tool.

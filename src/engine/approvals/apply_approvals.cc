@@ -1,6 +1,6 @@
 // How approval requests and their answers change the state.
 #include "base/hash.h"
-#include "engine/heart/policy.h"
+#include "engine/heart/features.h"
 #include "engine/state/applier.h"
 #include "json/json.h"
 

@@ -3,7 +3,7 @@
 #include <fmt/core.h>
 
 #include "engine/heart/decider.h"
-#include "engine/heart/policy.h"
+#include "engine/heart/features.h"
 
 namespace ae::engine {
 

@@ -5,8 +5,7 @@
 
 #include "base/hash.h"
 #include "engine/heart/decide.h"
-#include "engine/heart/policy.h"
-#include "engine/heart/recorded_value.h"
+#include "engine/heart/features.h"
 #include "engine/heart/request.h"
 #include "json/json.h"
 #include "log/field_names.h"

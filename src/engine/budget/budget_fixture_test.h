@@ -7,7 +7,7 @@
 #include <string>
 #include <string_view>
 
-#include "engine/heart/job_fixture_test.h"
+#include "engine/fixtures/job_fixture_test.h"
 
 namespace ae::engine::testing {
 

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "engine/budget/budget_fixture_test.h"
-#include "engine/heart/job_fixture_test.h"
+#include "engine/fixtures/job_fixture_test.h"
 #include "engine/loop/loop_fixture_test.h"
 #include "testing/test.h"
 

@@ -4,7 +4,6 @@
 
 #include "engine/heart/decider.h"
 #include "engine/heart/features.h"
-#include "engine/heart/policy.h"
 #include "log/park_until.h"
 
 namespace ae::engine {

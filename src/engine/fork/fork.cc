@@ -11,7 +11,7 @@
 #include <unordered_set>
 #include <utility>
 
-#include "engine/heart/recorded_value.h"
+#include "engine/heart/features.h"
 #include "engine/heart/request.h"
 #include "json/json.h"
 #include "log/decisions.h"
@@ -131,8 +131,8 @@ bool ForkBuilder::is_complete(const Step& step, const Node& node, bool continue_
   }
 }
 
-// The result that an operator or a late answer gave, after the end, for a call whose outcome had been unknown or whose
-// result had been refused. nullptr = none.
+// The result that an operator or a late answer gave, after the end, for a call whose outcome had
+// been unknown or whose result had been refused. nullptr = none.
 const Value* ForkBuilder::found_result(const Step& step) const {
   if (!then_.may_have_happened(step) && !is_result_refused(then_, step)) return nullptr;
   const auto found = found_results_.find(step.id.text);

@@ -7,7 +7,7 @@
 #include <string_view>
 #include <utility>
 
-#include "engine/heart/job_fixture_test.h"
+#include "engine/fixtures/job_fixture_test.h"
 #include "engine/state/checkpoint.h"
 #include "inspect/trace.h"
 #include "inspect/verify.h"

@@ -5,12 +5,12 @@
 #include <set>
 #include <string>
 
+#include "engine/fixtures/dice_test.h"
+#include "engine/fixtures/job_fixture_test.h"
+#include "engine/fixtures/random_plan_test.h"
+#include "engine/fixtures/random_walk_test.h"
+#include "engine/fixtures/random_world_test.h"
 #include "engine/fork/fork_fixture_test.h"
-#include "engine/heart/dice_test.h"
-#include "engine/heart/job_fixture_test.h"
-#include "engine/heart/random_plan_test.h"
-#include "engine/heart/random_walk_test.h"
-#include "engine/heart/random_world_test.h"
 #include "testing/test.h"
 
 namespace ae::engine::testing {

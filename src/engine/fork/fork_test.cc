@@ -8,8 +8,8 @@
 #include <variant>
 #include <vector>
 
+#include "engine/fixtures/job_fixture_test.h"
 #include "engine/fork/fork_fixture_test.h"
-#include "engine/heart/job_fixture_test.h"
 #include "testing/test.h"
 
 namespace ae::engine::testing {

@@ -3,8 +3,8 @@
 #include <optional>
 #include <string_view>
 
+#include "engine/fixtures/job_fixture_test.h"
 #include "engine/fork/fork_fixture_test.h"
-#include "engine/heart/job_fixture_test.h"
 #include "inspect/view.h"
 #include "testing/test.h"
 

@@ -7,8 +7,8 @@
 #include <string_view>
 #include <variant>
 
+#include "engine/fixtures/job_fixture_test.h"
 #include "engine/fork/fork_fixture_test.h"
-#include "engine/heart/job_fixture_test.h"
 #include "inspect/view.h"
 #include "testing/test.h"
 

@@ -32,7 +32,8 @@ bool was_not_sent(const Invocation& call) {
 
 }  // namespace
 
-// Is the external key that of this command? In schema 1 it names the attempt that declares the call.
+// Is the external key that of this command? In schema 1 it names the attempt that declares the
+// call.
 bool Applier::has_own_external_key(const ToolInvocationStarted& event, const Step& step) const {
   std::string_view last = "0";
   if (logged_ != nullptr && logged_->schema < 2) {

@@ -3,7 +3,7 @@
 
 #include <set>
 
-#include "engine/heart/job_fixture_test.h"
+#include "engine/fixtures/job_fixture_test.h"
 #include "testing/test.h"
 
 namespace ae::engine::testing {

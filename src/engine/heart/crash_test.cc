@@ -1,9 +1,10 @@
-// Calls that a crash left open: resend, dedupe window, changed tools, and the waits of other workers.
+// Calls that a crash left open: resend, dedupe window, changed tools, and the waits of other
+// workers.
 #include <chrono>
 #include <string_view>
 #include <vector>
 
-#include "engine/heart/job_fixture_test.h"
+#include "engine/fixtures/job_fixture_test.h"
 #include "engine/heart/tool_step_fixture_test.h"
 #include "testing/test.h"
 

@@ -40,7 +40,7 @@ struct DecisionContext {
   // earlier process may still take effect: State::settles_at.
   bool owned = true;
   std::uint64_t jitter_seed = 0;
-  // For random numbers and UUIDs of steps (engine/heart/recorded_value.h): 256 bits of the random
+  // For random numbers and UUIDs of steps (engine/values/recorded_value.h): 256 bits of the random
   // source, if the plan needs_entropy.
   std::array<std::uint64_t, 4> entropy{};
   // The versions of the plan's tools that this process offers, by index into Plan::tools;

@@ -8,7 +8,6 @@
 #include "base/byte_buffer.h"
 #include "engine/heart/decider.h"
 #include "engine/heart/features.h"
-#include "engine/heart/policy.h"
 #include "json/canonical_buffer.h"
 #include "plan/model_calls.h"
 

@@ -5,7 +5,7 @@
 #include <string>
 #include <string_view>
 
-#include "engine/heart/job_fixture_test.h"
+#include "engine/fixtures/job_fixture_test.h"
 #include "inspect/verify.h"
 #include "inspect/view.h"
 

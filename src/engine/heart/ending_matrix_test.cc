@@ -10,8 +10,8 @@
 #include <string_view>
 #include <vector>
 
+#include "engine/fixtures/job_fixture_test.h"
 #include "engine/heart/ending_fixture_test.h"
-#include "engine/heart/job_fixture_test.h"
 #include "engine/heart/side_record.h"
 #include "engine/loop/loop_fixture_test.h"
 #include "inspect/view.h"

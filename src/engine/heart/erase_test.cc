@@ -2,7 +2,7 @@
 // verified, and no value is left.
 #include <algorithm>
 
-#include "engine/heart/stored_job_test.h"
+#include "engine/fixtures/stored_job_test.h"
 #include "engine/loop/loop_fixture_test.h"
 #include "engine/state/retained_value.h"
 #include "inspect/trace.h"

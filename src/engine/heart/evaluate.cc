@@ -8,7 +8,6 @@
 #include <utility>
 
 #include "engine/heart/features.h"
-#include "engine/heart/recorded_value.h"
 #include "log/field_names.h"
 #include "plan/model_calls.h"
 

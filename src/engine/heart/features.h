@@ -8,5 +8,7 @@
 #include "engine/confirm/confirm.h"
 #include "engine/loop/loop.h"
 #include "engine/planner/planner.h"
+#include "engine/policy/policy.h"
 #include "engine/questions/questions.h"
 #include "engine/replan/replan.h"
+#include "engine/values/recorded_value.h"

@@ -94,8 +94,8 @@ struct AppliedRequest {
 Result<AppliedRequest> apply_request(const State& state, const ControlRequest& request,
                                      const DecisionContext& context);
 
-// As apply_request, for a request from the inbox, which counts as of the instant at which its author
-// decided. The events are also those of expire_request. `answer`: what its sender receives.
+// As apply_request, for a request from the inbox, which counts as of the instant at which its
+// author decided. The events are also those of expire_request. `answer`: what its sender receives.
 struct AcceptedRequest {
   std::vector<EventBody> events;
   Result<Value> answer;

@@ -3,7 +3,7 @@
 // Method: jobs run to some point, and their events are sealed as in the runtime, commit by commit.
 #include <fmt/core.h>
 
-#include "engine/heart/job_fixture_test.h"
+#include "engine/fixtures/job_fixture_test.h"
 #include "inspect/view.h"
 #include "log/seal.h"
 #include "testing/test.h"

@@ -1,7 +1,7 @@
 // Outcomes of calls, sentence by sentence (SPEC §7): retry, unknown outcome, failure.
 #include <fmt/core.h>
 
-#include "engine/heart/job_fixture_test.h"
+#include "engine/fixtures/job_fixture_test.h"
 #include "inspect/trace.h"
 #include "testing/test.h"
 

@@ -1,5 +1,5 @@
 // Execution of a plan: branches, chains, failures, maps, output, limits.
-#include "engine/heart/job_fixture_test.h"
+#include "engine/fixtures/job_fixture_test.h"
 #include "testing/test.h"
 
 namespace ae::engine::testing {

@@ -1,7 +1,7 @@
 // The events of a recovery, and progress reports in a trace.
 #include "engine/heart/recovery.h"
 
-#include "engine/heart/job_fixture_test.h"
+#include "engine/fixtures/job_fixture_test.h"
 #include "inspect/trace.h"
 #include "testing/test.h"
 

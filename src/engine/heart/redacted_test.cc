@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "engine/heart/stored_job_test.h"
+#include "engine/fixtures/stored_job_test.h"
 #include "engine/loop/loop_fixture_test.h"
 #include "engine/state/checkpoint.h"
 #include "inspect/view.h"

@@ -2,7 +2,7 @@
 // logs, not only in decisions.
 #include <fmt/core.h>
 
-#include "engine/heart/job_fixture_test.h"
+#include "engine/fixtures/job_fixture_test.h"
 #include "inspect/verify.h"
 #include "testing/test.h"
 

@@ -6,7 +6,7 @@
 #include <string>
 #include <utility>
 
-#include "engine/heart/job_fixture_test.h"
+#include "engine/fixtures/job_fixture_test.h"
 #include "engine/heart/tool_step_fixture_test.h"
 #include "inspect/view.h"
 #include "testing/test.h"

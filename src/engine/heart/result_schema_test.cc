@@ -1,6 +1,6 @@
 // Results are validated by result_schema: those of calls, effect records, late
 // results, probes, and operators.
-#include "engine/heart/job_fixture_test.h"
+#include "engine/fixtures/job_fixture_test.h"
 #include "inspect/verify.h"
 #include "inspect/view.h"
 #include "testing/test.h"

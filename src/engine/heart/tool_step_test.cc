@@ -8,7 +8,7 @@
 #include <string>
 #include <string_view>
 
-#include "engine/heart/job_fixture_test.h"
+#include "engine/fixtures/job_fixture_test.h"
 #include "engine/heart/tool_step_fixture_test.h"
 #include "testing/test.h"
 

@@ -1,7 +1,7 @@
 // Calls with an unknown outcome, and results that arrive late.
 #include <chrono>
 
-#include "engine/heart/job_fixture_test.h"
+#include "engine/fixtures/job_fixture_test.h"
 #include "engine/heart/tool_step_fixture_test.h"
 #include "testing/test.h"
 

@@ -1,6 +1,6 @@
 // Jobs that kill the process that runs them: each death is counted, and the last
 // permitted one parks the job.
-#include "engine/heart/job_fixture_test.h"
+#include "engine/fixtures/job_fixture_test.h"
 #include "engine/state/checkpoint.h"
 #include "testing/test.h"
 

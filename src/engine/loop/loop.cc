@@ -10,8 +10,6 @@
 #include "base/hash.h"
 #include "engine/heart/evaluate.h"
 #include "engine/heart/features.h"
-#include "engine/heart/policy.h"
-#include "engine/heart/recorded_value.h"
 #include "json/json.h"
 #include "log/field_names.h"
 #include "log/seal.h"

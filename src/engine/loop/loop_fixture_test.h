@@ -14,7 +14,7 @@
 #include <string>
 #include <string_view>
 
-#include "engine/heart/job_fixture_test.h"
+#include "engine/fixtures/job_fixture_test.h"
 #include "engine/loop/loop.h"
 #include "inspect/verify.h"
 #include "testing/test.h"

@@ -7,7 +7,6 @@
 #include <utility>
 
 #include "engine/heart/features.h"
-#include "engine/heart/recorded_value.h"
 #include "json/json.h"
 #include "log/field_names.h"
 #include "schema/answer_json.h"

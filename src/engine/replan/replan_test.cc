@@ -3,11 +3,11 @@
 
 #include <set>
 
-#include "engine/heart/dice_test.h"
-#include "engine/heart/job_fixture_test.h"
-#include "engine/heart/random_plan_test.h"
-#include "engine/heart/random_walk_test.h"
-#include "engine/heart/random_world_test.h"
+#include "engine/fixtures/dice_test.h"
+#include "engine/fixtures/job_fixture_test.h"
+#include "engine/fixtures/random_plan_test.h"
+#include "engine/fixtures/random_walk_test.h"
+#include "engine/fixtures/random_world_test.h"
 #include "engine/replan/replan.h"
 #include "engine/state/checkpoint.h"
 #include "inspect/trace.h"

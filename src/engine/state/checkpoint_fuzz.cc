@@ -9,7 +9,7 @@
 #include <string_view>
 
 #include "base/bytes.h"
-#include "engine/heart/job_fixture_fuzz.h"
+#include "engine/fixtures/job_fixture_fuzz.h"
 #include "engine/state/checkpoint.h"
 
 namespace {

@@ -8,7 +8,7 @@
 #include <bit>
 
 #include "base/bytes.h"
-#include "engine/heart/job_fixture_test.h"
+#include "engine/fixtures/job_fixture_test.h"
 #include "inspect/verify.h"
 #include "inspect/view.h"
 #include "testing/test.h"

@@ -3,8 +3,9 @@
 //   state' = apply(state, event)   pure; the same for workers, recovery, replay, verify, simulation
 //
 // A job is a set of steps (step.h). Each node of the plan has one (steps[node.index]); each item of
-// a map gets its own when it starts. A step moves through phases. `todo` holds the steps that need a
-// decision, so a decision costs the same at step 100,000 as at step 1. Threads: a value; one owner.
+// a map gets its own when it starts. A step moves through phases. `todo` holds the steps that need
+// a decision, so a decision costs the same at step 100,000 as at step 1. Threads: a value; one
+// owner.
 //
 // Long: the fields of one value, the queries that read several of them, and the fold that makes it.
 #pragma once
@@ -70,7 +71,7 @@ class State {
   // ---- read or changed by most events and decisions
   JobId job;
   JobStatus status = JobStatus::none;
-  bool planned_by_model = false;  // then only granted tools may be called (engine/heart/policy.h)
+  bool planned_by_model = false;  // then only granted tools may be called (engine/policy/policy.h)
   bool deadline_fired = false;
   // A try ended without a certain result, or an operator was asked for the outcome of a call.
   bool had_unknown_outcome = false;

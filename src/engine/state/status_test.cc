@@ -4,7 +4,7 @@
 #include <array>
 #include <sstream>
 
-#include "engine/heart/job_fixture_test.h"
+#include "engine/fixtures/job_fixture_test.h"
 #include "testing/test.h"
 
 namespace ae::engine {

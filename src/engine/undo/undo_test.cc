@@ -1,6 +1,6 @@
 // Compensation: committed steps are undone before a job ends (SPEC §7). The plan's nodes a, b and c
 // call `book`, whose tool names `unbook`; `pay` is at_most_once and has no compensation.
-#include "engine/heart/job_fixture_test.h"
+#include "engine/fixtures/job_fixture_test.h"
 #include "inspect/trace.h"
 #include "inspect/verify.h"
 #include "inspect/view.h"

@@ -2,9 +2,7 @@
 #include <algorithm>
 
 #include "engine/heart/features.h"
-#include "engine/heart/request.h"
 #include "engine/state/applier.h"
-#include "log/field_names.h"
 
 namespace ae::engine {
 namespace {

@@ -49,9 +49,9 @@ struct Message {
 };
 
 // Who sent a message. A message of a server may also have: `id: null` in a notification or a
-// response, `params` of any type, an `error` without an integer code, `error: null` beside a result,
-// and integers beyond ±(2^53−1), which become strings: schemas contain them, and they are not used
-// for arithmetic.
+// response, `params` of any type, an `error` without an integer code, `error: null` beside a
+// result, and integers beyond ±(2^53−1), which become strings: schemas contain them, and they are
+// not used for arithmetic.
 enum class Sender : std::uint8_t { client, server };
 
 // Parses at most kMessageMax bytes as JSON. Fails with kParseError.

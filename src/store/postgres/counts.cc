@@ -11,9 +11,9 @@
 namespace ae::store::postgres {
 namespace {
 
-// A statement that counts the rows of a subquery `examined`, which has `number` and `queue` of jobs,
-// and those of them that match the filter. It examines at most kJobCountMax jobs, and one more to
-// know whether there are others.
+// A statement that counts the rows of a subquery `examined`, which has `number` and `queue` of
+// jobs, and those of them that match the filter. It examines at most kJobCountMax jobs, and one
+// more to know whether there are others.
 class CountStatement {
  public:
   explicit CountStatement(const CountFilter& filter) : filter_(filter) {}

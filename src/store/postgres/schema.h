@@ -31,9 +31,9 @@ Status prepare_session(Connection& connection, const SessionParams& params);
 // 0 = there is no store. Fails as prepare_schema.
 Result<std::int64_t> layout_of(Connection& connection, const std::string& schema);
 // Creates the tables or migrates them to `layout`, one process at a time, atomically. Answers the
-// layout before. Waits for other processes for up to `lock_timeout`. REQUIRES: `lock_timeout` is less than
-// the connection's `response_timeout`. Fails with needs_version (made by a newer program) ·
-// unavailable.
+// layout before. Waits for other processes for up to `lock_timeout`. REQUIRES: `lock_timeout` is
+// less than the connection's `response_timeout`. Fails with needs_version (made by a newer program)
+// · unavailable.
 Result<std::int64_t> prepare_schema(Connection& connection, const std::string& schema,
                                     std::int64_t layout,
                                     std::chrono::milliseconds lock_timeout = kMigrationLockTimeout);

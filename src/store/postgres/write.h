@@ -16,7 +16,8 @@
 
 namespace ae::store::postgres {
 
-// A write. `declare_reads`, both `decide` and `run_standalone` may be called again after a rollback.
+// A write. `declare_reads`, both `decide` and `run_standalone` may be called again after a
+// rollback.
 class Write {
  public:
   virtual ~Write() = default;

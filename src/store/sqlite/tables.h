@@ -3,8 +3,8 @@
 // The state of leased jobs is cached in memory, which is safe because there is one writer: a commit
 // checks its fence and seq there and touches two rows. Call `clear_cache()` after any rollback.
 // Every check comes before the first write: a refused call has written nothing. Its methods are in
-// tables.cc (commits and the inbox), statements.cc, job_cache.cc, claims.cc, redaction.cc, prune.cc.
-// Threads: the writer's thread.
+// tables.cc (commits and the inbox), statements.cc, job_cache.cc, claims.cc, redaction.cc,
+// prune.cc. Threads: the writer's thread.
 #pragma once
 
 #include <cstdint>

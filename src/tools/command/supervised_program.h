@@ -1,4 +1,5 @@
-// SupervisedProgram: the state of a program and its supervisor, as the thread of Processes keeps it.
+// SupervisedProgram: the state of a program and its supervisor, as the thread of Processes keeps
+// it.
 //
 // Threads: the thread of Processes. What its tasks on the loop use is shared with them.
 #pragma once

@@ -1,0 +1,318 @@
+// The jobs of the golden logs, by what they cover: see golden_jobs_test.h.
+#include "engine/golden/golden_jobs_test.h"
+
+#include <fmt/core.h>
+
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "engine/loop/loop_fixture_test.h"
+#include "engine/planner/planner.h"
+#include "json/json.h"
+
+namespace ae::engine::testing {
+namespace {
+
+const std::string kUserMessage =
+    "{'role':'user', 'content':'a question that is long enough to be worth "
+    "a place of its own: ${ .input.x }'}";
+
+// Adds the jobs of one subject at a time.
+struct GoldenJobs {
+  JobFixture& add(const char* name, std::string_view nodes, JobFixtureOptions setup = {}) {
+    setup.id = name;
+    jobs.push_back({name, JobFixture(nodes, setup)});
+    return jobs.back().job;
+  }
+  void add_statuses();
+  void add_retries();
+  void add_models();
+  void add_forks();
+  void add_unknown_calls();
+  void add_answers();
+  void add_recorded_values();
+  void add_versions();
+  void add_erased();
+  void add_loop();
+  void add_planner();
+
+  std::list<GoldenJob> jobs;
+};
+
+// Jobs that complete, fail, wait, park and are cancelled.
+void GoldenJobs::add_statuses() {
+  // Retries, a crash, a map, a branch, a signal, a human answer.
+  add("completed",
+      R"([{'id':'a', 'kind':'tool', 'tool':'put', 'args':{'n':'${ .input.n }'}},
+      {'id':'p', 'kind':'tool', 'tool':'pay', 'needs':['a'], 'args':{'n':'${ .steps.a }'}},
+      {'id':'s', 'kind':'tool', 'tool':'pay', 'when':'${ .input.n > 5 }'},
+      {'id':'m', 'kind':'map', 'over':'${ .input.list }', 'max_parallel':2, 'needs':['a'],
+       'do':{'tool':'once', 'args':{'i':'${ .index }'}}},
+      {'id':'w', 'kind':'wait', 'needs':['m'], 'wait':{'type':'signal','key':'k-${ .input.n }'}}])",
+      {.more = "{'output':'${ .steps }'}", .input = "{'n':1,'list':[4,5,6]}"})
+      .claim()
+      .fails("a", "connect")
+      .after(10s)
+      .ok("a", "'A'")
+      .crash()
+      .ok("m/1", "2")
+      .ok("m/0", "1")
+      .ok("m/2", "3")
+      .signal("k-1", "'go'")
+      .resolve("p", "happened", "'paid'");
+  add("waiting",
+      "[{'id':'t', 'kind':'wait', 'wait':{'type':'timer','for':'1h'}},"
+      " {'id':'w', 'kind':'wait', 'wait':{'type':'signal','key':'k','expires':'2h'},"
+      "  'needs':['t']},"
+      " {'id':'h', 'kind':'wait', 'wait':{'type':'webhook','key':'hook'}}]")
+      .claim()
+      .after(1h);
+  add("expired", "[{'id':'w', 'kind':'wait', 'wait':{'type':'signal','key':'k','expires':'1h'}}]")
+      .claim()
+      .after(1h);
+  add("failed",
+      "[{'id':'a', 'kind':'tool', 'tool':'risk'}, {'id':'b', 'kind':'tool', 'tool':'put'}]")
+      .claim()
+      .unknown("a")
+      .times_out("b");
+  add("cancelled", "[{'id':'a', 'kind':'tool', 'tool':'pay'}]").claim().crash().cancel("enough");
+  add("parked", "[{'id':'a', 'kind':'tool', 'tool':'pay'}]").claim().unknown("a");
+  add("deadline", "[{'id':'w', 'kind':'wait', 'wait':{'type':'signal','key':'k'}}]",
+      {.deadline = 1h})
+      .claim()
+      .after(1h);
+}
+
+// Jobs whose calls are repeated, and jobs that are not finished.
+void GoldenJobs::add_retries() {
+  add("redone", "[{'id':'a', 'kind':'tool', 'tool':'pay'}]")
+      .claim()
+      .unknown("a")
+      .after(1h)
+      .resolve("a", "not_happened")
+      .ok("a", "7");
+  add("requeued", "[{'id':'a', 'kind':'tool', 'tool':'slow'}]",
+      {.more = "{'tools':{'slow':{'retry':{'max_attempts':2, 'initial_backoff':'20s',"
+               " 'max_backoff':'30s'}}}}"})
+      .claim()
+      .fails("a", "connect")
+      .after(1h)
+      .ok("a", "[]");
+  add("running", "[{'id':'a', 'kind':'tool', 'tool':'put'}]").claim();
+  add("queued", "[{'id':'a', 'kind':'tool', 'tool':'put'}]",
+      {.input = "{'deep':[[[1.5,-0.25,1e300]]]}"});
+}
+
+// Two turns of a conversation, the first one called twice: its messages are blobs, each stored
+// once.
+void GoldenJobs::add_models() {
+  add("models",
+      "[{'id':'one', 'kind':'llm', 'tool':'model:main', 'args':{'model':'small', 'temperature':0.5,"
+      "  'messages':[" +
+          kUserMessage +
+          "]}},"
+          " {'id':'two', 'kind':'llm', 'tool':'model:main', 'needs':['one'], "
+          "'args':{'model':'small',"
+          "  'messages':[" +
+          kUserMessage +
+          ", {'role':'assistant', 'content':'${ .steps.one.text }'},"
+          "  {'role':'user', 'content':'Go on.'}]}}]",
+      {.more = "{'tools':{'model:main':{'effect':'read', 'provider':'openai'}}}",
+       .input = "{'x':'why?'}"})
+      .claim()
+      .crash()
+      .ok("one",
+          "{'text':'Because.', 'model':'small-1', 'usage':{'input_tokens':9,"
+          " 'output_tokens':1, 'total_tokens':10}}")
+      .ok("two", "{'text':'And so on.'}");
+}
+
+// A job that failed in the middle of a map, and a fork of it that is finally re-planned.
+void GoldenJobs::add_forks() {
+  constexpr std::string_view kFirst =
+      "{'id':'a', 'kind':'tool', 'tool':'put', 'args':{'n':'${ .input.n }'}}";
+  constexpr std::string_view kMap =
+      "{'id':'m', 'kind':'map', 'over':'${ .steps.a }', 'max_parallel':2, 'needs':['a'],"
+      " 'do':{'tool':'once', 'args':{'i':'${ .item }'}}}";
+  constexpr std::string_view kLast = "{'id':'w', 'kind':'wait', 'wait':{'type':'signal','key':'k'}";
+  JobFixture& origin =
+      add("origin", fmt::format("[{},{},{}, 'needs':['m']}}]", kFirst, kMap, kLast),
+          {.input = "{'n':1}"});
+  origin.claim().ok("a", "[7,8,9]").ok("m/1", "'B'").fails("m/0").ok("m/2", "'C'");
+  jobs.push_back({"forked", JobFixture(*origin.fork(origin.log.size()), "forked")});
+  JobFixture& forked = jobs.back().job;
+  forked.claim()
+      .ok("m/0", "'A'")
+      .replan(
+          compiled(graph("[" + std::string(kLast) + "}, {'id':'z', 'kind':'tool', 'tool':'look'}," +
+                         std::string(kFirst) + "]")),
+          {"m"});
+  forked.ok("z", "1").signal("k", "'go'");
+}
+
+// Calls that were given up: a re-plan drops one of them, and both outcomes are noted after the end.
+void GoldenJobs::add_unknown_calls() {
+  JobFixture& unknown =
+      add("unknown",
+          "[{'id':'a', 'kind':'tool', 'tool':'risk', 'args':{'n':1}, 'on_error':'continue'},"
+          " {'id':'b', 'kind':'tool', 'tool':'risk', 'args':{'n':2}, 'on_error':'continue'},"
+          " {'id':'w', 'kind':'wait', 'wait':{'type':'signal','key':'k'}, 'needs':['a','b']}]");
+  unknown.claim();
+  const SentTry late = sent_try_of(unknown.state, unknown.step("b"));
+  unknown.unknown("a").unknown("b").replan(
+      compiled(
+          graph("[{'id':'b', 'kind':'tool', 'tool':'risk', 'args':{'n':2}, 'on_error':'continue'},"
+                " {'id':'z', 'kind':'wait', 'wait':{'type':'signal','key':'z'}}]")),
+      {"a"});
+  unknown.signal("z").after(1h).store_effect(
+      late, {.kind = OutcomeKind::success, .result = json("{'id':7}")});
+  unknown.send_request({.by = "ann",
+                        .body = ResolveRequest{.idempotency_key = unknown.sent[0].key,
+                                               .resolution = "not_happened",
+                                               .reason = "looked"}});
+}
+
+// Answers of users: a call happened without a result; an invalid early answer; a result that breaks
+// its schema.
+void GoldenJobs::add_answers() {
+  JobFixture& people =
+      add("people",
+          "[{'id':'p', 'kind':'tool', 'tool':'pay'},"
+          " {'id':'h', 'kind':'wait', 'needs':['p'], 'wait':{'type':'human', 'key':'k'}},"
+          " {'id':'s', 'kind':'tool', 'tool':'strict', 'needs':['h'], 'on_error':'continue'}]",
+          {.more = "{'tools':{'strict':{'args_schema':{'type':'object'},"
+                   "'result_schema':{'type':'integer'}}}}"});
+  people.claim().crash().resolve("p", "happened");
+  people.add(expire_request(
+      people.state,
+      {.id = "early",
+       .body = SignalRequest{
+           .correlation_key = "k", .buffer = true, .payload = json("{'note':'hm'}")}}));
+  people.run_until_idle();
+  people.signal("k", "{'decision':'approve'}").ok("s", "'no number'");
+}
+
+// Values that are recorded without a call: of nodes, of items, of a step that needed approval.
+void GoldenJobs::add_recorded_values() {
+  add("recorded",
+      R"([{'id':'t', 'kind':'tool', 'tool':'clock'},
+      {'id':'r', 'kind':'tool', 'tool':'dice', 'needs':['t'], 'args':{'min':1, 'max':6}},
+      {'id':'u', 'kind':'map', 'over':'${ [4, 7] }', 'max_parallel':2,
+       'do':{'tool':'ids', 'args':{'version':'${ .item }'}}},
+      {'id':'a', 'kind':'tool', 'tool':'put', 'needs':['r', 'u'],
+       'args':{'at':'${ .steps.t.ms }', 'n':'${ .steps.r }', 'u':'${ .steps.u }'}}])",
+      {.more = R"({'tools': {'clock': {'effect':'read', 'records':'time'},
+      'dice': {'effect':'read', 'records':'random', 'approval':'required'},
+      'ids': {'effect':'read', 'records':'uuid'}}})"})
+      .claim()
+      .approve("r")
+      .ok("a");
+}
+
+// A strict job: another version of the program parks it, and its original version completes it.
+void GoldenJobs::add_versions() {
+  JobFixture& strict = add("versions",
+                           "[{'id':'a', 'kind':'tool', 'tool':'put'},"
+                           " {'id':'b', 'kind':'tool', 'tool':'once', 'needs':['a']}]",
+                           {.more = "{'versions':{'policy':'strict'}}"});
+  strict.claims_when_free = false;
+  strict.claim();
+  strict.execution_version = "v2";
+  strict.reload().begin_attempt();
+  strict.add({VersionMismatched{
+      .attempt_id = strict.state.attempt.text, .job_version = "v1", .worker_version = "v2"}});
+  strict.run_until_idle();
+  strict.execution_version = "v1";
+  strict.offer().claim().ok("a").ok("b");
+}
+
+// Without its values: a branch, a map, messages in blobs, a human answer, an error.
+void GoldenJobs::add_erased() {
+  add("erased",
+      R"([{'id':'yes', 'kind':'tool', 'tool':'put', 'when':'${ .input.n > 5 }',
+       'args':{'to':'${ .input.to }'}},
+      {'id':'m', 'kind':'map', 'over':'${ .input.list }', 'max_parallel':2,
+       'do':{'tool':'once', 'args':{'i':'${ .item }'}}},
+      {'id':'one', 'kind':'llm', 'tool':'model:main', 'needs':['yes', 'm'],
+       'args':{'model':'small', 'messages':[)" +
+          kUserMessage +
+          R"(]}},
+      {'id':'p', 'kind':'tool', 'tool':'sends', 'needs':['one'], 'args':{'to':'${ .input.to }'}},
+      {'id':'w', 'kind':'wait', 'needs':['p'], 'wait':{'type':'signal', 'key':'k'}},
+      {'id':'e', 'kind':'tool', 'tool':'put', 'needs':['w'], 'on_error':'continue'}])",
+      {.more = "{'output':'${ .steps }', 'tools':{'sends':{'approval':'required'},"
+               " 'model:main':{'effect':'read', 'provider':'openai'}}}",
+       .input = "{'n':7, 'to':'ada@example.org', 'list':['ada', 'bob'], 'x':'who is ada?'}"})
+      .claim()
+      .ok("yes", "'ada'")
+      .ok("m/1", "'sent to bob'")
+      .ok("m/0", "'sent to ada'")
+      .ok("one", "{'text':'Ada.', 'model':'small-1'}")
+      .approve("p")
+      .ok("p", "'ada'")
+      .signal("k", "{'from':'ada'}")
+      .fails("e");
+  jobs.back().erased = true;
+}
+
+// A loop with a refused call, an answer that breaks its schema, and the repair message.
+void GoldenJobs::add_loop() {
+  add("repaired", chat_node(", 'schema': {'type': 'object', 'required': ['n']}, 'repair': 1"),
+      {.more = kTools, .input = "{'message':'Hello'}"})
+      .claim()
+      .ok("chat/0", tool_calls_answer({{"a", "nothing"}, {"b", "exact", "{'n':'x'}"}}))
+      .ok("chat/1", text_answer("no JSON"))
+      .ok("chat/2", R"({"text": "{\"n\": 1}", "finish_reason": "stop"})");
+}
+
+// A planner whose first answer is no valid plan; the valid one uses every member that an answer may
+// have.
+void GoldenJobs::add_planner() {
+  const Value planner_spec = json(
+      "{'tool': 'model:main', 'model': 'small', 'told': 'Plan', 'prompt': '${ .input.message }',"
+      " 'tools': ['look', 'put'], 'max_nodes': 4, 'repair': 1}");
+  const Value planner = Value::object({{"id", "planner"},
+                                       {"kind", "planner"},
+                                       {"planner", planner_spec.with("schema", planner_schema())}});
+  const auto answers = [](std::string_view plan) {
+    return canonical(Value::object({{"text", canonical(json(plan))}}));
+  };
+  jobs.push_back(
+      {"planned", JobFixture(compiled(graph("[]", kTools).with("nodes", Value::array({planner}))),
+                             {.input = "{'message':'Go', 'n':7}", .id = "planned"})});
+  jobs.back()
+      .job.claim()
+      .ok("planner/0", answers("{'nodes':[{'id':'a', 'tool':'once'}]}"))
+      .ok("planner/1",
+          answers("{'nodes':[{'id':'find', 'tool':'look'},"
+                  " {'id':'rest', 'wait_for':'30s', 'needs':['find']},"
+                  " {'id':'each', 'tool':'put', 'map':'${ [1, 2] }', 'as':'one', 'needs':['rest']},"
+                  " {'id':'never', 'tool':'put', 'when':'${ .input.n > 8 }',"
+                  "  'on_error':'continue'}]}"))
+      .ok("find", "'it'")
+      .after(31s)
+      .ok("each/0", "'a'")
+      .ok("each/1", "'b'");
+}
+
+}  // namespace
+
+std::list<GoldenJob> golden_jobs() {
+  GoldenJobs golden;
+  golden.add_statuses();
+  golden.add_retries();
+  golden.add_models();
+  golden.add_forks();
+  golden.add_unknown_calls();
+  golden.add_answers();
+  golden.add_recorded_values();
+  golden.add_versions();
+  golden.add_erased();
+  golden.add_loop();
+  golden.add_planner();
+  return std::move(golden.jobs);
+}
+
+}  // namespace ae::engine::testing
