@@ -1,5 +1,4 @@
-// ApiFixture: the Api on a store in memory, with native tools and a loop whose clock the test
-// advances.
+// ApiFixture: the Api on a store in memory, with native tools and a clock that the test advances.
 #pragma once
 
 #include <functional>

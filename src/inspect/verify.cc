@@ -198,8 +198,7 @@ std::string Verifier::check_unknown_calls(const Event& event) const {
     std::ranges::sort(keys);
     return keys;
   };
-  std::vector<std::string> unknown, listed;
-  for (const Value& key : state_.unknown_call_keys()) unknown.push_back(key.as_string());
+  std::vector<std::string> unknown = state_.unknown_call_keys(), listed;
   if (const Value in_doubt = unknown_calls_of(event); in_doubt.is_array()) {
     for (const Value& key : in_doubt.items()) {
       listed.push_back(key.is_string() ? key.as_string() : canonical(key));
