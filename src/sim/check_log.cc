@@ -120,7 +120,7 @@ void timers_fire_late_and_once(const JobEvidence& e, Checker& checker) {
   for (const Event& event : e.events) {
     // The wall time was raised, so its timer may fire again.
     const auto raised = decision_as<BudgetRaised>(event);
-    if (raised && !raised->limits["wall"].is_null()) fired.erase(std::string(engine::kWallTimer));
+    if (raised && raised->limits.wall.has_value()) fired.erase(std::string(engine::kWallTimer));
     const auto* timer = as<TimerFired>(event);
     if (!timer) continue;
     checker.fail_if(!fired.insert(timer->effect_id).second, "{} fired twice", timer->effect_id);
