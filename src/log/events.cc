@@ -76,6 +76,22 @@ std::uint8_t schema_for(const auto&) { return 1; }
 
 }  // namespace
 
+EventBody::EventBody() noexcept = default;
+EventBody::EventBody(const EventBody& other) = default;
+EventBody::EventBody(EventBody&& other) noexcept = default;
+EventBody& EventBody::operator=(const EventBody& other) = default;
+EventBody& EventBody::operator=(EventBody&& other) noexcept = default;
+EventBody::~EventBody() = default;
+EventBody::EventBody(const UnknownEvent& event) : EventVariant(event) {}
+EventBody::EventBody(UnknownEvent&& event) noexcept : EventVariant(std::move(event)) {}
+#define AE_EVENT(Struct, name, number, event_class, schema, ...)     \
+  EventBody::EventBody(const Struct& event) : EventVariant(event) {} \
+  EventBody::EventBody(Struct&& event) noexcept : EventVariant(std::move(event)) {}
+#include "log/define_events.h"
+bool operator==(const EventBody& a, const EventBody& b) {
+  return static_cast<const EventVariant&>(a) == static_cast<const EventVariant&>(b);
+}
+
 EventType type_of(const EventBody& body) noexcept {
   return std::visit(
       []<class E>(const E& event) {

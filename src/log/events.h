@@ -48,11 +48,29 @@ struct UnknownEvent {
   bool operator==(const UnknownEvent&) const = default;
 };
 
-// One event, without its position in a log.
-using EventBody = std::variant<UnknownEvent
+using EventVariant = std::variant<UnknownEvent
 #define AE_EVENT(Struct, name, number, event_class, schema, ...) , Struct
 #include "log/define_events.h"
-                               >;
+                                  >;
+
+// One event, without its position in a log. std::get_if and std::visit take it. Its members are
+// defined in events.cc, so that the copies and moves of all events are compiled once.
+class EventBody : public EventVariant {
+ public:
+  EventBody() noexcept;  // an UnknownEvent
+  EventBody(const EventBody& other);
+  EventBody(EventBody&& other) noexcept;
+  EventBody& operator=(const EventBody& other);
+  EventBody& operator=(EventBody&& other) noexcept;
+  ~EventBody();
+  EventBody(const UnknownEvent& event);
+  EventBody(UnknownEvent&& event) noexcept;
+#define AE_EVENT(Struct, name, number, event_class, schema, ...) \
+  EventBody(const Struct& event);                                \
+  EventBody(Struct&& event) noexcept;
+#include "log/define_events.h"
+  friend bool operator==(const EventBody& a, const EventBody& b);
+};
 
 // A field as visit_fields passes it: its table entry is known at compile time.
 template <FieldKind Kind, std::uint8_t Number, bool Required>

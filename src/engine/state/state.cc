@@ -31,6 +31,11 @@ Result<State> fold(const JobId& job, const std::vector<Event>& events, const Pla
   return std::move(folding).take();
 }
 
+State::State() = default;
+State::State(State&& other) noexcept = default;
+State& State::operator=(State&& other) noexcept = default;
+State::~State() = default;
+
 bool State::may_have_happened(const Step& step) const {
   if (!step.call || step.committed || step.phase == StepPhase::redo) return false;
   if (tool_of(step).effect == EffectClass::read) return false;

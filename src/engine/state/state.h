@@ -68,6 +68,11 @@ inline constexpr std::string_view kWallTimer = "budget";
 
 class State {
  public:
+  State();
+  State(State&& other) noexcept;
+  State& operator=(State&& other) noexcept;
+  ~State();
+
   // ---- read or changed by most events and decisions
   JobId job;
   JobStatus status = JobStatus::none;

@@ -96,44 +96,7 @@ class FaultyStore final : public ForwardingStore<FaultyStore> {
   std::shared_ptr<State> state_;  // shared with pending answers
 };
 
-// Everything an answer needs is in the shared state.
-template <class T, class Start>
-void FaultyStore::call(MethodCall method_call, async::Done<Result<T>> done, Start start) {
-  State& state = *state_;
-  if (state.crashed) return;
-  const Call call{
-      .number = ++state.calls,
-      .number_of_method = ++state.number_of_method[static_cast<std::size_t>(method_call.method)],
-      .method = method_call.method,
-      .from_seq = method_call.from_seq};
-  const Fault fault = state.options.script ? state.options.script(call) : Fault::none;
-  if (fault == Fault::crash_before) return state.crash();
-  if (fault == Fault::fail_before) {
-    state.loop.post([shared = state_, done = std::move(done), number = call.number]() mutable {
-      if (shared->crashed) return;
-      done(fail(Code::unavailable, "call {} failed: try again", number));
-    });
-    return;
-  }
-  async::Done<Result<T>> deliver = [shared = state_, done = std::move(done), fault,
-                                    call](Result<T> answer) mutable {
-    if (shared->crashed) return;
-    if (fault == Fault::crash_after) return shared->crash();
-    if (fault == Fault::fail_after) {
-      const Code code = is_read(call.method) ? Code::unavailable : Code::unknown_outcome;
-      return done(fail(code, fmt::format("the answer of call {} was lost", call.number)));
-    }
-    if (fault != Fault::delay_answer) return done(std::move(answer));
-    auto later = [shared, done = std::move(done), answer = std::move(answer)]() mutable {
-      if (!shared->crashed) done(std::move(answer));
-    };
-    shared->loop.after(shared->options.delay, std::move(later));
-  };
-  if (fault != Fault::delay) return start(state.inner, std::move(deliver));
-  auto later = [shared = state_, start = std::move(start), deliver = std::move(deliver)]() mutable {
-    if (!shared->crashed && !shared->destroyed) start(shared->inner, std::move(deliver));
-  };
-  state.loop.after(state.options.delay, std::move(later));
-}
-
 }  // namespace ae::store
+
+// Compiled once, in faulty_store.cc.
+extern template class ae::store::ForwardingStore<ae::store::FaultyStore>;
