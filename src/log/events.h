@@ -67,7 +67,8 @@ class EventBody : public EventVariant {
   EventBody(UnknownEvent&& event) noexcept;
 #define AE_EVENT(Struct, name, number, event_class, schema, ...) \
   EventBody(const Struct& event);                                \
-  EventBody(Struct&& event) noexcept;
+  EventBody(Struct&& event) noexcept;                            \
+  explicit EventBody(std::in_place_type_t<Struct> empty) noexcept;
 #include "log/define_events.h"
   friend bool operator==(const EventBody& a, const EventBody& b);
 };
