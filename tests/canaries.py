@@ -369,6 +369,10 @@ def run_by_server(loud=False):
             approval = until(lambda: json.loads(send_request("/api/approvals"))["approvals"])[0]
             place.preview = approval["sends"]
             arguments = {"of": CANARIES["LOUD"] if loud else "edited"}
+            one = json.loads(send_request(f"/api/approvals/{approval['id']}", where="one request"))
+            assert one["sends"] == approval["sends"], one
+            edit = json.loads(send_request(f"/api/approvals/{approval['id']}/preview", {"arguments": arguments}, "preview"))
+            assert edit["faults"] == [] and edit["sends"], edit
             send_request(f"/api/approvals/{approval['id']}", {"decision": "approve", "arguments": arguments}, "approve")
             until(lambda: json.loads(send_request("/api/jobs/j"))["status"] == "completed")
             for path in ("/api/jobs/j/events?limit=1000", "/api/jobs/j/trace", "/api/tools", "/api/agents", "/api/workers", "/metrics"):

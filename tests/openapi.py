@@ -273,7 +273,10 @@ def read_jobs(send_request):
 
 def answer_jobs(server, send_request):
     """Approvals, signals, messages and resolutions."""
-    send_request(200, "get", "/api/requests")
+    for request in send_request(200, "get", "/api/requests")["requests"]:
+        send_request(200, "get", f"/api/approvals/{request['id']}")
+        send_request(400, "post", f"/api/approvals/{request['id']}/preview", {"arguments": {}})
+    send_request(404, "get", "/api/approvals/nobody.0123456789abcdef")
     approval = send_request(200, "get", "/api/approvals")["approvals"][0]["id"]
     send_request(200, "post", f"/api/approvals/{approval}", {"decision": "approve", "note": "x"})
     until(lambda: server.status("p") == "waiting")

@@ -22,6 +22,20 @@ namespace ae::api {
 using ReadAgent = std::function<std::vector<agents::Diagnostic>(
     std::string_view name, std::string_view json, agents::Agent& out)>;
 
+// A call of a tool of our file, to show what it would send.
+struct PreviewedCall {
+  std::string_view tool;
+  JobId job;
+  StepId step;
+  Value arguments;
+  std::string_view blind;
+  std::string_view version;  // of the tool
+  // "" = the call is not declared yet.
+  IdempotencyKey key = {};
+  ExternalKey external_key = {};
+  InvocationId invocation = {};
+};
+
 struct ApiOptions {
   const agents::AgentsFile* agents = nullptr;  // of which jobs can be created here; nullptr = none
   bool runs = false;                           // created jobs start here at once
@@ -35,11 +49,8 @@ struct ApiOptions {
   std::function<void(const ApiRequest&, int, std::string_view)> on_refused = {};
   std::string version;
   std::string store;  // for health
-  // What a call of a tool of our file would send (tools::Tool::preview); empty = unavailable here.
-  std::function<Result<Value>(std::string_view tool, const JobId& job, const StepId& step,
-                              const Value& arguments, std::string_view blind,
-                              std::string_view version)>
-      preview = {};
+  // What a call would send (tools::Tool::preview); empty = unavailable here.
+  std::function<Result<Value>(const PreviewedCall&)> preview = {};
   async::RandomSource* random_source = nullptr;  // generates keys; nullptr = none are created here
   std::function<void(const std::string&)> warn{};  // about invalid entries of the store; or empty
 };

@@ -1,5 +1,5 @@
 // The open requests to operators, over all jobs: all of them, or those that are approved or
-// rejected; and the answers of the latter.
+// rejected; and the answers of the latter. One request is in approval.cc.
 //
 // A list reads the logs of the jobs whose rows have such a request (store/pending.h), page by page
 // and newest first. After kLogsMax logs it responds with what it has found.
@@ -7,14 +7,12 @@
 #include <deque>
 #include <utility>
 
-#include "api/command_line.h"
 #include "api/control_requests.h"
 #include "api/jobs.h"
+#include "api/open_requests.h"
 #include "api/operations.h"
 #include "api/read.h"
 #include "api/request_kinds.h"
-#include "inspect/requests_view.h"
-#include "inspect/view.h"
 #include "json/json.h"
 #include "log/field_names.h"
 
@@ -56,9 +54,16 @@ struct RequestWalk {
   bool last_page = false;
   std::vector<Value> found = {};
 
-  void add(std::vector<Value> requests) {
-    for (Value& one : requests) {
-      if (is_of(kinds, one)) found.push_back(std::move(one));
+  // Approvals are the details of their requests.
+  void add(const std::vector<Value>& requests) {
+    for (const Value& one : requests) {
+      if (!is_of(kinds, one)) continue;
+      const Value& detail = one[field::detail];
+      if (!approvals_only) {
+        found.push_back(one);
+      } else {
+        found.push_back(detail.find("sends") == nullptr ? detail.with("sends", Value()) : detail);
+      }
     }
   }
   Value body() {
@@ -68,58 +73,19 @@ struct RequestWalk {
 };
 
 // The open requests of one job, made on a reader thread, and what their previews need.
-struct OpenRequests {
+struct JobRequests {
   std::vector<Value> requests;
-  JobId job;
-  std::string blind;
-  std::shared_ptr<const engine::Plan> plan;
-
-  static Result<OpenRequests> collect(const engine::State& state, bool approvals_only, Instant now);
+  PreviewedJob job;
 };
 
-// Expired requests are left out, also when their expiry is not recorded yet.
-Result<OpenRequests> OpenRequests::collect(const engine::State& state, bool approvals_only,
-                                           Instant now) {
-  OpenRequests open{
-      .requests = approvals_only ? engine::approvals_view(state) : engine::requests_view(state),
-      .job = state.job,
-      .blind = state.blind,
-      .plan = state.plan};
-  std::erase_if(open.requests, [now](const Value& one) {
-    const auto expires = instant_from_text(one.text(field::expires_at));
-    return expires && *expires <= now;
-  });
-  for (Value& one : open.requests) {
-    one = with_commands(one);
-    if (!approvals_only) one = one.with(field::detail, with_commands(one[field::detail]));
-  }
-  return open;
-}
-
-Value preview_of(const ApiContext& api, const OpenRequests& open, const Value& approval) {
-  if (!api.options.preview || approval.text(field::kind) != "call") return {};
-  std::string_view version;  // a job keeps its tools when the file is reloaded
-  if (open.plan) {
-    const auto tool =
-        std::ranges::find(open.plan->tools, approval.text("tool"),
-                          [](const auto& policy) { return std::string_view(policy.name); });
-    if (tool != open.plan->tools.end()) version = tool->version;
-  }
-  const auto made = api.options.preview(approval.text("tool"), open.job,
-                                        StepId(std::string(approval.text(field::step_id))),
-                                        approval[field::arguments], open.blind, version);
-  return made ? *made : Value::object({{field::error, made.error().message}});
-}
-
 // Tools make previews on the loop.
-std::vector<Value> with_previews(const ApiContext& api, OpenRequests open, bool approvals_only) {
+std::vector<Value> with_previews(const ApiContext& api, JobRequests open) {
   for (Value& one : open.requests) {
-    if (approvals_only) {
-      one = one.with("sends", preview_of(api, open, one));
-    } else if (one.text(field::kind) == to_text(RequestKind::call)) {
-      one = one.with(field::detail,
-                     one[field::detail].with("sends", preview_of(api, open, one[field::detail])));
-    }
+    if (!is_kind(one, RequestKind::call)) continue;
+    const Value& detail = one[field::detail];
+    one =
+        one.with(field::detail,
+                 detail.with("sends", call_preview(api, open.job, one, detail[field::arguments])));
   }
   return std::move(open.requests);
 }
@@ -127,14 +93,14 @@ std::vector<Value> with_previews(const ApiContext& api, OpenRequests open, bool 
 // Adds the requests of one job to the walk.
 void read_requests(ApiContext& api, const RequestPtr& ctx, const JobId& job,
                    std::shared_ptr<RequestWalk> walk, async::Done<Status> then) {
-  compute<OpenRequests>(
+  compute<JobRequests>(
       api, ctx, job,
-      [approvals_only = walk->approvals_only, now = api.store.now()](Snapshot& read) {
-        return OpenRequests::collect(read.state, approvals_only, now);
+      [now = api.store.now()](Snapshot& read) -> Result<JobRequests> {
+        return JobRequests{open_requests(read.state, now), PreviewedJob::of(read.state)};
       },
-      [&api, walk, then = std::move(then)](Result<OpenRequests> open) mutable {
+      [&api, walk, then = std::move(then)](Result<JobRequests> open) mutable {
         if (!open) return then(std::unexpected(std::move(open).error()));
-        walk->add(with_previews(api, *std::move(open), walk->approvals_only));
+        walk->add(with_previews(api, *std::move(open)));
         then({});
       });
 }

@@ -195,6 +195,106 @@ AE_TEST("api/requests of all kinds have one shape") {
   EXPECT_EQ(requests({{"kind", "call"}}).size(), 0u) << "it is answered";
 }
 
+AE_TEST("api/one request is read by its id, with schemas and what its call sends") {
+  ApiFixture fixture;
+  std::vector<std::string> external_keys;
+  ApiOptions options = fixture.api_options(true);
+  options.preview = [&](const PreviewedCall& call) -> Result<Value> {
+    external_keys.emplace_back(call.external_key.text.view());
+    return Value::object({{"tool", call.tool}, {"arguments", call.arguments}});
+  };
+  fixture.api.emplace(fixture.loop, fixture.steady, fixture.store, *fixture.runtime,
+                      std::move(options));
+  fixture.make(R"({"agent":"buys","id":"asked","input":{"n":250}})");
+  fixture.make(R"({"agent":"strict","id":"doubted"})");
+  fixture.make(R"({"agent":"thrifty","id":"spent"})");
+  const Value all = fixture.get({"api", "requests"}).body["requests"];
+  ASSERT_EQ(all.size(), 3u) << canonical(all);
+  for (const Value& listed : all.items()) {
+    const std::string id(listed.text("id"));
+    const ApiResponse one = fixture.get({"api", "approvals", id});
+    ASSERT_EQ(one.status, 200) << canonical(one.body);
+    for (const auto& [name, value] : listed.members()) EXPECT_EQ(one.body[name], value) << name;
+  }
+  const auto read = [&](const Value& listed) {
+    return fixture.get({"api", "approvals", std::string(listed.text("id"))}).body;
+  };
+  EXPECT_EQ(all.items()[0].text("id"), "spent.budget");
+  EXPECT_EQ(read(all.items()[0])["sends"], Value());
+  external_keys.clear();
+  const Value unknown = read(all.items()[1]);
+  EXPECT_EQ(unknown["result_schema"]["required"].size(), 1u) << canonical(unknown);
+  EXPECT_EQ(unknown["sends"].text("tool"), "strict");
+  ASSERT_EQ(external_keys.size(), 1u);
+  EXPECT_EQ(unknown["detail"].text("external_key"), external_keys[0]) << "as it was sent";
+  const Value call = read(all.items()[2]);
+  EXPECT_EQ(call["sends"]["arguments"]["n"], Value(250));
+  EXPECT_EQ(call["sends"], call["detail"]["sends"]);
+
+  const std::string id(call.text("id"));
+  fixture.post({"api", "approvals", id}, R"({"decision":"approve"})");
+  for (const std::string& missing :
+       {id, std::string("asked.ffffffffffffffff"), std::string("missing.budget"), std::string("x"),
+        std::string("asked.")}) {
+    expect_problem(fixture.get({"api", "approvals", missing}), 404, "not_found");
+  }
+}
+
+AE_TEST("api/a preview of other arguments checks them as an approval does, and records nothing") {
+  ApiFixture fixture;
+  const auto job = fixture.make(R"({"agent":"buys","input":{"n":250}})");
+  const Value approval = fixture.get({"api", "approvals"}).body["approvals"].items()[0];
+  const std::string id(approval.text("id"));
+  const Value before = fixture.get({"api", "jobs", job}).body["seq"];
+  const auto preview = [&](const char* body) {
+    return fixture.post({"api", "approvals", id, "preview"}, body);
+  };
+  const ApiResponse good = preview(R"({"arguments":{"n":120}})");
+  ASSERT_EQ(good.status, 200) << canonical(good.body);
+  EXPECT_EQ(good.body.text("verdict"), "require_approval");
+  EXPECT_EQ(good.body["faults"].size(), 0u);
+  const Value same = preview(R"({"arguments":{"n":250}})").body;
+  EXPECT_EQ(same["arguments_hash"], approval["arguments_hash"]);
+  EXPECT_NE(good.body["arguments_hash"], approval["arguments_hash"]);
+  const Value wrong = preview(R"({"arguments":[1]})").body;
+  ASSERT_EQ(wrong["faults"].size(), 1u) << canonical(wrong);
+  EXPECT_EQ(wrong["faults"].items()[0].text("code"), "input_invalid");
+  EXPECT_EQ(wrong["arguments_hash"], Value());
+  expect_problem(preview("{}"), 400, "input_invalid");
+  expect_problem(fixture.post({"api", "approvals", "x.y", "preview"}, R"({"arguments":{}})"), 404,
+                 "not_found");
+  fixture.make(R"({"agent":"doubts","id":"doubted"})");
+  const Value doubt = fixture.get({"api", "requests"}, {{"job", "doubted"}}).body["requests"];
+  expect_problem(
+      fixture.post({"api", "approvals", std::string(doubt.items()[0].text("id")), "preview"},
+                   R"({"arguments":{}})"),
+      400, "input_invalid");
+  EXPECT_EQ(fixture.get({"api", "jobs", job}).body["seq"], before);
+  const Value edited =
+      fixture.post({"api", "approvals", id}, R"({"decision":"approve","arguments":{"n":120}})")
+          .body;
+  EXPECT_EQ(edited.text("outcome"), "edited");
+}
+
+AE_TEST("api/a job has its requests as they are listed") {
+  ApiFixture fixture;
+  for (const char* agent : {"buys", "doubts", "thrifty"}) {
+    const std::string job =
+        fixture.make(fmt::format(R"({{"agent":"{}","input":{{"n":250}}}})", agent));
+    const Value shown = fixture.get({"api", "jobs", job}).body["requests"];
+    const Value listed = fixture.get({"api", "requests"}, {{"job", job}}).body["requests"];
+    ASSERT_EQ(shown.size(), 1u) << canonical(shown);
+    ASSERT_EQ(listed.size(), 1u) << canonical(listed);
+    for (const auto& [name, value] : shown.items()[0].members()) {
+      if (name == "detail") continue;
+      EXPECT_EQ(value, listed.items()[0][name]) << name;
+    }
+    for (const auto& [name, value] : shown.items()[0]["detail"].members()) {
+      EXPECT_EQ(value, listed.items()[0]["detail"][name]) << name;
+    }
+  }
+}
+
 AE_TEST("api/an unknown outcome is never listed as an approval") {
   ApiFixture fixture;
   fixture.make(R"({"agent":"doubts"})");

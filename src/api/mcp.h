@@ -84,6 +84,7 @@ class Mcp {
   void continue_call(const CallPtr& call, const std::string& job);
   void end_call(const CallPtr& call, const Value& job);
   void read_job(CallPtr call);
+  void list_requests(CallPtr call);
   void answer_wait(CallPtr call);
   void answer_question(const CallPtr& call, const Value& question);
   void answer_closed_question(const CallPtr& call);

@@ -61,6 +61,8 @@ std::string in_milliseconds(Duration time);
 std::span<const Value> items_of(const Value& list);
 // It has ended, or is blocked on a user or operator.
 bool is_idle(const Value& job);
+// An open request to an operator (inspect/requests_view.h), with its answer.
+std::string request_text(const Value& request);
 // What the job waits for, one per line, each with its answer.
 std::string waits_text(const Value& job);
 // A valid job id in `value`; nullopt: it is none.

@@ -10,12 +10,15 @@
 #include "base/escape_hidden.h"
 #include "base/ids.h"
 #include "base/utf8.h"
+#include "inspect/request_kind.h"
 #include "json/json.h"
 #include "log/field_names.h"
 #include "store/rules.h"
 
 namespace ae::api {
 namespace {
+
+using engine::RequestKind;
 
 // The duration of one long poll, and pauses between reads of a job that progresses fast.
 constexpr Duration kPollWait = std::chrono::seconds(15);
@@ -73,10 +76,11 @@ std::string clip_text(std::string text) {
 
 // A question to a user as text that a client can pass on: the call with its arguments, or the
 // question.
-std::string question_text(const std::string& job, const Value& wait) {
-  std::string text = fmt::format("- a decision ({})", wait.text(field::node_id));
-  const std::string_view tool = wait.text("tool");
-  const Value& question = wait["question"];
+std::string question_text(const Value& request) {
+  std::string text = fmt::format("- a decision ({})", request.text(field::node_id));
+  const std::string_view tool = request.text("tool");
+  const Value& detail = request[field::detail];
+  const Value& question = detail["question"];
   if (question.is_object()) {
     // Quoted: the text of a server must not pass as a line of ours.
     text += fmt::format(", requested by the call of tool \"{}\": {}", tool,
@@ -85,50 +89,49 @@ std::string question_text(const std::string& job, const Value& wait) {
       text += fmt::format(", at {}", escape_hidden_json(canonical(question["url"])));
   } else if (!tool.empty()) {
     text += fmt::format(" on the call of tool \"{}\" with {}", tool,
-                        clip_text(escape_hidden_json(canonical(wait[field::arguments]))));
+                        clip_text(escape_hidden_json(canonical(detail[field::arguments]))));
   } else {
-    text += fmt::format(", key {}", escape_hidden_json(canonical(wait[field::correlation_key])));
+    text += fmt::format(", key {}", escape_hidden_json(canonical(detail[field::correlation_key])));
   }
-  if (wait[field::reason].is_string() && !question.is_object()) {
-    text += fmt::format(", reason: {}", escape_hidden(wait.text(field::reason)));
+  if (request[field::reason].is_string() && !question.is_object()) {
+    text += fmt::format(", reason: {}", escape_hidden(request.text(field::reason)));
   }
-  if (wait[field::expires_at].is_string())
-    text += fmt::format(", until {}", wait.text(field::expires_at));
-  text += fmt::format(": with the decision, call aetheris_answer {{\"job_id\": \"{}\", ", job);
-  if (wait[field::approval_id].is_string()) {
-    text += fmt::format("\"approval_id\": {}, ", canonical(wait[field::approval_id]));
-  }
-  if (is_form(wait)) {
+  if (request[field::expires_at].is_string())
+    text += fmt::format(", until {}", request.text(field::expires_at));
+  text += fmt::format(
+      ": with the decision, call aetheris_answer {{\"job_id\": \"{}\", \"approval_id\": {}, ",
+      request.text("job_id"), canonical(request["id"]));
+  if (is_form(detail)) {
     return fmt::format(
         "{}\"payload\": …}}, with a payload that matches this schema: {}; or \"decision\": "
         "\"reject\" instead",
         text, clip_text(escape_hidden_json(canonical(question["schema"]))));
   }
-  const bool data = wait.text("answer") == "data";
+  const bool data = detail.text("answer") == "data";
   return text + (data ? "\"payload\": …}" : "\"decision\": \"approve\" or \"reject\"}");
 }
 
+// A wait that is no open request to an operator: for a signal, a message or a time; or expired.
 std::string wait_text(const Value& job, const Value& wait) {
-  const std::string id = std::string(job.text("id"));
   const std::string_view type = wait.text(field::wait_type);
   if (wait["expired"] == Value(true)) {
     return fmt::format(
         "- nothing: its wait ({}) expired at {}, and it resumes when a process runs it",
         wait.text(field::node_id), wait.text(field::expires_at));
   }
-  if (type == "human") return question_text(id, wait);
   if (type == "timer") return fmt::format("- the time {}", wait.text(field::due_at));
   if (type == "message") {
     return fmt::format("- a message on channel {}: {}", canonical(wait[field::channel]),
                        wait.text("command"));
   }
   return fmt::format(
-      "- a signal: aetheris_signal {{\"job_id\": \"{}\", \"key\": {}, \"payload\": …}}", id,
-      canonical(wait[field::correlation_key]));
+      "- a signal: aetheris_signal {{\"job_id\": \"{}\", \"key\": {}, \"payload\": …}}",
+      job.text("id"), canonical(wait[field::correlation_key]));
 }
 
-// Does this unknown outcome need a decision? An abandoned call does not block the job.
-bool needs_decision(const Value& doubt) { return doubt[field::commands].size() > 0; }
+bool is_unknown_outcome(const Value& request) {
+  return request.text(field::kind) == to_text(RequestKind::unknown_outcome);
+}
 
 }  // namespace
 
@@ -156,19 +159,45 @@ bool is_idle(const Value& job) {
   return std::ranges::any_of(
              items_of(job[field::waits]),
              [](const Value& wait) { return wait.text(field::wait_type) != "timer"; }) ||
-         std::ranges::any_of(items_of(job[field::in_doubt]), needs_decision);
+         std::ranges::any_of(items_of(job["requests"]), is_unknown_outcome);
+}
+
+std::string request_text(const Value& request) {
+  const std::string_view kind = request.text(field::kind);
+  std::string text;
+  if (is_unknown_outcome(request)) {
+    text =
+        fmt::format("- a decision whether the call of tool \"{}\" happened:", request.text("tool"));
+  } else if (kind == to_text(RequestKind::confirmation)) {
+    text = fmt::format("- a decision about changed resources ({}):", request.text(field::node_id));
+  } else if (kind == to_text(RequestKind::budget)) {
+    text = fmt::format("- a higher limit of {}:", request[field::detail].text("limit"));
+  } else {
+    return question_text(request);
+  }
+  for (const Value& command : items_of(request[field::commands]))
+    text += fmt::format("\n  {}", command.as_string());
+  return text;
 }
 
 std::string waits_text(const Value& job) {
   std::string text;
-  for (const Value& wait : items_of(job[field::waits]))
-    text += fmt::format("\n{}", wait_text(job, wait));
-  for (const Value& doubt : items_of(job[field::in_doubt])) {
-    if (!needs_decision(doubt)) continue;
-    text +=
-        fmt::format("\n- a decision whether the call of tool \"{}\" happened:", doubt.text("tool"));
-    for (const Value& command : items_of(doubt[field::commands]))
-      text += fmt::format("\n  {}", command.as_string());
+  const auto requests = items_of(job["requests"]);
+  const auto add = [&text](const std::string& line) { text += fmt::format("\n{}", line); };
+  // What the job is parked for has its own line.
+  const auto has_own_line = [](const Value& request) {
+    const std::string_view kind = request.text(field::kind);
+    return kind == to_text(RequestKind::confirmation) || kind == to_text(RequestKind::budget);
+  };
+  for (const Value& request : requests) {
+    if (!is_unknown_outcome(request) && !has_own_line(request)) add(request_text(request));
+  }
+  for (const Value& wait : items_of(job[field::waits])) {
+    const bool is_request = wait[field::approval_id].is_string() && wait["expired"] != Value(true);
+    if (!is_request) add(wait_text(job, wait));
+  }
+  for (const Value& request : requests) {
+    if (is_unknown_outcome(request)) add(request_text(request));
   }
   const Value& parked = job["parked"];
   if (parked.is_object()) {
@@ -177,13 +206,12 @@ std::string waits_text(const Value& job) {
     for (const Value& one : shortfall_of(job))
       limits.append(limits.empty() ? ", the next call exceeds " : ", ").append(one.text("limit"));
     text += limits;
-    if (parked["command"].is_string() &&
-        std::ranges::none_of(items_of(job[field::in_doubt]), needs_decision)) {
+    if (parked["command"].is_string() && std::ranges::none_of(requests, is_unknown_outcome)) {
       text += fmt::format("; {}", parked["command"].as_string());
     }
   }
   for (const Value& doubt : items_of(job[field::in_doubt])) {
-    if (needs_decision(doubt)) continue;
+    if (items_of(doubt[field::commands]).size() > 0) continue;
     text += fmt::format(
         "\nIt does not wait for the call of tool \"{}\": the call was given up, and its outcome is "
         "unknown.",

@@ -7,6 +7,7 @@
 #include "api/mcp.h"
 #include "api/mcp_call.h"
 #include "api/problem.h"
+#include "api/request_kinds.h"
 #include "inspect/request_kind.h"
 #include "json/json.h"
 #include "log/field_names.h"
@@ -19,6 +20,7 @@ constexpr std::string_view kCursor = "after:";
 constexpr std::string_view kIdempotencyKeyMeta = "aetheris/idempotency-key";
 constexpr std::string_view kWrappedInput = field::input;
 constexpr std::size_t kWaitSecondsMax = 45;
+constexpr std::size_t kRequestsPage = 20;
 constexpr int kToolsTtl = 10'000;  // milliseconds; agents can be registered at any time
 
 Value text_type(std::string_view what) {
@@ -158,6 +160,22 @@ const Mcp::BuiltinTool Mcp::kTools[] = {
                   {"type", "integer"}})}});
      },
      &Mcp::read_job},
+    {"aetheris_requests",
+     "Lists what operators are asked for, of all jobs or of one: approvals, questions, waits, "
+     "calls "
+     "with an unknown outcome, used-up budgets; and how to answer.",
+     true, false,
+     [] {
+       std::vector<Value> kinds;
+       for (const auto& [name, kind] : kRequestKinds) kinds.emplace_back(name);
+       return object_schema(
+           Value::object({{"cursor", text_type("next_cursor of the previous page")},
+                          {"job_id", text_type("Only the requests of this job, all of them")},
+                          {field::kind, Value::object({{"enum", Value::array(std::move(kinds))},
+                                                       {"type", "string"}})}}),
+           {});
+     },
+     &Mcp::list_requests},
     {"aetheris_signal", "Sends a signal to a job, by correlation key.", false, true,
      [] {
        return job_schema(
@@ -220,7 +238,8 @@ void Mcp::call_tool(CallPtr call) {
         {.code = mcp::kMethodNotFound,
          .message = fmt::format("{} does not support task execution", name.as_string())});
   }
-  const Value known = own->schema()["properties"];
+  const Value schema = own->schema();
+  const Value& known = schema["properties"];
   const Value given = arguments.is_null() ? Value::object({}) : arguments;
   for (const auto& [argument, value] : given.members()) {
     if (known.find(argument) == nullptr) {
@@ -231,7 +250,8 @@ void Mcp::call_tool(CallPtr call) {
                                                     mcp::clip_text(argument), name.as_string())})));
     }
   }
-  if (!job_of(arguments["job_id"])) {
+  const bool names_job = schema["required"].size() > 0 || !arguments["job_id"].is_null();
+  if (names_job && !job_of(arguments["job_id"])) {
     return finish(call, tool_error(call->revision,
                                    problem({Code::input_invalid, "\"job_id\" must be a job id"})));
   }
@@ -369,6 +389,42 @@ void Mcp::read_job(CallPtr call) {
                  finish(call,
                         shown.find("isError") == nullptr ? shown : shown.with("isError", false));
                });
+             });
+}
+
+// A page of at most kRequestsPage requests; of one job, all.
+void Mcp::list_requests(CallPtr call) {
+  const Value& arguments = call->params()[field::arguments];
+  QueryPairs query;
+  constexpr std::pair<const char*, const char*> kParameters[] = {
+      {"job_id", "job"}, {field::kind, field::kind}, {"cursor", "cursor"}};
+  for (const auto& [argument, parameter] : kParameters) {
+    const Value& given = arguments[argument];
+    if (given.is_null()) continue;
+    if (!given.is_string()) {
+      return finish(call, tool_error(call->revision,
+                                     problem({Code::input_invalid,
+                                              fmt::format("\"{}\" must be a string", argument)})));
+    }
+    query.emplace_back(parameter, given.as_string());
+  }
+  if (arguments["job_id"].is_null()) query.emplace_back("limit", std::to_string(kRequestsPage));
+  call_route(call, "GET", {"api", "requests"}, std::move(query), {},
+             [this, call](const ApiResponse& response) {
+               if (response.status == 403) return call->refuse(response);
+               if (response.status != 200)
+                 return finish(call, tool_error(call->revision, response.body));
+               std::string text;
+               for (const Value& request : items_of(response.body["requests"])) {
+                 text +=
+                     fmt::format("Job {}:\n{}\n", request.text("job_id"), request_text(request));
+               }
+               if (text.empty()) text = "There are no open requests.\n";
+               if (const Value& next = response.body["next_cursor"]; next.is_string()) {
+                 text += fmt::format("More: call aetheris_requests with \"cursor\": {}\n",
+                                     canonical(next));
+               }
+               finish(call, tool_result(call->revision, std::move(text), response.body, false));
              });
 }
 

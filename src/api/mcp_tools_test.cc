@@ -22,17 +22,18 @@ AE_TEST("mcp/agents and built-in tools are listed in a stable order") {
       EXPECT_FALSE(tool.text("description").empty());
       EXPECT_EQ(tool["annotations"].is_object(), revision >= Revision::r2025_03_26);
     }
-    EXPECT_EQ(names,
-              "aetheris_answer aetheris_cancel aetheris_job aetheris_signal asks buys echo fails "
-              "interview number sleeps wants without ")
+    EXPECT_EQ(
+        names,
+        "aetheris_answer aetheris_cancel aetheris_job aetheris_requests aetheris_signal asks buys "
+        "echo fails interview number sleeps wants without ")
         << "an agent with the name of a built-in tool is not listed";
     EXPECT_EQ(listed["ttlMs"].is_integer(), mcp::is_modern(revision));
   }
   const Value tools = fixture.result(kLegacy, "tools/list")["tools"];
-  EXPECT_EQ(tools.items()[6].text("description"), "Returns its input");
-  EXPECT_EQ(tools.items()[6]["annotations"]["readOnlyHint"], Value(false));
-  EXPECT_EQ(tools.items()[6]["execution"].text("taskSupport"), "optional");
-  EXPECT_EQ(tools.items()[9]["inputSchema"]["properties"]["input"].text("type"), "integer");
+  EXPECT_EQ(tools.items()[7].text("description"), "Returns its input");
+  EXPECT_EQ(tools.items()[7]["annotations"]["readOnlyHint"], Value(false));
+  EXPECT_EQ(tools.items()[7]["execution"].text("taskSupport"), "optional");
+  EXPECT_EQ(tools.items()[10]["inputSchema"]["properties"]["input"].text("type"), "integer");
   EXPECT_EQ(fixture.result(kLegacy, "tools/list", R"("cursor":"after:fails")")["tools"].size(), 5u);
   for (const char* cursor : {"\"x\"", "1", "[]"}) {
     EXPECT_EQ(fixture.error(kLegacy, "tools/list", R"("cursor":)" + std::string(cursor)),
@@ -173,6 +174,30 @@ AE_TEST("mcp/aetheris_answer answers the open question of a job") {
   EXPECT_EQ(fixture.call(kLegacy, "aetheris_answer",
                          R"({"job_id":")" + wants + R"(","payload":{"size":"S"}})")["isError"],
             Value(true));
+}
+
+AE_TEST("mcp/aetheris_requests lists the open requests of all jobs, or of one") {
+  McpServerFixture fixture;
+  const auto list = [&](std::string_view arguments) {
+    return fixture.call(kLegacy, "aetheris_requests", arguments);
+  };
+  EXPECT_EQ(text_of(list("{}")), "There are no open requests.\n");
+  const std::string job = job_in(fixture.call(kLegacy, "buys", R"({"n": 5})"));
+  const std::string other = job_in(fixture.call(kLegacy, "wants", "{}"));
+  fixture.call(kLegacy, "asks", "{}");
+  const Value all = list("{}");
+  EXPECT_EQ(all["structuredContent"]["requests"].size(), 2u) << canonical(all);
+  for (const std::string& id : {job, other}) {
+    EXPECT_NE(text_of(all).find(fmt::format(R"(aetheris_answer {{"job_id": "{}")", id)),
+              std::string::npos)
+        << text_of(all);
+  }
+  const Value one = list(fmt::format(R"({{"job_id":"{}"}})", other));
+  EXPECT_EQ(one["structuredContent"]["requests"].size(), 1u) << canonical(one);
+  EXPECT_EQ(list(R"({"kind":"call"})")["structuredContent"]["requests"].size(), 1u);
+  for (const char* wrong : {R"({"kind":"other"})", R"({"kind":1})", R"({"job_id":"a/b"})"}) {
+    EXPECT_EQ(list(wrong)["isError"], Value(true)) << wrong;
+  }
 }
 
 AE_TEST("mcp/a repeated answer by id is a duplicate; a different one is an error") {

@@ -14,7 +14,7 @@ namespace ae::api {
 namespace {
 
 // Part of each ETag. A change of the form of a view changes it.
-constexpr std::string_view kViewVersion = "aetheris.view.1";
+constexpr std::string_view kViewVersion = "aetheris.view.2";
 
 }  // namespace
 

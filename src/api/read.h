@@ -78,7 +78,20 @@ void compute(ApiContext& api, const RequestPtr& ctx, const JobId& job, Work<T> w
             });
 }
 
-// The same with the stored bytes from event `from_seq` on.
+// The same without events, from the job's checkpoint: the cost does not grow with the log.
+template <class T>
+void compute_state(ApiContext& api, const RequestPtr& ctx, const JobId& job, Work<T> work,
+                   async::Done<Result<T>> then) {
+  with_slot(api, ctx,
+            [&api, job, work = std::move(work),
+             then = std::move(then)](Result<ReadLimiter::Slot> slot) mutable {
+              if (!slot) return then(std::unexpected(std::move(slot).error()));
+              api.runtime.reader().read_state<T>(
+                  job, std::move(work), hold_slot(api, job, *std::move(slot), std::move(then)));
+            });
+}
+
+// As `compute`, with the stored bytes from event `from_seq` on.
 template <class T>
 void compute_loaded(ApiContext& api, const RequestPtr& ctx, const JobId& job,
                     std::uint64_t from_seq, LoadedWork<T> work, async::Done<Result<T>> then) {

@@ -10,7 +10,9 @@
 
 #include "api/budget_shortfall.h"
 #include "api/command_line.h"
+#include "api/open_requests.h"
 #include "engine/state/state.h"
+#include "inspect/requests_view.h"
 #include "inspect/trace.h"
 #include "inspect/verify.h"
 #include "inspect/view.h"
@@ -25,14 +27,18 @@
 namespace ae::api {
 namespace {
 
-// Waits beyond these are shown without arguments; `approvals` has them.
+// Waits and requests beyond these are shown without arguments; `requests` has them.
 constexpr std::size_t kArgumentsShown = 64;
 
-// Each wait with its open request: the call to approve or the question of a tool. null = none.
-std::vector<Value> with_questions(std::span<const Value> waits, const engine::State& state) {
-  const std::vector<Value> approvals = engine::approvals_view(state);
+// Each wait with its request, open or expired: the call to approve or the question of a tool. null
+// = none.
+std::vector<Value> with_questions(std::span<const Value> waits,
+                                  const std::vector<Value>& requests) {
   std::map<std::string_view, const Value*> by_key;
-  for (const Value& one : approvals) by_key[one.text(field::correlation_key)] = &one;
+  for (const Value& request : requests) {
+    const Value& detail = request[field::detail];
+    by_key[detail.text(field::correlation_key)] = &detail;
+  }
   std::vector<Value> all;
   for (const Value& wait : waits) {
     const auto known = by_key.find(wait.text(field::correlation_key));
@@ -48,6 +54,16 @@ std::vector<Value> with_questions(std::span<const Value> waits, const engine::St
   return all;
 }
 
+Value requests_of(std::vector<Value> requests, Instant now) {
+  std::vector<Value> shown = open_requests(std::move(requests), now);
+  for (std::size_t i = kArgumentsShown; i < shown.size(); ++i) {
+    const Value& detail = shown[i][field::detail];
+    if (detail.find(field::arguments) == nullptr) continue;
+    shown[i] = shown[i].with(field::detail, detail.with(field::arguments, Value()));
+  }
+  return Value::array(std::move(shown));
+}
+
 Value with_expiry(const Value& wait, Instant now) {
   const auto expires = instant_from_text(wait.text(field::expires_at));
   const bool expired = expires && *expires <= now;
@@ -61,10 +77,12 @@ Value with_expiry(const Value& wait, Instant now) {
 
 Value job_body(const runtime::JobSnapshot& read, Instant now) {
   Value body = with_all_commands(add_shortfall(read.state, engine::job_view(read.state)));
-  std::vector<Value> waits = with_questions(body[field::waits].items(), read.state);
+  std::vector<Value> requests = engine::requests_view(read.state);
+  std::vector<Value> waits = with_questions(body[field::waits].items(), requests);
   for (Value& wait : waits) wait = with_expiry(wait, now);
   if (body["waiting"].is_object()) body = body.with("waiting", waits.front());
-  body = body.with(field::waits, Value::array(std::move(waits)));
+  body = body.with(field::waits, Value::array(std::move(waits)))
+             .with("requests", requests_of(std::move(requests), now));
   if (body[field::labels].is_null()) body = body.with(field::labels, Value::object({}));
   // Its scheduling options.
   const auto* created = read.events.empty() ? nullptr : as<JobCreated>(read.events.front());

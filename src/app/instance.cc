@@ -121,28 +121,23 @@ class InstanceImpl final : public Instance, private runtime::RuntimeObserver {
     runtime_.emplace(world, options_.runtime, self);
     api_.emplace(
         loop_, steady_, *measured_, *runtime_,
-        api::ApiOptions{
-            .agents = options_.agents,
-            .runs = options_.mode == InstanceOptions::Mode::run,
-            .receives_commits = options_.mode != InstanceOptions::Mode::read,
-            .read_agent = options_.read_agent,
-            .measured = &*measured_,
-            .archive =
-                [this](const std::string& folder) -> Result<std::shared_ptr<runtime::Archive>> {
-              AE_ASSIGN(auto opened, ArchiveFolder::open(loop_, folder));
-              return std::shared_ptr<runtime::Archive>(std::move(opened));
-            },
-            .health_only = options_.health_only,
-            .on_refused = options_.on_refused,
-            .version = std::string(kVersion),
-            .store = store_name(),
-            .preview =
-                [this](std::string_view tool, const JobId& job, const StepId& step,
-                       const Value& arguments, std::string_view blind, std::string_view version) {
-                  return preview(tool, job, step, arguments, blind, version);
-                },
-            .random_source = &random_,
-            .warn = [this](const std::string& what) { on_warning({}, what); }});
+        api::ApiOptions{.agents = options_.agents,
+                        .runs = options_.mode == InstanceOptions::Mode::run,
+                        .receives_commits = options_.mode != InstanceOptions::Mode::read,
+                        .read_agent = options_.read_agent,
+                        .measured = &*measured_,
+                        .archive = [this](const std::string& folder)
+                            -> Result<std::shared_ptr<runtime::Archive>> {
+                          AE_ASSIGN(auto opened, ArchiveFolder::open(loop_, folder));
+                          return std::shared_ptr<runtime::Archive>(std::move(opened));
+                        },
+                        .health_only = options_.health_only,
+                        .on_refused = options_.on_refused,
+                        .version = std::string(kVersion),
+                        .store = store_name(),
+                        .preview = [this](const api::PreviewedCall& call) { return preview(call); },
+                        .random_source = &random_,
+                        .warn = [this](const std::string& what) { on_warning({}, what); }});
     return {};
   }
 
@@ -190,18 +185,28 @@ class InstanceImpl final : public Instance, private runtime::RuntimeObserver {
     return closed;
   }
 
-  // Uses a placeholder for the external key, which is not known yet.
-  Result<Value> preview(std::string_view tool, const JobId& job, const StepId& step,
-                        const Value& arguments, std::string_view blind, std::string_view version) {
-    auto* entry = toolbox_ ? toolbox_->tool_registry().find(tool, version) : nullptr;
+  // Uses a placeholder for an external key that is not known yet.
+  Result<Value> preview(const api::PreviewedCall& previewed) {
+    auto* entry =
+        toolbox_ ? toolbox_->tool_registry().find(previewed.tool, previewed.version) : nullptr;
     if (entry == nullptr) return Value();
     tools::Call call;
-    call.job = job;
-    call.tool = tool;
-    call.args = arguments;
-    call.key = idempotency_key(job, step, tool, canonical(arguments), blind);
-    call.external_key = ExternalKey(std::string("EXTERNAL_KEY"));
-    call.invocation = invocation_id(job, step, call.key);
+    call.job = previewed.job;
+    call.tool = previewed.tool;
+    call.args = previewed.arguments;
+    call.key = previewed.key;
+    if (call.key.empty()) {
+      call.key = idempotency_key(previewed.job, previewed.step, previewed.tool,
+                                 canonical(previewed.arguments), previewed.blind);
+    }
+    call.external_key = previewed.external_key;
+    if (call.external_key.empty()) {
+      call.external_key = ExternalKey(std::string("EXTERNAL_KEY"));
+    }
+    call.invocation = previewed.invocation;
+    if (call.invocation.empty()) {
+      call.invocation = invocation_id(previewed.job, previewed.step, call.key);
+    }
     return entry->tool->preview(call);
   }
 

@@ -12,6 +12,7 @@
 
 #include "cli/phrases.h"
 #include "cli/shared.h"
+#include "inspect/request_kind.h"
 #include "json/json.h"
 #include "log/field_names.h"
 #include "log/park_until.h"
@@ -89,30 +90,44 @@ std::string names_text(const Value& nodes) {
   return text;
 }
 
+namespace {
+
+bool is_kind(const Value& request, engine::RequestKind kind) {
+  return request.text(field::kind) == to_text(kind);
+}
+
+// What an operator can answer, unknown outcomes and confirmations first. The budget is among what
+// the job is parked for.
+std::vector<Value> answerable_requests(const Value& job) {
+  constexpr std::string_view kFirst[] = {to_text(engine::RequestKind::unknown_outcome),
+                                         to_text(engine::RequestKind::confirmation)};
+  const auto rank = [&](const Value& entry) {
+    return std::ranges::find(kFirst, entry.text(field::kind)) - std::begin(kFirst);
+  };
+  std::vector<Value> all;
+  if (job["requests"].is_array()) {
+    for (const Value& request : job["requests"].items()) {
+      if (!is_kind(request, engine::RequestKind::budget)) all.push_back(request);
+    }
+  }
+  // Signals and messages are no requests to operators, but end a wait.
+  if (job[field::waits].is_array()) {
+    for (const Value& wait : job[field::waits].items()) {
+      if (!wait[field::approval_id].is_string()) all.push_back(wait);
+    }
+  }
+  std::ranges::stable_sort(all, {}, rank);
+  return all;
+}
+
+}  // namespace
+
 std::vector<std::vector<std::string>> answer_commands(const Value& job,
                                                       const app::StoreUrl& store) {
   std::vector<std::vector<std::string>> all;
-  const std::string flag = store_flag(store);
-  if (job[field::in_doubt].is_array()) {
-    for (const Value& doubt : job[field::in_doubt].items()) {
-      if (auto commands = commands_of(doubt[field::commands], flag); !commands.empty()) {
-        all.push_back(std::move(commands));
-      }
-    }
-  }
-  if (job["confirmations"].is_array()) {
-    for (const Value& confirmation : job["confirmations"].items()) {
-      if (auto commands = commands_of(confirmation[field::commands], flag); !commands.empty()) {
-        all.push_back(std::move(commands));
-      }
-    }
-  }
-  if (job[field::waits].is_array()) {
-    for (const Value& wait : job[field::waits].items()) {
-      if (auto commands = commands_of(wait[field::commands], flag); !commands.empty()) {
-        all.push_back(std::move(commands));
-      }
-    }
+  for (const Value& request : answerable_requests(job)) {
+    auto commands = commands_of(request[field::commands], store_flag(store));
+    if (!commands.empty()) all.push_back(std::move(commands));
   }
   return all;
 }
@@ -124,10 +139,15 @@ Value with_store(const Value& job, const app::StoreUrl& store) {
   for (const char* name : {"parked", "waiting", "unattended"}) {
     if (job[name].is_object()) out = out.with(name, with_store_flag(job[name], flag));
   }
-  for (const char* name : {field::in_doubt, field::waits, "confirmations"}) {
+  for (const char* name : {field::in_doubt, field::waits, "confirmations", "requests"}) {
     if (!job[name].is_array()) continue;
     std::vector<Value> items;
-    for (const Value& item : job[name].items()) items.push_back(with_store_flag(item, flag));
+    for (const Value& item : job[name].items()) {
+      const Value shown = with_store_flag(item, flag);
+      const Value& detail = item[field::detail];
+      items.push_back(detail.is_object() ? shown.with(field::detail, with_store_flag(detail, flag))
+                                         : shown);
+    }
     out = out.with(name, Value::array(std::move(items)));
   }
   return out;
@@ -303,11 +323,10 @@ std::string waits_text(const Value& job, std::size_t columns) {
       for (const std::string& line : unknown_outcome_lines(doubt, columns)) text += "\n  " + line;
     }
   }
-  if (job["confirmations"].is_array()) {
-    for (const Value& confirmation : job["confirmations"].items()) {
-      text += fmt::format("\n  node {} has changed{}", place_text(confirmation),
-                          resources_text(confirmation["resources"]));
-    }
+  for (const Value& request : answerable_requests(job)) {
+    if (!is_kind(request, engine::RequestKind::confirmation)) continue;
+    text += fmt::format("\n  node {} has changed{}", place_text(request[field::detail]),
+                        resources_text(request[field::detail]["resources"]));
   }
   if (job[field::waits].is_array()) {
     for (const Value& wait : job[field::waits].items()) {
@@ -338,11 +357,12 @@ struct Writer {
   }
 };
 
-bool has_open_approvals(const Value& job) {
-  return job[field::waits].is_array() &&
-         std::ranges::any_of(job[field::waits].items(), [](const Value& wait) {
-           return wait[field::approval_id].is_string() && wait["expired"] != Value(true);
-         });
+bool has_open_approvals(const std::vector<Value>& requests) {
+  using engine::RequestKind;
+  return std::ranges::any_of(requests, [](const Value& request) {
+    return is_kind(request, RequestKind::call) || is_kind(request, RequestKind::question) ||
+           is_kind(request, RequestKind::wait);
+  });
 }
 
 }  // namespace
@@ -626,23 +646,24 @@ void print_blocked(const Value& job, const app::StoreUrl& store, Terminal& termi
         "sqlite:PATH");
     return;
   }
-  if (has_open_approvals(job)) {
+  const std::vector<Value> requests = answerable_requests(job);
+  if (has_open_approvals(requests)) {
     to.line(fmt::format("see:    {}",
                         to.paint()(Tint::bold, fmt::format("aetheris approvals{}", flag))));
   }
   const std::string_view until = job["parked"].text(field::until);
-  const bool has_verifications = job["confirmations"].size() > 0;  // their own commands follow
+  const auto is_confirmation = [](const Value& request) {
+    return is_kind(request, engine::RequestKind::confirmation);
+  };
+  const bool has_confirmations = std::ranges::any_of(requests, is_confirmation);
   const bool own_command = until == park_until::kBudget || until == park_until::kVersion;
-  if (((until == park_until::kResume && !has_verifications) || own_command) &&
+  if (((until == park_until::kResume && !has_confirmations) || own_command) &&
       job["parked"]["command"].is_string()) {
     return to.commands({safe(job["parked"].text("command")) + flag});
   }
-  for (const char* kind : {field::in_doubt, "confirmations", field::waits}) {
-    if (!job[kind].is_array()) continue;
-    for (const Value& confirmation : job[kind].items()) {
-      to.commands(commands_of(confirmation[field::commands], flag),
-                  {.doubt = confirmation, .confirms = kind == std::string_view("confirmations")});
-    }
+  for (const Value& request : requests) {
+    to.commands(commands_of(request[field::commands], flag),
+                {.doubt = request[field::detail], .confirms = is_confirmation(request)});
   }
 }
 

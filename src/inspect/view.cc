@@ -1,5 +1,4 @@
-// job_view: see view.h. The other views are in state_view.cc, approvals_view.cc and
-// in_doubt_view.cc.
+// job_view: see view.h. The other views are in state_view.cc and requests_view.cc.
 #include "inspect/view.h"
 
 #include <algorithm>
@@ -99,12 +98,6 @@ Value error_view(const State& state) {
 Value job_view(const State& state) {
   std::vector<Value> waits = waits_view(state);
   std::vector<Value> in_doubt = in_doubt_view(state);
-  std::vector<Value> confirmations;
-  if (!state.ending) {
-    for (const std::uint32_t step : escalated_steps(state)) {
-      confirmations.push_back(confirmation_view(state, step));
-    }
-  }
   const bool waiting = state.status == JobStatus::waiting && !waits.empty();
   const std::uint64_t nodes = state.plan ? state.plan->nodes.size() : 0;
   const bool ended = is_terminal(state.status);
@@ -115,7 +108,7 @@ Value job_view(const State& state) {
        {field::budget, budget_view(state.budget)},
        {"changes", Value::array(changes_view(state))},
        {field::compensated, record_list_json(steps_list(state, state.undone))},
-       {"confirmations", Value::array(std::move(confirmations))},
+       {"confirmations", Value::array(confirmations_view(state))},
        {"created_at", state.job_root["created_at"]},
        {field::deadline, or_null(state.deadline)},
        {"ending", ending_view(state)},

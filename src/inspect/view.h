@@ -2,10 +2,11 @@
 //
 //  state_view     the complete state: two folds of one log must agree on it; `replay --at` shows it
 //  job_view         the engine's part of GET /api/jobs/{id}
-//  approvals_view   open requests: calls to approve, human waits, questions of tools, and
-//                   verifications of external changes
+//  approvals_view   the requests that are approved or rejected: calls to approve, human waits,
+//                   questions of tools, and verifications of external changes
+//  in_doubt_view    calls with an unknown outcome
 //
-// Every member is always present: null if it does not apply, or an empty list. Threads: pure
+// The last two have the `detail` of requests (requests_view.h). Every member is always present: null if it does not apply, or an empty list. Threads: pure
 // functions.
 #pragma once
 
@@ -49,8 +50,8 @@ Value job_view(const State& state);
 //   confirmation, tool, tool_version, arguments, arguments_hash, editable, reason, question,
 //   labels, answer: decision | data, correlation_key, opened_at, expires_at}], in the order of the
 //   steps.
-// A confirmation also has `resources` and `actions`. The id is `<job id>.<16 hex digits>`: of the
-// request for exactly this call, or of the step; it needs no escaping in a URL.
+// A confirmation also has `resources` and `actions`. The id is that of the request; it needs no
+// escaping in a URL.
 std::vector<Value> approvals_view(const State& state);
 
 // Calls to be resolved, then those that were given up; after the end of the job, all with an

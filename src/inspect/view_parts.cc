@@ -34,24 +34,6 @@ Value raised_total(const Budget& budget, const ExceededLimit& exceeded) {
   return exceeded.limit == Limit::cost ? Value(cost_text(amount)) : Value(std::to_string(amount));
 }
 
-std::vector<Value> wait_actions(const State& state, const std::string& key, const Wait& wait) {
-  const Step& step = state.steps[wait.step];
-  if (std::string id = state.approval_id(wait); !id.empty()) {
-    id = fmt::format("{}.{}", state.job.text, id);
-    std::vector<Member> approval{{"id", id}};
-    const Member* question = wait.question && step.call ? open_question(*step.call) : nullptr;
-    if (question && question->second.text("mode") == "form") {
-      approval.emplace_back("schema", question->second["schema"]);
-    }
-    return {action(act::kApprove, std::move(approval)), action(act::kReject, {{"id", id}})};
-  }
-  if (wait.type == WaitType::message) {
-    return {action(act::kMessage, {{field::channel, wait.channel}, {"job_id", state.job.text}})};
-  }
-  if (wait.type == WaitType::timer) return {};
-  return {action(act::kSignal, {{field::correlation_key, key}, {"job_id", state.job.text}})};
-}
-
 }  // namespace
 
 Value failure_view(const Boxed<Failure>& failure) {
@@ -100,6 +82,44 @@ Value wait_view(const State& state, const std::string& key, const Wait& wait) {
                         {field::reason, or_null(wait.reason)},
                         {field::step_id, step.id.text},
                         {field::wait_type, to_text(wait.type)}});
+}
+
+std::vector<Value> wait_actions(const State& state, const std::string& key, const Wait& wait) {
+  const Step& step = state.steps[wait.step];
+  if (std::string id = state.approval_id(wait); !id.empty()) {
+    id = fmt::format("{}.{}", state.job.text, id);
+    std::vector<Member> approval{{"id", id}};
+    const Member* question = wait.question && step.call ? open_question(*step.call) : nullptr;
+    if (question && question->second.text("mode") == "form") {
+      approval.emplace_back("schema", question->second["schema"]);
+    }
+    return {action(act::kApprove, std::move(approval)), action(act::kReject, {{"id", id}})};
+  }
+  if (wait.type == WaitType::message) {
+    return {action(act::kMessage, {{field::channel, wait.channel}, {"job_id", state.job.text}})};
+  }
+  if (wait.type == WaitType::timer) return {};
+  return {action(act::kSignal, {{field::correlation_key, key}, {"job_id", state.job.text}})};
+}
+
+std::vector<Value> settling_view(const State& state) {
+  std::vector<Value> views;
+  if (is_terminal(state.status)) return views;
+  for (const std::uint32_t index : state.todo) {
+    const Step& step = state.steps[index];
+    const bool left =
+        step.phase == StepPhase::calling ? !state.is_live(step) : step.phase == StepPhase::settled;
+    if (!step.call || !left || !state.may_probe(step)) continue;
+    const auto settles = state.settles_at(step);
+    if (!settles) continue;
+    views.push_back(Value::object({{field::idempotency_key, step.call->key.text},
+                                   {"item", item_number(step)},
+                                   {field::node_id, state.node_of(step).id},
+                                   {field::step_id, step.id.text},
+                                   {"tool", state.tool_of(step).name},
+                                   {field::until, to_text(*settles)}}));
+  }
+  return views;
 }
 
 Value resume_action(const State& state) {

@@ -31,7 +31,9 @@ Value failure_view(const Boxed<Failure>& failure);
 Value budget_view(const Budget& budget);
 // The requested pause; null = none.
 Value pausing_view(const State& state);
-// An open wait, with the actions that end it.
+// What ends an open wait: approve and reject, a message, or a signal; nothing for a timer.
+std::vector<Value> wait_actions(const State& state, const std::string& key, const Wait& wait);
+// An open wait, with its actions.
 Value wait_view(const State& state, const std::string& key, const Wait& wait);
 // Calls with an unknown outcome that are probed once their requests can no longer take effect.
 std::vector<Value> settling_view(const State& state);
@@ -40,8 +42,8 @@ std::vector<Value> settling_view(const State& state);
 // be reached.
 std::vector<std::uint32_t> escalated_steps(const State& state);
 std::vector<Value> confirmation_actions(const State& state, std::uint32_t step);
-// One request per step, with all resources that it changed.
-Value confirmation_view(const State& state, std::uint32_t index);
+// The confirmations among approvals_view: one per step, with all resources that it changed.
+std::vector<Value> confirmations_view(const State& state);
 
 // The action that resumes the job.
 Value resume_action(const State& state);

@@ -23,9 +23,12 @@ std::vector<SchemaViolation> Schema::validate(const Value& instance, std::size_t
 Status Schema::check(const Value& instance, std::size_t* work) const {
   const std::vector<SchemaViolation> faults = validate(instance, work);
   if (faults.empty()) return {};
-  const SchemaViolation& first = faults.front();
-  const std::string where = first.instance_path.empty() ? "the value" : first.instance_path;
-  return fail(Code::input_invalid, "{} {}", where, first.message);
+  return std::unexpected(faults.front().error());
+}
+
+Error SchemaViolation::error() const {
+  const std::string where = instance_path.empty() ? "the value" : instance_path;
+  return {Code::input_invalid, where + " " + message};
 }
 
 }  // namespace ae

@@ -21,6 +21,9 @@ struct SchemaViolation {
   std::string instance_path;  // JSON pointer into the value ("" = the whole)
   std::string schema_path;    // JSON pointer into the schema
   std::string message;        // "must be a string"
+
+  // With input_invalid and the path.
+  Error error() const;
 };
 
 class Schema {

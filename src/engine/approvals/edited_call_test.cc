@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/hash.h"
+#include "engine/approvals/edited_call.h"
 #include "engine/fixtures/job_fixture_test.h"
 #include "engine/loop/loop_fixture_test.h"
 #include "engine/policy/policy_fixture_test.h"
@@ -74,6 +75,32 @@ AE_TEST("edit/an edit that the schema or a policy rejects leaves the request ope
   EXPECT_TRUE(job.sent.empty());
   EXPECT_EQ(job.open_request_id("a"), id);
   EXPECT_EQ(job.approve("a").sent.size(), 1u);
+}
+
+AE_TEST("edit/the check of arguments reports all faults, and the verdict of the policies") {
+  JobFixture job = buys(kRequested);
+  job.claim();
+  const std::size_t before = job.log.size();
+  const auto check = [&](std::string_view arguments) {
+    return check_edited_call(job.state, job.step("a"), json(arguments));
+  };
+  const EditedCall good = check("{'n':100}");
+  EXPECT_TRUE(good.faults.empty() && good.changed);
+  EXPECT_EQ(good.arguments_hash, hash_of("{'n':100}"));
+  EXPECT_EQ(good.verdict, PolicyAction::require_approval);
+  const EditedCall same = check("{'n':250}");
+  EXPECT_TRUE(same.faults.empty() && !same.changed);
+  const EditedCall mistyped = check("{'n':'many'}");
+  ASSERT_EQ(mistyped.faults.size(), 1u);
+  EXPECT_EQ(mistyped.faults[0].path, "/n");
+  EXPECT_EQ(mistyped.faults[0].error.code, Code::input_invalid);
+  EXPECT_FALSE(mistyped.verdict);
+  const EditedCall denied = check("{'n':2000}");
+  ASSERT_EQ(denied.faults.size(), 1u);
+  EXPECT_EQ(denied.faults[0].error.code, Code::denied);
+  EXPECT_EQ(denied.verdict, PolicyAction::deny);
+  EXPECT_EQ(check("[1]").arguments_hash, "");
+  EXPECT_EQ(job.log.size(), before);
 }
 
 AE_TEST("edit/an answer to the arguments before an edit is rejected, and nothing is sent") {

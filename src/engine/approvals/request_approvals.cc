@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/hash.h"
+#include "engine/approvals/edited_call.h"
 #include "engine/heart/decide.h"
 #include "engine/heart/features.h"
 #include "engine/heart/request.h"
@@ -12,6 +13,65 @@
 #include "log/seal.h"
 
 namespace ae::engine {
+namespace {
+
+void add_fault(EditedCall& call, Code code, std::string message) {
+  call.faults.push_back({.error = {code, std::move(message)}, .path = {}});
+}
+
+// Do the arguments match the tool's schema, and what the schema cannot express?
+void check_schema(const ToolPolicy& tool, const Value& arguments, EditedCall& call) {
+  if (tool.args_schema) {
+    for (const SchemaViolation& violation : tool.args_schema->validate(arguments)) {
+      call.faults.push_back({.error = violation.error(), .path = violation.instance_path});
+    }
+  }
+  if (!call.faults.empty()) return;
+  const Status recorded = check_recorded_args(tool.records, arguments);
+  if (!recorded) call.faults.push_back({.error = recorded.error(), .path = {}});
+}
+
+void check_policies(const State& state, const ToolPolicy& tool, const Value& arguments,
+                    EditedCall& call) {
+  const auto decision = evaluate_policy(state, tool, arguments);
+  if (!decision) {
+    if (call.changed) call.faults.push_back({.error = decision.error(), .path = {}});
+    return;
+  }
+  call.verdict = decision->action;
+  if (!call.changed || decision->action != PolicyAction::deny) return;
+  const std::string why = decision->reason.empty() ? "" : ": " + decision->reason;
+  add_fault(call, Code::denied,
+            fmt::format("a policy denies the call with these arguments{}", why));
+}
+
+}  // namespace
+
+EditedCall check_edited_call(const State& state, const Step& step, const Value& arguments) {
+  EditedCall call;
+  if (!arguments.is_object()) {
+    add_fault(call, Code::input_invalid,
+              "\"arguments\" must be an object: all of them, as they are to be sent");
+    return call;
+  }
+  if (canonical_exceeds(arguments, kValueMax)) {
+    add_fault(call, Code::payload_too_large,
+              "the arguments are longer than 16 MiB as canonical JSON");
+    return call;
+  }
+  call.arguments_hash = state.hash_of(arguments).string();
+  call.changed = call.arguments_hash != step.approval->arguments_hash;
+  if (call.changed && step.call) {
+    add_fault(call, Code::input_invalid,
+              "this call was sent before with the arguments that it has: approve or reject it");
+    return call;
+  }
+  const ToolPolicy& tool = state.tool_of(step);
+  if (call.changed) check_schema(tool, arguments, call);
+  if (call.faults.empty()) check_policies(state, tool, arguments, call);
+  return call;
+}
+
 namespace {
 
 // The arguments as edited by the approver; nullopt: unchanged.
@@ -30,32 +90,9 @@ Result<std::optional<Value>> edited_arguments(const State& state, const Wait& wa
   if (outcome != "approved") {
     return fail(Code::input_invalid, "only a call that is approved can be given other arguments");
   }
-  const Step& step = state.steps[wait.step];
-  if (!signal.arguments->is_object()) {
-    return fail(Code::input_invalid,
-                "\"arguments\" must be an object: all of them, as they are to "
-                "be sent");
-  }
-  if (canonical_exceeds(*signal.arguments, kValueMax)) {
-    return fail(Code::payload_too_large, "the arguments are longer than 16 MiB as canonical JSON");
-  }
-  if (state.hash_of(*signal.arguments) == step.approval->arguments_hash) {
-    return std::nullopt;
-  }
-  if (step.call) {
-    return fail(Code::input_invalid,
-                "this call was sent before with the arguments that it has: approve or reject it");
-  }
-  const ToolPolicy& tool = state.tool_of(step);
-  if (tool.args_schema) AE_TRY(tool.args_schema->check(*signal.arguments));
-  AE_TRY(check_recorded_args(tool.records, *signal.arguments));
-  AE_ASSIGN(const PolicyDecision policy_decision, evaluate_policy(state, tool, *signal.arguments));
-  if (policy_decision.action == PolicyAction::deny) {
-    const std::string& reason = policy_decision.reason;
-    const std::string why = reason.empty() ? "" : ": " + reason;
-    return fail(Code::denied, "a policy denies the call with these arguments{}", why);
-  }
-  return signal.arguments;
+  const EditedCall edited = check_edited_call(state, state.steps[wait.step], *signal.arguments);
+  if (!edited.faults.empty()) return std::unexpected(edited.faults.front().error);
+  return edited.changed ? signal.arguments : std::nullopt;
 }
 
 // Why the process that applies this approval would not make the call; "" = it

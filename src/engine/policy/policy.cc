@@ -86,14 +86,20 @@ Result<PolicyDecision> evaluate_policy(const State& state, const ToolPolicy& too
         .action = PolicyAction::deny,
         .reason =
             fmt::format("a model made this plan, and the agent does not grant it `{}`", missing),
-        .expires = {}};
+        .expires = {},
+        .rule = {}};
   }
   if (tool.rules.empty() && !tool.may_require_approval())
-    return PolicyDecision{.expires = tool.approval_expires};
+    return PolicyDecision{.expires = tool.approval_expires, .rule = {}};
   const PolicyScope scope(state, args, work);
   AE_ASSIGN(const PolicyRule* rule, matching_rule(state, tool, scope));
   PolicyDecision decision;
-  if (rule) decision = {.action = rule->action, .reason = rule->reason, .expires = rule->expires};
+  if (rule) {
+    decision = {.action = rule->action,
+                .reason = rule->reason,
+                .expires = rule->expires,
+                .rule = static_cast<std::size_t>(rule - tool.rules.data())};
+  }
   if (decision.action == PolicyAction::deny) return decision;
   bool own = tool.approval_required;
   if (tool.approval_when) {
@@ -101,7 +107,7 @@ Result<PolicyDecision> evaluate_policy(const State& state, const ToolPolicy& too
                                    fmt::format("`approval` of {}", tool.name)));
   }
   if (own && decision.action == PolicyAction::allow) {
-    decision = {.action = PolicyAction::require_approval, .reason = {}, .expires = {}};
+    decision = {.action = PolicyAction::require_approval, .reason = {}, .expires = {}, .rule = {}};
   }
   if (!decision.expires) decision.expires = tool.approval_expires;
   return decision;

@@ -6,6 +6,7 @@
 // Probes and compensations belong to their call and are not evaluated. Threads: pure functions.
 #pragma once
 
+#include <cstddef>
 #include <optional>
 #include <string>
 
@@ -19,6 +20,7 @@ struct PolicyDecision {
   PolicyAction action = PolicyAction::allow;
   std::string reason;               // of the rule; "" = none
   std::optional<Duration> expires;  // of the request; nullopt = never
+  std::optional<std::size_t> rule;  // it is of this rule: index into ToolPolicy::rules
 };
 
 // Fails with expression_failed: a condition without a value permits nothing. In plans with
