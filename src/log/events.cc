@@ -84,9 +84,11 @@ EventBody& EventBody::operator=(EventBody&& other) noexcept = default;
 EventBody::~EventBody() = default;
 EventBody::EventBody(const UnknownEvent& event) : EventVariant(event) {}
 EventBody::EventBody(UnknownEvent&& event) noexcept : EventVariant(std::move(event)) {}
-#define AE_EVENT(Struct, name, number, event_class, schema, ...)                    \
-  EventBody::EventBody(const Struct& event) : EventVariant(event) {}                \
-  EventBody::EventBody(Struct&& event) noexcept : EventVariant(std::move(event)) {} \
+// The type is named, because overload resolution over all events takes a compiler seconds.
+#define AE_EVENT(Struct, name, number, event_class, schema, ...)                                 \
+  EventBody::EventBody(const Struct& event) : EventVariant(std::in_place_type<Struct>, event) {} \
+  EventBody::EventBody(Struct&& event) noexcept                                                  \
+      : EventVariant(std::in_place_type<Struct>, std::move(event)) {}                            \
   EventBody::EventBody(std::in_place_type_t<Struct> empty) noexcept : EventVariant(empty) {}
 #include "log/define_events.h"
 bool operator==(const EventBody& a, const EventBody& b) {
