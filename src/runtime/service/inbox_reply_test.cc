@@ -141,9 +141,8 @@ AE_TEST("inbox/the reply to a second human decision contains the first one") {
   WorkerFixture other(env, "other", {.owned = false});
   const engine::State state = other.read().state;
   engine::ControlRequest no{
-      .body = engine::SignalRequest{.approval = state.approval_id(state.waits.at("k")),
-                                    .wait_type = "human",
-                                    .payload = json("{'decision':'reject'}")}};
+      .body = engine::ApproveRequest{.approval_id = state.approval_id(state.waits.at("k")),
+                                     .decision = "reject"}};
   ASSERT_TRUE(other.submit(no));
   engine::ControlRequest yes = answer_to("k", "s2", json("{'decision':'approve'}"));
   const auto second = other.start_request(yes);

@@ -25,7 +25,8 @@ constexpr Duration kPollMax = std::chrono::milliseconds(500);
 // A request that loses this many races in a row fails with unavailable
 constexpr int kRequestTries = 64;
 
-// The correlation key of the answered wait. "" = the request names an approval or a call.
+// The correlation key of the answered wait. "" = the request names an approval, or a call with an
+// unknown outcome.
 std::string_view key_of(const engine::ControlRequest& request) {
   const auto* const signal = request.as<engine::SignalRequest>();
   return signal == nullptr ? std::string_view() : signal->correlation_key;
@@ -38,7 +39,7 @@ bool applies_before(const engine::ControlRequest& before, const engine::ControlR
   const auto* const message = request.as<engine::MessageRequest>();
   if (earlier != nullptr && message != nullptr) return earlier->channel == message->channel;
   const auto answers = [](const engine::ControlRequest& one) {
-    return one.is<engine::SignalRequest, engine::ResolveRequest>();
+    return one.is<engine::SignalRequest, engine::ApproveRequest, engine::ResolveRequest>();
   };
   if (!answers(before) || !answers(request)) return false;
   const std::string_view first = key_of(before), key = key_of(request);
