@@ -11,6 +11,7 @@
 #include "api/budget_shortfall.h"
 #include "api/command_line.h"
 #include "engine/state/state.h"
+#include "inspect/aliases.h"
 #include "inspect/trace.h"
 #include "inspect/verify.h"
 #include "inspect/view.h"
@@ -96,8 +97,9 @@ Value job_body(const runtime::JobSnapshot& read, const JobFacts& facts) {
       unattended = not_offered_json(read.row, {*facts.only_offer});
     }
   }
-  return body.with("agent_version", version == nullptr ? Value() : Value(version->version))
-      .with("unattended", unattended.value_or(Value()));
+  return engine::with_aliases(
+      body.with("agent_version", version == nullptr ? Value() : Value(version->version))
+          .with(engine::plain_name::kNoWorker, unattended.value_or(Value())));
 }
 
 Value add_needs_version(Value body, const store::JobRow& row, const JobFacts& facts) {

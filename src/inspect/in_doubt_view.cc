@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "engine/state/action.h"
+#include "inspect/aliases.h"
 #include "inspect/view.h"
 #include "inspect/view_parts.h"
 #include "log/field_names.h"
@@ -48,23 +49,24 @@ Value unknown_call_view(const State& state, const UnknownCall& call, const Wait*
   if (call.try_no > 0 && (wait || ended)) {
     resolvable = to_text(call.checkable_at.value_or(since));
   }
-  return Value::object({{"actions", Value::array(std::move(actions))},
-                        {field::arguments, call.arguments},
-                        {"compensates", or_null(call.compensates.text)},
-                        {field::external_key, or_null(call.external_key.text)},
-                        {"given_up", !wait && call.given_up},
-                        {field::idempotency_key, call.key.text},
-                        {field::invocation_id, call.invocation.text},
-                        {"item", call.item == kNoItem ? Value() : number(call.item)},
-                        {field::node_id, call.node_id},
-                        {"noted", is_noted ? noted_view(noted->second) : Value()},
-                        {field::reason, reason},
-                        {"resolvable_at", resolvable},
-                        {"said", or_null(call.error.message)},
-                        {"since", to_text(since)},
-                        {field::step_id, call.step.text},
-                        {"tool", call.tool},
-                        {field::try_, call.try_no > 0 ? number(call.try_no) : Value()}});
+  return with_aliases(
+      Value::object({{"actions", Value::array(std::move(actions))},
+                     {field::arguments, call.arguments},
+                     {"compensates", or_null(call.compensates.text)},
+                     {field::external_key, or_null(call.external_key.text)},
+                     {plain_name::kErrorMessage, or_null(call.error.message)},
+                     {"given_up", !wait && call.given_up},
+                     {field::idempotency_key, call.key.text},
+                     {field::invocation_id, call.invocation.text},
+                     {"item", call.item == kNoItem ? Value() : number(call.item)},
+                     {field::node_id, call.node_id},
+                     {"noted", is_noted ? noted_view(noted->second) : Value()},
+                     {field::reason, reason},
+                     {"resolvable_at", resolvable},
+                     {"since", to_text(since)},
+                     {field::step_id, call.step.text},
+                     {"tool", call.tool},
+                     {field::try_, call.try_no > 0 ? number(call.try_no) : Value()}}));
 }
 
 }  // namespace
