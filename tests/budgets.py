@@ -125,7 +125,7 @@ def a_job_parks_before_the_call_that_exceeds_its_budget_and_resumes_when_raised(
         job = expect(h.run("job", "j", "--json"), 0).json()
         assert job["parked"]["until"] == "budget" and job["parked"]["command"].startswith("aetheris budget j"), job["parked"]
         assert job["budget"]["limits"]["tool_calls"] == 2 and job["budget"]["spent"]["tool_calls"] == 2, job["budget"]
-        assert job["budget"]["exceeded"] == {"limit": "tool_calls", "asked": 1}, job["budget"]
+        assert job["budget"]["exceeded"] == {"limit": "tool_calls", "requested": 1, "asked": 1}, job["budget"]
         assert re.search(r"budget +tool_calls 2 of 2 · until 20", expect(h.run("job", "j"), 0).out)
         stuck = expect(h.run("jobs", "--stuck", "--json"), 0).json()["jobs"]
         assert [(one["id"], one["stuck"]["until"]) for one in stuck] == [("j", "budget")], stuck
@@ -251,12 +251,13 @@ def all_exceeded_limits_are_reported_together_and_raised_by_one_command():
 """)
         ran = expect(h.run("run", "led.yaml", "both", "--job-id", "b", "--input", TURNS), 4)
         job = expect(h.run("job", "b", "--json"), 0).json()
-        lacking = job["budget"]["lacking"]
+        lacking = job["budget"]["shortfall"]
+        assert job["budget"]["lacking"] == lacking, job["budget"]
         assert [one["limit"] for one in lacking] == ["tokens", "cost", "model_calls"], lacking
-        assert all(one["used"] == 0 and one["asked"] > one["most"] for one in lacking), lacking
+        assert all(one["used"] == 0 and one["requested"] > one["most"] for one in lacking), lacking
         text = expect(h.run("job", "b"), 0).out
         for seen in (ran.err, text):
-            assert f"tokens: 0 of 60 used, and the next call needs {lacking[0]['asked']}" in seen, seen
+            assert f"tokens: 0 of 60 used, and the next call needs {lacking[0]['requested']}" in seen, seen
             assert "cost: 0 of 0.000001 used" in seen and "model_calls: 0 of 0 used, and the next call needs 1" in seen, seen
             assert job["parked"]["command"] + "\n" in seen, seen
         # Raising one limit is not enough: the error lists all of them and the command.

@@ -185,14 +185,12 @@ void operations::answer_approval(ApiContext& api, RequestPtr ctx) {
       return fail(Code::not_found, Action{.act = act::kApprovals},
                   "there is no approval with the id \"{}\"", ctx->id.substr(0, 96));
     }
-    engine::SignalRequest answer{.wait_type = "human"};
-    answer.approval = ctx->id.substr(dot + 1);
-    answer.payload = Value::object({{"decision", decision}});
-    if (!note.empty()) answer.payload = answer.payload.with(field::note, note);
-    if (const Value* arguments = fields.find(field::arguments)) answer.arguments = *arguments;
+    engine::ApproveRequest approve{
+        .approval_id = ctx->id.substr(dot + 1), .decision = decision, .note = note};
+    if (const Value* arguments = fields.find(field::arguments)) approve.arguments = *arguments;
     ctx->id.resize(dot);
-    if (answer.approval.empty()) return fail(Code::not_found, "approval not found");
-    return engine::ControlRequest{.body = std::move(answer)};
+    if (approve.approval_id.empty()) return fail(Code::not_found, "approval not found");
+    return engine::ControlRequest{.body = std::move(approve)};
   }();
   if (!control) return ctx->refuse(control.error());
   submit_request(api, ctx, std::move(*control), 200);

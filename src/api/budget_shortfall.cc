@@ -12,6 +12,7 @@
 #include "api/command_line.h"
 #include "engine/heart/decide.h"
 #include "engine/state/checkpoint.h"
+#include "inspect/aliases.h"
 #include "inspect/view.h"
 #include "log/field_names.h"
 #include "plan/budget.h"
@@ -49,10 +50,11 @@ std::vector<ExceededLimit> find_shortfall(const engine::State& state,
 Value shown(const engine::Budget& budget, const ExceededLimit& one) {
   const bool counted = one.limit != Limit::wall;
   const auto most = counted ? budget.limits.max_of(one.limit) : std::nullopt;
-  return Value::object({{field::asked, counted ? Value(one.requested) : Value()},
-                        {"limit", to_text(one.limit)},
-                        {"most", most ? Value(*most) : Value()},
-                        {"used", counted ? Value(budget.used(one.limit)) : Value()}});
+  return engine::with_aliases(
+      Value::object({{"limit", to_text(one.limit)},
+                     {"most", most ? Value(*most) : Value()},
+                     {engine::plain_name::kRequested, counted ? Value(one.requested) : Value()},
+                     {"used", counted ? Value(budget.used(one.limit)) : Value()}}));
 }
 
 std::vector<ExceededLimit> find_shortfall(const engine::State& state) {
@@ -76,15 +78,16 @@ Value add_shortfall(const engine::State& state, Value body) {
       !raises.is_null() && body["parked"].is_object()) {
     body = body.with("parked", body["parked"].with("action", raises));
   }
-  return body.with(field::budget, body[field::budget].with("lacking", shown(state, all)));
+  const Value budget = body[field::budget].with(engine::plain_name::kShortfall, shown(state, all));
+  return body.with(field::budget, engine::with_aliases(budget));
 }
 
 Value add_remaining_shortfall(const engine::State& state, Value answer) {
   if (is_terminal(state.status) || state.ending || !state.plan) return answer;
   const std::vector<ExceededLimit> all = find_shortfall(state, state.budget.exceeded);
   if (all.empty()) return answer;
-  return answer.with("command", command_line(raise_action(state, all)))
-      .with("lacking", shown(state, all));
+  return engine::with_aliases(answer.with("command", command_line(raise_action(state, all)))
+                                  .with(engine::plain_name::kShortfall, shown(state, all)));
 }
 
 Error add_shortfall(const engine::State& state, Error refusal) {

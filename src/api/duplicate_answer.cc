@@ -18,8 +18,8 @@
 namespace ae::api {
 namespace {
 
-using engine::BudgetRequest, engine::ControlRequest, engine::MessageRequest, engine::ResolveRequest,
-    engine::SignalRequest;
+using engine::ApproveRequest, engine::BudgetRequest, engine::ControlRequest, engine::MessageRequest,
+    engine::ResolveRequest, engine::SignalRequest;
 
 constexpr std::size_t kKeyMin = 8;  // minimum digits that identify a call
 
@@ -67,9 +67,9 @@ struct Decision {
   Value result;
 };
 
-std::optional<Decision> requested_decision(const SignalRequest& signal) {
-  const bool accepts = signal.payload.text("decision") == "approve";
-  return Decision{.step = signal.approval, .resolution = accepts ? "accept" : "fail"};
+std::optional<Decision> requested_decision(const ApproveRequest& approve) {
+  return Decision{.step = approve.approval_id,
+                  .resolution = approve.decision == "approve" ? "accept" : "fail"};
 }
 std::optional<Decision> requested_decision(const ResolveRequest& resolve) {
   const std::string& name = resolve.step_id.empty() ? resolve.idempotency_key : resolve.step_id;
@@ -164,17 +164,24 @@ class ResolutionHistory {
   Value result_;
 };
 
+// Does the request decide about the call whose arguments this decision changed?
+bool names_call(const SignalRequest& signal, const ArgumentsEdited& edit) {
+  return signal.correlation_key == fmt::format("approval/{}", edit.command_id.text);
+}
+bool names_call(const ApproveRequest& approve, const ArgumentsEdited& edit) {
+  return approve.approval_id == edit.approval_id.text;
+}
+bool names_call(const auto&, const ArgumentsEdited&) { return false; }
+
 // The event that changed the arguments of the call that this request approves; nullptr = not in the
 // log.
-const Event* find_edit(const SignalRequest& signal, const std::vector<Event>& events) {
+const Event* find_edit(const ControlRequest& control, const std::vector<Event>& events) {
   for (const Event& event : events) {
     const auto edit = decision_as<ArgumentsEdited>(event);
     if (!edit) continue;
-    const std::string key = fmt::format("approval/{}", edit->command_id.text);
-    if (signal.approval.empty() ? key == signal.correlation_key
-                                : edit->approval_id.text == signal.approval) {
-      return &event;
-    }
+    const bool names_it =
+        std::visit([&](const auto& body) { return names_call(body, *edit); }, control.body);
+    if (names_it) return &event;
   }
   return nullptr;
 }
@@ -231,7 +238,7 @@ bool may_be_duplicate_answer(const ControlRequest& control, Code refused) {
       return true;
     case Code::not_found:
       // An answered verification is no longer listed.
-      return control.is<SignalRequest>() && !control.as<SignalRequest>()->approval.empty();
+      return control.is<ApproveRequest>();
     default:
       return false;
   }
@@ -240,8 +247,7 @@ bool may_be_duplicate_answer(const ControlRequest& control, Code refused) {
 Result<Value> find_previous_answer(const ControlRequest& control, const std::vector<Event>& events,
                                    Error refusal) {
   if (refusal.code == Code::approval_edited) {
-    const auto* signal = control.as<SignalRequest>();
-    if (const Event* edit = signal ? find_edit(*signal, events) : nullptr)
+    if (const Event* edit = find_edit(control, events))
       refusal.message += fmt::format(": {}", answerer_text(*edit, "edited"));
     return std::unexpected(std::move(refusal));
   }

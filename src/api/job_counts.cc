@@ -7,6 +7,7 @@
 #include "api/operations.h"
 #include "api/request_context.h"
 #include "api/request_kinds.h"
+#include "inspect/aliases.h"
 #include "log/field_names.h"
 
 namespace ae::api {
@@ -51,8 +52,8 @@ Value counts_body(Instant now, const store::JobCounts& counts, const store::JobC
   std::vector<Member> members{{"statuses", Value::object(std::move(statuses))},
                               {"open_requests", Value::object(std::move(requests))},
                               {field::in_doubt, body.number(field::in_doubt, in_doubt)},
-                              {"stuck", body.number("stuck", stuck)}};
-  return std::move(body).take(now, std::move(members));
+                              {engine::plain_name::kStalled, body.number("stuck", stuck)}};
+  return engine::with_aliases(std::move(body).take(now, std::move(members)));
 }
 
 store::JobCount sum_of(const store::JobCounts& counts,

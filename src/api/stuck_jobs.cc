@@ -12,6 +12,7 @@
 #include "api/read.h"
 #include "api/stuck.h"
 #include "api/views.h"
+#include "inspect/aliases.h"
 #include "json/json.h"
 #include "log/field_names.h"
 #include "log/park_until.h"
@@ -110,6 +111,11 @@ Value parked_json(const Value& body) {
                         {field::until, parked[field::until]}});
 }
 
+// A listed job with the reason why it is stalled.
+Value stalled_job(const Value& job, Value why) {
+  return engine::with_aliases(job.with(engine::plain_name::kStalled, std::move(why)));
+}
+
 void next_row(ApiContext& api, RequestPtr ctx, std::shared_ptr<JobWalk> walk);
 
 // Reads the log of a job, and shows it if it is parked or has an unknown outcome. Then continues
@@ -127,13 +133,13 @@ void read_row(ApiContext& api, const RequestPtr& ctx, const std::shared_ptr<JobW
         if (!body && body.error().code == Code::unavailable) return ctx->refuse(body.error());
         if (!body) {  // an unreadable log must not hide other jobs
           if (!walk->unknown_outcomes) {
-            walk->found.push_back(shown.with("stuck", unreadable_json(shown, body.error())));
+            walk->found.push_back(stalled_job(shown, unreadable_json(shown, body.error())));
           }
         } else if (walk->unknown_outcomes) {
           const Value& in_doubt = (*body)[field::in_doubt];
           if (in_doubt.size() > 0) walk->found.push_back(shown.with(field::in_doubt, in_doubt));
         } else if ((*body)["parked"].is_object()) {
-          walk->found.push_back(shown.with("stuck", parked_json(*body)));
+          walk->found.push_back(stalled_job(shown, parked_json(*body)));
         }
         next_row(api, ctx, walk);
       });
@@ -187,9 +193,9 @@ void next_row(ApiContext& api, RequestPtr ctx, std::shared_ptr<JobWalk> walk) {
     if (!why || why->reason == "parked") return read_row(api, ctx, walk, row.id, std::move(shown));
     const bool has_single_owner =
         api.store.owned() || api.is_owner_alive;  // the store has a single owner
-    walk->found.push_back(shown.with(
-        "stuck", stuck_json(*why, walk->unattended ? unattended_commands(row)
-                                                   : worker_commands(*why, has_single_owner))));
+    walk->found.push_back(stalled_job(
+        shown, stuck_json(*why, walk->unattended ? unattended_commands(row)
+                                                 : worker_commands(*why, has_single_owner))));
   }
   Value next;
   if (!walk->over()) next = fmt::format("{}:{}", walk->statuses[walk->status], walk->after);

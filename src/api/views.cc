@@ -12,6 +12,7 @@
 #include "api/command_line.h"
 #include "api/open_requests.h"
 #include "engine/state/state.h"
+#include "inspect/aliases.h"
 #include "inspect/requests_view.h"
 #include "inspect/trace.h"
 #include "inspect/verify.h"
@@ -114,8 +115,9 @@ Value job_body(const runtime::JobSnapshot& read, const JobFacts& facts) {
       unattended = not_offered_json(read.row, {*facts.only_offer});
     }
   }
-  return body.with("agent_version", version == nullptr ? Value() : Value(version->version))
-      .with("unattended", unattended.value_or(Value()));
+  return engine::with_aliases(
+      body.with("agent_version", version == nullptr ? Value() : Value(version->version))
+          .with(engine::plain_name::kNoWorker, unattended.value_or(Value())));
 }
 
 Value add_needs_version(Value body, const store::JobRow& row, const JobFacts& facts) {

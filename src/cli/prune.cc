@@ -27,7 +27,8 @@ std::vector<Option> prune_options(PruneOptions& o) {
   return {
       {"--older-than", "DURATION", &o.older_than,
        "minimum time since the end, such as 90d (store clock)", kRequired},
-      {"--status", "LIST", &o.status, "completed,failed,cancelled (default: all)"},
+      {"--status", "LIST", &o.status,
+       "comma-separated: completed, failed, cancelled (default: all)"},
       {"--agent", "NAME", &o.agent, "only jobs of this agent"},
       {"--label", "NAME=VALUE", &o.labels, "NAME=VALUE; all must match"},
       {"--archive", "DIR", &o.archive, "write each job's log to DIR/ID.json before deleting it"},
@@ -44,7 +45,7 @@ Result<Value> statuses_of(const std::string& text) {
     if (one != "completed" && one != "failed" && one != "cancelled") {
       return fail(Code::usage,
                   "--status must be a comma-separated list of completed, "
-                  "failed and cancelled them, not \"{}\"",
+                  "failed and cancelled, not \"{}\"",
                   one.substr(0, 64));
     }
     all.emplace_back(one);

@@ -13,6 +13,7 @@
 #include "engine/policy/policy.h"
 #include "engine/state/action.h"
 #include "engine/state/view_values.h"
+#include "inspect/aliases.h"
 #include "inspect/request_kind.h"
 #include "inspect/view.h"
 #include "inspect/view_parts.h"
@@ -52,7 +53,7 @@ Value detail_of(const State& state, const Request& request) {
   }
   if (!is_approval(request.kind)) {
     members.emplace_back("since", request.opened_at);
-    return Value::object(std::move(members));
+    return with_aliases(Value::object(std::move(members)));
   }
   members.emplace_back(field::expires_at, request.expires_at);
   members.emplace_back("id", request.id);
@@ -246,8 +247,8 @@ Request unknown_outcome(const State& state, const UnknownCall& call, const Wait*
                    {field::idempotency_key, call.key.text},
                    {field::invocation_id, call.invocation.text},
                    {"noted", is_noted ? noted_view(noted->second) : Value()},
+                   {plain_name::kErrorMessage, or_null(call.error.message)},
                    {"resolvable_at", resolvable},
-                   {"said", or_null(call.error.message)},
                    {field::try_, call.try_no > 0 ? number(call.try_no) : Value()}}};
 }
 

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "engine/state/action.h"
+#include "inspect/aliases.h"
 #include "inspect/view.h"
 #include "log/field_names.h"
 
@@ -54,8 +55,9 @@ Value budget_view(const Budget& budget) {
                       budget.limits.wall ? Value(ae::to_text(*budget.limits.wall)) : Value());
   Value exceeded;
   if (budget.exceeded) {
-    exceeded = Value::object({{field::asked, number(budget.exceeded->requested)},
-                              {"limit", to_text(budget.exceeded->limit)}});
+    exceeded =
+        with_aliases(Value::object({{"limit", to_text(budget.exceeded->limit)},
+                                    {plain_name::kRequested, number(budget.exceeded->requested)}}));
   }
   return Value::object({{"exceeded", exceeded},
                         {"limits", Value::object(std::move(limits))},

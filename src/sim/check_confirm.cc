@@ -225,8 +225,8 @@ void observed_state_is_true(const JobEvidence& e, Checker& checker) {
 // ---------------------------------------------------------------- consequences
 
 // True if the request decides about the changes of this step, as `accepts`.
-bool decides(const engine::SignalRequest& signal, std::string_view step, bool accepts) {
-  return signal.approval == step && accepts == (signal.payload.text("decision") == "approve");
+bool decides(const engine::ApproveRequest& approve, std::string_view step, bool accepts) {
+  return approve.approval_id == step && accepts == (approve.decision == "approve");
 }
 bool decides(const engine::ResolveRequest& resolve, std::string_view step, bool accepts) {
   return resolve.step_id == step && accepts == (resolve.resolution == "accept");

@@ -12,21 +12,20 @@ using engine::is_terminal;
 
 void signals_are_kept(const JobEvidence& e, Checker& checker) {
   for (const Ack* ack : e.acks) {
-    const auto* const signal = ack->request.as<engine::SignalRequest>();
-    if (signal == nullptr || ack->answer["duplicate"].is_bool()) continue;
+    const auto key = wait_of(e, ack->request);
+    if (!key || ack->answer["duplicate"].is_bool()) continue;
     if (answers_confirmation(e, ack->request)) continue;
     if (completion_of(e, ack->request.id) || is_expired_request(e, ack->request.id)) continue;
     // Another signal for the same wait was accepted first; for a retry, the job returns that one's
     // answer.
-    const std::string key = wait_of(e, *signal);
     bool is_answered = false;
     for (const Event& event : e.events) {
       const auto* completed = as<WaitCompleted>(event);
-      is_answered = is_answered || (completed && completed->correlation_key == key &&
+      is_answered = is_answered || (completed && completed->correlation_key == *key &&
                                     !or_empty(completed->signal_id).empty());
     }
     if (is_answered) continue;
-    checker.fail("the signal {} for {} was accepted and is not in the log", ack->request.id, key);
+    checker.fail("the signal {} for {} was accepted and is not in the log", ack->request.id, *key);
   }
 }
 

@@ -111,7 +111,8 @@ bool matches_answer(const engine::SignalRequest& signal, const WaitCompleted& wa
   if (signal.correlation_key != wait.correlation_key) return false;
   if (wait.outcome == "cancelled") return true;
   const Value default_value = question()["schema"]["properties"]["n"]["default"];
-  const Value content = signal.arguments.value_or(Value::object({{"n", default_value}}));
+  const Value* const form = signal.payload.find("content");
+  const Value content = form != nullptr ? *form : Value::object({{"n", default_value}});
   const Value answer = yes ? Value::object({{"action", "accept"}, {"content", content}})
                            : Value::object({{"action", "decline"}});
   return wait.outcome == (yes ? "approved" : "rejected") && wait.payload.value == answer;
@@ -128,13 +129,15 @@ bool matches_request(const JobEvidence& e, const engine::ControlRequest& request
            (outcome == "rejected") == (resolve->resolution == "fail");
   }
   if (wait.wait_type == "message") return request.is<engine::MessageRequest>();
-  const auto* const signal = request.as<engine::SignalRequest>();
-  if (signal == nullptr) return false;
-  if (key.starts_with("input/")) return matches_answer(*signal, wait);
-  if (!wait.payload.is_null() && wait.payload.value != signal->payload) return false;
-  if (wait_of(e, *signal) != key) return false;
+  if (key.starts_with("input/")) {
+    const auto* const signal = request.as<engine::SignalRequest>();
+    return signal != nullptr && matches_answer(*signal, wait);
+  }
+  const Value payload = payload_of(request);
+  if (!wait.payload.is_null() && wait.payload.value != payload) return false;
+  if (wait_of(e, request) != key) return false;
   if (wait.wait_type != "human" || outcome == "cancelled") return true;
-  const std::string_view decision = signal->payload.text("decision");
+  const std::string_view decision = payload.text("decision");
   const engine::Node& node = node_of(e, event);
   if (outcome == "rejected") return decision == "reject";
   return outcome == "approved" &&

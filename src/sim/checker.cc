@@ -70,10 +70,11 @@ bool PartSteps::fails_job(const Event& event) const {
 
 bool answers_confirmation(const JobEvidence& e, const engine::ControlRequest& request) {
   if (const auto* resolve = request.as<engine::ResolveRequest>()) return !resolve->step_id.empty();
-  const auto* const signal = request.as<engine::SignalRequest>();
-  if (signal == nullptr || signal->approval.empty()) return false;
+  const auto* const approve = request.as<engine::ApproveRequest>();
+  if (approve == nullptr) return false;
   return std::ranges::any_of(e.events, [&](const Event& event) {
-    return decision_of(event, ConfirmationRequested::kKind) && step_of(event) == signal->approval;
+    return decision_of(event, ConfirmationRequested::kKind) &&
+           step_of(event) == approve->approval_id;
   });
 }
 
@@ -156,19 +157,27 @@ const Event* completion_of(const JobEvidence& e, std::string_view id) {
   return found == e.events.end() ? nullptr : &*found;
 }
 
-std::string wait_of(const JobEvidence& e, const engine::SignalRequest& signal) {
-  if (signal.approval.empty()) return signal.correlation_key;
+std::optional<std::string> wait_of(const JobEvidence& e, const engine::ControlRequest& request) {
+  if (const auto* signal = request.as<engine::SignalRequest>()) return signal->correlation_key;
+  const auto* const approve = request.as<engine::ApproveRequest>();
+  if (approve == nullptr) return std::nullopt;
+  const std::string& id = approve->approval_id;
   std::string approval_step;  // the step whose call needs this approval
   for (const Event& event : e.events) {
     const auto* decision = as<DecisionRecorded>(event);
-    if (decision && decision->decision_id.text == signal.approval) approval_step = step_of(event);
+    if (decision && decision->decision_id.text == id) approval_step = step_of(event);
     const auto* opened = as<WaitOpened>(event);
     if (!opened || opened->wait_type != "human") continue;
     const bool of_call = opened->correlation_key.starts_with("approval/");
-    if (opened->step_id.text == (of_call ? approval_step : signal.approval))
-      return opened->correlation_key;
+    if (opened->step_id.text == (of_call ? approval_step : id)) return opened->correlation_key;
   }
-  return {};
+  return "";
+}
+
+Value payload_of(const engine::ControlRequest& request) {
+  if (const auto* signal = request.as<engine::SignalRequest>()) return signal->payload;
+  const auto* const approve = request.as<engine::ApproveRequest>();
+  return approve == nullptr ? Value() : approve->payload();
 }
 
 bool was_ended_early(const JobEvidence& e) {

@@ -87,8 +87,11 @@ const KeyRecord* record_of(const JobEvidence& e, std::string_view key);
 bool is_expired_request(const JobEvidence& e, std::string_view request);
 // The completion of the wait that this request answered; nullptr = none.
 const Event* completion_of(const JobEvidence& e, std::string_view id);
-// The wait of a signal, also if the signal names the approval; "" = it was never opened.
-std::string wait_of(const JobEvidence& e, const engine::SignalRequest& signal);
+// The key of the wait that a signal or an approval answers; nullopt = a request of another kind.
+// "" = the wait of an approval was never opened.
+std::optional<std::string> wait_of(const JobEvidence& e, const engine::ControlRequest& request);
+// What a signal or an approval gives to its wait.
+Value payload_of(const engine::ControlRequest& request);
 // True if the job began to end before its work was done.
 bool was_ended_early(const JobEvidence& e);
 

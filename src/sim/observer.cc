@@ -5,6 +5,8 @@
 
 #include <algorithm>
 #include <memory>
+#include <utility>
+#include <variant>
 
 #include "engine/heart/ingest.h"
 #include "engine/heart/side_record.h"
@@ -19,6 +21,17 @@ void replace_request(const JobId& job, store::InboxEntry& entry,
                      const engine::ControlRequest& request) {
   entry.request =
       canonical(engine::with_checksum(engine::inbox_location(job, entry.id), request.to_json()));
+}
+
+// Turns a rejection into an approval. Returns false if the request is no rejection.
+bool approve_rejection(engine::ControlRequest& request) {
+  if (auto* const approve = std::get_if<engine::ApproveRequest>(&request.body)) {
+    return std::exchange(approve->decision, "approve") == "reject";
+  }
+  auto* const signal = std::get_if<engine::SignalRequest>(&request.body);
+  if (signal == nullptr || signal->payload.text("decision") != "reject") return false;
+  signal->payload = signal->payload.with("decision", "approve");
+  return true;
 }
 
 }  // namespace
@@ -212,11 +225,7 @@ void Observer::falsify(const JobId& job, store::InboxEntry& entry) {
   if (!json || !json->is_object()) return;
   auto request = engine::ControlRequest::from_json(*json);
   if (!request) return;
-  auto* const signal = std::get_if<engine::SignalRequest>(&request->body);
-  if (approves_falsely_ && signal != nullptr && signal->payload.text("decision") == "reject") {
-    signal->payload = signal->payload.with("decision", "approve");
-    replace_request(job, entry, *request);
-  }
+  if (approves_falsely_ && approve_rejection(*request)) replace_request(job, entry, *request);
   if (doubles_messages_ && request->is<engine::MessageRequest>()) {
     store::InboxEntry again = entry;
     again.id += "2";

@@ -243,23 +243,24 @@ void Users::answer(const JobId& job, const std::string& key, const OpenWait& wai
   if (!world_.random().one_in(options.answer_one_in)) return;
   std::string decision(options.decision);
   if (decision.empty()) decision = world_.random().one_in(3) ? "reject" : "approve";
-  engine::SignalRequest signal{.payload =
-                                   Value::object({{"decision", decision}, {field::note, key}})};
+  const engine::ApproveRequest approve{
+      .approval_id = wait.approval, .decision = decision, .note = key};
+  engine::SignalRequest signal{.correlation_key = key, .payload = approve.payload()};
   // Half of the forms are accepted with their defaults, always the same ones, so that a retry sends
   // the same.
   const auto digit = static_cast<unsigned char>(key.back()) + static_cast<unsigned char>(key[6]);
   if (wait.question && decision == "approve" && options.decision.empty() && digit % 2 == 0) {
-    signal.arguments = Value::object({{"n", 1 + digit % 9}});
+    signal.payload = signal.payload.with("content", Value::object({{"n", 1 + digit % 9}}));
   }
+  engine::ControlRequest request{.id = fmt::format("{}-{}-by-key", decision, key),
+                                 .by = "operator",
+                                 .body = std::move(signal)};
   if (!wait.question && world_.random().one_in(2)) {
-    signal.approval = wait.approval;
-  } else {
-    signal.correlation_key = key;
+    request.id = fmt::format("{}-{}-by-id", decision, key);
+    request.body = approve;
   }
-  const std::string id =
-      fmt::format("{}-{}{}", decision, key, signal.approval.empty() ? "-by-key" : "-by-id");
   world_.report().mark("user." + decision);
-  submit(job, {.id = id, .by = "operator", .body = std::move(signal)}, 2);
+  submit(job, std::move(request), 2);
 }
 
 // Answers a verification mismatch, or resumes the job to repeat an unreachable check.
@@ -281,8 +282,7 @@ void Users::confirm(const JobId& job, const ObservedJob& observed, const ReviewO
     engine::RequestBody body = engine::ResolveRequest{.step_id = step, .resolution = decision};
     if (world_.random().one_in(3)) {
       const std::string_view answer = decision == "accept" ? "approve" : "reject";
-      body =
-          engine::SignalRequest{.approval = step, .payload = Value::object({{"decision", answer}})};
+      body = engine::ApproveRequest{.approval_id = step, .decision = std::string(answer)};
     }
     submit(job, {.id = id, .by = id, .body = std::move(body)}, 2);
   }

@@ -68,9 +68,7 @@ AE_TEST("edit/an edit that the schema or a policy rejects leaves the request ope
   EXPECT_EQ(job.refused, Code::input_invalid);
   edit(job, id, "{'n':1}", "reject");
   EXPECT_EQ(job.refused, Code::input_invalid);
-  job.send_request(
-      {.body = SignalRequest{.approval = id,
-                             .payload = json("{'decision':'approve', 'arguments':{'n':1}}")}});
+  job.signal("approval/" + job.step("a").id.text, "{'decision':'approve', 'arguments':{'n':1}}");
   EXPECT_EQ(job.refused, Code::input_invalid) << "never approved without the edit";
   EXPECT_TRUE(job.sent.empty());
   EXPECT_EQ(job.open_request_id("a"), id);
@@ -217,16 +215,16 @@ AE_TEST("edit/a log that sends other arguments than the edited ones is rejected"
 }
 
 AE_TEST("edit/the stored request has the edit in its own member, not in the payload") {
-  const ControlRequest request{.body = SignalRequest{.approval = "0123456789abcdef",
-                                                     .arguments = json("{'n':1}"),
-                                                     .payload = json("{'decision':'approve'}")}};
+  const ControlRequest request{.body = ApproveRequest{.approval_id = "0123456789abcdef",
+                                                      .decision = "approve",
+                                                      .arguments = json("{'n':1}")}};
   const Value stored = request.to_json();
   EXPECT_NE(stored.find("arguments"), nullptr)
       << "a separate member, which an older program rejects";
   EXPECT_EQ(stored["payload"].find("arguments"), nullptr);
   const auto read = ControlRequest::from_json(stored);
-  ASSERT_TRUE(read && read->is<SignalRequest>());
-  EXPECT_EQ(read->as<SignalRequest>()->arguments, json("{'n':1}"));
+  ASSERT_TRUE(read && read->is<ApproveRequest>());
+  EXPECT_EQ(read->as<ApproveRequest>()->arguments, json("{'n':1}"));
 }
 
 AE_TEST("edit/a checkpoint keeps the edit of a call") {

@@ -1,4 +1,5 @@
-// The answer to an approval request: of an approver, who may have edited the arguments of the call.
+// Approvals: finds what an approver decides about, and answers the approval request of a call, whose
+// arguments the approver may have edited.
 #include <fmt/core.h>
 
 #include <utility>
@@ -76,9 +77,8 @@ namespace {
 
 // The arguments as edited by the approver; nullopt: unchanged.
 Result<std::optional<Value>> edited_arguments(const State& state, const Wait& wait,
-                                              const SignalRequest& signal,
-                                              std::string_view outcome) {
-  if (signal.payload.find(field::arguments) != nullptr) {
+                                              const WaitAnswer& answer, std::string_view outcome) {
+  if (answer.payload.find(field::arguments) != nullptr) {
     return fail(
         Code::input_invalid,
         Action{
@@ -86,13 +86,13 @@ Result<std::optional<Value>> edited_arguments(const State& state, const Wait& wa
             .arguments = {{"id", fmt::format("{}.{}", state.job.text, state.approval_id(wait))}}},
         R"(a signal changes no arguments: give them as "arguments" of the approval)");
   }
-  if (!signal.arguments) return std::nullopt;
+  if (!answer.arguments) return std::nullopt;
   if (outcome != "approved") {
     return fail(Code::input_invalid, "only a call that is approved can be given other arguments");
   }
-  const EditedCall edited = check_edited_call(state, state.steps[wait.step], *signal.arguments);
+  const EditedCall edited = check_edited_call(state, state.steps[wait.step], *answer.arguments);
   if (!edited.faults.empty()) return std::unexpected(edited.faults.front().error);
-  return edited.changed ? signal.arguments : std::nullopt;
+  return edited.changed ? answer.arguments : std::nullopt;
 }
 
 // Why the process that applies this approval would not make the call; "" = it
@@ -112,7 +112,7 @@ std::string unused_approval_reason(const State& state, const Wait& wait,
 
 // The decision of an approver about a call; recorded with the end of the wait.
 DecisionRecorded approval_decision(const State& state, const Wait& wait,
-                                   const ControlRequest& request, const SignalRequest& signal,
+                                   const ControlRequest& request, const WaitAnswer& answer,
                                    const DecisionContext& context, std::string_view outcome) {
   const Step& step = state.steps[wait.step];
   const Approval& approval = *step.approval;
@@ -120,13 +120,13 @@ DecisionRecorded approval_decision(const State& state, const Wait& wait,
                          .by = none_if_empty(request.by),
                          .decision_id = decision_at(state, approval.id + "#answer"),
                          .node_id = state.node_of(step).id,
-                         .reason = none_if_empty(signal.payload.text(field::note)),
+                         .reason = none_if_empty(answer.payload.text(field::note)),
                          .state = outcome,
                          .step_id = step.id};
   if (outcome == "edited") {
     return decision_event(ArgumentsEdited{.approval_id = DecisionId(approval.id),
-                                          .arguments = *signal.arguments,
-                                          .arguments_hash = state.hash_of(*signal.arguments),
+                                          .arguments = *answer.arguments,
+                                          .arguments_hash = state.hash_of(*answer.arguments),
                                           .command_id = step.id,
                                           .edited_from = approval.arguments_hash,
                                           .tool = approval.tool},
@@ -139,21 +139,56 @@ DecisionRecorded approval_decision(const State& state, const Wait& wait,
                         std::move(event));
 }
 
+// The key of the wait with this id in the list of approvals, also of a closed one. Fails with
+// not_found.
+Result<std::string> named_wait_key(const State& state, const ApproveRequest& approve) {
+  if (const std::string* const open = open_wait_key(state, approve)) return *open;
+  for (const auto& [key, wait] : state.closed_waits) {
+    if (!wait.approval.empty() && wait.approval == approve.approval_id) return key;
+  }
+  return fail(Code::not_found, Action{.act = act::kApprovals},
+              "no open approval request has this id");
+}
+
 }  // namespace
+
+WaitAnswer answer_of(const ApproveRequest& approve) {
+  return {.wait_type = to_text(WaitType::human),
+          .payload = approve.payload(),
+          .arguments = approve.arguments,
+          .traceparent = approve.traceparent};
+}
+
+const std::string* open_wait_key(const State& state, const ApproveRequest& approve) {
+  for (const auto& [key, wait] : state.waits) {
+    const std::string id = state.approval_id(wait);
+    if (!id.empty() && id == approve.approval_id) return &key;
+  }
+  return nullptr;
+}
+
+Result<AppliedRequest> apply_request(const State& state, const ControlRequest& request,
+                                     const ApproveRequest& approve,
+                                     const DecisionContext& context) {
+  if (answers_confirmation(state, approve))
+    return apply_confirmation_answer(state, request, approve, context);
+  AE_ASSIGN(const std::string key, named_wait_key(state, approve));
+  return apply_wait_answer(state, key, request, answer_of(approve), context);
+}
 
 Result<AppliedRequest> apply_approval_answer(const State& state, const std::string& key,
                                              const Wait& wait, const ControlRequest& request,
-                                             const SignalRequest& signal,
+                                             const WaitAnswer& answer,
                                              const DecisionContext& context) {
   const Step& step = state.steps[wait.step];
-  AE_ASSIGN(std::string_view outcome, outcome_of_answer(state.node_of(step), signal.payload));
-  AE_ASSIGN(const auto edited, edited_arguments(state, wait, signal, outcome));
+  AE_ASSIGN(std::string_view outcome, outcome_of_answer(state.node_of(step), answer.payload));
+  AE_ASSIGN(const auto edited, edited_arguments(state, wait, answer, outcome));
   if (edited) outcome = "edited";
   AppliedRequest applied;
-  applied.events.push_back(approval_decision(state, wait, request, signal, context, outcome));
+  applied.events.push_back(approval_decision(state, wait, request, answer, context, outcome));
   applied.events.emplace_back(
-      with_answer(wait_completed_event(state, key, wait, outcome), request, signal,
-                  edited ? recorded_answer(state, signal) : signal.payload));
+      with_answer(wait_completed_event(state, key, wait, outcome), request, answer,
+                  edited ? recorded_answer(state, answer) : answer.payload));
   applied.answer = Value::object(
       {{field::correlation_key, key}, {"delivered", true}, {field::outcome, outcome}});
   if (outcome == "rejected") {

@@ -361,20 +361,6 @@ AE_TEST("budget/a log that parks before the budget is exceeded is rejected") {
   EXPECT_NE(deadline.find("has not passed"), std::string::npos) << deadline;
 }
 
-AE_TEST("budget/admit returns over_budget for a call that exceeds the budget") {
-  JobFixture job = job_with_budget(model_call_node("a"), "{'tokens': 100}");
-  job.decides = false;
-  job.claim();
-  const Usage fits{.tokens = 100, .model_calls = 1}, over{.tokens = 101, .model_calls = 1};
-  const std::uint32_t step = job.index_of("a");
-  EXPECT_EQ(
-      admit(job.state, {.step = step, .tool = "model:main", .arguments_hash = {}, .use = &fits}),
-      Verdict::declare);
-  EXPECT_EQ(
-      admit(job.state, {.step = step, .tool = "model:main", .arguments_hash = {}, .use = &over}),
-      Verdict::over_budget);
-}
-
 AE_TEST("budget/a crash at any event declares no call above the budget and ends the same") {
   const std::string nodes =
       fmt::format("{},{},{},{}", model_call_node("a"), model_call_node("b", "['a']"),

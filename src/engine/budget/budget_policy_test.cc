@@ -47,10 +47,9 @@ AE_TEST("budget/approval is requested first, and the approved call waits for the
 AE_TEST("budget/edited arguments wait for the budget and are sent unchanged") {
   JobFixture job = job_with_budget("{'tool_calls': 0}", kAsk);
   job.claim().send_request({.by = "ann",
-                            .body = SignalRequest{.approval = job.open_request_id("a"),
-                                                  .wait_type = "human",
-                                                  .arguments = json("{'n': 100}"),
-                                                  .payload = json("{'decision': 'approve'}")}});
+                            .body = ApproveRequest{.approval_id = job.open_request_id("a"),
+                                                   .decision = "approve",
+                                                   .arguments = json("{'n': 100}")}});
   ASSERT_FALSE(job.refused);
   EXPECT_EQ(job.state.parked_until, "budget") << job.log_text();
   job.raise("{'tool_calls': 1}");

@@ -83,8 +83,8 @@ Result<AppliedRequest> apply_answer(const State& state, const ControlRequest& re
 
 }  // namespace
 
-bool answers_confirmation(const State& state, const SignalRequest& signal) {
-  return !signal.approval.empty() && escalated_step(state, signal.approval) != kNoStep;
+bool answers_confirmation(const State& state, const ApproveRequest& approve) {
+  return escalated_step(state, approve.approval_id) != kNoStep;
 }
 
 bool answers_confirmation(const State& state, const ResolveRequest& resolve) {
@@ -94,14 +94,13 @@ bool answers_confirmation(const State& state, const ResolveRequest& resolve) {
 }
 
 Result<AppliedRequest> apply_confirmation_answer(const State& state, const ControlRequest& request,
-                                                 const SignalRequest& signal,
+                                                 const ApproveRequest& approve,
                                                  const DecisionContext& context) {
   if (is_terminal(state.status)) return fail(Code::job_terminal, "the job has ended");
-  const bool accepts = signal.payload.text("decision") == "approve";
   return apply_answer(state, request,
-                      {.step = signal.approval,
-                       .resolution = accepts ? "accept" : "fail",
-                       .note = std::string(signal.payload.text(field::note))},
+                      {.step = approve.approval_id,
+                       .resolution = approve.decision == "approve" ? "accept" : "fail",
+                       .note = approve.note},
                       context);
 }
 

@@ -10,6 +10,7 @@
 #include "json/json.h"
 #include "log/field_names.h"
 #include "log/seal.h"
+#include "plan/plan_node.h"
 
 namespace ae::engine {
 namespace {
@@ -21,11 +22,9 @@ concept Is = std::same_as<std::remove_cvref_t<T>, Body>;
 // member of a struct is a compile error here.
 
 void for_each_member(Is<SignalRequest> auto&& signal, auto&& member) {
-  auto& [correlation_key, approval, wait_type, arguments, buffer, payload, traceparent] = signal;
+  auto& [correlation_key, wait_type, buffer, payload, traceparent] = signal;
   member(field::correlation_key, correlation_key);
-  member("approval", approval);
   member(field::wait_type, wait_type);
-  member(field::arguments, arguments);
   member("buffer", buffer);
   member(field::payload, payload);
   member(field::traceparent, traceparent);
@@ -74,6 +73,25 @@ void for_each_member(Is<BudgetRequest> auto&& budget, auto&& member) {
   member(field::reason, reason);
 }
 
+// The member that distinguishes a stored approval from a signal.
+constexpr std::string_view kApprovalName = "approval";
+
+void for_each_payload_member(Is<ApproveRequest> auto&& approve, auto&& member) {
+  member("decision", approve.decision);
+  member(field::note, approve.note);
+}
+
+void for_each_member(Is<ApproveRequest> auto&& approve, auto&& member) {
+  auto& [approval_id, decision, note, arguments, traceparent] = approve;
+  static_cast<void>(decision), static_cast<void>(note);
+  member(kApprovalName, approval_id);
+  member.constant(field::wait_type, to_text(WaitType::human));
+  member.object(field::payload,
+                [&](auto&& payload_member) { for_each_payload_member(approve, payload_member); });
+  member(field::arguments, arguments);
+  member(field::traceparent, traceparent);
+}
+
 template <class Body>
   requires Is<Body, TimersRequest> || Is<Body, ResumeRequest> || Is<Body, VersionRequest>
 void for_each_member(Body&&, auto&&) {}
@@ -114,6 +132,7 @@ class MemberWriter {
   void operator()(std::string_view name, const Limits& limits) {
     members_.emplace_back(name, engine::to_json(limits));
   }
+  void constant(std::string_view name, std::string_view text) { members_.emplace_back(name, text); }
   void object(std::string_view name, auto&& visit_members) {
     MemberWriter inner;
     visit_members(inner);
@@ -151,6 +170,7 @@ class MemberReader {
     if (!read_limits) read_limits.error().code = Code::input_invalid;
     read(std::move(read_limits), limits);
   }
+  void constant(std::string_view, std::string_view) {}
   void object(std::string_view name, auto&& visit_members) {
     visit_members(MemberReader(json_[name]));
   }
@@ -178,6 +198,7 @@ class MemberFinder {
   explicit MemberFinder(std::string_view wanted) : wanted_(wanted) {}
 
   void operator()(std::string_view name, auto&) { found_ = found_ || name == wanted_; }
+  void constant(std::string_view name, std::string_view) { found_ = found_ || name == wanted_; }
   void object(std::string_view name, auto&&) { found_ = found_ || name == wanted_; }
 
   bool found() const { return found_; }
@@ -199,7 +220,7 @@ bool is_member(std::string_view name, std::type_identity<std::variant<Bodies...>
   return finder.found() || name == field::kind || name == kChecksumName;
 }
 
-// An empty request of this kind; nullopt: unknown.
+// An empty request of the first struct with this kind; nullopt: unknown.
 template <class... Bodies>
 std::optional<RequestBody> body_of_kind(std::string_view kind,
                                         std::type_identity<std::variant<Bodies...>>) {
@@ -215,7 +236,10 @@ struct Subject {
   std::string about, channel;
 };
 Subject subject_of(const SignalRequest& signal) {
-  return {.about = signal.correlation_key + signal.approval, .channel = {}};
+  return {.about = signal.correlation_key, .channel = {}};
+}
+Subject subject_of(const ApproveRequest& approve) {
+  return {.about = approve.approval_id, .channel = {}};
 }
 Subject subject_of(const MessageRequest& message) {
   return {.about = {}, .channel = message.channel};
@@ -223,6 +247,12 @@ Subject subject_of(const MessageRequest& message) {
 Subject subject_of(const auto&) { return {}; }
 
 }  // namespace
+
+Value ApproveRequest::payload() const {
+  MemberWriter writer;
+  for_each_payload_member(*this, writer);
+  return std::move(writer).object();
+}
 
 Value ControlRequest::to_json() const {
   MemberWriter writer;
@@ -239,6 +269,9 @@ Value ControlRequest::to_json() const {
 Result<ControlRequest> ControlRequest::from_json(const Value& json) {
   const std::string kind(json.text(field::kind));
   auto body = body_of_kind(kind, kBodies);
+  if (body && kind == ApproveRequest::kKind && !json.text(kApprovalName).empty()) {
+    body = ApproveRequest();
+  }
   if (!body) return fail(Code::needs_version, "a control request of the unknown kind \"{}\"", kind);
   // A member from a newer program may change the meaning of the others.
   for (const auto& [name, value] : json.members()) {
@@ -257,11 +290,12 @@ Result<ControlRequest> ControlRequest::from_json(const Value& json) {
 std::string inbox_id(const ControlRequest& request) {
   const Subject subject =
       std::visit([](const auto& body) { return subject_of(body); }, request.body);
-  return to_hex(
-      sha256(canonical(Value::object({{"about", subject.about},
-                                      {field::channel, subject.channel},
-                                      {"id", request.id},
-                                      {field::kind, static_cast<int>(request.body.index())}}))));
+  const std::size_t number = std::visit(
+      [](const auto& body) { return body_of_kind(body.kKind, kBodies)->index(); }, request.body);
+  return to_hex(sha256(canonical(Value::object({{"about", subject.about},
+                                                {field::channel, subject.channel},
+                                                {"id", request.id},
+                                                {field::kind, static_cast<int>(number)}}))));
 }
 
 bool is_too_large(const ControlRequest& request) {

@@ -22,14 +22,12 @@
 
 namespace ae::engine {
 
-// Answers a wait, also an approval, a question or a failed verification.
+// Answers the wait with this key.
 struct SignalRequest {
   static constexpr std::string_view kKind = "signal";
   std::string correlation_key;
-  std::string approval;   // instead of the key: the id of the wait in the list of approvals
   std::string wait_type;  // "" = any
-  std::optional<Value> arguments;  // of an approval: sent instead of the requested ones
-  bool buffer = false;             // keep it if no wait has had this key yet
+  bool buffer = false;    // keep it if no wait has had this key yet
   Value payload;
   std::string traceparent;  // of the request of the client; "" = none
 };
@@ -94,9 +92,24 @@ struct VersionRequest {
   static constexpr std::string_view kKind = "version";
 };
 
-using RequestBody =
-    std::variant<SignalRequest, CancelRequest, ResolveRequest, TimersRequest, MessageRequest,
-                 PauseRequest, ResumeRequest, PlanRequest, BudgetRequest, VersionRequest>;
+// Approves or rejects an open request: a call that needs an approval, a human wait, a question of a
+// tool, or the changes of a step whose verification failed. Stored as a signal with the member
+// `approval`.
+struct ApproveRequest {
+  static constexpr std::string_view kKind = SignalRequest::kKind;
+  std::string approval_id;  // in the list of approvals; of a failed verification: the step or node
+  std::string decision;     // approve | reject
+  std::string note;
+  // Of a call: sent instead of the requested ones. Of a question: the submitted form.
+  std::optional<Value> arguments;
+  std::string traceparent;  // as of a signal
+
+  Value payload() const;  // decision and note, as a wait records them
+};
+
+using RequestBody = std::variant<SignalRequest, CancelRequest, ResolveRequest, TimersRequest,
+                                 MessageRequest, PauseRequest, ResumeRequest, PlanRequest,
+                                 BudgetRequest, VersionRequest, ApproveRequest>;
 
 struct ControlRequest {
   std::string id;  // chosen by the sender; requests with the same id are one
@@ -129,7 +142,7 @@ std::string inbox_id(const ControlRequest& request);
 
 // Does the job count it as a signal (kSignalsMax)?
 inline bool is_counted(const ControlRequest& request) {
-  return request.is<SignalRequest, MessageRequest>();
+  return request.is<SignalRequest, ApproveRequest, MessageRequest>();
 }
 
 // Is its payload or its result larger than kValueMax?

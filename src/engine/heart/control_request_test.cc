@@ -23,16 +23,22 @@ std::vector<StoredRequest> stored_requests() {
         .checked_at = Instant{1'700'000'000'000'000},
         .body = SignalRequest{.correlation_key = "k",
                               .wait_type = "human",
-                              .arguments = json("{'n':1}"),
                               .buffer = true,
                               .payload = json("[1]"),
                               .traceparent = "00-1-2-01"}},
        "{'kind':'signal', 'id':'r1', 'by':'ann', 'looked_at':'2023-11-14T22:13:20.000000Z',"
-       " 'correlation_key':'k', 'wait_type':'human', 'arguments':{'n':1}, 'buffer':true,"
+       " 'correlation_key':'k', 'wait_type':'human', 'buffer':true,"
        " 'payload':[1], 'traceparent':'00-1-2-01'}",
        "ecc0c630d32afcaa"},
-      {{.id = "r1", .body = SignalRequest{.approval = "0123456789abcdef"}},
-       "{'kind':'signal', 'id':'r1', 'approval':'0123456789abcdef'}",
+      {{.id = "r1",
+        .body = ApproveRequest{.approval_id = "0123456789abcdef",
+                               .decision = "approve",
+                               .note = "fine",
+                               .arguments = json("{'n':1}"),
+                               .traceparent = "00-1-2-01"}},
+       "{'kind':'signal', 'id':'r1', 'approval':'0123456789abcdef', 'wait_type':'human',"
+       " 'payload':{'decision':'approve', 'note':'fine'}, 'arguments':{'n':1},"
+       " 'traceparent':'00-1-2-01'}",
        "e076231d5892fb4f"},
       {{.id = "r1", .body = CancelRequest{.reason = "enough", .compensate = false}},
        "{'kind':'cancel', 'id':'r1', 'reason':'enough', 'compensate':false}",
@@ -97,6 +103,17 @@ AE_TEST("request/the inbox id depends on the kind, the subject and the sender's 
     EXPECT_TRUE(inbox_id(stored.request).starts_with(stored.inbox_id))
         << stored.json << ": " << inbox_id(stored.request);
   }
+}
+
+AE_TEST("request/an approval without decision reads back, and is rejected when applied") {
+  const auto read = ControlRequest::from_json(
+      json("{'kind':'signal', 'id':'r1', 'approval':'0123456789abcdef'}"));
+  ASSERT_TRUE(read) << read.error().message;
+  ASSERT_TRUE(read->is<ApproveRequest>());
+  EXPECT_EQ(read->as<ApproveRequest>()->decision, "");
+  JobFixture job("[{'id':'w', 'kind':'wait', 'wait':{'type':'human'}}]");
+  job.claim().approve("w", "");
+  EXPECT_EQ(job.refused, Code::input_invalid);
 }
 
 AE_TEST("request/an unknown kind or member returns needs_version") {

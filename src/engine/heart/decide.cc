@@ -227,11 +227,7 @@ Verdict admit(const State& state, const CallRequest& request) {
   if (ends || is_terminal(state.status)) return Verdict::refuse;
   const bool approved =
       !request.arguments || is_approved(state, &step, state.tool_of(step), request);
-  const bool fits = request.use == nullptr || step.role != Role::node ||
-                    state.budget.exceeded_by(*request.use).empty();
-  const Verdict may_declare = !approved ? Verdict::unapproved
-                              : fits    ? Verdict::declare
-                                        : Verdict::over_budget;
+  const Verdict may_declare = approved ? Verdict::declare : Verdict::unapproved;
   switch (step.phase) {
     case StepPhase::asking:
       return Verdict::unapproved;

@@ -66,8 +66,8 @@ struct DecideLimits {
   std::uint64_t job_events_max = 10'000'000;  // then the job fails: events_limit
 };
 
-// A request to call a tool at a step. `decide` checks the budget and the approval of a try when it
-// declares it, so it passes only the first three members to `admit`.
+// A request to call a tool at a step. `decide` checks the approval and the budget of a try when it
+// declares it (Decider::fits_budget), so it passes only the first three members to `admit`.
 struct CallRequest {
   std::uint32_t step = 0;
   std::string_view tool;
@@ -77,8 +77,7 @@ struct CallRequest {
   const Value* arguments = nullptr;
   std::string_view tool_version = {};
   Instant now = {};
-  const Usage* use = nullptr;  // of the budget; nullptr = checked later
-  Work* work = nullptr;        // optional; conditions of policies add to it
+  Work* work = nullptr;  // optional; conditions of policies add to it
 };
 // The step of an item that a map is about to start; it does not exist yet.
 constexpr std::uint32_t kNewItem = 0xffffffff;
@@ -89,7 +88,6 @@ enum class Verdict : std::uint8_t {
   in_doubt,         // an earlier try may have happened: the tool's on_in_doubt decides
   not_yet,          // in flight
   unapproved,       // it needs an approval and has none yet
-  over_budget,      // it needs more than is left of the job's budget
   refuse,           // the job is ending, or the step does not wait for a call
   non_determinism,  // another tool or other arguments than recorded for this command
 };

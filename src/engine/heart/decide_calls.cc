@@ -236,7 +236,6 @@ void Decider::decide_call(const Step& step) {
       return;
     case Verdict::not_yet:
     case Verdict::unapproved:
-    case Verdict::over_budget:
     case Verdict::refuse:
       return;
     case Verdict::non_determinism:

@@ -1,6 +1,6 @@
 // The parts of apply_request, an overload for each kind: ingest.cc (cancel and resolve),
 // request_timers.cc (timers), request_signals.cc (signals and messages), request_approvals.cc
-// (answers to approval requests), request_pause.cc (pause and resume), request_confirm.cc (answers
+// (approvals of all kinds, and answers to approval requests of calls), request_pause.cc (pause and resume), request_confirm.cc (answers
 // to a failed verification), request_plan.cc (another plan), request_budget.cc (more budget),
 // request_questions.cc (answers to questions of tools),
 // request_version.cc (the versions that a process offers).
@@ -8,6 +8,7 @@
 // Only `apply_request` and `decide` use it. Pure.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -37,11 +38,29 @@ Result<AppliedRequest> apply_request(const State& state, const ControlRequest& r
                                      const BudgetRequest& budget, const DecisionContext& context);
 Result<AppliedRequest> apply_request(const State& state, const ControlRequest& request,
                                      const VersionRequest& version, const DecisionContext& context);
-// Is this signal or resolution the answer to a failed verification of a change?
-bool answers_confirmation(const State& state, const SignalRequest& signal);
+Result<AppliedRequest> apply_request(const State& state, const ControlRequest& request,
+                                     const ApproveRequest& approve, const DecisionContext& context);
+// An answer to a wait, of a signal or an approver. Borrows the texts of the request.
+struct WaitAnswer {
+  std::string_view wait_type;  // "" = any
+  Value payload;
+  std::optional<Value> arguments;  // of an approver
+  std::string_view traceparent;
+};
+WaitAnswer answer_of(const SignalRequest& signal);
+WaitAnswer answer_of(const ApproveRequest& approve);
+// Answers the wait with this key. REQUIRES: `answer` is of the body of the request.
+Result<AppliedRequest> apply_wait_answer(const State& state, const std::string& key,
+                                         const ControlRequest& request, const WaitAnswer& answer,
+                                         const DecisionContext& context);
+// The key of the open wait that the request names; null = there is none.
+const std::string* open_wait_key(const State& state, const SignalRequest& signal);
+const std::string* open_wait_key(const State& state, const ApproveRequest& approve);
+// Is this approval or resolution the answer to a failed verification of a change?
+bool answers_confirmation(const State& state, const ApproveRequest& approve);
 bool answers_confirmation(const State& state, const ResolveRequest& resolve);
 Result<AppliedRequest> apply_confirmation_answer(const State& state, const ControlRequest& request,
-                                                 const SignalRequest& signal,
+                                                 const ApproveRequest& approve,
                                                  const DecisionContext& context);
 Result<AppliedRequest> apply_confirmation_answer(const State& state, const ControlRequest& request,
                                                  const ResolveRequest& resolve,
@@ -49,16 +68,16 @@ Result<AppliedRequest> apply_confirmation_answer(const State& state, const Contr
 // Answers the question of this wait. Fails with input_invalid, payload_too_large.
 Result<AppliedRequest> apply_question_answer(const State& state, const std::string& key,
                                              const Wait& wait, const ControlRequest& request,
-                                             const SignalRequest& signal);
-// Does the signal give this same answer to a question?
-bool is_same_answer(const SignalRequest& signal, const Value& answer);
+                                             const WaitAnswer& answer);
+// Is `answer` the recorded answer to a question?
+bool is_same_answer(const WaitAnswer& answer, const Value& recorded);
 // The answer to the approval request of this wait.
 Result<AppliedRequest> apply_approval_answer(const State& state, const std::string& key,
                                              const Wait& wait, const ControlRequest& request,
-                                             const SignalRequest& signal,
+                                             const WaitAnswer& answer,
                                              const DecisionContext& context);
 // An answer as its wait records it: with the hash of edited arguments.
-Value recorded_answer(const State& state, const SignalRequest& signal);
+Value recorded_answer(const State& state, const WaitAnswer& answer);
 // The consequence of rejecting this step's call or wait, once a process runs the job.
 std::string after_rejection(const State& state, const Step& step);
 // Keys that no wait of a plan may have, and that cannot be answered early.
@@ -79,9 +98,9 @@ bool is_result_refused(const State& state, const Step& step);
 WaitCompleted wait_completed_event(const State& state, const std::string& key, const Wait& wait,
                                    std::string_view outcome);
 
-// The same event with the request that ended it and its payload. REQUIRES: `signal` is its body.
+// The same event with the request that ended it, and with what is recorded of its answer.
 WaitCompleted with_answer(WaitCompleted event, const ControlRequest& request,
-                          const SignalRequest& signal, const Value& payload);
+                          const WaitAnswer& answer, const Value& payload);
 
 // The outcome of a wait of this node with this payload: signalled, approved or rejected. Fails with
 // input_invalid: a human answer without a decision.

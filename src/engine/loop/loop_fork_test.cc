@@ -330,10 +330,9 @@ AE_TEST("loop fork/rejections and edits of approvers are sent to the model uncha
                     tool_calls_answer({{"a", "refund", "{'n': 1}"}, {"b", "refund", "{'n': 2}"}}));
   origin.reject("chat/0/0");
   origin.send_request({.by = "ann",
-                       .body = SignalRequest{.approval = origin.open_request_id("chat/0/1"),
-                                             .wait_type = "human",
-                                             .arguments = json("{'n': 3}"),
-                                             .payload = json("{'decision': 'approve'}")}});
+                       .body = ApproveRequest{.approval_id = origin.open_request_id("chat/0/1"),
+                                              .decision = "approve",
+                                              .arguments = json("{'n': 3}")}});
   origin.ok("chat/0/1", "'back'");
   const Value recorded_request = request(origin, "chat/1");
   origin.fails("chat/1");

@@ -28,12 +28,10 @@ inline std::string hash_of(std::string_view arguments) {
 
 inline JobFixture& edit(JobFixture& job, std::string_view id, std::string_view arguments,
                         std::string_view decision = "approve") {
-  return job.send_request(
-      {.by = "ann",
-       .body = SignalRequest{.approval = std::string(id),
-                             .wait_type = "human",
-                             .arguments = json(arguments),
-                             .payload = Value::object({{"decision", decision}})}});
+  return job.send_request({.by = "ann",
+                           .body = ApproveRequest{.approval_id = std::string(id),
+                                                  .decision = std::string(decision),
+                                                  .arguments = json(arguments)}});
 }
 
 inline constexpr std::string_view kLoopRules =

@@ -41,10 +41,9 @@ JobFixture job_with_question(std::string_view nodes = kBook, const JobFixtureOpt
 
 JobFixture& fill_in(JobFixture& job, std::string_view node, std::string_view content) {
   return job.send_request({.by = "ann",
-                           .body = SignalRequest{.approval = job.open_request_id(node),
-                                                 .wait_type = "human",
-                                                 .arguments = json(content),
-                                                 .payload = json("{'decision':'approve'}")}});
+                           .body = ApproveRequest{.approval_id = job.open_request_id(node),
+                                                  .decision = "approve",
+                                                  .arguments = json(content)}});
 }
 
 void expect_proved(const JobFixture& job) {

@@ -1,7 +1,9 @@
-// Requests that answer a wait, now or later: signals, early signals, messages.
+// Answers to waits, now or later: signals, early signals, messages; and what an approval shares
+// with them.
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <concepts>
 #include <utility>
 
 #include "base/hash.h"
@@ -19,39 +21,17 @@ namespace {
 // The limit of a wait's key, so that a kept signal can match one.
 constexpr std::size_t kKeyMax = 256;
 
-// The key of the wait that the request names, by key or by its id in the list of
-// approvals. Fails with not_found.
-Result<std::string> named_wait_key(const State& state, const SignalRequest& signal) {
-  if (signal.approval.empty()) return signal.correlation_key;
-  for (const auto& [key, wait] : state.waits) {
-    if (state.approval_id(wait) == signal.approval) return key;
-  }
-  for (const auto& [key, wait] : state.closed_waits) {
-    if (wait.approval == signal.approval) return key;
-  }
-  return fail(Code::not_found, Action{.act = act::kApprovals},
-              "no open approval request has this id");
-}
-
-// The open wait that the request names.
-auto find_named_wait(const State& state, const SignalRequest& signal) {
-  return std::ranges::find_if(state.waits, [&](const auto& open) {
-    return signal.approval.empty() ? open.first == signal.correlation_key
-                                   : state.approval_id(open.second) == signal.approval;
-  });
-}
-
 // The answer for a closed wait. If other arguments than the client's were approved, the
 // client must check them first.
 Result<Value> answer_for_closed_wait(const State& state, const std::string& key,
-                                     const ClosedWait& closed, const SignalRequest& signal) {
-  const Value payload = recorded_answer(state, signal);
+                                     const ClosedWait& closed, const WaitAnswer& answer) {
+  const Value payload = recorded_answer(state, answer);
   if (closed.outcome == "edited" &&
       payload.text(field::arguments_hash) != closed.payload.text(field::arguments_hash)) {
     return fail(Code::approval_edited, Action{.act = act::kTrace, .job = state.job.text},
                 "this call was approved with changed arguments");
   }
-  const bool same = is_question_wait_key(key) ? is_same_answer(signal, closed.payload)
+  const bool same = is_question_wait_key(key) ? is_same_answer(answer, closed.payload)
                                               : closed.payload == payload;
   const bool delivered = closed.outcome == "signalled" || closed.outcome == "approved" ||
                          closed.outcome == "edited" || closed.outcome == "rejected";
@@ -165,9 +145,21 @@ Result<AppliedRequest> buffer_early_signal(const State& state, const ControlRequ
 
 }  // namespace
 
-Value recorded_answer(const State& state, const SignalRequest& signal) {
-  if (!signal.arguments) return signal.payload;
-  return signal.payload.with(field::arguments_hash, state.hash_of(*signal.arguments));
+WaitAnswer answer_of(const SignalRequest& signal) {
+  return {.wait_type = signal.wait_type,
+          .payload = signal.payload,
+          .arguments = std::nullopt,
+          .traceparent = signal.traceparent};
+}
+
+const std::string* open_wait_key(const State& state, const SignalRequest& signal) {
+  const auto wait = state.waits.find(signal.correlation_key);
+  return wait == state.waits.end() ? nullptr : &wait->first;
+}
+
+Value recorded_answer(const State& state, const WaitAnswer& answer) {
+  if (!answer.arguments) return answer.payload;
+  return answer.payload.with(field::arguments_hash, state.hash_of(*answer.arguments));
 }
 
 std::string after_rejection(const State& state, const Step& step) {
@@ -187,11 +179,11 @@ std::string after_rejection(const State& state, const Step& step) {
 }
 
 WaitCompleted with_answer(WaitCompleted event, const ControlRequest& request,
-                          const SignalRequest& signal, const Value& payload) {
+                          const WaitAnswer& answer, const Value& payload) {
   event.by = none_if_empty(request.by);
   event.payload = payload;
   event.signal_id = none_if_empty(request.id);
-  event.traceparent = none_if_empty(signal.traceparent);
+  event.traceparent = none_if_empty(answer.traceparent);
   return event;
 }
 
@@ -221,13 +213,25 @@ const BufferedMessage* first_fitting_signal(const std::deque<BufferedMessage>& e
 
 namespace {
 
+// If the job is ending: cancels the open wait with this key. Null: there is none.
+std::vector<EventBody> cancel_wait(const State& state, const std::string* key,
+                                   const ControlRequest& request, const WaitAnswer& answer) {
+  if (!state.ending || key == nullptr) return {};
+  const Wait& wait = state.waits.at(*key);
+  if (wait.resolve) return {};
+  return {with_answer(wait_completed_event(state, *key, wait, "cancelled"), request, answer,
+                      answer.payload)};
+}
+
+std::vector<EventBody> expire(const State& state, const ControlRequest& request,
+                              const ApproveRequest& approve) {
+  return cancel_wait(state, open_wait_key(state, approve), request, answer_of(approve));
+}
+
 std::vector<EventBody> expire(const State& state, const ControlRequest& request,
                               const SignalRequest& signal) {
-  const auto wait = find_named_wait(state, signal);
-  if (state.ending && wait != state.waits.end() && !wait->second.resolve) {
-    return {with_answer(wait_completed_event(state, wait->first, wait->second, "cancelled"),
-                        request, signal, signal.payload)};
-  }
+  auto cancelled = cancel_wait(state, open_wait_key(state, signal), request, answer_of(signal));
+  if (!cancelled.empty()) return cancelled;
   const std::string& key = signal.correlation_key;
   if (!signal.buffer || is_reserved_key(key) || key.empty() || key.size() > kKeyMax) return {};
   if (state.message_keys.contains(message_key({}, key, request.id))) return {};
@@ -280,10 +284,12 @@ const Wait* answered_wait(const State& state, const MessageRequest& message, Ins
   return first == nullptr ? nullptr : &first->second;
 }
 
-const Wait* answered_wait(const State& state, const SignalRequest& signal, Instant) {
-  const auto wait = find_named_wait(state, signal);
-  const bool takes_signals = wait != state.waits.end() && wait->second.type != WaitType::message;
-  return takes_signals ? &wait->second : nullptr;
+template <class Answer>
+  requires std::same_as<Answer, SignalRequest> || std::same_as<Answer, ApproveRequest>
+const Wait* answered_wait(const State& state, const Answer& answer, Instant) {
+  const std::string* const key = open_wait_key(state, answer);
+  const Wait* const wait = key == nullptr ? nullptr : &state.waits.at(*key);
+  return wait == nullptr || wait->type == WaitType::message ? nullptr : wait;
 }
 
 const Wait* answered_wait(const State&, const auto&, Instant) { return nullptr; }
@@ -300,49 +306,62 @@ Status check_not_expired(const State& state, const ControlRequest& request, Inst
               to_text(*wait->expires_at), state.job.text);
 }
 
-Result<AppliedRequest> apply_request(const State& state, const ControlRequest& request,
-                                     const SignalRequest& signal, const DecisionContext& context) {
-  if (answers_confirmation(state, signal))
-    return apply_confirmation_answer(state, request, signal, context);
-  AE_ASSIGN(const std::string key, named_wait_key(state, signal));
-  if (auto closed = state.closed_waits.find(key);
-      closed != state.closed_waits.end() && !key.starts_with("resolve/")) {
-    AE_ASSIGN(Value before, answer_for_closed_wait(state, key, closed->second, signal));
+namespace {
+
+// The closed wait with this key, if answers to it are answered from the log; null otherwise.
+const ClosedWait* closed_wait(const State& state, const std::string& key) {
+  const auto closed = state.closed_waits.find(key);
+  return closed == state.closed_waits.end() || key.starts_with("resolve/") ? nullptr
+                                                                           : &closed->second;
+}
+
+}  // namespace
+
+Result<AppliedRequest> apply_wait_answer(const State& state, const std::string& key,
+                                         const ControlRequest& request, const WaitAnswer& answer,
+                                         const DecisionContext& context) {
+  if (const ClosedWait* const closed = closed_wait(state, key)) {
+    AE_ASSIGN(Value before, answer_for_closed_wait(state, key, *closed, answer));
     return AppliedRequest{.events = {}, .answer = std::move(before)};
   }
   if (is_terminal(state.status)) return fail(Code::job_terminal, "the job has ended");
-  auto wait = state.waits.find(key);
-  if (wait == state.waits.end() && signal.buffer)
-    return buffer_early_signal(state, request, signal, key);
-  const bool open = wait != state.waits.end() && !wait->second.resolve &&
-                    wait->second.type != WaitType::timer &&
-                    wait->second.type != WaitType::message && !state.ending;
+  const auto found = state.waits.find(key);
+  const bool open = found != state.waits.end() && !found->second.resolve &&
+                    found->second.type != WaitType::timer &&
+                    found->second.type != WaitType::message && !state.ending;
   if (!open) {
     return fail(Code::wait_mismatch, Action{.act = act::kJob, .job = state.job.text},
                 "no open wait of this job has the key \"{}\"", key);
   }
-  if (!signal.wait_type.empty() && signal.wait_type != to_text(wait->second.type)) {
-    return fail(Code::wait_mismatch, "the wait \"{}\" is of type {}", key,
-                to_text(wait->second.type));
+  const Wait& wait = found->second;
+  if (!answer.wait_type.empty() && answer.wait_type != to_text(wait.type)) {
+    return fail(Code::wait_mismatch, "the wait \"{}\" is of type {}", key, to_text(wait.type));
   }
-  if (wait->second.question)
-    return apply_question_answer(state, key, wait->second, request, signal);
-  if (wait->second.approval)
-    return apply_approval_answer(state, key, wait->second, request, signal, context);
-  const Step& step = state.steps[wait->second.step];
-  AE_ASSIGN(const std::string_view outcome, outcome_of_answer(state.node_of(step), signal.payload));
-  if (signal.arguments) {
+  if (wait.question) return apply_question_answer(state, key, wait, request, answer);
+  if (wait.approval) return apply_approval_answer(state, key, wait, request, answer, context);
+  const Step& step = state.steps[wait.step];
+  AE_ASSIGN(const std::string_view outcome, outcome_of_answer(state.node_of(step), answer.payload));
+  if (answer.arguments) {
     return fail(Code::input_invalid, "only a call that is approved can be given other arguments");
   }
   AppliedRequest applied;
-  applied.events.emplace_back(with_answer(wait_completed_event(state, key, wait->second, outcome),
-                                          request, signal, signal.payload));
+  applied.events.emplace_back(with_answer(wait_completed_event(state, key, wait, outcome), request,
+                                          answer, answer.payload));
   applied.answer = Value::object(
       {{field::correlation_key, key}, {"delivered", true}, {field::outcome, outcome}});
   if (outcome == "rejected") {
     applied.answer = applied.answer.with("then", after_rejection(state, step));
   }
   return applied;
+}
+
+Result<AppliedRequest> apply_request(const State& state, const ControlRequest& request,
+                                     const SignalRequest& signal, const DecisionContext& context) {
+  const std::string& key = signal.correlation_key;
+  const bool early = signal.buffer && !state.waits.contains(key) &&
+                     closed_wait(state, key) == nullptr && !is_terminal(state.status);
+  if (early) return buffer_early_signal(state, request, signal, key);
+  return apply_wait_answer(state, key, request, answer_of(signal), context);
 }
 
 // Messages are kept in order of arrival; the longest open wait for the channel gets it at once.

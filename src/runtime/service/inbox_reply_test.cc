@@ -92,6 +92,53 @@ AE_TEST("inbox/the reply to a second answer to a wait contains the first one") {
   }
 }
 
+AE_TEST("inbox/a request with the id of a pending one and another payload is not its repetition") {
+  // The second one is sent before or after the first one is in the inbox.
+  for (const bool at_once : {false, true}) {
+    TestEnvironment env;
+    WorkerFixture worker(env, "w", {.owned = true});
+    worker.runtime->start();
+    worker.create(plan("idempotent", kWaitAndCall));
+    WorkerFixture other(env, "other", {.owned = false});  // the lease holder is not notified
+    const auto first = other.start_request(answer_to("k", "s1", json("1")));
+    if (!at_once) env.loop.run_ready();
+    const auto second = other.start_request(answer_to("k", "s1", json("2")));
+    env.loop.run_ready();
+    EXPECT_EQ(other.read().inbox.size(), 1u);
+    EXPECT_FALSE(*first);
+    EXPECT_FALSE(*second);
+    worker.answer(0, {.kind = OutcomeKind::success, .result = json("'done'")});
+    env.loop.advance(2s);
+    ASSERT_TRUE(*first && **first);
+    EXPECT_EQ((***first)["outcome"], "signalled") << canonical(***first);
+    EXPECT_EQ((***first).find("duplicate"), nullptr);
+    ASSERT_TRUE(*second && **second);
+    EXPECT_EQ((***second)["duplicate"], Value(true)) << canonical(***second);
+    EXPECT_EQ((***second)["applied"], Value(false));
+    EXPECT_EQ((***second)["payload"], Value(1));
+    EXPECT_EQ(worker.read().state.closed_waits.at("k").payload, Value(1));
+  }
+}
+
+AE_TEST("inbox/a request behind another one with its id fails with unavailable if no worker runs") {
+  TestEnvironment env;
+  WorkerFixture worker(env, "w", {.owned = true});
+  worker.runtime->start();
+  worker.create(plan("idempotent", kWaitAndCall));
+  worker.runtime.reset();  // the job stays leased
+  WorkerFixture other(env, "other", {.owned = false});
+  const auto first = other.start_request(answer_to("k", "s1", json("1")));
+  env.loop.run_ready();
+  const auto second = other.start_request(answer_to("k", "s1", json("2")));
+  env.loop.advance(15s);
+  ASSERT_TRUE(*first && **first);
+  EXPECT_EQ((***first)["accepted"], Value(true));
+  ASSERT_TRUE(*second);
+  ASSERT_FALSE(**second);
+  EXPECT_EQ((*second)->error().code, Code::unavailable);
+  EXPECT_EQ(other.read().inbox.size(), 1u);
+}
+
 AE_TEST("inbox/a reply keeps the action of an error") {
   const Error error{Code::wait_mismatch, "no open wait", Action{.act = act::kJob, .job = "j"}};
   EXPECT_EQ(read_reply(reply_text(std::unexpected(error))).error(), error);
@@ -141,9 +188,8 @@ AE_TEST("inbox/the reply to a second human decision contains the first one") {
   WorkerFixture other(env, "other", {.owned = false});
   const engine::State state = other.read().state;
   engine::ControlRequest no{
-      .body = engine::SignalRequest{.approval = state.approval_id(state.waits.at("k")),
-                                    .wait_type = "human",
-                                    .payload = json("{'decision':'reject'}")}};
+      .body = engine::ApproveRequest{.approval_id = state.approval_id(state.waits.at("k")),
+                                     .decision = "reject"}};
   ASSERT_TRUE(other.submit(no));
   engine::ControlRequest yes = answer_to("k", "s2", json("{'decision':'approve'}"));
   const auto second = other.start_request(yes);

@@ -77,9 +77,7 @@ AE_TEST("approval/of two answers to a leased job the first counts") {
   const std::string id = worker.read().state.approval_id(worker.read().state.waits.at("k"));
   const auto answer = [&](std::string_view decision) {
     return worker.submit(
-        {.body = engine::SignalRequest{.approval = id,
-                                       .wait_type = "human",
-                                       .payload = Value::object({{"decision", decision}})}});
+        {.body = engine::ApproveRequest{.approval_id = id, .decision = std::string(decision)}});
   };
   const auto first = answer("reject"), second = answer("approve");
   ASSERT_TRUE(first);

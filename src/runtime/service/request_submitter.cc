@@ -25,7 +25,8 @@ constexpr Duration kPollMax = std::chrono::milliseconds(500);
 // A request that loses this many races in a row fails with unavailable
 constexpr int kRequestTries = 64;
 
-// The correlation key of the answered wait. "" = the request names an approval or a call.
+// The correlation key of the answered wait. "" = the request names an approval, or a call with an
+// unknown outcome.
 std::string_view key_of(const engine::ControlRequest& request) {
   const auto* const signal = request.as<engine::SignalRequest>();
   return signal == nullptr ? std::string_view() : signal->correlation_key;
@@ -38,7 +39,7 @@ bool applies_before(const engine::ControlRequest& before, const engine::ControlR
   const auto* const message = request.as<engine::MessageRequest>();
   if (earlier != nullptr && message != nullptr) return earlier->channel == message->channel;
   const auto answers = [](const engine::ControlRequest& one) {
-    return one.is<engine::SignalRequest, engine::ResolveRequest>();
+    return one.is<engine::SignalRequest, engine::ApproveRequest, engine::ResolveRequest>();
   };
   if (!answers(before) || !answers(request)) return false;
   const std::string_view first = key_of(before), key = key_of(request);
@@ -49,6 +50,29 @@ Result<engine::ControlRequest> read_entry(const JobId& job, const store::InboxEn
   AE_ASSIGN(const Value json,
             engine::read_side_record(engine::inbox_location(job, entry.id), entry.request));
   return engine::ControlRequest::from_json(json);
+}
+
+// What a request demands, without what may differ when it is sent again. Two requests with one inbox
+// id are the same request if this is equal.
+Value demand_of(engine::ControlRequest request) {
+  request.by.clear();
+  request.checked_at.reset();
+  std::visit(
+      [](auto& body) {
+        if constexpr (requires { body.traceparent; }) body.traceparent.clear();
+        if constexpr (requires { body.try_no; }) body.try_no = 0;
+      },
+      request.body);
+  return request.to_json();
+}
+
+// Is another request with its id in the inbox?
+bool is_behind_another(const JobSnapshot& read, const engine::ControlRequest& request) {
+  const auto entry =
+      std::ranges::find(read.inbox, engine::inbox_id(request), &store::InboxEntry::id);
+  if (entry == read.inbox.end()) return false;
+  const auto other = read_entry(read.state.job, *entry);
+  return other && demand_of(*other) != demand_of(request);
 }
 
 // Messages of a channel, and answers to a wait or a call, apply in the order in which they were
@@ -153,6 +177,8 @@ struct RequestSubmitter::ActiveRequest {
   // While the request is in the inbox:
   std::string entry;     // its id
   bool applies = false;  // to the log as it was when it was written
+  // The entry is another request with the same id: this one is tried again once that is applied.
+  bool behind_another = false;
   Duration waited{0}, poll = kPollFirst;
   std::optional<async::TimerId> timer;
 };
@@ -309,9 +335,11 @@ void RequestSubmitter::enqueue(std::shared_ptr<ActiveRequest> active, JobSnapsho
   // It is applied later: this binds it to the try whose outcome its author has seen as unknown.
   auto* const resolve = std::get_if<engine::ResolveRequest>(&request.body);
   if (applied && resolve != nullptr) resolve->try_no = applied->try_no;
-  reader_.cache_state(active->job, std::move(read));
   store::InboxEntry entry{.number = 0, .id = engine::inbox_id(request), .request = {}};
   active->entry = entry.id;
+  active->behind_another = runtime::is_behind_another(read, request);
+  reader_.cache_state(active->job, std::move(read));
+  if (active->behind_another) return wait_for_reply(active);
   entry.request = canonical(
       engine::with_checksum(engine::inbox_location(active->job, entry.id), request.to_json()));
   world_.store.put_inbox(active->job, std::move(entry),
@@ -320,13 +348,28 @@ void RequestSubmitter::enqueue(std::shared_ptr<ActiveRequest> active, JobSnapsho
                            if (!put && put.error().code == Code::not_held)
                              return try_request(active);
                            if (!put) return active->done(std::unexpected(put.error()));
-                           const bool has_reply = !active->request.is<engine::TimersRequest>();
-                           if (has_reply)
-                             waiting_.emplace(std::pair(active->job, active->entry), active);
                            host_.on_inbox_written(active->job);
-                           if (!has_reply) return active->done(Value::object({{"accepted", true}}));
-                           poll_later(active);
+                           if (active->request.is<engine::TimersRequest>())
+                             return active->done(Value::object({{"accepted", true}}));
+                           active->behind_another = is_behind_another(*active);
+                           wait_for_reply(active);
                          });
+}
+
+// Does another request of this process, with the same id, wait for the reply to this entry?
+bool RequestSubmitter::is_behind_another(const ActiveRequest& active) const {
+  const auto [first, last] = waiting_.equal_range(std::pair(active.job, active.entry));
+  return std::any_of(first, last, [&](const auto& one) {
+    return !one.second->behind_another &&
+           demand_of(one.second->request) != demand_of(active.request);
+  });
+}
+
+void RequestSubmitter::wait_for_reply(const std::shared_ptr<ActiveRequest>& active) {
+  waiting_.emplace(std::pair(active->job, active->entry), active);
+  active->waited = {};
+  active->poll = kPollFirst;
+  poll_later(active);
 }
 
 // The reply of a lease holder in this process arrives by on_reply, that of another one is read.
@@ -346,6 +389,16 @@ void RequestSubmitter::poll_later(const std::shared_ptr<ActiveRequest>& active) 
 void RequestSubmitter::on_polled(const std::shared_ptr<ActiveRequest>& active,
                                  Result<store::InboxEntryState> state) {
   if (!is_waiting(active)) return;  // answered meanwhile
+  if (active->behind_another) {
+    if (state && !state->pending) {
+      stop_waiting(active);
+      return try_request(active);
+    }
+    if (active->waited < kReplyWait) return poll_later(active);
+    return finish(active, fail(Code::unavailable,
+                               "another request with the same id is in the job's inbox; send this "
+                               "one again once a worker runs the job, or with another id"));
+  }
   if (!state) {
     return finish(
         active, fail(Code::unknown_outcome,
@@ -374,7 +427,14 @@ void RequestSubmitter::on_reply(const JobId& job, const std::string& id, const s
   const auto [first, last] = waiting_.equal_range(std::pair(job, id));
   std::vector<std::shared_ptr<ActiveRequest>> answered;
   for (auto it = first; it != last; ++it) answered.push_back(it->second);
-  for (const auto& active : answered) finish(active, read_reply(reply));
+  for (const auto& active : answered) {
+    if (!active->behind_another) {
+      finish(active, read_reply(reply));
+    } else {
+      stop_waiting(active);
+      try_request(active);
+    }
+  }
 }
 
 bool RequestSubmitter::is_waiting(const std::shared_ptr<ActiveRequest>& active) const {
@@ -382,10 +442,15 @@ bool RequestSubmitter::is_waiting(const std::shared_ptr<ActiveRequest>& active) 
   return std::any_of(first, last, [&](const auto& one) { return one.second == active; });
 }
 
-void RequestSubmitter::finish(const std::shared_ptr<ActiveRequest>& active, Result<Value> answer) {
+void RequestSubmitter::stop_waiting(const std::shared_ptr<ActiveRequest>& active) {
   const auto [first, last] = waiting_.equal_range(std::pair(active->job, active->entry));
   waiting_.erase(std::find_if(first, last, [&](const auto& one) { return one.second == active; }));
   if (active->timer) world_.loop.cancel(*active->timer);
+  active->timer.reset();
+}
+
+void RequestSubmitter::finish(const std::shared_ptr<ActiveRequest>& active, Result<Value> answer) {
+  stop_waiting(active);
   active->done(std::move(answer));
 }
 

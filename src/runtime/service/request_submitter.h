@@ -66,6 +66,9 @@ class RequestSubmitter {
   void on_polled(const std::shared_ptr<ActiveRequest>& active,
                  Result<store::InboxEntryState> state);
   bool is_waiting(const std::shared_ptr<ActiveRequest>& active) const;
+  bool is_behind_another(const ActiveRequest& active) const;
+  void wait_for_reply(const std::shared_ptr<ActiveRequest>& active);
+  void stop_waiting(const std::shared_ptr<ActiveRequest>& active);
   void finish(const std::shared_ptr<ActiveRequest>& active, Result<Value> answer);
   engine::DecisionContext request_context();
   std::vector<std::string> tool_versions(const engine::State& state);
