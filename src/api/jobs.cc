@@ -22,8 +22,6 @@
 namespace ae::api {
 namespace {
 
-constexpr std::int64_t kPriorityMax = 1000;
-
 Value labels_value(const std::vector<std::pair<std::string, std::string>>& labels) {
   std::vector<Member> members;
   members.reserve(labels.size());
@@ -125,9 +123,10 @@ Result<engine::Limits> budget_of(const Value& body, const engine::Plan& plan) {
 Status parse_job_options(const Value& body, const agents::Agent& agent, Instant now,
                          runtime::NewJobRequest& params) {
   if (const Value& priority = body[field::priority]; !priority.is_null()) {
-    const bool fits = priority.is_integer() && std::abs(priority.as_int()) <= kPriorityMax;
+    const bool fits = priority.is_integer() && std::abs(priority.as_int()) <= store::kPriorityMax;
     if (!fits) {
-      return fail(Code::input_invalid, "\"priority\" must be an integer from -1000 to 1000");
+      return fail(Code::input_invalid, "\"priority\" must be an integer from -{0} to {0}",
+                  store::kPriorityMax);
     }
     params.priority = priority.as_int();
   }
@@ -173,7 +172,7 @@ bool matches_text(const store::JobRow& row, const std::string& text) {
 
 // Has the job ended, or does it wait for an event or an operator?
 bool is_idle_status(std::string_view status) {
-  return store::has_ended(status) || status == "waiting" || status == "parked";
+  return store::has_ended(status) || store::is_blocked(status);
 }
 
 JobFacts job_facts(ApiContext& api, const JobId& job) {
