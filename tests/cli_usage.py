@@ -155,6 +155,13 @@ def completion_completes_in_bash():
         assert completed("run", "--durability", "") == {"fused", "split"}
         assert completed("--store", "sqlite:x", "ins") == {"inspect"}
         assert {"--check", "--job", "--json"} <= completed("rebuild", "--")
+        statuses = {"queued", "running", "waiting", "parked", "completed", "failed", "cancelled"}
+        assert completed("jobs", "--status", "") == statuses
+        assert completed("jobs", "--kind", "") == {"plan", "loop", "planner"}
+        assert "max_attempts" in completed("jobs", "--error", "max")
+        assert completed("events", "a", "--class", "") == {"history", "coordination", "recorded_effect", "narrative", "effect"}
+        assert "job_created" in completed("events", "a", "--type", "job_")
+        assert "unknown_outcome" in completed("requests", "--kind", "")
         assert completed("completion", "") == {"bash", "zsh", "fish"}
         assert "agents.yaml" in completed("run", "ag") and "agents.yaml" in completed("check", "")
         assert "--key" in completed("verify", "a", "-")

@@ -173,15 +173,52 @@ def the_program_serves_the_document():
 
 
 def closed(schema):
-    """The schema, with additional fields forbidden where it names fields."""
+    """The schema, with additional fields forbidden where it names the fields of an object. A condition names only some."""
     if isinstance(schema, list):
         return [closed(one) for one in schema]
     if not isinstance(schema, dict):
         return schema
     out = {name: closed(value) for name, value in schema.items()}
-    if isinstance(schema.get("properties"), dict) and "additionalProperties" not in schema:
+    if isinstance(schema.get("properties"), dict) and "type" in schema and "additionalProperties" not in schema:
         out["additionalProperties"] = False
     return out
+
+
+CLOSED = closed({"schemas": DOCUMENT["components"]["schemas"]})
+EVENT = Draft202012Validator({"components": CLOSED, "$ref": "#/components/schemas/Event"})
+
+
+def event_faults(event):
+    return [f"{event['type']}: {'.'.join(map(str, error.absolute_path))}: {error.message[:600]}"
+            for error in EVENT.iter_errors(event)]
+
+
+def documented_events():
+    """An event for each example of a payload in docs/data.md."""
+    page = (ROOT / "docs/data.md").read_text(encoding="utf-8")
+    for name, section in re.findall(r"^### `(\w+)`\n(.*?)(?=^##|\Z)", page, re.M | re.S):
+        for payload in re.findall(r"^```json\n(.*?)^```", section, re.M | re.S):
+            yield {"job_id": "j", "seq": 1, "id": "i", "type": name, "schema": 1, "created_at": "t", "prev_hash": "", "hash": "",
+                   "payload": json.loads(payload)}
+
+
+@test
+def the_examples_of_events_match_the_schemas_of_their_types():
+    events = list(documented_events())
+    assert len({event["type"] for event in events}) > 30, "docs/data.md has examples of few events"
+    faults = [fault for event in events for fault in event_faults(event)]
+    assert not faults, "\n".join(faults)
+
+
+@test
+def a_payload_that_is_not_of_its_type_is_refused():
+    event = next(event for event in documented_events() if event["type"] == "job_created")
+    payload = event["payload"]
+    for wrong in ({**payload, "agent": 1}, {**payload, "nobody": 1}, {k: v for k, v in payload.items() if k != "agent"}):
+        assert event_faults({**event, "payload": wrong}), wrong
+    assert not event_faults({**event, "type": "of_a_newer_program", "payload": {"x": 1}})
+    decision = next(event for event in documented_events() if event["type"] == "decision_recorded")["payload"]
+    assert event_faults({**event, "type": "decision_recorded", "payload": {**decision, "kind": "retry", "payload": {"try": "2"}}})
 
 
 class CheckedClient:
@@ -189,7 +226,6 @@ class CheckedClient:
 
     def __init__(self, server):
         self.server, self.faults, self.done = server, [], set()
-        self.components = closed({"schemas": DOCUMENT["components"]["schemas"]})
 
     def __call__(self, status, method, path, body=None, headers=None):
         got, answer = self.server.request(method.upper(), path, body, headers)
@@ -198,12 +234,14 @@ class CheckedClient:
         response = operation["responses"].get(str(status)) or operation["responses"]["default"]
         response = resolved(response["$ref"]) if "$ref" in response else response
         (kind, content), *_ = response["content"].items()
-        schema = {"components": self.components, **closed(content["schema"])}
+        schema = {"components": CLOSED, **closed(content["schema"])}
         label = f"{method} {template} {status}"
         if "json" in kind and schema.get("type") == "object" and "properties" not in schema and template != "/openapi.json":
             self.faults.append(f"{label}: the document names no field; these came: {answer}")
         for error in Draft202012Validator(schema).iter_errors(answer):
             self.faults.append(f"{label}: {'.'.join(map(str, error.absolute_path))}: {error.message[:600]}")
+        if operation["operationId"] == "events" and status == 200 and "fields=slim" not in path:
+            self.faults += [f"{label}: {fault}" for event in answer["events"] for fault in event_faults(event)]
         if status < 300:
             self.done.add(operation["operationId"])
         return answer
@@ -255,8 +293,8 @@ def read_jobs(send_request):
     for job in ("e", "f", "d", "p"):
         for part in ("", "/events", "/trace", "/transcript", "/replay", "/verify"):
             send_request(200, "get", f"/api/jobs/{job}{part}")
-        for part in ("/steps", "/conversation", "/forks", "/events?order=desc&limit=2", "/events?fields=slim", "/replay?at=2",
-                     "/replay?fields=summary", "/replay?fields=steps", "/replay?diff_from=1", "/replay?at=2&diff_from=1&fields=steps",
+        for part in ("/steps", "/conversation", "/forks", "/events?order=desc&limit=2", "/events?fields=slim", "/events?class=effect",
+                     "/replay?at=2", "/replay?fields=summary", "/replay?fields=steps", "/replay?diff_from=1", "/replay?at=2&diff_from=1&fields=steps",
                      "/timeline", "/timeline?after=2&limit=1"):
             send_request(200, "get", f"/api/jobs/{job}{part}")
         step = send_request(200, "get", f"/api/jobs/{job}/steps?parent=root")["steps"][0]["step_id"]

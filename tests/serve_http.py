@@ -310,14 +310,15 @@ def a_view_that_has_not_changed_is_answered_with_304():
             answer = connection.getresponse()
             return answer, answer.read()
 
-        for view in ("", "/events", "/trace", "/transcript", "/replay"):
-            path = f"/api/jobs/a{view}"
+        step = s.get("/api/jobs/a/steps")[1]["steps"][0]["step_id"]
+        views = ("", "/events", "/trace", "/transcript", "/replay", "/steps", f"/steps/{step}", "/timeline", "/conversation")
+        for path in ("/openapi.json", "/api/agents", "/api/agents/echo", "/api/tools", *(f"/api/jobs/a{view}" for view in views)):
             # The first tag may be older than the audit log that the server has read.
             tag = send_request(path, If_None_Match='"none"')[0].headers["ETag"]
             assert tag.startswith('W/"'), tag
             for method in ("GET", "HEAD"):
                 same, nothing = send_request(path, method, If_None_Match=f'"x", {tag}')
-                assert (same.status, nothing, same.headers["ETag"]) == (304, b"", tag), (view, same.status, same.headers)
+                assert (same.status, nothing, same.headers["ETag"]) == (304, b"", tag), (path, same.status, same.headers)
                 assert same.headers["Content-Type"] is None
             assert send_request(path, If_None_Match='"x"')[0].status == 200
         assert send_request("/api/jobs/a/verify")[0].headers["ETag"] is None

@@ -82,7 +82,7 @@ void operations::agents(ApiContext& api, RequestPtr ctx) {
       }
       all.push_back(agent_json(api, name, offer));
     }
-    answer_large(api, ctx, Value::object({{"agents", Value::array(std::move(all))}}));
+    answer_tagged(api, ctx, Value::object({{"agents", Value::array(std::move(all))}}));
   });
 }
 
@@ -102,23 +102,25 @@ void operations::agent(ApiContext& api, RequestPtr ctx) {
             {Code::not_found, fmt::format("agent \"{}\" has no version {}", ctx->id, *version)});
       }
       const store::AgentVersion& one = of->second[*version - 1];
-      return ctx->answer(200, Value::object({{field::by, one.by},
-                                             {"name", one.name},
-                                             {field::plan_hash, one.plan_hash},
-                                             {"registered_at", to_text(one.registered_at)},
-                                             {field::source, one.definition},
-                                             {field::version, one.version}}));
+      return answer_tagged(api, ctx,
+                           Value::object({{field::by, one.by},
+                                          {"name", one.name},
+                                          {field::plan_hash, one.plan_hash},
+                                          {"registered_at", to_text(one.registered_at)},
+                                          {field::source, one.definition},
+                                          {field::version, one.version}}));
     }
     if (!offer.agent) {
-      return ctx->answer(
-          200, agent_json(api, found->first, offer)
-                   .with(field::source, api.registry.registry().newest(ctx->id)->definition));
+      return answer_tagged(
+          api, ctx,
+          agent_json(api, found->first, offer)
+              .with(field::source, api.registry.registry().newest(ctx->id)->definition));
     }
     if (auto compiled = offer.compile(); !compiled) return ctx->refuse(compiled.error());
-    const Value body = agent_json(api, found->first, offer)
-                           .with("plan", offer.agent->task_graph)
-                           .with(field::source, offer.agent->definition);
-    ctx->answer(200, body);
+    answer_tagged(api, ctx,
+                  agent_json(api, found->first, offer)
+                      .with("plan", offer.agent->task_graph)
+                      .with(field::source, offer.agent->definition));
   });
 }
 

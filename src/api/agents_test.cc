@@ -43,6 +43,7 @@ AE_TEST("registry/a server registers its agents at startup; a restart without ch
   EXPECT_EQ(echo.body["version"], Value(1));
   EXPECT_EQ(echo.body.text("by"), "serve");
   EXPECT_EQ(echo.body["source"].text("output"), "${ .steps.say.said }");
+  EXPECT_EQ(fixture.get({"api", "agents", "echo"}).etag, echo.etag);
   fixture.serve();
   EXPECT_EQ(fixture.get({"api", "audit"}).body["entries"].size(), agents) << "nothing has changed";
 }
@@ -52,7 +53,9 @@ AE_TEST("registry/PUT of a changed agent adds a version; PUT of an equal definit
   fixture.serve();
   const std::string source = R"({"plan": [{"id": "e", "tool": "echo", "args": {"v": 1}}],
                                  "output": "${ .steps.e.v }"})";
+  const std::string before = fixture.get({"api", "agents"}).etag;
   const ApiResponse made = fixture.put("new", source);
+  EXPECT_NE(fixture.get({"api", "agents"}).etag, before);
   ASSERT_EQ(made.status, 201) << canonical(made.body);
   EXPECT_EQ(made.body["version"], Value(1));
   EXPECT_EQ(made.body.text("plan_hash").size(), 64u);

@@ -36,6 +36,12 @@ struct KeptCounts {
   Duration taken_at{};  // by the steady clock
 };
 
+// The OpenAPI document as it is sent. It does not change while the process runs.
+struct OpenapiResponses {
+  std::string etag;                                              // "" until the first request
+  std::map<bool, std::shared_ptr<const RenderedBody>> rendered;  // by ApiRequest::accepts_gzip
+};
+
 struct ApiContext {
   // Borrows all references. `handle`: Api::handle, for the routes that MCP uses.
   ApiContext(async::Loop& loop_in, async::SteadyClock& steady_in, store::Store& store_in,
@@ -70,8 +76,10 @@ struct ApiContext {
   Mcp mcp;
   std::shared_ptr<const JobGauges> gauges;   // at most a few seconds old
   std::map<std::string, KeptCounts> counts;  // by query
-  bool shutting_down = false;                // `/api/ready` fails
-  std::function<bool()> is_owner_alive;      // empty: we own the store, or it is shared
+  OpenapiResponses openapi;
+  std::size_t redactions = 0;            // in progress
+  bool shutting_down = false;            // `/api/ready` fails
+  std::function<bool()> is_owner_alive;  // empty: we own the store, or it is shared
   async::Alive alive;
 };
 

@@ -45,6 +45,7 @@ struct ApiRequest {
   std::string if_none_match = {};  // this header
   // Renders the body of a successful read of a job or a list. Empty: the body stays a Value.
   Render render = {};
+  bool accepts_gzip = false;  // `render` compresses large bodies
   // Is there memory for a large response now? Set for requests that only read; empty = always.
   std::function<bool()> has_capacity = {};
   // For POST /mcp (mcp.h): what its headers declare about the message; nullopt = it came by stdio.

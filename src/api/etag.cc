@@ -27,6 +27,10 @@ std::string etag_of(std::string_view view, const store::JobRow& row, Instant now
   std::string text = fmt::format("{}\n{}\n{}\n{}\n{}\n", view, row.id.text, row.last_seq,
                                  to_hex(row.head), row.status);
   if (row.claim) text += fmt::format("{}\n{}\n", row.claim->attempt.text, row.claim->epoch);
+  return etag_of_text(text);
+}
+
+std::string etag_of_text(std::string_view text) {
   return fmt::format("W/\"{}\"", to_hex(sha256(text)).substr(0, kTagDigits));
 }
 

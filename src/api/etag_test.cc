@@ -29,6 +29,12 @@ AE_TEST("etag/a tag changes with the view, the job, its last event and its lease
   EXPECT_NE(etag_of("view", claimed, now), tag);
 }
 
+AE_TEST("etag/the tag of a body changes with its text") {
+  EXPECT_EQ(etag_of_text("{}"), etag_of_text("{}"));
+  EXPECT_NE(etag_of_text("{}"), etag_of_text("[]"));
+  EXPECT_TRUE(etag_of_text("").starts_with("W/\""));
+}
+
 AE_TEST("etag/a job with a timer that is due has no tag") {
   store::JobRow row = row_at(3);
   row.wake_at = Instant{1000};

@@ -21,11 +21,10 @@ namespace {
 using Direction = store::WindowRequest::Direction;
 
 Result<std::optional<EventClass>> class_from_text(const std::string& name) {
-  if (name.empty() || name == "effect") return std::nullopt;
-  if (name == "history") return EventClass::history;
-  if (name == "coordination") return EventClass::coordination;
-  if (name == "recorded_effect") return EventClass::recorded_effect;
-  if (name == "narrative") return EventClass::narrative;
+  if (name.empty() || name == engine::kEffectClass) return std::nullopt;
+  for (const engine::NamedEventClass& one : engine::kEventClasses) {
+    if (one.name == name) return one.event_class;
+  }
   return fail(Code::input_invalid,
               "\"class\" must be history, coordination, recorded_effect, narrative or effect");
 }
@@ -53,7 +52,7 @@ Result<engine::EventQuery> event_query(const Query& query) {
   AE_ASSIGN(wanted.limit, query.limit(kEventsDefault, kEventsMax));
   const std::string event_class = text_parameter(query, "class");
   AE_ASSIGN(wanted.of_class, class_from_text(event_class));
-  wanted.effects = event_class == "effect";
+  wanted.effects = event_class == engine::kEffectClass;
   wanted.type = text_parameter(query, "type");
   AE_TRY(is_event_type(wanted.type));
   wanted.step = text_parameter(query, "step");

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "api/jobs.h"
+#include "inspect/summary.h"
 #include "log/field_names.h"
 #include "plan/budget.h"
 #include "store/rules.h"
@@ -17,9 +18,6 @@ namespace ae::api {
 namespace {
 
 constexpr std::size_t kJobsDefault = 100;
-constexpr std::string_view kStatuses[] = {"queued",    "running", "waiting",  "parked",
-                                          "completed", "failed",  "cancelled"};
-constexpr std::string_view kKinds[] = {"plan", "loop", "planner"};
 
 Result<std::pair<std::string, std::string>> label(const std::string& text) {
   std::size_t at = text.find(':');
@@ -54,7 +52,7 @@ Result<std::vector<std::pair<std::string, std::string>>> labels_of(const Query& 
 Result<std::vector<std::string>> statuses_of(const Query& query) {
   std::vector<std::string> statuses = query.all("status");
   for (const std::string& status : statuses) {
-    if (std::ranges::find(kStatuses, std::string_view(status)) == std::end(kStatuses)) {
+    if (std::ranges::find(store::kJobStatuses, status) == store::kJobStatuses.end()) {
       return fail(Code::input_invalid,
                   "\"status\" must be queued, running, waiting, parked, completed, failed or "
                   "cancelled");
@@ -73,7 +71,9 @@ Status apply_order(const Query& query, store::Filter& filter) {
   if (*sort != "ended") {
     return fail(Code::input_invalid, "\"sort\" must be created, changed or ended");
   }
-  if (filter.statuses.empty()) filter.statuses.assign(std::begin(kStatuses), std::end(kStatuses));
+  if (filter.statuses.empty()) {
+    filter.statuses.assign(store::kJobStatuses.begin(), store::kJobStatuses.end());
+  }
   std::erase_if(filter.statuses, [](const std::string& one) { return !store::has_ended(one); });
   if (!filter.statuses.empty()) return {};
   return fail(Code::input_invalid,
@@ -103,7 +103,7 @@ Status apply_list_cursor(std::string_view cursor, store::Filter& filter) {
 
 Status apply_summary_filters(const Query& query, store::Filter& filter) {
   if (const std::string* kind = query.find(field::kind)) {
-    if (std::ranges::find(kKinds, std::string_view(*kind)) == std::end(kKinds)) {
+    if (std::ranges::find(engine::kJobKinds, *kind) == std::end(engine::kJobKinds)) {
       return fail(Code::input_invalid, "\"kind\" must be plan, loop or planner");
     }
     filter.kind = *kind;

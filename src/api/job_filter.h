@@ -4,13 +4,18 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 
 #include "api/target.h"
 #include "base/error.h"
 #include "base/time.h"
+#include "store/rules.h"
 #include "store/store.h"
 
 namespace ae::api {
+
+// The orders of a list: by creation, by the last change, by the end.
+inline constexpr std::string_view kJobSorts[] = {"created", "changed", "ended"};
 
 // Of GET /api/jobs. `now`, by the store's clock. Fails with input_invalid.
 Result<store::Filter> job_filter(const Query& query, Instant now);

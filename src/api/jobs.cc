@@ -22,8 +22,6 @@
 namespace ae::api {
 namespace {
 
-constexpr std::int64_t kPriorityMax = 1000;
-
 Value labels_value(const std::vector<std::pair<std::string, std::string>>& labels) {
   std::vector<Member> members;
   members.reserve(labels.size());
@@ -125,9 +123,10 @@ Result<engine::Limits> budget_of(const Value& body, const engine::Plan& plan) {
 Status parse_job_options(const Value& body, const agents::Agent& agent, Instant now,
                          runtime::NewJobRequest& params) {
   if (const Value& priority = body[field::priority]; !priority.is_null()) {
-    const bool fits = priority.is_integer() && std::abs(priority.as_int()) <= kPriorityMax;
+    const bool fits = priority.is_integer() && std::abs(priority.as_int()) <= store::kPriorityMax;
     if (!fits) {
-      return fail(Code::input_invalid, "\"priority\" must be an integer from -1000 to 1000");
+      return fail(Code::input_invalid, "\"priority\" must be an integer from -{0} to {0}",
+                  store::kPriorityMax);
     }
     params.priority = priority.as_int();
   }
@@ -173,7 +172,7 @@ bool matches_text(const store::JobRow& row, const std::string& text) {
 
 // Has the job ended, or does it wait for an event or an operator?
 bool is_idle_status(std::string_view status) {
-  return store::has_ended(status) || status == "waiting" || status == "parked";
+  return store::has_ended(status) || store::is_blocked(status);
 }
 
 JobFacts job_facts(ApiContext& api, const JobId& job) {
@@ -195,7 +194,16 @@ JobFacts job_facts(ApiContext& api, const JobId& job) {
 
 }  // namespace
 
-Value listed_job(ApiContext& api, const store::JobRow& row) {
+ListedJob listed_job(ApiContext& api, store::JobRow row) {
+  ListedJob job{.row = std::move(row), .live_summary = {}};
+  if (const engine::State* const live = api.runtime.state_of(job.row.id); live != nullptr) {
+    job.live_summary = engine::summary_view(*live);
+  }
+  return job;
+}
+
+Value listed_job_json(const ListedJob& job, const store::Registry& registry) {
+  const store::JobRow& row = job.row;
   std::vector<Member> members{{field::agent, row.agent},
                               {"created_at", to_text(row.created_at)},
                               {"id", row.id.text},
@@ -213,8 +221,8 @@ Value listed_job(ApiContext& api, const store::JobRow& row) {
     members.emplace_back(field::forked_from, *row.forked_from);
   }
   Value summary = Value::object({});
-  if (const engine::State* const live = api.runtime.state_of(row.id); live != nullptr) {
-    summary = engine::summary_view(*live);
+  if (job.live_summary) {
+    summary = *job.live_summary;
   } else if (row.summary) {
     if (auto stored = parse_json(row.summary->body); stored && stored->is_object()) {
       summary = *std::move(stored);
@@ -223,8 +231,7 @@ Value listed_job(ApiContext& api, const store::JobRow& row) {
   for (const auto& [name, value] : summary.members()) members.emplace_back(name, value);
   if (row.summary) members.emplace_back("changed_at", to_text(row.summary->changed_at));
   if (const std::string_view plan = summary.text(field::plan_hash); !plan.empty()) {
-    const store::AgentVersion* const version =
-        api.registry.registry().find_version_with_plan(row.agent, plan);
+    const store::AgentVersion* const version = registry.find_version_with_plan(row.agent, plan);
     members.emplace_back("agent_version", version == nullptr ? Value() : Value(version->version));
   }
   return Value::object(std::move(members));
@@ -260,6 +267,34 @@ struct Search {
   std::vector<store::JobRow> found;
 };
 
+// `last`: there are no more rows in the store.
+void answer_found(ApiContext& api, const RequestPtr& ctx, Search& search, bool last) {
+  const bool more = search.found.size() > search.wanted;
+  if (more) search.found.resize(search.wanted);
+  Value next;
+  if (more) {
+    next = list_cursor(search.found.back(), search.filter.order);
+  } else if (!last) {
+    next = search.last_cursor;
+  }
+  std::vector<ListedJob> jobs;
+  jobs.reserve(search.found.size());
+  for (store::JobRow& row : search.found) jobs.push_back(listed_job(api, std::move(row)));
+  answer_large(api, ctx,
+               [jobs = std::move(jobs), registry = api.registry.copy(), next = std::move(next),
+                examined = std::uint64_t{search.examined}] {
+                 std::vector<Value> items;
+                 items.reserve(jobs.size());
+                 for (const ListedJob& job : jobs) {
+                   items.push_back(listed_job_json(job, *registry));
+                 }
+                 return Value::object({{"jobs", Value::array(std::move(items))},
+                                       {"more", !next.is_null()},
+                                       {"next_cursor", next},
+                                       {"scanned", examined}});
+               });
+}
+
 void search_jobs(ApiContext& api, RequestPtr ctx, std::shared_ptr<Search> search) {
   store::Filter filter = search->filter;
   api.store.query(std::move(filter), [&api, alive = api.alive.watch(), ctx,
@@ -283,21 +318,7 @@ void search_jobs(ApiContext& api, RequestPtr ctx, std::shared_ptr<Search> search
     const bool enough = more || search->examined >= kSearchMax;
     if (!alive) return;
     if (!last && !enough) return search_jobs(api, ctx, search);
-    if (more) search->found.resize(search->wanted);
-    std::vector<Value> items;
-    items.reserve(search->found.size());
-    for (const store::JobRow& row : search->found) items.push_back(listed_job(api, row));
-    Value next;
-    if (more) {
-      next = list_cursor(search->found.back(), search->filter.order);
-    } else if (!last) {
-      next = search->last_cursor;
-    }
-    answer_large(api, ctx,
-                 Value::object({{"jobs", Value::array(std::move(items))},
-                                {"more", !next.is_null()},
-                                {"next_cursor", next},
-                                {"scanned", std::uint64_t{search->examined}}}));
+    answer_found(api, ctx, *search, last);
   });
 }
 

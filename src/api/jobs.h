@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -11,9 +12,15 @@
 
 namespace ae::api {
 
-// A job's row and summary (inspect/summary.h), as in lists. The summary of a job that runs here is
-// that of its state, which is newer than the stored one.
-Value listed_job(ApiContext& api, const store::JobRow& row);
+// A job of a list: its row, and what only the loop knows of it.
+struct ListedJob {
+  store::JobRow row;
+  std::optional<Value> live_summary;  // of the state of a job that runs here; newer than the row's
+};
+ListedJob listed_job(ApiContext& api, store::JobRow row);
+// The row and summary (inspect/summary.h), as in lists. `registry`: RegistryCache::copy.
+// Threads: any.
+Value listed_job_json(const ListedJob& job, const store::Registry& registry);
 
 // The cursor of a list: `ID@NUMBER`, or the id alone. The number stays valid after that job is
 // deleted.

@@ -43,10 +43,10 @@ struct SentTurn {
   std::uint64_t seq = 0;
 };
 
-void answer_sent_turn(ApiContext& api, const RequestPtr& ctx, const StepsReadPtr& read,
-                      const ReadLimiter::Slot& slot, const std::string& step, std::uint64_t turn) {
+void answer_sent_turn(ApiContext& api, const RequestPtr& ctx, const StepsRead& read,
+                      const std::string& step, std::uint64_t turn) {
   compute_from<SentTurn>(
-      api, read, slot,
+      api, read,
       [step, turn](const engine::IndexedState& from) -> Result<SentTurn> {
         AE_ASSIGN(const engine::Conversation found, engine::Conversation::of(from.tree(), step));
         AE_ASSIGN(const engine::Step* const sent, found.turn(turn));
@@ -55,21 +55,21 @@ void answer_sent_turn(ApiContext& api, const RequestPtr& ctx, const StepsReadPtr
         const bool was_sent = indexed != nullptr && indexed->first_try_seq > 0;
         return SentTurn{sent->id, was_sent ? indexed->first_try_seq : from.state().seq};
       },
-      [&api, ctx, read, slot](Result<SentTurn> sent) {
+      [&api, ctx, read](Result<SentTurn> sent) {
         if (!sent) return ctx->refuse(sent.error());
         api.history.state_at(
-            read->state().job, sent->seq, ctx->request.disconnected,
-            [&api, alive = api.alive.watch(), ctx, read, slot,
+            read.indexed->state().job, sent->seq, ctx->request.disconnected,
+            [&api, alive = api.alive.watch(), ctx, read,
              id = sent->step](Result<runtime::History::PastState> past) {
               if (!alive) return;
               if (!past) return ctx->refuse(past.error());
               if (!past->state) return ctx->refuse(missing_job_error(ctx->id));
               compute_from<ApiResponse>(
-                  api, read, slot,
-                  [state = *std::move(past->state), id, maker = response_maker(api, ctx)](
-                      const engine::IndexedState&) -> Result<ApiResponse> {
+                  api, read,
+                  [state = *std::move(past->state), id,
+                   maker = read.maker](const engine::IndexedState&) -> Result<ApiResponse> {
                     AE_ASSIGN(Value request, engine::sent_request_view(state, id.text));
-                    return maker.make(nullptr, std::move(request));
+                    return maker.make(std::move(request));
                   },
                   respond(ctx));
             });
@@ -81,43 +81,37 @@ void answer_sent_turn(ApiContext& api, const RequestPtr& ctx, const StepsReadPtr
 void operations::conversation(ApiContext& api, RequestPtr ctx) {
   auto query = conversation_query(ctx->query);
   if (!query) return ctx->refuse(query.error());
-  read_steps(
-      api, ctx,
-      [&api, ctx, query = *std::move(query)](const StepsReadPtr& read,
-                                             const ReadLimiter::Slot& slot) {
-        if (query.sent_turn)
-          return answer_sent_turn(api, ctx, read, slot, query.step, *query.sent_turn);
-        compute_from<SelectedMessages>(
-            api, read, slot,
-            [query](const engine::IndexedState& from) -> Result<SelectedMessages> {
-              AE_ASSIGN(engine::Conversation found,
-                        engine::Conversation::of(from.tree(), query.step));
-              auto seqs = found.seqs(from.index(), query.after, query.limit);
-              return SelectedMessages{
-                  std::make_shared<const engine::Conversation>(std::move(found)), std::move(seqs)};
-            },
-            [&api, ctx, read, slot, query](Result<SelectedMessages> selected) {
-              if (!selected) return ctx->refuse(selected.error());
-              api.history.events(
-                  read->state().job, std::move(selected->seqs), ctx->request.disconnected,
-                  [&api, alive = api.alive.watch(), ctx, read, slot, query,
-                   conversation = selected->conversation](Result<std::vector<Event>> events) {
-                    if (!alive) return;
-                    if (!events) return ctx->refuse(events.error());
-                    compute_from<ApiResponse>(
-                        api, read, slot,
-                        [conversation, query, events = *std::move(events),
-                         maker = response_maker(api, ctx)](
-                            const engine::IndexedState& from) -> Result<ApiResponse> {
-                          engine::TraceRecord record;
-                          for (const Event& event : events) record.add(event);
-                          return maker.make(nullptr, conversation->page(record, from.index(),
-                                                                        query.after, query.limit));
-                        },
-                        respond(ctx));
-                  });
-            });
-      });
+  read_steps(api, ctx, [&api, ctx, query = *std::move(query)](const StepsRead& read) {
+    if (query.sent_turn) return answer_sent_turn(api, ctx, read, query.step, *query.sent_turn);
+    compute_from<SelectedMessages>(
+        api, read,
+        [query](const engine::IndexedState& from) -> Result<SelectedMessages> {
+          AE_ASSIGN(engine::Conversation found, engine::Conversation::of(from.tree(), query.step));
+          auto seqs = found.seqs(from.index(), query.after, query.limit);
+          return SelectedMessages{std::make_shared<const engine::Conversation>(std::move(found)),
+                                  std::move(seqs)};
+        },
+        [&api, ctx, read, query](Result<SelectedMessages> selected) {
+          if (!selected) return ctx->refuse(selected.error());
+          api.history.events(
+              read.indexed->state().job, std::move(selected->seqs), ctx->request.disconnected,
+              [&api, alive = api.alive.watch(), ctx, read, query,
+               conversation = selected->conversation](Result<std::vector<Event>> events) {
+                if (!alive) return;
+                if (!events) return ctx->refuse(events.error());
+                compute_from<ApiResponse>(
+                    api, read,
+                    [conversation, query, events = *std::move(events),
+                     maker = read.maker](const engine::IndexedState& from) -> Result<ApiResponse> {
+                      engine::TraceRecord record;
+                      for (const Event& event : events) record.add(event);
+                      return maker.make(
+                          conversation->page(record, from.index(), query.after, query.limit));
+                    },
+                    respond(ctx));
+              });
+        });
+  });
 }
 
 }  // namespace ae::api

@@ -46,76 +46,85 @@ Result<engine::StepQuery> step_query(const Query& query) {
   return wanted;
 }
 
-}  // namespace
-
-void read_steps(ApiContext& api, RequestPtr ctx,
-                std::move_only_function<void(StepsReadPtr, ReadLimiter::Slot)> then) {
-  const auto job = job_id_of(ctx->id);
-  if (!job) return ctx->refuse(job.error());
+void read_newest(ApiContext& api, const RequestPtr& ctx, const JobId& job,
+                 std::move_only_function<void(StepsRead)> then) {
   const auto refuse = [ctx](const Error& error) {
     ctx->refuse(error.code == Code::not_found ? missing_job_error(ctx->id) : error);
   };
-  with_slot(api, ctx,
-            [&api, ctx, job = *job, refuse,
-             then = std::move(then)](Result<ReadLimiter::Slot> slot) mutable {
-              if (!slot) return refuse(slot.error());
-              api.history.newest(job, [alive = api.alive.watch(), ctx, refuse,
-                                       slot = *std::move(slot), then = std::move(then)](
-                                          Result<runtime::History::NewestState> newest) mutable {
-                if (!alive) return;
-                if (!newest) return refuse(newest.error());
-                if (ctx->request.disconnected.stop_requested()) {
-                  return ctx->refuse(runtime::read_interrupted_error());
-                }
-                then(std::move(newest->indexed), std::move(slot));
-              });
+  with_slot(
+      api, ctx,
+      [&api, ctx, job, refuse, then = std::move(then)](Result<ReadLimiter::Slot> slot) mutable {
+        if (!slot) return refuse(slot.error());
+        api.history.newest(
+            job, [alive = api.alive.watch(), ctx, refuse, slot = *std::move(slot),
+                  then = std::move(then), maker = kept_state_response_maker(api, ctx)](
+                     Result<runtime::History::NewestState> newest) mutable {
+              if (!alive) return;
+              if (!newest) return refuse(newest.error());
+              if (ctx->request.disconnected.stop_requested()) {
+                return ctx->refuse(runtime::read_interrupted_error());
+              }
+              // A commit after the state: the next read has it, and another tag.
+              if (newest->row.last_seq != newest->indexed->state().seq) maker.view.clear();
+              auto row = std::make_shared<const store::JobRow>(std::move(newest->row));
+              then({.indexed = std::move(newest->indexed),
+                    .slot = std::move(slot),
+                    .maker = {std::move(maker), std::move(row)}});
             });
+      });
+}
+
+}  // namespace
+
+void read_steps(ApiContext& api, RequestPtr ctx, std::move_only_function<void(StepsRead)> then) {
+  const auto job = job_id_of(ctx->id);
+  if (!job) return ctx->refuse(job.error());
+  if_changed(api, ctx, *job, [&api, ctx, job = *job, then = std::move(then)]() mutable {
+    read_newest(api, ctx, job, std::move(then));
+  });
 }
 
 void operations::steps(ApiContext& api, RequestPtr ctx) {
   auto query = step_query(ctx->query);
   if (!query) return ctx->refuse(query.error());
-  read_steps(api, ctx,
-             [&api, ctx, query = *std::move(query)](StepsReadPtr read, ReadLimiter::Slot slot) {
-               compute_from<ApiResponse>(
-                   api, std::move(read), std::move(slot),
-                   [query, maker = response_maker(api, ctx)](
-                       const engine::IndexedState& from) -> Result<ApiResponse> {
-                     AE_ASSIGN(Value page, engine::list_steps(from.tree(), from.index(), query));
-                     return maker.make(nullptr, std::move(page));
-                   },
-                   respond(ctx));
-             });
+  read_steps(api, ctx, [&api, ctx, query = *std::move(query)](const StepsRead& read) {
+    compute_from<ApiResponse>(
+        api, read,
+        [query, maker = read.maker](const engine::IndexedState& from) -> Result<ApiResponse> {
+          AE_ASSIGN(Value page, engine::list_steps(from.tree(), from.index(), query));
+          return maker.make(std::move(page));
+        },
+        respond(ctx));
+  });
 }
 
 void operations::step(ApiContext& api, RequestPtr ctx) {
   using Seqs = std::vector<std::uint64_t>;
-  read_steps(api, ctx, [&api, ctx](const StepsReadPtr& read, const ReadLimiter::Slot& slot) {
+  read_steps(api, ctx, [&api, ctx](const StepsRead& read) {
     compute_from<Seqs>(
-        api, read, slot,
+        api, read,
         [id = ctx->step](const engine::IndexedState& from) -> Result<Seqs> {
           AE_ASSIGN(const engine::Step* const step, engine::find_step(from.state(), id));
           return engine::seqs_of(from.tree(), from.index(), *step);
         },
-        [&api, ctx, read, slot](Result<Seqs> seqs) {
+        [&api, ctx, read](Result<Seqs> seqs) {
           if (!seqs) return ctx->refuse(seqs.error());
           api.history.events(
-              read->state().job, *std::move(seqs), ctx->request.disconnected,
-              [&api, alive = api.alive.watch(), ctx, read,
-               slot](Result<std::vector<Event>> events) {
+              read.indexed->state().job, *std::move(seqs), ctx->request.disconnected,
+              [&api, alive = api.alive.watch(), ctx, read](Result<std::vector<Event>> events) {
                 if (!alive) return;
                 if (!events) return ctx->refuse(events.error());
                 compute_from<ApiResponse>(
-                    api, read, slot,
-                    [id = ctx->step, events = *std::move(events), maker = response_maker(api, ctx)](
-                        const engine::IndexedState& from) -> Result<ApiResponse> {
+                    api, read,
+                    [id = ctx->step, events = *std::move(events),
+                     maker = read.maker](const engine::IndexedState& from) -> Result<ApiResponse> {
                       AE_ASSIGN(const engine::Step* const step,
                                 engine::find_step(from.state(), id));
                       engine::TraceRecord record;
                       for (const Event& event : events) record.add(event);
                       const auto world = engine::world_of(from.tree(), from.index(), *step);
                       return maker.make(
-                          nullptr, engine::step_trace_view(from.state(), record, *step, world));
+                          engine::step_trace_view(from.state(), record, *step, world));
                     },
                     respond(ctx));
               });
@@ -179,7 +188,7 @@ Result<Value> replay_body(const engine::State* past, const engine::State* earlie
 // The state of a job after an event.
 struct ShownState {
   runtime::History::PastState past;
-  StepsReadPtr newest = nullptr;  // instead: the kept state at the end of the log
+  IndexedStatePtr newest = nullptr;  // instead: the kept state at the end of the log
 
   const engine::State* state() const {
     return newest ? &newest->state() : past.state ? &*past.state : nullptr;
@@ -252,10 +261,11 @@ void operations::replay(ApiContext& api, RequestPtr ctx) {
   if_changed(api, ctx, *job, [&api, ctx, job = *job, query = *std::move(query)] {
     with_slot(api, ctx, [&api, ctx, job, query](Result<ReadLimiter::Slot> slot) {
       if (!slot) return ctx->refuse(slot.error());
-      auto read = std::make_shared<ReplayRead>(ReplayRead{
-          .job = job, .query = query, .slot = *std::move(slot), .maker = response_maker(api, ctx)});
-      // A kept state may be older than a redaction by another process.
-      if (!api.store.owned()) read->maker.view.clear();
+      auto read =
+          std::make_shared<ReplayRead>(ReplayRead{.job = job,
+                                                  .query = query,
+                                                  .slot = *std::move(slot),
+                                                  .maker = kept_state_response_maker(api, ctx)});
       if (!query.diff_from) return replay_at(api, ctx, read);
       read_state(api, ctx, job, *query.diff_from, [&api, ctx, read](ShownState earlier) {
         read->earlier = std::move(earlier);

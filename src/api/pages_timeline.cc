@@ -28,12 +28,11 @@ Result<TimelineQuery> timeline_query(const Query& query) {
 void operations::timeline(ApiContext& api, RequestPtr ctx) {
   const auto query = timeline_query(ctx->query);
   if (!query) return ctx->refuse(query.error());
-  read_steps(api, ctx, [&api, ctx, query = *query](StepsReadPtr read, ReadLimiter::Slot slot) {
+  read_steps(api, ctx, [&api, ctx, query = *query](const StepsRead& read) {
     compute_from<ApiResponse>(
-        api, std::move(read), std::move(slot),
-        [query, maker = response_maker(api, ctx)](
-            const engine::IndexedState& from) -> Result<ApiResponse> {
-          return maker.make(nullptr, from.index().timeline().page(query.after, query.limit));
+        api, read,
+        [query, maker = read.maker](const engine::IndexedState& from) -> Result<ApiResponse> {
+          return maker.make(from.index().timeline().page(query.after, query.limit));
         },
         respond(ctx));
   });

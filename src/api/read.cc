@@ -8,6 +8,7 @@
 #include "api/authenticator.h"
 #include "api/etag.h"
 #include "async/executor.h"
+#include "json/json.h"
 #include "runtime/log_opener.h"
 
 namespace ae::api {
@@ -15,6 +16,20 @@ namespace {
 
 // Part of each ETag. A change of the form of a view changes it.
 constexpr std::string_view kViewVersion = "aetheris.view.2";
+
+// `response`: with its ETag, if it has one.
+ApiResponse render_unless_matched(ApiResponse response, std::string_view if_none_match,
+                                  const Render& render, Value body) {
+  if (!response.etag.empty() && matches_etag(if_none_match, response.etag)) {
+    return not_modified(std::move(response.etag));
+  }
+  if (render) {
+    response.rendered = render(body);
+  } else {
+    response.body = std::move(body);
+  }
+  return response;
+}
 
 }  // namespace
 
@@ -28,11 +43,13 @@ Result<JobId> job_id_of(const std::string& id) {
 ApiResponse ResponseMaker::make(const store::JobRow* row, Value body) const {
   ApiResponse response;
   if (row != nullptr && !view.empty()) response.etag = etag_of(view, *row, now);
-  if (render) {
-    response.rendered = render(body);
-  } else {
-    response.body = std::move(body);
-  }
+  return render_unless_matched(std::move(response), if_none_match, render, std::move(body));
+}
+
+ApiResponse not_modified(std::string etag) {
+  ApiResponse response;
+  response.status = 304;
+  response.etag = std::move(etag);
   return response;
 }
 
@@ -57,6 +74,14 @@ ResponseMaker response_maker(ApiContext& api, const RequestPtr& ctx) {
   maker.view = fmt::format("{}\n{}\n{}\n{}\n{}", kViewVersion, api.options.version,
                            target(ctx->request.path, ctx->request.query),
                            api.registry.registry().seq(), ctx->view_facts);
+  maker.if_none_match = ctx->request.if_none_match;
+  return maker;
+}
+
+// A kept state is dropped after a redaction by this process. Another process does not report one.
+ResponseMaker kept_state_response_maker(ApiContext& api, const RequestPtr& ctx) {
+  ResponseMaker maker = response_maker(api, ctx);
+  if (!api.store.owned() || api.redactions > 0) maker.view.clear();
   return maker;
 }
 
@@ -83,7 +108,8 @@ void read_job(ApiContext& api, RequestPtr ctx, Work<Value> work) {
 }
 
 void if_changed(ApiContext& api, const RequestPtr& ctx, const JobId& job, async::Task then) {
-  if (ctx->request.if_none_match.empty()) return then();
+  const std::string& header = ctx->request.if_none_match;
+  if (header.empty() || header.contains('*')) return then();
   api.registry.refresh_if_older(
       kKeyCacheTtl, [&api, alive = api.alive.watch(), ctx, job,
                      then = std::move(then)](const Status& fresh) mutable {
@@ -100,10 +126,7 @@ void if_changed(ApiContext& api, const RequestPtr& ctx, const JobId& job, async:
               if (etag.empty() || !matches_etag(ctx->request.if_none_match, etag)) {
                 return then();
               }
-              ApiResponse unchanged;
-              unchanged.status = 304;
-              unchanged.etag = std::move(etag);
-              ctx->done(std::move(unchanged));
+              ctx->done(not_modified(std::move(etag)));
             });
       });
 }
@@ -126,13 +149,28 @@ void when_progressed(ApiContext& api, const RequestPtr& ctx, const LongPollPtr& 
                  });
 }
 
-void answer_large(ApiContext& api, const RequestPtr& ctx, Value body) {
-  if (!ctx->request.render) return ctx->answer(200, std::move(body));
-  ResponseMaker maker{.render = ctx->request.render, .view = {}, .now = {}};
+void answer_large(ApiContext& api, const RequestPtr& ctx, BodyWork make_body) {
   async::compute<ApiResponse>(
       api.runtime.reader().executor(),
-      [maker = std::move(maker), body = std::move(body)](const std::stop_token&) mutable {
-        return maker.make(nullptr, std::move(body));
+      [render = ctx->request.render,
+       make_body = std::move(make_body)](const std::stop_token&) mutable {
+        return render_unless_matched({}, {}, render, make_body());
+      },
+      [ctx](ApiResponse response) { ctx->done(std::move(response)); });
+}
+
+void answer_large(ApiContext& api, const RequestPtr& ctx, Value body) {
+  answer_large(api, ctx, [body = std::move(body)] { return body; });
+}
+
+void answer_tagged(ApiContext& api, const RequestPtr& ctx, Value body) {
+  async::compute<ApiResponse>(
+      api.runtime.reader().executor(),
+      [render = ctx->request.render, if_none_match = ctx->request.if_none_match,
+       body = std::move(body)](const std::stop_token&) mutable {
+        ApiResponse response;
+        response.etag = etag_of_text(canonical(body));
+        return render_unless_matched(std::move(response), if_none_match, render, std::move(body));
       },
       [ctx](ApiResponse response) { ctx->done(std::move(response)); });
 }

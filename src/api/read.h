@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
@@ -28,20 +29,30 @@ struct ResponseMaker {
   Render render;
   std::string view;  // as for etag_of; "" = no ETag
   Instant now;
+  std::string if_none_match = {};  // this header
 
-  // `row`: of the job as it was read; nullptr = no ETag.
+  // `row`: of the job as it was read; nullptr = no ETag. 304 if the client has the ETag.
   ApiResponse make(const store::JobRow* row, Value body) const;
 };
 ResponseMaker response_maker(ApiContext& api, const RequestPtr& ctx);
+// The same for a body of a state that History keeps. No ETag if the state may have a value that the
+// newest audit log reports as erased.
+ResponseMaker kept_state_response_maker(ApiContext& api, const RequestPtr& ctx);
+ApiResponse not_modified(std::string etag);
 async::Done<Result<ApiResponse>> respond(RequestPtr ctx);
 
 // Responds with the body that `work` makes of the job in the path, rendered on the reader thread.
 // Has an ETag and handles If-None-Match: the body depends only on the log, the request and
 // RequestContext::view_facts.
 void read_job(ApiContext& api, RequestPtr ctx, Work<Value> work);
-// Responds with a list, rendered on a reader thread.
+// Responds with the body that `make_body` returns. It runs on a reader thread.
+using BodyWork = std::move_only_function<Value()>;
+void answer_large(ApiContext& api, const RequestPtr& ctx, BodyWork make_body);
 void answer_large(ApiContext& api, const RequestPtr& ctx, Value body);
-// Responds with 304 if the job's row shows that the client has the current view.
+// The same with an ETag of the body's text: 304 if the client has it.
+void answer_tagged(ApiContext& api, const RequestPtr& ctx, Value body);
+// Responds with 304 if the job's row shows that the client has the current view. `*` is left to
+// ResponseMaker::make: a row does not tell whether the view exists.
 void if_changed(ApiContext& api, const RequestPtr& ctx, const JobId& job, async::Task then);
 // Continues unless the job's row shows no event since the last read; then the request keeps
 // waiting.

@@ -4,7 +4,9 @@
 
 #include <deque>
 #include <functional>
+#include <map>
 #include <optional>
+#include <set>
 #include <stop_token>
 #include <string>
 #include <utility>
@@ -12,6 +14,7 @@
 
 #include "api/api.h"
 #include "api/authenticator.h"
+#include "api/target.h"
 #include "json/json.h"
 #include "net/thread_pool.h"
 #include "store/faulty/faulty_store.h"
@@ -120,6 +123,15 @@ class ReadsFixture final : runtime::RuntimeObserver {
     request.query = std::move(query);
     request.by = "ada";
     return request;
+  }
+  // Pages of the steps of a job, with that of its first step.
+  std::vector<Path> pages(const std::string& job) {
+    const Value steps = send(get({"api", "jobs", job, "steps"})).body["steps"];
+    AE_CHECK(steps.size() > 0, "the job has steps");
+    return {{"api", "jobs", job, "steps"},
+            {"api", "jobs", job, "steps", std::string(steps.items()[0].text("step_id"))},
+            {"api", "jobs", job, "timeline"},
+            {"api", "jobs", job, "conversation"}};
   }
   void run_all() {
     while (held().held() > 0) {
@@ -299,9 +311,13 @@ AE_TEST("reads/work that is interrupted fails with unavailable") {
 AE_TEST("reads/a view has an ETag, and the client that has it gets 304 without a read of the log") {
   ReadsFixture fixture;
   fixture.post({"api", "jobs"}, R"({"id":"j","agent":"asks"})");
-  for (const char* view : {"", "events", "trace", "transcript", "replay"}) {
-    Path path{"api", "jobs", "j"};
-    if (*view != 0) path.emplace_back(view);
+  std::vector<Path> paths = fixture.pages("j");
+  paths.push_back({"api", "jobs", "j"});
+  for (const char* view : {"events", "trace", "transcript", "replay"}) {
+    paths.push_back({"api", "jobs", "j", view});
+  }
+  for (const Path& path : paths) {
+    const std::string view = target(path, {});
     const ApiResponse first = fixture.send(ReadsFixture::get(path));
     ASSERT_FALSE(first.etag.empty()) << view;
     ApiRequest again = ReadsFixture::get(path);
@@ -323,9 +339,87 @@ AE_TEST("reads/a view has an ETag, and the client that has it gets 304 without a
   EXPECT_NE(tag({{"after", "1"}}), tag({}));
   EXPECT_EQ(tag({{"wait", "1ms"}}), "") << "the response to a wait is no representation";
   EXPECT_EQ(fixture.send(ReadsFixture::get({"api", "jobs", "j", "verify"})).etag, "");
-  ApiRequest missing = ReadsFixture::get({"api", "jobs", "missing"});
+  for (const Path& path : {Path{"api", "jobs", "missing"}, Path{"api", "jobs", "missing", "steps"},
+                           Path{"api", "jobs", "j", "steps", "missing"}}) {
+    ApiRequest missing = ReadsFixture::get(path);
+    missing.if_none_match = "*";
+    EXPECT_EQ(fixture.send(missing).status, 404) << target(path, {});
+  }
+  ApiRequest any = ReadsFixture::get(paths.front());
+  any.if_none_match = "*";
+  EXPECT_EQ(fixture.send(any).status, 304);
+}
+
+AE_TEST("reads/the ETag of a page of steps changes with the next event and with an erased value") {
+  ReadsFixture fixture;
+  fixture.post({"api", "jobs"}, R"({"id":"j","agent":"asks","input":{"secret":1}})");
+  std::map<std::string, std::string> tags;  // by target
+  const auto expect_new_tags = [&](const char* after) {
+    for (const Path& path : fixture.pages("j")) {
+      std::string& tag = tags[target(path, {})];
+      ApiRequest request = ReadsFixture::get(path);
+      request.if_none_match = tag.empty() ? "\"none\"" : tag;
+      const ApiResponse response = fixture.send(request);
+      EXPECT_EQ(response.status, 200) << target(path, {}) << " after " << after;
+      EXPECT_NE(response.etag, tag) << target(path, {}) << " after " << after;
+      tag = response.etag;
+    }
+  };
+  expect_new_tags("the creation");
+  fixture.post({"api", "jobs", "j", "signal"}, R"({"correlation_key":"go","payload":{"a":1}})");
+  fixture.loop.advance(1s);
+  expect_new_tags("a signal");
+  fixture.post({"api", "jobs", "j", "signal"}, R"({"correlation_key":"end","payload":1})");
+  fixture.loop.advance(1s);
+  expect_new_tags("the end");
+  const ApiResponse redacted =
+      fixture.post({"api", "jobs", "j", "redact"}, R"({"all":true,"reason":"asked"})");
+  ASSERT_EQ(redacted.status, 200) << canonical(redacted.body);
+  fixture.loop.advance(kKeyCacheTtl + 1ms);
+  expect_new_tags("a redaction");
+}
+
+AE_TEST("reads/agents, tools and the OpenAPI document have the ETag of their text") {
+  ReadsFixture fixture;
+  std::set<std::string> tags;
+  const std::vector<Path> paths{
+      {"api", "agents"}, {"api", "agents", "echo"}, {"api", "tools"}, {"openapi.json"}};
+  for (const Path& path : paths) {
+    ApiRequest request = ReadsFixture::get(path);
+    const ApiResponse first = fixture.send(request);
+    ASSERT_EQ(first.status, 200);
+    ASSERT_FALSE(first.etag.empty()) << target(path, {});
+    tags.insert(first.etag);
+    request.if_none_match = first.etag;
+    const ApiResponse unchanged = fixture.send(request);
+    EXPECT_EQ(unchanged.status, 304) << target(path, {});
+    EXPECT_EQ(unchanged.etag, first.etag);
+    EXPECT_TRUE(unchanged.body.is_null());
+    request.if_none_match = "\"other\"";
+    EXPECT_EQ(fixture.send(request).status, 200);
+  }
+  EXPECT_EQ(tags.size(), paths.size());
+  ApiRequest missing = ReadsFixture::get({"api", "agents", "missing"});
   missing.if_none_match = "*";
   EXPECT_EQ(fixture.send(missing).status, 404);
+}
+
+AE_TEST("reads/the OpenAPI document is rendered once for each encoding") {
+  ReadsFixture fixture(held_executor);
+  for (const bool accepts_gzip : {false, true}) {
+    ApiRequest request = ReadsFixture::get({"openapi.json"});
+    request.render = print;
+    request.accepts_gzip = accepts_gzip;
+    const auto first = fixture.start(request);
+    ASSERT_EQ(fixture.held().held(), 1u);
+    fixture.held().run_next();
+    ASSERT_TRUE(*first && (*first)->rendered);
+    const auto second = fixture.start(request);
+    EXPECT_EQ(fixture.held().held(), 0u);
+    ASSERT_TRUE(*second && (*second)->rendered);
+    EXPECT_EQ((*second)->rendered->bytes, (*first)->rendered->bytes);
+    EXPECT_EQ((*second)->etag, (*first)->etag);
+  }
 }
 
 AE_TEST(
@@ -373,6 +467,21 @@ AE_TEST("reads/lists are rendered on reader threads") {
     fixture.held().run_next();
     ASSERT_TRUE(*response && (*response)->rendered);
     EXPECT_FALSE((*response)->rendered->bytes.empty());
+  }
+}
+
+AE_TEST("reads/rows of lists become JSON on reader threads") {
+  ReadsFixture fixture(held_executor);
+  fixture.make("j", R"("agent":"echo","input":1)");
+  for (const QueryPairs& query : {QueryPairs{}, {{"q", "j"}}, {{"stuck", "true"}}}) {
+    const auto response = fixture.start(ReadsFixture::get({"api", "jobs"}, query));
+    EXPECT_FALSE(*response);
+    ASSERT_EQ(fixture.held().held(), 1u);
+    fixture.held().run_next();
+    ASSERT_TRUE(*response);
+    EXPECT_EQ((*response)->status, 200);
+    const bool is_stuck = !query.empty() && query.front().first == "stuck";
+    EXPECT_EQ((*response)->body["jobs"].size(), is_stuck ? 0u : 1u);
   }
 }
 

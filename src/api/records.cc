@@ -214,10 +214,12 @@ void operations::redact(ApiContext& api, RequestPtr ctx) {
   if (!job) return ctx->refuse({Code::not_found, job.error().message});
   params->job = *job;
   params->by = ctx->request.by;
+  ++api.redactions;
   runtime::redact(
       api.store, std::move(*params),
       [&api, alive = api.alive.watch(), ctx, id = *job](Result<runtime::RedactResult> redacted) {
         if (alive) {  // also after a failure: a fork may already be redacted
+          --api.redactions;
           api.runtime.drop_cached(id);
           api.history.drop(id);
           if (redacted) {

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "api/etag.h"
 #include "api/job_gauges.h"
 #include "api/operations.h"
 #include "api/read.h"
@@ -19,6 +20,19 @@ Value tool_json(const agents::ToolDefinition& tool) {
                               {"effect", std::string(to_text(tool.policy.effect))},
                               {field::version, tool.policy.version}};
   return Value::object(std::move(members));
+}
+
+Value openapi_document(const std::string& version) {
+  const auto document = parse_json(openapi_json(), {.depth_max = 100});
+  AE_CHECK(document.has_value(), "docs/openapi.json is valid JSON");
+  return document->with("info", (*document)["info"].with(field::version, version));
+}
+
+ApiResponse document_response(const std::string& etag, RenderedBody body) {
+  ApiResponse response;
+  response.rendered = std::move(body);
+  response.etag = etag;
+  return response;
 }
 
 // nullptr: the numbers of jobs are not available.
@@ -100,11 +114,35 @@ void operations::metrics(ApiContext& api, RequestPtr ctx) {
 }
 
 void operations::openapi(ApiContext& api, RequestPtr ctx) {
-  auto document = parse_json(openapi_json(), {.depth_max = 100});
-  AE_CHECK(document.has_value(), "docs/openapi.json is valid JSON");
-  answer_large(
-      api, ctx,
-      document->with("info", (*document)["info"].with(field::version, api.options.version)));
+  OpenapiResponses& responses = api.openapi;
+  if (responses.etag.empty()) {
+    responses.etag = etag_of_text(fmt::format("{}\n{}", api.options.version, openapi_json()));
+  }
+  if (matches_etag(ctx->request.if_none_match, responses.etag)) {
+    return ctx->done(not_modified(responses.etag));
+  }
+  const auto kept = responses.rendered.find(ctx->request.accepts_gzip);
+  if (ctx->request.render && kept != responses.rendered.end()) {
+    return ctx->done(document_response(responses.etag, *kept->second));
+  }
+  async::compute<ApiResponse>(
+      api.runtime.reader().executor(),
+      [etag = responses.etag, version = api.options.version,
+       render = ctx->request.render](const std::stop_token&) {
+        Value document = openapi_document(version);
+        if (render) return document_response(etag, render(document));
+        ApiResponse response;
+        response.body = std::move(document);
+        response.etag = etag;
+        return response;
+      },
+      [&api, alive = api.alive.watch(), ctx](ApiResponse response) {
+        if (alive && response.rendered) {
+          api.openapi.rendered[ctx->request.accepts_gzip] =
+              std::make_shared<const RenderedBody>(*response.rendered);
+        }
+        ctx->done(std::move(response));
+      });
 }
 
 // The workers that hold jobs of this store, or announce that they accept some.
@@ -143,7 +181,7 @@ void operations::tools(ApiContext& api, RequestPtr ctx) {
   if (api.options.agents) {
     for (const auto& [name, tool] : api.options.agents->tools) tools.push_back(tool_json(tool));
   }
-  ctx->answer(200, Value::object({{"tools", Value::array(std::move(tools))}}));
+  answer_tagged(api, ctx, Value::object({{"tools", Value::array(std::move(tools))}}));
 }
 
 }  // namespace ae::api

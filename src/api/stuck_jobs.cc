@@ -25,6 +25,13 @@ namespace {
 constexpr std::size_t kListDefault = 100;
 constexpr std::size_t kStuckRowsAtOnce = 200;
 
+// A job of the list, and the member that tells why it is in it.
+struct FoundJob {
+  ListedJob job;
+  std::string_view member;
+  Value value;
+};
+
 // A walk over jobs by status, page by page, newest first; each is shown or skipped.
 struct JobWalk {
   std::vector<std::string> statuses;
@@ -38,7 +45,7 @@ struct JobWalk {
   std::vector<WorkerOffer> offers;
   std::deque<store::JobRow> rows;
   bool last_page = false;
-  std::vector<Value> found;
+  std::vector<FoundJob> found;
 
   bool over() const { return status == statuses.size(); }
 };
@@ -81,16 +88,14 @@ Value stuck_json(const StuckReason& why, std::vector<Value> commands) {
                         {"since", to_text(why.since)}});
 }
 
-// `row`: as in lists.
-Value unreadable_json(const Value& row, const Error& error) {
+Value unreadable_json(const store::JobRow& row, const Error& error) {
   return Value::object(
       {{field::code, std::string(code_name(error.code))},
-       {field::commands,
-        Value::array({Value(fmt::format("aetheris verify {}", row["id"].as_string()))})},
+       {field::commands, Value::array({Value(fmt::format("aetheris verify {}", row.id.text))})},
        {"message", error.message},
        {"missing", Value::array({})},
        {field::reason, "parked"},
-       {"since", row["updated_at"]}});
+       {"since", to_text(row.updated_at)}});
 }
 
 // `body`: a parked job (views.h).
@@ -111,35 +116,35 @@ Value parked_json(const Value& body) {
                         {field::until, parked[field::until]}});
 }
 
-// A listed job with the reason why it is stalled.
-Value stalled_job(const Value& job, Value why) {
-  return engine::with_aliases(job.with(engine::plain_name::kStalled, std::move(why)));
-}
-
 void next_row(ApiContext& api, RequestPtr ctx, std::shared_ptr<JobWalk> walk);
 
 // Reads the log of a job, and shows it if it is parked or has an unknown outcome. Then continues
 // with the next row.
 void read_row(ApiContext& api, const RequestPtr& ctx, const std::shared_ptr<JobWalk>& walk,
-              const JobId& job, Value shown) {
+              ListedJob job) {
   ++walk->logs;
+  const JobId id = job.row.id;
   api.runtime.reader().read_state<Value>(
-      job,
+      id,
       [now = api.store.now()](runtime::JobSnapshot& read) -> Result<Value> {
         return job_body(read, now);
       },
-      [&api, alive = api.alive.watch(), ctx, walk, shown = std::move(shown)](Result<Value> body) {
+      [&api, alive = api.alive.watch(), ctx, walk,
+       job = std::move(job)](Result<Value> body) mutable {
         if (!alive) return;
         if (!body && body.error().code == Code::unavailable) return ctx->refuse(body.error());
         if (!body) {  // an unreadable log must not hide other jobs
           if (!walk->unknown_outcomes) {
-            walk->found.push_back(stalled_job(shown, unreadable_json(shown, body.error())));
+            Value why = unreadable_json(job.row, body.error());
+            walk->found.push_back({std::move(job), engine::plain_name::kStalled, std::move(why)});
           }
         } else if (walk->unknown_outcomes) {
           const Value& in_doubt = (*body)[field::in_doubt];
-          if (in_doubt.size() > 0) walk->found.push_back(shown.with(field::in_doubt, in_doubt));
+          if (in_doubt.size() > 0) {
+            walk->found.push_back({std::move(job), field::in_doubt, in_doubt});
+          }
         } else if ((*body)["parked"].is_object()) {
-          walk->found.push_back(stalled_job(shown, parked_json(*body)));
+          walk->found.push_back({std::move(job), engine::plain_name::kStalled, parked_json(*body)});
         }
         next_row(api, ctx, walk);
       });
@@ -168,6 +173,21 @@ void next_page(ApiContext& api, RequestPtr ctx, std::shared_ptr<JobWalk> walk) {
   });
 }
 
+void answer_walk(ApiContext& api, const RequestPtr& ctx, JobWalk& walk) {
+  Value next;
+  if (!walk.over()) next = fmt::format("{}:{}", walk.statuses[walk.status], walk.after);
+  answer_large(
+      api, ctx,
+      [found = std::move(walk.found), registry = api.registry.copy(), next = std::move(next)] {
+        std::vector<Value> jobs;
+        jobs.reserve(found.size());
+        for (const auto& [job, member, value] : found) {
+          jobs.push_back(engine::with_aliases(listed_job_json(job, *registry).with(member, value)));
+        }
+        return Value::object({{"jobs", Value::array(std::move(jobs))}, {"next_cursor", next}});
+      });
+}
+
 void next_row(ApiContext& api, RequestPtr ctx, std::shared_ptr<JobWalk> walk) {
   while (walk->found.size() < walk->wanted && walk->logs < kLogsMax && !walk->over()) {
     if (walk->rows.empty() && !walk->last_page)
@@ -189,19 +209,17 @@ void next_row(ApiContext& api, RequestPtr ctx, std::shared_ptr<JobWalk> walk) {
                  : find_stuck_reason(row, api.store.now(), walk->older_than, walk->offers);
       if (!why) continue;
     }
-    Value shown = listed_job(api, row);
-    if (!why || why->reason == "parked") return read_row(api, ctx, walk, row.id, std::move(shown));
+    if (!why || why->reason == "parked") {
+      return read_row(api, ctx, walk, listed_job(api, std::move(row)));
+    }
     const bool has_single_owner =
         api.store.owned() || api.is_owner_alive;  // the store has a single owner
-    walk->found.push_back(stalled_job(
-        shown, stuck_json(*why, walk->unattended ? unattended_commands(row)
-                                                 : worker_commands(*why, has_single_owner))));
+    Value stuck = stuck_json(*why, walk->unattended ? unattended_commands(row)
+                                                    : worker_commands(*why, has_single_owner));
+    walk->found.push_back(
+        {listed_job(api, std::move(row)), engine::plain_name::kStalled, std::move(stuck)});
   }
-  Value next;
-  if (!walk->over()) next = fmt::format("{}:{}", walk->statuses[walk->status], walk->after);
-  answer_large(
-      api, ctx,
-      Value::object({{"jobs", Value::array(std::move(walk->found))}, {"next_cursor", next}}));
+  answer_walk(api, ctx, *walk);
 }
 
 void begin_job_walk(ApiContext& api, RequestPtr ctx, std::shared_ptr<JobWalk> walk) {

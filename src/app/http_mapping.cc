@@ -79,9 +79,11 @@ api::ApiRequest to_api_request(net::HttpRequest&& in, const api::Principal& prin
     out.idempotency_key = *key;
   }
   if (is_mcp(in)) out.mcp_headers = mcp_headers(in.headers);
-  const bool compresses =
+  out.accepts_gzip =
       out.method == "GET" && accepts_gzip(listed_header(in.headers, "accept-encoding"));
-  out.render = [compresses](const Value& body) { return render_body(body, compresses); };
+  out.render = [compresses = out.accepts_gzip](const Value& body) {
+    return render_body(body, compresses);
+  };
   if (out.method == "GET") out.if_none_match = listed_header(in.headers, "if-none-match");
   const auto by = net::find_header(in.headers, "x-aetheris-by");
   out.by = !principal.by.empty() ? principal.by : by ? std::string(*by) : "api";

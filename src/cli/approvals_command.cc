@@ -2,10 +2,12 @@
 // asked for.
 #include <fmt/core.h>
 
+#include <ranges>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "api/request_kinds.h"
 #include "cli/job_reads.h"
 #include "cli/phrases.h"
 #include "cli/shared.h"
@@ -154,7 +156,11 @@ struct RequestsOptions : ApprovalsOptions {
 std::vector<Option> requests_options(RequestsOptions& o) {
   std::vector<Option> options = approvals_options(o);
   options.push_back(
-      {"--kind", "KIND", &o.kind, "call wait question confirmation unknown_outcome budget"});
+      {"--kind",
+       "KIND",
+       &o.kind,
+       "call wait question confirmation unknown_outcome budget",
+       {.words = words_of(api::kRequestKinds | std::views::transform(&api::NamedKind::name))}});
   options.push_back({"--job",
                      "ID",
                      &o.job,

@@ -18,6 +18,7 @@
 #include "log/park_until.h"
 #include "net/system.h"
 #include "plan/budget.h"
+#include "store/rules.h"
 
 namespace ae::cli {
 namespace {
@@ -231,9 +232,9 @@ std::vector<std::string> final_unknown_outcomes(const Value& job, const app::Sto
                                                 std::size_t columns) {
   std::vector<std::string> all;
   const std::string_view status = job.text("status");
-  const bool ended = status == "completed" || status == "failed" || status == "cancelled";
+  const bool ended = store::has_ended(status);
   // For a blocked job, print_blocked lists them with its waits.
-  if (status == "waiting" || status == "parked" || !job[field::in_doubt].is_array()) return all;
+  if (store::is_blocked(status) || !job[field::in_doubt].is_array()) return all;
   for (const Value& doubt : job[field::in_doubt].items()) {
     const bool is_open = doubt[field::commands].is_array() && doubt[field::commands].size() > 0;
     if (!ended && !is_open && !(doubt["given_up"] == Value(true))) continue;
@@ -627,7 +628,7 @@ void print_blocked(const Value& job, const app::StoreUrl& store, Terminal& termi
   if (const std::string settling = settling_text(job); !settling.empty()) {
     to.line(fmt::format("job {} has calls with an unknown outcome{}", id, settling));
   }
-  if (status != "waiting" && status != "parked") return;
+  if (!store::is_blocked(status)) return;
   to.line(fmt::format("job {} is {}{}", id, to.paint()(status_tint(status), status),
                       waits_text(job, argument_columns(terminal, stream))));
   if (job["parked"].is_object()) {

@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <ranges>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -17,6 +18,7 @@
 #include <vector>
 
 #include "cli/terminal.h"
+#include "store/rules.h"
 
 namespace ae::cli {
 
@@ -32,15 +34,15 @@ enum class Accepts {
   anything,
   not_empty,   // an empty value comes from an unset variable, and would silently disable the option
   identifier,  // agents::is_capability: a capability or a queue
-  priority,    // kPriorityMin to kPriorityMax
+  priority,    // -store::kPriorityMax to store::kPriorityMax
 };
-constexpr int kPriorityMin = -1000, kPriorityMax = 1000;
 
 // Rules of an option or argument that most do not have.
 struct OptionRules {
   bool is_required = false;
   Accepts accepts = Accepts::anything;
   std::vector<std::string> choices = {};   // empty = no fixed choices
+  std::vector<std::string> words = {};     // offered by shells; the request checks the value
   std::string variable = {};               // the environment variable with its default
   std::string needs = {};                  // an option that must be given too
   std::vector<std::string> excludes = {};  // options that cannot be given too
@@ -62,6 +64,13 @@ struct Option {
   bool is_flag() const { return std::holds_alternative<bool*>(field); }
   bool is_list() const { return std::holds_alternative<std::vector<std::string>*>(field); }
 };
+
+// A table of texts as `words`.
+std::vector<std::string> words_of(std::ranges::input_range auto&& table) {
+  std::vector<std::string> words;
+  for (const std::string_view word : table) words.emplace_back(word);
+  return words;
+}
 
 inline const OptionRules kRequired{.is_required = true};
 inline const OptionRules kNotEmpty{.accepts = Accepts::not_empty};

@@ -6,9 +6,13 @@
 #include <algorithm>
 #include <set>
 #include <string>
+#include <string_view>
 #include <vector>
 
+#include "api/roles.h"
 #include "cli/parse.h"
+#include "engine/state/state.h"
+#include "log/event_type.h"
 #include "testing/test.h"
 
 namespace ae::cli {
@@ -44,6 +48,38 @@ AE_TEST("commands/each command has a unique name, a summary and an example") {
     EXPECT_EQ(find_command(command->name), command);
   }
   EXPECT_EQ(find_command("unknown"), nullptr);
+}
+
+Option option_of(const std::vector<Option>& options, std::string_view name) {
+  const auto found = std::ranges::find(options, name, &Option::names);
+  AE_CHECK(found != options.end(), name);
+  return *found;
+}
+
+AE_TEST("commands/the values that shells offer are those that are accepted") {
+  const auto keys = find_command("keys")->bind();
+  std::vector<std::string> roles;
+  for (const api::Role role : api::all_roles()) roles.emplace_back(to_text(role));
+  EXPECT_EQ(option_of(keys->options(), "--role").rules.choices, roles);
+  const auto jobs = find_command("jobs")->bind();
+  const Option status = option_of(jobs->options(), "--status");
+  std::vector<std::string> statuses;
+  for (const engine::JobStatus one :
+       {engine::JobStatus::queued, engine::JobStatus::running, engine::JobStatus::waiting,
+        engine::JobStatus::parked, engine::JobStatus::completed, engine::JobStatus::failed,
+        engine::JobStatus::cancelled}) {
+    statuses.emplace_back(to_text(one));
+  }
+  EXPECT_EQ(status.rules.words, statuses);
+  for (const char* name : {"--status", "--kind", "--sort"}) {
+    const Option option = option_of(jobs->options(), name);
+    EXPECT_FALSE(option.rules.words.empty()) << name;
+    for (const std::string& word : option.rules.words) {
+      EXPECT_NE(option.meaning.find(word), std::string::npos) << name << " " << word;
+    }
+  }
+  const auto events = find_command("events")->bind();
+  EXPECT_EQ(option_of(events->options(), "--type").rules.words.size(), event_kinds().size());
 }
 
 AE_TEST("commands/each option has a unique name, a description, and a value unless it is a flag") {

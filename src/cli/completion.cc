@@ -29,7 +29,7 @@ struct OptionShape {
   std::vector<std::string> names;  // "-f", "--follow"
   std::string meaning;
   bool takes_value = false;
-  std::vector<std::string> choices = {};  // of the value; empty = anything
+  std::vector<std::string> choices = {};  // offered for the value
 };
 // A command, without the texts that completion does not use.
 struct CommandShape {
@@ -39,11 +39,15 @@ struct CommandShape {
   std::vector<std::string> choices = {};  // of the first argument that has choices
 };
 
+const std::vector<std::string>& offered_values(const Option& option) {
+  return option.rules.choices.empty() ? option.rules.words : option.rules.choices;
+}
+
 OptionShape shape_of(const Option& option) {
   OptionShape shape{.names = {},
                     .meaning = option.meaning,
                     .takes_value = !option.is_flag(),
-                    .choices = option.rules.choices};
+                    .choices = offered_values(option)};
   for (std::size_t from = 0; from <= option.names.size();) {
     const std::size_t end = std::min(option.names.find(',', from), option.names.size());
     shape.names.push_back(option.names.substr(from, end - from));

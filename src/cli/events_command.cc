@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <ranges>
 #include <string>
 #include <utility>
 #include <vector>
@@ -14,8 +15,10 @@
 #include "cli/job_reads.h"
 #include "cli/phrases.h"
 #include "cli/shared.h"
+#include "inspect/event_page.h"
 #include "json/json.h"
 #include "log/field_names.h"
+#include "store/rules.h"
 
 namespace ae::cli {
 namespace {
@@ -27,6 +30,13 @@ struct EventsOptions : CommonOptions {
   bool follow = false, partial_output = false;
 };
 
+std::vector<std::string> class_words() {
+  std::vector<std::string> words =
+      words_of(engine::kEventClasses | std::views::transform(&engine::NamedEventClass::name));
+  words.emplace_back(engine::kEffectClass);
+  return words;
+}
+
 std::vector<Option> events_options(EventsOptions& o) {
   return {{"ID", "", &o.id, "the job", kRequired},
           {"-f,--follow", "", &o.follow, "follow until the job ends"},
@@ -36,9 +46,16 @@ std::vector<Option> events_options(EventsOptions& o) {
            "with --follow --json: also partial model output",
            {.needs = "--follow"}},
           {"--after", "SEQ", &o.after, "only events after this seq"},
-          {"--class", "CLASS", &o.event_class,
-           "history, coordination, recorded_effect, narrative; or effect: all effect records"},
-          {"--type", "TYPE", &o.event_type, "only events of this type"}};
+          {"--class",
+           "CLASS",
+           &o.event_class,
+           "history, coordination, recorded_effect, narrative; or effect: all effect records",
+           {.words = class_words()}},
+          {"--type",
+           "TYPE",
+           &o.event_type,
+           "only events of this type",
+           {.words = words_of(event_kinds() | std::views::transform(&EventKind::name))}}};
 }
 
 bool is_terminal_event(std::string_view type) {
@@ -119,7 +136,7 @@ class EventFollower {
       }
       follow_retry_.on_success();
       const std::string_view status = job->text("status");
-      if (status == "completed" || status == "failed" || status == "cancelled") return {};
+      if (store::has_ended(status)) return {};
     }
   }
 

@@ -11,6 +11,7 @@
 #include "inspect/fork_preview.h"
 #include "json/json.h"
 #include "log/field_names.h"
+#include "store/rules.h"
 
 namespace ae::cli {
 namespace {
@@ -358,7 +359,7 @@ Result<Value> plan_request_body(const Value& job, const PlanOptions& options,
                                 const agents::AgentsFile& file) {
   AE_ASSIGN(Value graph, task_graph_of(options.file, file, job));
   const std::string_view status = job.text("status");
-  if (status == "completed" || status == "failed" || status == "cancelled") {
+  if (store::has_ended(status)) {
     return fail(Code::job_terminal, "the job has ended ({})", status);
   }
   Value body = Value::object({{field::task_graph, std::move(graph)}});

@@ -11,14 +11,17 @@
 #include <utility>
 #include <vector>
 
+#include "api/job_filter.h"
 #include "app/api_client.h"
 #include "base/time.h"
 #include "cli/job_reads.h"
 #include "cli/phrases.h"
 #include "cli/shared.h"
 #include "cli/trace_text.h"
+#include "inspect/summary.h"
 #include "json/json.h"
 #include "log/field_names.h"
+#include "store/rules.h"
 
 namespace ae::cli {
 namespace {
@@ -30,14 +33,31 @@ struct JobsOptions : CommonOptions {
   bool stuck = false, in_doubt = false, count = false;
 };
 
+constexpr std::string_view kErrorCodes[] = {
+#define X(name) #name,
+    AE_ERROR_CODES(X)
+#undef X
+};
+
 std::vector<Option> filter_options(JobsOptions& o) {
-  return {{"--status", "STATUS", &o.statuses,
-           "queued running waiting parked completed failed cancelled; repeatable"},
+  return {{"--status",
+           "STATUS",
+           &o.statuses,
+           "queued running waiting parked completed failed cancelled; repeatable",
+           {.words = words_of(store::kJobStatuses)}},
           {"--agent", "NAME", &o.agent, "only jobs of this agent"},
           {"--label", "NAME=VALUE", &o.labels, "NAME=VALUE; all must match"},
           {"--queue", "NAME", &o.queue, "only jobs of this queue", kNotEmpty},
-          {"--error", "CODE", &o.error, "only jobs that failed with this error code", kNotEmpty},
-          {"--kind", "KIND", &o.kind, "plan loop planner", kNotEmpty},
+          {"--error",
+           "CODE",
+           &o.error,
+           "only jobs that failed with this error code",
+           {.accepts = Accepts::not_empty, .words = words_of(kErrorCodes)}},
+          {"--kind",
+           "KIND",
+           &o.kind,
+           "plan loop planner",
+           {.accepts = Accepts::not_empty, .words = words_of(engine::kJobKinds)}},
           {"--cost-min", "COST", &o.cost_min, "only jobs whose models cost at least this: 0.50",
            kNotEmpty},
           {"--forked-from", "ID", &o.forked_from, "only forks and retries of this job", kNotEmpty},
@@ -48,8 +68,11 @@ std::vector<Option> filter_options(JobsOptions& o) {
            kNotEmpty},
           {"--search", "TEXT", &o.text, "only jobs with this text in id, agent, key or labels",
            kNotEmpty},
-          {"--sort", "ORDER", &o.sort,
-           "created (default), changed (status or attempt), ended; the newest first", kNotEmpty}};
+          {"--sort",
+           "ORDER",
+           &o.sort,
+           "created (default), changed (status or attempt), ended; the newest first",
+           {.accepts = Accepts::not_empty, .words = words_of(api::kJobSorts)}}};
 }
 
 std::vector<Option> jobs_options(JobsOptions& o) {
@@ -114,7 +137,7 @@ std::string stuck_text(const Value& job, const std::string& flag, std::size_t co
   }
   if (!job[field::in_doubt].is_array()) return text;
   const std::string_view status = job.text("status");
-  const bool ended = status == "completed" || status == "failed" || status == "cancelled";
+  const bool ended = store::has_ended(status);
   for (const Value& doubt : job[field::in_doubt].items()) {
     text += fmt::format("  node {}: {}, since {}\n", place_text(doubt), unknown_outcome_text(doubt),
                         short_time(doubt.text("since")));
@@ -156,7 +179,7 @@ constexpr std::size_t kReasonsRead = 20;  // jobs of a list whose state is read
 // The time from creation to end, for a job that has ended.
 std::string job_duration_text(const Value& job) {
   const std::string_view status = job.text("status");
-  if (status != "completed" && status != "failed" && status != "cancelled") return "";
+  if (!store::has_ended(status)) return "";
   const auto from = instant_from_text(job.text("created_at"));
   const auto to = instant_from_text(job.text("updated_at"));
   return from && to ? duration_shown(*to - *from) : "";
@@ -219,9 +242,8 @@ std::string counts_text(const Value& counts, const Paint& paint) {
     const bool is_bound = std::ranges::find(lower_bounds, Value(name)) != lower_bounds.end();
     table.row({{shown}, {canonical(number) + (is_bound ? " or more" : "")}});
   };
-  for (const char* status :
-       {"queued", "running", "waiting", "parked", "completed", "failed", "cancelled"}) {
-    row(status, counts["statuses"][status], status);
+  for (const std::string_view status : store::kJobStatuses) {
+    row(std::string(status), counts["statuses"][status], status);
   }
   row("unknown outcome", counts[field::in_doubt], field::in_doubt);
   row("stuck", counts["stuck"], "stuck");

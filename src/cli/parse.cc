@@ -18,6 +18,7 @@
 #include "agents/diagnostics.h"
 #include "app/instance.h"
 #include "cli/commands.h"
+#include "store/rules.h"
 
 namespace ae::cli {
 namespace {
@@ -171,7 +172,7 @@ class Grammar {
     if (!rules.variable.empty()) added->envname(rules.variable);
     if (!rules.choices.empty()) added->check(CLI::IsMember(rules.choices));
     if (rules.accepts == Accepts::priority) {
-      CLI::Validator range = CLI::Range(kPriorityMin, kPriorityMax);
+      CLI::Validator range = CLI::Range(-store::kPriorityMax, store::kPriorityMax);
       range.description("");  // documented in the option's help
       added->check(range);
     } else if (rules.accepts != Accepts::anything) {

@@ -13,6 +13,7 @@
 #include "cli/text.h"
 #include "json/json.h"
 #include "log/field_names.h"
+#include "store/rules.h"
 
 namespace ae::cli {
 namespace {
@@ -42,7 +43,7 @@ Result<Value> statuses_of(const std::string& text) {
   for (std::size_t from = 0; from <= text.size();) {
     const std::size_t end = std::min(text.find(',', from), text.size());
     const std::string one = text.substr(from, end - from);
-    if (one != "completed" && one != "failed" && one != "cancelled") {
+    if (!store::has_ended(one)) {
       return fail(Code::usage,
                   "--status must be a comma-separated list of completed, "
                   "failed and cancelled, not \"{}\"",

@@ -15,6 +15,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -40,6 +41,19 @@ struct EventQuery {
     return of_class || effects || !type.empty() || !step.empty() || !text.empty();
   }
 };
+
+// The classes of events as named in requests; a request may also name kEffectClass: the records of
+// effects, of any class.
+struct NamedEventClass {
+  std::string_view name;
+  EventClass event_class;
+};
+inline constexpr NamedEventClass kEventClasses[] = {
+    {"history", EventClass::history},
+    {"coordination", EventClass::coordination},
+    {"recorded_effect", EventClass::recorded_effect},
+    {"narrative", EventClass::narrative}};
+inline constexpr std::string_view kEffectClass = "effect";
 
 inline constexpr std::size_t kSlimBytes = 256;  // of a value in a slim envelope
 

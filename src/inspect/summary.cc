@@ -14,8 +14,6 @@
 namespace ae::engine {
 namespace {
 
-constexpr std::string_view kLoop = "loop";
-
 Value summary_error(const State& state) {
   if (!state.error) return {};
   return Value::object({{field::code, state.error->code},
@@ -52,7 +50,7 @@ Value summary_waiting(const State& state) {
 
 // Of a loop; null: the job is none.
 Value turn_count(const State& state) {
-  if (summary_kind(state) != kLoop) return {};
+  if (summary_kind(state) != kLoopKind) return {};
   const auto& loop = state.steps.front().loop;
   return number(loop ? loop->turns.size() : 0);
 }
@@ -60,11 +58,11 @@ Value turn_count(const State& state) {
 }  // namespace
 
 std::string_view summary_kind(const State& state) {
-  if (!state.plan) return "plan";
-  if (state.planned_by_model || is_planner_only(*state.plan)) return "planner";
+  if (!state.plan) return kPlanKind;
+  if (state.planned_by_model || is_planner_only(*state.plan)) return kPlannerKind;
   const bool is_loop =
       state.plan->nodes.size() == 1 && state.plan->nodes.front().kind == NodeKind::loop;
-  return is_loop ? kLoop : "plan";
+  return is_loop ? kLoopKind : kPlanKind;
 }
 
 std::string summary_text(const State& state) {

@@ -30,7 +30,9 @@ struct SummaryKey {
 };
 inline SummaryKey summary_key(const State& state) { return {state.status, state.epoch}; }
 
-// The kind of the job: plan loop planner.
+// The kinds of jobs, as summary_kind returns them.
+inline constexpr std::string_view kPlanKind = "plan", kLoopKind = "loop", kPlannerKind = "planner";
+inline constexpr std::string_view kJobKinds[] = {kPlanKind, kLoopKind, kPlannerKind};
 std::string_view summary_kind(const State& state);
 Value summary_view(const State& state);
 // canonical(summary_view(state)), written without the Value.

@@ -16,6 +16,7 @@
 #include "log/field_names.h"
 #include "runtime/scheduler/runtime.h"
 #include "sim/checker.h"
+#include "store/rules.h"
 
 namespace ae::sim {
 namespace {
@@ -160,8 +161,7 @@ void check_visible(SimWorld& world, const engine::PlanSource& plans) {
   constexpr std::string_view kRule =
       "PR1 every job has ended or shows what it waits for and which command answers it";
   for (const auto& [job, observed] : world.observer().jobs()) {
-    if (observed.status == "completed" || observed.status == "failed" ||
-        observed.status == "cancelled") {
+    if (store::has_ended(observed.status)) {
       continue;
     }
     std::vector<Event> events;

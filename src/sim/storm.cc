@@ -10,6 +10,7 @@
 #include "log/field_names.h"
 #include "sim/check.h"
 #include "sim/users.h"
+#include "store/rules.h"
 
 namespace ae::sim {
 
@@ -437,8 +438,7 @@ void Storm::review_open_requests() {
 bool Storm::all_ended() const {
   if (users_.created().size() < users_.requested_jobs() || users_.busy() > 0) return false;
   for (const auto& [job, observed] : const_cast<SimWorld&>(world_).observer().jobs()) {
-    if (observed.status != "completed" && observed.status != "failed" &&
-        observed.status != "cancelled") {
+    if (!store::has_ended(observed.status)) {
       return false;
     }
   }

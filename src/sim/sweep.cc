@@ -9,6 +9,7 @@
 #include "json/json.h"
 #include "sim/check.h"
 #include "sim/users.h"
+#include "store/rules.h"
 
 namespace ae::sim {
 
@@ -49,9 +50,7 @@ const JobId kJob("job-0"), kFork("job-0-fork");
 
 bool has_ended(SimWorld& world, const JobId& job) {
   const auto it = world.observer().jobs().find(job);
-  return it != world.observer().jobs().end() &&
-         (it->second.status == "completed" || it->second.status == "failed" ||
-          it->second.status == "cancelled");
+  return it != world.observer().jobs().end() && store::has_ended(it->second.status);
 }
 
 void fork(SimWorld& world, Users& users, const Action& action, std::function<void()> then) {

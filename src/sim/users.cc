@@ -5,6 +5,7 @@
 
 #include "json/json.h"
 #include "log/field_names.h"
+#include "store/rules.h"
 
 namespace ae::sim {
 
@@ -115,7 +116,7 @@ void Users::on_fork_answered(const std::shared_ptr<PendingFork>& pending,
   if (made) {
     forked_.push_back(pending->request.job);
     const std::string& origin = world_.observer().jobs().at(pending->request.origin).status;
-    const bool finished = origin == "completed" || origin == "failed" || origin == "cancelled";
+    const bool finished = store::has_ended(origin);
     world_.report().mark(finished ? "fork.origin_ended" : "fork.origin_running");
   }
   world_.log_line(

@@ -128,6 +128,8 @@ std::string fairness_key_of(const std::vector<std::pair<std::string, std::string
 
 bool is_runnable(std::string_view status) { return status == "queued" || status == "running"; }
 
+bool is_blocked(std::string_view status) { return status == "waiting" || status == "parked"; }
+
 bool has_ended(std::string_view status) {
   return status == "completed" || status == "failed" || status == "cancelled";
 }

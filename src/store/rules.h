@@ -5,9 +5,12 @@
 // Threads: pure functions.
 #pragma once
 
+#include <algorithm>
+#include <array>
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <unordered_set>
@@ -45,6 +48,9 @@ bool is_refused_by_inbox(const Batch& batch, std::uint64_t entry);
 // Queued or running: claimable statuses.
 bool is_runnable(std::string_view status);
 
+// Waiting or parked.
+bool is_blocked(std::string_view status);
+
 // Completed, failed or cancelled.
 bool has_ended(std::string_view status);
 // The answer of `list_ended`. `scanned` holds the next kEndedScanMax rows, or all that are left, in
@@ -54,10 +60,20 @@ EndedPage make_ended_page(std::vector<JobRow> scanned, const EndedFilter& filter
 // Is the row in the answer of `query`? Without the cursor.
 bool matches(const Filter& filter, const JobRow& row);
 
-// The statuses of a job; all but `completed` have an index.
-inline constexpr std::string_view kCompleted = "completed";
-inline constexpr std::string_view kIndexedStatuses[] = {"queued", "running", "waiting",
-                                                        "parked", "failed",  "cancelled"};
+// A job's priority is from -kPriorityMax to kPriorityMax.
+inline constexpr int kPriorityMax = 1000;
+
+// The statuses of a job, those of jobs that have not ended first.
+inline constexpr std::array<std::string_view, 7> kJobStatuses{
+    "queued", "running", "waiting", "parked", "completed", "failed", "cancelled"};
+inline constexpr std::span kOpenStatuses = std::span(kJobStatuses).first<4>();
+// All but `completed` have an index.
+inline constexpr std::string_view kCompleted = kJobStatuses[4];
+inline constexpr auto kIndexedStatuses = [] {
+  std::array<std::string_view, kJobStatuses.size() - 1> indexed;
+  std::ranges::remove_copy(kJobStatuses, indexed.begin(), kCompleted);
+  return indexed;
+}();
 // A count of which `examined` jobs were read, kJobCountMax + 1 if there are more.
 JobCount job_count(std::uint64_t examined, std::uint64_t matching);
 bool matches(const CountFilter& filter, const JobRow& row);

@@ -170,8 +170,7 @@ void MemoryStore::read_audit_log(std::uint64_t after, async::Done<Result<AuditLo
 
 void MemoryStore::count_jobs(async::Done<Result<JobStats>> done) {
   JobStats job_stats;
-  for (const char* status : {"queued", "running", "waiting", "parked"})
-    job_stats.statuses[status] = 0;
+  for (const std::string_view status : kOpenStatuses) job_stats.statuses.emplace(status, 0);
   const Instant now = clock_.now();
   for (const auto& [number, job] : data_.jobs) {
     const JobRow& row = job.row;

@@ -474,14 +474,14 @@ Sql<JobStats> ReadStatements::count_jobs(Instant now) {
   Snapshot snapshot(begin_, end_);
   AE_TRY(snapshot.open());
   JobStats job_stats;
-  for (const char* status : {"queued", "running", "waiting", "parked"}) {
+  for (const std::string_view status : kOpenStatuses) {
     AE_ASSIGN(Statement count,
               db_.prepare(fmt::format("SELECT count(*) FROM (SELECT 1 FROM jobs WHERE status = ?1 "
                                       "AND status <> 'completed' LIMIT {})",
                                       kJobCountMax)));
-    count.start(std::string_view(status));
+    count.start(status);
     AE_TRY(count.next());
-    job_stats.statuses[status] = static_cast<std::uint64_t>(count.integer(0));
+    job_stats.statuses[std::string(status)] = static_cast<std::uint64_t>(count.integer(0));
   }
   AE_ASSIGN(Statement ready,
             db_.prepare(fmt::format("SELECT queue, count(*) FROM (SELECT queue FROM jobs WHERE "
