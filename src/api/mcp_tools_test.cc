@@ -224,7 +224,7 @@ AE_TEST("mcp/a repeated answer by id is a duplicate; a different one is an error
 AE_TEST("mcp/roles are those of the routes: a viewer calls no tool, an operator answers nothing") {
   McpServerFixture fixture;
   const std::string echo = R"("name":"echo","arguments":{})";
-  EXPECT_EQ(fixture.result(kModern, "tools/list", "", "{}", Role::viewer)["tools"].size(), 13u);
+  EXPECT_EQ(fixture.result(kModern, "tools/list", "", "{}", Role::viewer)["tools"].size(), 14u);
   const auto refused = fixture.start(kModern, "tools/call", echo, "{}", Role::viewer);
   EXPECT_EQ(refused->answer->body["error"]["code"], Value(403));
   EXPECT_EQ(refused->answer->body["error"]["data"].text("code"), "forbidden");
