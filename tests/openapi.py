@@ -16,7 +16,7 @@ sys.dont_write_bytecode = True
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 from jsonschema import Draft202012Validator  # noqa: E402
 
-from shared.home import AGENTS, expect, home, run_tests, until  # noqa: E402
+from shared.home import expect, home, run_tests, until  # noqa: E402
 from shared.program import ROOT  # noqa: E402
 from shared.server import Server  # noqa: E402
 
@@ -221,17 +221,6 @@ def a_payload_that_is_not_of_its_type_is_refused():
     assert event_faults({**event, "type": "decision_recorded", "payload": {**decision, "kind": "retry", "payload": {"try": "2"}}})
 
 
-GUARDED = """
-  guarded:
-    native: echo
-    effect: at_most_once
-    approval: required
-    args_schema: { type: object, properties: { n: { type: integer } } }
-agents:
-  guarded: { plan: [ { id: g, tool: guarded, args: { n: 1 } } ] }
-"""
-
-
 class CheckedClient:
     """Calls a server and validates each response against the document."""
 
@@ -318,17 +307,6 @@ def read_jobs(send_request):
         assert send_request(200, "get", "/api/job-counts" + query)["statuses"]["completed"] == 1, query
     send_request(400, "get", "/api/job-counts?since=then")
     send_request(404, "get", "/api/jobs/nobody")
-
-
-def preview_edits(send_request):
-    """A call that needs approval: an edit that is accepted, one that its schema refuses."""
-    send_request.job("guarded", "c")
-    request = send_request(200, "get", "/api/approvals?job=c")["approvals"][0]["id"]
-    send_request(200, "get", f"/api/approvals/{request}")
-    assert not send_request(200, "post", f"/api/approvals/{request}/preview", {"arguments": {"n": 2}})["faults"]
-    assert send_request(200, "post", f"/api/approvals/{request}/preview", {"arguments": {"n": "2"}})["faults"]
-    send_request(200, "post", f"/api/approvals/{request}", {"decision": "approve", "arguments": {"n": 2}})
-    send_request.ended("c")
 
 
 def answer_jobs(server, send_request):
@@ -429,13 +407,11 @@ def use_keys(h, server, send_request):
 @test
 def every_operation_answers_as_documented():
     with home() as h:
-        (h.path / "agents.yaml").write_text(AGENTS.replace("\nagents:\n", GUARDED))
         server = Server(h)
         send_request = CheckedClient(server)
         call_service_and_agents(send_request)
         create_jobs(send_request)
         read_jobs(send_request)
-        preview_edits(send_request)
         answer_jobs(server, send_request)
         fork_jobs(send_request)
         change_budget(send_request)

@@ -100,7 +100,6 @@ constexpr bool is_exact_integer(std::int64_t n) {
 template <std::size_t Digits>
 void put_hex(std::string_view hex, ByteBuffer& out) {
   const bool is_hex =
-      // NOLINTNEXTLINE(bugprone-suspicious-stringview-data-usage): it reads Digits characters
       hex.size() == Digits && read_hex<Digits / 2>(hex.data(), out.extend(Digits / 2));
   AE_CHECK(is_hex, "an id or a hash of an event is not hex");
 }
