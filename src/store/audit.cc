@@ -2,6 +2,7 @@
 
 #include <fmt/core.h>
 
+#include <charconv>
 #include <utility>
 
 #include "base/counted.h"
@@ -19,6 +20,23 @@ Hash hash_of(const Hash& prev, std::string_view body) {
 }
 
 }  // namespace
+
+std::string to_text(const AuditHead& head) {
+  return fmt::format("{} {}", head.seq, to_hex(head.hash));
+}
+
+AuditHead audit_head_from_text(std::string_view text) {
+  AuditHead head;
+  const std::string_view number = text.substr(0, text.find(' '));
+  const auto read = std::from_chars(number.data(), number.data() + number.size(), head.seq);
+  const auto hash =
+      number.size() < text.size() ? hash_from_hex(text.substr(number.size() + 1)) : std::nullopt;
+  if (read.ec != std::errc() || read.ptr != number.data() + number.size() || !hash) {
+    return {.seq = 0, .hash = sha256(text)};
+  }
+  head.hash = *hash;
+  return head;
+}
 
 AuditRow chain_entry(const AuditHead& head, const AuditEntry& entry) {
   AuditRow row{.seq = head.seq + 1};

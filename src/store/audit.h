@@ -40,12 +40,17 @@ struct AuditRow {
   Hash hash;
 };
 
-// The end of the log.
+// The end of the log. Stored: its text.
 struct AuditHead {
   std::uint64_t seq = 0;
   Hash hash;
   friend bool operator==(const AuditHead&, const AuditHead&) = default;
 };
+
+// "seq hash".
+std::string to_text(const AuditHead& head);
+// An unreadable text gives a head that matches no log.
+AuditHead audit_head_from_text(std::string_view text);
 
 AuditRow chain_entry(const AuditHead& head, const AuditEntry& entry);
 

@@ -34,6 +34,18 @@ AE_TEST("audit/the bytes and the hash of an entry are fixed") {
   EXPECT_EQ(log.rows[1].hash, sha256("aetheris.audit.v1" + prev + log.rows[1].body));
 }
 
+AE_TEST("audit/the text of the end of the log is fixed, and an unreadable one matches no log") {
+  const AuditHead head = log_of(2).head;
+  const std::string text = to_text(head);
+  EXPECT_EQ(text, "2 " + to_hex(head.hash));
+  EXPECT_EQ(audit_head_from_text(text), head);
+  for (const std::string& bad : {std::string(), "2" + text, text.substr(1), text + "0", "x" + text,
+                                 text.substr(0, 1), "2  " + to_hex(head.hash)}) {
+    EXPECT_NE(audit_head_from_text(bad), head) << bad;
+    EXPECT_NE(audit_head_from_text(bad), AuditHead{}) << bad;
+  }
+}
+
 AE_TEST("audit/every changed byte of the log is detected") {
   const AuditLog whole = log_of(3);
   ASSERT_TRUE(verify_audit_log(whole).ok) << verify_audit_log(whole).detail;

@@ -1,33 +1,16 @@
 #include "store/sqlite/audit_table.h"
 
-#include <fmt/core.h>
-
-#include <charconv>
 #include <string>
 
 namespace ae::store::sqlite {
 namespace {
-
-// Parses "seq hash". An unreadable text gives a head that matches no log.
-AuditHead head_of(std::string_view text) {
-  AuditHead head;
-  const std::string_view number = text.substr(0, text.find(' '));
-  const auto read = std::from_chars(number.data(), number.data() + number.size(), head.seq);
-  const auto hash =
-      number.size() < text.size() ? hash_from_hex(text.substr(number.size() + 1)) : std::nullopt;
-  if (read.ec != std::errc() || read.ptr != number.data() + number.size() || !hash) {
-    return {.seq = 0, .hash = sha256(text)};
-  }
-  head.hash = *hash;
-  return head;
-}
 
 Sql<AuditHead> read_head(Database& db) {
   AE_ASSIGN(Statement meta, db.prepare("SELECT value FROM meta WHERE key = 'audit_head'"));
   Rows row(meta);
   AE_ASSIGN(const bool found, row.next());
   if (!found) return AuditHead{};
-  return head_of(row->bytes(0));
+  return audit_head_from_text(row->bytes(0));
 }
 
 }  // namespace
@@ -39,7 +22,7 @@ Sql<void> append_audit(Database& db, const AuditEntry& entry) {
   AE_TRY(insert.run(row.seq, row.body, row.hash));
   AE_ASSIGN(Statement put, db.prepare("INSERT INTO meta VALUES('audit_head', ?1) "
                                       "ON CONFLICT DO UPDATE SET value = excluded.value"));
-  return put.run(fmt::format("{} {}", row.seq, to_hex(row.hash)));
+  return put.run(to_text(AuditHead{row.seq, row.hash}));
 }
 
 Sql<AuditLog> read_audit(Database& db, std::uint64_t after) {

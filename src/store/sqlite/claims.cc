@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "store/claim_order.h"
+#include "store/lines.h"
 #include "store/rules.h"
-#include "store/sqlite/schema.h"
 #include "store/sqlite/tables.h"
 
 namespace ae::store::sqlite {
@@ -48,7 +48,7 @@ class Tables::ReadyJobs {
       AE_ASSIGN(auto group, group_after(last));
       if (!group) return fitting;
       last = *group;
-      if (satisfies(request_, last.agent, sqlite::lines(last.capabilities))) {
+      if (satisfies(request_, last.agent, split_lines(last.capabilities))) {
         fitting.push_back(*std::move(group));
       }
     }

@@ -7,8 +7,8 @@
 #include <utility>
 #include <vector>
 
+#include "store/lines.h"
 #include "store/rules.h"
-#include "store/sqlite/schema.h"
 #include "store/sqlite/tables.h"
 
 namespace ae::store::sqlite {
@@ -51,7 +51,7 @@ Sql<Tables::Job*> Tables::find(const JobId& id) {
     job.row.status = row->text(9);
     job.row.not_before = row->maybe_instant(10);
     job.row.wake_at = row->maybe_instant(11);
-    job.capabilities = lines(row->text(12));
+    job.capabilities = split_lines(row->text(12));
     job.queue = row->text(13);
     job.row.pending = static_cast<PendingKinds>(row->count(14));
   }

@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <utility>
 
+#include "store/lines.h"
 #include "store/sqlite/audit_table.h"
 #include "store/sqlite/files.h"
 #include "store/sqlite/schema.h"
@@ -84,7 +85,7 @@ Sql<StoreIdentity> read_store_identity(Database& db) {
     if (key == "store_id") identity.at.store = row->text(1);
     if (key == "timeline") identity.at.timeline = row->text(1);
     if (key == "position") identity.at.number = row->count(1);
-    if (key == "timelines") identity.earlier_timelines = lines(row->text(1));
+    if (key == "timelines") identity.earlier_timelines = split_lines(row->text(1));
     if (key == "accepting") {
       identity.accepting = true;
       identity.backup = row->integer(1) == kBackup;
@@ -100,7 +101,7 @@ Sql<void> begin_timeline(Database& db, const StoreIdentity& identity,
   if (recorded.timeline != identity.at.timeline) earlier_timelines.push_back(recorded.timeline);
   AE_ASSIGN(Statement put, db.prepare("INSERT INTO meta VALUES(?1, ?2) "
                                       "ON CONFLICT DO UPDATE SET value = excluded.value"));
-  AE_TRY(put.run(std::string_view("timelines"), joined(earlier_timelines)));
+  AE_TRY(put.run(std::string_view("timelines"), join_lines(earlier_timelines)));
   AE_TRY(put.run(std::string_view("position"), std::max(identity.at.number, recorded.number) + 1));
   AE_TRY(put.run(std::string_view("accepting"), kAccepting));
   return db.execute("UPDATE meta SET value = lower(hex(randomblob(16))) WHERE key = 'timeline'");

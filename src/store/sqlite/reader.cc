@@ -7,9 +7,9 @@
 #include <unordered_set>
 
 #include "log/field_names.h"
+#include "store/lines.h"
 #include "store/rules.h"
 #include "store/sqlite/audit_table.h"
-#include "store/sqlite/schema.h"
 
 namespace ae::store::sqlite {
 namespace {
@@ -134,7 +134,7 @@ Sql<JobRow> ReadStatements::read_row(Statement& row) {
   if (!row.is_null(13)) job.claim = Fence{AttemptId(row.text(13)), row.count(12)};
   job.claim_worker = row.text(14);
   job.lease_until = row.maybe_instant(15);
-  job.capabilities = lines(row.text(17));
+  job.capabilities = split_lines(row.text(17));
   job.queue = row.text(18);
   job.pending = static_cast<PendingKinds>(row.count(19));
   if (!row.is_null(20)) job.forked_from = row.text(20);

@@ -255,22 +255,6 @@ Result<std::int64_t> layout_of(Database& db, const std::string& path) {
   return layout;
 }
 
-std::string joined(const std::vector<std::string>& texts) {
-  std::string all;
-  for (const std::string& text : texts) all += (all.empty() ? "" : "\n") + text;
-  return all;
-}
-
-std::vector<std::string> lines(std::string_view text) {
-  std::vector<std::string> all;
-  while (!text.empty()) {
-    const std::size_t end = std::min(text.find('\n'), text.size());
-    all.emplace_back(text.substr(0, end));
-    text.remove_prefix(std::min(end + 1, text.size()));
-  }
-  return all;
-}
-
 Error cannot_open(const std::string& path, const SqlError& error) {
   if (!error.no_space()) return {Code::unavailable, fmt::format("{}: {}", path, error.text())};
   std::error_code unknown;

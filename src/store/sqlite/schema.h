@@ -31,8 +31,4 @@ Error cannot_open(const std::string& path, const SqlError& error);
 // writer migrates.
 Status check_schema(Database& db, const std::string& path);
 
-// Several texts in one column, one per line; none contains a line break.
-std::string joined(const std::vector<std::string>& texts);
-std::vector<std::string> lines(std::string_view text);
-
 }  // namespace ae::store::sqlite

@@ -9,6 +9,7 @@
 
 #include "json/value.h"
 #include "log/field_names.h"
+#include "store/lines.h"
 #include "store/rebuild_row.h"
 #include "store/rules.h"
 #include "store/sqlite/audit_table.h"
@@ -299,7 +300,7 @@ Sql<Result<void>> SqliteRebuild::Impl::reconcile_job(const Projection& expected,
   if (!has_key) {
     return Result<void>(std::unexpected(idempotency_key_taken(expected, !only.empty())));
   }
-  const std::string capabilities = joined(expected.capabilities);
+  const std::string capabilities = join_lines(expected.capabilities);
   std::string fair_by;
   AE_TRY(read_row("SELECT value FROM meta WHERE key = 'fair_by'",
                   [&](Statement& found) { fair_by = found.text(0); }));
@@ -502,7 +503,7 @@ Result<std::vector<Damage>> SqliteRebuild::find_damage() {
     if (!is_store_id(meta[key])) found.push_back(broken_meta(key, meta[key]));
   }
   if (!is_number(meta["position"])) found.push_back(broken_meta("position", meta["position"]));
-  for (const std::string& timeline : lines(meta["timelines"])) {
+  for (const std::string& timeline : split_lines(meta["timelines"])) {
     if (!is_store_id(timeline)) found.push_back(broken_meta("timelines", timeline));
   }
   const auto recorded = PositionFile(position_path(p.path)).read();

@@ -7,9 +7,9 @@
 #include <utility>
 #include <variant>
 
+#include "store/lines.h"
 #include "store/rules.h"
 #include "store/sqlite/audit_table.h"
-#include "store/sqlite/schema.h"
 
 namespace ae::store::sqlite {
 namespace {
@@ -267,7 +267,7 @@ Sql<void> Tables::insert_job(const Batch& batch, const NewJob& requested, Job& j
                          requested.request_hash, requested.priority, batch.sealed->created_at,
                          job.row.status, job.row.not_before, job.row.wake_at, job.epoch, attempt,
                          worker, job.lease_until, std::int64_t{eligibility.ready}, eligibility.at,
-                         joined(requested.capabilities), requested.queue,
+                         join_lines(requested.capabilities), requested.queue,
                          fairness_key_of(requested.labels, fair_by_), number,
                          std::uint64_t{job.row.pending}, requested.forked_from));
   job.id = db_->last_rowid();
