@@ -6,26 +6,23 @@
 #include <utility>
 
 #include "store/claim_order.h"
-#include "store/postgres/transaction.h"
+#include "store/postgres/statements.h"
 
 namespace ae::store::postgres {
 namespace {
 
 using Type = Column::Type;
 
-constexpr Statement kBegin{"begin_claim", "BEGIN"};
-constexpr Statement kCommit{"commit_claim", "COMMIT"};
-
 // A job that another transaction has locked is skipped: it is being claimed or written.
 constexpr Statement kMakeDelayedEligible{
-    "ripen_delayed",
+    "make_delayed_eligible",
     "WITH ripe AS MATERIALIZED (SELECT job FROM heads WHERE NOT ready AND ripe_at IS NOT NULL "
     "AND attempt IS NULL AND ripe_at <= (SELECT coalesce($1::bigint, "
     "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint)) "
     "ORDER BY ripe_at LIMIT 10000 FOR UPDATE SKIP LOCKED) "
     "UPDATE heads SET ready = true FROM ripe WHERE heads.job = ripe.job"};
 constexpr Statement kMakeExpiredEligible{
-    "ripen_leased",
+    "make_expired_eligible",
     "WITH ripe AS MATERIALIZED (SELECT job FROM heads WHERE NOT ready AND ripe_at IS NOT NULL "
     "AND attempt IS NOT NULL AND ripe_at <= (SELECT coalesce($1::bigint, "
     "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint)) "
@@ -38,8 +35,8 @@ constexpr Statement kMakeExpiredEligible{
 // the best of the next jobs of each kind, and the walk ends with the last job that is taken. Only
 // rows that are taken are locked. A ready job can have a valid lease if the clock was set back.
 // Kind '' = the job's own columns are checked.
-constexpr Statement kClaim{
-    "claim",
+constexpr Statement kClaimReady{
+    "claim_ready",
     "WITH RECURSIVE time AS MATERIALIZED (SELECT coalesce($1::bigint, "
     "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS now), "
     "kinds AS ((SELECT kind, job FROM heads WHERE ready ORDER BY kind, priority DESC, job LIMIT 1) "
@@ -73,13 +70,9 @@ constexpr Statement kClaim{
     "RETURNING taken.place, (SELECT job_id FROM jobs WHERE number = heads.job), heads.attempt, "
     "heads.epoch, heads.lease_until"};
 
-constexpr Statement kFairBy{"claim_fair_by", "SELECT value FROM meta WHERE key = 'fair_by'"};
-constexpr Statement kLockClaims{"one_claimer", kLockClaimsUnderLimits};
-constexpr Statement kTime{"claim_time",
-                          "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint"};
 // The groups from which this worker may take: one lookup each, all in one round trip.
-constexpr Statement kGroups{
-    "claim_lines",
+constexpr Statement kReadyGroups{
+    "ready_groups",
     "WITH RECURSIVE line AS ((SELECT queue, kind, priority, job FROM heads WHERE ready "
     "ORDER BY queue, kind, priority DESC, turn, job LIMIT 1) "
     "UNION ALL SELECT n.queue, n.kind, n.priority, n.job FROM line l CROSS JOIN LATERAL ("
@@ -89,20 +82,21 @@ constexpr Statement kGroups{
     "SELECT l.queue, l.kind, l.priority FROM line l WHERE (SELECT l.kind = '' OR "
     "(($1::text[] IS NULL OR agent = ANY($1::text[])) AND capabilities <@ $2::text[]) "
     "FROM jobs WHERE number = l.job)"};
-constexpr Statement kCountLeased{"claims_held",
-                                 "SELECT count(*) FROM (SELECT 1 FROM heads WHERE queue = $1::text "
-                                 "AND attempt IS NOT NULL AND lease_until > $2::bigint "
-                                 "LIMIT $3::bigint) AS live"};
+constexpr Statement kCountLeasedOfQueue{
+    "count_leased_of_queue",
+    "SELECT count(*) FROM (SELECT 1 FROM heads WHERE queue = $1::text "
+    "AND attempt IS NOT NULL AND lease_until > $2::bigint "
+    "LIMIT $3::bigint) AS live"};
 constexpr Statement kPriorityBelow{
     "priority_below",
     "SELECT priority FROM heads WHERE ready AND queue = $1::text AND kind = $2::bytea "
     "AND priority < $3::bigint ORDER BY priority DESC LIMIT 1"};
 constexpr Statement kFirstFairnessKey{
-    "first_turn",
+    "first_fairness_key",
     "SELECT turn FROM heads WHERE ready AND queue = $1::text AND kind = $2::bytea "
     "AND priority = $3::bigint ORDER BY turn LIMIT 1"};
 constexpr Statement kFairnessKeyAfter{
-    "turn_after",
+    "fairness_key_after",
     "SELECT turn FROM heads WHERE ready AND queue = $1::text AND kind = $2::bytea "
     "AND priority = $3::bigint AND turn > $4::text ORDER BY turn LIMIT 1"};
 // The next job that this worker may take. Jobs are locked only after they are chosen.
@@ -121,14 +115,14 @@ constexpr Statement kLockChosen{
     "ORDER BY number + 0) "
     "SELECT w.job_id FROM wanted w CROSS JOIN LATERAL (SELECT 1 FROM heads WHERE job = w.number "
     "AND coalesce(ready, false) FOR UPDATE SKIP LOCKED) h"};
-constexpr Statement kLastServedKey{"last_turn",
+constexpr Statement kLastServedKey{"last_served_key",
                                    "SELECT last FROM turns WHERE priority = $1::bigint"};
 constexpr Statement kPutServedKeys{
-    "put_turns",
+    "put_served_keys",
     "INSERT INTO turns(priority, last) SELECT * FROM unnest($1::bigint[], $2::text[]) "
     "ON CONFLICT (priority) DO UPDATE SET last = excluded.last"};
 constexpr Statement kClaimChosen{
-    "take_chosen",
+    "claim_chosen",
     "WITH chosen AS MATERIALIZED (SELECT (SELECT number FROM jobs WHERE job_id = w.id) AS number, "
     "w.attempt, w.place FROM unnest($1::text[], $2::text[]) "
     "WITH ORDINALITY AS w(id, attempt, place)) "
@@ -137,17 +131,6 @@ constexpr Statement kClaimChosen{
     "WHERE heads.job = chosen.number "
     "RETURNING chosen.place, (SELECT job_id FROM jobs WHERE number = heads.job), heads.attempt, "
     "heads.epoch, heads.lease_until"};
-
-template <class Texts, class Text>
-Column column_of(const Texts& texts, Text text) {
-  Column column(Type::text);
-  for (const auto& item : texts) column.add(text(item));
-  return column;
-}
-
-std::string_view as_text(const std::string& item) { return item; }
-std::string_view as_id(const JobId& item) { return item.text; }
-std::string_view as_attempt(const AttemptId& item) { return item.text; }
 
 // Rows of place (from 1), job, attempt, epoch, lease.
 std::vector<Lease> leases_of(const Rows& rows) {
@@ -172,18 +155,18 @@ Pg<UnlimitedClaim> claim_without_limits(Connection& connection, const ClaimReque
   if (request.agents.empty()) {
     params.add(std::nullopt);
   } else {
-    params.add(column_of(request.agents, as_text));
+    params.add(column_of(Type::text, request.agents));
   }
-  params.add(column_of(request.excluded_jobs, as_id))
-      .add(column_of(request.capabilities, as_text))
+  params.add(column_of(Type::text, request.excluded_jobs, &JobId::text))
+      .add(column_of(Type::text, request.capabilities))
       .add(std::uint64_t{request.limit})
-      .add(column_of(request.attempts, as_attempt))
+      .add(column_of(Type::text, request.attempts, &AttemptId::text))
       .add(request.worker)
       .add(std::int64_t{request.lease.count()});
   connection.add(kBegin);
   connection.add(kMakeDelayedEligible, Params().add(at));
   connection.add(kMakeExpiredEligible, Params().add(at));
-  connection.add(kClaim, params);
+  connection.add(kClaimReady, params);
   connection.add(kFairBy);
   connection.add(kCommit);
   AE_ASSIGN(const auto answers, connection.run());
@@ -200,12 +183,12 @@ class ReadyJobs {
   };
   ReadyJobs(Connection& connection, const ClaimRequest& request, Instant now, bool fair)
       : connection_(connection), now_(now), is_fair_(fair), excluded_(request.excluded_jobs) {
-    if (!request.agents.empty()) agents_ = column_of(request.agents, as_text);
-    capabilities_ = column_of(request.capabilities, as_text);
+    if (!request.agents.empty()) agents_ = column_of(Type::text, request.agents);
+    capabilities_ = column_of(Type::text, request.capabilities);
   }
 
   Pg<std::vector<Group>> groups() {
-    AE_ASSIGN(const Rows rows, query(kGroups, Params().add(agents_).add(capabilities_)));
+    AE_ASSIGN(const Rows rows, query(kReadyGroups, Params().add(agents_).add(capabilities_)));
     std::vector<Group> groups;
     groups.reserve(static_cast<std::size_t>(rows.size()));
     for (int i = 0; i < rows.size(); ++i) {
@@ -215,7 +198,7 @@ class ReadyJobs {
   }
   Pg<std::size_t> count_leased(const std::string& queue, std::size_t enough) {
     AE_ASSIGN(const Rows rows,
-              query(kCountLeased, Params().add(queue).add(now_).add(std::uint64_t{enough})));
+              query(kCountLeasedOfQueue, Params().add(queue).add(now_).add(std::uint64_t{enough})));
     return rows.count(0, 0);
   }
   Pg<std::optional<std::int64_t>> priority_below(const Group& group, std::int64_t priority) {
@@ -230,14 +213,15 @@ class ReadyJobs {
   }
   Pg<std::optional<ReadyJob>> job_after(const Group& group, std::int64_t priority,
                                         const std::string& fairness_key, std::int64_t number) {
-    AE_ASSIGN(const Rows rows, query(kJobAfter, at(group)
-                                                    .add(priority)
-                                                    .add(fairness_key)
-                                                    .add(number)
-                                                    .add(now_)
-                                                    .add(column_of(excluded_, as_id))
-                                                    .add(agents_)
-                                                    .add(capabilities_)));
+    AE_ASSIGN(const Rows rows,
+              query(kJobAfter, at(group)
+                                   .add(priority)
+                                   .add(fairness_key)
+                                   .add(number)
+                                   .add(now_)
+                                   .add(column_of(Type::text, excluded_, &JobId::text))
+                                   .add(agents_)
+                                   .add(capabilities_)));
     if (rows.empty()) return std::nullopt;
     return ReadyJob{JobId(rows.text(0, 1)), rows.integer(0, 0), true};
   }
@@ -251,7 +235,8 @@ class ReadyJobs {
   // on.
   Pg<bool> lock(const std::vector<JobId>& chosen) {
     if (chosen.empty()) return true;
-    AE_ASSIGN(const Rows rows, query(kLockChosen, Params().add(column_of(chosen, as_id))));
+    AE_ASSIGN(const Rows rows,
+              query(kLockChosen, Params().add(column_of(Type::text, chosen, &JobId::text))));
     std::set<std::string> locked;
     for (int i = 0; i < rows.size(); ++i) locked.insert(rows.text(i, 0));
     for (const JobId& job : chosen) {
@@ -305,7 +290,7 @@ Pg<std::vector<Lease>> claim_by_group(Connection& connection, const ClaimRequest
                                       std::optional<Instant> at) {
   connection.add(kBegin);
   connection.add(kLockClaims);
-  connection.add(kTime);
+  connection.add(kServerTime);
   connection.add(kMakeDelayedEligible, Params().add(at));
   connection.add(kMakeExpiredEligible, Params().add(at));
   connection.add(kFairBy);
@@ -323,8 +308,8 @@ Pg<std::vector<Lease>> claim_by_group(Connection& connection, const ClaimRequest
   std::vector<AttemptId> attempts(request.attempts.begin(),
                                   request.attempts.begin() + static_cast<long>(chosen.jobs.size()));
   connection.add(kClaimChosen, Params()
-                                   .add(column_of(chosen.jobs, as_id))
-                                   .add(column_of(attempts, as_attempt))
+                                   .add(column_of(Type::text, chosen.jobs, &JobId::text))
+                                   .add(column_of(Type::text, attempts, &AttemptId::text))
                                    .add(request.worker)
                                    .add(now + request.lease));
   connection.add(kCommit);
@@ -335,15 +320,9 @@ Pg<std::vector<Lease>> claim_by_group(Connection& connection, const ClaimRequest
 }  // namespace
 
 std::vector<Statement> claim_statements() {
-  return {kMakeDelayedEligible,
-          kMakeExpiredEligible,
-          kClaim,
-          kGroups,
-          kCountLeased,
-          kPriorityBelow,
-          kFirstFairnessKey,
-          kFairnessKeyAfter,
-          kJobAfter,
+  return {kMakeDelayedEligible, kMakeExpiredEligible, kClaimReady,
+          kReadyGroups,         kCountLeasedOfQueue,  kPriorityBelow,
+          kFirstFairnessKey,    kFairnessKeyAfter,    kJobAfter,
           kLockChosen};
 }
 

@@ -32,7 +32,7 @@ struct Raw {  // parameters in libpq's form
   std::vector<int> lengths, formats;
 };
 
-Raw raw(const std::vector<std::optional<std::string>>& params) {
+Raw raw_of(const std::vector<std::optional<std::string>>& params) {
   Raw r;
   for (const auto& param : params) {
     r.values.push_back(param ? param->data() : nullptr);
@@ -42,7 +42,7 @@ Raw raw(const std::vector<std::optional<std::string>>& params) {
   return r;
 }
 
-std::string_view field(const PGresult* result, int which) {
+std::string_view error_field(const PGresult* result, int which) {
   const char* text = PQresultErrorField(result, which);
   return text == nullptr ? std::string_view() : std::string_view(text);
 }
@@ -82,9 +82,9 @@ Pg<Connection> Connection::open(const Options& options) {
 }
 
 void Connection::note(void* warning, const PGresult* notice) {
-  if (field(notice, PG_DIAG_SEVERITY_NONLOCALIZED) != "WARNING") return;
+  if (error_field(notice, PG_DIAG_SEVERITY_NONLOCALIZED) != "WARNING") return;
   *static_cast<std::optional<std::string>*>(warning) =
-      one_line(field(notice, PG_DIAG_MESSAGE_PRIMARY));
+      one_line(error_field(notice, PG_DIAG_MESSAGE_PRIMARY));
 }
 
 bool Connection::lost() const {
@@ -116,7 +116,7 @@ void Connection::add(const Statement& statement, const Params& params) {
     }
     pending_.push_back({.prepares = &statement});
   }
-  const Raw r = raw(params.values_);
+  const Raw r = raw_of(params.values_);
   if (PQsendQueryPrepared(connection, statement.name, static_cast<int>(r.values.size()),
                           r.values.data(), r.lengths.data(), r.formats.data(), kBinary) != 1) {
     return on_send_failed();
@@ -125,7 +125,7 @@ void Connection::add(const Statement& statement, const Params& params) {
 }
 
 void Connection::add_unprepared(const std::string& sql, const Params& params) {
-  const Raw r = raw(params.values_);
+  const Raw r = raw_of(params.values_);
   if (PQsendQueryParams(connection_.get(), sql.c_str(), static_cast<int>(r.values.size()), nullptr,
                         r.values.data(), r.lengths.data(), r.formats.data(), kBinary) != 1) {
     return on_send_failed();
@@ -223,9 +223,9 @@ std::optional<PgError> Connection::collect(std::vector<Rows>& answers) {
       case PGRES_PIPELINE_ABORTED:
         break;
       default: {
-        const std::string_view severity = field(result, PG_DIAG_SEVERITY_NONLOCALIZED);
-        const std::string_view primary = field(result, PG_DIAG_MESSAGE_PRIMARY);
-        PgError error{.sqlstate = std::string(field(result, PG_DIAG_SQLSTATE)),
+        const std::string_view severity = error_field(result, PG_DIAG_SEVERITY_NONLOCALIZED);
+        const std::string_view primary = error_field(result, PG_DIAG_MESSAGE_PRIMARY);
+        PgError error{.sqlstate = std::string(error_field(result, PG_DIAG_SQLSTATE)),
                       .message = one_line(primary.empty() ? PQresultErrorMessage(result) : primary),
                       .failed_statement = completed};
         const bool ends = severity == "FATAL" || severity == "PANIC" || lost();

@@ -6,6 +6,7 @@
 #include <string_view>
 #include <vector>
 
+#include "store/postgres/statements.h"
 #include "store/rules.h"
 
 namespace ae::store::postgres {
@@ -86,7 +87,7 @@ class CountStatement {
 }  // namespace
 
 Pg<JobCounts> count_matching(Connection& connection, const CountFilter& filter) {
-  connection.add_unprepared("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY");
+  connection.add_unprepared(kBeginSnapshot.sql);
   for (const std::string_view status : kIndexedStatuses) {
     CountStatement(filter).add_indexed(connection, status);
   }

@@ -13,10 +13,10 @@ namespace {
 using namespace std::chrono_literals;
 using Clock = std::chrono::steady_clock;
 
-constexpr const char* kWhat = "copies of values";
+constexpr const char* kCopiesOfValues = "copies of values";
 // The tables that contain values or hashes of values.
-constexpr const char* kTables[] = {"commits",     "blobs", "value_uses",   "effects",
-                                   "checkpoints", "inbox", "inbox_replies"};
+constexpr const char* kTablesWithValues[] = {"commits",     "blobs", "value_uses",   "effects",
+                                             "checkpoints", "inbox", "inbox_replies"};
 // For one table: its writers wait meanwhile, and give up after kLockTimeout.
 constexpr const char* kVacuumTimeout = "1s";
 constexpr const char* kVacuumLockTimeout = "200ms";  // writers also queue behind a waiting lock
@@ -24,14 +24,14 @@ constexpr auto kOlderTransactionsTimeout = 2s;       // for transactions that be
 constexpr auto kPollInterval = 50ms;
 
 // The size of the tables, and whether this role may vacuum all of them.
-constexpr const char* kAbout =
+constexpr const char* kTableSizes =
     "SELECT coalesce(sum(pg_total_relation_size(oid)), 0)::bigint, "
     "coalesce(bool_and(pg_has_role(relowner, 'USAGE')), true) OR "
     "(SELECT pg_has_role(datdba, 'USAGE') FROM pg_database WHERE datname = current_database()) "
     "FROM pg_class WHERE relnamespace = (SELECT oid FROM pg_namespace WHERE nspname = "
     "current_schema()) AND relname = ANY($1::text[])";
 // Transactions that began before this one and may still see the old rows.
-constexpr const char* kOlder =
+constexpr const char* kOlderTransactions =
     "SELECT 'process ' || pid FROM pg_stat_activity WHERE pid <> pg_backend_pid() "
     "AND (datname = current_database() OR datname IS NULL) "
     "AND age(backend_xmin) >= age($1::text::xid) "
@@ -43,14 +43,14 @@ constexpr const char* kOlder =
     "UNION ALL SELECT 'replication slot ' || slot_name FROM pg_replication_slots "
     "WHERE age(xmin) >= age($1::text::xid)";
 
-std::string joined(const std::vector<std::string>& names) {
+std::string comma_separated(const std::vector<std::string>& names) {
   std::string text;
   for (const std::string& name : names) text += (text.empty() ? "" : ", ") + name;
   return text;
 }
 
 // One statement: VACUUM must not run in a transaction, not even the implicit one of a round trip.
-Pg<void> run(Connection& connection, const std::string& sql) {
+Pg<void> run_statement(Connection& connection, const std::string& sql) {
   connection.add_unprepared(sql);
   AE_TRY(connection.run());
   return {};
@@ -63,7 +63,7 @@ class Eraser {
 
   Pg<std::vector<ResidualCopy>> all() {
     residual_copies_.push_back(
-        {kWhat, "the server's write-ahead log, replicas, backups and logs",
+        {kCopiesOfValues, "the server's write-ahead log, replicas, backups and logs",
          "the store cannot remove them: they end when the server recycles its log and "
          "when you delete backups"});
     AE_TRY(check_tables());
@@ -82,21 +82,21 @@ class Eraser {
   }
   std::vector<std::string> table_names() const {
     std::vector<std::string> table_names;
-    for (const char* table : kTables) table_names.push_back(qualified(table));
+    for (const char* table : kTablesWithValues) table_names.push_back(qualified(table));
     return table_names;
   }
   void add_residual(const std::vector<std::string>& tables, const std::string& why) {
     if (tables.empty()) return;
     residual_copies_.push_back(
-        {kWhat, fmt::format("old rows in the pages of {}", joined(tables)),
+        {kCopiesOfValues, fmt::format("old rows in the pages of {}", comma_separated(tables)),
          fmt::format("{}: run `VACUUM FULL {}` as their owner; it locks them meanwhile", why,
-                     joined(tables))});
+                     comma_separated(tables))});
   }
 
   Pg<void> check_tables() {
     Column tables(Column::Type::text);
-    for (const char* table : kTables) tables.add(std::string_view(table));
-    connection_.add_unprepared(kAbout, Params().add(tables));
+    for (const char* table : kTablesWithValues) tables.add(std::string_view(table));
+    connection_.add_unprepared(kTableSizes, Params().add(tables));
     AE_ASSIGN(const auto answers, connection_.run());
     rewrites_ = static_cast<std::size_t>(answers[0].integer(0, 0)) <= rewrite_bytes_;
     may_vacuum_ = answers[0].boolean(0, 1);
@@ -110,17 +110,17 @@ class Eraser {
     const std::string xid = now[0].text(0, 0);
     const auto until = Clock::now() + kOlderTransactionsTimeout;
     for (;;) {
-      connection_.add_unprepared(kOlder, Params().add(xid));
+      connection_.add_unprepared(kOlderTransactions, Params().add(xid));
       AE_ASSIGN(const auto answers, connection_.run());
       if (answers[0].empty()) return {};
       if (Clock::now() >= until) {
         std::vector<std::string> older;
         older.reserve(static_cast<std::size_t>(answers[0].size()));
         for (int i = 0; i < answers[0].size(); ++i) older.push_back(answers[0].text(i, 0));
-        residual_copies_.push_back({kWhat, "old rows of the tables",
+        residual_copies_.push_back({kCopiesOfValues, "old rows of the tables",
                                     fmt::format("they may still be visible to older transactions "
                                                 "({}): when it has ended, redact the job again",
-                                                joined(older))});
+                                                comma_separated(older))});
         return {};
       }
       std::this_thread::sleep_for(kPollInterval);
@@ -128,8 +128,8 @@ class Eraser {
   }
 
   Pg<void> limit(const std::string& lock, const std::string& statement) {
-    AE_TRY(run(connection_, fmt::format("SET lock_timeout = '{}'", lock)));
-    return run(connection_, fmt::format("SET statement_timeout = '{}'", statement));
+    AE_TRY(run_statement(connection_, fmt::format("SET lock_timeout = '{}'", lock)));
+    return run_statement(connection_, fmt::format("SET statement_timeout = '{}'", statement));
   }
 
   Pg<void> vacuum() {
@@ -137,7 +137,8 @@ class Eraser {
     std::string why;
     AE_TRY(limit(kVacuumLockTimeout, kVacuumTimeout));
     for (const std::string& table : table_names()) {
-      const auto done = run(connection_, (rewrites_ ? "VACUUM (FULL) " : "VACUUM ") + table);
+      const auto done =
+          run_statement(connection_, (rewrites_ ? "VACUUM (FULL) " : "VACUUM ") + table);
       if (!done && done.error().connection_lost) return std::unexpected(done.error());
       if (!done) {
         failed.push_back(table);

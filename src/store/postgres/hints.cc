@@ -8,11 +8,11 @@
 namespace ae::store::postgres {
 namespace {
 
-constexpr std::string_view kInbox = "inbox ";
-constexpr std::string_view kIdle = "idle";
-constexpr std::string_view kIdleBefore = "rested";  // of older versions
-constexpr std::string_view kClaim = "claim ";
-constexpr const char* kAnyClaim = "claim";
+constexpr std::string_view kInboxHint = "inbox ";
+constexpr std::string_view kIdleHint = "idle";
+constexpr std::string_view kEarlierIdleHint = "rested";  // of older versions
+constexpr std::string_view kClaimHint = "claim ";
+constexpr const char* kAnyClaimHint = "claim";
 constexpr Statement kNotify{"notify",
                             "SELECT count(*) FROM (SELECT pg_notify($1::text, hint) "
                             "FROM unnest($2::text[]) AS hint) AS sent"};
@@ -21,18 +21,20 @@ constexpr Statement kNotify{"notify",
 
 void HintBatch::add_claimable(const std::string& agent,
                               const std::vector<std::string>& capabilities) {
-  if (claim_hints_.contains(kAnyClaim)) return;
+  if (claim_hints_.contains(kAnyClaimHint)) return;
   const Value needs =
       Value::object({{field::agent, agent},
                      {"capabilities",
                       Value::array(std::vector<Value>(capabilities.begin(), capabilities.end()))}});
-  std::string text = std::string(kClaim) + canonical(needs);
+  std::string text = std::string(kClaimHint) + canonical(needs);
   const bool is_long = text.size() > kHintBytes;
   claim_hints_.insert(std::move(text));
-  if (is_long || claim_hints_.size() > kHintKinds) claim_hints_ = {kAnyClaim};
+  if (is_long || claim_hints_.size() > kHintKinds) claim_hints_ = {kAnyClaimHint};
 }
 
-void HintBatch::add_inbox(const JobId& job) { inbox_hints_.insert(std::string(kInbox) + job.text); }
+void HintBatch::add_inbox(const JobId& job) {
+  inbox_hints_.insert(std::string(kInboxHint) + job.text);
+}
 
 std::vector<std::string> HintBatch::texts() const {
   std::vector<std::string> all(claim_hints_.begin(), claim_hints_.end());
@@ -50,7 +52,7 @@ std::vector<std::string> idle_texts(const std::set<JobId>& jobs) {
   std::vector<std::string> texts;
   for (const JobId& job : jobs) {
     if (texts.empty() || texts.back().size() + 1 + job.text.size() > kHintBytes) {
-      texts.emplace_back(kIdle);
+      texts.emplace_back(kIdleHint);
     }
     texts.back().append(" ").append(job.text);
   }
@@ -73,7 +75,7 @@ Pg<void> notify(Connection& connection, const std::string& channel,
 
 Hint parse_hint(std::string_view text) {
   Hint hint;
-  if (text.starts_with(kIdle) || text.starts_with(kIdleBefore)) {
+  if (text.starts_with(kIdleHint) || text.starts_with(kEarlierIdleHint)) {
     for (std::size_t at = text.find(' '); at < text.size();) {
       const std::size_t end = std::min(text.find(' ', at + 1), text.size());
       hint.idle.emplace_back(std::string(text.substr(at + 1, end - at - 1)));
@@ -81,12 +83,12 @@ Hint parse_hint(std::string_view text) {
     }
     return hint;
   }
-  if (text.starts_with(kInbox)) {
-    hint.inbox_of = JobId(std::string(text.substr(kInbox.size())));
+  if (text.starts_with(kInboxHint)) {
+    hint.inbox_of = JobId(std::string(text.substr(kInboxHint.size())));
     return hint;
   }
-  if (!text.starts_with(kClaim)) return hint;
-  const auto needs = parse_json(text.substr(kClaim.size()));
+  if (!text.starts_with(kClaimHint)) return hint;
+  const auto needs = parse_json(text.substr(kClaimHint.size()));
   if (!needs || !needs->is_object() || !(*needs)[field::agent].is_string() ||
       !(*needs)["capabilities"].is_array()) {
     return hint;

@@ -3,32 +3,32 @@
 #include <map>
 #include <utility>
 
+#include "store/postgres/statements.h"
+
 namespace ae::store::postgres {
 namespace {
 
 static_assert(kJobCountMax == 100'000, "the statements below count so far");
 
-constexpr Statement kBegin{"begin_census", "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"};
-constexpr Statement kCommit{"commit_census", "COMMIT"};
 // Each count reads an index and stops at 100,000.
-constexpr Statement kStatuses{
-    "census_statuses",
+constexpr Statement kCountByStatus{
+    "count_by_status",
     "SELECT s.status, (SELECT count(*) FROM (SELECT 1 FROM heads WHERE status = s.status "
     "AND status <> 'completed' LIMIT 100000) AS counted) "
     "FROM unnest(ARRAY['queued', 'running', 'waiting', 'parked']) AS s(status)"};
-constexpr Statement kReady{
-    "census_ready",
+constexpr Statement kCountReadyByQueue{
+    "count_ready_by_queue",
     "SELECT queue, count(*) FROM (SELECT queue FROM heads WHERE ready AND attempt IS NULL "
     "LIMIT 100000) AS counted GROUP BY queue ORDER BY queue"};
-constexpr Statement kHolders{
-    "census_holders",
+constexpr Statement kCountLeasedByWorker{
+    "count_leased_by_worker",
     "SELECT worker, count(*), count(*) FILTER (WHERE lease_until > (SELECT coalesce($1::bigint, "
     "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint))) "
     "FROM (SELECT worker, lease_until FROM heads WHERE attempt IS NOT NULL LIMIT 100000) AS "
     "counted "
     "GROUP BY worker ORDER BY worker"};
-constexpr Statement kWorkers{
-    "census_workers",
+constexpr Statement kReadAnnouncements{
+    "read_announcements",
     "SELECT worker, says FROM workers WHERE until > (SELECT coalesce($1::bigint, "
     "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint)) ORDER BY worker LIMIT 10000"};
 
@@ -42,14 +42,16 @@ constexpr const char* kAnnounce =
 
 }  // namespace
 
-std::vector<Statement> job_stats_statements() { return {kStatuses, kReady, kHolders, kWorkers}; }
+std::vector<Statement> job_stats_statements() {
+  return {kCountByStatus, kCountReadyByQueue, kCountLeasedByWorker, kReadAnnouncements};
+}
 
 Pg<JobStats> count_jobs(Connection& connection, std::optional<Instant> at) {
-  connection.add(kBegin);
-  connection.add(kStatuses);
-  connection.add(kReady);
-  connection.add(kHolders, Params().add(at));
-  connection.add(kWorkers, Params().add(at));
+  connection.add(kBeginSnapshot);
+  connection.add(kCountByStatus);
+  connection.add(kCountReadyByQueue);
+  connection.add(kCountLeasedByWorker, Params().add(at));
+  connection.add(kReadAnnouncements, Params().add(at));
   connection.add(kCommit);
   auto run_result = connection.run();
   if (!run_result) return std::unexpected(connection.roll_back(std::move(run_result).error()));

@@ -9,18 +9,18 @@
 namespace ae::store::postgres {
 namespace {
 
-constexpr const char* kUnknown = "-";
+constexpr const char* kUnknownId = "-";
 // Not prepared: the first query runs before a pooler is detected.
 constexpr const char* kReadLocation =
     "SELECT has_function_privilege('pg_catalog.pg_control_system()', 'EXECUTE')::text, "
     "(SELECT oid::text FROM pg_catalog.pg_database WHERE datname = current_database()), "
     "('meta'::regclass)::oid::text";
-constexpr const char* kCluster =
+constexpr const char* kReadCluster =
     "SELECT system_identifier::text FROM pg_catalog.pg_control_system()";
 constexpr const char* kReadSavedLocation = "SELECT value FROM meta WHERE key = 'place'";
 constexpr const char* kSaveLocation =
     "INSERT INTO meta(key, value) VALUES('place', $1::text) ON CONFLICT DO NOTHING";
-constexpr const char* kPut =
+constexpr const char* kPutLocation =
     "INSERT INTO meta(key, value) VALUES('place', $1::text) "
     "ON CONFLICT (key) DO UPDATE SET value = excluded.value";
 
@@ -36,7 +36,7 @@ LocationIds parse_location(const std::string& location) {
 }
 
 bool differ(const std::string& one, const std::string& other) {
-  return one != other && one != kUnknown && other != kUnknown;
+  return one != other && one != kUnknownId && other != kUnknownId;
 }
 
 }  // namespace
@@ -46,9 +46,9 @@ Result<std::string> read_location(Connection& connection) {
   auto done = connection.run();
   if (!done) return std::unexpected(unavailable_error(done.error()));
   const Rows& row = done->back();
-  std::string cluster = kUnknown;
+  std::string cluster = kUnknownId;
   if (row.text(0, 0) == "true") {
-    connection.add_unprepared(kCluster);
+    connection.add_unprepared(kReadCluster);
     auto cluster_row = connection.run();
     if (!cluster_row) return std::unexpected(unavailable_error(cluster_row.error()));
     cluster = cluster_row->back().text(0, 0);
@@ -93,7 +93,7 @@ Status save_location(Connection& connection) {
 }
 
 void add_put_location(Connection& connection, const std::string& location) {
-  connection.add_unprepared(kPut, Params().add(location));
+  connection.add_unprepared(kPutLocation, Params().add(location));
 }
 
 }  // namespace ae::store::postgres

@@ -16,6 +16,10 @@ void append_big_endian(std::string& to, Number value) {
 void append_u32(std::string& to, std::uint32_t value) { append_big_endian(to, value); }
 void append_u64(std::string& to, std::uint64_t value) { append_big_endian(to, value); }
 
+std::string_view view_of(const Hash& hash) {
+  return {reinterpret_cast<const char*>(hash.bytes.data()), hash.bytes.size()};
+}
+
 }  // namespace
 
 Params& Params::add(std::int64_t value) {
@@ -24,6 +28,7 @@ Params& Params::add(std::int64_t value) {
   return add_encoded(std::move(bytes));
 }
 Params& Params::add(std::string_view text) { return add_encoded(std::string(text)); }
+Params& Params::add(const Hash& hash) { return add(view_of(hash)); }
 Params& Params::add(std::nullopt_t) {
   values_.emplace_back(std::nullopt);
   return *this;
@@ -48,9 +53,7 @@ void Column::add(std::string_view bytes) {
   body_.append(bytes);
   ++count_;
 }
-void Column::add(const Hash& hash) {
-  add(std::string_view(reinterpret_cast<const char*>(hash.bytes.data()), hash.bytes.size()));
-}
+void Column::add(const Hash& hash) { add(view_of(hash)); }
 void Column::add(std::nullopt_t) {
   append_u32(body_, 0xFFFFFFFF);
   nulls_ = true;

@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -35,6 +36,7 @@ class Params {
   }
   Params& add(const char* text) { return add(std::string_view(text)); }
   Params& add(Bytes bytes) { return add(bytes.bytes); }
+  Params& add(const Hash& hash);  // as bytea
   Params& add(std::nullopt_t);
   template <class T>
   Params& add(const std::optional<T>& value) {
@@ -88,5 +90,13 @@ class Column {
   bool nulls_ = false;
   std::string body_;
 };
+
+// The items, or what the projection gives of each.
+template <class Items, class Projection = std::identity>
+Column column_of(Column::Type type, const Items& items, Projection projection = {}) {
+  Column column(type);
+  for (const auto& item : items) column.add(std::invoke(projection, item));
+  return column;
+}
 
 }  // namespace ae::store::postgres

@@ -6,6 +6,7 @@
 
 #include "log/field_names.h"
 #include "store/postgres/session.h"
+#include "store/postgres/statements.h"
 #include "store/postgres/transaction.h"
 #include "store/rebuild_row.h"
 #include "store/rules.h"
@@ -59,10 +60,6 @@ Params params_of(const SqlStatement& statement) {
   return params;
 }
 
-std::string raw(const Hash& hash) {
-  return {reinterpret_cast<const char*>(hash.bytes.data()), hash.bytes.size()};
-}
-
 using Labels = std::vector<std::pair<std::string, std::string>>;
 
 // Is it a possible fairness key of a job with these labels, for any label?
@@ -98,7 +95,7 @@ struct PostgresRebuild::Impl {
   }
   Status begin() {
     if (open) return {};
-    AE_TRY(query(writes ? "BEGIN" : "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"));
+    AE_TRY(query(writes ? kBegin.sql : kBeginSnapshot.sql));
     open = true;
     return {};
   }
@@ -129,7 +126,7 @@ Result<std::unique_ptr<PostgresRebuild>> PostgresRebuild::open(
   parts->only = options.job;
   // Folding a long log takes time between two statements.
   AE_TRY(parts->query("SET idle_in_transaction_session_timeout = '10min'"));
-  AE_ASSIGN(const Rows label, parts->query("SELECT value FROM meta WHERE key = 'fair_by'"));
+  AE_ASSIGN(const Rows label, parts->query(kFairBy.sql));
   if (!label.empty()) parts->fair_by = label.text(0, 0);
   return std::unique_ptr<PostgresRebuild>(new PostgresRebuild(std::move(parts)));
 }
@@ -186,8 +183,8 @@ Result<StoredLog> PostgresRebuild::read(const JobId& job) {
 }
 
 Result<std::string> PostgresRebuild::blob(const Hash& hash) {
-  AE_ASSIGN(const Rows found, impl_->query("SELECT bytes FROM blobs WHERE hash = $1::bytea",
-                                           Params().add(Bytes{raw(hash)})));
+  AE_ASSIGN(const Rows found,
+            impl_->query("SELECT bytes FROM blobs WHERE hash = $1::bytea", Params().add(hash)));
   if (found.empty()) {
     return fail(Code::log_corrupt, "blob {} is missing", to_hex(hash));
   }
@@ -461,12 +458,12 @@ Status PostgresRebuild::append_audit_entry(const AuditEntry& entry) {
   if (!p.writes) return {};
   AE_TRY(p.begin());
   AE_ASSIGN(const Rows head, p.query("SELECT value FROM meta WHERE key = 'audit_head' FOR UPDATE"));
-  const AuditRow row = chain_entry(Transaction::audit_head(head.text(0, 0)), entry);
+  const AuditRow row = chain_entry(audit_head_from_text(head.bytes(0, 0)), entry);
   p.connection.add_unprepared(
       "INSERT INTO audit(seq, body, hash) VALUES($1::bigint, $2::bytea, $3::bytea)",
-      Params().add(row.seq).add(Bytes{row.body}).add(Bytes{raw(row.hash)}));
+      Params().add(row.seq).add(Bytes{row.body}).add(row.hash));
   p.connection.add_unprepared("UPDATE meta SET value = $1::text WHERE key = 'audit_head'",
-                              Params().add(fmt::format("{} {}", row.seq, to_hex(row.hash))));
+                              Params().add(to_text(AuditHead{row.seq, row.hash})));
   AE_TRY(p.run());
   return {};
 }

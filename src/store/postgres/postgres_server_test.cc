@@ -341,10 +341,10 @@ const postgres::Statement& named(const std::vector<postgres::Statement>& stateme
 std::map<std::string, std::int64_t> pages_of_claims(const std::string& schema) {
   const auto statements = postgres::claim_statements();
   const std::map<std::string, std::string> values = {
-      {"ripen_delayed", "NULL"},
-      {"ripen_leased", "NULL"},
-      {"claim", "NULL, '{a}', '{}', '{}', 1, '{x}', 'w', 1000"},
-      {"claim_lines", "'{a}', '{}'"}};
+      {"make_delayed_eligible", "NULL"},
+      {"make_expired_eligible", "NULL"},
+      {"claim_ready", "NULL, '{a}', '{}', '{}', 1, '{x}', 'w', 1000"},
+      {"ready_groups", "'{a}', '{}'"}};
   std::map<std::string, std::int64_t> pages;
   for (int round = 0; round < 3; ++round) {
     auto connection = postgres::Connection::open({.url = server().url()});
@@ -512,22 +512,23 @@ AE_TEST("postgres_cost/the cost of claims and timers does not grow with finished
   for (const bool analyzed : {false, true}) {
     if (analyzed) sql("ANALYZE", schema.name());
     // Each statement uses one of the small indexes.
-    const std::map<std::string, std::string> ways = {{"ripen_delayed", "heads_delayed"},
-                                                     {"ripen_leased", "heads_leased"},
-                                                     {"claim", "Scan using heads_ready"},
-                                                     {"claim_lines", "Scan using heads_line"},
-                                                     {"lock_chosen", "Scan using heads_pkey"},
-                                                     {"claims_held", "Scan using heads_held"},
-                                                     {"priority_below", "Scan using heads_line"},
-                                                     {"first_turn", "Scan using heads_line"},
-                                                     {"turn_after", "Scan using heads_line"},
-                                                     {"job_after", "Scan using heads_line"},
-                                                     {"due", "Scan using heads_wake"},
-                                                     {"next_due", "Scan using heads_wake"},
-                                                     {"census_statuses", "Scan using heads_status"},
-                                                     {"census_ready", "Scan using heads_"},
-                                                     {"census_holders", "Scan using heads_held"},
-                                                     {"census_workers", "using workers_pkey"}};
+    const std::map<std::string, std::string> ways = {
+        {"make_delayed_eligible", "heads_delayed"},
+        {"make_expired_eligible", "heads_leased"},
+        {"claim_ready", "Scan using heads_ready"},
+        {"ready_groups", "Scan using heads_line"},
+        {"lock_chosen", "Scan using heads_pkey"},
+        {"count_leased_of_queue", "Scan using heads_held"},
+        {"priority_below", "Scan using heads_line"},
+        {"first_fairness_key", "Scan using heads_line"},
+        {"fairness_key_after", "Scan using heads_line"},
+        {"job_after", "Scan using heads_line"},
+        {"due", "Scan using heads_wake"},
+        {"next_due", "Scan using heads_wake"},
+        {"count_by_status", "Scan using heads_status"},
+        {"count_ready_by_queue", "Scan using heads_"},
+        {"count_leased_by_worker", "Scan using heads_held"},
+        {"read_announcements", "using workers_pkey"}};
     auto statements = postgres::claim_statements();
     const auto timers = postgres::timer_statements();
     statements.insert(statements.end(), timers.begin(), timers.end());

@@ -4,6 +4,8 @@
 #include <string>
 #include <vector>
 
+#include "store/postgres/drop_blobs.h"
+#include "store/postgres/statements.h"
 #include "store/postgres/transaction.h"
 #include "store/rules.h"
 
@@ -12,21 +14,20 @@ namespace {
 
 using Type = Column::Type;
 
-constexpr Statement kBegin{"begin_prune", "BEGIN"};
-constexpr Statement kCommit{"commit_prune", "COMMIT"};
 // In the order of their numbers, like every writer.
-constexpr Statement kLock{
-    "prune_lock",
+constexpr Statement kLockForPrune{
+    "lock_for_prune",
     "WITH wanted AS MATERIALIZED (SELECT number, job_id FROM jobs WHERE job_id = ANY($1::text[]) "
     "ORDER BY number + 0) "
     "SELECT j.job_id, j.number, h.status, h.attempt IS NOT NULL, h.last_seq, h.head FROM wanted j "
     "CROSS JOIN LATERAL (SELECT * FROM heads WHERE job = j.number FOR UPDATE) h"};
-constexpr Statement kCommits{"prune_commits",
-                             "SELECT job, sha256(body) FROM commits WHERE job = ANY($1::bigint[]) "
-                             "ORDER BY job, first_seq"};
-constexpr Statement kSignedHeads{
-    "prune_signed_heads", "SELECT job, body FROM signed_heads WHERE job = ANY($1::bigint[])"};
-constexpr Statement kDrop[] = {
+constexpr Statement kReadCommitHashes{
+    "read_commit_hashes",
+    "SELECT job, sha256(body) FROM commits WHERE job = ANY($1::bigint[]) "
+    "ORDER BY job, first_seq"};
+constexpr Statement kReadSignedHeads{
+    "read_signed_heads", "SELECT job, body FROM signed_heads WHERE job = ANY($1::bigint[])"};
+constexpr Statement kPruneRows[] = {
     {"prune_labels", "DELETE FROM labels WHERE job = ANY($1::bigint[])"},
     {"prune_effects", "DELETE FROM effects WHERE job = ANY($1::bigint[])"},
     {"prune_ledger", "DELETE FROM ledger WHERE job = ANY($1::bigint[])"},
@@ -38,16 +39,13 @@ constexpr Statement kDrop[] = {
     {"prune_log", "DELETE FROM commits WHERE job = ANY($1::bigint[])"},
     {"prune_heads", "DELETE FROM heads WHERE job = ANY($1::bigint[])"},
     {"prune_jobs", "DELETE FROM jobs WHERE number = ANY($1::bigint[])"}};
-constexpr Statement kDropUses{
+constexpr Statement kPruneValueUses{
     "prune_value_uses", "DELETE FROM value_uses WHERE job = ANY($1::bigint[]) RETURNING hash"};
-constexpr Statement kUnnamed{
-    "prune_unnamed",
+constexpr Statement kFindUnusedAfterPrune{
+    "find_unused_after_prune",
     "SELECT hash FROM unnest($1::bytea[]) AS w(hash) WHERE "
     "(SELECT true FROM value_uses WHERE value_uses.hash = w.hash LIMIT 1) IS NULL"};
-// A commit that references an existing blob holds this table in ROW SHARE mode until its end, so it
-// conflicts with this lock; a later commit checks again which blobs exist.
-constexpr Statement kLockBlobs{"prune_lock_blobs", "LOCK TABLE blobs IN EXCLUSIVE MODE"};
-constexpr Statement kDropBlobs{
+constexpr Statement kPruneBlobs{
     "prune_blobs",
     "DELETE FROM blobs WHERE hash = ANY($1::bytea[]) AND "
     "(SELECT true FROM value_uses WHERE value_uses.hash = blobs.hash LIMIT 1) IS NULL"};
@@ -57,14 +55,8 @@ struct Found {
   std::vector<std::int64_t> numbers;
 };
 
-Column column_of(const std::vector<std::int64_t>& numbers) {
-  Column column(Type::integer);
-  for (const std::int64_t number : numbers) column.add(number);
-  return column;
-}
-
 // Locks the jobs and reads their state.
-Pg<Found> find(Connection& connection, const Pruning& pruning) {
+Pg<Found> find_and_lock(Connection& connection, const Pruning& pruning) {
   Column ids(Type::text);
   bool content_hash = false;
   for (const Pruning::Job& requested : pruning.jobs) {
@@ -72,7 +64,7 @@ Pg<Found> find(Connection& connection, const Pruning& pruning) {
     content_hash |= requested.content_hash.has_value();
   }
   connection.add(kBegin);
-  connection.add(kLock, Params().add(ids));
+  connection.add(kLockForPrune, Params().add(ids));
   AE_ASSIGN(const auto locked, connection.run());
   Found found;
   std::map<std::int64_t, std::string> names;
@@ -87,8 +79,9 @@ Pg<Found> find(Connection& connection, const Pruning& pruning) {
     names[rows.integer(i, 1)] = rows.text(i, 0);
   }
   if (!content_hash || found.numbers.empty()) return found;
-  connection.add(kCommits, Params().add(column_of(found.numbers)));
-  connection.add(kSignedHeads, Params().add(column_of(found.numbers)));
+  const Params numbers = Params().add(column_of(Type::integer, found.numbers));
+  connection.add(kReadCommitHashes, numbers);
+  connection.add(kReadSignedHeads, numbers);
   AE_ASSIGN(const auto read, connection.run());
   std::map<std::int64_t, std::vector<Hash>> commits;
   std::map<std::int64_t, std::string> signed_heads;
@@ -104,25 +97,17 @@ Pg<Found> find(Connection& connection, const Pruning& pruning) {
   return found;
 }
 
-Pg<void> drop_blobs(Connection& connection, const Rows& uses) {
+Pg<void> prune_blobs(Connection& connection, const Rows& uses) {
   if (uses.empty()) return {};
   Column hashes(Type::bytes);
   for (int i = 0; i < uses.size(); ++i) hashes.add(uses.hash(i, 0));
-  connection.add(kUnnamed, Params().add(hashes));
-  AE_ASSIGN(const auto unnamed, connection.run());
-  if (unnamed[0].empty()) return {};
-  Column unreferenced(Type::bytes);
-  for (int i = 0; i < unnamed[0].size(); ++i) unreferenced.add(unnamed[0].hash(i, 0));
-  connection.add(kLockBlobs);
-  connection.add(kDropBlobs, Params().add(unreferenced));
-  AE_TRY(connection.run());
-  return {};
+  return drop_unused_blobs(connection, hashes, kFindUnusedAfterPrune, kPruneBlobs);
 }
 
 }  // namespace
 
 Pg<Result<bool>> prune(Connection& connection, const Pruning& pruning, AuditHead& at) {
-  AE_ASSIGN(const Found found, find(connection, pruning));
+  AE_ASSIGN(const Found found, find_and_lock(connection, pruning));
   for (const Pruning::Job& requested : pruning.jobs) {
     const auto it = found.jobs.find(requested.job.text);
     const auto candidate = it == found.jobs.end() ? std::nullopt : std::optional(it->second);
@@ -132,11 +117,11 @@ Pg<Result<bool>> prune(Connection& connection, const Pruning& pruning, AuditHead
       return Result<bool>(std::unexpected(std::move(check).error()));
     }
   }
-  const Params numbers = Params().add(column_of(found.numbers));
-  for (const Statement& statement : kDrop) connection.add(statement, numbers);
-  connection.add(kDropUses, numbers);
+  const Params numbers = Params().add(column_of(Type::integer, found.numbers));
+  for (const Statement& statement : kPruneRows) connection.add(statement, numbers);
+  connection.add(kPruneValueUses, numbers);
   AE_ASSIGN(const auto dropped, connection.run());
-  AE_TRY(drop_blobs(connection, dropped.back()));
+  AE_TRY(prune_blobs(connection, dropped.back()));
   Transaction audit;  // continues this transaction
   audit.declare_audit_read();
   AE_TRY(audit.read(connection));

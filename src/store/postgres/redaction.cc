@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "store/postgres/drop_blobs.h"
+#include "store/postgres/statements.h"
 #include "store/postgres/transaction.h"
 #include "store/rules.h"
 
@@ -14,23 +16,22 @@ namespace {
 
 using Type = Column::Type;
 
-constexpr Statement kBegin{"begin_redaction", "BEGIN"};
-constexpr Statement kCommit{"commit_redaction", "COMMIT"};
-constexpr Statement kLock{"redaction_lock",
-                          "SELECT job, attempt IS NOT NULL FROM heads WHERE job = "
-                          "(SELECT number FROM jobs WHERE job_id = $1::text) FOR UPDATE"};
-constexpr Statement kRead{"redaction_read",
-                          "SELECT first_seq, body, blobs FROM commits WHERE job = "
-                          "(SELECT number FROM jobs WHERE job_id = $1::text) "
-                          "AND first_seq = ANY($2::bigint[])"};
-constexpr Statement kReplace{
-    "redaction_replace",
+constexpr Statement kLockForRedaction{
+    "lock_for_redaction",
+    "SELECT job, attempt IS NOT NULL FROM heads WHERE job = "
+    "(SELECT number FROM jobs WHERE job_id = $1::text) FOR UPDATE"};
+constexpr Statement kReadCommitsToRedact{"read_commits_to_redact",
+                                         "SELECT first_seq, body, blobs FROM commits WHERE job = "
+                                         "(SELECT number FROM jobs WHERE job_id = $1::text) "
+                                         "AND first_seq = ANY($2::bigint[])"};
+constexpr Statement kReplaceCommits{
+    "replace_commits",
     "UPDATE commits SET body = w.body, blobs = w.blobs "
     "FROM unnest($2::bigint[], $3::bytea[], $4::bytea[]) AS w(first_seq, body, blobs) "
     "WHERE commits.job = $1::bigint AND commits.first_seq = w.first_seq"};
 // Removes the references to hashes that none of its commits contain any more.
-constexpr Statement kDropUses{
-    "redaction_forget",
+constexpr Statement kRedactValueUses{
+    "redact_value_uses",
     "DELETE FROM value_uses WHERE job = $1::bigint AND hash = ANY($2::bytea[]) AND "
     "(SELECT true FROM commits WHERE commits.job = value_uses.job AND commits.blobs IS NOT NULL "
     "AND position(value_uses.hash IN commits.blobs) > 0 LIMIT 1) IS NULL"};
@@ -39,33 +40,31 @@ constexpr Statement kDropUses{
 #define NAMED_BY_NONE(value)                                                             \
   "(SELECT true FROM value_uses u JOIN commits c ON c.job = u.job WHERE u.hash = " value \
   " AND c.blobs IS NOT NULL AND position(u.hash IN c.blobs) > 0 LIMIT 1) IS NULL"
-constexpr Statement kUnnamed{
-    "redaction_unnamed",
+constexpr Statement kFindUnusedAfterRedaction{
+    "find_unused_after_redaction",
     "SELECT hash FROM unnest($1::bytea[]) AS w(hash) WHERE " NAMED_BY_NONE("w.hash")};
-// A commit that references an existing blob holds this table in ROW SHARE mode until its end, so it
-// conflicts with this lock; a later commit checks again which blobs exist.
-constexpr Statement kLockBlobs{"redaction_lock_blobs", "LOCK TABLE blobs IN EXCLUSIVE MODE"};
-constexpr Statement kDropBlobs{
-    "redaction_drop_blobs",
+constexpr Statement kRedactBlobs{
+    "redact_blobs",
     "DELETE FROM blobs WHERE hash = ANY($1::bytea[]) AND " NAMED_BY_NONE("blobs.hash")};
-constexpr Statement kReadEffects{"redaction_read_effects",
-                                 "SELECT invocation, try, record FROM effects WHERE job = "
-                                 "(SELECT number FROM jobs WHERE job_id = $1::text)"};
+#undef NAMED_BY_NONE
+constexpr Statement kReadEffectsToRedact{"read_effects_to_redact",
+                                         "SELECT invocation, try, record FROM effects WHERE job = "
+                                         "(SELECT number FROM jobs WHERE job_id = $1::text)"};
 constexpr Statement kReplaceEffects{
-    "redaction_replace_effects",
+    "replace_effects",
     "UPDATE effects SET record = w.record "
     "FROM unnest($2::text[], $3::bigint[], $4::bytea[]) AS w(invocation, try, record) "
     "WHERE effects.job = $1::bigint AND effects.invocation = w.invocation AND effects.try = w.try "
     "AND effects.record <> w.record"};
-constexpr Statement kNoCheckpoint{"redaction_no_checkpoint",
-                                  "DELETE FROM checkpoints WHERE job = $1::bigint"};
-constexpr Statement kNoReplies{"redaction_no_replies",
-                               "DELETE FROM inbox_replies WHERE job = $1::bigint"};
+constexpr Statement kRedactCheckpoint{"redact_checkpoint",
+                                      "DELETE FROM checkpoints WHERE job = $1::bigint"};
+constexpr Statement kRedactReplies{"redact_replies",
+                                   "DELETE FROM inbox_replies WHERE job = $1::bigint"};
 // One statement reads one snapshot: the head and the entries that lead to it.
-constexpr Statement kAudit{"read_audit",
-                           "SELECT audit.seq, body, hash, value FROM meta "
-                           "LEFT JOIN audit ON audit.seq > $1::bigint "
-                           "WHERE key = 'audit_head' ORDER BY audit.seq"};
+constexpr Statement kReadAudit{"read_audit",
+                               "SELECT audit.seq, body, hash, value FROM meta "
+                               "LEFT JOIN audit ON audit.seq > $1::bigint "
+                               "WHERE key = 'audit_head' ORDER BY audit.seq"};
 
 std::string concatenated(const std::vector<Hash>& hashes) {
   std::string bytes;
@@ -144,7 +143,7 @@ void add_writes(Connection& connection, const Redaction& redaction, std::int64_t
     lists.add(requested.blobs.empty() ? std::nullopt
                                       : std::optional<std::string>(concatenated(requested.blobs)));
   }
-  connection.add(kReplace, Params().add(job).add(firsts).add(bodies).add(lists));
+  connection.add(kReplaceCommits, Params().add(job).add(firsts).add(bodies).add(lists));
   if (!redaction.effects.empty()) {
     Column invocations(Type::text), tries(Type::integer), records(Type::bytes);
     for (const EffectRow& effect : redaction.effects) {
@@ -154,40 +153,32 @@ void add_writes(Connection& connection, const Redaction& redaction, std::int64_t
     }
     connection.add(kReplaceEffects, Params().add(job).add(invocations).add(tries).add(records));
   }
-  connection.add(kNoCheckpoint, Params().add(job));
-  connection.add(kNoReplies, Params().add(job));
+  connection.add(kRedactCheckpoint, Params().add(job));
+  connection.add(kRedactReplies, Params().add(job));
 }
 
 // Deletes the blobs that its commits no longer reference, unless another job references them.
-Pg<void> drop_values(Connection& connection, std::int64_t job,
-                     const std::set<std::string>& unreferenced_hashes) {
+Pg<void> redact_blobs(Connection& connection, std::int64_t job,
+                      const std::set<std::string>& unreferenced_hashes) {
   if (unreferenced_hashes.empty()) return {};
-  Column named(Type::bytes);
-  for (const std::string& hash : unreferenced_hashes) named.add(hash);
-  connection.add(kDropUses, Params().add(job).add(named));
-  connection.add(kUnnamed, Params().add(named));
-  AE_ASSIGN(const auto answers, connection.run());
-  const Rows& unnamed = answers[1];
-  if (unnamed.empty()) return {};
-  Column unreferenced(Type::bytes);
-  for (int i = 0; i < unnamed.size(); ++i) unreferenced.add(unnamed.hash(i, 0));
-  connection.add(kLockBlobs);
-  connection.add(kDropBlobs, Params().add(unreferenced));
-  AE_TRY(connection.run());
-  return {};
+  const Column hashes = column_of(Type::bytes, unreferenced_hashes);
+  connection.add(kRedactValueUses, Params().add(job).add(hashes));
+  return drop_unused_blobs(connection, hashes, kFindUnusedAfterRedaction, kRedactBlobs);
 }
 
 }  // namespace
 
-std::vector<Statement> redaction_statements() { return {kDropUses, kUnnamed, kDropBlobs}; }
+std::vector<Statement> redaction_statements() {
+  return {kRedactValueUses, kFindUnusedAfterRedaction, kRedactBlobs};
+}
 
 Pg<Result<void>> redact(Connection& connection, const Redaction& redaction) {
   Column firsts(Type::integer);
   for (const Redaction::Commit& requested : redaction.commits) firsts.add(requested.first_seq);
   connection.add(kBegin);
-  connection.add(kLock, Params().add(redaction.job.text));
-  connection.add(kRead, Params().add(redaction.job.text).add(firsts));
-  connection.add(kReadEffects, Params().add(redaction.job.text));
+  connection.add(kLockForRedaction, Params().add(redaction.job.text));
+  connection.add(kReadCommitsToRedact, Params().add(redaction.job.text).add(firsts));
+  connection.add(kReadEffectsToRedact, Params().add(redaction.job.text));
   AE_ASSIGN(const auto answers, connection.run());
   std::map<std::uint64_t, Stored> commits;
   for (int i = 0; i < answers[2].size(); ++i) {
@@ -202,7 +193,7 @@ Pg<Result<void>> redact(Connection& connection, const Redaction& redaction) {
   const std::int64_t job = answers[1].integer(0, 0);
   add_writes(connection, redaction, job);
   AE_TRY(connection.run());
-  AE_TRY(drop_values(connection, job, decided.unreferenced_hashes));
+  AE_TRY(redact_blobs(connection, job, decided.unreferenced_hashes));
   Transaction audit;  // continues this transaction
   audit.declare_audit_read();
   AE_TRY(audit.read(connection));
@@ -213,10 +204,10 @@ Pg<Result<void>> redact(Connection& connection, const Redaction& redaction) {
 }
 
 Pg<AuditLog> read_audit_log(Connection& connection, std::uint64_t after) {
-  connection.add(kAudit, Params().add(after));
+  connection.add(kReadAudit, Params().add(after));
   AE_ASSIGN(const auto answers, connection.run());
   const Rows& rows = answers.at(0);
-  AuditLog log{.head = Transaction::audit_head(rows.text(0, 3))};
+  AuditLog log{.head = audit_head_from_text(rows.bytes(0, 3))};
   for (int i = 0; i < rows.size(); ++i) {
     if (!rows.is_null(i, 0)) {
       log.rows.push_back({rows.count(i, 0), rows.text(i, 1), rows.hash(i, 2)});

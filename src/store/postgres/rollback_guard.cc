@@ -15,8 +15,8 @@
 #include "base/hash.h"
 #include "json/json.h"
 #include "log/field_names.h"
+#include "store/lines.h"
 #include "store/postgres/location.h"
-#include "store/postgres/transaction.h"
 
 namespace ae::store::postgres {
 namespace {
@@ -28,12 +28,12 @@ constexpr std::size_t kChecksumChars = 16;
 constexpr std::chrono::milliseconds kSaveInterval{1000};  // minimum interval
 
 // Not prepared: the first query runs before a pooler is detected.
-constexpr const char* kRow =
+constexpr const char* kReadHead =
     "SELECT epoch, last_seq, job FROM heads WHERE job = "
     "(SELECT number FROM jobs WHERE job_id = $1::text)";
-constexpr const char* kEntry = "SELECT hash FROM audit WHERE seq = $1::bigint";
+constexpr const char* kReadAuditHash = "SELECT hash FROM audit WHERE seq = $1::bigint";
 // A canonical body begins with its act.
-constexpr const char* kPrunes =
+constexpr const char* kReadPrunes =
     "SELECT seq, body, hash FROM audit WHERE seq < $1::bigint AND "
     "substring(body FROM 1 FOR 15) = '{\"act\":\"prune\",'::bytea ORDER BY seq DESC LIMIT 64";
 constexpr const char* kReadIdentity =
@@ -46,13 +46,6 @@ constexpr const char* kMarkLost =
 constexpr const char* kPutMeta =
     "INSERT INTO meta(key, value) VALUES($1::text, $2::text) "
     "ON CONFLICT (key) DO UPDATE SET value = excluded.value";
-
-std::vector<std::string> lines(const std::string& text) {
-  std::vector<std::string> all;
-  std::istringstream from(text);
-  for (std::string group; std::getline(from, group);) all.push_back(group);
-  return all;
-}
 
 // Is the number in a list like "1-64,70"?
 bool contains_number(std::string_view list, std::uint64_t number) {
@@ -74,14 +67,12 @@ Pg<void> begin_audited(Connection& connection, const AuditEntry& entry) {
   connection.add_unprepared("BEGIN");
   connection.add_unprepared("SELECT value FROM meta WHERE key = 'audit_head' FOR UPDATE");
   AE_ASSIGN(const auto head, connection.run());
-  const AuditRow row = chain_entry(Transaction::audit_head(head[1].text(0, 0)), entry);
-  const std::string_view hash(reinterpret_cast<const char*>(row.hash.bytes.data()),
-                              row.hash.bytes.size());
+  const AuditRow row = chain_entry(audit_head_from_text(head[1].bytes(0, 0)), entry);
   connection.add_unprepared(
       "INSERT INTO audit(seq, body, hash) VALUES($1::bigint, $2::bytea, $3::bytea)",
-      Params().add(row.seq).add(Bytes{row.body}).add(Bytes{hash}));
-  connection.add_unprepared(
-      kPutMeta, Params().add("audit_head").add(fmt::format("{} {}", row.seq, to_hex(row.hash))));
+      Params().add(row.seq).add(Bytes{row.body}).add(row.hash));
+  connection.add_unprepared(kPutMeta,
+                            Params().add("audit_head").add(to_text(AuditHead{row.seq, row.hash})));
   return {};
 }
 
@@ -119,7 +110,7 @@ Result<StoreIdentity> read_store_identity(Connection& connection, const std::str
   for (int i = 0; i < rows.size(); ++i) {
     const std::string key = rows.text(i, 0), value = rows.text(i, 1);
     if (key == "timeline") identity.timeline = value;
-    if (key == "timelines") identity.earlier_timelines = lines(value);
+    if (key == "timelines") identity.earlier_timelines = split_lines(value);
     if (key == "lost") identity.loss = value;
     if (key == "accepting") identity.accepting = true;
   }
@@ -166,9 +157,9 @@ std::optional<std::string> RollbackGuard::compare(const StoreIdentity& identity,
 Result<std::optional<HighWaterMark>> RollbackGuard::current(Connection& connection,
                                                             const HighWaterMark& high_water_mark) {
   const bool is_entry = high_water_mark.job.empty();
-  connection.add_unprepared(is_entry ? kEntry : kRow, is_entry
-                                                          ? Params().add(high_water_mark.audit.seq)
-                                                          : Params().add(high_water_mark.job.text));
+  connection.add_unprepared(
+      is_entry ? kReadAuditHash : kReadHead,
+      is_entry ? Params().add(high_water_mark.audit.seq) : Params().add(high_water_mark.job.text));
   auto answers = connection.run();
   if (!answers) return std::unexpected(unavailable_error(answers.error()));
   const Rows& row = answers->back();
@@ -192,7 +183,7 @@ Result<std::optional<HighWaterMark>> RollbackGuard::find_prune_entry(
     Connection& connection, const HighWaterMark& high_water_mark) {
   if (high_water_mark.job.empty()) return std::nullopt;
   for (std::uint64_t before_seq = kNever;;) {
-    connection.add_unprepared(kPrunes, Params().add(before_seq));
+    connection.add_unprepared(kReadPrunes, Params().add(before_seq));
     auto answers = connection.run();
     if (!answers) return std::unexpected(unavailable_error(answers.error()));
     const Rows& rows = answers->back();
@@ -285,7 +276,6 @@ void RollbackGuard::record_write(const HighWaterMark& high_water_mark) {
 Status RollbackGuard::accept(Connection& connection, const std::string& loss, Instant at,
                              const std::string& by) {
   AE_ASSIGN(StoreIdentity identity, read_store_identity(connection, store_id_));
-  std::string earlier_timelines;
   identity.earlier_timelines.push_back(identity.timeline);
   {
     // The remembered mark may be of a timeline that this copy does not contain.
@@ -295,8 +285,6 @@ Status RollbackGuard::accept(Connection& connection, const std::string& loss, In
     }
     saved_.reset();
   }
-  for (const std::string& one : identity.earlier_timelines)
-    earlier_timelines += (earlier_timelines.empty() ? "" : "\n") + one;
   AE_ASSIGN(const std::string location, read_location(connection));
   const auto run = [&]() -> Pg<void> {
     AE_TRY(begin_audited(
@@ -305,7 +293,8 @@ Status RollbackGuard::accept(Connection& connection, const std::string& loss, In
                      .act = "accept_rollback",
                      .job = {},
                      .detail = Value::object({{"lost", loss}, {"timeline", identity.timeline}})}));
-    connection.add_unprepared(kPutMeta, Params().add("timelines").add(earlier_timelines));
+    connection.add_unprepared(
+        kPutMeta, Params().add("timelines").add(join_lines(identity.earlier_timelines)));
     connection.add_unprepared(kPutMeta, Params().add("accepting").add("1"));
     connection.add_unprepared(
         "INSERT INTO meta(key, value) VALUES('timeline', replace(gen_random_uuid()::text, '-', "

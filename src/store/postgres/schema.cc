@@ -16,7 +16,7 @@ constexpr int kServerMin = 130000;
 // `ready` = claimable now; `ripe_at` = when it becomes claimable: not_before, or the end of its
 // lease.
 // Texts are compared by their bytes (COLLATE "C"); sealed bytes are stored unchanged as bytea.
-constexpr const char* kTables[] = {
+constexpr const char* kFirstTables[] = {
     "CREATE TABLE meta(key text PRIMARY KEY, value text NOT NULL)",
     "CREATE SEQUENCE job_numbers",
     "CREATE SEQUENCE inbox_numbers",
@@ -105,7 +105,7 @@ constexpr const char* kTables[] = {
 };
 
 // Announcements of workers and their expiry; no decision depends on them.
-constexpr const char* kWorkers[] = {
+constexpr const char* kWorkerTable[] = {
     R"sql(CREATE TABLE workers(
       worker text COLLATE "C" PRIMARY KEY,
       until bigint NOT NULL,
@@ -204,13 +204,13 @@ struct Step {
 };
 // From each layout to the next, starting with an empty schema.
 constexpr Step kMigrations[] = {
-    {kTables, std::size(kTables)},        // 0 → 1
-    {kWorkers, std::size(kWorkers)},      // 1 → 2
-    {kValueUses, std::size(kValueUses)},  // 2 → 3
-    {kKinds, std::size(kKinds)},          // 3 → 4
-    {kNoSamples, std::size(kNoSamples)},  // 4 → 5
-    {kPending, std::size(kPending)},      // 5 → 6
-    {kSummaries, std::size(kSummaries)},  // 6 → 7
+    {kFirstTables, std::size(kFirstTables)},  // 0 → 1
+    {kWorkerTable, std::size(kWorkerTable)},  // 1 → 2
+    {kValueUses, std::size(kValueUses)},      // 2 → 3
+    {kKinds, std::size(kKinds)},              // 3 → 4
+    {kNoSamples, std::size(kNoSamples)},      // 4 → 5
+    {kPending, std::size(kPending)},          // 5 → 6
+    {kSummaries, std::size(kSummaries)},      // 6 → 7
 };
 
 std::string literal(std::string_view text) {

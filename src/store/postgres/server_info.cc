@@ -4,6 +4,7 @@
 
 #include "store/postgres/schema.h"
 #include "store/postgres/session.h"
+#include "store/postgres/statements.h"
 
 namespace ae::store {
 namespace {
@@ -15,7 +16,6 @@ constexpr const char* kFacts =
     "current_setting('superuser_reserved_connections')::bigint, "
     "(SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend' "
     "AND pid <> pg_backend_pid())";
-constexpr const char* kTime = "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint";
 
 Instant wall_clock() {
   const auto now = std::chrono::system_clock::now().time_since_epoch();
@@ -38,7 +38,7 @@ Result<PostgresServerInfo> read_server_info(const std::string& url) {
                           .connections_max = row.integer(0, 3),
                           .connections_used = row.integer(0, 4)};
   const Instant sent_at = wall_clock();
-  connection.add_unprepared(kTime);
+  connection.add_unprepared(postgres::kServerTime.sql);
   const auto time = connection.run();
   if (!time) return std::unexpected(postgres::unavailable_error(time.error()));
   const Instant received = wall_clock();

@@ -27,11 +27,6 @@
 
 namespace ae::store::postgres {
 
-// Claims with queue limits or fairness keys run one at a time across all processes, because each
-// counts leased jobs.
-inline constexpr const char* kLockClaimsUnderLimits =
-    "SELECT pg_advisory_xact_lock(hashtextextended('aetheris claims ' || current_schema(), 0))";
-
 // The kind of a job: a hash of its requirements. Stored: the first 16 bytes of a SHA-256, or '' =
 // not computed.
 std::string kind_of(const std::string& agent, const std::vector<std::string>& capabilities);
@@ -76,9 +71,6 @@ class Transaction {
   // One of the written job rows, to be remembered when it is durable; nullopt: no job row was
   // written.
   std::optional<HighWaterMark> high_water_mark() const;
-  // Parses the stored head of the audit log, "seq hash". An unreadable text gives a head that
-  // matches no log.
-  static AuditHead audit_head(std::string_view text);
   // Adds the numbers of the jobs that it left with a lease, and removes the others.
   void update(JobNumbers& numbers) const;
   // Hints for other processes, to be sent with the commit.

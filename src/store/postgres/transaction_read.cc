@@ -1,7 +1,8 @@
 // Transaction: the reads, in one round trip under the locks of the jobs.
 #include <algorithm>
-#include <charconv>
 
+#include "store/lines.h"
+#include "store/postgres/statements.h"
 #include "store/postgres/transaction.h"
 #include "store/rules.h"
 
@@ -10,11 +11,9 @@ namespace {
 
 using Type = Column::Type;
 
-constexpr Statement kBegin{"begin", "BEGIN"};
-constexpr Statement kLimits{"limits", kLockClaimsUnderLimits};
 // Finds each job by index, in the order of their numbers, regardless of the planner's size
 // estimates.
-constexpr Statement kLock{
+constexpr Statement kLockJobs{
     "lock_jobs",
     "WITH wanted AS MATERIALIZED (SELECT * FROM jobs WHERE job_id = ANY($1::text[]) "
     "ORDER BY number + 0) "
@@ -22,62 +21,43 @@ constexpr Statement kLock{
     "h.last_seq, h.updated_at, h.head, h.epoch, h.attempt, h.worker, h.lease_until, h.ripe_at, "
     "h.ready, h.status, h.not_before, h.wake_at, h.queue, h.turn, h.pending "
     "FROM wanted j CROSS JOIN LATERAL (SELECT * FROM heads WHERE job = j.number FOR UPDATE) h"};
-constexpr Statement kNow{"now", "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint"};
-constexpr Statement kFairBy{"fair_by", "SELECT value FROM meta WHERE key = 'fair_by'"};
-constexpr Statement kAuditHead{"audit_head",
-                               "SELECT value FROM meta WHERE key = 'audit_head' FOR UPDATE"};
-constexpr Statement kCountLeased{
-    "held",
+constexpr Statement kLockAuditHead{"lock_audit_head",
+                                   "SELECT value FROM meta WHERE key = 'audit_head' FOR UPDATE"};
+constexpr Statement kCountLeasedByQueue{
+    "count_leased_by_queue",
     "SELECT q, (SELECT count(*) FROM heads WHERE queue = q AND attempt IS NOT NULL "
     "AND lease_until > coalesce($2::bigint, "
     "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint)) FROM unnest($1::text[]) AS q"};
 // Held to the end: existing blobs that a commit references are not deleted meanwhile (see
-// redaction.cc).
-constexpr Statement kLockBlobs{"keep_blobs", "LOCK TABLE blobs IN ROW SHARE MODE"};
-constexpr Statement kKeys{
-    "keys",
+// drop_blobs.cc).
+constexpr Statement kKeepBlobs{"keep_blobs", "LOCK TABLE blobs IN ROW SHARE MODE"};
+constexpr Statement kFindIdempotencyKeys{
+    "find_idempotency_keys",
     "SELECT j.agent, j.idempotency_key, j.job_id, j.request_hash, h.last_seq "
     "FROM unnest($1::text[], $2::text[]) AS k(agent, key) "
     "CROSS JOIN LATERAL (SELECT * FROM jobs WHERE agent = k.agent AND idempotency_key = k.key "
     "AND idempotency_key <> '' LIMIT 1) j "
     "CROSS JOIN LATERAL (SELECT last_seq FROM heads WHERE job = j.number LIMIT 1) h"};
-constexpr Statement kNumbers{"job_numbers",
-                             "SELECT nextval('job_numbers') FROM generate_series(1, $1::bigint)"};
-constexpr Statement kInbox{
+constexpr Statement kNewJobNumbers{
+    "new_job_numbers", "SELECT nextval('job_numbers') FROM generate_series(1, $1::bigint)"};
+constexpr Statement kReadInbox{
     "read_inbox",
     "WITH wanted AS MATERIALIZED (SELECT number, job_id FROM jobs WHERE job_id = ANY($1::text[])) "
     "SELECT j.job_id, i.number, i.id FROM wanted j "
     "CROSS JOIN LATERAL (SELECT number, id FROM inbox WHERE job = j.number OFFSET 0) i"};
-constexpr Statement kEffects{
+constexpr Statement kReadEffects{
     "read_effects",
     "SELECT w.job_id, w.invocation, w.try "
     "FROM unnest($1::text[], $2::text[], $3::bigint[]) AS w(job_id, invocation, try) "
     "WHERE (SELECT true FROM effects WHERE job = (SELECT number FROM jobs "
     "WHERE job_id = w.job_id) AND invocation = w.invocation AND try = w.try)"};
-constexpr Statement kExistingBlobs{"blobs_there",
+constexpr Statement kExistingBlobs{"existing_blobs",
                                    "SELECT hash FROM blobs WHERE hash = ANY($1::bytea[])"};
 constexpr Statement kExistingCommits{
-    "old_commits",
+    "existing_commits",
     "SELECT w.job_id, c.first_seq, c.body FROM unnest($1::text[], $2::bigint[]) AS w(job_id, seq) "
     "CROSS JOIN LATERAL (SELECT first_seq, body FROM commits WHERE job = (SELECT number FROM jobs "
     "WHERE job_id = w.job_id) AND first_seq = w.seq LIMIT 1) c"};
-
-std::vector<std::string> lines(std::string_view text) {
-  std::vector<std::string> all;
-  while (!text.empty()) {
-    const std::size_t end = std::min(text.find('\n'), text.size());
-    all.emplace_back(text.substr(0, end));
-    text.remove_prefix(std::min(end + 1, text.size()));
-  }
-  return all;
-}
-
-template <class Texts>
-Column texts_of(const Texts& texts) {
-  Column column(Type::text);
-  for (const auto& text : texts) column.add(std::string_view(text));
-  return column;
-}
 
 }  // namespace
 
@@ -118,9 +98,9 @@ void Transaction::declare_leased_counts(const ClaimRequest& request, std::option
 
 Pg<void> Transaction::read(Connection& connection) {
   connection.add(kBegin);
-  if (!declared_queues_.empty()) connection.add(kLimits);
-  connection.add(kLock, Params().add(texts_of(declared_jobs_)));
-  connection.add(kNow);
+  if (!declared_queues_.empty()) connection.add(kLockClaims);
+  connection.add(kLockJobs, Params().add(column_of(Type::text, declared_jobs_)));
+  connection.add(kServerTime);
   add_reads(connection);
   AE_ASSIGN(const auto answers, connection.run());
   std::size_t at = declared_queues_.empty() ? 1 : 2;
@@ -161,7 +141,7 @@ Pg<void> Transaction::read(Connection& connection) {
     const Rows& rows = answers[at++];
     for (int i = 0; i < rows.size(); ++i) leased_counts_[rows.text(i, 0)] = rows.count(i, 1);
   }
-  if (is_audit_declared_) audit_head_ = audit_head(answers[at++].text(0, 0));
+  if (is_audit_declared_) audit_head_ = audit_head_from_text(answers[at++].bytes(0, 0));
   return read_existing_commits(connection);
 }
 
@@ -172,13 +152,14 @@ void Transaction::add_reads(Connection& connection) {
       agents.add(agent);
       keys.add(key);
     }
-    connection.add(kKeys, Params().add(agents).add(keys));
+    connection.add(kFindIdempotencyKeys, Params().add(agents).add(keys));
   }
   if (creates_ > 0) {
-    connection.add(kNumbers, Params().add(std::uint64_t{creates_}));
+    connection.add(kNewJobNumbers, Params().add(std::uint64_t{creates_}));
     connection.add(kFairBy);
   }
-  if (!declared_inboxes_.empty()) connection.add(kInbox, Params().add(texts_of(declared_inboxes_)));
+  if (!declared_inboxes_.empty())
+    connection.add(kReadInbox, Params().add(column_of(Type::text, declared_inboxes_)));
   if (!declared_effects_.empty()) {
     Column jobs(Type::text), invocations(Type::text), tries(Type::integer);
     for (const auto& [job, slot] : declared_effects_) {
@@ -186,18 +167,17 @@ void Transaction::add_reads(Connection& connection) {
       invocations.add(slot.first);
       tries.add(std::uint64_t{slot.second});
     }
-    connection.add(kEffects, Params().add(jobs).add(invocations).add(tries));
+    connection.add(kReadEffects, Params().add(jobs).add(invocations).add(tries));
   }
   if (!declared_blobs_.empty()) {
-    Column hashes(Type::bytes);
-    for (const Hash& hash : declared_blobs_) hashes.add(hash);
-    connection.add(kLockBlobs);
-    connection.add(kExistingBlobs, Params().add(hashes));
+    connection.add(kKeepBlobs);
+    connection.add(kExistingBlobs, Params().add(column_of(Type::bytes, declared_blobs_)));
   }
   if (!declared_queues_.empty()) {
-    connection.add(kCountLeased, Params().add(texts_of(declared_queues_)).add(leased_counted_at_));
+    connection.add(kCountLeasedByQueue,
+                   Params().add(column_of(Type::text, declared_queues_)).add(leased_counted_at_));
   }
-  if (is_audit_declared_) connection.add(kAuditHead);
+  if (is_audit_declared_) connection.add(kLockAuditHead);
 }
 
 void Transaction::read_jobs(const Rows& rows) {
@@ -205,7 +185,7 @@ void Transaction::read_jobs(const Rows& rows) {
     Job job;
     job.number = rows.integer(i, 1);
     job.agent = rows.text(i, 2);
-    job.capabilities = lines(rows.bytes(i, 3));
+    job.capabilities = split_lines(rows.bytes(i, 3));
     job.priority = rows.integer(i, 4);
     job.last_seq = rows.count(i, 5);
     job.updated_at = rows.instant(i, 6);
@@ -248,19 +228,6 @@ Pg<void> Transaction::read_existing_commits(Connection& connection) {
     existing_commits_[{rows.text(i, 0), rows.count(i, 1)}] = rows.text(i, 2);
   }
   return {};
-}
-
-AuditHead Transaction::audit_head(std::string_view text) {
-  AuditHead head;
-  const std::string_view number = text.substr(0, text.find(' '));
-  const auto read = std::from_chars(number.data(), number.data() + number.size(), head.seq);
-  const auto hash =
-      number.size() < text.size() ? hash_from_hex(text.substr(number.size() + 1)) : std::nullopt;
-  if (read.ec != std::errc() || read.ptr != number.data() + number.size() || !hash) {
-    return {.seq = 0, .hash = sha256(text)};
-  }
-  head.hash = *hash;
-  return head;
 }
 
 }  // namespace ae::store::postgres

@@ -1,9 +1,9 @@
 // Transaction: the writes, one statement per table, followed by the COMMIT.
-#include <fmt/core.h>
-
 #include <algorithm>
 #include <tuple>
 
+#include "store/lines.h"
+#include "store/postgres/statements.h"
 #include "store/postgres/transaction.h"
 
 namespace ae::store::postgres {
@@ -11,7 +11,6 @@ namespace {
 
 using Type = Column::Type;
 
-constexpr Statement kCommit{"commit", "COMMIT"};
 constexpr Statement kPutJobs{
     "put_jobs",
     "INSERT INTO jobs(number, job_id, agent, idempotency_key, request_hash, priority, "
@@ -111,16 +110,10 @@ constexpr Statement kPutCheckpoints{
     "SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::bytea[]) "
     "ON CONFLICT (job) DO UPDATE SET seq = excluded.seq, body = excluded.body"};
 
-std::string joined(const std::vector<std::string>& texts) {
-  std::string all;
-  for (const std::string& text : texts) all += (all.empty() ? "" : "\n") + text;
-  return all;
-}
-
 }  // namespace
 
 std::string kind_of(const std::string& agent, const std::vector<std::string>& capabilities) {
-  const Hash hash = sha256(agent + '\0' + joined(capabilities));
+  const Hash hash = sha256(agent + '\0' + join_lines(capabilities));
   return {reinterpret_cast<const char*>(hash.bytes.data()), 16};
 }
 
@@ -157,7 +150,7 @@ void Transaction::send_new_jobs(Connection& connection, std::size_t& statements)
     keys.add(new_job.idempotency_key);
     hashes.add(new_job.request_hash);
     priorities.add(new_job.priority);
-    needed.add(joined(new_job.capabilities));
+    needed.add(join_lines(new_job.capabilities));
     created.add(row.batch->sealed->created_at);
     origins.add(new_job.forked_from);
     std::int64_t location = 0;
@@ -352,8 +345,7 @@ void Transaction::send_audit(Connection& connection, std::size_t& statements) {
     hashes.add(row.hash);
   }
   connection.add(kPutAudit, Params().add(seqs).add(bodies).add(hashes));
-  connection.add(kPutAuditHead,
-                 Params().add(fmt::format("{} {}", audit_head_.seq, to_hex(audit_head_.hash))));
+  connection.add(kPutAuditHead, Params().add(to_text(audit_head_)));
   statements += 2;
 }
 

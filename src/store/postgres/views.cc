@@ -9,7 +9,9 @@
 #include <unordered_map>
 #include <unordered_set>
 
+#include "store/lines.h"
 #include "store/log_window.h"
+#include "store/postgres/statements.h"
 #include "store/rules.h"
 
 namespace ae::store::postgres {
@@ -30,19 +32,17 @@ using Type = Column::Type;
   "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint))"
 // NOLINTEND(cppcoreguidelines-macro-usage)
 
-constexpr Statement kBegin{"begin_load", "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"};
-constexpr Statement kCommit{"commit_load", "COMMIT"};
-constexpr Statement kRow{"load_row", ROW_COLUMNS "WHERE j.job_id = $1::text"};
-constexpr Statement kOldest{
-    "oldest", ROW_COLUMNS "WHERE j.number > $1::bigint ORDER BY j.number LIMIT $2::bigint"};
-constexpr Statement kLabels{
+constexpr Statement kLoadRow{"load_row", ROW_COLUMNS "WHERE j.job_id = $1::text"};
+constexpr Statement kLoadOldest{
+    "load_oldest", ROW_COLUMNS "WHERE j.number > $1::bigint ORDER BY j.number LIMIT $2::bigint"};
+constexpr Statement kLoadLabels{
     "load_labels", "SELECT key, value FROM labels WHERE job = " JOB_NUMBER " ORDER BY number"};
-constexpr Statement kRequest{"load_request",
-                             "SELECT request_hash FROM jobs WHERE job_id = $1::text"};
-constexpr Statement kEffects{"load_effects",
-                             "SELECT invocation, try, record FROM effects WHERE job = " JOB_NUMBER
-                             " ORDER BY invocation, try"};
-constexpr Statement kLedger{
+constexpr Statement kLoadRequest{"load_request",
+                                 "SELECT request_hash FROM jobs WHERE job_id = $1::text"};
+constexpr Statement kLoadEffects{
+    "load_effects", "SELECT invocation, try, record FROM effects WHERE job = " JOB_NUMBER
+                    " ORDER BY invocation, try"};
+constexpr Statement kLoadLedger{
     "load_ledger", "SELECT invocation, try, state, record FROM ledger WHERE job = " JOB_NUMBER
                    " ORDER BY invocation, try"};
 constexpr Statement kInboxEntry{
@@ -50,14 +50,14 @@ constexpr Statement kInboxEntry{
     "SELECT EXISTS (SELECT 1 FROM inbox WHERE job = j.number AND id = $2::text), "
     "(SELECT reply FROM inbox_replies WHERE job = j.number AND id = $2::text) "
     "FROM jobs j WHERE job_id = $1::text"};
-constexpr Statement kInbox{
+constexpr Statement kLoadInbox{
     "load_inbox", "SELECT number, id, act FROM inbox WHERE job = " JOB_NUMBER " ORDER BY number"};
-constexpr Statement kSignedHead{"load_signed_head",
-                                "SELECT body FROM signed_heads WHERE job = " JOB_NUMBER};
-constexpr Statement kCheckpoint{"load_checkpoint",
-                                "SELECT seq, body FROM checkpoints WHERE job = " JOB_NUMBER};
+constexpr Statement kLoadSignedHead{"load_signed_head",
+                                    "SELECT body FROM signed_heads WHERE job = " JOB_NUMBER};
+constexpr Statement kLoadCheckpoint{"load_checkpoint",
+                                    "SELECT seq, body FROM checkpoints WHERE job = " JOB_NUMBER};
 // From the commit that contains the event; 0 = from the checkpoint.
-constexpr Statement kCommits{
+constexpr Statement kLoadCommits{
     "load_commits",
     "WITH from_seq AS MATERIALIZED (SELECT CASE WHEN $2::bigint > 0 THEN $2::bigint ELSE "
     "coalesce((SELECT seq FROM checkpoints WHERE job = " JOB_NUMBER
@@ -66,7 +66,7 @@ constexpr Statement kCommits{
     " AND first_seq >= coalesce((SELECT c.first_seq FROM commits c WHERE c.job = " JOB_NUMBER
     " AND c.first_seq <= (SELECT seq FROM from_seq) ORDER BY c.first_seq DESC LIMIT 1), 0) "
     "AND last_seq >= (SELECT seq FROM from_seq) ORDER BY first_seq"};
-constexpr Statement kFirst{
+constexpr Statement kLoadFirst{
     "load_first", "SELECT body, blobs FROM commits WHERE job = " JOB_NUMBER " AND first_seq = 1"};
 // The commits of a window without their bytes: those that end after an event, and those that begin
 // before one.
@@ -89,14 +89,12 @@ constexpr Statement kWindow{"window", "SELECT body, blobs FROM commits WHERE job
 constexpr Statement kPreceding{"preceding", "SELECT body FROM commits WHERE job = " JOB_NUMBER
                                             " AND first_seq < $2::bigint "
                                             "ORDER BY first_seq DESC LIMIT 1"};
-constexpr Statement kBlobs{"load_blobs",
-                           "SELECT hash, bytes FROM blobs WHERE hash = ANY($1::bytea[])"};
-constexpr Statement kNumber{"job_number", "SELECT number FROM jobs WHERE job_id = $1::text"};
+constexpr Statement kLoadBlobs{"load_blobs",
+                               "SELECT hash, bytes FROM blobs WHERE hash = ANY($1::bytea[])"};
+constexpr Statement kJobNumber{"job_number", "SELECT number FROM jobs WHERE job_id = $1::text"};
 constexpr Statement kLabelsOf{"labels_of",
                               "SELECT job, key, value FROM labels WHERE job = ANY($1::bigint[]) "
                               "ORDER BY job, number"};
-constexpr Statement kTime{"time",
-                          "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint"};
 constexpr Statement kDue{"due",
                          "SELECT (SELECT job_id FROM jobs WHERE number = heads.job) "
                          "FROM heads WHERE wake_at IS NOT NULL AND attempt IS NULL "
@@ -116,16 +114,6 @@ constexpr const char* kRowColumns = ROW_COLUMNS;
 
 #undef ROW_COLUMNS
 
-std::vector<std::string> lines(std::string_view text) {
-  std::vector<std::string> all;
-  while (!text.empty()) {
-    const std::size_t end = std::min(text.find('\n'), text.size());
-    all.emplace_back(text.substr(0, end));
-    text.remove_prefix(std::min(end + 1, text.size()));
-  }
-  return all;
-}
-
 JobRow row_of(const Rows& rows, int i) {
   JobRow job;
   job.id = JobId(rows.text(i, 1));
@@ -143,7 +131,7 @@ JobRow row_of(const Rows& rows, int i) {
   if (!rows.is_null(i, 13)) job.claim = Fence{AttemptId(rows.text(i, 13)), rows.count(i, 12)};
   job.claim_worker = rows.text(i, 14);
   job.lease_until = rows.maybe_instant(i, 15);
-  job.capabilities = lines(rows.bytes(i, 16));
+  job.capabilities = split_lines(rows.bytes(i, 16));
   job.queue = rows.text(i, 17);
   job.pending = static_cast<PendingKinds>(rows.count(i, 18));
   if (!rows.is_null(i, 19)) job.forked_from = rows.text(i, 19);
@@ -187,7 +175,7 @@ Pg<void> read_blobs(Connection& connection, const std::vector<Hash>& hashes,
     once.push_back(hash);
     column.add(hash);
   }
-  connection.add(kBlobs, Params().add(column));
+  connection.add(kLoadBlobs, Params().add(column));
   AE_ASSIGN(const auto answers, connection.run());
   std::unordered_map<Hash, int> found;
   for (int i = 0; i < answers[0].size(); ++i) found[answers[0].hash(i, 0)] = i;
@@ -224,9 +212,9 @@ Pg<bool> add_blobs(Connection& connection, const std::vector<Hash>& blobs, Loade
 Pg<Result<LoadedJob>> load_first(Connection& connection, const JobId& job, bool& complete) {
   complete = true;
   const Params id = Params().add(job.text);
-  connection.add(kBegin);
-  connection.add(kRow, id);
-  connection.add(kFirst, id);
+  connection.add(kBeginSnapshot);
+  connection.add(kLoadRow, id);
+  connection.add(kLoadFirst, id);
   connection.add(kCommit);
   auto run_result = connection.run();
   if (!run_result) return std::unexpected(connection.roll_back(std::move(run_result).error()));
@@ -245,13 +233,13 @@ Pg<Result<LoadedJob>> load_once(Connection& connection, const JobId& job, std::u
   if (from_seq == kFirstCommit) return load_first(connection, job, complete);
   complete = true;
   const Params id = Params().add(job.text);
-  connection.add(kBegin);
-  for (const Statement* statement :
-       {&kRow, &kLabels, &kEffects, &kLedger, &kInbox, &kSignedHead, &kCheckpoint}) {
+  connection.add(kBeginSnapshot);
+  for (const Statement* statement : {&kLoadRow, &kLoadLabels, &kLoadEffects, &kLoadLedger,
+                                     &kLoadInbox, &kLoadSignedHead, &kLoadCheckpoint}) {
     connection.add(*statement, id);
   }
-  connection.add(kCommits, Params().add(job.text).add(from_seq));
-  if (from_seq == 1) connection.add(kRequest, id);
+  connection.add(kLoadCommits, Params().add(job.text).add(from_seq));
+  if (from_seq == 1) connection.add(kLoadRequest, id);
   connection.add(kCommit);
   auto run_result = connection.run();
   if (!run_result) return std::unexpected(connection.roll_back(std::move(run_result).error()));
@@ -319,8 +307,9 @@ Pg<Result<LogWindow>> read_spans_and_window(Connection& connection, const JobId&
   const bool forwards = window.direction == WindowRequest::Direction::after;
   const std::uint64_t seq = std::min<std::uint64_t>(window.seq, INT64_MAX - 1);
   const Params id = Params().add(job.text);
-  connection.add(kBegin);
-  for (const Statement* statement : {&kRow, &kLabels, &kCheckpoint}) connection.add(*statement, id);
+  connection.add(kBeginSnapshot);
+  for (const Statement* statement : {&kLoadRow, &kLoadLabels, &kLoadCheckpoint})
+    connection.add(*statement, id);
   connection.add(forwards ? kSpansAfter : kSpansBefore,
                  Params().add(job.text).add(seq).add(window.events_max));
   AE_ASSIGN(const auto answers, connection.run());
@@ -390,7 +379,7 @@ Pg<Result<std::vector<JobRow>>> query(Connection& connection, const Filter& filt
   } else if (filter.after_number) {
     sql += fmt::format(" AND j.number < {}", next(*filter.after_number, "bigint"));
   } else if (!filter.after.empty()) {
-    connection.add(kNumber, Params().add(filter.after));
+    connection.add(kJobNumber, Params().add(filter.after));
     AE_ASSIGN(const auto answers, connection.run());
     if (answers[0].empty()) {
       return Result<std::vector<JobRow>>(std::unexpected(job_not_found(JobId(filter.after))));
@@ -446,7 +435,7 @@ Pg<Result<std::vector<JobRow>>> query(Connection& connection, const Filter& filt
 }
 
 Pg<EndedPage> list_ended(Connection& connection, const EndedFilter& filter) {
-  connection.add(kOldest, Params().add(filter.after).add(std::uint64_t{kEndedScanMax}));
+  connection.add(kLoadOldest, Params().add(filter.after).add(std::uint64_t{kEndedScanMax}));
   AE_ASSIGN(const auto answers, connection.run());
   AE_ASSIGN(auto rows, with_labels(connection, answers[0]));
   return make_ended_page(std::move(rows), filter);
@@ -454,7 +443,7 @@ Pg<EndedPage> list_ended(Connection& connection, const EndedFilter& filter) {
 
 Pg<std::vector<JobId>> list_due(Connection& connection, std::size_t limit,
                                 std::optional<Instant> at, DatabaseClock& clock) {
-  connection.add(kTime);
+  connection.add(kServerTime);
   connection.add(kDue, Params().add(at).add(std::uint64_t{limit}));
   const Duration sent_at = clock.before_request();
   AE_ASSIGN(const auto answers, connection.run());
@@ -467,7 +456,7 @@ Pg<std::vector<JobId>> list_due(Connection& connection, std::size_t limit,
 
 Pg<std::optional<Instant>> next_due(Connection& connection, std::optional<Instant> at,
                                     DatabaseClock& clock) {
-  connection.add(kTime);
+  connection.add(kServerTime);
   connection.add(kNextDue, Params().add(at));
   const Duration sent_at = clock.before_request();
   AE_ASSIGN(const auto answers, connection.run());
@@ -476,7 +465,7 @@ Pg<std::optional<Instant>> next_due(Connection& connection, std::optional<Instan
 }
 
 Pg<void> read_database_time(Connection& connection, DatabaseClock& clock) {
-  connection.add(kTime);
+  connection.add(kServerTime);
   const Duration sent_at = clock.before_request();
   AE_ASSIGN(const auto answers, connection.run());
   clock.on_response(answers[0].instant(0, 0), sent_at);

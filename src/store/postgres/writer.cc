@@ -7,10 +7,11 @@
 #include <unordered_set>
 #include <utility>
 
+#include "store/postgres/statements.h"
+
 namespace ae::store::postgres {
 namespace {
 
-constexpr Statement kRollback{"rollback", "ROLLBACK"};
 constexpr std::size_t kJobNumbersMax = 100'000;
 
 Error outcome_unknown(const PgError& error) {
