@@ -256,6 +256,19 @@ Error commit_missing(const JobId& job) {
                       job.text),
           Action{.act = act::kVerify, .job = job.text}};
 }
+std::size_t written_bytes(const Batch& batch) {
+  std::size_t bytes = 0;
+  for (const EffectRow& effect : batch.effects) bytes += effect.record.size();
+  if (!batch.sealed) return bytes;
+  bytes += batch.sealed->bytes.size();
+  for (const Blob& blob : batch.sealed->blobs) bytes += blob.bytes.size();
+  return bytes;
+}
+
+Error read_only_error() {
+  return {Code::unavailable, "this store was opened for reading only: nothing can be written"};
+}
+
 Error job_exists(const JobId& job) {
   return {Code::already_exists,
           fmt::format("job {} exists already: use another id, or read it", job.text)};

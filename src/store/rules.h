@@ -141,6 +141,10 @@ std::optional<std::size_t> queue_limit_of(const ClaimRequest& request, std::stri
 std::string fairness_key_of(const std::vector<std::pair<std::string, std::string>>& labels,
                             std::string_view fair_by);
 
+// About how many bytes the batch writes.
+std::size_t written_bytes(const Batch& batch);
+
+Error read_only_error();
 Error job_not_found(const JobId& job);
 Error commit_missing(const JobId& job);
 Error job_exists(const JobId& job);

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "async/boot_clock.h"
+#include "store/answers.h"
 #include "store/postgres/counts.h"
 #include "store/postgres/erase_dropped.h"
 #include "store/postgres/hints.h"
@@ -12,6 +13,7 @@
 #include "store/postgres/reader.h"
 #include "store/postgres/redaction.h"
 #include "store/postgres/schema.h"
+#include "store/postgres/statements.h"
 #include "store/postgres/views.h"
 #include "store/postgres/writer.h"
 #include "store/rules.h"
@@ -85,20 +87,16 @@ struct PostgresStore::Impl {
   std::string store_id, schema;
   std::size_t rewrite_bytes = 0;
   bool accepting = false;
+
+  // Enqueues the write, unless the store is read-only.
+  template <class NewWrite, class T, class... Args>
+  void write(async::Done<Result<T>> done, Args... args) {
+    if (!writer) return answer_later(loop, std::move(done), read_only_error());
+    writer->write(std::make_unique<NewWrite>(std::move(args)..., std::move(done)));
+  }
 };
 
 namespace {
-
-template <class T>
-void answer_later(async::Loop& loop, async::Done<Result<T>> done, Error error) {
-  loop.post([done = std::move(done), error = std::move(error)]() mutable {
-    done(std::unexpected(std::move(error)));
-  });
-}
-
-Error read_only_error() {
-  return {Code::unavailable, "this store was opened for reading only: nothing can be written"};
-}
 
 template <class T>
 Result<T> inner(Result<T> answer) {
@@ -112,20 +110,20 @@ Result<T> inner(T answer) {
 // Runs a query on a reader and posts its answer. If the connection is lost, it is repeated once.
 template <class T, class Query>
 void enqueue(async::Loop& loop, Reader& reader, async::Done<Result<T>> done, Query query) {
-  reader.enqueue([&loop, done = std::move(done),
-                  query = std::move(query)](Session& session) mutable {
-    const auto answer = [&]() -> Result<T> {
-      for (bool again = false;; again = true) {
-        auto connection = session.connection();
-        if (!connection) return std::unexpected(std::move(connection).error());
-        auto found = query(**connection);
-        if (found) return inner<T>(*std::move(found));
-        if (!found.error().connection_lost || again)
-          return std::unexpected(unavailable_error(found.error()));
-      }
-    };
-    loop.post([done = std::move(done), result = answer()]() mutable { done(std::move(result)); });
-  });
+  reader.enqueue(
+      [&loop, done = std::move(done), query = std::move(query)](Session& session) mutable {
+        const auto answer = [&]() -> Result<T> {
+          for (bool again = false;; again = true) {
+            auto connection = session.connection();
+            if (!connection) return std::unexpected(std::move(connection).error());
+            auto found = query(**connection);
+            if (found) return inner<T>(*std::move(found));
+            if (!found.error().connection_lost || again)
+              return std::unexpected(unavailable_error(found.error()));
+          }
+        };
+        answer_later(loop, std::move(done), answer());
+      });
 }
 
 bool has_nul(std::string_view text) { return text.find('\0') != text.npos; }
@@ -160,7 +158,7 @@ Result<bool> accept(Connection& connection, RollbackGuard& rollback_guard,
   if (!loss && !identity.accepting && options.is_loss_certain)
     loss = "it was restored from a backup";
   if (!loss && !copied) return identity.accepting;
-  connection.add_unprepared("SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint");
+  connection.add_unprepared(kServerTime.sql);
   auto now = connection.run();
   if (!now) return std::unexpected(unavailable_error(now.error()));
   const Instant at = now->back().instant(0, 0);
@@ -318,23 +316,18 @@ void PostgresStore::put_inbox(JobId job, InboxEntry entry, async::Done<Result<vo
 
 void PostgresStore::claim(ClaimRequest request, async::Done<Result<std::vector<Lease>>> done) {
   check_claim(request);
-  if (!impl_->writer) return answer_later(impl_->loop, std::move(done), read_only_error());
-  impl_->writer->write(std::make_unique<ClaimWrite>(std::move(request), time(), std::move(done)));
+  impl_->write<ClaimWrite>(std::move(done), std::move(request), time());
 }
 
 void PostgresStore::claim_job(JobId job, ClaimRequest request,
                               async::Done<Result<std::optional<Lease>>> done) {
   check_claim(request);
-  if (!impl_->writer) return answer_later(impl_->loop, std::move(done), read_only_error());
-  impl_->writer->write(
-      std::make_unique<ClaimJobWrite>(std::move(job), std::move(request), time(), std::move(done)));
+  impl_->write<ClaimJobWrite>(std::move(done), std::move(job), std::move(request), time());
 }
 
 void PostgresStore::heartbeat(std::vector<std::pair<JobId, Fence>> held, Duration lease,
                               async::Done<Result<std::vector<std::optional<Instant>>>> done) {
-  if (!impl_->writer) return answer_later(impl_->loop, std::move(done), read_only_error());
-  impl_->writer->write(
-      std::make_unique<HeartbeatWrite>(std::move(held), lease, time(), std::move(done)));
+  impl_->write<HeartbeatWrite>(std::move(done), std::move(held), lease, time());
 }
 
 void PostgresStore::list_due(std::size_t limit, async::Done<Result<std::vector<JobId>>> done) {
@@ -390,13 +383,11 @@ void PostgresStore::list_ended(EndedFilter filter, async::Done<Result<EndedPage>
 
 void PostgresStore::prune(Pruning pruning, async::Done<Result<bool>> done) {
   check_pruning(pruning);
-  if (!impl_->writer) return answer_later(impl_->loop, std::move(done), read_only_error());
-  impl_->writer->write(std::make_unique<PruneWrite>(std::move(pruning), std::move(done)));
+  impl_->write<PruneWrite>(std::move(done), std::move(pruning));
 }
 
 void PostgresStore::redact(Redaction redaction, async::Done<Result<void>> done) {
-  if (!impl_->writer) return answer_later(impl_->loop, std::move(done), read_only_error());
-  impl_->writer->write(std::make_unique<RedactWrite>(std::move(redaction), std::move(done)));
+  impl_->write<RedactWrite>(std::move(done), std::move(redaction));
 }
 
 // Runs on the query connection and blocks queries meanwhile: 10 s at most.
@@ -409,8 +400,7 @@ void PostgresStore::erase_dropped_values(async::Done<Result<std::vector<Residual
 }
 
 void PostgresStore::append_audit_entry(AuditEntry entry, async::Done<Result<void>> done) {
-  if (!impl_->writer) return answer_later(impl_->loop, std::move(done), read_only_error());
-  impl_->writer->write(std::make_unique<AuditWrite>(std::move(entry), std::move(done)));
+  impl_->write<AuditWrite>(std::move(done), std::move(entry));
 }
 
 void PostgresStore::read_audit_log(std::uint64_t after, async::Done<Result<AuditLog>> done) {

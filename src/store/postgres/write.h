@@ -11,6 +11,7 @@
 #include "async/loop.h"
 #include "base/error.h"
 #include "base/time.h"
+#include "store/answers.h"
 #include "store/postgres/plain_commits.h"
 #include "store/postgres/transaction.h"
 
@@ -40,29 +41,19 @@ class Write {
   virtual void answer() = 0;
 };
 
-// Stores the answer and delivers it once.
 template <class T>
-class WriteWithResult : public Write {
+class WriteWithResult : public store::WriteWithResult<Write, T> {
  public:
   // `at`: replaces the database's time in tests.
   WriteWithResult(std::optional<Instant> at, async::Done<Result<T>> done)
-      : at_(at), done_(std::move(done)) {}
-  void fail(const Error& error) final { answer_ = std::unexpected(error); }
-  void answer() final { done_(std::move(*answer_)); }
+      : store::WriteWithResult<Write, T>(std::move(done)), at_(at) {}
 
  protected:
-  void set_result(Result<T> answer) { answer_ = std::move(answer); }
-  void override_with_error(std::optional<Error> error) {
-    if (error) answer_ = std::unexpected(*std::move(error));
-  }
-  const Result<T>& result() const { return *answer_; }
   Instant time(const Transaction& transaction) const { return at_.value_or(transaction.now()); }
   const std::optional<Instant>& at() const { return at_; }
 
  private:
   const std::optional<Instant> at_;
-  async::Done<Result<T>> done_;
-  std::optional<Result<T>> answer_;
 };
 
 }  // namespace ae::store::postgres

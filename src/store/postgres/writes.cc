@@ -6,15 +6,6 @@
 
 namespace ae::store::postgres {
 
-std::size_t CommitWrite::bytes() const {
-  std::size_t bytes = 0;
-  for (const EffectRow& effect : batch_.effects) bytes += effect.record.size();
-  if (!batch_.sealed) return bytes;
-  bytes += batch_.sealed->bytes.size();
-  for (const Blob& blob : batch_.sealed->blobs) bytes += blob.bytes.size();
-  return bytes;
-}
-
 // Hits `before` once, although a write may be decided several times.
 bool CommitWrite::is_refused() {
   written_ = false;

@@ -12,6 +12,7 @@
 #include "store/batch_failpoints.h"
 #include "store/postgres/transaction.h"
 #include "store/postgres/write.h"
+#include "store/rules.h"
 #include "store/store.h"
 
 namespace ae::store::postgres {
@@ -20,7 +21,7 @@ class CommitWrite final : public WriteWithResult<CommitResult> {
  public:
   CommitWrite(Batch batch, std::optional<Instant> at, async::Done<Result<CommitResult>> done)
       : WriteWithResult(at, std::move(done)), batch_(std::move(batch)) {}
-  std::size_t bytes() const override;
+  std::size_t bytes() const override { return written_bytes(batch_); }
   void declare_reads(Transaction& transaction) const override { transaction.declare_reads(batch_); }
   void decide(Transaction& transaction) override;
   const Batch* batch() const override { return &batch_; }

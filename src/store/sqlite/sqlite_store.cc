@@ -2,6 +2,7 @@
 
 #include <filesystem>
 
+#include "store/answers.h"
 #include "store/rules.h"
 #include "store/sqlite/files.h"
 #include "store/sqlite/lock_file.h"
@@ -23,6 +24,13 @@ struct SqliteStore::Impl {
   std::unique_ptr<Reader> load_reader, query_reader;
   Loss loss;                         // found by this opening
   std::optional<Instant> opened_at;  // none when read-only
+
+  // Enqueues the write, unless the store is read-only.
+  template <class NewWrite, class T, class... Args>
+  void write(async::Done<Result<T>> done, Args... args) {
+    if (!writer) return answer_later(loop, std::move(done), read_only_error());
+    writer->write(std::make_unique<NewWrite>(std::move(args)..., std::move(done)));
+  }
 };
 
 namespace {
@@ -158,25 +166,12 @@ SqliteStore::~SqliteStore() {
 
 namespace {
 
-template <class T>
-void answer_later(async::Loop& loop, async::Done<Result<T>> done, Error error) {
-  loop.post([done = std::move(done), error = std::move(error)]() mutable {
-    done(std::unexpected(std::move(error)));
-  });
-}
-
-Error read_only_error() {
-  return {Code::unavailable, "this store was opened for reading only: nothing can be written"};
-}
-
 // Runs a query on a reader and posts its answer.
 template <class T, class Read>
 void enqueue(async::Loop& loop, Reader& reader, async::Done<Result<T>> done, Read read) {
   reader.enqueue(
       [&loop, done = std::move(done), read = std::move(read)](ReadStatements& statements) mutable {
-        loop.post([done = std::move(done), answer = answer_of(read(statements))]() mutable {
-          done(std::move(answer));
-        });
+        answer_later(loop, std::move(done), answer_of(read(statements)));
       });
 }
 
@@ -184,35 +179,27 @@ void enqueue(async::Loop& loop, Reader& reader, async::Done<Result<T>> done, Rea
 
 void SqliteStore::commit(Batch batch, async::Done<Result<CommitResult>> done) {
   check_batch(batch);
-  if (!impl_->writer) return answer_later(impl_->loop, std::move(done), read_only_error());
-  impl_->writer->write(std::make_unique<CommitWrite>(std::move(batch), now(), std::move(done)));
+  impl_->write<CommitWrite>(std::move(done), std::move(batch), now());
 }
 
 void SqliteStore::put_inbox(JobId job, InboxEntry entry, async::Done<Result<void>> done) {
-  if (!impl_->writer) return answer_later(impl_->loop, std::move(done), read_only_error());
-  impl_->writer->write(
-      std::make_unique<InboxWrite>(std::move(job), std::move(entry), std::move(done)));
+  impl_->write<InboxWrite>(std::move(done), std::move(job), std::move(entry));
 }
 
 void SqliteStore::claim(ClaimRequest request, async::Done<Result<std::vector<Lease>>> done) {
   check_claim(request);
-  if (!impl_->writer) return answer_later(impl_->loop, std::move(done), read_only_error());
-  impl_->writer->write(std::make_unique<ClaimWrite>(std::move(request), now(), std::move(done)));
+  impl_->write<ClaimWrite>(std::move(done), std::move(request), now());
 }
 
 void SqliteStore::claim_job(JobId job, ClaimRequest request,
                             async::Done<Result<std::optional<Lease>>> done) {
   check_claim(request);
-  if (!impl_->writer) return answer_later(impl_->loop, std::move(done), read_only_error());
-  impl_->writer->write(
-      std::make_unique<ClaimJobWrite>(std::move(job), std::move(request), now(), std::move(done)));
+  impl_->write<ClaimJobWrite>(std::move(done), std::move(job), std::move(request), now());
 }
 
 void SqliteStore::heartbeat(std::vector<std::pair<JobId, Fence>> held, Duration lease,
                             async::Done<Result<std::vector<std::optional<Instant>>>> done) {
-  if (!impl_->writer) return answer_later(impl_->loop, std::move(done), read_only_error());
-  impl_->writer->write(
-      std::make_unique<HeartbeatWrite>(std::move(held), lease, now(), std::move(done)));
+  impl_->write<HeartbeatWrite>(std::move(done), std::move(held), lease, now());
 }
 
 void SqliteStore::list_due(std::size_t limit, async::Done<Result<std::vector<JobId>>> done) {
@@ -272,23 +259,19 @@ void SqliteStore::list_ended(EndedFilter filter, async::Done<Result<EndedPage>> 
 
 void SqliteStore::prune(Pruning pruning, async::Done<Result<bool>> done) {
   check_pruning(pruning);
-  if (!impl_->writer) return answer_later(impl_->loop, std::move(done), read_only_error());
-  impl_->writer->write(std::make_unique<PruneWrite>(std::move(pruning), std::move(done)));
+  impl_->write<PruneWrite>(std::move(done), std::move(pruning));
 }
 
 void SqliteStore::redact(Redaction redaction, async::Done<Result<void>> done) {
-  if (!impl_->writer) return answer_later(impl_->loop, std::move(done), read_only_error());
-  impl_->writer->write(std::make_unique<RedactWrite>(std::move(redaction), std::move(done)));
+  impl_->write<RedactWrite>(std::move(done), std::move(redaction));
 }
 
 void SqliteStore::erase_dropped_values(async::Done<Result<std::vector<ResidualCopy>>> done) {
-  if (!impl_->writer) return answer_later(impl_->loop, std::move(done), read_only_error());
-  impl_->writer->write(std::make_unique<EraseWrite>(std::move(done)));
+  impl_->write<EraseWrite>(std::move(done));
 }
 
 void SqliteStore::append_audit_entry(AuditEntry entry, async::Done<Result<void>> done) {
-  if (!impl_->writer) return answer_later(impl_->loop, std::move(done), read_only_error());
-  impl_->writer->write(std::make_unique<AuditWrite>(std::move(entry), std::move(done)));
+  impl_->write<AuditWrite>(std::move(done), std::move(entry));
 }
 
 void SqliteStore::count_jobs(async::Done<Result<JobStats>> done) {

@@ -5,15 +5,6 @@ namespace ae::store::sqlite {
 CommitWrite::CommitWrite(Batch batch, Instant now, async::Done<Result<CommitResult>> done)
     : WriteWithResult(std::move(done)), batch_(std::move(batch)), now_(now) {}
 
-std::size_t CommitWrite::bytes() const {
-  std::size_t bytes = 0;
-  for (const EffectRow& effect : batch_.effects) bytes += effect.record.size();
-  if (!batch_.sealed) return bytes;
-  bytes += batch_.sealed->bytes.size();
-  for (const Blob& blob : batch_.sealed->blobs) bytes += blob.bytes.size();
-  return bytes;
-}
-
 Sql<void> CommitWrite::apply(Tables& tables) {
   written_ = false;
   failpoints_.emplace(batch_);

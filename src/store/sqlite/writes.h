@@ -8,37 +8,22 @@
 #include <utility>
 #include <vector>
 
+#include "store/answers.h"
 #include "store/batch_failpoints.h"
+#include "store/rules.h"
 #include "store/sqlite/tables.h"
 #include "store/sqlite/writer.h"
 #include "store/store.h"
 
 namespace ae::store::sqlite {
 
-// Stores the answer and delivers it once.
 template <class T>
-class WriteWithResult : public Write {
- public:
-  explicit WriteWithResult(async::Done<Result<T>> done) : done_(std::move(done)) {}
-  void fail(const Error& error) final { answer_ = std::unexpected(error); }
-  void answer() final { done_(std::move(*answer_)); }
-
- protected:
-  void set_result(Result<T> answer) { answer_ = std::move(answer); }
-  void override_with_error(std::optional<Error> error) {
-    if (error) answer_ = std::unexpected(*std::move(error));
-  }
-  const Result<T>& result() const { return *answer_; }
-
- private:
-  async::Done<Result<T>> done_;
-  std::optional<Result<T>> answer_;
-};
+using WriteWithResult = store::WriteWithResult<Write, T>;
 
 class CommitWrite final : public WriteWithResult<CommitResult> {
  public:
   CommitWrite(Batch batch, Instant now, async::Done<Result<CommitResult>> done);
-  std::size_t bytes() const override;
+  std::size_t bytes() const override { return written_bytes(batch_); }
   Sql<void> apply(Tables& tables) override;
   void committed() override;
 
