@@ -519,10 +519,10 @@ Result<std::unique_ptr<store::Rebuild>> open_rebuild(const RebuildRequest& reque
                 "a memory: store is gone with its process: there is nothing to rebuild");
   }
   if (request.store.kind == StoreUrl::Kind::postgres) {
-    return store::PostgresRebuild::open(
+    return store::open_postgres_rebuild(
         {.url = request.store.path, .compare_only = request.compare_only, .job = request.job});
   }
-  return store::SqliteRebuild::open(
+  return store::open_sqlite_rebuild(
       {.path = request.store.path, .compare_only = request.compare_only, .job = request.job});
 }
 

@@ -149,7 +149,7 @@ void make_history(std::uint64_t seed, PlanBook& plans, const std::string& to) {
 runtime::RebuildResult rebuild(const std::string& path, bool compare_only = false,
                                const std::string& job = "") {
   auto opened =
-      store::SqliteRebuild::open({.path = path, .compare_only = compare_only, .job = job});
+      store::open_sqlite_rebuild({.path = path, .compare_only = compare_only, .job = job});
   AE_CHECK(opened.has_value(), opened ? "" : opened.error().message);
   auto rebuilt =
       runtime::rebuild(**opened, [] { return kNow; }, [](const runtime::RebuildProgress&) {});
@@ -247,7 +247,7 @@ AE_TEST("rebuild/one job can be rebuilt alone, and an uncommitted rebuild change
   run_sql(path, {"UPDATE jobs SET status = 'parked', wake_at = 4, priority = priority + 1"});
   const Dump damaged = dump(path);
   {
-    auto store = store::SqliteRebuild::open({.path = path, .compare_only = false, .job = {}});
+    auto store = store::open_sqlite_rebuild({.path = path, .compare_only = false, .job = {}});
     ASSERT_TRUE(store);
     const auto job = (*store)->next_job();
     ASSERT_TRUE(job && *job);
@@ -301,13 +301,13 @@ AE_TEST("rebuild/a rebuild needs to own the store, a comparison does not") {
   const Folder folder;
   const std::string path = folder / "a.db";
   make_history(3, plans, path);
-  const auto owner = store::SqliteRebuild::open({.path = path, .compare_only = false, .job = {}});
+  const auto owner = store::open_sqlite_rebuild({.path = path, .compare_only = false, .job = {}});
   ASSERT_TRUE(owner);
-  const auto second = store::SqliteRebuild::open({.path = path, .compare_only = false, .job = {}});
+  const auto second = store::open_sqlite_rebuild({.path = path, .compare_only = false, .job = {}});
   ASSERT_FALSE(second);
   EXPECT_EQ(second.error().code, Code::store_locked);
-  EXPECT_TRUE(store::SqliteRebuild::open({.path = path, .compare_only = true, .job = {}}));
-  const auto none = store::SqliteRebuild::open({.path = folder / "b.db"});
+  EXPECT_TRUE(store::open_sqlite_rebuild({.path = path, .compare_only = true, .job = {}}));
+  const auto none = store::open_sqlite_rebuild({.path = folder / "b.db"});
   ASSERT_FALSE(none);
   EXPECT_EQ(none.error().code, Code::not_found);
   EXPECT_FALSE(std::filesystem::exists(folder / "b.db"));

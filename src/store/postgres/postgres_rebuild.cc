@@ -46,12 +46,12 @@ class PostgresDialect final : public SqlDialect {
 Params params_of(const SqlStatement& statement) {
   Params params;
   for (const ExpectedValue* value : statement.parameters) {
-    using Type = ExpectedValue::Type;
+    using ValueType = ExpectedValue::Type;
     if (value->is_null) {
       params.add(std::nullopt);
-    } else if (value->type == Type::integer || value->type == Type::boolean) {
+    } else if (value->type == ValueType::integer || value->type == ValueType::boolean) {
       params.add(value->number);
-    } else if (value->type == Type::bytes) {
+    } else if (value->type == ValueType::bytes) {
       params.add(Bytes{value->text});
     } else {
       params.add(value->text);
@@ -69,34 +69,38 @@ bool may_be_fairness_key(const std::string& fairness_key, const Labels& labels) 
          });
 }
 
-}  // namespace
+// The server rolls back what was not committed.
+class PostgresRebuild final : public Rebuild {
+ public:
+  PostgresRebuild(Connection connection, const PostgresRebuildOptions& options)
+      : connection_(std::move(connection)), writes_(!options.compare_only), only_(options.job) {}
+  Status prepare();
 
-struct PostgresRebuild::Impl {
-  explicit Impl(Connection opened) : connection(std::move(opened)) {}
+  Result<std::uint64_t> count_jobs() override;
+  Result<std::optional<JobId>> next_job() override;
+  Result<StoredLog> read(const JobId& job) override;
+  Result<std::string> blob(const Hash& hash) override;
+  Result<std::vector<Difference>> reconcile(const Projection& expected, Instant now) override;
+  Result<std::vector<Difference>> reconcile_store_rows() override;
+  Result<std::vector<Damage>> find_damage() override;
+  Status append_audit_entry(const AuditEntry& entry) override;
+  Status commit() override;
 
-  Connection connection;
-  bool writes = false;
-  bool open = false;                  // in a transaction
-  std::string only;                   // this job; "" = all
-  std::string fair_by;                // label of the fairness key
-  std::int64_t walked = 0;            // job numbers already visited by `next`
-  std::int64_t job = 0;               // number of the job that was read last
-  std::vector<std::int64_t> commits;  // first seqs of its commits, from their rows
-
+ private:
   Result<std::vector<Rows>> run() {
-    auto answers = connection.run();
+    auto answers = connection_.run();
     if (!answers) return std::unexpected(unavailable_error(answers.error()));
     return *std::move(answers);
   }
   Result<Rows> query(const std::string& sql, const Params& params = {}) {
-    connection.add_unprepared(sql, params);
+    connection_.add_unprepared(sql, params);
     AE_ASSIGN(auto answers, run());
     return std::move(answers.back());
   }
   Status begin() {
-    if (open) return {};
-    AE_TRY(query(writes ? kBegin.sql : kBeginSnapshot.sql));
-    open = true;
+    if (in_transaction_) return {};
+    AE_TRY(query(writes_ ? kBegin.sql : kBeginSnapshot.sql));
+    in_transaction_ = true;
     return {};
   }
 
@@ -109,71 +113,66 @@ struct PostgresRebuild::Impl {
   Status reconcile_commits(const Projection& expected, std::vector<Difference>& differences);
   Status reconcile_summary(const Projection& expected, std::vector<Difference>& differences);
   Status reconcile_checkpoint(const Projection& expected, std::vector<Difference>& differences);
+
+  Connection connection_;
+  const bool writes_;
+  bool in_transaction_ = false;
+  const std::string only_;             // this job; "" = all
+  std::string fair_by_;                // label of the fairness key
+  std::int64_t walked_ = 0;            // job numbers already visited by `next`
+  std::int64_t job_ = 0;               // number of the job that was read last
+  std::vector<std::int64_t> commits_;  // first seqs of its commits, from their rows
 };
 
-PostgresRebuild::PostgresRebuild(std::unique_ptr<Impl> parts) : impl_(std::move(parts)) {}
-// The server rolls back what was not committed.
-PostgresRebuild::~PostgresRebuild() = default;
-
-Result<std::unique_ptr<PostgresRebuild>> PostgresRebuild::open(
-    const PostgresRebuildOptions& options) {
-  AE_ASSIGN(Connection connection, Session::open_first({.connection = {.url = options.url},
-                                                        .params = {.schema = options.schema},
-                                                        .store_id = {}}));
-  AE_TRY(check_schema(connection, options.schema));
-  auto parts = std::make_unique<Impl>(std::move(connection));
-  parts->writes = !options.compare_only;
-  parts->only = options.job;
+Status PostgresRebuild::prepare() {
   // Folding a long log takes time between two statements.
-  AE_TRY(parts->query("SET idle_in_transaction_session_timeout = '10min'"));
-  AE_ASSIGN(const Rows label, parts->query(kFairBy.sql));
-  if (!label.empty()) parts->fair_by = label.text(0, 0);
-  return std::unique_ptr<PostgresRebuild>(new PostgresRebuild(std::move(parts)));
+  AE_TRY(query("SET idle_in_transaction_session_timeout = '10min'"));
+  AE_ASSIGN(const Rows label, query(kFairBy.sql));
+  if (!label.empty()) fair_by_ = label.text(0, 0);
+  return {};
 }
 
 Result<std::uint64_t> PostgresRebuild::count_jobs() {
-  if (!impl_->writes) AE_TRY(impl_->begin());
+  if (!writes_) AE_TRY(begin());
   AE_ASSIGN(const Rows found,
-            impl_->query("SELECT count(*) FROM jobs WHERE $1::text = '' OR job_id = $1::text",
-                         Params().add(impl_->only)));
+            query("SELECT count(*) FROM jobs WHERE $1::text = '' OR job_id = $1::text",
+                  Params().add(only_)));
   return found.count(0, 0);
 }
 
 Result<std::optional<JobId>> PostgresRebuild::next_job() {
-  AE_ASSIGN(const Rows found,
-            impl_->query("SELECT number, job_id FROM jobs WHERE number > $2::bigint AND "
-                         "($1::text = '' OR job_id = $1::text) ORDER BY number LIMIT 1",
-                         Params().add(impl_->only).add(impl_->walked)));
+  AE_ASSIGN(const Rows found, query("SELECT number, job_id FROM jobs WHERE number > $2::bigint AND "
+                                    "($1::text = '' OR job_id = $1::text) ORDER BY number LIMIT 1",
+                                    Params().add(only_).add(walked_)));
   if (found.empty()) return std::optional<JobId>();
-  impl_->walked = found.integer(0, 0);
+  walked_ = found.integer(0, 0);
   return std::optional<JobId>(JobId(found.text(0, 1)));
 }
 
 Result<StoredLog> PostgresRebuild::read(const JobId& job) {
-  Impl& p = *impl_;
   StoredLog log{.job = job, .commits = {}, .end = {}, .signed_head = {}, .checkpoint = {}};
-  AE_TRY(p.begin());
+  AE_TRY(begin());
   AE_ASSIGN(const Rows row,
-            p.query("SELECT number FROM jobs WHERE job_id = $1::text", Params().add(job.text)));
+            query("SELECT number FROM jobs WHERE job_id = $1::text", Params().add(job.text)));
   if (row.empty()) return std::unexpected(job_not_found(job));
-  p.job = row.integer(0, 0);
-  const Params number = Params().add(p.job);
+  job_ = row.integer(0, 0);
+  const Params number = Params().add(job_);
   // Every writer of a job locks this row first, so the rows do not change until the commit.
-  p.connection.add_unprepared(
+  connection_.add_unprepared(
       fmt::format("SELECT last_seq, head FROM heads WHERE job = $1::bigint{}",
-                  p.writes ? " FOR UPDATE" : ""),
+                  writes_ ? " FOR UPDATE" : ""),
       number);
-  p.connection.add_unprepared(
+  connection_.add_unprepared(
       "SELECT first_seq, body FROM commits WHERE job = $1::bigint ORDER BY first_seq", number);
-  p.connection.add_unprepared("SELECT body FROM signed_heads WHERE job = $1::bigint", number);
-  p.connection.add_unprepared("SELECT seq, body FROM checkpoints WHERE job = $1::bigint", number);
-  AE_ASSIGN(const auto answers, p.run());
+  connection_.add_unprepared("SELECT body FROM signed_heads WHERE job = $1::bigint", number);
+  connection_.add_unprepared("SELECT seq, body FROM checkpoints WHERE job = $1::bigint", number);
+  AE_ASSIGN(const auto answers, run());
   const Rows &head = answers[0], &commits = answers[1], &signed_head = answers[2],
              &checkpoint = answers[3];
   if (!head.empty()) log.end = StoredLog::End{head.count(0, 0), head.hash(0, 1)};
-  p.commits.clear();
+  commits_.clear();
   for (int i = 0; i < commits.size(); ++i) {
-    p.commits.push_back(commits.integer(i, 0));
+    commits_.push_back(commits.integer(i, 0));
     log.commits.push_back(commits.text(i, 1));
   }
   if (!signed_head.empty()) log.signed_head = signed_head.text(0, 0);
@@ -184,7 +183,7 @@ Result<StoredLog> PostgresRebuild::read(const JobId& job) {
 
 Result<std::string> PostgresRebuild::blob(const Hash& hash) {
   AE_ASSIGN(const Rows found,
-            impl_->query("SELECT bytes FROM blobs WHERE hash = $1::bytea", Params().add(hash)));
+            query("SELECT bytes FROM blobs WHERE hash = $1::bytea", Params().add(hash)));
   if (found.empty()) {
     return fail(Code::log_corrupt, "blob {} is missing", to_hex(hash));
   }
@@ -193,8 +192,8 @@ Result<std::string> PostgresRebuild::blob(const Hash& hash) {
 
 // ---------------------------------------------------------------- one row
 
-Status PostgresRebuild::Impl::reconcile_row(const ExpectedRow& row,
-                                            std::vector<Difference>& differences) {
+Status PostgresRebuild::reconcile_row(const ExpectedRow& row,
+                                      std::vector<Difference>& differences) {
   const PostgresDialect dialect;
   const SqlStatement comparison = comparison_of(row, dialect);
   AE_ASSIGN(const Rows answer, query(comparison.sql, params_of(comparison)));
@@ -210,7 +209,7 @@ Status PostgresRebuild::Impl::reconcile_row(const ExpectedRow& row,
     }
   }
   const RowComparison found = compare_row(row, columns, differences);
-  if (found.differing.empty() || !writes) return {};
+  if (found.differing.empty() || !writes_) return {};
   const SqlStatement rewrite = rewrite_of(row, found, dialect);
   AE_TRY(query(rewrite.sql, params_of(rewrite)));
   return {};
@@ -220,28 +219,28 @@ Status PostgresRebuild::Impl::reconcile_row(const ExpectedRow& row,
 
 // Another row may have the idempotency key that this job's log contains. A row later in the walk
 // gives it up until it is rewritten itself. False: the key belongs to another job's log.
-Result<bool> PostgresRebuild::Impl::release_key(const Projection& expected) {
+Result<bool> PostgresRebuild::release_key(const Projection& expected) {
   if (expected.idempotency_key.empty()) return true;
   AE_ASSIGN(const Rows other,
             query("SELECT number FROM jobs WHERE agent = $1::text AND "
                   "idempotency_key = $2::text AND idempotency_key <> '' AND "
                   "number <> $3::bigint",
-                  Params().add(expected.agent).add(expected.idempotency_key).add(job)));
-  if (other.empty() || !writes) return true;
-  if (!only.empty() || other.integer(0, 0) < job) return false;
+                  Params().add(expected.agent).add(expected.idempotency_key).add(job_)));
+  if (other.empty() || !writes_) return true;
+  if (!only_.empty() || other.integer(0, 0) < job_) return false;
   AE_TRY(query("UPDATE jobs SET idempotency_key = '' WHERE number = $1::bigint",
                Params().add(other.integer(0, 0))));
   return true;
 }
 
-Status PostgresRebuild::Impl::reconcile_job(const Projection& expected,
-                                            std::vector<Difference>& differences) {
+Status PostgresRebuild::reconcile_job(const Projection& expected,
+                                      std::vector<Difference>& differences) {
   AE_ASSIGN(const bool has_key, release_key(expected));
   if (!has_key) {
-    return std::unexpected(idempotency_key_taken(expected, !only.empty()));
+    return std::unexpected(idempotency_key_taken(expected, !only_.empty()));
   }
   ExpectedRow row{.table = "jobs",
-                  .key = {integer_column("number", job)},
+                  .key = {integer_column("number", job_)},
                   .columns = {text_column(field::agent, expected.agent),
                               text_column(field::idempotency_key, expected.idempotency_key),
                               integer_column(field::priority, expected.priority),
@@ -253,11 +252,11 @@ Status PostgresRebuild::Impl::reconcile_job(const Projection& expected,
   // Rows of an earlier layout, or of a process of an older version, are completed.
   AE_ASSIGN(
       const Rows origin,
-      query("SELECT forked_from IS NULL FROM jobs WHERE number = $1::bigint", Params().add(job)));
+      query("SELECT forked_from IS NULL FROM jobs WHERE number = $1::bigint", Params().add(job_)));
   const bool not_computed = !origin.empty() && origin.boolean(0, 0);
-  if (not_computed && writes) {
+  if (not_computed && writes_) {
     AE_TRY(query("UPDATE jobs SET forked_from = $2::text WHERE number = $1::bigint",
-                 Params().add(job).add(expected.forked_from)));
+                 Params().add(job_).add(expected.forked_from)));
   } else if (!not_computed) {
     row.columns.push_back(text_column(field::forked_from, expected.forked_from));
   }
@@ -266,19 +265,19 @@ Status PostgresRebuild::Impl::reconcile_job(const Projection& expected,
 
 // Claims are not part of the log. But the epoch must not decrease, and a blocked job with a lease
 // could never wake up.
-Status PostgresRebuild::Impl::reconcile_head(const Projection& expected, Instant now,
-                                             std::vector<Difference>& differences) {
+Status PostgresRebuild::reconcile_head(const Projection& expected, Instant now,
+                                       std::vector<Difference>& differences) {
   AE_ASSIGN(
       const Rows head,
       query("SELECT epoch, attempt IS NOT NULL, lease_until, kind = '', turn, pending >= 64 FROM "
             "heads "
             "WHERE job = $1::bigint",
-            Params().add(job)));
+            Params().add(job_)));
   const std::uint64_t epoch = head.empty() ? 0 : head.count(0, 0);
   bool held = !head.empty() && head.boolean(0, 1);
   std::optional<Instant> lease_until = held ? head.maybe_instant(0, 2) : std::nullopt;
   ExpectedRow row{.table = "heads",
-                  .key = {integer_column("job", job)},
+                  .key = {integer_column("job", job_)},
                   .columns = {integer_column("last_seq", expected.last_seq),
                               time_column("updated_at", expected.updated_at),
                               hash_column("head", expected.head),
@@ -292,12 +291,12 @@ Status PostgresRebuild::Impl::reconcile_head(const Projection& expected, Instant
   const bool keeps_fairness_key = !head.empty() && has_ended(expected.row.status) &&
                                   may_be_fairness_key(head.text(0, 4), expected.labels);
   if (!keeps_fairness_key)
-    row.columns.push_back(text_column("turn", fairness_key_of(expected.labels, fair_by)));
+    row.columns.push_back(text_column("turn", fairness_key_of(expected.labels, fair_by_)));
   // Rows of an earlier layout, or of a process of an older version, are completed.
   const bool not_computed = !head.empty() && head.boolean(0, 5);
-  if (not_computed && writes) {
+  if (not_computed && writes_) {
     AE_TRY(query("UPDATE heads SET pending = $2::bigint WHERE job = $1::bigint",
-                 Params().add(job).add(std::uint64_t{expected.row.pending})));
+                 Params().add(job_).add(std::uint64_t{expected.row.pending})));
   } else if (!not_computed) {
     row.columns.push_back(integer_column("pending", std::uint64_t{expected.row.pending}));
   }
@@ -324,9 +323,9 @@ Status PostgresRebuild::Impl::reconcile_head(const Projection& expected, Instant
   return reconcile_row(row, differences);
 }
 
-Status PostgresRebuild::Impl::reconcile_labels(const Projection& expected,
-                                               std::vector<Difference>& differences) {
-  const Params number = Params().add(job);
+Status PostgresRebuild::reconcile_labels(const Projection& expected,
+                                         std::vector<Difference>& differences) {
+  const Params number = Params().add(job_);
   AE_ASSIGN(const Rows found,
             query("SELECT key, value FROM labels WHERE job = $1::bigint", number));
   Labels stored;
@@ -334,94 +333,91 @@ Status PostgresRebuild::Impl::reconcile_labels(const Projection& expected,
   auto difference = compare_labels(std::move(stored), expected.labels);
   if (!difference) return {};
   differences.push_back(*std::move(difference));
-  if (!writes) return {};
-  connection.add_unprepared("DELETE FROM labels WHERE job = $1::bigint", number);
+  if (!writes_) return {};
+  connection_.add_unprepared("DELETE FROM labels WHERE job = $1::bigint", number);
   std::int64_t location = 0;
   for (const auto& [key, value] : expected.labels) {
-    connection.add_unprepared(
+    connection_.add_unprepared(
         "INSERT INTO labels(job, number, key, value) "
         "VALUES($1::bigint, $2::bigint, $3::text, $4::text)",
-        Params().add(job).add(location++).add(key).add(value));
+        Params().add(job_).add(location++).add(key).add(value));
   }
   AE_TRY(run());
   return {};
 }
 
-Status PostgresRebuild::Impl::reconcile_commits(const Projection& expected,
-                                                std::vector<Difference>& differences) {
-  for (std::size_t i = 0; i < commits.size(); ++i) {
+Status PostgresRebuild::reconcile_commits(const Projection& expected,
+                                          std::vector<Difference>& differences) {
+  for (std::size_t i = 0; i < commits_.size(); ++i) {
     const Projection::Commit& commit = expected.commits[i];
-    AE_TRY(
-        reconcile_row({.table = "commits",
-                       .key = {integer_column("job", job), integer_column("first_seq", commits[i])},
-                       .columns = {integer_column("first_seq", commit.first_seq),
-                                   integer_column("last_seq", commit.last_seq),
-                                   hashes_column("blobs", commit.blobs)}},
-                      differences));
+    AE_TRY(reconcile_row(
+        {.table = "commits",
+         .key = {integer_column("job", job_), integer_column("first_seq", commits_[i])},
+         .columns = {integer_column("first_seq", commit.first_seq),
+                     integer_column("last_seq", commit.last_seq),
+                     hashes_column("blobs", commit.blobs)}},
+        differences));
   }
   return {};
 }
 
-Status PostgresRebuild::Impl::reconcile_summary(const Projection& expected,
-                                                std::vector<Difference>& differences) {
+Status PostgresRebuild::reconcile_summary(const Projection& expected,
+                                          std::vector<Difference>& differences) {
   std::vector<Difference> found;
-  AE_TRY(reconcile_row(summary_row(job, expected), found));
+  AE_TRY(reconcile_row(summary_row(job_, expected), found));
   add_summary_differences(std::move(found), differences);
   return {};
 }
 
-Status PostgresRebuild::Impl::reconcile_checkpoint(const Projection& expected,
-                                                   std::vector<Difference>& differences) {
+Status PostgresRebuild::reconcile_checkpoint(const Projection& expected,
+                                             std::vector<Difference>& differences) {
   if (!expected.checkpoint) return {};
   std::vector<Difference> found;
   AE_TRY(reconcile_row({.table = "checkpoints",
-                        .key = {integer_column("job", job)},
+                        .key = {integer_column("job", job_)},
                         .columns = {integer_column("seq", expected.checkpoint->seq),
                                     bytes_column("body", expected.checkpoint->bytes)}},
                        found));
-  add_checkpoint_differences(std::move(found), *expected.checkpoint, writes, differences);
+  add_checkpoint_differences(std::move(found), *expected.checkpoint, writes_, differences);
   return {};
 }
 
 Result<std::vector<Difference>> PostgresRebuild::reconcile(const Projection& expected,
                                                            Instant now) {
-  Impl& p = *impl_;
-  AE_CHECK(expected.commits.size() == p.commits.size() && !p.commits.empty(), expected.job.text);
+  AE_CHECK(expected.commits.size() == commits_.size() && !commits_.empty(), expected.job.text);
   std::vector<Difference> differences;
-  AE_TRY(p.begin());
-  AE_TRY(p.reconcile_job(expected, differences));
-  AE_TRY(p.reconcile_head(expected, now, differences));
-  AE_TRY(p.reconcile_labels(expected, differences));
-  AE_TRY(p.reconcile_commits(expected, differences));
-  AE_TRY(p.reconcile_summary(expected, differences));
-  AE_TRY(p.reconcile_checkpoint(expected, differences));
+  AE_TRY(begin());
+  AE_TRY(reconcile_job(expected, differences));
+  AE_TRY(reconcile_head(expected, now, differences));
+  AE_TRY(reconcile_labels(expected, differences));
+  AE_TRY(reconcile_commits(expected, differences));
+  AE_TRY(reconcile_summary(expected, differences));
+  AE_TRY(reconcile_checkpoint(expected, differences));
   return differences;
 }
 
 Result<std::vector<Difference>> PostgresRebuild::reconcile_store_rows() {
-  Impl& p = *impl_;
   std::vector<Difference> differences;
-  if (!p.only.empty()) return differences;
-  AE_TRY(p.begin());
+  if (!only_.empty()) return differences;
+  AE_TRY(begin());
   for (const std::string table : {"heads", field::labels, "summaries", "checkpoints"}) {
     const std::string where =
         fmt::format(" FROM {} WHERE NOT EXISTS (SELECT 1 FROM jobs WHERE number = job)", table);
-    AE_ASSIGN(const Rows found, p.query("SELECT count(*)" + where));
+    AE_ASSIGN(const Rows found, query("SELECT count(*)" + where));
     if (found.count(0, 0) == 0) continue;
     differences.push_back({table, {}, fmt::format("{} of no job", found.count(0, 0)), {}});
-    if (p.writes) AE_TRY(p.query("DELETE" + where));
+    if (writes_) AE_TRY(query("DELETE" + where));
   }
   return differences;
 }
 
 Result<std::vector<Damage>> PostgresRebuild::find_damage() {
-  Impl& p = *impl_;
   std::vector<Damage> found;
-  AE_TRY(p.begin());
+  AE_TRY(begin());
   constexpr const char* kOwnTables =
       "(SELECT relnamespace FROM pg_catalog.pg_class WHERE oid = 'meta'::regclass)";
   AE_ASSIGN(const Rows triggers,
-            p.query(fmt::format(
+            query(fmt::format(
                 "SELECT 'TRIGGER', t.tgname::text, c.relname::text, "
                 "quote_ident(t.tgname) || ' ON ' || quote_ident(c.relname) "
                 "FROM pg_catalog.pg_trigger t JOIN pg_catalog.pg_class c ON c.oid = t.tgrelid "
@@ -438,8 +434,8 @@ Result<std::vector<Damage>> PostgresRebuild::find_damage() {
         triggers.text(i, 2), fmt::format("DROP {} {}", kind, triggers.text(i, 3))));
   }
   AE_ASSIGN(const Rows meta,
-            p.query("SELECT k, coalesce((SELECT value FROM meta WHERE key = k), '') FROM "
-                    "unnest(ARRAY['store_id', 'timeline', 'audit_head']) k"));
+            query("SELECT k, coalesce((SELECT value FROM meta WHERE key = k), '') FROM "
+                  "unnest(ARRAY['store_id', 'timeline', 'audit_head']) k"));
   for (int i = 0; i < meta.size(); ++i) {
     const std::string key = meta.text(i, 0), value = meta.text(i, 1);
     const std::size_t space = value.find(' ');
@@ -454,26 +450,36 @@ Result<std::vector<Damage>> PostgresRebuild::find_damage() {
 }
 
 Status PostgresRebuild::append_audit_entry(const AuditEntry& entry) {
-  Impl& p = *impl_;
-  if (!p.writes) return {};
-  AE_TRY(p.begin());
-  AE_ASSIGN(const Rows head, p.query("SELECT value FROM meta WHERE key = 'audit_head' FOR UPDATE"));
+  if (!writes_) return {};
+  AE_TRY(begin());
+  AE_ASSIGN(const Rows head, query("SELECT value FROM meta WHERE key = 'audit_head' FOR UPDATE"));
   const AuditRow row = chain_entry(audit_head_from_text(head.bytes(0, 0)), entry);
-  p.connection.add_unprepared(
+  connection_.add_unprepared(
       "INSERT INTO audit(seq, body, hash) VALUES($1::bigint, $2::bytea, $3::bytea)",
       Params().add(row.seq).add(Bytes{row.body}).add(row.hash));
-  p.connection.add_unprepared("UPDATE meta SET value = $1::text WHERE key = 'audit_head'",
-                              Params().add(to_text(AuditHead{row.seq, row.hash})));
-  AE_TRY(p.run());
+  connection_.add_unprepared("UPDATE meta SET value = $1::text WHERE key = 'audit_head'",
+                             Params().add(to_text(AuditHead{row.seq, row.hash})));
+  AE_TRY(run());
   return {};
 }
 
 Status PostgresRebuild::commit() {
-  Impl& p = *impl_;
-  if (!p.open || !p.writes) return {};  // a comparison keeps its snapshot
-  AE_TRY(p.query("COMMIT"));
-  p.open = false;
+  if (!in_transaction_ || !writes_) return {};  // a comparison keeps its snapshot
+  AE_TRY(query("COMMIT"));
+  in_transaction_ = false;
   return {};
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Rebuild>> open_postgres_rebuild(const PostgresRebuildOptions& options) {
+  AE_ASSIGN(Connection connection, Session::open_first({.connection = {.url = options.url},
+                                                        .params = {.schema = options.schema},
+                                                        .store_id = {}}));
+  AE_TRY(check_schema(connection, options.schema));
+  auto rebuild = std::make_unique<PostgresRebuild>(std::move(connection), options);
+  AE_TRY(rebuild->prepare());
+  return rebuild;
 }
 
 }  // namespace ae::store

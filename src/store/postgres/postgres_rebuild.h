@@ -1,5 +1,5 @@
-// PostgresRebuild: the rebuild of a store in PostgreSQL, also while workers use it: each job is
-// locked, rewritten and released. A comparison reads one snapshot.
+// The rebuild of a store in PostgreSQL, also while workers use it: each job is locked, rewritten
+// and released. A comparison reads one snapshot.
 //
 // Threads: one. See store/rebuild.h.
 #pragma once
@@ -18,27 +18,7 @@ struct PostgresRebuildOptions {
   std::string job;  // only this one; "" = all
 };
 
-class PostgresRebuild final : public Rebuild {
- public:
-  // Fails as PostgresStore::open.
-  static Result<std::unique_ptr<PostgresRebuild>> open(const PostgresRebuildOptions& options);
-  ~PostgresRebuild() override;  // rolls back what was not committed
-
-  Result<std::uint64_t> count_jobs() override;
-  Result<std::optional<JobId>> next_job() override;
-  Result<StoredLog> read(const JobId& job) override;
-  Result<std::string> blob(const Hash& hash) override;
-  Result<std::vector<Difference>> reconcile(const Projection& expected, Instant now) override;
-  Result<std::vector<Difference>> reconcile_store_rows() override;
-  Result<std::vector<Damage>> find_damage() override;
-  Status append_audit_entry(const AuditEntry& entry) override;
-  Status commit() override;
-
- private:
-  struct Impl;
-  explicit PostgresRebuild(std::unique_ptr<Impl> parts);
-
-  std::unique_ptr<Impl> impl_;
-};
+// Fails as PostgresStore::open. Its destructor rolls back what was not committed.
+Result<std::unique_ptr<Rebuild>> open_postgres_rebuild(const PostgresRebuildOptions& options);
 
 }  // namespace ae::store

@@ -162,8 +162,8 @@ AE_TEST("postgres_server/a transaction pooler is refused for creating, migrating
                            server().url("pooled"));
   EXPECT_EQ(schemas[1].integer(0, 0), 0);
   EXPECT_EQ(outcome(migrate_postgres(session_pooler.url("pooled"))), "done");
-  EXPECT_PRED2(contains, outcome(PostgresRebuild::open({.url = url})), "unsupported: a pooler");
-  EXPECT_EQ(outcome(PostgresRebuild::open({.url = session_pooler.url("pooled")})), "done");
+  EXPECT_PRED2(contains, outcome(open_postgres_rebuild({.url = url})), "unsupported: a pooler");
+  EXPECT_EQ(outcome(open_postgres_rebuild({.url = session_pooler.url("pooled")})), "done");
 }
 
 // ---------------------------------------------------------------- versions

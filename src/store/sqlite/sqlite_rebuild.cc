@@ -37,33 +37,37 @@ class SqliteDialect final : public SqlDialect {
   }
 };
 
-}  // namespace
+class SqliteRebuild final : public Rebuild {
+ public:
+  SqliteRebuild(std::string path, const SqliteRebuildOptions& options)
+      : path_(std::move(path)), writes_(!options.compare_only), only_(options.job) {}
+  Status open();
+  ~SqliteRebuild() override;
 
-struct SqliteRebuild::Impl {
-  std::string path;
-  bool writes = false;
-  LockFile lock, file_lock;  // released last
-  Database db;
-  std::unordered_map<std::string, Statement> statements;  // by their SQL
+  Result<std::uint64_t> count_jobs() override;
+  Result<std::optional<JobId>> next_job() override;
+  Result<StoredLog> read(const JobId& job) override;
+  Result<std::string> blob(const Hash& hash) override;
+  Result<std::vector<Difference>> reconcile(const Projection& expected, Instant now) override;
+  Result<std::vector<Difference>> reconcile_store_rows() override;
+  Result<std::vector<Damage>> find_damage() override;
+  Status append_audit_entry(const AuditEntry& entry) override;
+  Status commit() override;
 
-  bool open = false;                  // in a transaction
-  std::string only;                   // this job; "" = all
-  std::int64_t walked = 0;            // job rows already visited by `next`
-  std::int64_t number = 0;            // of the job that was read last
-  std::vector<std::int64_t> commits;  // row ids of its commits
-
+ private:
+  Sql<void> list_commits();
   template <class T>
   Result<T> answer(Sql<T> answer) const {
-    if (!answer) return fail(Code::unavailable, "{}: {}", path, answer.error().text());
+    if (!answer) return fail(Code::unavailable, "{}: {}", path_, answer.error().text());
     if constexpr (!std::is_void_v<T>) return *std::move(answer);
     return Result<T>();
   }
 
   Sql<Statement*> statement(const std::string& sql) {
-    auto found = statements.find(sql);
-    if (found == statements.end()) {
-      AE_ASSIGN(Statement prepared, db.prepare(sql));
-      found = statements.emplace(sql, std::move(prepared)).first;
+    auto found = statements_.find(sql);
+    if (found == statements_.end()) {
+      AE_ASSIGN(Statement prepared, db_.prepare(sql));
+      found = statements_.emplace(sql, std::move(prepared)).first;
     }
     return &found->second;
   }
@@ -91,9 +95,9 @@ struct SqliteRebuild::Impl {
   }
 
   Sql<void> begin() {
-    if (open) return {};
-    AE_TRY(db.execute(writes ? "BEGIN IMMEDIATE" : "BEGIN"));
-    open = true;
+    if (in_transaction_) return {};
+    AE_TRY(db_.execute(writes_ ? "BEGIN IMMEDIATE" : "BEGIN"));
+    in_transaction_ = true;
     return {};
   }
 
@@ -107,116 +111,113 @@ struct SqliteRebuild::Impl {
   Sql<void> reconcile_commits(const Projection& expected, std::vector<Difference>& differences);
   Sql<void> reconcile_summary(const Projection& expected, std::vector<Difference>& differences);
   Sql<void> reconcile_checkpoint(const Projection& expected, std::vector<Difference>& differences);
+
+  const std::string path_;
+  const bool writes_;
+  LockFile lock_, file_lock_;  // released last
+  Database db_;
+  std::unordered_map<std::string, Statement> statements_;  // by their SQL
+
+  bool in_transaction_ = false;
+  const std::string only_;             // this job; "" = all
+  std::int64_t walked_ = 0;            // job rows already visited by `next`
+  std::int64_t number_ = 0;            // of the job that was read last
+  std::vector<std::int64_t> commits_;  // row ids of its commits
 };
 
-SqliteRebuild::SqliteRebuild(std::unique_ptr<Impl> parts) : impl_(std::move(parts)) {}
-
 SqliteRebuild::~SqliteRebuild() {
-  impl_->statements.clear();
-  if (!impl_->open) return;
+  statements_.clear();
+  if (!in_transaction_) return;
   // Nothing of it was reported as durable.
-  [[maybe_unused]] const auto rolled_back = impl_->db.execute("ROLLBACK");
+  [[maybe_unused]] const auto rolled_back = db_.execute("ROLLBACK");
 }
 
-Result<std::unique_ptr<SqliteRebuild>> SqliteRebuild::open(const SqliteRebuildOptions& options) {
-  const std::string path = resolve_symlinks(options.path);
-  AE_TRY(check_file(path));
-  if (is_file_missing(path)) return std::unexpected(store_missing(path));
-  std::error_code error;
-  if (!std::filesystem::exists(options.path, error)) {
-    return fail(Code::not_found, "no store at {} yet: run a job first", path);
+Status SqliteRebuild::open() {
+  if (writes_) {
+    AE_ASSIGN(lock_, LockFile::acquire(lock_path(path_)));
+    AE_ASSIGN(file_lock_, LockFile::lock_database(path_));
   }
-  auto parts = std::make_unique<Impl>();
-  parts->path = path;
-  parts->writes = !options.compare_only;
-  parts->only = options.job;
-  if (parts->writes) {
-    AE_ASSIGN(parts->lock, LockFile::acquire(lock_path(path)));
-    AE_ASSIGN(parts->file_lock, LockFile::lock_database(path));
+  auto db = Database::open({.path = path_, .read_only = !writes_});
+  if (!db) return std::unexpected(cannot_open(path_, db.error()));
+  db_ = *std::move(db);
+  AE_ASSIGN(const bool no_tables, has_no_tables(db_, path_));
+  if (no_tables) return std::unexpected(store_missing(path_));
+  AE_TRY(writes_ ? prepare_schema(db_, path_) : check_schema(db_, path_));
+  if (const auto listed = list_commits(); !listed) {
+    return std::unexpected(cannot_open(path_, listed.error()));
   }
-  auto db = Database::open({.path = path, .read_only = options.compare_only});
-  if (!db) return std::unexpected(cannot_open(path, db.error()));
-  parts->db = *std::move(db);
-  AE_ASSIGN(const bool no_tables, has_no_tables(parts->db, path));
-  if (no_tables) return std::unexpected(store_missing(path));
-  AE_TRY(parts->writes ? prepare_schema(parts->db, path) : check_schema(parts->db, path));
-  // No index finds the commits of a job (it would cost every commit): build a list once.
-  const auto list_jobs = [&]() -> Sql<void> {
-    AE_TRY(
-        parts->db.execute("CREATE TEMP TABLE written(job INTEGER NOT NULL, id INTEGER NOT NULL, "
-                          "PRIMARY KEY(job, id)) WITHOUT ROWID"));
-    AE_TRY(parts->begin());
-    AE_TRY(
-        parts->run("INSERT INTO written SELECT job, id FROM commits WHERE ?1 = '' OR job = "
-                   "(SELECT id FROM jobs WHERE job_id = ?1)",
-                   parts->only));
-    return {};
-  };
-  if (const auto listed = list_jobs(); !listed) {
-    return std::unexpected(cannot_open(path, listed.error()));
-  }
-  return std::unique_ptr<SqliteRebuild>(new SqliteRebuild(std::move(parts)));
+  return {};
+}
+
+// No index finds the commits of a job (it would cost every commit): build a list once.
+Sql<void> SqliteRebuild::list_commits() {
+  AE_TRY(
+      db_.execute("CREATE TEMP TABLE written(job INTEGER NOT NULL, id INTEGER NOT NULL, "
+                  "PRIMARY KEY(job, id)) WITHOUT ROWID"));
+  AE_TRY(begin());
+  return run(
+      "INSERT INTO written SELECT job, id FROM commits WHERE ?1 = '' OR job = "
+      "(SELECT id FROM jobs WHERE job_id = ?1)",
+      only_);
 }
 
 Result<std::uint64_t> SqliteRebuild::count_jobs() {
   std::uint64_t count = 0;
-  AE_TRY(impl_->answer(impl_->read_row(
+  AE_TRY(answer(read_row(
       "SELECT count(*) FROM jobs WHERE ?1 = '' OR job_id = ?1",
-      [&](Statement& row) { count = row.count(0); }, impl_->only)));
+      [&](Statement& row) { count = row.count(0); }, only_)));
   return count;
 }
 
 Result<std::optional<JobId>> SqliteRebuild::next_job() {
   std::optional<JobId> job;
-  AE_TRY(impl_->answer(impl_->read_row(
+  AE_TRY(answer(read_row(
       "SELECT id, job_id FROM jobs WHERE id > ?2 AND (?1 = '' OR job_id = ?1) ORDER BY id LIMIT 1",
       [&](Statement& row) {
-        impl_->walked = row.integer(0);
+        walked_ = row.integer(0);
         job = JobId(row.text(1));
       },
-      impl_->only, impl_->walked)));
+      only_, walked_)));
   return job;
 }
 
 Result<StoredLog> SqliteRebuild::read(const JobId& job) {
-  Impl& p = *impl_;
   StoredLog log{.job = job, .commits = {}, .end = {}, .signed_head = {}, .checkpoint = {}};
   bool exists = false;
   const auto read = [&]() -> Sql<void> {
-    AE_TRY(p.begin());
-    AE_ASSIGN(exists, p.read_row(
+    AE_TRY(begin());
+    AE_ASSIGN(exists, read_row(
                           "SELECT id FROM jobs WHERE job_id = ?1",
-                          [&](Statement& row) { p.number = row.integer(0); }, job.text));
+                          [&](Statement& row) { number_ = row.integer(0); }, job.text));
     if (!exists) return {};
-    p.commits.clear();
-    AE_ASSIGN(Statement * commits,
-              p.statement("SELECT id, body FROM commits WHERE id IN (SELECT id "
-                          "FROM written WHERE job = ?1) ORDER BY id"));
-    for (Rows row(*commits, p.number);;) {
+    commits_.clear();
+    AE_ASSIGN(Statement * commits, statement("SELECT id, body FROM commits WHERE id IN (SELECT id "
+                                             "FROM written WHERE job = ?1) ORDER BY id"));
+    for (Rows row(*commits, number_);;) {
       AE_ASSIGN(const bool more, row.next());
       if (!more) break;
-      p.commits.push_back(row->integer(0));
+      commits_.push_back(row->integer(0));
       log.commits.push_back(row->text(1));
     }
-    AE_TRY(p.read_row(
+    AE_TRY(read_row(
         "SELECT last_seq, head FROM heads WHERE job = ?1",
-        [&](Statement& row) { log.end = StoredLog::End{row.count(0), row.hash(1)}; }, p.number));
-    AE_TRY(p.read_row(
+        [&](Statement& row) { log.end = StoredLog::End{row.count(0), row.hash(1)}; }, number_));
+    AE_TRY(read_row(
         "SELECT body FROM signed_heads WHERE job = ?1",
-        [&](Statement& row) { log.signed_head = row.text(0); }, p.number));
-    AE_TRY(p.read_row(
+        [&](Statement& row) { log.signed_head = row.text(0); }, number_));
+    AE_TRY(read_row(
         "SELECT seq, body FROM checkpoints WHERE job = ?1",
-        [&](Statement& row) { log.checkpoint = Checkpoint{row.count(0), row.text(1)}; }, p.number));
+        [&](Statement& row) { log.checkpoint = Checkpoint{row.count(0), row.text(1)}; }, number_));
     return {};
   };
-  AE_TRY(p.answer(read()));
+  AE_TRY(answer(read()));
   if (!exists) return std::unexpected(job_not_found(job));
   return log;
 }
 
 Result<std::string> SqliteRebuild::blob(const Hash& hash) {
   std::string bytes;
-  AE_ASSIGN(const bool exists, impl_->answer(impl_->read_row(
+  AE_ASSIGN(const bool exists, answer(read_row(
                                    "SELECT bytes FROM blobs WHERE hash = ?1",
                                    [&](Statement& row) { bytes = row.text(0); }, hash)));
   if (!exists) {
@@ -228,8 +229,8 @@ Result<std::string> SqliteRebuild::blob(const Hash& hash) {
 // ---------------------------------------------------------------- one row
 
 // Columns differ by SQL comparison (type and bytes).
-Sql<void> SqliteRebuild::Impl::reconcile_row(const ExpectedRow& row,
-                                             std::vector<Difference>& differences) {
+Sql<void> SqliteRebuild::reconcile_row(const ExpectedRow& row,
+                                       std::vector<Difference>& differences) {
   const SqliteDialect dialect;
   const auto step = [&](const SqlStatement& made, const auto& read) -> Sql<void> {
     AE_ASSIGN(Statement * prepared, statement(made.sql));
@@ -252,7 +253,7 @@ Sql<void> SqliteRebuild::Impl::reconcile_row(const ExpectedRow& row,
     }
   }));
   const RowComparison found = compare_row(row, columns, differences);
-  if (found.differing.empty() || !writes) return {};
+  if (found.differing.empty() || !writes_) return {};
   return step(rewrite_of(row, found, dialect), [](Statement&) {});
 }
 
@@ -260,22 +261,22 @@ Sql<void> SqliteRebuild::Impl::reconcile_row(const ExpectedRow& row,
 
 // Another row may have the idempotency key that this job's log contains. A row later in the walk
 // gives it up until it is rewritten itself. False: the key belongs to another job's log.
-Sql<bool> SqliteRebuild::Impl::release_key(const Projection& expected) {
+Sql<bool> SqliteRebuild::release_key(const Projection& expected) {
   if (expected.idempotency_key.empty()) return true;
   std::int64_t other = 0;
   AE_TRY(read_row(
       "SELECT id FROM jobs WHERE agent = ?1 AND idempotency_key = ?2 AND idempotency_key <> '' AND "
       "id <> ?3",
       [&](Statement& row) { other = row.integer(0); }, expected.agent, expected.idempotency_key,
-      number));
-  if (other == 0 || !writes) return true;
-  if (!only.empty() || other < number) return false;
+      number_));
+  if (other == 0 || !writes_) return true;
+  if (!only_.empty() || other < number_) return false;
   AE_TRY(run("UPDATE jobs SET idempotency_key = '' WHERE id = ?1", other));
   return true;
 }
 
-Sql<Result<void>> SqliteRebuild::Impl::reconcile_job(const Projection& expected, Instant now,
-                                                     std::vector<Difference>& differences) {
+Sql<Result<void>> SqliteRebuild::reconcile_job(const Projection& expected, Instant now,
+                                               std::vector<Difference>& differences) {
   struct {
     std::uint64_t epoch = 0;
     bool held = false;
@@ -295,10 +296,10 @@ Sql<Result<void>> SqliteRebuild::Impl::reconcile_job(const Projection& expected,
         head.not_computed = found.integer(4) == 1;
         head.has_no_origin = found.integer(5) == 1;
       },
-      number));
+      number_));
   AE_ASSIGN(const bool has_key, release_key(expected));
   if (!has_key) {
-    return Result<void>(std::unexpected(idempotency_key_taken(expected, !only.empty())));
+    return Result<void>(std::unexpected(idempotency_key_taken(expected, !only_.empty())));
   }
   const std::string capabilities = join_lines(expected.capabilities);
   std::string fair_by;
@@ -307,7 +308,7 @@ Sql<Result<void>> SqliteRebuild::Impl::reconcile_job(const Projection& expected,
   const std::string fairness_key = fairness_key_of(expected.labels, fair_by);
   ExpectedRow job{
       .table = "jobs",
-      .key = {integer_column("id", number)},
+      .key = {integer_column("id", number_)},
       .columns = {text_column(field::agent, expected.agent),
                   text_column(field::idempotency_key, expected.idempotency_key),
                   integer_column(field::priority, expected.priority),
@@ -317,14 +318,14 @@ Sql<Result<void>> SqliteRebuild::Impl::reconcile_job(const Projection& expected,
                   text_column("status", expected.row.status),
                   time_column(field::not_before, expected.row.not_before),
                   time_column("wake_at", expected.row.wake_at)}};
-  if (head.not_computed && writes) {
-    AE_TRY(run("UPDATE jobs SET pending = ?2 WHERE id = ?1", number,
+  if (head.not_computed && writes_) {
+    AE_TRY(run("UPDATE jobs SET pending = ?2 WHERE id = ?1", number_,
                std::uint64_t{expected.row.pending}));
   } else if (!head.not_computed) {
     job.columns.push_back(integer_column("pending", std::uint64_t{expected.row.pending}));
   }
-  if (head.has_no_origin && writes) {
-    AE_TRY(run("UPDATE jobs SET forked_from = ?2 WHERE id = ?1", number, expected.forked_from));
+  if (head.has_no_origin && writes_) {
+    AE_TRY(run("UPDATE jobs SET forked_from = ?2 WHERE id = ?1", number_, expected.forked_from));
   } else if (!head.has_no_origin) {
     job.columns.push_back(text_column(field::forked_from, expected.forked_from));
   }
@@ -356,24 +357,24 @@ Sql<Result<void>> SqliteRebuild::Impl::reconcile_job(const Projection& expected,
   return Result<void>();
 }
 
-Sql<void> SqliteRebuild::Impl::reconcile_head(const Projection& expected,
-                                              std::vector<Difference>& differences) {
+Sql<void> SqliteRebuild::reconcile_head(const Projection& expected,
+                                        std::vector<Difference>& differences) {
   return reconcile_row({.table = "heads",
-                        .key = {integer_column("job", number)},
+                        .key = {integer_column("job", number_)},
                         .columns = {integer_column("last_seq", expected.last_seq),
-                                    integer_column("commits", std::uint64_t{commits.size()}),
-                                    integer_column("last_commit", commits.back()),
+                                    integer_column("commits", std::uint64_t{commits_.size()}),
+                                    integer_column("last_commit", commits_.back()),
                                     time_column("updated_at", expected.updated_at),
                                     hash_column("head", expected.head)}},
                        differences);
 }
 
-Sql<void> SqliteRebuild::Impl::reconcile_labels(const Projection& expected,
-                                                std::vector<Difference>& differences) {
+Sql<void> SqliteRebuild::reconcile_labels(const Projection& expected,
+                                          std::vector<Difference>& differences) {
   std::vector<std::pair<std::string, std::string>> stored;
   {
     AE_ASSIGN(Statement * prepared, statement("SELECT key, value FROM labels WHERE job = ?1"));
-    for (Rows found(*prepared, number);;) {
+    for (Rows found(*prepared, number_);;) {
       AE_ASSIGN(const bool more, found.next());
       if (!more) break;
       stored.emplace_back(found->text(0), found->text(1));
@@ -382,26 +383,26 @@ Sql<void> SqliteRebuild::Impl::reconcile_labels(const Projection& expected,
   auto difference = compare_labels(std::move(stored), expected.labels);
   if (!difference) return {};
   differences.push_back(*std::move(difference));
-  if (!writes) return {};
-  AE_TRY(run("DELETE FROM labels WHERE job = ?1", number));
+  if (!writes_) return {};
+  AE_TRY(run("DELETE FROM labels WHERE job = ?1", number_));
   std::int64_t place = 0;
   for (const auto& [key, value] : expected.labels) {
-    AE_TRY(run("INSERT INTO labels(job, number, key, value) VALUES(?1, ?2, ?3, ?4)", number,
+    AE_TRY(run("INSERT INTO labels(job, number, key, value) VALUES(?1, ?2, ?3, ?4)", number_,
                place++, key, value));
   }
   return {};
 }
 
-Sql<void> SqliteRebuild::Impl::reconcile_commits(const Projection& expected,
-                                                 std::vector<Difference>& differences) {
+Sql<void> SqliteRebuild::reconcile_commits(const Projection& expected,
+                                           std::vector<Difference>& differences) {
   SkipList skip_list;
-  for (std::size_t i = 0; i < commits.size(); ++i) {
+  for (std::size_t i = 0; i < commits_.size(); ++i) {
     const Projection::Commit& commit = expected.commits[i];
     const SkipList::Links links = skip_list.next();
-    skip_list.add(commits[i], links);
+    skip_list.add(commits_[i], links);
     AE_TRY(reconcile_row(
         {.table = "commits",
-         .key = {integer_column("id", commits[i])},
+         .key = {integer_column("id", commits_[i])},
          .columns = {integer_column("first_seq", commit.first_seq),
                      integer_column("last_seq", commit.last_seq),
                      integer_column("prev", links.prev), integer_column("jump", links.jump),
@@ -411,91 +412,88 @@ Sql<void> SqliteRebuild::Impl::reconcile_commits(const Projection& expected,
   return {};
 }
 
-Sql<void> SqliteRebuild::Impl::reconcile_summary(const Projection& expected,
-                                                 std::vector<Difference>& differences) {
+Sql<void> SqliteRebuild::reconcile_summary(const Projection& expected,
+                                           std::vector<Difference>& differences) {
   std::vector<Difference> found;
-  AE_TRY(reconcile_row(summary_row(number, expected), found));
+  AE_TRY(reconcile_row(summary_row(number_, expected), found));
   add_summary_differences(std::move(found), differences);
   return {};
 }
 
-Sql<void> SqliteRebuild::Impl::reconcile_checkpoint(const Projection& expected,
-                                                    std::vector<Difference>& differences) {
+Sql<void> SqliteRebuild::reconcile_checkpoint(const Projection& expected,
+                                              std::vector<Difference>& differences) {
   if (!expected.checkpoint) return {};
   std::vector<Difference> found;
   AE_TRY(reconcile_row({.table = "checkpoints",
-                        .key = {integer_column("job", number)},
+                        .key = {integer_column("job", number_)},
                         .columns = {integer_column("seq", expected.checkpoint->seq),
                                     bytes_column("body", expected.checkpoint->bytes)}},
                        found));
-  add_checkpoint_differences(std::move(found), *expected.checkpoint, writes, differences);
+  add_checkpoint_differences(std::move(found), *expected.checkpoint, writes_, differences);
   return {};
 }
 
 Result<std::vector<Difference>> SqliteRebuild::reconcile(const Projection& expected, Instant now) {
-  Impl& p = *impl_;
-  AE_CHECK(expected.commits.size() == p.commits.size() && !p.commits.empty(), expected.job.text);
+  AE_CHECK(expected.commits.size() == commits_.size() && !commits_.empty(), expected.job.text);
   std::vector<Difference> differences;
   const auto all = [&]() -> Sql<Result<void>> {
-    AE_TRY(p.begin());
-    AE_ASSIGN(Result<void> result, p.reconcile_job(expected, now, differences));
+    AE_TRY(begin());
+    AE_ASSIGN(Result<void> result, reconcile_job(expected, now, differences));
     if (!result) return result;
-    AE_TRY(p.reconcile_head(expected, differences));
-    AE_TRY(p.reconcile_labels(expected, differences));
-    AE_TRY(p.reconcile_commits(expected, differences));
-    AE_TRY(p.reconcile_summary(expected, differences));
-    AE_TRY(p.reconcile_checkpoint(expected, differences));
+    AE_TRY(reconcile_head(expected, differences));
+    AE_TRY(reconcile_labels(expected, differences));
+    AE_TRY(reconcile_commits(expected, differences));
+    AE_TRY(reconcile_summary(expected, differences));
+    AE_TRY(reconcile_checkpoint(expected, differences));
     return Result<void>();
   };
-  AE_ASSIGN(const Result<void> result, p.answer(all()));
+  AE_ASSIGN(const Result<void> result, answer(all()));
   if (!result) return std::unexpected(result.error());
   return differences;
 }
 
 Result<std::vector<Difference>> SqliteRebuild::reconcile_store_rows() {
-  Impl& p = *impl_;
   std::vector<Difference> differences;
-  if (!p.only.empty()) return differences;
+  if (!only_.empty()) return differences;
   const auto all = [&]() -> Sql<void> {
-    AE_TRY(p.begin());
+    AE_TRY(begin());
     for (const std::string table : {"heads", field::labels, "summaries", "checkpoints"}) {
       std::uint64_t rows = 0;
       const std::string where =
           fmt::format(" FROM {} WHERE job NOT IN (SELECT id FROM jobs)", table);
-      AE_TRY(p.read_row("SELECT count(*)" + where, [&](Statement& row) { rows = row.count(0); }));
+      AE_TRY(read_row("SELECT count(*)" + where, [&](Statement& row) { rows = row.count(0); }));
       if (rows == 0) continue;
       differences.push_back({table, {}, fmt::format("{} of no job", rows), {}});
-      if (p.writes) AE_TRY(p.run("DELETE" + where));
+      if (writes_) AE_TRY(run("DELETE" + where));
     }
     return {};
   };
-  AE_TRY(p.answer(all()));
+  AE_TRY(answer(all()));
   return differences;
 }
 
 Result<std::vector<Damage>> SqliteRebuild::find_damage() {
-  Impl& p = *impl_;
   std::vector<Damage> found;
   std::map<std::string, std::string> meta;
   const auto all = [&]() -> Sql<void> {
-    AE_TRY(p.begin());
+    AE_TRY(begin());
     AE_ASSIGN(Statement * triggers,
-              p.statement("SELECT name, tbl_name, replace(name, '\"', '\"\"') FROM sqlite_schema "
-                          "WHERE type = 'trigger' ORDER BY name"));
+              statement("SELECT name, tbl_name, replace(name, '\"', '\"\"') FROM sqlite_schema "
+                        "WHERE type = 'trigger' ORDER BY name"));
     for (Rows row(*triggers);;) {
       AE_ASSIGN(const bool more, row.next());
       if (!more) break;
       found.push_back(foreign_trigger(fmt::format("the trigger {}", row->text(0)), row->text(1),
                                       fmt::format("DROP TRIGGER \"{}\"", row->text(2))));
     }
-    AE_ASSIGN(Statement * rows, p.statement("SELECT key, value FROM meta"));
+    AE_ASSIGN(Statement * rows, statement("SELECT key, value FROM meta"));
     for (Rows row(*rows);;) {
       AE_ASSIGN(const bool more, row.next());
       if (!more) return {};
       meta[row->text(0)] = row->text(1);
     }
   };
-  AE_TRY(p.answer(all()));
+  AE_TRY(answer(all()));
   const auto is_number = [](std::string_view text) {
     return !text.empty() && text.find_first_not_of("0123456789") == text.npos;
   };
@@ -506,37 +504,50 @@ Result<std::vector<Damage>> SqliteRebuild::find_damage() {
   for (const std::string& timeline : split_lines(meta["timelines"])) {
     if (!is_store_id(timeline)) found.push_back(broken_meta("timelines", timeline));
   }
-  const auto recorded = PositionFile(position_path(p.path)).read();
+  const auto recorded = PositionFile(position_path(path_)).read();
   if (recorded && is_store_id(meta["store_id"]) && recorded->store != meta["store_id"]) {
     constexpr const char* kRemedy =
         "if that was not intended, stop what uses the store and restore a backup";
     found.push_back(
         {"meta", fmt::format("the id of the store is {}, and {} names {}: another store replaced "
                              "it, or its table meta was overwritten; {}",
-                             meta["store_id"], position_path(p.path), recorded->store, kRemedy)});
+                             meta["store_id"], position_path(path_), recorded->store, kRemedy)});
   }
   return found;
 }
 
 Status SqliteRebuild::append_audit_entry(const AuditEntry& entry) {
-  Impl& p = *impl_;
-  if (!p.writes) return {};
+  if (!writes_) return {};
   const auto recorded = [&]() -> Sql<void> {
-    AE_TRY(p.begin());
-    return append_audit(p.db, entry);
+    AE_TRY(begin());
+    return append_audit(db_, entry);
   };
-  return p.answer(recorded());
+  return answer(recorded());
 }
 
 Status SqliteRebuild::commit() {
-  Impl& p = *impl_;
-  if (!p.open || !p.writes) return {};  // a comparison keeps its snapshot
+  if (!in_transaction_ || !writes_) return {};  // a comparison keeps its snapshot
   const auto commit_transaction = [&]() -> Sql<void> {
-    AE_TRY(p.db.execute("COMMIT"));
-    p.open = false;
-    return p.db.checkpoint(false);
+    AE_TRY(db_.execute("COMMIT"));
+    in_transaction_ = false;
+    return db_.checkpoint(false);
   };
-  return p.answer(commit_transaction());
+  return answer(commit_transaction());
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Rebuild>> open_sqlite_rebuild(const SqliteRebuildOptions& options) {
+  const std::string path = resolve_symlinks(options.path);
+  AE_TRY(check_file(path));
+  if (is_file_missing(path)) return std::unexpected(store_missing(path));
+  std::error_code error;
+  if (!std::filesystem::exists(options.path, error)) {
+    return fail(Code::not_found, "no store at {} yet: run a job first", path);
+  }
+  auto rebuild = std::make_unique<SqliteRebuild>(path, options);
+  AE_TRY(rebuild->open());
+  return rebuild;
 }
 
 }  // namespace ae::store
