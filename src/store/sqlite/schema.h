@@ -7,8 +7,6 @@
 
 #include <cstdint>
 #include <string>
-#include <string_view>
-#include <vector>
 
 #include "base/error.h"
 #include "base/time.h"
