@@ -137,6 +137,7 @@ Transaction::Answer Transaction::create(const Batch& batch, BatchFailpoints& fai
   if (auto error = failpoints.before_commit()) return {std::unexpected(*std::move(error))};
   AE_CHECK(!numbers_.empty());
   Job& job = jobs_[batch.job];
+  job.is_new = true;
   job.number = numbers_.back();
   numbers_.pop_back();
   job.agent = new_job.agent;

@@ -95,6 +95,7 @@ class Transaction {
     std::optional<Instant> lease_until, ripe_at;
     bool ready = false;
     RowState row;
+    bool is_new = false;                         // created by this transaction
     bool changed = false;                        // its row of `heads` must be written
     std::map<std::uint64_t, std::string> inbox;  // number → id, as read
     std::vector<InboxEntry> new_inbox_entries;   // by this transaction; not numbered yet

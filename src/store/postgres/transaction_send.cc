@@ -24,21 +24,26 @@ constexpr Statement kPutLabels{
     "put_labels",
     "INSERT INTO labels(job, number, key, value) "
     "SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::text[], $4::text[])"};
-// New rows and locked ones; existing rows keep their priority, queue, turn and kind.
 constexpr Statement kPutHeads{
     "put_heads",
-    "INSERT INTO heads(job, last_seq, updated_at, head, priority, epoch, not_before, wake_at, "
-    "lease_until, ripe_at, ready, status, attempt, worker, queue, turn, kind, pending) "
+    "INSERT INTO heads(job, last_seq, updated_at, head, epoch, not_before, wake_at, lease_until, "
+    "ripe_at, ready, status, attempt, worker, pending, priority, queue, turn, kind) "
     "SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::bytea[], $5::bigint[], "
-    "$6::bigint[], $7::bigint[], $8::bigint[], $9::bigint[], $10::bigint[], $11::boolean[], "
-    "$12::text[], $13::text[], $14::text[], $15::text[], $16::text[], $17::bytea[], "
-    "$18::bigint[]) "
-    "ON CONFLICT (job) DO UPDATE SET last_seq = excluded.last_seq, "
-    "updated_at = excluded.updated_at, head = excluded.head, epoch = excluded.epoch, "
-    "not_before = excluded.not_before, wake_at = excluded.wake_at, "
-    "lease_until = excluded.lease_until, ripe_at = excluded.ripe_at, ready = excluded.ready, "
-    "status = excluded.status, attempt = excluded.attempt, worker = excluded.worker, "
-    "pending = excluded.pending"};
+    "$6::bigint[], $7::bigint[], $8::bigint[], $9::bigint[], $10::boolean[], $11::text[], "
+    "$12::text[], $13::text[], $14::bigint[], $15::bigint[], $16::text[], $17::text[], "
+    "$18::bytea[])"};
+// Of locked rows, which keep their priority, queue, turn and kind.
+constexpr Statement kUpdateHeads{
+    "update_heads",
+    "UPDATE heads h SET last_seq = w.last_seq, updated_at = w.updated_at, head = w.head, "
+    "epoch = w.epoch, not_before = w.not_before, wake_at = w.wake_at, "
+    "lease_until = w.lease_until, ripe_at = w.ripe_at, ready = w.ready, status = w.status, "
+    "attempt = w.attempt, worker = w.worker, pending = w.pending "
+    "FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::bytea[], $5::bigint[], "
+    "$6::bigint[], $7::bigint[], $8::bigint[], $9::bigint[], $10::boolean[], $11::text[], "
+    "$12::text[], $13::text[], $14::bigint[]) AS w(job, last_seq, updated_at, head, epoch, "
+    "not_before, wake_at, lease_until, ripe_at, ready, status, attempt, worker, pending) "
+    "WHERE h.job = w.job"};
 constexpr Statement kPutCommits{
     "put_commits",
     "INSERT INTO commits(job, first_seq, last_seq, blobs, body) "
@@ -49,6 +54,11 @@ constexpr Statement kPutBlobs{
     "put_blobs",
     "INSERT INTO blobs(hash, bytes) "
     "SELECT * FROM unnest($1::bytea[], $2::bytea[]) ON CONFLICT DO NOTHING"};
+// Which job references which blob, as the trigger of the commits writes it for older processes.
+constexpr Statement kPutValueUses{
+    "put_value_uses",
+    "INSERT INTO value_uses(job, hash) SELECT * FROM unnest($1::bigint[], $2::bytea[]) "
+    "ON CONFLICT DO NOTHING"};
 constexpr Statement kPutEffects{
     "put_effects",
     "INSERT INTO effects(job, invocation, try, record) "
@@ -181,16 +191,15 @@ namespace {
 
 struct HeadColumns {
   Column job{Type::integer}, last_seq{Type::integer}, updated_at{Type::integer}, head{Type::bytes},
-      priority{Type::integer}, epoch{Type::integer}, not_before{Type::integer},
-      wake_at{Type::integer}, lease_until{Type::integer}, ripe_at{Type::integer},
-      ready{Type::boolean}, status{Type::text}, attempt{Type::text}, worker{Type::text},
-      queue{Type::text}, fairness_key{Type::text}, kind{Type::bytes}, pending{Type::integer};
+      epoch{Type::integer}, not_before{Type::integer}, wake_at{Type::integer},
+      lease_until{Type::integer}, ripe_at{Type::integer}, ready{Type::boolean}, status{Type::text},
+      attempt{Type::text}, worker{Type::text}, pending{Type::integer};
 
   Params params() const {
     Params all;
-    for (const Column* column : {&job, &last_seq, &updated_at, &head, &priority, &epoch,
-                                 &not_before, &wake_at, &lease_until, &ripe_at, &ready, &status,
-                                 &attempt, &worker, &queue, &fairness_key, &kind, &pending}) {
+    for (const Column* column :
+         {&job, &last_seq, &updated_at, &head, &epoch, &not_before, &wake_at, &lease_until,
+          &ripe_at, &ready, &status, &attempt, &worker, &pending}) {
       all.add(*column);
     }
     return all;
@@ -200,14 +209,16 @@ struct HeadColumns {
 }  // namespace
 
 void Transaction::send_heads(Connection& connection, std::size_t& statements) {
-  HeadColumns to;
+  HeadColumns created, updated;
+  Column priorities(Type::integer), queues(Type::text), fairness_keys(Type::text),
+      kinds(Type::bytes);
   for (const auto& [id, job] : jobs_) {
     if (!job.changed) continue;
+    HeadColumns& to = job.is_new ? created : updated;
     to.job.add(job.number);
     to.last_seq.add(job.last_seq);
     to.updated_at.add(job.updated_at);
     to.head.add(job.head);
-    to.priority.add(job.priority);
     to.epoch.add(job.epoch);
     to.not_before.add(job.row.not_before);
     to.wake_at.add(job.row.wake_at);
@@ -215,16 +226,24 @@ void Transaction::send_heads(Connection& connection, std::size_t& statements) {
     to.lease_until.add(job.lease_until);
     to.ripe_at.add(job.ripe_at);
     to.ready.add(job.ready);
-    to.queue.add(job.queue);
-    to.fairness_key.add(job.fairness_key);
-    to.kind.add(kind_of(job.agent, job.capabilities));
     to.status.add(job.row.status);
     to.attempt.add(job.attempt ? std::optional<std::string>(job.attempt->text) : std::nullopt);
     to.worker.add(job.attempt ? std::optional<std::string>(job.worker) : std::nullopt);
+    if (!job.is_new) continue;
+    priorities.add(job.priority);
+    queues.add(job.queue);
+    fairness_keys.add(job.fairness_key);
+    kinds.add(kind_of(job.agent, job.capabilities));
   }
-  if (to.job.empty()) return;
-  connection.add(kPutHeads, to.params());
-  ++statements;
+  if (!created.job.empty()) {
+    connection.add(kPutHeads,
+                   created.params().add(priorities).add(queues).add(fairness_keys).add(kinds));
+    ++statements;
+  }
+  if (!updated.job.empty()) {
+    connection.add(kUpdateHeads, updated.params());
+    ++statements;
+  }
 }
 
 void Transaction::send_commits(Connection& connection, std::size_t& statements) {
@@ -240,6 +259,7 @@ void Transaction::send_commits(Connection& connection, std::size_t& statements) 
   if (commits_.empty()) return;
   Column jobs(Type::integer), firsts(Type::integer), lasts(Type::integer), blobs(Type::bytes),
       bodies(Type::bytes);
+  Column users(Type::integer), used(Type::bytes);
   for (const CommitRow& row : commits_) {
     jobs.add(row.job);
     firsts.add(row.sealed->first_seq);
@@ -247,11 +267,16 @@ void Transaction::send_commits(Connection& connection, std::size_t& statements) 
     std::string hashes;  // concatenated
     for (const Blob& blob : row.sealed->blobs) {
       hashes.append(reinterpret_cast<const char*>(blob.hash.bytes.data()), blob.hash.bytes.size());
+      users.add(row.job);
+      used.add(blob.hash);
     }
     blobs.add(hashes.empty() ? std::nullopt : std::optional<std::string>(std::move(hashes)));
     bodies.add(std::string_view(row.sealed->bytes));
   }
   connection.add(kPutCommits, Params().add(jobs).add(firsts).add(lasts).add(blobs).add(bodies));
+  ++statements;
+  if (users.empty()) return;
+  connection.add(kPutValueUses, Params().add(users).add(used));
   ++statements;
 }
 
