@@ -5,7 +5,8 @@
   grammar.py --check   compares the tables of keys in docs with the schema, and checks the form of the schema:
                        each mapping with keys and each enumeration is a definition of its own
 
-Of a definition, the properties are the keys of a mapping, in the order of messages. Branches of `oneOf` are its kinds:
+Of a definition, the properties are the keys of a mapping, in the order of messages. A deprecated one is an alias, an
+older name of the key that its description names. Branches of `oneOf` are its kinds:
 either they require a key each and refuse (`false`) the keys of other kinds, or they are definitions with a `type`.
 """
 import json
@@ -56,10 +57,22 @@ class Grammar:
             schema = self.defs[schema["$ref"].removeprefix("#/$defs/")]
         return schema
 
+    def aliases(self, schema):
+        """{alias: its key}"""
+        found = {}
+        for name, value in schema.get("properties", {}).items():
+            if isinstance(value, dict) and value.get("deprecated"):
+                match = re.fullmatch(r"Alias of `(\w+)`", value.get("description", ""))
+                if not match or match[1] not in schema["properties"]:
+                    fail(f"{name} is deprecated: its description must be: Alias of `KEY`, which is another key")
+                found[name] = match[1]
+        return found
+
     def keys(self, schema):
-        """The keys of a mapping, in their order."""
+        """The keys of a mapping, in their order, without aliases."""
         if "properties" in schema:
-            return list(schema["properties"])
+            aliases = self.aliases(schema)
+            return [key for key in schema["properties"] if key not in aliases]
         return list(dict.fromkeys(key for branch in self.branches(schema) for key in self.keys(branch)))
 
     def branches(self, schema):
@@ -117,6 +130,9 @@ def case_of_mapping(grammar, name):
         fail(f"{SCHEMA.name} has no mapping {name}")
     refused, kinds = grammar.refused(schema), grammar.kinds(schema)
     text, members = array("std::string_view", "keys", quoted(grammar.keys(schema))), [".keys = keys"]
+    if aliases := grammar.aliases(schema):
+        text += array("KeyAlias", "aliases", [f"{{{json.dumps(alias)}, {json.dumps(key)}}}" for alias, key in aliases.items()])
+        members.append(".aliases = aliases")
     if refused:
         text += array("std::string_view", "refused", quoted(refused))
         members.append(".refused = refused")

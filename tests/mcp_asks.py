@@ -117,7 +117,7 @@ def a_rejection_is_passed_to_the_tool():
 @test
 def an_expired_question_is_cancelled_at_the_tool():
     with home() as h:
-        write_book_agent(h, {"command": command(h, "modern")}, ask_expires="1s")
+        write_book_agent(h, {"command": command(h, "modern")}, question_expires="1s")
         expect(run_book(h), 4)
         until(lambda: run_book(h).code == 1)
         assert calls(h, "book")[-1]["responses"] == {"seats": {"action": "cancel"}} and len(calls(h, "book")) == 2
@@ -499,7 +499,7 @@ def cancelling_a_job_cancels_the_question_of_its_open_call():
 @test
 def an_expired_question_of_an_open_call_is_cancelled_at_its_server():
     with home() as h:
-        write_agents(h, {"command": command(h, "legacy")}, {"ask": ("s.ask", {})}, ask_expires="1s")
+        write_agents(h, {"command": command(h, "legacy")}, {"ask": ("s.ask", {})}, question_expires="1s")
         expect(h.run("check", "agents.yaml"), 0)
         server = Server(h)
         assert expect_end(h, server, waiting_job(server))["result"] == "cancel" and len(calls(h, "ask")) == 1
@@ -519,12 +519,12 @@ def run_declines_questions_of_open_calls_and_reports_it():
 
 
 @test
-def ask_expires_is_valid_for_mcp_servers_only():
+def question_expires_is_valid_for_mcp_servers_only():
     with home() as h:
         (h.path / "agents.yaml").write_text(json.dumps({
-            "aetheris": 1, "tools": {"t": {"native": "echo", "ask_expires": "1h"}},
+            "aetheris": 1, "tools": {"t": {"native": "echo", "question_expires": "1h"}},
             "agents": {"a": {"plan": [{"id": "x", "tool": "t"}]}}}))
-        assert "ask_expires" in expect(h.run("check", "agents.yaml"), 2).out
+        assert "question_expires" in expect(h.run("check", "agents.yaml"), 2).out
 
 
 if __name__ == "__main__":

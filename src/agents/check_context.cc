@@ -203,12 +203,19 @@ std::string_view synonym_of(std::string_view word, Names known) {
 
 }  // namespace
 
-bool CheckContext::mapping(const SourceNode& source_node, Names known,
+bool CheckContext::mapping(const SourceNode& source_node, const Shape& shape,
                            UnsupportedKeys unsupported_keys) {
   if (!any_mapping(source_node)) return false;
+  const Names known = shape.keys;
   for (const SourceTree::Key& key : source_node->keys) {
     if (full()) break;
     if (contains(known, key.text)) continue;
+    if (const std::string_view name = shape.key_of(key.text); name != key.text) {
+      if (!source_node.find(name)) continue;
+      report_at(key.at, source_node.path_of(key.text),
+                fmt::format("`{}` is an alias of `{}`: remove it", key.text, name));
+      continue;
+    }
     const auto* unsupported_key =
         std::ranges::find(unsupported_keys, key.text, &UnsupportedKey::key);
     if (unsupported_key != unsupported_keys.end()) {
@@ -219,8 +226,9 @@ bool CheckContext::mapping(const SourceNode& source_node, Names known,
     }
     ClosestName nearest(key.text);
     for (const std::string_view word : known) nearest.consider(word);
+    for (const KeyAlias& one : shape.aliases) nearest.consider(one.alias);
     std::string suggestion(synonym_of(key.text, known));
-    if (suggestion.empty()) suggestion = nearest.best();
+    if (suggestion.empty()) suggestion = shape.key_of(nearest.best());
     const std::string allowed =
         suggestion.empty() ? fmt::format("; allowed keys: {}", join_names(known)) : "";
     report_at(key.at, source_node.path_of(key.text),

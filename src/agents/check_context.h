@@ -78,11 +78,14 @@ class CheckContext {
   std::vector<Note> take_notes() { return std::exchange(notes_, {}); }
 
   // Checks for a mapping without unknown keys; false = not a mapping.
-  bool mapping(const SourceNode& source_node, Names known, UnsupportedKeys unsupported_keys = {});
+  bool mapping(const SourceNode& source_node, Names known, UnsupportedKeys unsupported_keys = {}) {
+    return mapping(source_node, Shape{.keys = known}, unsupported_keys);
+  }
   bool mapping(const SourceNode& source_node, Mapping mapping_of_grammar,
                UnsupportedKeys unsupported_keys = {}) {
-    return mapping(source_node, shape_of(mapping_of_grammar).keys, unsupported_keys);
+    return mapping(source_node, shape_of(mapping_of_grammar), unsupported_keys);
   }
+  bool mapping(const SourceNode& source_node, const Shape& shape, UnsupportedKeys unsupported_keys);
   bool any_mapping(const SourceNode& source_node);
   // Reports the keys that only mappings of other kinds have. `message`: for the key and the kinds
   // that have it; "" = reported elsewhere.

@@ -24,4 +24,9 @@ std::vector<std::string_view> Shape::kinds_with(std::string_view key) const {
   return found;
 }
 
+std::string_view Shape::key_of(std::string_view name) const {
+  const auto found = std::ranges::find(aliases, name, &KeyAlias::alias);
+  return found == aliases.end() ? name : found->key;
+}
+
 }  // namespace ae::agents

@@ -78,9 +78,15 @@ enum class Words : std::uint8_t {
   version_policy,
 };
 
+struct KeyAlias {
+  std::string_view alias;  // the older name
+  std::string_view key;
+};
+
 struct Shape {
-  Names keys;     // in the order of messages
-  Names refused;  // keys that the schema knows and refuses
+  Names keys;                         // in the order of messages, without aliases
+  std::span<const KeyAlias> aliases;  // the mapping can have one instead of its key
+  Names refused;                      // keys that the schema knows and refuses
   // A mapping is of one kind: the key of these that it has, or the word of its `type`.
   Names kinds;
   std::span<const Names> keys_of_kinds;  // parallel to `kinds`
@@ -89,6 +95,8 @@ struct Shape {
   Names keys_of(std::string_view kind) const;
   // The kinds whose mappings can have this key.
   std::vector<std::string_view> kinds_with(std::string_view key) const;
+  // The key of which `name` is an alias, else `name`.
+  std::string_view key_of(std::string_view name) const;
 };
 
 bool contains(Names names, std::string_view name);

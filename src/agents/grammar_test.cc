@@ -40,6 +40,16 @@ AE_TEST("grammar/a key that is never valid is still a known key") {
   EXPECT_EQ(list(tool.refused), std::vector<std::string>{"mcp"});
 }
 
+AE_TEST("grammar/an alias is not among the keys, and names one of them") {
+  for (const Mapping mapping : {Mapping::mcp_server, Mapping::mcp_tool}) {
+    const Shape& shape = shape_of(mapping);
+    EXPECT_TRUE(contains(shape.keys, "question_expires"));
+    EXPECT_FALSE(contains(shape.keys, "ask_expires"));
+    EXPECT_EQ(shape.key_of("ask_expires"), "question_expires");
+    EXPECT_EQ(shape.key_of("effect"), "effect");
+  }
+}
+
 AE_TEST("grammar/the effect names are those that a plan records") {
   using engine::EffectClass;
   std::vector<std::string> recorded;

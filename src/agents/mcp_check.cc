@@ -131,8 +131,12 @@ class ServerTools {
     check_tool(check_, name_, {&into_.generated.back(), source_node_.path}, &any);
   }
 
+  // The entry without the keys that are not its policy, and without aliases.
   SourceTree policy() const {
     SourceTree mapping = *source_node_.value;
+    for (SourceTree::Key& key : mapping.keys) {
+      key.text = shape_of(Mapping::mcp_server).key_of(key.text);
+    }
     for (const std::string_view key : {"tools", "trust_annotations", "description"}) {
       for (std::size_t i = 0; i < mapping.keys.size(); ++i) {
         if (mapping.keys[i].text != key) continue;
@@ -183,7 +187,7 @@ class ServerTools {
     if (const auto tools = source_node_.find("tools")) {
       if (const auto own = tools->find(tool)) {
         for (std::size_t i = 0; i < (*own)->items.size(); ++i) {
-          put(merged, (*own)->keys[i].text, (*own)->items[i]);
+          put(merged, shape_of(Mapping::mcp_tool).key_of((*own)->keys[i].text), (*own)->items[i]);
         }
         path = own->path;
       }

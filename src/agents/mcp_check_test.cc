@@ -52,6 +52,26 @@ AE_TEST("agents/the policy of an MCP tool overrides the policy of its server ent
   EXPECT_TRUE(tools.at("s.put").policy.timeout == Duration(std::chrono::seconds(5)));
 }
 
+AE_TEST("agents/a key of an MCP server is accepted under its alias, and gives the same plan") {
+  const auto plan = [](const std::string& more) {
+    const auto loaded = server(more);
+    EXPECT_EQ(diagnostics_as_text(loaded.diagnostics), "");
+    return canonical(loaded.file.agents.at("a").task_graph);
+  };
+  const std::string expected =
+      plan(", question_expires: 2h, tools: { put: { question_expires: 3h } }");
+  EXPECT_NE(expected.find(R"("ask_expires":"3h")"), std::string::npos) << expected;
+  EXPECT_EQ(plan(", ask_expires: 2h, tools: { put: { question_expires: 3h } }"), expected);
+  EXPECT_EQ(plan(", question_expires: 2h, tools: { put: { ask_expires: 3h } }"), expected);
+  EXPECT_NE(diagnostics_as_text(server(", ask_expires: 2h, question_expires: 2h").diagnostics)
+                .find("tools.s.ask_expires: `ask_expires` is an alias of `question_expires`: "
+                      "remove it"),
+            std::string::npos);
+  EXPECT_NE(diagnostics_as_text(server(", ask_expire: 2h").diagnostics)
+                .find("unknown key `ask_expire` (did you mean question_expires?)"),
+            std::string::npos);
+}
+
 AE_TEST("agents/only a trusted readOnlyHint sets the effect of an MCP tool") {
   const auto shown = server("");
   ASSERT_EQ(shown.file.notes.size(), 3u);
@@ -83,6 +103,7 @@ AE_TEST("agents/the published JSON Schema accepts the same MCP entries as the ch
   EXPECT_FALSE(diagnostics(
       "{ mcp: { command: [npx], env: { A: 'secret:B' }, cwd: x }, effect: read, output_max: 2MiB, "
       "trust_annotations: true, tools: { put: { approval: required } } }"));
+  EXPECT_FALSE(diagnostics("{ mcp: { command: [npx] }, ask_expires: 1h }"));
   EXPECT_FALSE(
       diagnostics("{ mcp: { url: 'http://h/mcp', headers: { Authorization: 'secret:T' } } }"));
   for (const char* bad :

@@ -137,7 +137,7 @@ class ToolCheck {
       policy.args_schema = *std::move(schema);
     }
     approval();
-    if (const auto expires = server_tool_ ? source_node_.find("ask_expires") : std::nullopt) {
+    if (const auto expires = server_tool_ ? source_node_.find("question_expires") : std::nullopt) {
       if (const auto span = check_.duration(*expires, kDurationMin)) {
         approval_.emplace_back("ask_expires", to_text(*span));
       }
