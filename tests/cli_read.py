@@ -65,10 +65,10 @@ def a_queued_job_reports_that_no_worker_runs_its_agent():
         server = h.start("serve", "other.yaml", "--listen", "127.0.0.1:0", "--json")
         assert "listening" in json.loads(server.stdout.readline())
         job = expect(h.run("job", "a", "--json"), 0).json()
-        assert job["status"] == "queued" and job["unattended"]["message"].startswith("no worker runs the agent echo;"), job
+        assert job["status"] == "queued" and job["no_worker"]["message"].startswith("no worker runs the agent echo;"), job
         assert "answer: aetheris serve FILE\n" in expect(h.run("job", "a"), 0).out
         nap = expect(h.run("run", "other.yaml", "--job-id", "n", "--json"), 0).json()
-        assert nap["unattended"] is None, nap
+        assert nap["no_worker"] is None, nap
 
 
 @test

@@ -361,7 +361,7 @@ def a_2025_client_answers_questions_as_documented():
         poor, = official_client_calls(server, ("poor", {}))
         result = poor["content"][0]["text"]
         assert "the next call exceeds tool_calls; aetheris budget " in result and "--tool-calls 1" in result, result
-        assert poor["structuredContent"]["budget"]["lacking"][0]["limit"] == "tool_calls", poor
+        assert poor["structuredContent"]["budget"]["shortfall"][0]["limit"] == "tool_calls", poor
         expect(server.stop(), 0)
 
 

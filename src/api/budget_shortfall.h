@@ -13,12 +13,12 @@
 
 namespace ae::api {
 
-// Adds `budget.lacking` to a job's view: [{limit, asked, used, most}], and a `parked.action` that
+// Adds `budget.shortfall` to a job's view: [{limit, requested, used, most}], and a `parked.action` that
 // raises each. For `wall` the numbers are null. A job that is not parked for its budget gets an
 // empty list.
 Value add_shortfall(const engine::State& state, Value body);
 
-// The response to a budget raise: adds `lacking` and `command` if the job's next call still exceeds
+// The response to a budget raise: adds `shortfall` and `command` if the job's next call still exceeds
 // a limit. REQUIRES: the job has no lease holder.
 Value add_remaining_shortfall(const engine::State& state, Value answer);
 // Adds all exceeded limits and the command to a refused raise. Unchanged if the job is not parked

@@ -10,6 +10,7 @@
 #include "base/escape_hidden.h"
 #include "base/ids.h"
 #include "base/utf8.h"
+#include "inspect/aliases.h"
 #include "inspect/request_kind.h"
 #include "json/json.h"
 #include "log/field_names.h"
@@ -41,7 +42,8 @@ std::string progress_text(const Value& job) {
 // The limits that the next call exceeds, of a job that is parked for its budget.
 std::span<const Value> shortfall_of(const Value& job) {
   const Value& budget = job[field::budget];
-  return budget.is_object() ? items_of(budget["lacking"]) : std::span<const Value>();
+  return budget.is_object() ? items_of(budget[engine::plain_name::kShortfall])
+                            : std::span<const Value>();
 }
 
 // A tool requests a form.

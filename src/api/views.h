@@ -44,7 +44,7 @@ struct JobFacts {
 // `now`, by the store's clock: a wait for a user whose time has passed is shown as `expired`, even
 // if that is not recorded yet. It cannot be answered any more.
 Value job_body(const runtime::JobSnapshot& read, Instant now);
-// The same with `agent_version` and `unattended`.
+// The same with `agent_version` and `no_worker`.
 Value job_body(const runtime::JobSnapshot& read, const JobFacts& facts);
 // Adds `needs_version` if this process cannot run the job.
 Value add_needs_version(Value body, const store::JobRow& row, const JobFacts& facts);

@@ -12,6 +12,7 @@
 
 #include "cli/phrases.h"
 #include "cli/shared.h"
+#include "inspect/aliases.h"
 #include "inspect/request_kind.h"
 #include "json/json.h"
 #include "log/field_names.h"
@@ -54,7 +55,8 @@ Value with_store_flag(const Value& object, const std::string& flag) {
 
 std::string unknown_outcome_text(const Value& doubt) {
   const std::string tool = safe(doubt.text("tool"));
-  const std::string cause = cause_of(doubt.text(field::reason), doubt.text("said"));
+  const std::string cause =
+      cause_of(doubt.text(field::reason), doubt.text(engine::plain_name::kErrorMessage));
   // A compensation may have failed definitely: then its step is not undone.
   if (doubt["compensates"].is_string()) {
     const bool worded =
@@ -137,7 +139,7 @@ Value with_store(const Value& job, const app::StoreUrl& store) {
   const std::string flag = store_flag(store);
   if (flag.empty() || !job.is_object()) return job;
   Value out = job;
-  for (const char* name : {"parked", "waiting", "unattended"}) {
+  for (const char* name : {"parked", "waiting", engine::plain_name::kNoWorker}) {
     if (job[name].is_object()) out = out.with(name, with_store_flag(job[name], flag));
   }
   for (const char* name : {field::in_doubt, field::waits, "confirmations", "requests"}) {
@@ -151,19 +153,19 @@ Value with_store(const Value& job, const app::StoreUrl& store) {
     }
     out = out.with(name, Value::array(std::move(items)));
   }
-  return out;
+  return engine::with_aliases(std::move(out));
 }
 
 std::string shortfall_text(const Value& budget) {
   std::string text;
-  if (!budget["lacking"].is_array()) return text;
-  for (const Value& one : budget["lacking"].items()) {
+  if (!budget[engine::plain_name::kShortfall].is_array()) return text;
+  for (const Value& one : budget[engine::plain_name::kShortfall].items()) {
     const std::string limit = safe(one.text("limit"));
     const auto shown = [&](const Value& amount) {
       const auto n = static_cast<std::uint64_t>(amount.is_integer() ? amount.as_int() : 0);
       return limit == "cost" ? engine::cost_text(n) : std::to_string(n);
     };
-    const std::string needed = shown(one[field::asked]);
+    const std::string needed = shown(one[engine::plain_name::kRequested]);
     const std::string what =
         limit == "wall"
             ? fmt::format("the time limit of {} has passed", safe(budget["limits"].text("wall")))
@@ -188,7 +190,8 @@ std::vector<std::string> call_lines(const Value& call, std::size_t columns) {
     lines.push_back(
         fmt::format("arguments: {}{}", shown, shown == all ? "" : " (cut: --json has them all)"));
   }
-  if (const std::string_view message = call.text("said"); !message.empty()) {
+  if (const std::string_view message = call.text(engine::plain_name::kErrorMessage);
+      !message.empty()) {
     const char* lead = "error: ";
     for (const std::string& line : message_lines(message)) {
       lines.push_back(lead + (columns == 0 ? line : cut(line, columns)));
@@ -621,9 +624,10 @@ void print_blocked(const Value& job, const app::StoreUrl& store, Terminal& termi
   const Writer to{terminal, stream};
   const std::string id = safe(job.text("id")), flag = store_flag(store);
   const std::string status(job.text("status"));
-  if (job["unattended"].is_object()) {
-    to.line(fmt::format("no worker runs job {}: {}", id, safe(job["unattended"].text("message"))));
-    to.commands(commands_of(job["unattended"][field::commands], flag));
+  if (job[engine::plain_name::kNoWorker].is_object()) {
+    to.line(fmt::format("no worker runs job {}: {}", id,
+                        safe(job[engine::plain_name::kNoWorker].text("message"))));
+    to.commands(commands_of(job[engine::plain_name::kNoWorker][field::commands], flag));
   }
   if (const std::string settling = settling_text(job); !settling.empty()) {
     to.line(fmt::format("job {} has calls with an unknown outcome{}", id, settling));

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "cli/shared.h"
+#include "inspect/aliases.h"
 #include "log/field_names.h"
 
 namespace ae::cli {
@@ -43,7 +44,7 @@ std::string continues_text(const Value& job, const std::string& owner, bool runs
                        cancelling ? "being cancelled and is " : "", status,
                        quoted(std::string(job.text("id"))), flag);
   }
-  if (job["unattended"].is_object()) {
+  if (job[engine::plain_name::kNoWorker].is_object()) {
     const std::string state = cancelling ? fmt::format("job {} is being cancelled\n", id) : "";
     return fmt::format("{}To continue, run: {}\nor start a server: aetheris serve FILE{}", state,
                        run, flag);

@@ -48,7 +48,7 @@ Value unknown_outcome(const char* reason, const char* message) {
        {"node_id", kNode},
        {"reason", reason},
        {"resolvable_at", "2999-01-01T00:00:00.000001Z"},
-       {"said", message},
+       {"error_message", message},
        {"tool", kTool}});
 }
 
@@ -194,7 +194,7 @@ AE_TEST("cli/a job is shown as being cancelled until it ends") {
   store::JobRow row;
   row.id = JobId(kJob);
   const std::string left = continues_text(
-      job_of("queued").with("ending", ending).with("unattended", api::unattended_json(row)), "",
+      job_of("queued").with("ending", ending).with("no_worker", api::unattended_json(row)), "",
       false, "");
   EXPECT_TRUE(left.starts_with(name + " is being cancelled\nTo continue, run: ")) << left;
 }
@@ -202,7 +202,7 @@ AE_TEST("cli/a job is shown as being cancelled until it ends") {
 AE_TEST("cli/the text after a recorded request has at most 160 characters a line") {
   store::JobRow row;
   row.id = JobId(kJob);
-  const Value unattended = api::unattended_json(row);
+  const Value no_worker = api::unattended_json(row);
   for (const char* status : {"queued", "running", "waiting", "parked", "cancelled"}) {
     for (const char* holder : {"", "the server", "process 1234567"}) {
       for (const bool runs_here : {false, true}) {
@@ -210,12 +210,12 @@ AE_TEST("cli/the text after a recorded request has at most 160 characters a line
         EXPECT_FALSE(text.empty()) << status;
         expect_short(text);
         expect_short(
-            continues_text(job_of(status).with("unattended", unattended), holder, runs_here, ""));
+            continues_text(job_of(status).with("no_worker", no_worker), holder, runs_here, ""));
       }
     }
   }
   EXPECT_EQ(continues_text(job_of("completed"), "", false, ""), "");
-  expect_short(fmt::format("no worker runs job {}: {}", kJob, unattended.text("message")));
+  expect_short(fmt::format("no worker runs job {}: {}", kJob, no_worker.text("message")));
 }
 
 AE_TEST("cli/a request for approval names the call in one form, in short lines") {

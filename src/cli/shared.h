@@ -74,7 +74,7 @@ std::string unknown_outcome_text(const Value& doubt);
 // For a call with an unknown outcome or one to approve: its arguments and, if known, its external
 // key; one line each. `columns`: where long arguments are cut; 0 = never.
 std::vector<std::string> call_lines(const Value& call, std::size_t columns);
-// The limits that the next call exceeds, with usage and request; one line each. From {lacking,
+// The limits that the next call exceeds, with usage and request; one line each. From {shortfall,
 // limits}.
 std::string shortfall_text(const Value& budget);
 // "node pay waits for a signal with the key go, until 2026-01-02 03:04:05Z", from a job's `waits`.

@@ -12,6 +12,7 @@
 #include "cli/phrases.h"
 #include "cli/shared.h"
 #include "cli/trace_fields.h"
+#include "inspect/aliases.h"
 #include "inspect/step_tree.h"
 #include "json/json.h"
 #include "log/decisions.h"
@@ -254,7 +255,7 @@ std::string TraceDetails::cost_of(const Value& usage) {
 // The model that answered, and its usage.
 void TraceDetails::model(const Value& model, const std::string& trunk) {
   const std::string answered(model.text("answered"));
-  const std::string unstarted_call(model.text(field::asked));
+  const std::string unstarted_call(model.text(engine::plain_name::kRequested));
   const std::string requested =
       unstarted_call == answered ? "" : fmt::format(", requested as {}", unstarted_call);
   std::string text = fmt::format("model {} ({}{})", answered, model.text("provider"), requested);

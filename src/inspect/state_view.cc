@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "engine/confirm/confirm.h"
+#include "inspect/aliases.h"
 #include "inspect/field_json.h"
 #include "inspect/view.h"
 #include "inspect/view_parts.h"
@@ -28,10 +29,10 @@ std::string_view to_text(Charge charge) {
 // The questions of a tool, and the answers so far.
 Value questions_view(const Questions* questions) {
   if (questions == nullptr) return {};
-  return Value::object({{"answers", questions->answers},
-                        {field::asked, questions->input_required},
-                        {"number", number(questions->number)},
-                        {"rounds", number(questions->rounds)}});
+  return with_aliases(Value::object({{"answers", questions->answers},
+                                     {"number", number(questions->number)},
+                                     {plain_name::kRequested, questions->input_required},
+                                     {"rounds", number(questions->rounds)}}));
 }
 
 Value call_view(const Invocation& call) {
@@ -60,19 +61,19 @@ Value call_view(const Invocation& call) {
 }
 
 Value approval_view(const Approval& approval) {
-  return Value::object({{field::arguments, approval.arguments},
-                        {field::arguments_hash, approval.arguments_hash},
-                        {field::asked, number(approval.request_count)},
-                        {field::by, or_null(approval.by)},
-                        {"edited_from", or_null(approval.edited_from)},
-                        {field::expires_at, or_null(approval.expires_at)},
-                        {"id", approval.id},
-                        {field::note, or_null(approval.note)},
-                        {"schema_digest", approval.schema_digest},
-                        {field::state, to_text(approval.state)},
-                        {"tool", approval.tool},
-                        {field::tool_version, approval.tool_version},
-                        {"used", approval.used}});
+  return with_aliases(Value::object({{field::arguments, approval.arguments},
+                                     {field::arguments_hash, approval.arguments_hash},
+                                     {field::by, or_null(approval.by)},
+                                     {"edited_from", or_null(approval.edited_from)},
+                                     {field::expires_at, or_null(approval.expires_at)},
+                                     {"id", approval.id},
+                                     {field::note, or_null(approval.note)},
+                                     {plain_name::kRequestCount, number(approval.request_count)},
+                                     {"schema_digest", approval.schema_digest},
+                                     {field::state, to_text(approval.state)},
+                                     {"tool", approval.tool},
+                                     {field::tool_version, approval.tool_version},
+                                     {"used", approval.used}}));
 }
 
 // Messages and early signals without an open wait.
@@ -126,14 +127,15 @@ Value loop_view(const State& state, const LoopProgress& loop) {
   std::vector<Value> noticed_limits;
   noticed_limits.reserve(loop.noticed_limits.size());
   for (const Limit limit : loop.noticed_limits) noticed_limits.emplace_back(to_text(limit));
-  return Value::object({{"active", number(loop.active)},
-                        {"asking", number(loop.asking)},
-                        {"conversation", or_null(loop.conversation)},
-                        {"failure", failure_view(loop.failure)},
-                        {"next", number(loop.next)},
-                        {"said", number(loop.message_count)},
-                        {"told", Value::array(std::move(noticed_limits))},
-                        {"turns", Value::array(std::move(turns))}});
+  return with_aliases(
+      Value::object({{"active", number(loop.active)},
+                     {"asking", number(loop.asking)},
+                     {"conversation", or_null(loop.conversation)},
+                     {"failure", failure_view(loop.failure)},
+                     {plain_name::kMessageCount, number(loop.message_count)},
+                     {"next", number(loop.next)},
+                     {plain_name::kNoticedLimits, Value::array(std::move(noticed_limits))},
+                     {"turns", Value::array(std::move(turns))}}));
 }
 
 // Sort key: node, item or turn and call; then probes and compensations in the order of their paths.

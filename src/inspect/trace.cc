@@ -14,6 +14,7 @@
 
 #include "base/trace_context.h"
 #include "engine/state/view_values.h"
+#include "inspect/aliases.h"
 #include "inspect/drift.h"
 #include "inspect/effects.h"
 #include "inspect/failure_location.h"
@@ -148,12 +149,12 @@ Value model_view(const State& state, const Step& step, const StepSpan& span) {
   static const CommandCommitted none;
   const Value& request = (span.started ? *span.started : no_call).arguments.value;
   const CommandCommitted& committed = span.committed ? *span.committed : none;
-  return Value::object({{"answered", field_json(committed.llm_model)},
-                        {field::asked, request["model"]},
-                        {field::prompt_hash, field_json(committed.prompt_hash)},
-                        {"provider", state.tool_of(step).provider},
-                        {"temperature", request["temperature"]},
-                        {field::usage, committed.usage.json()}});
+  return with_aliases(Value::object({{"answered", field_json(committed.llm_model)},
+                                     {field::prompt_hash, field_json(committed.prompt_hash)},
+                                     {"provider", state.tool_of(step).provider},
+                                     {plain_name::kRequested, request["model"]},
+                                     {"temperature", request["temperature"]},
+                                     {field::usage, committed.usage.json()}}));
 }
 
 Value try_view(const TrySpan& one, ExternalEffect world, Value span_id) {

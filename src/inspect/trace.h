@@ -30,7 +30,7 @@
 //           there was none
 //  effect: {invocation_id, idempotency_key, external_key, effect_class, tool, tool_version,
 //           arguments, arguments_hash, external_id}
-//  model: {provider, asked, answered, temperature, prompt_hash, usage} of a model call, else null
+//  model: {provider, requested, answered, temperature, prompt_hash, usage} of a model call, else null
 //  try:  {try, attempt, outcome, result_type, definite, error, started_at, finished_at,
 //         duration_us, world, caught_up, progress, seq, source, span_id, tool_version, resolution,
 //         request_schema_hash, response_schema_hash}

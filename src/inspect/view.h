@@ -27,7 +27,7 @@ Value state_view(const State& state);
 //  model, field, expression, reads_input, reads_kept, summary, tries}, waiting, waits[{wait_type,
 //  correlation_key, channel, reason, opened_at, expires_at, due_at, node_id, step_id, actions[]}],
 //  in_doubt[{idempotency_key, invocation_id, external_key, tool, node_id, step_id,
-//  item, arguments, try, reason, said, since, resolvable_at, given_up, compensates, actions[],
+//  item, arguments, try, reason, error_message, since, resolvable_at, given_up, compensates, actions[],
 //  noted{resolution, by, at, note, result}}], settling[{idempotency_key, tool, node_id, step_id,
 //  item, until}], confirmations[], changes[], parked{reason, until, since, action}, pausing,
 //  ending{kind, code, message, node_id, by}, attempt, attempt_id, deadline, not_before, next_due,

@@ -276,7 +276,8 @@ AE_TEST("model call/the trace shows the provider, both models, the usage and the
   const Value node = trace_view(job.state, job.log)["nodes"].items()[0];
   EXPECT_EQ(node.text("kind"), "llm");
   EXPECT_EQ(node["model"].text("provider"), "openai");
-  EXPECT_EQ(node["model"].text("asked"), "small");
+  EXPECT_EQ(node["model"].text("requested"), "small");
+  EXPECT_EQ(node["model"]["asked"], node["model"]["requested"]) << "the alias";
   EXPECT_EQ(node["model"].text("answered"), "small-7");
   EXPECT_EQ(node["model"]["usage"]["output_tokens"], Value(3));
   EXPECT_EQ(node["tries"].size(), 2u);
