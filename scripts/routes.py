@@ -20,8 +20,8 @@ HEAD = "| route | | query | body | roles |\n|---|---|---|---|---|\n"
 
 # `roles`: None for a route that works without a key. `fields` is empty when the handler reads the body itself.
 Route = collections.namedtuple("Route", "operation method path summary roles query fields")
-Parameter = collections.namedtuple("Parameter", "name repeats")
-Field = collections.namedtuple("Field", "name required unsupported")
+Parameter = collections.namedtuple("Parameter", "name repeats alias_of")
+Field = collections.namedtuple("Field", "name required unsupported alias_of")
 
 
 def resolved(document, value):
@@ -32,6 +32,14 @@ def resolved(document, value):
     return value
 
 
+def alias_of(described):
+    """The name that this is an older name of, or "". An alias is deprecated, and its description is "Alias of `NAME`"."""
+    if not described.get("deprecated"):
+        return ""
+    match = re.fullmatch(r"Alias of `(\w+)`", described.get("description", ""))
+    return match[1] if match else sys.exit(f"{DOCUMENT.name}: a deprecated name must be described as: Alias of `NAME`")
+
+
 def body_fields(document, operation):
     """The fields of a body that is a JSON object without other fields. `"not": {}`: refused, and the description is why."""
     content = operation.get("requestBody", {}).get("content", {})
@@ -39,7 +47,7 @@ def body_fields(document, operation):
     if schema.get("additionalProperties") is not False:
         return []
     required = schema.get("required", [])
-    return [Field(name, name in required, field["description"] if field.get("not") == {} else "")
+    return [Field(name, name in required, field["description"] if field.get("not") == {} else "", alias_of(field))
             for name, field in schema["properties"].items()]
 
 
@@ -51,7 +59,7 @@ def read_routes(document):
                 continue
             operation = item[method]
             parameters = [resolved(document, one) for one in item.get("parameters", []) + operation.get("parameters", [])]
-            query = [Parameter(one["name"], resolved(document, one["schema"]).get("type") == "array")
+            query = [Parameter(one["name"], resolved(document, one["schema"]).get("type") == "array", alias_of(one))
                      for one in parameters if one["in"] == "query"]
             security = operation["security"]
             routes.append(Route(operation["operationId"], method.upper(), path, operation["summary"],
@@ -65,6 +73,11 @@ def check(routes):
     for route in routes:
         if operations.count(route.operation) > 1:
             sys.exit(f"{DOCUMENT.name}: operationId {route.operation} is not unique")
+        for named in (route.query, route.fields):
+            names = [one.name for one in named if not one.alias_of]
+            aliases = [one.alias_of for one in named if one.alias_of]
+            if set(aliases) - set(names) or len(aliases) != len(set(aliases)):
+                sys.exit(f"{DOCUMENT.name}: {route.operation}: an alias must be that of another name, which has only one")
         if set(re.findall(r"{\w*}", route.path)) - {"{id}", "{step}"}:
             sys.exit(f"{DOCUMENT.name}: {route.path}: the parameters of a path are {{id}} and {{step}}")
 
@@ -90,8 +103,8 @@ def cpp_table(routes):
     arrays, rows = "", ""
     for route in routes:
         segments = [literal(part) for part in route.path.split("/") if part]
-        query = [f"{{{literal(one.name)}, {str(one.repeats).lower()}}}" for one in route.query]
-        fields = [f"{{{literal(one.name)}, {literal(one.unsupported)}}}" for one in route.fields]
+        query = [f"{{{literal(one.name)}, {str(one.repeats).lower()}, {literal(one.alias_of)}}}" for one in route.query]
+        fields = [f"{{{literal(one.name)}, {literal(one.unsupported)}, {literal(one.alias_of)}}}" for one in route.fields]
         access = "Access::open"
         if route.roles is not None:
             roles = ("Role::operator_" if role == "operator" else f"Role::{role}" for role in route.roles)
@@ -111,8 +124,9 @@ def cpp_table(routes):
 def table(routes):
     rows = HEAD
     for route in routes:
-        query = ", ".join(f"`{one.name}`" for one in route.query)
-        fields = ", ".join(f"`{one.name}`" + (r"\*" if one.required else "") for one in route.fields if not one.unsupported)
+        query = ", ".join(f"`{one.name}`" for one in route.query if not one.alias_of)
+        fields = ", ".join(f"`{one.name}`" + (r"\*" if one.required else "") for one in route.fields
+                           if not one.unsupported and not one.alias_of)
         roles = "everyone" if route.roles is None else ", ".join(route.roles)
         cells = [f"`{route.method} {route.path}`", route.summary, query, fields, roles]
         rows += "|" + "|".join(f" {cell} " if cell else " " for cell in cells) + "|\n"

@@ -127,8 +127,8 @@ def a_job_parks_before_the_call_that_exceeds_its_budget_and_resumes_when_raised(
         assert job["budget"]["limits"]["tool_calls"] == 2 and job["budget"]["spent"]["tool_calls"] == 2, job["budget"]
         assert job["budget"]["exceeded"] == {"limit": "tool_calls", "requested": 1, "asked": 1}, job["budget"]
         assert re.search(r"budget +tool_calls 2 of 2 · until 20", expect(h.run("job", "j"), 0).out)
-        stuck = expect(h.run("jobs", "--stuck", "--json"), 0).json()["jobs"]
-        assert [(one["id"], one["stuck"]["until"]) for one in stuck] == [("j", "budget")], stuck
+        stuck = expect(h.run("jobs", "--stalled", "--json"), 0).json()["jobs"]
+        assert [(one["id"], one["stalled"]["until"]) for one in stuck] == [("j", "budget")], stuck
         # No other request ends the park, and no call starts meanwhile.
         assert "not_paused" in expect(h.run("resume", "j"), 5).err
         expect(h.run("run", "budget.yaml", "three", "--job-id", "j"), 4)

@@ -207,8 +207,8 @@ def not_happened_is_checked_against_the_time_at_which_the_command_started():
         with delayed_socket(h, 0.5) as through:
             result = expect(h.run("resolve", "d", key, "not_happened", "--json"), 5).json()
         assert result["code"] == "not_settled", result
-        looked_at = datetime.datetime.fromisoformat(re.search(r"at (\S+)Z the call", result["detail"])[1] + "+00:00")
-        assert (through[0] - looked_at).total_seconds() >= 0.4, (looked_at, through)
+        checked_at = datetime.datetime.fromisoformat(re.search(r"at (\S+)Z the call", result["detail"])[1] + "+00:00")
+        assert (through[0] - checked_at).total_seconds() >= 0.4, (checked_at, through)
 
 
 @test

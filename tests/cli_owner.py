@@ -120,15 +120,15 @@ def a_killed_run_resumes_where_it_stopped():
         runner.wait()
         h.release_hold()
         left = expect(h.run("job", "r", "--json"), 0).json()
-        assert left["status"] == "running" and left["unattended"]["commands"][0] == "aetheris run FILE --job-id r", left
+        assert left["status"] == "running" and left["no_worker"]["commands"][0] == "aetheris run FILE --job-id r", left
         seen = expect(h.run("job", "r"), 0).out
         assert f":{runner.pid}, its last worker, is gone" in seen and "aetheris run FILE --job-id r\n" in seen, seen
-        stuck = expect(h.run("jobs", "--stuck"), 0).out
+        stuck = expect(h.run("jobs", "--stalled"), 0).out
         assert "no_worker: no process runs jobs of this store" in stuck and "1970" not in stuck, stuck
         assert "aetheris run FILE --job-id r\n" in stuck and "aetheris worker" not in stuck, stuck
         assert expect(h.run("run", "agents.yaml", "--job-id", "r"), 0).out == "held\n"
-        assert expect(h.run("job", "r", "--json"), 0).json()["unattended"] is None
-        assert "no stuck jobs" in expect(h.run("jobs", "--stuck"), 0).err
+        assert expect(h.run("job", "r", "--json"), 0).json()["no_worker"] is None
+        assert "no stalled jobs" in expect(h.run("jobs", "--stalled"), 0).err
         events = expect(h.run("events", "r", "--json"), 0).json()["events"]
         assert sum(e["type"] == "job_running" for e in events) == 2
         assert sum(e["type"] == "job_created" for e in events) == 1

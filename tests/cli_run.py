@@ -277,8 +277,8 @@ agents:
         noted = h.run("events", "strict", "--type", "version_mismatched", "--json").json()["events"][0]["payload"]
         assert (noted["job_version"], noted["worker_version"]) == ("one", "two"), noted
         assert "execution version one → two" in expect(h.run("trace", "strict"), 0).out
-        listed = expect(h.run("jobs", "--stuck", "--json"), 0).json()["jobs"]
-        stuck = {job["id"]: job["stuck"] for job in listed}
+        listed = expect(h.run("jobs", "--stalled", "--json"), 0).json()["jobs"]
+        stuck = {job["id"]: job["stalled"] for job in listed}
         assert stuck["strict"]["missing"] == ["execution_version:a=one"], stuck
         assert "version a=one" in stuck["strict"]["message"] and stuck["strict"]["until"] == "version", stuck
         # Another file of the same version changes nothing, and neither does `resume`; the run before met all three.

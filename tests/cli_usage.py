@@ -181,7 +181,7 @@ def a_rejected_value_is_reported_with_the_option_not_the_field():
                             (["jobs", "--cursor", "nobody"], "--cursor"), (["jobs", "--status", "odd"], "--status"),
                             (["jobs", "--since", "x"], "--since"), (["jobs", "--sort", "size"], "--sort"),
                             (["jobs", "--kind", "x"], "--kind"), (["jobs", "--cost-min", "x"], "--cost-min"),
-                            (["jobs", "--stuck", "--older-than", "x"], "--older-than"), (["approvals", "--limit", "x"], "--limit"),
+                            (["jobs", "--stalled", "--older-than", "x"], "--older-than"), (["approvals", "--limit", "x"], "--limit"),
                             (["audit", "--after", "x"], "--after"), (["events", "a", "--class", "odd"], "--class"),
                             (["events", "a", "--type", "nonsense"], "--type"),
                             (["keys", "create", "--role", "viewer", "--expires", "soon"], "--expires"),

@@ -151,7 +151,7 @@ def the_store_of_a_parent_folder_is_found():
 @test
 def commands_that_only_read_create_no_store():
     with home() as h:
-        for words in (["jobs"], ["jobs", "--stuck"], ["approvals"], ["job", "a"], ["events", "a"], ["trace", "a"],
+        for words in (["jobs"], ["jobs", "--stalled"], ["approvals"], ["job", "a"], ["events", "a"], ["trace", "a"],
                       ["verify", "a"], ["replay", "a"], ["inspect"], ["audit"], ["keys", "list"], ["cancel", "a"],
                       ["backup", "copy.db"], ["prune", "--older-than", "1d"]):
             result = h.run(*words)

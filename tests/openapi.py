@@ -311,7 +311,7 @@ def read_jobs(send_request):
         step = send_request(200, "get", f"/api/jobs/{job}/steps?parent=root")["steps"][0]["step_id"]
         send_request(200, "get", f"/api/jobs/{job}/steps/{step}")
     send_request(404, "get", "/api/jobs/e/steps/nothing")
-    for query in ("", "?limit=1", "?in_doubt=true", "?stuck=true&older_than=0s", "?label=a:b", "?status=failed&status=waiting",
+    for query in ("", "?limit=1", "?in_doubt=true", "?stalled=true&older_than=0s", "?label=a:b", "?status=failed&status=waiting",
                   "?since=1h", "?queue=q", "?sort=changed", "?sort=ended&kind=plan&cost_min=0"):
         send_request(200, "get", "/api/jobs" + query)
     for query in ("", "?agent=echo&queue=q&since=1h", "?label=a:b"):
@@ -371,7 +371,7 @@ def change_budget(send_request):
     send_request(400, "post", "/api/jobs", {"agent": "little", "budget": {"tool_calls": 2}})
     for part in ("", "/trace", "/replay"):
         send_request(200, "get", "/api/jobs/b" + part)
-    send_request(200, "get", "/api/jobs?stuck=true")
+    send_request(200, "get", "/api/jobs?stalled=true")
     send_request(400, "post", "/api/jobs/b/budget", {"tokens": 5})
     send_request(200, "post", "/api/jobs/b/budget", {"tool_calls": 5, "note": "x"})
     send_request.ended("b")

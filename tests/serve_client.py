@@ -273,13 +273,13 @@ def stuck_jobs_are_listed_with_the_command_that_resolves_them():
         assert [job["id"] for job in doubt] == ["d"] and doubt[0]["in_doubt"][0]["tool"] == "doubt", doubt
         text = expect(s.h.run("jobs", "--in-doubt"), 0).out
         assert "aetheris resolve d " in text and " happened" in text, text
-        stuck = s.get("/api/jobs?stuck=true")[1]["jobs"]
-        assert [(job["id"], job["stuck"]["reason"], job["stuck"]["until"]) for job in stuck] == [("d", "parked", "resolve")]
-        text = expect(s.h.run("jobs", "--stuck", "--older-than", "0s"), 0).out
+        stuck = s.get("/api/jobs?stalled=true")[1]["jobs"]
+        assert [(job["id"], job["stalled"]["reason"], job["stalled"]["until"]) for job in stuck] == [("d", "parked", "resolve")]
+        text = expect(s.h.run("jobs", "--stalled", "--older-than", "0s"), 0).out
         assert "aetheris resolve d " in text and "no worker has gpu" in text, text
         assert "aetheris serve FILE --capability gpu" in text and "w  waiting" not in text, text
-        for words in (["--older-than", "1s"], ["--stuck", "--in-doubt"], ["--stuck", "--status", "parked"],
-                      ["--stuck", "--older-than", "soon"]):
+        for words in (["--older-than", "1s"], ["--stalled", "--in-doubt"], ["--stalled", "--status", "parked"],
+                      ["--stalled", "--older-than", "soon"]):
             expect(s.h.run("jobs", *words), 2)
         metrics = s.get("/metrics")[1]
         assert 'aetheris_job_state{state="parked"} 1\n' in metrics and "aetheris_store_up 1\n" in metrics, metrics

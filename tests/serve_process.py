@@ -63,8 +63,8 @@ def doctor_reports_a_stuck_job_while_a_server_runs():
         store.close()
         s = Server(h, "--workers", "0")
         result = expect(h.run("doctor", "--json"), 1).json()["problems"]
-        assert [one["code"] for one in result] == ["stuck"] and "aetheris jobs --stuck" in result[0]["message"], result
-        assert re.search(r"^a +queued", expect(h.run("jobs", "--stuck"), 0).out, re.M)
+        assert [one["code"] for one in result] == ["stuck"] and "aetheris jobs --stalled" in result[0]["message"], result
+        assert re.search(r"^a +queued", expect(h.run("jobs", "--stalled"), 0).out, re.M)
 
 
 @test

@@ -442,10 +442,10 @@ def a_reader_that_does_not_read_blocks_no_job(desk):
 def events_follow_prints_deltas(desk):
     desk.serve()
     desk.create_job("talk", "hello", held=True)
-    follower, reader = desk.start("events", "j", "-f", "--json", "--said"), desk.start("events", "j", "-f")
+    follower, reader = desk.start("events", "j", "-f", "--json", "--partial-output"), desk.start("events", "j", "-f")
     plain = desk.start("events", "j", "-f", "--json")
     lines = []
-    while not lines or "said" not in lines[-1]:
+    while not lines or "partial_output" not in lines[-1]:
         lines.append(json.loads(follower.stdout.readline()))
     shown_text = ""
     while "“" not in shown_text:
@@ -453,16 +453,16 @@ def events_follow_prints_deltas(desk):
     assert not recorded_answers(desk.events()), "deltas arrived only at the end"
     desk.gate.open.set()
     lines += [json.loads(line) for line in follower.stdout.read().splitlines()]
-    pieces = [line["said"] for line in lines if "said" in line]
+    pieces = [line["partial_output"] for line in lines if "partial_output" in line]
     assert "".join(p["text"] for p in pieces) == LONG, pieces
-    assert [line for line in lines if "said" not in line] == desk.events()
+    assert [line for line in lines if "partial_output" not in line] == desk.events()
     assert [json.loads(line) for line in plain.stdout.read().splitlines()] == desk.events(), "every line is an event"
-    assert lines.index({"said": pieces[0]}) < [line.get("type") for line in lines].index("tool_invocation_finished")
+    assert lines.index({"partial_output": pieces[0], "said": pieces[0]}) < [line.get("type") for line in lines].index("tool_invocation_finished")
     shown_text = (shown_text + reader.stdout.read()).split("“  a  ", 1)[1]
     assert shown_text.startswith(LONG + "\n") and "tool_invocation_finished" in shown_text, shown_text
-    chosen = desk.run("events", "j", "-f", "--json", "--said", "--type", "node_finished").stdout
-    assert "said" not in chosen and len(chosen.splitlines()) == 1, chosen
-    desk.run("events", "j", "--said", code=2)
+    chosen = desk.run("events", "j", "-f", "--json", "--partial-output", "--type", "node_finished").stdout
+    assert "partial_output" not in chosen and len(chosen.splitlines()) == 1, chosen
+    desk.run("events", "j", "--partial-output", code=2)
 
 
 @test

@@ -153,7 +153,7 @@ def a_strict_job_runs_at_a_worker_of_its_version_or_parks_until_one_starts():
         until(lambda: job(h, env, "early")["status"] == "parked")
         parked = job(h, env, "early")["parked"]
         assert (parked["reason"], parked["until"]) == ("execution_version_mismatch", "version"), parked
-        stuck = expect(h.run("jobs", "--stuck", "--json", env=env), 0).json()["jobs"][0]["stuck"]
+        stuck = expect(h.run("jobs", "--stalled", "--json", env=env), 0).json()["jobs"][0]["stalled"]
         assert stuck["missing"] == ["execution_version:bound=one"], stuck
         older = Worker(h, env=env, file=one, lease="10s")
         until(lambda: job(h, env, "early")["status"] == "completed")
@@ -181,8 +181,8 @@ def a_route_job_stays_queued_for_a_worker_of_its_version():
         create_bound_job(h, env, two, "mark")
         until(lambda: job(h, env, "mark")["status"] == "completed")
         assert job(h, env, "r")["status"] == "queued" and events(h, env, "r", "job_running") == []
-        listed = expect(h.run("jobs", "--stuck", "--older-than", "1ms", "--json", env=env), 0).json()["jobs"]
-        stuck = {one["id"]: one["stuck"] for one in listed}["r"]
+        listed = expect(h.run("jobs", "--stalled", "--older-than", "1ms", "--json", env=env), 0).json()["jobs"]
+        stuck = {one["id"]: one["stalled"] for one in listed}["r"]
         assert stuck["reason"] == "needs_version" and "version bound=one" in stuck["message"], stuck
         older = Worker(h, env=env, file=one, lease="10s")
         until(lambda: job(h, env, "r")["status"] == "completed")
@@ -474,7 +474,7 @@ def other_workers_are_listed_with_what_they_offer():
         idle.kill()
         until(lambda: listed().get(idle.name, {}).get("expired") == 1)
         until(lambda: "capabilities" not in listed()[idle.name])
-        stuck = expect(h.run("jobs", "--stuck", "--older-than", "0s", env=env), 0).out
+        stuck = expect(h.run("jobs", "--stalled", "--older-than", "0s", env=env), 0).out
         assert "lease_expired" in stuck and "aetheris worker FILE --store" in stuck, stuck
         again = Worker(h, env=env)
         h.release_hold()
@@ -488,13 +488,13 @@ def other_workers_are_listed_with_what_they_offer():
 def a_job_that_no_worker_can_claim_reports_what_is_missing():
     with shared() as (h, env):
         create_job(h, env, "pins", "a", "--input", '{"n": 1}')
-        stuck = h.run("jobs", "--stuck", "--older-than", "0s", "--json", env=env).json()["jobs"]
-        assert [one["stuck"]["message"] for one in stuck] == ["no worker is running"], stuck
+        stuck = h.run("jobs", "--stalled", "--older-than", "0s", "--json", env=env).json()["jobs"]
+        assert [one["stalled"]["message"] for one in stuck] == ["no worker is running"], stuck
         plain = Worker(h, "--listen", "127.0.0.1:0", env=env)
 
         def message():
-            listed = h.run("jobs", "--stuck", "--older-than", "0s", "--json", env=env).json()["jobs"]
-            return [(one["stuck"]["message"], one["stuck"]["missing"], one["stuck"]["commands"]) for one in listed]
+            listed = h.run("jobs", "--stalled", "--older-than", "0s", "--json", env=env).json()["jobs"]
+            return [(one["stalled"]["message"], one["stalled"]["missing"], one["stalled"]["commands"]) for one in listed]
 
         wanted = [("no worker has gpu", ["gpu"], ["aetheris worker FILE --capability gpu"])]
         until(lambda: message() == wanted)
@@ -528,7 +528,7 @@ def an_outage_of_the_store_is_logged_when_it_begins_and_ends():
         out = event("store_unavailable")
         assert out["level"] == "warn" and out["code"] == "unavailable" and out["worker"] == worker.name, out
         metrics = send_request("/metrics")[1]
-        assert "aetheris_store_up 0\n" in metrics and "aetheris_stuck_job_count" not in metrics, metrics
+        assert "aetheris_store_up 0\n" in metrics and "aetheris_stalled_job_count" not in metrics, metrics
         assert send_request("/api/health")[0] == 200 and send_request("/api/ready")[0] == 503
         running_server().control("start")
         event("store_available")

@@ -154,7 +154,7 @@ AE_TEST_SLOW("api/lists of requests read only the logs of jobs that may have one
   EXPECT_EQ(pages({"api", "approvals"}, {}, "approvals"), one_page);
   EXPECT_EQ(pages({"api", "jobs"}, {{"in_doubt", "true"}}, "jobs"), one_page);
   EXPECT_EQ(pages({"api", "requests"}, {}, "requests"), std::vector<std::size_t>{2});
-  EXPECT_EQ(pages({"api", "jobs"}, {{"stuck", "true"}}, "jobs"), std::vector<std::size_t>{1})
+  EXPECT_EQ(pages({"api", "jobs"}, {{"stalled", "true"}}, "jobs"), std::vector<std::size_t>{1})
       << "jobs whose row suffices are not read";
 }
 

@@ -236,10 +236,10 @@ void operations::resolve(ApiContext& api, RequestPtr ctx) {
       }
       resolve.try_no = static_cast<std::uint32_t>(of.as_int());
     }
-    AE_ASSIGN(const std::string checked_at, fields.text("looked_at"));
+    AE_ASSIGN(const std::string checked_at, fields.text("checked_at"));
     if (!checked_at.empty()) {
       auto at = instant_from_text(checked_at);
-      if (!at) return std::unexpected(std::move(at).error().with_context("\"looked_at\""));
+      if (!at) return std::unexpected(std::move(at).error().with_context("\"checked_at\""));
       params.checked_at = *at;
     }
     if (const Value* result = fields.find(field::result)) resolve.result = *result;

@@ -8,12 +8,35 @@
 
 namespace ae::api {
 namespace {
+
 constexpr std::size_t kTextMax = 256;  // of names, keys and ids (store.h)
+
+// The object with the fields under their names instead of older ones. Fails with input_invalid: it
+// has a field under both.
+Result<Value> rename_aliases(const Value& object, std::span<const BodyField> known) {
+  std::vector<Member> members(object.members().begin(), object.members().end());
+  bool has_alias = false;
+  for (auto& [name, value] : members) {
+    const auto field = std::ranges::find(known, name, &BodyField::name);
+    if (field == known.end() || field->alias_of.empty()) continue;
+    if (object.find(field->alias_of) != nullptr) {
+      return fail(Code::input_invalid, "the field \"{}\" is an alias of \"{}\"; omit it", name,
+                  field->alias_of);
+    }
+    name = field->alias_of;
+    has_alias = true;
+  }
+  return has_alias ? Value::object(std::move(members)) : object;
 }
+
+}  // namespace
 
 Status RequestContext::parse() {
   // A probe may add parameters of its own.
-  if (route->access != Access::open) AE_TRY(query.check_names(route->query));
+  if (route->access != Access::open) {
+    query.rename_aliases(route->query);
+    AE_TRY(query.check_names(route->query));
+  }
   if (route->fields.empty()) return {};
   AE_ASSIGN(fields, Fields::parse(request.body, route->fields));
   return {};
@@ -41,11 +64,13 @@ Result<Fields> Fields::parse(const std::string& body, std::span<const BodyField>
     }
     std::string names;
     for (const BodyField& one : known) {
-      if (one.unsupported.empty()) names.append(names.empty() ? "" : ", ").append(one.name);
+      if (!one.unsupported.empty() || !one.alias_of.empty()) continue;
+      names.append(names.empty() ? "" : ", ").append(one.name);
     }
     return fail(Code::input_invalid, "the field \"{}\" is unknown; allowed fields: {}",
                 name.substr(0, 64), names);
   }
+  AE_ASSIGN(fields.object_, rename_aliases(fields.object_, known));
   return fields;
 }
 

@@ -49,10 +49,12 @@ Value counts_body(Instant now, const store::JobCounts& counts, const store::JobC
   }
   const store::JobCount& in_doubt = counts.pending.at(store::pending::unknown_outcome);
   body.note_bound("open_requests", in_doubt);
-  std::vector<Member> members{{"statuses", Value::object(std::move(statuses))},
-                              {"open_requests", Value::object(std::move(requests))},
-                              {field::in_doubt, body.number(field::in_doubt, in_doubt)},
-                              {engine::plain_name::kStalled, body.number("stuck", stuck)}};
+  std::vector<Member> members{
+      {"statuses", Value::object(std::move(statuses))},
+      {"open_requests", Value::object(std::move(requests))},
+      {field::in_doubt, body.number(field::in_doubt, in_doubt)},
+      {engine::plain_name::kStalled, body.number(engine::plain_name::kStalled, stuck)}};
+  body.note_bound("stuck", stuck);  // the alias
   return engine::with_aliases(std::move(body).take(now, std::move(members)));
 }
 

@@ -120,7 +120,7 @@ Status apply_summary_filters(const Query& query, store::Filter& filter) {
 
 Result<store::Filter> job_filter(const Query& query, Instant now) {
   if (query.find("older_than")) {
-    return fail(Code::input_invalid, "\"older_than\" needs \"stuck\"");
+    return fail(Code::input_invalid, "\"older_than\" needs \"stalled\"");
   }
   store::Filter wanted;
   AE_ASSIGN(wanted.statuses, statuses_of(query));

@@ -13,6 +13,7 @@
 #include "api/read.h"
 #include "api/views.h"
 #include "base/trace_context.h"
+#include "inspect/aliases.h"
 #include "inspect/failure_location.h"
 #include "inspect/summary.h"
 #include "json/json.h"
@@ -323,7 +324,7 @@ void search_jobs(ApiContext& api, RequestPtr ctx, std::shared_ptr<Search> search
 }
 
 void list_jobs(ApiContext& api, RequestPtr ctx) {
-  if (ctx->query.find("stuck")) return list_stuck_jobs(api, std::move(ctx));
+  if (ctx->query.find(engine::plain_name::kStalled)) return list_stuck_jobs(api, std::move(ctx));
   if (ctx->query.find(field::in_doubt)) return list_in_doubt_jobs(api, std::move(ctx));
   const auto filter = job_filter(ctx->query, api.store.now());
   if (!filter) return ctx->refuse(filter.error());

@@ -27,7 +27,7 @@ Value listed_job_json(const ListedJob& job, const store::Registry& registry);
 std::string cursor_of(const store::JobRow& row);
 void apply_cursor(std::string_view cursor, store::Filter& filter);
 
-// GET /api/jobs?stuck=true and ?in_doubt=true.
+// GET /api/jobs?stalled=true and ?in_doubt=true.
 void list_stuck_jobs(ApiContext& api, RequestPtr ctx);
 void list_in_doubt_jobs(ApiContext& api, RequestPtr ctx);
 

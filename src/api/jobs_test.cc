@@ -363,7 +363,7 @@ AE_TEST("pages/jobs are listed in the order of their last change or of their end
         QueryPairs{{"sort", "changed"}, {"cursor", "b@2"}},
         QueryPairs{{"sort", "changed"}, {"cursor", "b@2@x"}},
         QueryPairs{{"sort", "created"}, {"cursor", cursor}},
-        QueryPairs{{"sort", "changed"}, {"stuck", "true"}}}) {
+        QueryPairs{{"sort", "changed"}, {"stalled", "true"}}}) {
     expect_problem(fixture.get({"api", "jobs"}, query), 400, "input_invalid");
   }
 }
@@ -386,11 +386,11 @@ AE_TEST("pages/jobs are counted by status and open request; the counts are kept 
   EXPECT_EQ(canonical(all["open_requests"]),
             R"({"budget":0,"call":1,"confirmation":0,"question":0,"unknown_outcome":1,"wait":0})");
   EXPECT_EQ(all["in_doubt"], Value(1));
-  EXPECT_EQ(all["stuck"], Value(1));
+  EXPECT_EQ(all["stalled"], Value(1));
   EXPECT_EQ(all["capped"], Value(false));
   EXPECT_EQ(all["lower_bounds"].size(), 0u);
   EXPECT_EQ(counts({{"label", "shop:north"}})["statuses"]["waiting"], Value(1));
-  EXPECT_EQ(counts({{"agent", "buys"}})["stuck"], Value(0));
+  EXPECT_EQ(counts({{"agent", "buys"}})["stalled"], Value(0));
   EXPECT_EQ(counts({{"queue", "other"}})["in_doubt"], Value(0));
   fixture.make(R"({"agent":"asks","id":"more"})");
   EXPECT_EQ(counts({}), all);
@@ -404,15 +404,15 @@ AE_TEST("pages/jobs are counted by status and open request; the counts are kept 
   }
 }
 
-AE_TEST("pages/queued jobs that no worker claims are counted as stuck") {
+AE_TEST("pages/queued jobs that no worker claims are counted as stalled") {
   ApiFixture fixture(false);
   fixture.post({"api", "jobs"}, R"({"agent":"asks","id":"old","queue":"slow"})");
   fixture.loop.advance(std::chrono::minutes(10));
   fixture.post({"api", "jobs"}, R"({"agent":"asks","id":"new"})");
   const Value counts = fixture.get({"api", "job-counts"}).body;
   EXPECT_EQ(counts["statuses"]["queued"], Value(2));
-  EXPECT_EQ(counts["stuck"], Value(1)) << canonical(counts);
-  EXPECT_EQ(fixture.get({"api", "job-counts"}, {{"queue", "default"}}).body["stuck"], Value(0));
+  EXPECT_EQ(counts["stalled"], Value(1)) << canonical(counts);
+  EXPECT_EQ(fixture.get({"api", "job-counts"}, {{"queue", "default"}}).body["stalled"], Value(0));
 }
 
 AE_TEST("pages/jobs are listed by kind and cost, with the version of their agent") {

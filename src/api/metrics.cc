@@ -67,7 +67,8 @@ constexpr Family kGauges[] = {
     {"aetheris_requests_waiting", "gauge", "Open long-poll requests."},
     {"aetheris_store_hint_total", "counter", "Notifications from other processes of the store."},
     {"aetheris_store_up", "gauge", "1 if the store is available."},
-    {"aetheris_stuck_job_count", "gauge", "Jobs that need an operator (jobs?stuck=true)."},
+    {"aetheris_stalled_job_count", "gauge", "Jobs that need an operator (jobs?stalled=true)."},
+    {"aetheris_stuck_job_count", "gauge", "Alias of aetheris_stalled_job_count."},
     {"aetheris_worker_busy", "gauge", "Jobs held by this worker."},
     {"aetheris_workers", "gauge", "Processes that claim jobs of this store."},
 };

@@ -473,15 +473,15 @@ AE_TEST("reads/lists are rendered on reader threads") {
 AE_TEST("reads/rows of lists become JSON on reader threads") {
   ReadsFixture fixture(held_executor);
   fixture.make("j", R"("agent":"echo","input":1)");
-  for (const QueryPairs& query : {QueryPairs{}, {{"q", "j"}}, {{"stuck", "true"}}}) {
+  for (const QueryPairs& query : {QueryPairs{}, {{"q", "j"}}, {{"stalled", "true"}}}) {
     const auto response = fixture.start(ReadsFixture::get({"api", "jobs"}, query));
     EXPECT_FALSE(*response);
     ASSERT_EQ(fixture.held().held(), 1u);
     fixture.held().run_next();
     ASSERT_TRUE(*response);
     EXPECT_EQ((*response)->status, 200);
-    const bool is_stuck = !query.empty() && query.front().first == "stuck";
-    EXPECT_EQ((*response)->body["jobs"].size(), is_stuck ? 0u : 1u);
+    const bool is_stalled = !query.empty() && query.front().first == "stalled";
+    EXPECT_EQ((*response)->body["jobs"].size(), is_stalled ? 0u : 1u);
   }
 }
 

@@ -28,7 +28,8 @@ constexpr Duration kRetryAfter = std::chrono::seconds(1);
 // The JSON object in a request body.
 class Fields {
  public:
-  // Fails with input_invalid, also for a field that is not known; payload_too_large, unsupported.
+  // A field under an older name gets the name that handlers read. Fails with input_invalid, also
+  // for a field that is not known; payload_too_large, unsupported.
   static Result<Fields> parse(const std::string& body, std::span<const BodyField> known);
   const Value& operator[](std::string_view name) const { return object_[name]; }
   const Value* find(std::string_view name) const { return object_.find(name); }

@@ -41,15 +41,18 @@ AE_TEST("api/not_happened accepts the time of the check, not before the outcome 
   const std::string key(job["in_doubt"].items()[0].text("idempotency_key"));
   const Instant before = fixture.loop.now();
   fixture.loop.advance(std::chrono::minutes(10));
-  const auto resolve_step = [&](std::string_view looked_at) {
+  const auto resolve_step = [&](std::string_view checked_at, std::string_view name = "checked_at") {
     return fixture.post(
         {"api", "jobs", id, "resolve"},
-        fmt::format(R"({{"resolution":"not_happened","idempotency_key":"{}","looked_at":{}}})", key,
-                    looked_at));
+        fmt::format(R"({{"resolution":"not_happened","idempotency_key":"{}","{}":{}}})", key, name,
+                    checked_at));
   };
   expect_problem(resolve_step("7"), 400, "input_invalid");
   expect_problem(resolve_step(R"("yesterday")"), 400, "input_invalid");
-  expect_problem(resolve_step(fmt::format(R"("{}")", to_text(before))), 409, "not_settled");
+  const std::string early = fmt::format(R"("{}")", to_text(before));
+  expect_problem(resolve_step(early), 409, "not_settled");
+  expect_problem(resolve_step(early, "looked_at"), 409, "not_settled");
+  expect_problem(resolve_step(fmt::format(R"({0},"looked_at":{0})", early)), 400, "input_invalid");
   EXPECT_EQ(fixture.status(id), "parked");
   const auto ahead = fixture.loop.now() + std::chrono::minutes(3);
   EXPECT_EQ(resolve_step(fmt::format(R"("{}")", to_text(ahead))).status, 200)

@@ -24,7 +24,8 @@ using Handler = void (*)(ApiContext& api, RequestPtr ctx);
 
 struct BodyField {
   std::string_view name;
-  std::string_view unsupported;  // why a request with this field is refused; "" = it is accepted
+  std::string_view unsupported;    // why a request with this field is refused; "" = it is accepted
+  std::string_view alias_of = {};  // the name of the field that this is an older name of
 };
 
 struct Route {

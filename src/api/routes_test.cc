@@ -183,7 +183,7 @@ AE_TEST("api/unknown routes, jobs and parameters are errors") {
   }
   for (const char* limit : {"-1", "0", "1001", "1e9"}) {
     expect_problem(fixture.get({"api", "jobs"}, {{"limit", limit}}), 400, "input_invalid");
-    expect_problem(fixture.get({"api", "jobs"}, {{"limit", limit}, {"stuck", "true"}}), 400,
+    expect_problem(fixture.get({"api", "jobs"}, {{"limit", limit}, {"stalled", "true"}}), 400,
                    "input_invalid");
     expect_problem(fixture.get({"api", "approvals"}, {{"limit", limit}}), 400, "input_invalid");
     expect_problem(fixture.get({"api", "audit"}, {{"limit", limit}}), 400, "input_invalid");

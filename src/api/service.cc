@@ -59,6 +59,7 @@ void answer_metrics(ApiContext& api, const RequestPtr& ctx, const JobGauges* gau
     for (const auto& [queue, jobs] : queues) {
       now.emplace_back(labelled("aetheris_queue_backlog", field::queue, queue), jobs);
     }
+    now.emplace_back("aetheris_stalled_job_count", gauges->stuck);
     now.emplace_back("aetheris_stuck_job_count", gauges->stuck);
     now.emplace_back("aetheris_workers", gauges->offers.size());
   }

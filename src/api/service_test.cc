@@ -1,4 +1,4 @@
-// Tests of the service routes: agents, tools, workers, metrics, and the list of stuck jobs.
+// Tests of the service routes: agents, tools, workers, metrics, and the list of stalled jobs.
 #include "api/api_fixture_test.h"
 
 #include <fmt/core.h>
@@ -78,7 +78,7 @@ AE_TEST("service/metrics count failures, unknown outcomes and how long jobs were
   }
 }
 
-AE_TEST("service/stuck jobs are listed in pages with their reason and commands") {
+AE_TEST("service/stalled jobs are listed in pages with their reason and commands") {
   ApiFixture fixture;
   const auto listed = [&](QueryPairs query) {
     const ApiResponse response = fixture.get({"api", "jobs"}, std::move(query));
@@ -94,35 +94,38 @@ AE_TEST("service/stuck jobs are listed in pages with their reason and commands")
   ASSERT_EQ(fixture.status(paused), "parked");
   ASSERT_EQ(fixture.status(waits), "waiting");
   ASSERT_EQ(fixture.status(needs), "queued");
-  const Value first = listed({{"stuck", "true"}});
+  const Value first = listed({{"stalled", "true"}});
   ASSERT_EQ(first.size(), 1u) << canonical(first);
   EXPECT_EQ(first.items()[0].text("id"), paused);
-  EXPECT_EQ(first.items()[0]["stuck"].text("reason"), "parked");
-  EXPECT_EQ(first.items()[0]["stuck"].text("until"), "resume");
-  EXPECT_EQ(canonical(first.items()[0]["stuck"]["commands"]),
+  EXPECT_EQ(first.items()[0]["stalled"].text("reason"), "parked");
+  EXPECT_EQ(first.items()[0]["stalled"].text("until"), "resume");
+  EXPECT_EQ(canonical(first.items()[0]["stalled"]["commands"]),
             fmt::format(R"(["aetheris resume {}"])", paused));
   // The one without a suitable worker, after a while.
-  const Value later = listed({{"stuck", "true"}, {"older_than", "0s"}});
+  const Value later = listed({{"stalled", "true"}, {"older_than", "0s"}});
   ASSERT_EQ(later.size(), 2u) << canonical(later);
   EXPECT_EQ(later.items()[1].text("id"), needs);
-  EXPECT_EQ(canonical(later.items()[1]["stuck"]["missing"]), R"(["gpu"])");
-  EXPECT_EQ(canonical(later.items()[1]["stuck"]["commands"]),
+  EXPECT_EQ(canonical(later.items()[1]["stalled"]["missing"]), R"(["gpu"])");
+  EXPECT_EQ(canonical(later.items()[1]["stalled"]["commands"]),
             R"(["aetheris serve FILE --capability gpu"])");
   fixture.loop.advance(std::chrono::minutes(6));
-  EXPECT_EQ(listed({{"stuck", "true"}}).size(), 2u);
+  EXPECT_EQ(listed({{"stalled", "true"}}).size(), 2u);
+  EXPECT_EQ(canonical(listed({{"stuck", "true"}})), canonical(listed({{"stalled", "true"}})))
+      << "the alias";
   // One per page.
-  const ApiResponse page = fixture.get({"api", "jobs"}, {{"stuck", "true"}, {"limit", "1"}});
+  const ApiResponse page = fixture.get({"api", "jobs"}, {{"stalled", "true"}, {"limit", "1"}});
   ASSERT_EQ(page.body["jobs"].size(), 1u);
-  const Value rest =
-      listed({{"stuck", "true"}, {"limit", "9"}, {"cursor", page.body["next_cursor"].as_string()}});
+  const Value rest = listed(
+      {{"stalled", "true"}, {"limit", "9"}, {"cursor", page.body["next_cursor"].as_string()}});
   ASSERT_EQ(rest.size(), 1u);
   EXPECT_EQ(rest.items()[0].text("id"), needs);
   EXPECT_EQ(listed({{"in_doubt", "true"}}).size(), 0u);
-  for (const QueryPairs& bad : {QueryPairs{{"stuck", "yes"}},
-                                {{"stuck", "true"}, {"cursor", "x"}},
-                                {{"stuck", "true"}, {"older_than", "soon"}},
-                                {{"stuck", "true"}, {"status", "parked"}},
-                                {{"stuck", "true"}, {"in_doubt", "true"}},
+  for (const QueryPairs& bad : {QueryPairs{{"stalled", "yes"}},
+                                {{"stalled", "true"}, {"stuck", "true"}},
+                                {{"stalled", "true"}, {"cursor", "x"}},
+                                {{"stalled", "true"}, {"older_than", "soon"}},
+                                {{"stalled", "true"}, {"status", "parked"}},
+                                {{"stalled", "true"}, {"in_doubt", "true"}},
                                 {{"in_doubt", "true"}, {"older_than", "0s"}},
                                 {{"older_than", "0s"}},
                                 {{"in_doubt", "1"}}}) {
@@ -130,8 +133,8 @@ AE_TEST("service/stuck jobs are listed in pages with their reason and commands")
   }
   const std::string text = fixture.get({"metrics"}).text;
   for (const char* line :
-       {"aetheris_stuck_job_count 2\n", "aetheris_job_state{state=\"parked\"} 1\n",
-        "aetheris_job_state{state=\"waiting\"} 1\n",
+       {"aetheris_stalled_job_count 2\n", "aetheris_stuck_job_count 2\n",
+        "aetheris_job_state{state=\"parked\"} 1\n", "aetheris_job_state{state=\"waiting\"} 1\n",
         "aetheris_queue_backlog{queue=\"default\"} 1\n", "aetheris_store_up 1\n",
         "aetheris_lease_acquire_total{ok=\"true\"} ", "aetheris_lease_conflict_total 0\n"}) {
     EXPECT_NE(text.find(line), std::string::npos) << line << "\n" << text;

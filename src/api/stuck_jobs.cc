@@ -1,4 +1,4 @@
-// GET /api/jobs?stuck=true and ?in_doubt=true: lists of stalled jobs, and of jobs with an unknown
+// GET /api/jobs?stalled=true and ?in_doubt=true: lists of stalled jobs, and of jobs with an unknown
 // outcome. Rows are read page by page; a log only if its row does not hold the answer, kLogsMax of
 // them for one response.
 #include <fmt/core.h>
@@ -246,8 +246,9 @@ void list_stuck_jobs(ApiContext& api, RequestPtr ctx) {
   auto walk = std::make_shared<JobWalk>();
   walk->statuses = {"parked", "running", "queued"};
   const auto params = [&]() -> Status {
-    AE_TRY(ctx->query.check_combination("stuck", {"older_than", "cursor", "limit"}));
-    AE_TRY(read_flag(ctx->query, "stuck"));
+    AE_TRY(ctx->query.check_combination(engine::plain_name::kStalled,
+                                        {"older_than", "cursor", "limit"}));
+    AE_TRY(read_flag(ctx->query, engine::plain_name::kStalled));
     if (const std::string* text = ctx->query.find("older_than")) {
       auto age = duration_from_text(*text);
       if (!age) return std::unexpected(std::move(age).error().with_context("\"older_than\""));

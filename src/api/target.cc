@@ -45,6 +45,13 @@ std::string target(const Path& path, const QueryPairs& query) {
   return out;
 }
 
+void Query::rename_aliases(std::span<const QueryParameter> known) {
+  for (auto& [name, value] : pairs_) {
+    const auto parameter = std::ranges::find(known, name, &QueryParameter::name);
+    if (parameter != known.end() && !parameter->alias_of.empty()) name = parameter->alias_of;
+  }
+}
+
 Status Query::check_names(std::span<const QueryParameter> known) const {
   for (const auto& [name, value] : pairs_) {
     const auto parameter = std::ranges::find(known, name, &QueryParameter::name);
@@ -54,6 +61,7 @@ Status Query::check_names(std::span<const QueryParameter> known) const {
     }
     std::string names;
     for (const QueryParameter& one : known) {
+      if (!one.alias_of.empty()) continue;
       names.append(names.empty() ? "allowed: " : ", ").append(one.name);
     }
     if (names.empty()) names = "this route has none";

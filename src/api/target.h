@@ -26,13 +26,17 @@ std::string target(const Path& path, const QueryPairs& query);
 
 struct QueryParameter {
   std::string_view name;
-  bool repeats = false;  // may appear more than once
+  bool repeats = false;            // may appear more than once
+  std::string_view alias_of = {};  // the name of the parameter that this is an older name of
 };
 
 class Query {
  public:
   Query() = default;
   explicit Query(QueryPairs pairs) : pairs_(std::move(pairs)) {}
+
+  // Parameters under an older name get the name that handlers read.
+  void rename_aliases(std::span<const QueryParameter> known);
 
   // Fails with input_invalid for an unknown name (a misspelled filter must not return everything)
   // and for a repeated name, which is ambiguous.

@@ -31,6 +31,20 @@ AE_TEST("api/query parameters are checked for unknown names, duplicates and limi
   EXPECT_TRUE(Query({{"label", "a=1"}, {"label", "b=2"}, {"limit", "1"}}).check_names(known));
 }
 
+AE_TEST("api/a query parameter is accepted under its alias, once") {
+  const QueryParameter known[] = {{"stalled"}, {"stuck", false, "stalled"}};
+  Query query({{"stuck", "true"}});
+  query.rename_aliases(known);
+  EXPECT_TRUE(query.check_names(known));
+  EXPECT_EQ(*query.find("stalled"), "true");
+  EXPECT_EQ(query.find("stuck"), nullptr);
+  Query both({{"stuck", "true"}, {"stalled", "true"}});
+  both.rename_aliases(known);
+  EXPECT_EQ(both.check_names(known).error().message, "duplicate query parameter \"stalled\"");
+  EXPECT_EQ(Query(QueryPairs{{"size", "1"}}).check_names(known).error().message,
+            "unknown query parameter \"size\"; allowed: stalled");
+}
+
 AE_TEST("api/some query parameters cannot be combined") {
   EXPECT_TRUE(Query({{"job", "j"}, {"kind", "call"}}).check_combination("job", {"kind"}));
   const auto refused = Query({{"job", "j"}, {"limit", "1"}}).check_combination("job", {"kind"});

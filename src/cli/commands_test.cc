@@ -130,15 +130,30 @@ AE_TEST("parse/a command line selects its command; --store is accepted before an
   }
 }
 
+AE_TEST("parse/an option is accepted under its alias, which the commands do not list") {
+  for (const std::vector<std::string>& words :
+       {std::vector<std::string>{"jobs", "--stuck", "--older-than", "1m"},
+        std::vector<std::string>{"--json", "jobs", "--stuck=true"},
+        std::vector<std::string>{"events", "a", "-f", "--said"}}) {
+    const Parsed result = parsed(words);
+    EXPECT_FALSE(result.error) << words[0] << ": " << result.error->message;
+  }
+  EXPECT_TRUE(parsed({"events", "a", "-f", "--stuck"}).error) << "an option of another command";
+  EXPECT_TRUE(parsed({"jobs", "--", "--stuck"}).error) << "an argument";
+  for (const Command* command : commands()) {
+    for (const Option& option : command->bind()->options()) {
+      EXPECT_NE(option.names, "--stuck");
+      EXPECT_NE(option.names, "--said");
+    }
+  }
+}
+
 AE_TEST("parse/a violated rule of an option is a usage error with the usage of the command") {
-  const std::vector<std::vector<std::string>> lines = {{"run", "a.yaml", "--job-id", ""},
-                                                       {"run", "a.yaml", "--priority", "1001"},
-                                                       {"run", "a.yaml", "--queue", "a b"},
-                                                       {"run", "a.yaml", "--durability", "both"},
-                                                       {"events", "a", "--said"},
-                                                       {"jobs", "--stuck", "--agent", "a"},
-                                                       {"serve", "--fair-by", "a", "--no-fair-by"},
-                                                       {"fork", "a"}};
+  const std::vector<std::vector<std::string>> lines = {
+      {"run", "a.yaml", "--job-id", ""},           {"run", "a.yaml", "--priority", "1001"},
+      {"run", "a.yaml", "--queue", "a b"},         {"run", "a.yaml", "--durability", "both"},
+      {"events", "a", "--partial-output"},         {"jobs", "--stalled", "--agent", "a"},
+      {"serve", "--fair-by", "a", "--no-fair-by"}, {"fork", "a"}};
   for (const std::vector<std::string>& words : lines) {
     const Parsed result = parsed(words);
     ASSERT_TRUE(result.error) << words[0] << " " << words.back();

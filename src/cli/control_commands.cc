@@ -392,7 +392,7 @@ int resolve_command(const ResolveOptions& options, Terminal& terminal) {
   // The operator has checked the downstream by now; the request may be applied much later.
   std::vector<Member> body =
       without_empty({{accepts ? field::step_id : field::idempotency_key, options.key},
-                     {"looked_at", to_text(net::SystemClock().now())},
+                     {"checked_at", to_text(net::SystemClock().now())},
                      {field::note, options.note},
                      {field::resolution, options.resolution}});
   if (options.data) {

@@ -213,7 +213,7 @@ void check_stuck_jobs(app::ApiClient& client, const app::StoreUrl& store,
                       std::vector<Problem>& problems) {
   api::ApiRequest request;
   request.path = {"api", "jobs"};
-  request.query = {{"stuck", "true"}, {"limit", "1000"}};
+  request.query = {{"stalled", "true"}, {"limit", "1000"}};
   const auto answer = client.send(request);
   if (!answer || answer->status != 200)
     return;  // an older server; read errors are reported elsewhere
@@ -224,7 +224,7 @@ void check_stuck_jobs(app::ApiClient& client, const app::StoreUrl& store,
   if (count == 0) return;
   problems.push_back(
       {"stuck",
-       fmt::format("{} {} no worker: `aetheris jobs --stuck{}` shows why and what to run",
+       fmt::format("{} {} no worker: `aetheris jobs --stalled{}` shows why and what to run",
                    counted(count, "job"), count == 1 ? "has" : "have", store_flag(store))});
 }
 
@@ -430,7 +430,7 @@ void check_store(const app::StoreUrl& store, Checks& checks) {
     checks.add("lock", (*client)->is_remote() ? "held by a running process" : "free", {});
   }
   std::vector<Problem> notes;
-  check("jobs", "no job is stuck or needs a decision",
+  check("jobs", "no job is stalled or needs a decision",
         [&](auto& found) { check_jobs(**client, store, found, notes); });
   checks.done.back().notes = std::move(notes);
 }

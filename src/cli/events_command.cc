@@ -40,7 +40,7 @@ std::vector<std::string> class_words() {
 std::vector<Option> events_options(EventsOptions& o) {
   return {{"ID", "", &o.id, "the job", kRequired},
           {"-f,--follow", "", &o.follow, "follow until the job ends"},
-          {"--said",
+          {"--partial-output",
            "",
            &o.partial_output,
            "with --follow --json: also partial model output",
@@ -198,8 +198,10 @@ class EventFollower {
 
   void print_delta(const Value& delta) {
     if (terminal_.json()) {
-      // By default every line is an event; --said adds partial output.
-      if (options_.partial_output) terminal_.print_json(Value::object({{"said", delta}}));
+      // By default every line is an event; --partial-output adds others. `said` is an alias.
+      if (options_.partial_output) {
+        terminal_.print_json(Value::object({{"partial_output", delta}, {"said", delta}}));
+      }
       return;
     }
     const std::string stream_name =

@@ -18,6 +18,7 @@
 #include "cli/phrases.h"
 #include "cli/shared.h"
 #include "cli/trace_text.h"
+#include "inspect/aliases.h"
 #include "inspect/summary.h"
 #include "json/json.h"
 #include "log/field_names.h"
@@ -30,7 +31,7 @@ struct JobsOptions : CommonOptions {
   std::string agent, queue, error, kind, cost_min, forked_from, since, until, updated_since, text;
   std::string sort, limit, cursor, older_than;
   std::vector<std::string> statuses, labels;
-  bool stuck = false, in_doubt = false, count = false;
+  bool stalled = false, in_doubt = false, count = false;
 };
 
 constexpr std::string_view kErrorCodes[] = {
@@ -80,9 +81,9 @@ std::vector<Option> jobs_options(JobsOptions& o) {
   std::vector<Option> lists = {
       {"--limit", "N", &o.limit, "maximum number of entries (default 100)"},
       {"--cursor", "ID", &o.cursor, "continue after this job or cursor"},
-      {"--stuck",
+      {"--stalled",
        "",
-       &o.stuck,
+       &o.stalled,
        "only jobs that need an operator, with the command to run",
        {.excludes = {"--status", "--agent", "--label", "--queue", "--error", "--kind", "--cost-min",
                      "--forked-from", "--since", "--until", "--updated-since", "--search", "--sort",
@@ -90,8 +91,8 @@ std::vector<Option> jobs_options(JobsOptions& o) {
       {"--older-than",
        "DURATION",
        &o.older_than,
-       "with --stuck: minimum time without progress (default 5m); parked jobs always",
-       {.needs = "--stuck"}},
+       "with --stalled: minimum time without progress (default 5m); parked jobs always",
+       {.needs = "--stalled"}},
       {"--in-doubt",
        "",
        &o.in_doubt,
@@ -102,15 +103,15 @@ std::vector<Option> jobs_options(JobsOptions& o) {
       {"--count",
        "",
        &o.count,
-       "only numbers: jobs by status, stuck, with an unknown outcome, with open requests",
+       "only numbers: jobs by status, stalled, with an unknown outcome, with open requests",
        {.excludes = {"--status", "--error", "--kind", "--cost-min", "--forked-from", "--until",
-                     "--updated-since", "--search", "--sort", "--limit", "--cursor", "--stuck",
+                     "--updated-since", "--search", "--sort", "--limit", "--cursor", "--stalled",
                      "--in-doubt"}}}};
   return std::move(filters) + std::move(lists);
 }
 
 // Why the job is stalled, and the commands that help. One line each, below its row.
-std::string stuck_text(const Value& job, const std::string& flag, std::size_t columns) {
+std::string stalled_text(const Value& job, const std::string& flag, std::size_t columns) {
   std::string text;
   const auto commands = [&](const Value& list, const AnswerTo& to) {
     if (!list.is_array()) return;
@@ -121,19 +122,20 @@ std::string stuck_text(const Value& job, const std::string& flag, std::size_t co
       if (!note.empty()) text += fmt::format("        ({})\n", note);
     }
   };
-  if (const Value& stuck = job["stuck"]; stuck.is_object()) {
-    const bool parked = stuck.text(field::reason) == "parked";
-    const std::string_view message = stuck.text("message");
-    const std::string since = short_time(stuck.text("since"));
+  if (const Value& stalled = job[engine::plain_name::kStalled]; stalled.is_object()) {
+    const bool parked = stalled.text(field::reason) == "parked";
+    const std::string_view message = stalled.text("message");
+    const std::string since = short_time(stalled.text("since"));
     text += parked ? fmt::format("  parked since {}: {}\n", since,
                                  parked_text(Value::object({{field::reason, message}})))
-                   : fmt::format("  {}: {}, since {}\n", safe(stuck.text(field::reason)),
+                   : fmt::format("  {}: {}, since {}\n", safe(stalled.text(field::reason)),
                                  safe(message), since);
-    const bool confirms = stuck[field::commands].is_array() &&
-                          std::ranges::any_of(stuck[field::commands].items(), [](const Value& one) {
-                            return one.is_string() && one.as_string().ends_with(" accept");
-                          });
-    commands(stuck[field::commands], {.confirms = confirms});
+    const bool confirms =
+        stalled[field::commands].is_array() &&
+        std::ranges::any_of(stalled[field::commands].items(), [](const Value& one) {
+          return one.is_string() && one.as_string().ends_with(" accept");
+        });
+    commands(stalled[field::commands], {.confirms = confirms});
   }
   if (!job[field::in_doubt].is_array()) return text;
   const std::string_view status = job.text("status");
@@ -154,8 +156,8 @@ std::string stuck_text(const Value& job, const std::string& flag, std::size_t co
 }
 
 // The head of a list of jobs, and a row with details for each.
-std::string stuck_list(const Value& jobs, const std::string& flag, const Paint& paint,
-                       std::size_t columns) {
+std::string stalled_list(const Value& jobs, const std::string& flag, const Paint& paint,
+                         std::size_t columns) {
   Table table({"ID", "STATUS", "AGENT"});
   for (const Value& job : jobs.items()) {
     const std::string status(job.text("status"));
@@ -168,7 +170,7 @@ std::string stuck_list(const Value& jobs, const std::string& flag, const Paint& 
   std::string text = rows.substr(0, at);
   for (const Value& job : jobs.items()) {
     const std::size_t end = rows.find('\n', at) + 1;
-    text += rows.substr(at, end - at) + stuck_text(job, flag, columns);
+    text += rows.substr(at, end - at) + stalled_text(job, flag, columns);
     at = end;
   }
   return text;
@@ -193,7 +195,8 @@ std::string reason_of(const Value& job) {
                        first_line(summary.empty() ? error.text("message") : summary));
   }
   if (job["parked"].is_object()) return park_reason(job["parked"], job[field::in_doubt]);
-  if (job["unattended"].is_object()) return first_line(job["unattended"].text("message"));
+  if (job[engine::plain_name::kNoWorker].is_object())
+    return first_line(job[engine::plain_name::kNoWorker].text("message"));
   return job[field::waits].size() > 0 ? wait_sentence(job[field::waits].items()[0]) : std::string();
 }
 
@@ -246,7 +249,7 @@ std::string counts_text(const Value& counts, const Paint& paint) {
     row(std::string(status), counts["statuses"][status], status);
   }
   row("unknown outcome", counts[field::in_doubt], field::in_doubt);
-  row("stuck", counts["stuck"], "stuck");
+  row("stalled", counts[engine::plain_name::kStalled], engine::plain_name::kStalled);
   for (const auto& [kind, number] : counts["open_requests"].members()) {
     row("request: " + kind, number, "open_requests");
   }
@@ -292,13 +295,13 @@ int jobs_command(const JobsOptions& options, Terminal& terminal) {
                           {"cursor", options.cursor}};
     for (const std::string& status : options.statuses) query.emplace_back("status", status);
     AE_TRY(add_labels(options, query));
-    if (options.stuck) {
-      query.emplace_back("stuck", "true");
+    if (options.stalled) {
+      query.emplace_back(engine::plain_name::kStalled, "true");
       query.emplace_back("older_than", options.older_than);
     }
     if (options.in_doubt) query.emplace_back(field::in_doubt, "true");
     // A page of a search may be short although there are more jobs.
-    if (!options.stuck && !options.in_doubt && options.text.empty())
+    if (!options.stalled && !options.in_doubt && options.text.empty())
       return get(**client, {"api", "jobs"}, std::move(query));
     return full_page(**client, {"api", "jobs"}, std::move(query), "jobs", options.limit);
   }();
@@ -308,16 +311,16 @@ int jobs_command(const JobsOptions& options, Terminal& terminal) {
     return kDone;
   }
   if ((*page)["jobs"].size() == 0) {
-    terminal.note(options.stuck      ? "no stuck jobs"
+    terminal.note(options.stalled    ? "no stalled jobs"
                   : options.in_doubt ? "no calls with an unknown outcome"
                                      : "no jobs");
     return kDone;
   }
-  if (options.stuck || options.in_doubt) {
+  if (options.stalled || options.in_doubt) {
     const auto store = store_of(options);
     const std::string flag = store ? store_flag(*store) : "";
-    terminal.print(
-        stuck_list((*page)["jobs"], flag, terminal.out(), argument_columns(terminal, Stream::out)));
+    terminal.print(stalled_list((*page)["jobs"], flag, terminal.out(),
+                                argument_columns(terminal, Stream::out)));
     if ((*page)["next_cursor"].is_string()) {
       terminal.note(fmt::format("more: --cursor {}", safe((*page)["next_cursor"].as_string())));
     }

@@ -206,13 +206,37 @@ std::string pair_hint_of(std::string_view command_name,
   return {};
 }
 
-// Rewrites `help COMMAND` to `COMMAND --help`, and `help` to `--help`.
-std::vector<char*> without_help(int argc, char** argv) {
-  static char flag[] = "--help";
-  std::vector<char*> words(argv, argv + argc);
-  if (argc < 2 || std::string_view(argv[1]) != "help") return words;
+// Older names of options. The help and the completion scripts do not have them.
+struct OptionAlias {
+  std::string_view command, alias, option;
+};
+constexpr OptionAlias kOptionAliases[] = {{"events", "--said", "--partial-output"},
+                                          {"jobs", "--stuck", "--stalled"}};
+
+// The name of the option instead of an older one, with its `=VALUE`.
+std::string standard_word(std::string_view command, std::string_view word) {
+  const std::string_view name = word.substr(0, word.find('='));
+  for (const OptionAlias& one : kOptionAliases) {
+    if (one.command == command && one.alias == name) {
+      return fmt::format("{}{}", one.option, word.substr(name.size()));
+    }
+  }
+  return std::string(word);
+}
+
+// The command line with `help COMMAND` as `COMMAND --help`, `help` as `--help`, and options under
+// their names.
+std::vector<std::string> standard_words(int argc, char** argv) {
+  const std::string_view command = command_of(argc, argv);
+  std::vector<std::string> words;
+  bool options_end = false;
+  for (int i = 0; i < argc; ++i) {
+    options_end = options_end || std::string_view(argv[i]) == "--";
+    words.push_back(options_end ? argv[i] : standard_word(command, argv[i]));
+  }
+  if (argc < 2 || words[1] != "help") return words;
   words.erase(words.begin() + 1);
-  words.push_back(flag);
+  words.emplace_back("--help");
   return words;
 }
 
@@ -229,9 +253,12 @@ Error unknown_command(const std::string& command) {
 }  // namespace
 
 Parsed parse(int raw_argc, char** raw_argv) {
-  std::vector<char*> all = without_help(raw_argc, raw_argv);
-  const int argc = static_cast<int>(all.size());
-  char** const argv = all.data();
+  std::vector<std::string> words = standard_words(raw_argc, raw_argv);
+  std::vector<char*> pointers;
+  pointers.reserve(words.size());
+  for (std::string& word : words) pointers.push_back(word.data());
+  const int argc = static_cast<int>(words.size());
+  char** const argv = pointers.data();
   Parsed parsed;
   bool store_given = false;
   for (int i = 1; i < argc; ++i) {

@@ -116,9 +116,9 @@ def targets(_):
         yield f"limit={value}", request(f"GET /api/jobs?limit={value} HTTP/1.1"), 400
         yield f"after={value}", request(f"GET /api/audit?after={value} HTTP/1.1"), 400
     for value in ("0", "1001", "1000000000"):
-        for path in ("jobs?", "jobs?stuck=true&", "jobs?in_doubt=true&", "approvals?", "audit?"):
+        for path in ("jobs?", "jobs?stalled=true&", "jobs?in_doubt=true&", "approvals?", "audit?"):
             yield f"{path}limit={value}", request(f"GET /api/{path}limit={value} HTTP/1.1"), 400
-    for path in ("approvals?cursor=x", "approvals?cursor=waiting:nobody", "jobs?stuck=true&cursor=x",
+    for path in ("approvals?cursor=x", "approvals?cursor=waiting:nobody", "jobs?stalled=true&cursor=x",
                  "jobs?in_doubt=true&cursor=parked:nobody", "jobs?agent=a%00b", "jobs?label=a:%00"):
         yield path, request(f"GET /api/{path} HTTP/1.1"), 400
     yield "limit twice", request("GET /api/jobs?limit=1&limit=2 HTTP/1.1"), 400
@@ -178,7 +178,7 @@ def protocol(agent):
     yield "NUL in a reason", one("/api/jobs/nobody/cancel", {"reason": "a\0b"}), 400
     for at in ("0000-00-00T00:00:00Z", "10000-01-01T00:00:00Z", "2026-06-30T23:59:60Z", "2026-01-01T00:00:00+25:00", "now", 7):
         yield f"looked at {at}", one("/api/jobs/nobody/resolve", {"idempotency_key": "k", "resolution": "not_happened",
-                                                                 "looked_at": at}), 400
+                                                                 "checked_at": at}), 400
     yield "a wait without end", post("/api/jobs?wait=1e9s", json.dumps({"agent": agent})), 400
     for act, body in {"signal": {"correlation_key": "k"}, "cancel": {}, "pause": {}, "resume": {}, "message": {"channel": "c"},
                       "resolve": {"idempotency_key": "k" * 64, "resolution": "fail"}, "retry": {}}.items():

@@ -45,7 +45,7 @@ def expect_parked_after_restart(h, env, failpoint):
     job = server.get("/api/jobs/p")[1]
     assert job["parked"]["reason"] == "worn_out" and job["parked"]["until"] == "resume", job["parked"]
     assert job["parked"]["command"] == "aetheris resume p", job["parked"]
-    stuck = expect(h.run("jobs", "--stuck", env=server.env), 0).out
+    stuck = expect(h.run("jobs", "--stalled", env=server.env), 0).out
     assert "aetheris resume p" in stuck and "worn_out" in stuck, stuck
     shown = expect(h.run("job", "p", env=server.env), 0)
     assert "worn_out" in shown.out and "aetheris resume p" in shown.out, shown
