@@ -13,6 +13,16 @@ namespace {
 
 using Type = Column::Type;
 
+// The rest of a statement whose table `claimed` has place, job, attempt, epoch and lease_until: from
+// its commit on only the new lease may append. Rows are locked in the order of their numbers, as
+// writers lock them.
+// NOLINTNEXTLINE(cppcoreguidelines-macro-usage): a piece of SQL, put together by the compiler
+#define FENCE_CLAIMED                                                                            \
+  "fenced AS (UPDATE log_ends e SET attempt = c.attempt FROM (SELECT job, attempt FROM claimed " \
+  "ORDER BY job OFFSET 0) c WHERE e.job = c.job) "                                               \
+  "SELECT place, (SELECT job_id FROM jobs WHERE number = claimed.job), attempt, epoch, "         \
+  "lease_until FROM claimed"
+
 // A job that another transaction has locked is skipped: it is being claimed or written.
 constexpr Statement kMakeDelayedEligible{
     "make_delayed_eligible",
@@ -64,11 +74,11 @@ constexpr Statement kClaimReady{
     "WHERE (SELECT value = '' FROM meta WHERE key = 'fair_by') LIMIT $5::bigint), "
     "taken AS MATERIALIZED (SELECT job, row_number() OVER (ORDER BY priority DESC, job) AS place "
     "FROM picked) "
-    "UPDATE heads SET epoch = heads.epoch + 1, attempt = ($6::text[])[taken.place], "
+    "claimed AS (UPDATE heads SET epoch = heads.epoch + 1, attempt = ($6::text[])[taken.place], "
     "worker = $7::text, lease_until = time.now + $8::bigint, ready = false, "
     "ripe_at = time.now + $8::bigint FROM taken, time WHERE heads.job = taken.job "
-    "RETURNING taken.place, (SELECT job_id FROM jobs WHERE number = heads.job), heads.attempt, "
-    "heads.epoch, heads.lease_until"};
+    "RETURNING taken.place, heads.job, heads.attempt, heads.epoch, "
+    "heads.lease_until), " FENCE_CLAIMED};
 
 // The groups from which this worker may take: one lookup each, all in one round trip.
 constexpr Statement kReadyGroups{
@@ -125,12 +135,14 @@ constexpr Statement kClaimChosen{
     "claim_chosen",
     "WITH chosen AS MATERIALIZED (SELECT (SELECT number FROM jobs WHERE job_id = w.id) AS number, "
     "w.attempt, w.place FROM unnest($1::text[], $2::text[]) "
-    "WITH ORDINALITY AS w(id, attempt, place)) "
-    "UPDATE heads SET epoch = heads.epoch + 1, attempt = chosen.attempt, worker = $3::text, "
+    "WITH ORDINALITY AS w(id, attempt, place)), "
+    "claimed AS (UPDATE heads SET epoch = heads.epoch + 1, attempt = chosen.attempt, worker = "
+    "$3::text, "
     "lease_until = $4::bigint, ready = false, ripe_at = $4::bigint FROM chosen "
     "WHERE heads.job = chosen.number "
-    "RETURNING chosen.place, (SELECT job_id FROM jobs WHERE number = heads.job), heads.attempt, "
-    "heads.epoch, heads.lease_until"};
+    "RETURNING chosen.place, heads.job, heads.attempt, heads.epoch, "
+    "heads.lease_until), " FENCE_CLAIMED};
+#undef FENCE_CLAIMED
 
 // Rows of place (from 1), job, attempt, epoch, lease.
 std::vector<Lease> leases_of(const Rows& rows) {

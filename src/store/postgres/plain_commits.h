@@ -16,14 +16,21 @@
 
 namespace ae::store::postgres {
 
-// The numbers of jobs whose leases this process holds. The number of a job never changes.
-using JobNumbers = std::unordered_map<JobId, std::int64_t>;
+// The row of `heads` of a job, as this process wrote it last under its lease. While this
+// lease is valid nobody else changes `row`.
+struct WrittenRow {
+  std::int64_t number = 0;  // of the job
+  Fence fence;
+  RowState row;
+};
+bool is_same(const RowState& a, const RowState& b);
+using WrittenRows = std::unordered_map<JobId, WrittenRow>;
 
 class PlainCommits {
  public:
-  // True if the batch has events and a fence, reads nothing, writes no other record, and leaves the
-  // job leased and runnable.
-  static bool is_plain(const Batch& batch);
+  // True if the batch has events and the fence of `written`, reads nothing, and writes no other
+  // record: the job keeps its row and its lease.
+  static bool is_plain(const Batch& batch, const WrittenRow& written);
 
   // REQUIRES: is_plain, and no other batch of the job. The batch is borrowed.
   void add(const Batch& batch, std::int64_t job_number) {

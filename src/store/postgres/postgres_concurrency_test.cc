@@ -104,8 +104,6 @@ AE_TEST("postgres/commits of leased jobs that only append are written by one sta
     const std::string job = fmt::format("j{}", i);
     ASSERT_TRUE(fixture.commit(PostgresFixture::create_claimed(job)));
     batches.push_back(PostgresFixture::append(job, 2));
-    batches.back().row.wake_at = Instant{1000 + i};
-    batches.back().row.pending = 5;
   }
   EXPECT_EQ(answers_of(fixture, std::move(batches)), std::vector<std::string>(20, "ok"));
   EXPECT_EQ(fixture.store().stats().plain, 20u);
@@ -116,11 +114,53 @@ AE_TEST("postgres/commits of leased jobs that only append are written by one sta
     EXPECT_EQ(loaded->commits.size(), 2u);
     EXPECT_EQ(loaded->commits[1], conformance::sealed(fmt::format("j{}", i), 3, 1).bytes);
   }
-  const auto rows =
-      sql("SELECT count(*) FROM heads WHERE wake_at >= 1000 AND pending = 5 AND "
-          "NOT ready AND ripe_at = lease_until",
-          schema.name());
-  EXPECT_EQ(rows[1].integer(0, 0), 20);
+}
+
+// A plain commit leaves the row of its job as it is, so a commit that changes it is not plain.
+AE_TEST("postgres/a commit that changes what lists search changes the row of its job") {
+  const OwnSchema schema;
+  PostgresFixture fixture(schema.name());
+  ASSERT_TRUE(fixture.open());
+  ASSERT_TRUE(fixture.commit(PostgresFixture::create_claimed("j0")));
+  const auto row = [&] {
+    const auto rows = sql("SELECT wake_at, pending, NOT ready AND ripe_at = lease_until FROM heads",
+                          schema.name());
+    EXPECT_TRUE(rows[1].boolean(0, 2)) << "the lease stays";
+    return std::pair(rows[1].maybe_instant(0, 0), rows[1].integer(0, 1));
+  };
+  Batch timer = PostgresFixture::append("j0", 2);
+  timer.row.wake_at = Instant{1000};
+  timer.row.pending = 5;
+  ASSERT_TRUE(fixture.commit(timer));
+  EXPECT_EQ(row(), std::pair(std::optional(Instant{1000}), std::int64_t{5}));
+  Batch same = PostgresFixture::append("j0", 3);
+  same.row = timer.row;
+  ASSERT_TRUE(fixture.commit(same));
+  EXPECT_EQ(row(), std::pair(std::optional(Instant{1000}), std::int64_t{5}));
+  ASSERT_TRUE(fixture.commit(PostgresFixture::append("j0", 4)));
+  EXPECT_EQ(row(), std::pair(std::optional<Instant>(), std::int64_t{0}));
+  EXPECT_EQ(fixture.store().stats().plain, 1U);
+}
+
+// The process whose lease expired has written the job before, so it takes the one statement.
+AE_TEST("postgres/a process that claims a job again writes the row that others left") {
+  const OwnSchema schema;
+  PostgresFixture one(schema.name(), false), two(schema.name(), false);
+  ASSERT_TRUE(one.open());
+  ASSERT_TRUE(two.open());
+  ASSERT_TRUE(one.commit(PostgresFixture::create_claimed("j0")));
+  two.loop.advance(conformance::kLease);
+  const auto taken = two.claim(1, "B");
+  ASSERT_EQ(taken->size(), 1U);
+  Batch timer = PostgresFixture::append("j0", 2, taken->at(0).fence);
+  timer.row.wake_at = Instant{1000};
+  ASSERT_TRUE(two.commit(timer));
+  one.loop.advance(conformance::kLease * 2);
+  const auto leases = one.claim(1, "C");
+  ASSERT_EQ(leases->size(), 1U);
+  ASSERT_TRUE(one.commit(PostgresFixture::append("j0", 3, leases->at(0).fence)));
+  const auto rows = sql("SELECT wake_at FROM heads", schema.name());
+  EXPECT_TRUE(rows[1].is_null(0, 0));
 }
 
 AE_TEST("postgres/a stale commit does not affect other commits of its group") {

@@ -55,7 +55,8 @@ class OwnSchema {
     } else {
       name_ = free().back();
       free().pop_back();
-      sql("DELETE FROM jobs; DELETE FROM heads; DELETE FROM commits; DELETE FROM blobs; "
+      sql("DELETE FROM jobs; DELETE FROM heads; DELETE FROM log_ends; DELETE FROM commits; DELETE "
+          "FROM blobs; "
           "DELETE FROM labels; DELETE FROM effects; DELETE FROM ledger; DELETE FROM inbox; "
           "DELETE FROM signed_heads; DELETE FROM checkpoints; DELETE FROM summaries; "
           "DELETE FROM turns; DELETE FROM "

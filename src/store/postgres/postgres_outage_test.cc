@@ -501,10 +501,10 @@ AE_TEST_SLOW("outage/a lock that is never released blocks only its own job") {
   auto other = postgres::Connection::open({.url = server().url()});
   ASSERT_TRUE(other);
   other->add_unprepared("BEGIN");
-  other->add_unprepared(
-      fmt::format("SELECT 1 FROM {0}.heads WHERE job = (SELECT number FROM {0}.jobs WHERE job_id = "
-                  "'j1') FOR UPDATE",
-                  schema.name()));
+  other->add_unprepared(fmt::format(
+      "SELECT 1 FROM {0}.log_ends WHERE job = (SELECT number FROM {0}.jobs WHERE job_id = "
+      "'j1') FOR UPDATE",
+      schema.name()));
   ASSERT_TRUE(other->run());
   std::string answers;
   for (const char* id : {"j0", "j1", "j2"}) {
@@ -527,7 +527,7 @@ AE_TEST_SLOW("outage/a suspended process loses its locks within 15 seconds") {
   ASSERT_TRUE(stopped);
   ASSERT_TRUE(postgres::prepare_session(*stopped, {.schema = schema.name()}));
   stopped->add_unprepared("BEGIN");
-  stopped->add_unprepared("SELECT 1 FROM heads FOR UPDATE");
+  stopped->add_unprepared("SELECT 1 FROM log_ends FOR UPDATE");
   ASSERT_TRUE(stopped->run());
   EXPECT_EQ(fixture.commit(PostgresFixture::append("j0", 2)).error().code, Code::unavailable);
   RetryingWriter persistent{fixture};

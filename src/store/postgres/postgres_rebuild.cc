@@ -157,9 +157,12 @@ Result<StoredLog> PostgresRebuild::read(const JobId& job) {
   if (row.empty()) return std::unexpected(job_not_found(job));
   job_ = row.integer(0, 0);
   const Params number = Params().add(job_);
-  // Every writer of a job locks this row first, so the rows do not change until the commit.
+  // Every writer of a job locks these rows first, so the rows do not change until the commit.
   connection_.add_unprepared(
-      fmt::format("SELECT last_seq, head FROM heads WHERE job = $1::bigint{}",
+      fmt::format("SELECT 1 FROM heads WHERE job = $1::bigint{}", writes_ ? " FOR UPDATE" : ""),
+      number);
+  connection_.add_unprepared(
+      fmt::format("SELECT last_seq, head FROM log_ends WHERE job = $1::bigint{}",
                   writes_ ? " FOR UPDATE" : ""),
       number);
   connection_.add_unprepared(
@@ -167,9 +170,9 @@ Result<StoredLog> PostgresRebuild::read(const JobId& job) {
   connection_.add_unprepared("SELECT body FROM signed_heads WHERE job = $1::bigint", number);
   connection_.add_unprepared("SELECT seq, body FROM checkpoints WHERE job = $1::bigint", number);
   AE_ASSIGN(const auto answers, run());
-  const Rows &head = answers[0], &commits = answers[1], &signed_head = answers[2],
-             &checkpoint = answers[3];
-  if (!head.empty()) log.end = StoredLog::End{head.count(0, 0), head.hash(0, 1)};
+  const Rows &end = answers[1], &commits = answers[2], &signed_head = answers[3],
+             &checkpoint = answers[4];
+  if (!end.empty()) log.end = StoredLog::End{end.count(0, 0), end.hash(0, 1)};
   commits_.clear();
   for (int i = 0; i < commits.size(); ++i) {
     commits_.push_back(commits.integer(i, 0));
@@ -278,10 +281,7 @@ Status PostgresRebuild::reconcile_head(const Projection& expected, Instant now,
   std::optional<Instant> lease_until = held ? head.maybe_instant(0, 2) : std::nullopt;
   ExpectedRow row{.table = "heads",
                   .key = {integer_column("job", job_)},
-                  .columns = {integer_column("last_seq", expected.last_seq),
-                              time_column("updated_at", expected.updated_at),
-                              hash_column("head", expected.head),
-                              integer_column(field::priority, expected.priority),
+                  .columns = {integer_column(field::priority, expected.priority),
                               integer_column(field::epoch, std::max(epoch, expected.epoch)),
                               text_column("status", expected.row.status),
                               time_column(field::not_before, expected.row.not_before),
@@ -320,7 +320,20 @@ Status PostgresRebuild::reconcile_head(const Projection& expected, Instant now,
   if (!eligible || head.empty())
     row.columns.push_back(boolean_column("ready", eligibility.ready || eligible));
   row.columns.push_back(time_column("ripe_at", eligibility.at));
-  return reconcile_row(row, differences);
+  AE_TRY(reconcile_row(row, differences));
+  // With the lease that the row has now.
+  AE_ASSIGN(const Rows lease,
+            query("SELECT attempt FROM heads WHERE job = $1::bigint", Params().add(job_)));
+  ExpectedColumn attempt = lease.empty() || lease.is_null(0, 0)
+                               ? null_text_column("attempt")
+                               : text_column("attempt", lease.text(0, 0));
+  return reconcile_row(
+      {.table = "log_ends",
+       .key = {integer_column("job", job_)},
+       .columns = {std::move(attempt), integer_column("last_seq", expected.last_seq),
+                   time_column("updated_at", expected.updated_at),
+                   hash_column("head", expected.head)}},
+      differences);
 }
 
 Status PostgresRebuild::reconcile_labels(const Projection& expected,
@@ -400,7 +413,7 @@ Result<std::vector<Difference>> PostgresRebuild::reconcile_store_rows() {
   std::vector<Difference> differences;
   if (!only_.empty()) return differences;
   AE_TRY(begin());
-  for (const std::string table : {"heads", field::labels, "summaries", "checkpoints"}) {
+  for (const std::string table : {"heads", "log_ends", field::labels, "summaries", "checkpoints"}) {
     const std::string where =
         fmt::format(" FROM {} WHERE NOT EXISTS (SELECT 1 FROM jobs WHERE number = job)", table);
     AE_ASSIGN(const Rows found, query("SELECT count(*)" + where));

@@ -41,7 +41,7 @@ PostgresOptions guarded(PostgresFixture& fixture, const TempDir& folder) {
 // The store as it was one commit earlier.
 void lose_last_commit(const OwnSchema& schema) {
   sql("DELETE FROM commits WHERE first_seq = (SELECT max(first_seq) FROM commits); "
-      "UPDATE heads SET last_seq = last_seq - 1",
+      "UPDATE log_ends SET last_seq = last_seq - 1",
       schema.name());
 }
 
@@ -114,7 +114,7 @@ AE_TEST("rollback/a process stops writing if the server returns without its last
   EXPECT_EQ(stopped.error().code, Code::store_stopped) << stopped.error().message;
   EXPECT_EQ(fixture.load("j0").error().code, Code::store_stopped)
       << "it would read less than it has acknowledged";
-  sql("UPDATE heads SET last_seq = last_seq + 1", schema.name());
+  sql("UPDATE log_ends SET last_seq = last_seq + 1", schema.name());
   EXPECT_EQ(fixture.commit(PostgresFixture::append("j0", 4)).error().code, Code::store_stopped)
       << "for good";
 }
@@ -306,7 +306,7 @@ AE_TEST("rollback/a missing job is detected even if other jobs were pruned") {
   ASSERT_TRUE(fixture.open(guarded(fixture, folder)));
   ASSERT_TRUE(fixture.commit(PostgresFixture::create_claimed("j0")));
   fixture.close();
-  sql("DELETE FROM heads; DELETE FROM jobs", schema.name());
+  sql("DELETE FROM heads; DELETE FROM log_ends; DELETE FROM jobs", schema.name());
   const auto refused = fixture.open(guarded(fixture, folder));
   ASSERT_FALSE(refused);
   EXPECT_TRUE(refused.error().message.contains("j0")) << refused.error().message;
@@ -330,8 +330,9 @@ AE_TEST("prune/a deleted job leaves no row in any table") {
   };
   EXPECT_EQ(rows("value_uses"), 2U);
   EXPECT_EQ(*prune(fixture, "j0"), true);
-  for (const char* table : {"jobs", "heads", "commits", "blobs", "labels", "effects", "ledger",
-                            "inbox", "signed_heads", "checkpoints", "value_uses", "summaries"}) {
+  for (const char* table :
+       {"jobs", "heads", "log_ends", "commits", "blobs", "labels", "effects", "ledger", "inbox",
+        "signed_heads", "checkpoints", "value_uses", "summaries"}) {
     EXPECT_EQ(rows(table), 0U) << table;
   }
 }

@@ -272,12 +272,15 @@ AE_TEST("postgres_schema/a migration gives existing jobs the kind of new ones") 
 // Completed jobs, inserted directly by SQL.
 void add_history(const std::string& schema, int jobs) {
   sql(fmt::format(
-          "DELETE FROM heads WHERE status = 'completed'; DELETE FROM commits; DELETE FROM jobs "
-          "WHERE job_id LIKE 'old%';"
+          "DELETE FROM heads WHERE status = 'completed'; DELETE FROM commits; "
+          "DELETE FROM log_ends USING jobs WHERE number = job AND job_id LIKE 'old%'; "
+          "DELETE FROM jobs WHERE job_id LIKE 'old%';"
           "INSERT INTO jobs SELECT nextval('job_numbers'), 'old' || n, 'a', '', "
           "'\\x00'::bytea, 0, '{{}}', n FROM generate_series(1, {}) AS n;"
-          "INSERT INTO heads SELECT number, 2, 0, '\\x00'::bytea, 0, 1, NULL, NULL, NULL, NULL, "
+          "INSERT INTO heads SELECT number, 0, 1, NULL, NULL, NULL, NULL, "
           "false, 'completed', NULL, NULL, 'default', '' FROM jobs WHERE job_id LIKE 'old%';"
+          "INSERT INTO log_ends SELECT number, NULL, 2, 0, '\\x00'::bytea FROM jobs "
+          "WHERE job_id LIKE 'old%';"
           "INSERT INTO commits SELECT number, 1, 2, NULL, '\\x00'::bytea FROM jobs "
           "WHERE job_id LIKE 'old%'",
           jobs),
@@ -371,6 +374,7 @@ std::map<std::string, std::int64_t> pages_of_claims(const std::string& schema) {
 void disable_autovacuum(const std::string& schema) {
   sql("ALTER TABLE jobs SET (autovacuum_enabled = false);"
       "ALTER TABLE heads SET (autovacuum_enabled = false);"
+      "ALTER TABLE log_ends SET (autovacuum_enabled = false);"
       "ALTER TABLE commits SET (autovacuum_enabled = false)",
       schema);
 }
@@ -383,8 +387,10 @@ void add_crowd(const std::string& schema, int jobs) {
           "CASE WHEN n % 2 = 0 THEN 'other' ELSE 'a' END, '', '\\x00'::bytea, 5, "
           "CASE WHEN n % 2 = 0 THEN '{{}}'::text[] ELSE '{{gpu}}' END, n "
           "FROM generate_series(1, {}) AS n;"
-          "INSERT INTO heads SELECT number, 2, 0, '\\x00'::bytea, 5, 0, NULL, NULL, NULL, NULL, "
-          "true, 'queued', NULL, NULL, 'default', '', substring(sha256(convert_to(agent, 'UTF8') "
+          "INSERT INTO log_ends SELECT number, NULL, 2, 0, '\\x00'::bytea FROM jobs "
+          "WHERE job_id LIKE 'crowd%';"
+          "INSERT INTO heads SELECT number, 5, 0, NULL, NULL, NULL, NULL, true, 'queued', NULL, "
+          "NULL, 'default', '', substring(sha256(convert_to(agent, 'UTF8') "
           "|| "
           "'\\x00'::bytea || convert_to(array_to_string(capabilities, chr(10)), 'UTF8')) FOR 16) "
           "FROM jobs WHERE job_id LIKE 'crowd%'",

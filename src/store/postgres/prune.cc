@@ -19,8 +19,9 @@ constexpr Statement kLockForPrune{
     "lock_for_prune",
     "WITH wanted AS MATERIALIZED (SELECT number, job_id FROM jobs WHERE job_id = ANY($1::text[]) "
     "ORDER BY number + 0) "
-    "SELECT j.job_id, j.number, h.status, h.attempt IS NOT NULL, h.last_seq, h.head FROM wanted j "
-    "CROSS JOIN LATERAL (SELECT * FROM heads WHERE job = j.number FOR UPDATE) h"};
+    "SELECT j.job_id, j.number, h.status, h.attempt IS NOT NULL, e.last_seq, e.head FROM wanted j "
+    "CROSS JOIN LATERAL (SELECT * FROM heads WHERE job = j.number FOR UPDATE) h "
+    "CROSS JOIN LATERAL (SELECT * FROM log_ends WHERE job = j.number FOR UPDATE) e"};
 constexpr Statement kReadCommitHashes{
     "read_commit_hashes",
     "SELECT job, sha256(body) FROM commits WHERE job = ANY($1::bigint[]) "
@@ -37,6 +38,7 @@ constexpr Statement kPruneRows[] = {
     {"prune_checkpoints", "DELETE FROM checkpoints WHERE job = ANY($1::bigint[])"},
     {"prune_summaries", "DELETE FROM summaries WHERE job = ANY($1::bigint[])"},
     {"prune_log", "DELETE FROM commits WHERE job = ANY($1::bigint[])"},
+    {"prune_log_ends", "DELETE FROM log_ends WHERE job = ANY($1::bigint[])"},
     {"prune_heads", "DELETE FROM heads WHERE job = ANY($1::bigint[])"},
     {"prune_jobs", "DELETE FROM jobs WHERE number = ANY($1::bigint[])"}};
 constexpr Statement kPruneValueUses{

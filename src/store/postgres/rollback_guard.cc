@@ -29,8 +29,8 @@ constexpr std::chrono::milliseconds kSaveInterval{1000};  // minimum interval
 
 // Not prepared: the first query runs before a pooler is detected.
 constexpr const char* kReadHead =
-    "SELECT epoch, last_seq, job FROM heads WHERE job = "
-    "(SELECT number FROM jobs WHERE job_id = $1::text)";
+    "SELECT h.epoch, e.last_seq, h.job FROM heads h JOIN log_ends e ON e.job = h.job "
+    "WHERE h.job = (SELECT number FROM jobs WHERE job_id = $1::text)";
 constexpr const char* kReadAuditHash = "SELECT hash FROM audit WHERE seq = $1::bigint";
 // A canonical body begins with its act.
 constexpr const char* kReadPrunes =

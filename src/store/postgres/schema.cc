@@ -198,16 +198,23 @@ constexpr const char* kSummaries[] = {
     "CREATE INDEX summaries_changed ON summaries(changed_at, job)",
 };
 
-// The trigger costs as much as the rest of a commit with values. A process that knows this layout
-// inserts the references of new commits itself, and sets aetheris.inserts_value_uses.
-constexpr const char* kOwnValueUses[] = {
+// What moves at each step of a job, apart from what lists and claims search. `attempt`: as in
+// `heads`, the lease whose holder may append.
+// Writers insert the references of new commits: the trigger cost as much as the rest of a commit
+// with values. A process of an older version cannot write any more.
+constexpr const char* kLogEnds[] = {
+    "LOCK TABLE heads IN ACCESS EXCLUSIVE MODE",
+    R"sql(CREATE TABLE log_ends(
+      job bigint PRIMARY KEY,
+      attempt text COLLATE "C",
+      last_seq bigint NOT NULL,
+      updated_at bigint NOT NULL,
+      head bytea NOT NULL) WITH (fillfactor = 60))sql",
+    "INSERT INTO log_ends SELECT job, attempt, last_seq, updated_at, head FROM heads",
+    "ALTER TABLE heads DROP COLUMN last_seq, DROP COLUMN updated_at, DROP COLUMN head",
     "DROP TRIGGER note_values ON commits",
     "CREATE TRIGGER note_values AFTER UPDATE OF blobs ON commits FOR EACH ROW "
     "WHEN (NEW.blobs IS NOT NULL) EXECUTE FUNCTION note_values()",
-    "CREATE TRIGGER note_new_values AFTER INSERT ON commits FOR EACH ROW "
-    "WHEN (NEW.blobs IS NOT NULL "
-    "AND current_setting('aetheris.inserts_value_uses', true) IS DISTINCT FROM 'on') "
-    "EXECUTE FUNCTION note_values()",
 };
 
 struct Step {
@@ -216,14 +223,14 @@ struct Step {
 };
 // From each layout to the next, starting with an empty schema.
 constexpr Step kMigrations[] = {
-    {kFirstTables, std::size(kFirstTables)},    // 0 → 1
-    {kWorkerTable, std::size(kWorkerTable)},    // 1 → 2
-    {kValueUses, std::size(kValueUses)},        // 2 → 3
-    {kKinds, std::size(kKinds)},                // 3 → 4
-    {kNoSamples, std::size(kNoSamples)},        // 4 → 5
-    {kPending, std::size(kPending)},            // 5 → 6
-    {kSummaries, std::size(kSummaries)},        // 6 → 7
-    {kOwnValueUses, std::size(kOwnValueUses)},  // 7 → 8
+    {kFirstTables, std::size(kFirstTables)},  // 0 → 1
+    {kWorkerTable, std::size(kWorkerTable)},  // 1 → 2
+    {kValueUses, std::size(kValueUses)},      // 2 → 3
+    {kKinds, std::size(kKinds)},              // 3 → 4
+    {kNoSamples, std::size(kNoSamples)},      // 4 → 5
+    {kPending, std::size(kPending)},          // 5 → 6
+    {kSummaries, std::size(kSummaries)},      // 6 → 7
+    {kLogEnds, std::size(kLogEnds)},          // 7 → 8
 };
 
 std::string literal(std::string_view text) {
@@ -300,7 +307,6 @@ Status prepare_session(Connection& connection, const SessionParams& params) {
       "current_setting('server_encoding') = 'UTF8', "
       "current_setting('synchronous_commit') IN ('off', 'local')");
   set("search_path", quoted_name(params.schema));
-  set("aetheris.inserts_value_uses", "on");
   // Every statement selects its rows by a key: no plan may scan a whole table because it was small
   // once.
   for (const char* off :

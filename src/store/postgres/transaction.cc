@@ -6,15 +6,6 @@
 #include "store/rules.h"
 
 namespace ae::store::postgres {
-namespace {
-
-bool same(const RowState& a, const RowState& b) {
-  return a.status == b.status && a.not_before == b.not_before && a.wake_at == b.wake_at &&
-         a.pending == b.pending;
-}
-
-}  // namespace
-
 // ---------------------------------------------------------------- deciding
 
 std::optional<Fence> Transaction::Job::claim() const {
@@ -23,7 +14,7 @@ std::optional<Fence> Transaction::Job::claim() const {
 }
 
 void Transaction::Job::become_eligible() {
-  changed = true;
+  head_changed = true;
   const Eligibility eligibility = eligibility_of(row, lease_until);
   ready = eligibility.ready;
   ripe_at = eligibility.at;
@@ -91,7 +82,7 @@ Transaction::Answer Transaction::append_batch(const Batch& batch, BatchFailpoint
   const bool was_ready = job->ready;
   bool eligible_at = batch.release;
   if (batch.sealed) {
-    eligible_at |= !same(batch.row, job->row);
+    eligible_at |= !is_same(batch.row, job->row);
     append(*batch.sealed, batch.row, *job);
   }
   write_rows(batch, *job);
@@ -99,6 +90,7 @@ Transaction::Answer Transaction::append_batch(const Batch& batch, BatchFailpoint
     job->attempt.reset();
     job->worker.clear();
     job->lease_until.reset();
+    job->end_changed = true;
   }
   if (eligible_at) job->become_eligible();
   if (job->ready && !was_ready) hints_.add_claimable(job->agent, job->capabilities);
@@ -173,7 +165,7 @@ void Transaction::append(const SealedBatch& sealed, const RowState& row, Job& jo
   job.head = sealed.head;
   job.updated_at = sealed.created_at;
   job.row = row;
-  job.changed = true;
+  job.end_changed = true;
 }
 
 void Transaction::write_rows(const Batch& batch, Job& job) {
@@ -194,7 +186,7 @@ void Transaction::write_rows(const Batch& batch, Job& job) {
   }
   if (batch.audit) append_audit_entry(*batch.audit);
   if (batch.signed_head) signed_heads_[job.number] = &*batch.signed_head;
-  if (batch.summary) summaries_[job.number] = &*batch.summary;
+  if (batch.summary) (job.is_new ? new_summaries_ : summaries_)[job.number] = &*batch.summary;
   if (batch.checkpoint) checkpoints_[job.number] = {job.last_seq, &*batch.checkpoint};
 }
 
@@ -218,6 +210,7 @@ Lease Transaction::acquire(const JobId& id, Job& job, const std::string& worker,
   job.attempt = attempt;
   job.worker = worker;
   job.lease_until = until;
+  job.end_changed = true;
   job.become_eligible();
   if (const auto held = leased_counts_.find(job.queue); held != leased_counts_.end())
     held->second += 1;
@@ -258,7 +251,7 @@ std::vector<std::optional<Instant>> Transaction::heartbeat(const HeartbeatReques
 
 std::optional<HighWaterMark> Transaction::high_water_mark() const {
   const auto written =
-      std::ranges::find_if(jobs_, [](const auto& one) { return one.second.changed; });
+      std::ranges::find_if(jobs_, [](const auto& one) { return one.second.end_changed; });
   if (written == jobs_.end()) return std::nullopt;
   return HighWaterMark{.job = written->first,
                        .number = static_cast<std::uint64_t>(written->second.number),
@@ -267,12 +260,12 @@ std::optional<HighWaterMark> Transaction::high_water_mark() const {
                        .audit = {}};
 }
 
-void Transaction::update(JobNumbers& numbers) const {
+void Transaction::update(WrittenRows& rows) const {
   for (const auto& [id, job] : jobs_) {
     if (job.attempt) {
-      numbers.insert_or_assign(id, job.number);
+      rows.insert_or_assign(id, WrittenRow{job.number, *job.claim(), job.row});
     } else {
-      numbers.erase(id);
+      rows.erase(id);
     }
   }
 }

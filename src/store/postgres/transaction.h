@@ -1,7 +1,7 @@
 // Transaction: one transaction for a group of writes: what they read, decide and write.
 //
-// First every write declares its reads. One round trip locks the rows of all jobs (`heads`, in
-// order of their numbers) and reads the rest under the lock. Then the writes decide one after the
+// First every write declares its reads. One round trip locks the rows of all jobs (`heads`
+// and `log_ends`, in order of their numbers) and reads the rest under the lock. Then the writes decide one after the
 // other; each sees the decisions before it. Last, one round trip writes everything, one statement
 // per table, followed by the COMMIT.
 // Nothing is sent before everything is decided, so a refused write leaves no trace.
@@ -71,8 +71,8 @@ class Transaction {
   // One of the written job rows, to be remembered when it is durable; nullopt: no job row was
   // written.
   std::optional<HighWaterMark> high_water_mark() const;
-  // Adds the numbers of the jobs that it left with a lease, and removes the others.
-  void update(JobNumbers& numbers) const;
+  // Adds the rows of the jobs that it left with a lease, and removes the others.
+  void update(WrittenRows& rows) const;
   // Hints for other processes, to be sent with the commit.
   const HintBatch& hints() const { return hints_; }
 
@@ -96,7 +96,8 @@ class Transaction {
     bool ready = false;
     RowState row;
     bool is_new = false;                         // created by this transaction
-    bool changed = false;                        // its row of `heads` must be written
+    bool head_changed = false;                   // its row of `heads` must be written
+    bool end_changed = false;                    // its row of `log_ends` must be written
     std::map<std::uint64_t, std::string> inbox;  // number → id, as read
     std::vector<InboxEntry> new_inbox_entries;   // by this transaction; not numbered yet
     std::set<Slot> effects;                      // known to be recorded
@@ -129,6 +130,7 @@ class Transaction {
                 Instant until);
   void send_new_jobs(Connection& connection, std::size_t& statements);
   void send_heads(Connection& connection, std::size_t& statements);
+  void send_log_ends(Connection& connection, std::size_t& statements);
   void send_commits(Connection& connection, std::size_t& statements);
   void send_effects(Connection& connection, std::size_t& statements);
   void send_inbox(Connection& connection, std::size_t& statements);
@@ -175,7 +177,7 @@ class Transaction {
   std::map<std::pair<std::int64_t, Slot>, const LedgerRow*> ledger_;  // nullptr: erased
   std::vector<std::pair<std::int64_t, std::uint64_t>> newly_served_;
   std::map<std::int64_t, const std::string*> signed_heads_;
-  std::map<std::int64_t, const Summary*> summaries_;
+  std::map<std::int64_t, const Summary*> new_summaries_, summaries_;  // of new and of other jobs
   std::map<std::int64_t, std::pair<std::uint64_t, const std::string*>> checkpoints_;
   std::vector<AuditRow> audit_;
   HintBatch hints_;

@@ -26,24 +26,30 @@ constexpr Statement kPutLabels{
     "SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::text[], $4::text[])"};
 constexpr Statement kPutHeads{
     "put_heads",
-    "INSERT INTO heads(job, last_seq, updated_at, head, epoch, not_before, wake_at, lease_until, "
-    "ripe_at, ready, status, attempt, worker, pending, priority, queue, turn, kind) "
-    "SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::bytea[], $5::bigint[], "
-    "$6::bigint[], $7::bigint[], $8::bigint[], $9::bigint[], $10::boolean[], $11::text[], "
-    "$12::text[], $13::text[], $14::bigint[], $15::bigint[], $16::text[], $17::text[], "
-    "$18::bytea[])"};
+    "INSERT INTO heads(job, epoch, not_before, wake_at, lease_until, ripe_at, ready, status, "
+    "attempt, worker, pending, priority, queue, turn, kind) "
+    "SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::bigint[], $5::bigint[], "
+    "$6::bigint[], $7::boolean[], $8::text[], $9::text[], $10::text[], $11::bigint[], "
+    "$12::bigint[], $13::text[], $14::text[], $15::bytea[])"};
 // Of locked rows, which keep their priority, queue, turn and kind.
 constexpr Statement kUpdateHeads{
     "update_heads",
-    "UPDATE heads h SET last_seq = w.last_seq, updated_at = w.updated_at, head = w.head, "
-    "epoch = w.epoch, not_before = w.not_before, wake_at = w.wake_at, "
+    "UPDATE heads h SET epoch = w.epoch, not_before = w.not_before, wake_at = w.wake_at, "
     "lease_until = w.lease_until, ripe_at = w.ripe_at, ready = w.ready, status = w.status, "
     "attempt = w.attempt, worker = w.worker, pending = w.pending "
-    "FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::bytea[], $5::bigint[], "
-    "$6::bigint[], $7::bigint[], $8::bigint[], $9::bigint[], $10::boolean[], $11::text[], "
-    "$12::text[], $13::text[], $14::bigint[]) AS w(job, last_seq, updated_at, head, epoch, "
-    "not_before, wake_at, lease_until, ripe_at, ready, status, attempt, worker, pending) "
-    "WHERE h.job = w.job"};
+    "FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::bigint[], $5::bigint[], "
+    "$6::bigint[], $7::boolean[], $8::text[], $9::text[], $10::text[], $11::bigint[]) "
+    "AS w(job, epoch, not_before, wake_at, lease_until, ripe_at, ready, status, attempt, worker, "
+    "pending) WHERE h.job = w.job"};
+constexpr Statement kPutLogEnds{
+    "put_log_ends",
+    "INSERT INTO log_ends(job, attempt, last_seq, updated_at, head) "
+    "SELECT * FROM unnest($1::bigint[], $2::text[], $3::bigint[], $4::bigint[], $5::bytea[])"};
+constexpr Statement kUpdateLogEnds{
+    "update_log_ends",
+    "UPDATE log_ends e SET attempt = w.attempt, last_seq = w.last_seq, updated_at = w.updated_at, "
+    "head = w.head FROM unnest($1::bigint[], $2::text[], $3::bigint[], $4::bigint[], "
+    "$5::bytea[]) AS w(job, attempt, last_seq, updated_at, head) WHERE e.job = w.job"};
 constexpr Statement kPutCommits{
     "put_commits",
     "INSERT INTO commits(job, first_seq, last_seq, blobs, body) "
@@ -54,7 +60,7 @@ constexpr Statement kPutBlobs{
     "put_blobs",
     "INSERT INTO blobs(hash, bytes) "
     "SELECT * FROM unnest($1::bytea[], $2::bytea[]) ON CONFLICT DO NOTHING"};
-// Which job references which blob, as the trigger of the commits writes it for older processes.
+// Which job references which blob.
 constexpr Statement kPutValueUses{
     "put_value_uses",
     "INSERT INTO value_uses(job, hash) SELECT * FROM unnest($1::bigint[], $2::bytea[]) "
@@ -106,14 +112,18 @@ constexpr Statement kPutAudit{"put_audit",
                               "unnest($1::bigint[], $2::bytea[], $3::bytea[])"};
 constexpr Statement kPutAuditHead{"put_audit_head",
                                   "UPDATE meta SET value = $1::text WHERE key = 'audit_head'"};
+// NOLINTNEXTLINE(cppcoreguidelines-macro-usage): a piece of SQL, put together by the compiler
+#define INSERT_SUMMARIES                                                                    \
+  "INSERT INTO summaries(job, error, kind, cost_micros, changed_at, body) "                 \
+  "SELECT * FROM unnest($1::bigint[], $2::text[], $3::text[], $4::bigint[], $5::bigint[], " \
+  "$6::bytea[])"
+constexpr Statement kPutNewSummaries{"put_new_summaries", INSERT_SUMMARIES};
 constexpr Statement kPutSummaries{
-    "put_summaries",
-    "INSERT INTO summaries(job, error, kind, cost_micros, changed_at, body) "
-    "SELECT * FROM unnest($1::bigint[], $2::text[], $3::text[], $4::bigint[], $5::bigint[], "
-    "$6::bytea[]) "
-    "ON CONFLICT (job) DO UPDATE SET error = excluded.error, kind = excluded.kind, "
+    "put_summaries", INSERT_SUMMARIES
+    " ON CONFLICT (job) DO UPDATE SET error = excluded.error, kind = excluded.kind, "
     "cost_micros = excluded.cost_micros, changed_at = excluded.changed_at, "
     "body = excluded.body"};
+#undef INSERT_SUMMARIES
 constexpr Statement kPutCheckpoints{
     "put_checkpoints",
     "INSERT INTO checkpoints(job, seq, body) "
@@ -131,6 +141,7 @@ std::size_t Transaction::send(Connection& connection) {
   std::size_t statements = 0;
   send_new_jobs(connection, statements);
   send_heads(connection, statements);
+  send_log_ends(connection, statements);
   send_commits(connection, statements);
   send_effects(connection, statements);
   send_inbox(connection, statements);
@@ -190,16 +201,15 @@ void Transaction::send_new_jobs(Connection& connection, std::size_t& statements)
 namespace {
 
 struct HeadColumns {
-  Column job{Type::integer}, last_seq{Type::integer}, updated_at{Type::integer}, head{Type::bytes},
-      epoch{Type::integer}, not_before{Type::integer}, wake_at{Type::integer},
-      lease_until{Type::integer}, ripe_at{Type::integer}, ready{Type::boolean}, status{Type::text},
-      attempt{Type::text}, worker{Type::text}, pending{Type::integer};
+  Column job{Type::integer}, epoch{Type::integer}, not_before{Type::integer},
+      wake_at{Type::integer}, lease_until{Type::integer}, ripe_at{Type::integer},
+      ready{Type::boolean}, status{Type::text}, attempt{Type::text}, worker{Type::text},
+      pending{Type::integer};
 
   Params params() const {
     Params all;
-    for (const Column* column :
-         {&job, &last_seq, &updated_at, &head, &epoch, &not_before, &wake_at, &lease_until,
-          &ripe_at, &ready, &status, &attempt, &worker, &pending}) {
+    for (const Column* column : {&job, &epoch, &not_before, &wake_at, &lease_until, &ripe_at,
+                                 &ready, &status, &attempt, &worker, &pending}) {
       all.add(*column);
     }
     return all;
@@ -213,12 +223,9 @@ void Transaction::send_heads(Connection& connection, std::size_t& statements) {
   Column priorities(Type::integer), queues(Type::text), fairness_keys(Type::text),
       kinds(Type::bytes);
   for (const auto& [id, job] : jobs_) {
-    if (!job.changed) continue;
+    if (!job.head_changed && !job.is_new) continue;
     HeadColumns& to = job.is_new ? created : updated;
     to.job.add(job.number);
-    to.last_seq.add(job.last_seq);
-    to.updated_at.add(job.updated_at);
-    to.head.add(job.head);
     to.epoch.add(job.epoch);
     to.not_before.add(job.row.not_before);
     to.wake_at.add(job.row.wake_at);
@@ -242,6 +249,34 @@ void Transaction::send_heads(Connection& connection, std::size_t& statements) {
   }
   if (!updated.job.empty()) {
     connection.add(kUpdateHeads, updated.params());
+    ++statements;
+  }
+}
+
+void Transaction::send_log_ends(Connection& connection, std::size_t& statements) {
+  struct Columns {
+    Column job{Type::integer}, attempt{Type::text}, last_seq{Type::integer},
+        updated_at{Type::integer}, head{Type::bytes};
+  };
+  Columns created, updated;
+  for (const auto& [id, job] : jobs_) {
+    if (!job.end_changed) continue;
+    Columns& to = job.is_new ? created : updated;
+    to.job.add(job.number);
+    to.attempt.add(job.attempt ? std::optional<std::string>(job.attempt->text) : std::nullopt);
+    to.last_seq.add(job.last_seq);
+    to.updated_at.add(job.updated_at);
+    to.head.add(job.head);
+  }
+  for (const auto& [statement, columns] :
+       {std::pair(&kPutLogEnds, &created), std::pair(&kUpdateLogEnds, &updated)}) {
+    if (columns->job.empty()) continue;
+    connection.add(*statement, Params()
+                                   .add(columns->job)
+                                   .add(columns->attempt)
+                                   .add(columns->last_seq)
+                                   .add(columns->updated_at)
+                                   .add(columns->head));
     ++statements;
   }
 }
@@ -384,10 +419,12 @@ void Transaction::send_side_records(Connection& connection, std::size_t& stateme
     connection.add(kPutSignedHeads, Params().add(jobs).add(bodies));
     ++statements;
   }
-  if (!summaries_.empty()) {
+  for (const auto& [statement, summaries] :
+       {std::pair(&kPutNewSummaries, &new_summaries_), std::pair(&kPutSummaries, &summaries_)}) {
+    if (summaries->empty()) continue;
     Column jobs(Type::integer), errors(Type::text), kinds(Type::text), costs(Type::integer),
         times(Type::integer), bodies(Type::bytes);
-    for (const auto& [job, summary] : summaries_) {
+    for (const auto& [job, summary] : *summaries) {
       jobs.add(job);
       errors.add(summary->error);
       kinds.add(summary->kind);
@@ -395,7 +432,7 @@ void Transaction::send_side_records(Connection& connection, std::size_t& stateme
       times.add(summary->changed_at);
       bodies.add(std::string_view(summary->body));
     }
-    connection.add(kPutSummaries,
+    connection.add(*statement,
                    Params().add(jobs).add(errors).add(kinds).add(costs).add(times).add(bodies));
     ++statements;
   }

@@ -22,10 +22,11 @@ using Type = Column::Type;
 // NOLINTBEGIN(cppcoreguidelines-macro-usage): pieces of SQL, put together by the compiler
 #define ROW_COLUMNS                                                                             \
   "SELECT j.number, j.job_id, j.agent, h.status, j.idempotency_key, j.priority, j.created_at, " \
-  "h.updated_at, h.last_seq, h.head, h.not_before, h.wake_at, h.epoch, h.attempt, h.worker, "   \
+  "e.updated_at, e.last_seq, e.head, h.not_before, h.wake_at, h.epoch, h.attempt, h.worker, "   \
   "h.lease_until, array_to_string(j.capabilities, E'\\n'), h.queue, h.pending, "                \
   "j.forked_from, s.error, s.body, s.kind, s.cost_micros, s.changed_at "                        \
-  "FROM jobs j JOIN heads h ON h.job = j.number LEFT JOIN summaries s ON s.job = j.number "
+  "FROM jobs j JOIN heads h ON h.job = j.number JOIN log_ends e ON e.job = j.number LEFT JOIN " \
+  "summaries s ON s.job = j.number "
 #define JOB_NUMBER "(SELECT number FROM jobs WHERE job_id = $1::text)"
 #define TIME                      \
   "(SELECT coalesce($1::bigint, " \

@@ -12,7 +12,7 @@
 namespace ae::store::postgres {
 namespace {
 
-constexpr std::size_t kJobNumbersMax = 100'000;
+constexpr std::size_t kWrittenRowsMax = 100'000;
 
 Error outcome_unknown(const PgError& error) {
   return {Code::unknown_outcome,
@@ -72,7 +72,9 @@ Writer::Attempt Writer::attempt_once(const Group& group, std::size_t first, std:
 
 bool Writer::is_plain(const Write& write) const {
   const Batch* const batch = write.batch();
-  return batch != nullptr && PlainCommits::is_plain(*batch) && job_numbers_.contains(batch->job);
+  if (batch == nullptr) return false;
+  const auto written = written_rows_.find(batch->job);
+  return written != written_rows_.end() && PlainCommits::is_plain(*batch, written->second);
 }
 
 // The plain commits that are the first commit of their job in the group, then all other writes.
@@ -98,7 +100,7 @@ std::optional<Writer::Attempt> Writer::run_plain(Connection& connection, const G
     return std::nullopt;
   PlainCommits commits;
   for (const auto& write : writes) {
-    write->decide_plain(commits, job_numbers_.at(write->batch()->job));
+    write->decide_plain(commits, written_rows_.at(write->batch()->job).number);
   }
   if (commits.empty()) return Attempt{.outcome = CommitOutcome::committed};
   const Duration sent_at = clock_.before_request();
@@ -149,10 +151,12 @@ Writer::Attempt Writer::run_group(Connection& connection, const Group& group, st
     session_.rollback_guard()->record_write(*high_water_mark);
   }
   if (!is_committed) {
+    // The rows may have been written.
+    if (done.error().may_be_committed) written_rows_.clear();
     return failed(connection, done.error(), done.error().may_be_committed);
   }
-  if (job_numbers_.size() > kJobNumbersMax) job_numbers_.clear();
-  transaction.update(job_numbers_);
+  if (written_rows_.size() > kWrittenRowsMax) written_rows_.clear();
+  transaction.update(written_rows_);
   return {CommitOutcome::committed, {}, false};
 }
 

@@ -75,7 +75,7 @@ class Writer {
 
   Session session_;
   DatabaseClock& clock_;
-  JobNumbers job_numbers_;
+  WrittenRows written_rows_;
   const std::string channel_;
   const WriterLimits limits_;
   WriterStats stats_;
