@@ -121,7 +121,7 @@ class Store:
         return own + children + sum(one[1] for one in found if one and one[0] == self.server.process.pid)
 
     def query(self, sql):
-        """One integer from the tables `jobs`, `heads` and `commits`; the store may be in use."""
+        """One integer from the store's tables; the store may be in use."""
         if self.server:
             psql = [self.server.bin / "psql", "-h", "127.0.0.1", "-p", str(self.server.port), "-U", "aetheris", "-d", "postgres",
                     "-Atc", "SET search_path = aetheris", "-c", sql]
@@ -132,6 +132,9 @@ class Store:
 
     def status_table(self):
         return "heads" if self.server else "jobs"
+
+    def log_end_table(self):
+        return "log_ends" if self.server else "heads"
 
     def count(self, condition):
         return self.query(f"SELECT count(*) FROM {self.status_table()} WHERE {condition}")
@@ -146,11 +149,12 @@ class Store:
 
     def last_written(self):
         """The wall-clock time of the last event of any job."""
-        return self.query("SELECT max(updated_at) FROM heads") / 1e6
+        return self.query(f"SELECT max(updated_at) FROM {self.log_end_table()}") / 1e6
 
     def first_written_since(self, when):
         """The earliest `updated_at` of any job after `when`."""
-        return self.query(f"SELECT min(updated_at) FROM heads WHERE updated_at > {int(when * 1e6)}") / 1e6
+        table = self.log_end_table()
+        return self.query(f"SELECT min(updated_at) FROM {table} WHERE updated_at > {int(when * 1e6)}") / 1e6
 
 
 class Serve:

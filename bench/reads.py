@@ -101,7 +101,7 @@ def reads(store, options):
     body = {"agent": "large", "id": "large", "input": {"items": items // 2}}
     serve.drive("/api/jobs", body, 1, 1)
     store.await_status("completed", 1)
-    events = store.query("SELECT max(last_seq) FROM heads")
+    events = store.query(f"SELECT max(last_seq) FROM {store.log_end_table()}")
     large = first_step(address, "")  # the map m
     names = {"middle": events // 2, "last": events, "m": large, "item": first_step(address, f"&parent={large}")}
     serve.stop()

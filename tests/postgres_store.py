@@ -31,7 +31,8 @@ def an_invalid_time_in_one_row_stops_no_other_job():
                 (h.path / "agents.yaml").write_text(json.dumps(file))
                 for job in ("damaged", "sound"):
                     expect(h.run("run", "agents.yaml", "waits", "--only", "--job-id", job, env=env), 4)
-                table, key = ("jobs", "number") if column == "created_at" else ("heads", "job")
+                table, key = {"created_at": ("jobs", "number"),
+                              "updated_at": ("log_ends", "job")}.get(column, ("heads", "job"))
                 one = "(SELECT number FROM jobs WHERE job_id = 'damaged')"
                 sql(env, f"UPDATE {table} SET {column} = {value} WHERE {key} = {one}")
                 where = (column, value)
@@ -46,8 +47,8 @@ def an_invalid_time_in_one_row_stops_no_other_job():
                 expect(server.stop(), 0)
 
 
-TABLES = ("jobs", "heads", "commits", "labels", "checkpoints", "effects", "ledger", "inbox", "signed_heads", "blobs",
-          "summaries")
+TABLES = ("jobs", "heads", "log_ends", "commits", "labels", "checkpoints", "effects", "ledger", "inbox", "signed_heads",
+          "blobs", "summaries")
 
 
 # Every column that is derived from the log. The lease holder and the epoch are not.
@@ -56,8 +57,10 @@ UPDATE jobs SET agent = 'nobody', idempotency_key = '';
 UPDATE jobs SET request_hash = 'x', priority = 77 - priority, capabilities = '{no}', created_at = number, forked_from = 'x';
 UPDATE jobs SET agent = 'echo', idempotency_key = 'k' WHERE number = (SELECT max(number) FROM jobs);
 UPDATE heads SET priority = 9, queue = 'q', turn = 't', not_before = 5, wake_at = 6, ripe_at = 7, ready = NOT ready,
-    status = CASE status WHEN 'completed' THEN 'running' ELSE 'completed' END, updated_at = 8;
+    status = CASE status WHEN 'completed' THEN 'running' ELSE 'completed' END;
+UPDATE log_ends SET updated_at = 8, attempt = 'nobody';
 DELETE FROM heads WHERE attempt IS NULL AND job % 2 = 0;
+DELETE FROM log_ends WHERE job % 3 = 0;
 UPDATE summaries SET error = 'x', kind = 'x', cost_micros = 7, changed_at = 7, body = 'y';
 INSERT INTO summaries VALUES(9999, '', 'plan', 0, 0, '{}');
 DELETE FROM labels;

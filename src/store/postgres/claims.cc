@@ -73,7 +73,7 @@ constexpr Statement kClaimReady{
     "FROM jobs WHERE number = w.job) FOR UPDATE SKIP LOCKED) h "
     "WHERE (SELECT value = '' FROM meta WHERE key = 'fair_by') LIMIT $5::bigint), "
     "taken AS MATERIALIZED (SELECT job, row_number() OVER (ORDER BY priority DESC, job) AS place "
-    "FROM picked) "
+    "FROM picked), "
     "claimed AS (UPDATE heads SET epoch = heads.epoch + 1, attempt = ($6::text[])[taken.place], "
     "worker = $7::text, lease_until = time.now + $8::bigint, ready = false, "
     "ripe_at = time.now + $8::bigint FROM taken, time WHERE heads.job = taken.job "

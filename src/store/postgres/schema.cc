@@ -213,8 +213,8 @@ constexpr const char* kLogEnds[] = {
     "INSERT INTO log_ends SELECT job, attempt, last_seq, updated_at, head FROM heads",
     "ALTER TABLE heads DROP COLUMN last_seq, DROP COLUMN updated_at, DROP COLUMN head",
     "DROP TRIGGER note_values ON commits",
-    "CREATE TRIGGER note_values AFTER UPDATE OF blobs ON commits FOR EACH ROW "
-    "WHEN (NEW.blobs IS NOT NULL) EXECUTE FUNCTION note_values()",
+    ("CREATE TRIGGER note_values AFTER UPDATE OF blobs ON commits FOR EACH ROW "
+     "WHEN (NEW.blobs IS NOT NULL) EXECUTE FUNCTION note_values()"),
 };
 
 struct Step {

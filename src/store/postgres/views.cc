@@ -416,8 +416,8 @@ Pg<Result<std::vector<JobRow>>> query(Connection& connection, const Filter& filt
   if (!filter.forked_from.empty()) sql += " AND j.forked_from <> ''";  // for the index
   compares("j.created_at >=", filter.created_from);
   compares("j.created_at <", filter.created_before);
-  compares("h.updated_at >=", filter.updated_from);
-  compares("h.updated_at <", filter.updated_before);
+  compares("e.updated_at >=", filter.updated_from);
+  compares("e.updated_at <", filter.updated_before);
   if (filter.pending != 0) {  // the first condition is for the index
     sql += fmt::format(" AND h.pending <> 0 AND h.pending & {} <> 0",
                        next(std::uint64_t{filter.pending | pending::not_computed}, "bigint"));
