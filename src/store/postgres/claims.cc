@@ -13,9 +13,9 @@ namespace {
 
 using Type = Column::Type;
 
-// The rest of a statement whose table `claimed` has place, job, attempt, epoch and lease_until: from
-// its commit on only the new lease may append. Rows are locked in the order of their numbers, as
-// writers lock them.
+// The rest of a statement whose table `claimed` has place, job, attempt, epoch and lease_until:
+// from its commit on only the new lease may append. Rows are locked in the order of their numbers,
+// as writers lock them.
 // NOLINTNEXTLINE(cppcoreguidelines-macro-usage): a piece of SQL, put together by the compiler
 #define FENCE_CLAIMED                                                                            \
   "fenced AS (UPDATE log_ends e SET attempt = c.attempt FROM (SELECT job, attempt FROM claimed " \

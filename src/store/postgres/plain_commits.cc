@@ -11,8 +11,8 @@ namespace {
 
 using Type = Column::Type;
 
-// The job keeps its row of `heads`. The division by zero undoes the
-// statement if a row does not match.
+// The job keeps its row of `heads`. The division by zero undoes the statement if a row does not
+// match.
 constexpr Statement kPutPlainCommits{
     "put_plain_commits",
     "WITH w AS (SELECT * FROM unnest($1::bigint[], $2::text[], $3::bigint[], $4::bigint[], "

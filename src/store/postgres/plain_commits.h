@@ -17,7 +17,7 @@
 namespace ae::store::postgres {
 
 // The row of `heads` of a job, as this process wrote it last under its lease. While this
-// lease is valid nobody else changes `row`.
+// lease is valid no other process changes `row`.
 struct WrittenRow {
   std::int64_t number = 0;  // of the job
   Fence fence;

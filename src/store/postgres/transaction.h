@@ -1,9 +1,9 @@
 // Transaction: one transaction for a group of writes: what they read, decide and write.
 //
-// First every write declares its reads. One round trip locks the rows of all jobs (`heads`
-// and `log_ends`, in order of their numbers) and reads the rest under the lock. Then the writes decide one after the
-// other; each sees the decisions before it. Last, one round trip writes everything, one statement
-// per table, followed by the COMMIT.
+// First every write declares its reads. One round trip locks the rows of all jobs (`heads` and
+// `log_ends`, in order of their numbers) and reads the rest under the lock. Then the writes decide
+// one after the other; each sees the decisions before it. Last, one round trip writes everything,
+// one statement per table, followed by the COMMIT.
 // Nothing is sent before everything is decided, so a refused write leaves no trace.
 // Threads: the writer's thread.
 #pragma once

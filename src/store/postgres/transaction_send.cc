@@ -112,18 +112,19 @@ constexpr Statement kPutAudit{"put_audit",
                               "unnest($1::bigint[], $2::bytea[], $3::bytea[])"};
 constexpr Statement kPutAuditHead{"put_audit_head",
                                   "UPDATE meta SET value = $1::text WHERE key = 'audit_head'"};
-// NOLINTNEXTLINE(cppcoreguidelines-macro-usage): a piece of SQL, put together by the compiler
-#define INSERT_SUMMARIES                                                                    \
-  "INSERT INTO summaries(job, error, kind, cost_micros, changed_at, body) "                 \
-  "SELECT * FROM unnest($1::bigint[], $2::text[], $3::text[], $4::bigint[], $5::bigint[], " \
-  "$6::bytea[])"
-constexpr Statement kPutNewSummaries{"put_new_summaries", INSERT_SUMMARIES};
+constexpr Statement kPutNewSummaries{
+    "put_new_summaries",
+    "INSERT INTO summaries(job, error, kind, cost_micros, changed_at, body) "
+    "SELECT * FROM unnest($1::bigint[], $2::text[], $3::text[], $4::bigint[], $5::bigint[], "
+    "$6::bytea[])"};
 constexpr Statement kPutSummaries{
-    "put_summaries", INSERT_SUMMARIES
-    " ON CONFLICT (job) DO UPDATE SET error = excluded.error, kind = excluded.kind, "
+    "put_summaries",
+    "INSERT INTO summaries(job, error, kind, cost_micros, changed_at, body) "
+    "SELECT * FROM unnest($1::bigint[], $2::text[], $3::text[], $4::bigint[], $5::bigint[], "
+    "$6::bytea[]) "
+    "ON CONFLICT (job) DO UPDATE SET error = excluded.error, kind = excluded.kind, "
     "cost_micros = excluded.cost_micros, changed_at = excluded.changed_at, "
     "body = excluded.body"};
-#undef INSERT_SUMMARIES
 constexpr Statement kPutCheckpoints{
     "put_checkpoints",
     "INSERT INTO checkpoints(job, seq, body) "
