@@ -158,26 +158,37 @@ struct Cost {
   double per_second = 0, cpu_ms = 0, p50 = 0, p99 = 0;
 };
 
-Cost measure(Bench& bench, int jobs, int in_flight) {
+// What the rows of stores run.
+struct Load {
+  bool quick = false;
+  int only = 0;  // the number in flight to measure alone; 0 = each of kInFlight
+  int job_steps = 10;
+};
+
+Cost measure(Bench& bench, int jobs, int in_flight, int job_steps = 10) {
   const double cpu = cpu_ms();
   const auto start = SteadyTime::now();
-  bench.run(chain_plan(10), jobs, in_flight);
+  bench.run(chain_plan(job_steps), jobs, in_flight);
   const std::chrono::duration<double> took = SteadyTime::now() - start;
-  const double steps = jobs * 10.0;
+  const double steps = static_cast<double>(jobs) * job_steps;
   return {steps / took.count(), (cpu_ms() - cpu) / steps, percentile(bench.gaps, 0.5),
           percentile(bench.gaps, 0.99)};
 }
 
 constexpr int kInFlight[] = {1, 32, 256};
 
-int jobs_for(int in_flight, bool quick) { return (in_flight == 1 ? 200 : 3000) / (quick ? 10 : 1); }
+// In one turn: as many steps whatever `job_steps` is, but enough jobs to be in flight.
+int jobs_for(int in_flight, const Load& load, int turns) {
+  const int steps = (in_flight == 1 ? 2000 : 30'000) / (load.quick ? 10 : 1) / turns;
+  return load.job_steps == 10 ? steps / 10 : std::max(steps / load.job_steps, 2 * in_flight);
+}
 
-// `only`: 0, or the number in flight to measure alone.
-void memory_rows(bool quick, int only) {
+void memory_rows(const Load& load) {
   for (const int in_flight : kInFlight) {
-    if (only != 0 && only != in_flight) continue;
+    if (load.only != 0 && load.only != in_flight) continue;
     Bench memory(memory_store, native_tool);
-    const Cost m = measure(memory, quick ? 300 : 3000, in_flight);
+    const int jobs = jobs_for(32, load, 1);
+    const Cost m = measure(memory, jobs, in_flight, load.job_steps);
     print_row("memory", {{"in_flight", in_flight},
                          {"steps_per_second", m.per_second},
                          {"cpu_ms", m.cpu_ms},
@@ -222,11 +233,11 @@ Turns measure_in_turns(int turns, const std::function<Cost()>& measure_one,
 
 // Next to each figure the limit: raw SQLite writing rows of the same size, `in_flight` per
 // transaction.
-void sqlite_rows(const std::filesystem::path& folder, bool quick, int only) {
+void sqlite_rows(const std::filesystem::path& folder, const Load& load) {
   for (const int in_flight : kInFlight) {
-    if (only != 0 && only != in_flight) continue;
-    const int turns = quick ? 1 : kTurns;
-    const int jobs = jobs_for(in_flight, quick) / turns;
+    if (load.only != 0 && load.only != in_flight) continue;
+    const int turns = load.quick ? 1 : kTurns;
+    const int jobs = jobs_for(in_flight, load, turns);
     const auto path = folder / fmt::format("ours{}.db", in_flight);
     double bytes = 0;
     int done = 0;
@@ -234,14 +245,16 @@ void sqlite_rows(const std::filesystem::path& folder, bool quick, int only) {
       Cost one;
       {
         Bench sqlite(sqlite_at(path), native_tool);
-        one = measure(sqlite, jobs, in_flight);
+        one = measure(sqlite, jobs, in_flight, load.job_steps);
       }
-      bytes = static_cast<double>(bytes_of(path)) / (++done * jobs * 10.0);
+      bytes = static_cast<double>(bytes_of(path)) /
+              (static_cast<double>(++done) * jobs * load.job_steps);
       return one;
     };
     const auto measure_raw = [&](int turn) {
       return raw_sqlite(folder / fmt::format("raw{}-{}.db", in_flight, turn),
-                        static_cast<std::size_t>(in_flight), static_cast<std::size_t>(jobs) * 10,
+                        static_cast<std::size_t>(in_flight),
+                        static_cast<std::size_t>(jobs) * static_cast<std::size_t>(load.job_steps),
                         static_cast<std::size_t>(bytes));
     };
     const Turns all = measure_in_turns(turns, measure_one, measure_raw);
@@ -258,18 +271,19 @@ void sqlite_rows(const std::filesystem::path& folder, bool quick, int only) {
 }
 
 // The same with its own server; the CPU of the server's processes is measured separately.
-void postgres_rows(bool quick, int only) {
+void postgres_rows(const Load& load) {
   for (const int in_flight : kInFlight) {
-    if (only != 0 && only != in_flight) continue;
+    if (load.only != 0 && load.only != in_flight) continue;
     const testing::PostgresServer server = bench_server();
-    const int turns = quick ? 1 : kTurns;
-    const int jobs = jobs_for(in_flight, quick) / turns;
-    const double turn_steps = jobs * 10.0, steps = turn_steps * turns;
+    const int turns = load.quick ? 1 : kTurns;
+    const int jobs = jobs_for(in_flight, load, turns);
+    const double turn_steps = static_cast<double>(jobs) * load.job_steps,
+                 steps = turn_steps * turns;
     Bench bench(postgres_at(server.url()), native_tool);
     ServerCost used;  // by the steps of all turns
     const auto measure_one = [&] {
       const ServerCost before = server_cost(server);
-      const Cost one = measure(bench, jobs, in_flight);
+      const Cost one = measure(bench, jobs, in_flight, load.job_steps);
       const ServerCost after = server_cost(server);
       used.cpu_ms += after.cpu_ms - before.cpu_ms;
       used.wal_bytes += after.wal_bytes - before.wal_bytes;
@@ -372,9 +386,9 @@ void map_row(const std::filesystem::path& folder, bool quick) {
 }  // namespace
 }  // namespace ae::bench
 
-// aetheris_bench [--quick] [--in-flight=1|32|256] ROW…     prints rows of figures as JSON; call it
-//     through bench/run.py. --in-flight: of memory, sqlite and postgres, for
-//     profiles
+// aetheris_bench [--quick] [--in-flight=1|32|256] [--job-steps=N] ROW…
+//     prints rows of figures as JSON; bench/run.py calls it. --in-flight and --job-steps (of a job,
+//     10): of memory, sqlite and postgres
 // aetheris_bench drive ADDRESS PATH BODY CONNECTIONS REQUESTS FIRST RATE      (http_drive.h)
 int main(int argc, char** argv) {
   using namespace ae::bench;
@@ -382,17 +396,20 @@ int main(int argc, char** argv) {
   if (!arguments.empty() && arguments[0] == "drive")
     return drive({arguments.begin() + 1, arguments.end()});
   const bool quick = std::ranges::find(arguments, "--quick") != arguments.end();
-  int only = 0;
+  Load load{.quick = quick};
   for (const std::string_view argument : arguments) {
-    constexpr std::string_view kOnly = "--in-flight=";
-    if (argument.starts_with(kOnly)) only = std::stoi(std::string(argument.substr(kOnly.size())));
+    for (const auto& [option, value] :
+         {std::pair("--in-flight=", &load.only), std::pair("--job-steps=", &load.job_steps)}) {
+      if (argument.starts_with(option))
+        *value = std::stoi(std::string(argument.substr(std::string_view(option).size())));
+    }
   }
   std::string folder = std::filesystem::temp_directory_path() / "aetheris-bench-XXXXXX";
   if (!mkdtemp(folder.data())) return 1;
   const std::pair<std::string_view, std::function<void()>> rows[] = {
-      {"memory", [&] { memory_rows(quick, only); }},
-      {"sqlite", [&] { sqlite_rows(folder, quick, only); }},
-      {"postgres", [&] { postgres_rows(quick, only); }},
+      {"memory", [&] { memory_rows(load); }},
+      {"sqlite", [&] { sqlite_rows(folder, load); }},
+      {"postgres", [&] { postgres_rows(load); }},
       {"workers", [&] { worker_rows(quick); }},
       {"claim", [&] { claim_latency_rows(quick); }},
       {"history", [&] { history_rows(quick); }},
