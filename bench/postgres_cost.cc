@@ -231,9 +231,12 @@ void add_history(const testing::PostgresServer& server, int jobs) {
            "nextval('aetheris.job_numbers'), 'bench', '', '\\x00'::bytea, 0, '{{}}', n "
            "FROM generate_series(1, {}) AS n",
            jobs),
-       "INSERT INTO aetheris.heads SELECT number, 2, 0, '\\x00'::bytea, 0, 1, NULL, NULL, NULL, "
-       "NULL, false, 'completed', NULL, NULL, 'default', '' FROM aetheris.jobs j "
+       "INSERT INTO aetheris.heads SELECT number, 0, 1, NULL, NULL, NULL, NULL, false, "
+       "'completed', NULL, NULL, 'default', '' FROM aetheris.jobs j "
        "WHERE NOT EXISTS (SELECT FROM aetheris.heads h WHERE h.job = j.number)",
+       "INSERT INTO aetheris.log_ends SELECT number, NULL, 2, 0, '\\x00'::bytea "
+       "FROM aetheris.jobs j "
+       "WHERE NOT EXISTS (SELECT FROM aetheris.log_ends e WHERE e.job = j.number)",
        "INSERT INTO aetheris.commits SELECT h.job, 1, 2, NULL, decode(repeat('00', 800), 'hex') "
        "FROM aetheris.heads h "
        "WHERE NOT EXISTS (SELECT FROM aetheris.commits c WHERE c.job = h.job)",

@@ -14,13 +14,11 @@ namespace {
 using Type = Column::Type;
 
 // The rest of a statement whose table `claimed` has place, job, attempt, epoch and lease_until:
-// from its commit on only the new lease may append. Rows are locked in the order of their numbers,
-// as writers lock them.
+// from its commit on only the new lease may append. The rows are locked already.
 // NOLINTNEXTLINE(cppcoreguidelines-macro-usage): a piece of SQL, put together by the compiler
-#define FENCE_CLAIMED                                                                            \
-  "fenced AS (UPDATE log_ends e SET attempt = c.attempt FROM (SELECT job, attempt FROM claimed " \
-  "ORDER BY job OFFSET 0) c WHERE e.job = c.job) "                                               \
-  "SELECT place, (SELECT job_id FROM jobs WHERE number = claimed.job), attempt, epoch, "         \
+#define FENCE_CLAIMED                                                                         \
+  "fenced AS (UPDATE log_ends e SET attempt = c.attempt FROM claimed c WHERE e.job = c.job) " \
+  "SELECT place, (SELECT job_id FROM jobs WHERE number = claimed.job), attempt, epoch, "      \
   "lease_until FROM claimed"
 
 // A job that another transaction has locked is skipped: it is being claimed or written.
@@ -71,11 +69,12 @@ constexpr Statement kClaimReady{
     "AND (SELECT (kind <> '' OR (($2::text[] IS NULL OR agent = ANY($2::text[])) "
     "AND capabilities <@ $4::text[])) AND job_id NOT IN (SELECT unnest($3::text[])) "
     "FROM jobs WHERE number = w.job) FOR UPDATE SKIP LOCKED) h "
+    "CROSS JOIN LATERAL (SELECT 1 FROM log_ends WHERE job = h.job FOR UPDATE SKIP LOCKED) e "
     "WHERE (SELECT value = '' FROM meta WHERE key = 'fair_by') LIMIT $5::bigint), "
     "taken AS MATERIALIZED (SELECT job, row_number() OVER (ORDER BY priority DESC, job) AS place "
     "FROM picked), "
     "claimed AS (UPDATE heads SET epoch = heads.epoch + 1, attempt = ($6::text[])[taken.place], "
-    "worker = $7::text, lease_until = time.now + $8::bigint, ready = false, "
+    "held_by = $7::text, lease_until = time.now + $8::bigint, ready = false, "
     "ripe_at = time.now + $8::bigint FROM taken, time WHERE heads.job = taken.job "
     "RETURNING taken.place, heads.job, heads.attempt, heads.epoch, "
     "heads.lease_until), " FENCE_CLAIMED};
@@ -123,8 +122,9 @@ constexpr Statement kLockChosen{
     "lock_chosen",
     "WITH wanted AS MATERIALIZED (SELECT number, job_id FROM jobs WHERE job_id = ANY($1::text[]) "
     "ORDER BY number + 0) "
-    "SELECT w.job_id FROM wanted w CROSS JOIN LATERAL (SELECT 1 FROM heads WHERE job = w.number "
-    "AND coalesce(ready, false) FOR UPDATE SKIP LOCKED) h"};
+    "SELECT w.job_id FROM wanted w CROSS JOIN LATERAL (SELECT job FROM heads WHERE job = w.number "
+    "AND coalesce(ready, false) FOR UPDATE SKIP LOCKED) h "
+    "CROSS JOIN LATERAL (SELECT 1 FROM log_ends WHERE job = h.job FOR UPDATE SKIP LOCKED) e"};
 constexpr Statement kLastServedKey{"last_served_key",
                                    "SELECT last FROM turns WHERE priority = $1::bigint"};
 constexpr Statement kPutServedKeys{
@@ -136,7 +136,7 @@ constexpr Statement kClaimChosen{
     "WITH chosen AS MATERIALIZED (SELECT (SELECT number FROM jobs WHERE job_id = w.id) AS number, "
     "w.attempt, w.place FROM unnest($1::text[], $2::text[]) "
     "WITH ORDINALITY AS w(id, attempt, place)), "
-    "claimed AS (UPDATE heads SET epoch = heads.epoch + 1, attempt = chosen.attempt, worker = "
+    "claimed AS (UPDATE heads SET epoch = heads.epoch + 1, attempt = chosen.attempt, held_by = "
     "$3::text, "
     "lease_until = $4::bigint, ready = false, ripe_at = $4::bigint FROM chosen "
     "WHERE heads.job = chosen.number "

@@ -22,11 +22,11 @@ constexpr Statement kCountReadyByQueue{
     "LIMIT 100000) AS counted GROUP BY queue ORDER BY queue"};
 constexpr Statement kCountLeasedByWorker{
     "count_leased_by_worker",
-    "SELECT worker, count(*), count(*) FILTER (WHERE lease_until > (SELECT coalesce($1::bigint, "
+    "SELECT held_by, count(*), count(*) FILTER (WHERE lease_until > (SELECT coalesce($1::bigint, "
     "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint))) "
-    "FROM (SELECT worker, lease_until FROM heads WHERE attempt IS NOT NULL LIMIT 100000) AS "
+    "FROM (SELECT held_by, lease_until FROM heads WHERE attempt IS NOT NULL LIMIT 100000) AS "
     "counted "
-    "GROUP BY worker ORDER BY worker"};
+    "GROUP BY held_by ORDER BY held_by"};
 constexpr Statement kReadAnnouncements{
     "read_announcements",
     "SELECT worker, says FROM workers WHERE until > (SELECT coalesce($1::bigint, "

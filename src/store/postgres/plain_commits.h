@@ -16,8 +16,8 @@
 
 namespace ae::store::postgres {
 
-// The row of `heads` of a job, as this process wrote it last under its lease. While this
-// lease is valid no other process changes `row`.
+// The row of `heads` of a leased job, as this process wrote or read it last. While its own lease is
+// valid no other process changes `row`.
 struct WrittenRow {
   std::int64_t number = 0;  // of the job
   Fence fence;

@@ -46,23 +46,72 @@ AE_TEST("postgres/two processes claim each job once") {
 }
 
 AE_TEST("postgres/a claim does not wait for a job locked by another transaction") {
-  const OwnSchema schema;
-  PostgresFixture fixture(schema.name());
-  ASSERT_TRUE(fixture.open());
-  ASSERT_TRUE(fixture.commit(PostgresFixture::create("j0")));
-  ASSERT_TRUE(fixture.commit(PostgresFixture::create("j1")));
-  auto other = postgres::Connection::open({.url = server().url()});
-  ASSERT_TRUE(other);
-  other->add_unprepared("BEGIN");
-  other->add_unprepared(
-      fmt::format("SELECT 1 FROM {0}.heads WHERE job = (SELECT number FROM {0}.jobs WHERE job_id = "
-                  "'j0') FOR UPDATE",
-                  schema.name()));
-  ASSERT_TRUE(other->run());
-  EXPECT_EQ(conformance::show(*fixture.claim(5)).substr(0, 2), "j1");
-  other->add_unprepared("ROLLBACK");
-  ASSERT_TRUE(other->run());
-  EXPECT_EQ(conformance::show(*fixture.claim(5)).substr(0, 2), "j0");
+  for (const char* table : {"heads", "log_ends"}) {
+    for (const bool has_limits : {false, true}) {
+      const OwnSchema schema;
+      PostgresFixture fixture(schema.name());
+      ASSERT_TRUE(fixture.open());
+      ASSERT_TRUE(fixture.commit(PostgresFixture::create("j0")));
+      ASSERT_TRUE(fixture.commit(PostgresFixture::create("j1")));
+      auto other = postgres::Connection::open({.url = server().url()});
+      ASSERT_TRUE(other);
+      other->add_unprepared("BEGIN");
+      other->add_unprepared(
+          fmt::format("SELECT 1 FROM {0}.{1} WHERE job = (SELECT number FROM {0}.jobs WHERE "
+                      "job_id = 'j0') FOR UPDATE",
+                      schema.name(), table));
+      ASSERT_TRUE(other->run());
+      const auto claim = [&](const std::string& attempt) {
+        ClaimRequest request = conformance::ConformanceFixture::claim_request(attempt, 5);
+        if (has_limits) request.queues = {{"default", 5}};
+        return fixture.loop.await<Result<std::vector<Lease>>>(
+            [&](auto done) { fixture.store().claim(request, std::move(done)); });
+      };
+      EXPECT_EQ(conformance::show(*claim("A")).substr(0, 2), "j1") << table;
+      other->add_unprepared("ROLLBACK");
+      ASSERT_TRUE(other->run());
+      EXPECT_EQ(conformance::show(*claim("B")).substr(0, 2), "j0") << table;
+    }
+  }
+}
+
+// The claim of another process is under way: the commit waits for its row, and then the row has
+// another attempt.
+AE_TEST("postgres/a commit that waits for a claim is refused when the claim commits") {
+  for (const bool claim_commits : {true, false}) {
+    const OwnSchema schema;
+    PostgresFixture fixture(schema.name());
+    ASSERT_TRUE(fixture.open());
+    ASSERT_TRUE(fixture.commit(PostgresFixture::create_claimed("j0")));
+    ASSERT_TRUE(fixture.commit(PostgresFixture::append("j0", 2)));
+    auto claim = postgres::Connection::open({.url = server().url()});
+    ASSERT_TRUE(claim);
+    for (const std::string& statement :
+         {std::string("BEGIN"),
+          fmt::format("UPDATE {}.heads SET attempt = 'B', epoch = 2", schema.name()),
+          fmt::format("UPDATE {}.log_ends SET attempt = 'B'", schema.name())}) {
+      claim->add_unprepared(statement);
+    }
+    ASSERT_TRUE(claim->run());
+    std::optional<Result<CommitResult>> answer;
+    fixture.store().commit(PostgresFixture::append("j0", 3),
+                           [&](Result<CommitResult> result) { answer = std::move(result); });
+    EXPECT_TRUE(fixture.loop.run_until([&] {
+      return sql("SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'")[1].integer(
+                 0, 0) > 0;
+    })) << "the commit waits";
+    EXPECT_FALSE(answer);
+    claim->add_unprepared(claim_commits ? "COMMIT" : "ROLLBACK");
+    ASSERT_TRUE(claim->run());
+    ASSERT_TRUE(fixture.loop.run_until([&] { return answer.has_value(); }));
+    if (claim_commits) {
+      ASSERT_FALSE(*answer);
+      EXPECT_EQ(answer->error().code, Code::stale_attempt);
+    } else {
+      EXPECT_TRUE(*answer);
+    }
+    EXPECT_EQ(fixture.load("j0")->row.last_seq, claim_commits ? 3U : 4U);
+  }
 }
 
 AE_TEST("postgres/a process that lost its lease to another one cannot write") {

@@ -67,7 +67,15 @@ class OwnSchema {
           name_);
     }
   }
-  ~OwnSchema() { free().push_back(name_); }
+  ~OwnSchema() {
+    EXPECT_EQ(sql("SELECT count(*) FROM heads h JOIN log_ends e USING (job) "
+                  "WHERE h.attempt IS DISTINCT FROM e.attempt",
+                  name_)[1]
+                  .integer(0, 0),
+              0)
+        << "the log is fenced by the lease of its job";
+    free().push_back(name_);
+  }
   OwnSchema(const OwnSchema&) = delete;
   OwnSchema& operator=(const OwnSchema&) = delete;
   const std::string& name() const { return name_; }

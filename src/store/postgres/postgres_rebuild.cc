@@ -157,7 +157,8 @@ Result<StoredLog> PostgresRebuild::read(const JobId& job) {
   if (row.empty()) return std::unexpected(job_not_found(job));
   job_ = row.integer(0, 0);
   const Params number = Params().add(job_);
-  // Every writer of a job locks these rows first, so the rows do not change until the commit.
+  // Every writer of a job locks one of these rows first, so its rows do not change until the
+  // commit.
   connection_.add_unprepared(
       fmt::format("SELECT 1 FROM heads WHERE job = $1::bigint{}", writes_ ? " FOR UPDATE" : ""),
       number);
@@ -308,7 +309,7 @@ Status PostgresRebuild::reconcile_head(const Projection& expected, Instant now,
   if (!is_runnable(expected.row.status)) {
     held = false;
     row.columns.push_back(null_text_column("attempt"));
-    row.columns.push_back(null_text_column("worker"));
+    row.columns.push_back(null_text_column("held_by"));
     row.columns.push_back(time_column("lease_until", std::nullopt));
   } else if (held && !lease_until) {
     lease_until = Instant{0};

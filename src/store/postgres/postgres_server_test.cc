@@ -267,6 +267,22 @@ AE_TEST("postgres_schema/a migration gives existing jobs the kind of new ones") 
   EXPECT_EQ(kinds->at(0).bytes(2, 0), "") << "it is never claimed again";
 }
 
+// A process that was started before the migration goes on with its prepared statements.
+AE_TEST("postgres_schema/a process of an older layout neither claims nor appends") {
+  const OwnSchema schema;
+  for (const char* old : {"UPDATE heads SET epoch = epoch + 1, attempt = 'B', worker = 'w'",
+                          "UPDATE heads SET last_seq = 3, updated_at = 0, head = ''",
+                          "SELECT last_seq, worker FROM heads"}) {
+    auto connection = postgres::Connection::open({.url = server().url()});
+    ASSERT_TRUE(connection);
+    ASSERT_TRUE(postgres::prepare_session(*connection, {.schema = schema.name()}));
+    connection->add_unprepared(old);
+    const auto done = connection->run();
+    ASSERT_FALSE(done) << old;
+    EXPECT_EQ(done.error().sqlstate, "42703") << old;
+  }
+}
+
 // ---------------------------------------------------------------- cost
 
 // Completed jobs, inserted directly by SQL.

@@ -21,7 +21,7 @@ constexpr Statement kLockForPrune{
     "ORDER BY number + 0) "
     "SELECT j.job_id, j.number, h.status, h.attempt IS NOT NULL, e.last_seq, e.head FROM wanted j "
     "CROSS JOIN LATERAL (SELECT * FROM heads WHERE job = j.number FOR UPDATE) h "
-    "CROSS JOIN LATERAL (SELECT * FROM log_ends WHERE job = j.number FOR UPDATE) e"};
+    "CROSS JOIN LATERAL (SELECT * FROM log_ends WHERE job = h.job FOR UPDATE) e"};
 constexpr Statement kReadCommitHashes{
     "read_commit_hashes",
     "SELECT job, sha256(body) FROM commits WHERE job = ANY($1::bigint[]) "

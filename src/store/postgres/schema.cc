@@ -10,9 +10,9 @@ namespace {
 
 constexpr int kServerMin = 130000;
 
-// `jobs` is written once. Columns that claims and commits change are in `heads`, in narrow rows
-// with free space on their pages. A commit of a running job writes one row of `commits` and one of
-// `heads`, and touches no index of `heads` (HOT).
+// `jobs` is written once. Columns that claims and commits change are in `heads` and `log_ends`, in
+// narrow rows with free space on their pages. A commit of a running job writes one row of `commits`
+// and one of `log_ends`, and touches no index of `log_ends` (HOT).
 // `ready` = claimable now; `ripe_at` = when it becomes claimable: not_before, or the end of its
 // lease.
 // Texts are compared by their bytes (COLLATE "C"); sealed bytes are stored unchanged as bytea.
@@ -112,8 +112,9 @@ constexpr const char* kWorkerTable[] = {
       says bytea NOT NULL))sql",
 };
 
-// Which job references which blob. A trigger maintains it, because a process of an older version
-// that runs beside newer ones must not omit a reference. Redaction deletes obsolete references.
+// Which job references which blob. Until layout 8 a trigger maintains it, because a process of an
+// older version that runs beside newer ones must not omit a reference. Redaction deletes obsolete
+// references.
 // Older versions did not, so obsolete ones can exist: before a blob is deleted, the commits of the
 // job are checked too.
 constexpr const char* kValueUses[] = {
@@ -201,7 +202,8 @@ constexpr const char* kSummaries[] = {
 // What moves at each step of a job, apart from what lists and claims search. `attempt`: as in
 // `heads`, the lease whose holder may append.
 // Writers insert the references of new commits: the trigger cost as much as the rest of a commit
-// with values. A process of an older version cannot write any more.
+// with values. A process of an older version cannot append any more; `held_by` was `worker`, so that
+// it cannot claim either.
 constexpr const char* kLogEnds[] = {
     "LOCK TABLE heads IN ACCESS EXCLUSIVE MODE",
     R"sql(CREATE TABLE log_ends(
@@ -212,6 +214,7 @@ constexpr const char* kLogEnds[] = {
       head bytea NOT NULL) WITH (fillfactor = 60))sql",
     "INSERT INTO log_ends SELECT job, attempt, last_seq, updated_at, head FROM heads",
     "ALTER TABLE heads DROP COLUMN last_seq, DROP COLUMN updated_at, DROP COLUMN head",
+    "ALTER TABLE heads RENAME COLUMN worker TO held_by",
     "DROP TRIGGER note_values ON commits",
     ("CREATE TRIGGER note_values AFTER UPDATE OF blobs ON commits FOR EACH ROW "
      "WHEN (NEW.blobs IS NOT NULL) EXECUTE FUNCTION note_values()"),

@@ -18,10 +18,10 @@ constexpr Statement kLockJobs{
     "WITH wanted AS MATERIALIZED (SELECT * FROM jobs WHERE job_id = ANY($1::text[]) "
     "ORDER BY number + 0) "
     "SELECT j.job_id, j.number, j.agent, array_to_string(j.capabilities, E'\\n'), j.priority, "
-    "e.last_seq, e.updated_at, e.head, h.epoch, h.attempt, h.worker, h.lease_until, h.ripe_at, "
+    "e.last_seq, e.updated_at, e.head, h.epoch, h.attempt, h.held_by, h.lease_until, h.ripe_at, "
     "h.ready, h.status, h.not_before, h.wake_at, h.queue, h.turn, h.pending "
     "FROM wanted j CROSS JOIN LATERAL (SELECT * FROM heads WHERE job = j.number FOR UPDATE) h "
-    "CROSS JOIN LATERAL (SELECT * FROM log_ends WHERE job = j.number FOR UPDATE) e"};
+    "CROSS JOIN LATERAL (SELECT * FROM log_ends WHERE job = h.job FOR UPDATE) e"};
 constexpr Statement kLockAuditHead{"lock_audit_head",
                                    "SELECT value FROM meta WHERE key = 'audit_head' FOR UPDATE"};
 constexpr Statement kCountLeasedByQueue{
@@ -34,11 +34,11 @@ constexpr Statement kCountLeasedByQueue{
 constexpr Statement kKeepBlobs{"keep_blobs", "LOCK TABLE blobs IN ROW SHARE MODE"};
 constexpr Statement kFindIdempotencyKeys{
     "find_idempotency_keys",
-    "SELECT j.agent, j.idempotency_key, j.job_id, j.request_hash, h.last_seq "
+    "SELECT j.agent, j.idempotency_key, j.job_id, j.request_hash, e.last_seq "
     "FROM unnest($1::text[], $2::text[]) AS k(agent, key) "
     "CROSS JOIN LATERAL (SELECT * FROM jobs WHERE agent = k.agent AND idempotency_key = k.key "
     "AND idempotency_key <> '' LIMIT 1) j "
-    "CROSS JOIN LATERAL (SELECT last_seq FROM log_ends WHERE job = j.number LIMIT 1) h"};
+    "CROSS JOIN LATERAL (SELECT last_seq FROM log_ends WHERE job = j.number LIMIT 1) e"};
 constexpr Statement kNewJobNumbers{
     "new_job_numbers", "SELECT nextval('job_numbers') FROM generate_series(1, $1::bigint)"};
 constexpr Statement kReadInbox{

@@ -27,7 +27,7 @@ constexpr Statement kPutLabels{
 constexpr Statement kPutHeads{
     "put_heads",
     "INSERT INTO heads(job, epoch, not_before, wake_at, lease_until, ripe_at, ready, status, "
-    "attempt, worker, pending, priority, queue, turn, kind) "
+    "attempt, held_by, pending, priority, queue, turn, kind) "
     "SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::bigint[], $5::bigint[], "
     "$6::bigint[], $7::boolean[], $8::text[], $9::text[], $10::text[], $11::bigint[], "
     "$12::bigint[], $13::text[], $14::text[], $15::bytea[])"};
@@ -36,10 +36,10 @@ constexpr Statement kUpdateHeads{
     "update_heads",
     "UPDATE heads h SET epoch = w.epoch, not_before = w.not_before, wake_at = w.wake_at, "
     "lease_until = w.lease_until, ripe_at = w.ripe_at, ready = w.ready, status = w.status, "
-    "attempt = w.attempt, worker = w.worker, pending = w.pending "
+    "attempt = w.attempt, held_by = w.held_by, pending = w.pending "
     "FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::bigint[], $5::bigint[], "
     "$6::bigint[], $7::boolean[], $8::text[], $9::text[], $10::text[], $11::bigint[]) "
-    "AS w(job, epoch, not_before, wake_at, lease_until, ripe_at, ready, status, attempt, worker, "
+    "AS w(job, epoch, not_before, wake_at, lease_until, ripe_at, ready, status, attempt, held_by, "
     "pending) WHERE h.job = w.job"};
 constexpr Statement kPutLogEnds{
     "put_log_ends",
@@ -204,13 +204,13 @@ namespace {
 struct HeadColumns {
   Column job{Type::integer}, epoch{Type::integer}, not_before{Type::integer},
       wake_at{Type::integer}, lease_until{Type::integer}, ripe_at{Type::integer},
-      ready{Type::boolean}, status{Type::text}, attempt{Type::text}, worker{Type::text},
+      ready{Type::boolean}, status{Type::text}, attempt{Type::text}, held_by{Type::text},
       pending{Type::integer};
 
   Params params() const {
     Params all;
     for (const Column* column : {&job, &epoch, &not_before, &wake_at, &lease_until, &ripe_at,
-                                 &ready, &status, &attempt, &worker, &pending}) {
+                                 &ready, &status, &attempt, &held_by, &pending}) {
       all.add(*column);
     }
     return all;
@@ -236,7 +236,7 @@ void Transaction::send_heads(Connection& connection, std::size_t& statements) {
     to.ready.add(job.ready);
     to.status.add(job.row.status);
     to.attempt.add(job.attempt ? std::optional<std::string>(job.attempt->text) : std::nullopt);
-    to.worker.add(job.attempt ? std::optional<std::string>(job.worker) : std::nullopt);
+    to.held_by.add(job.attempt ? std::optional<std::string>(job.worker) : std::nullopt);
     if (!job.is_new) continue;
     priorities.add(job.priority);
     queues.add(job.queue);

@@ -22,7 +22,7 @@ using Type = Column::Type;
 // NOLINTBEGIN(cppcoreguidelines-macro-usage): pieces of SQL, put together by the compiler
 #define ROW_COLUMNS                                                                             \
   "SELECT j.number, j.job_id, j.agent, h.status, j.idempotency_key, j.priority, j.created_at, " \
-  "e.updated_at, e.last_seq, e.head, h.not_before, h.wake_at, h.epoch, h.attempt, h.worker, "   \
+  "e.updated_at, e.last_seq, e.head, h.not_before, h.wake_at, h.epoch, h.attempt, h.held_by, "  \
   "h.lease_until, array_to_string(j.capabilities, E'\\n'), h.queue, h.pending, "                \
   "j.forked_from, s.error, s.body, s.kind, s.cost_micros, s.changed_at "                        \
   "FROM jobs j JOIN heads h ON h.job = j.number JOIN log_ends e ON e.job = j.number LEFT JOIN " \
