@@ -9,6 +9,17 @@
 namespace ae::store {
 namespace {
 
+// Two processes that use one store, on the time of the test.
+struct TwoProcesses {
+  OwnSchema schema;
+  PostgresFixture one{schema.name(), false}, two{schema.name(), false};
+
+  TwoProcesses() {
+    EXPECT_TRUE(one.open());
+    EXPECT_TRUE(two.open());
+  }
+};
+
 AE_TEST("postgres/two processes claim each job once") {
   const OwnSchema schema;
   PostgresFixture one(schema.name()), two(schema.name());
@@ -115,10 +126,8 @@ AE_TEST("postgres/a commit that waits for a claim is refused when the claim comm
 }
 
 AE_TEST("postgres/a process that lost its lease to another one cannot write") {
-  const OwnSchema schema;
-  PostgresFixture one(schema.name(), false), two(schema.name(), false);
-  ASSERT_TRUE(one.open());
-  ASSERT_TRUE(two.open());
+  TwoProcesses store;
+  auto& [schema, one, two] = store;
   ASSERT_TRUE(one.commit(PostgresFixture::create_claimed("j0")));
   two.loop.advance(conformance::kLease);
   ASSERT_EQ(two.claim(1)->size(), 1u);
@@ -193,10 +202,8 @@ AE_TEST("postgres/a commit that changes what lists search changes the row of its
 
 // The process whose lease expired has written the job before, so it takes the one statement.
 AE_TEST("postgres/a process that claims a job again writes the row that others left") {
-  const OwnSchema schema;
-  PostgresFixture one(schema.name(), false), two(schema.name(), false);
-  ASSERT_TRUE(one.open());
-  ASSERT_TRUE(two.open());
+  TwoProcesses store;
+  auto& [schema, one, two] = store;
   ASSERT_TRUE(one.commit(PostgresFixture::create_claimed("j0")));
   two.loop.advance(conformance::kLease);
   const auto taken = two.claim(1, "B");
@@ -213,10 +220,8 @@ AE_TEST("postgres/a process that claims a job again writes the row that others l
 }
 
 AE_TEST("postgres/a stale commit does not affect other commits of its group") {
-  const OwnSchema schema;
-  PostgresFixture one(schema.name(), false), two(schema.name(), false);
-  ASSERT_TRUE(one.open());
-  ASSERT_TRUE(two.open());
+  TwoProcesses store;
+  auto& [schema, one, two] = store;
   for (const char* job : {"j0", "j1", "j2", "j3"})
     ASSERT_TRUE(one.commit(PostgresFixture::create_claimed(job)));
   two.loop.advance(conformance::kLease);
