@@ -57,10 +57,12 @@ std::string ReplayProof::check_recorded(const State& state, RecordedKind records
   const std::uint32_t index = id ? state.index_of(*id) : kNoStep;
   if (index == kNoStep) return {};  // the jitter of a backoff, or not applicable
   const Step& step = state.steps[index];
+  if (step.code) return {};  // the seed of code
   if (!is_requested(state, index) || state.tool_of(step).records != records) {
     return "is recorded where the plan has no such value";
   }
-  if (value.erased) return {};
+  // The arguments of code are in no event, unless they were to be approved.
+  if (value.erased || (step.request && !step.approval)) return {};
   const auto arguments = requested_arguments(state, step);
   if (!arguments) return fmt::format("has a value, but {}", arguments.error().message);
   if (!check_recorded_args(records, *arguments) ||
@@ -120,6 +122,8 @@ std::string ReplayProof::check_event(const State& state, const ToolInvocationSta
   if (event.request_schema_hash && to_hex(*event.request_schema_hash) != tool.schema_digest) {
     return "names another schema than the plan's";
   }
+  // Code states its arguments, which the ledger compares with their hash.
+  if (step->request) return {};
   // The budget notice reports what was known at the decision, which may be less than what is known
   // here.
   const Value& notice = event.arguments.value["notice"];
@@ -142,7 +146,7 @@ std::string ReplayProof::check_event(const State& state, const ToolInvocationSta
 
 // The arguments that the plan's expressions yield, or those that an approver edited.
 Result<Value> ReplayProof::requested_arguments(const State& state, const Step& step) {
-  const bool edited = step.approval && !step.approval->edited_from.empty();
+  const bool edited = step.approval && (step.request || !step.approval->edited_from.empty());
   if (edited && !step.approval->used) return step.approval->arguments;
   return arguments_of(state, step);
 }
@@ -254,6 +258,10 @@ std::string ReplayProof::check_event(const State& state, const WaitOpened& event
 
 std::string ReplayProof::check_call(const State& state, const Step& step, const auto& call) {
   if (step.call || call.erased) return {};
+  if (step.request) {
+    const bool same = state.blind_erased || state.hash_of(call.arguments) == call.arguments_hash;
+    return same ? "" : "has arguments that are not those of its arguments_hash";
+  }
   auto arguments = requested_arguments(state, step);
   if (!arguments) return fmt::format("is about a call, but {}", arguments.error().message);
   const bool same_hash = state.blind_erased || state.hash_of(*arguments) == call.arguments_hash;

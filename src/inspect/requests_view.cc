@@ -113,7 +113,7 @@ Request request_of_wait(const State& state, const std::string& key, const Wait& 
   const Approval* call = wait.approval ? step.approval.get() : nullptr;
   const Invocation* sent = wait.question ? step.call.get() : nullptr;
   const Member* question = sent ? open_question(*sent) : nullptr;
-  const bool data = !call && !wait.question && state.node_of(step).accepts_data;
+  const bool data = !call && !wait.question && state.wait_rules_of(step).accepts_data;
   Request request = request_of_step(state,
                                     call            ? RequestKind::call
                                     : wait.question ? RequestKind::question

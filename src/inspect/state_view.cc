@@ -287,6 +287,8 @@ std::string_view to_text(StepPhase phase) {
       return "recorded";
     case StepPhase::refused:
       return "refused";
+    case StepPhase::running:
+      return "running";
     case StepPhase::done:
       return "done";
   }

@@ -30,7 +30,11 @@
 //                 "planner": {"tool": "model:NAME", "model": text, "told": text,
 //                             "system"?: template, "prompt": template, "tools": [name…],
 //                             "max_nodes": n, "temperature"?, "max_tokens"?, "schema": schema,
-//                             "repair"?: n}} ],
+//                             "repair"?: n}},
+//                {"id", "kind": "code", "needs"?, "when"?, "on_error"?,
+//                 "code": {"agent": name, "version"?: text, "digest"?: 64 hex, "language": text,
+//                          "parallel"?: n, "on_exception"?: "fail", "output_schema"?: schema,
+//                          "tools": [name…]}} ],       of a worker (engine/code/code.h)
 //     "output"?: template,
 //     "deadline"?: duration, "max_attempts"?: n,
 //     "versions"?: {"policy": "strict" | "route"},     absent: warn (VersionPolicy)
@@ -53,6 +57,7 @@
 //                       "verify"?: {"by": "http_etag" | "http_last_modified" | "http_json"
 //                                       | "file" | "git_ref" | "github" | "sql",
 //                                   "mode"?: "strict" | "warn" | "human"},      with "changes"
+//                       "function"?: true,           a function of the worker that runs the code
 //                       "records"?: "time" | "random" | "uuid"},
 //                                   makes no call (engine/values/recorded_value.h)
 //              "model:NAME": {…, "effect": "read", "provider": "openai" | "anthropic",

@@ -50,9 +50,9 @@ class NodeReader {
 
  private:
   Status read_node(const Value& value, Node& node) {
-    AE_ASSIGN(
-        const std::size_t kind,
-        required_word_at(value, field::kind, {"tool", "wait", "map", "llm", "loop", "planner"}));
+    AE_ASSIGN(const std::size_t kind,
+              required_word_at(value, field::kind,
+                               {"tool", "wait", "map", "llm", "loop", "planner", "code"}));
     node.kind = static_cast<NodeKind>(kind);
     AE_ASSIGN(const std::size_t on_error, word_at(value, "on_error", {"fail", "continue"}));
     node.continue_on_error = on_error == 1;
@@ -86,6 +86,13 @@ class NodeReader {
         AE_TRY(only_keys(value, {"id", field::kind, "planner"}));
         if (node.index > 0) return fail(Code::plan_invalid, "a planner comes first");
         return read_model_node(value["planner"], node, &read_planner);
+      case NodeKind::code: {
+        AE_TRY(only_keys(value, {"id", field::kind, "code", "needs", "when", "on_error"}));
+        AE_ASSIGN(node.code, read_code(value["code"], plan_, tool_by_name_));
+        return {};
+      }
+      case NodeKind::scope:
+        break;  // no word of a plan
     }
     return {};
   }
@@ -141,8 +148,8 @@ class NodeReader {
                                    WaitType::human, WaitType::message};
     AE_ASSIGN(const std::size_t type,
               required_word_at(value, "type", {"timer", "signal", "webhook", "human", "message"}));
-    node.wait_type = kTypes[type];
-    if (node.wait_type == WaitType::timer) {
+    node.wait.type = kTypes[type];
+    if (node.wait.type == WaitType::timer) {
       AE_TRY(only_keys(value, {"type", "for", field::until}));
       AE_ASSIGN(node.wait_for, template_at(value, "for"));
       AE_ASSIGN(node.wait_until, template_at(value, field::until));
@@ -151,7 +158,7 @@ class NodeReader {
       }
       return check_timer(value, node);
     }
-    if (node.wait_type == WaitType::message) {
+    if (node.wait.type == WaitType::message) {
       AE_TRY(only_keys(value, {"type", field::channel, "expires", "on_expire"}));
       AE_ASSIGN(node.wait_channel, template_at(value, field::channel));
       if (value.text(field::channel).empty()) {
@@ -159,12 +166,12 @@ class NodeReader {
       }
       return read_expiry(value, node);
     }
-    if (node.wait_type == WaitType::human) {
+    if (node.wait.type == WaitType::human) {
       AE_TRY(only_keys(value, {"type", "key", "expires", "on_expire", "on_reject", "answer"}));
       AE_ASSIGN(const std::size_t on_reject, word_at(value, "on_reject", {"fail", "continue"}));
-      node.continue_on_reject = on_reject == 1;
+      node.wait.continue_on_reject = on_reject == 1;
       AE_ASSIGN(const std::size_t answer, word_at(value, "answer", {"decision", "data"}));
-      node.accepts_data = answer == 1;
+      node.wait.accepts_data = answer == 1;
     } else {
       AE_TRY(only_keys(value, {"type", "key", "expires", "on_expire"}));
     }
@@ -180,7 +187,7 @@ class NodeReader {
       AE_ASSIGN(node.wait_expires, duration_at(value, "expires", std::chrono::milliseconds(1)));
     }
     AE_ASSIGN(const std::size_t on_expire, word_at(value, "on_expire", {"fail", "continue"}));
-    node.continue_on_expire = on_expire == 1;
+    node.wait.continue_on_expire = on_expire == 1;
     return {};
   }
 

@@ -136,6 +136,9 @@ Result<std::shared_ptr<const LoopSpec>> read_loop(const Value& value, const Plan
 // As read_loop, for a planner.
 Result<std::shared_ptr<const LoopSpec>> read_planner(const Value& value, const Plan& plan,
                                                      const ToolsByName& tool_by_name);
+// Reads the members of a code node.
+Result<std::shared_ptr<const CodeSpec>> read_code(const Value& value, const Plan& plan,
+                                                  const ToolsByName& tool_by_name);
 // As read_loop, for a node of kind llm with `repair`: its request is sent once, and at most once
 // more.
 Result<std::shared_ptr<const LoopSpec>> read_repair_loop(const Value& node);

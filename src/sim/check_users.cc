@@ -141,7 +141,7 @@ bool matches_request(const JobEvidence& e, const engine::ControlRequest& request
   const engine::Node& node = node_of(e, event);
   if (outcome == "rejected") return decision == "reject";
   return outcome == "approved" &&
-         (decision == "approve" || (node.accepts_data && decision != "reject"));
+         (decision == "approve" || (node.wait.accepts_data && decision != "reject"));
 }
 
 // True if the logged message is the user's message or signal.
@@ -225,7 +225,7 @@ void early_signals_answer(const JobEvidence& e, Checker& checker) {
     const engine::Node& node = node_of(e, event);
     for (const AgentMessage* message : early_messages[key]) {
       const std::string_view decision = message->payload.value.text("decision");
-      const bool fits = wait->wait_type != "human" || node.accepts_data || decision == "approve" ||
+      const bool fits = wait->wait_type != "human" || node.wait.accepts_data || decision == "approve" ||
                         decision == "reject";
       if (!fits) continue;
       const auto* next = i + 1 < e.events.size() ? as<WaitCompleted>(e.events[i + 1]) : nullptr;

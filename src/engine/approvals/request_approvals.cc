@@ -181,7 +181,7 @@ Result<AppliedRequest> apply_approval_answer(const State& state, const std::stri
                                              const WaitAnswer& answer,
                                              const DecisionContext& context) {
   const Step& step = state.steps[wait.step];
-  AE_ASSIGN(std::string_view outcome, outcome_of_answer(state.node_of(step), answer.payload));
+  AE_ASSIGN(std::string_view outcome, outcome_of_answer(nullptr, answer.payload));
   AE_ASSIGN(const auto edited, edited_arguments(state, wait, answer, outcome));
   if (edited) outcome = "edited";
   AppliedRequest applied;

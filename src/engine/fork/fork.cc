@@ -124,8 +124,8 @@ bool ForkBuilder::is_complete(const Step& step, const Node& node, bool continue_
       return step.call->outcome == OutcomeKind::success && !step.failure;
     case StepPhase::answered:
       return step.item == kNoItem && node.kind == NodeKind::wait &&
-             (!step.timed_out || node.continue_on_expire) &&
-             (!step.rejected || node.continue_on_reject);
+             (!step.timed_out || node.wait.continue_on_expire) &&
+             (!step.rejected || node.wait.continue_on_reject);
     default:
       return false;
   }

@@ -169,7 +169,7 @@ Status JobDriver::resolve_tools() {
                           state_.execution_version, *version_));
   }
   for (const engine::ToolPolicy& tool : state_.plan->tools) {
-    if (!tool.makes_call()) {  // the engine supplies the value
+    if (!tool.makes_call() || tool.function) {  // the engine or a routine supplies the value
       tool_versions_.push_back(tool.version);
       continue;
     }
