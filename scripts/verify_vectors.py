@@ -33,6 +33,8 @@ VALUE_FIELDS = {
     "uuid_recorded": ["value"],
     "http_recorded": ["value"],
     "outcome_noted": ["note", "result"],
+    "routine_failed": ["error"],
+    "value_emitted": ["value"],
 }
 ESCAPES = {'"': '\\"', "\\": "\\\\", "\b": "\\b", "\f": "\\f", "\n": "\\n", "\r": "\\r",
            "\t": "\\t"}

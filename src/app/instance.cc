@@ -67,6 +67,30 @@ void make_guard_folder() {
   if (::mkdir(kGuardFolder, 0700) == 0) write_gitignore(kGuardFolder);
 }
 
+// A function of this program, for calls that no code requests.
+class BorrowedTool final : public tools::Tool {
+ public:
+  explicit BorrowedTool(tools::Tool& tool) : tool_(tool) {}
+  void perform(tools::Permit permit, tools::Call call, async::Done<Outcome> done) override {
+    tool_.perform(std::move(permit), std::move(call), std::move(done));
+  }
+  void abandon(const InvocationId& invocation, std::uint32_t try_no) override {
+    tool_.abandon(invocation, try_no);
+  }
+
+ private:
+  tools::Tool& tool_;
+};
+
+class StoreClock final : public async::Clock {
+ public:
+  explicit StoreClock(store::Store& store) : store_(store) {}
+  Instant now() override { return store_.now(); }
+
+ private:
+  store::Store& store_;
+};
+
 class InstanceImpl final : public Instance, private runtime::RuntimeObserver {
  public:
   explicit InstanceImpl(InstanceOptions options) : options_(std::move(options)) {}
@@ -77,6 +101,7 @@ class InstanceImpl final : public Instance, private runtime::RuntimeObserver {
     readers_.reset();
     api_.reset();
     runtime_.reset();
+    routines_.reset();
     toolbox_.reset();
     store_.reset();
   }
@@ -101,6 +126,7 @@ class InstanceImpl final : public Instance, private runtime::RuntimeObserver {
                     [this](const JobId& job, const std::string& what) { on_warning(job, what); }));
       warn_of_short_secrets();
     }
+    if (!options_.native_agents.empty()) offer_native_agents();
     runtime::World world{.loop = loop_,
                          .steady = steady_,
                          .random = random_,
@@ -109,7 +135,8 @@ class InstanceImpl final : public Instance, private runtime::RuntimeObserver {
                          .signer = signer_ ? &*signer_ : nullptr,
                          .output_hub = &output_hub_,
                          .slot = slot_ ? &*slot_ : nullptr,
-                         .readers = &*readers_};
+                         .readers = &*readers_,
+                         .routines = routines_ ? &*routines_ : nullptr};
     if (options_.agents) {
       for (const auto& [name, agent] : options_.agents->agents) {
         options_.runtime.agent_versions[name] =
@@ -139,6 +166,26 @@ class InstanceImpl final : public Instance, private runtime::RuntimeObserver {
                         .random_source = &random_,
                         .warn = [this](const std::string& what) { on_warning({}, what); }});
     return {};
+  }
+
+  void offer_native_agents() {
+    store_clock_.emplace(*measured_);
+    function_threads_.emplace();
+    routines_.emplace(routines::NativeRoutines::Parts{.loop = loop_,
+                                                      .clock = *store_clock_,
+                                                      .steady_clock = steady_,
+                                                      .random = random_,
+                                                      .executor = &*function_threads_});
+    for (routines::NativeAgent& agent : options_.native_agents) routines_->add(std::move(agent));
+    for (routines::NativeFunction& function : options_.native_functions) {
+      routines_->add(std::move(function));
+    }
+    for (const auto& [name, tool] : options_.agents->tools) {
+      tools::Tool* const function = tool.kind == "worker" ? routines_->tool(name) : nullptr;
+      if (function == nullptr || !toolbox_) continue;
+      toolbox_->tool_registry().add(
+          name, {std::make_unique<BorrowedTool>(*function), tool.policy.version});
+    }
   }
 
   void warn_of_short_secrets() {
@@ -448,6 +495,9 @@ class InstanceImpl final : public Instance, private runtime::RuntimeObserver {
   bool created_ = false;
   std::optional<store::MeasuredStore> measured_;  // the same store, with latencies
   std::unique_ptr<Toolbox> toolbox_;
+  std::optional<StoreClock> store_clock_;
+  std::optional<tools::NativeThreadPool> function_threads_;
+  std::optional<routines::NativeRoutines> routines_;
   std::optional<runtime::Runtime> runtime_;
   std::optional<api::Api> api_;
   std::optional<Listener> listener_,
@@ -564,7 +614,10 @@ std::vector<agents::Diagnostic> read_agent(const LoadedAgents& loaded, std::stri
   return first;
 }
 
-Result<LoadedAgents> load_agents(const std::string& path, const AgentsFileOptions& load_options) {
+namespace {
+
+Result<LoadedAgents> load(const std::string& path, const AgentsFileOptions& load_options,
+                          std::string_view code) {
   LoadedAgents loaded;
   AE_ASSIGN(loaded.text, read_file(path));
   loaded.path = path;
@@ -580,6 +633,7 @@ Result<LoadedAgents> load_agents(const std::string& path, const AgentsFileOption
     if (!loaded.diagnostics.empty()) return loaded;
   }
   agents::Source source = source_of(loaded);
+  source.code = code;
   source.usable = [&loaded](const agents::ToolDefinition& tool) {
     return with_command(check_usable(tool, loaded.folder));
   };
@@ -594,6 +648,24 @@ Result<LoadedAgents> load_agents(const std::string& path, const AgentsFileOption
   AE_TRY(lock.write());
   loaded.read[lock_path_of(path)] = lock.content();
   loaded.notices = lock.notices();
+  return loaded;
+}
+
+}  // namespace
+
+Result<LoadedAgents> load_agents(const std::string& path, const AgentsFileOptions& load_options) {
+  return load(path, load_options, {});
+}
+
+Result<LoadedAgents> load_agents_with_code(const std::string& path, std::string_view code) {
+  if (!path.empty()) return load(path, {}, code);
+  LoadedAgents loaded;
+  loaded.folder = ".";
+  loaded.text = R"({"aetheris": 1})";
+  loaded.path = "code.json";
+  agents::Source source = source_of(loaded);
+  source.code = code;
+  loaded.diagnostics = agents::load(source, loaded.file);
   return loaded;
 }
 

@@ -22,6 +22,7 @@
 #include "base/error.h"
 #include "base/hash.h"
 #include "net/asio_loop.h"
+#include "routines/native/native_routines.h"
 #include "runtime/driver/output_hub.h"
 #include "runtime/scheduler/runtime.h"
 #include "runtime/service/rollback.h"
@@ -62,6 +63,9 @@ struct InstanceOptions {
   std::string signing_key;       // a file; "" = AETHERIS_SIGNING_KEY, or heads stay unsigned
   std::string tls_key = {};      // a file that tools cannot open; "" = none
   runtime::RuntimeObserver* observer = nullptr;  // borrowed; may be null
+  // Code agents and functions of this program, for `run`. Their definitions are in `agents`.
+  std::vector<routines::NativeAgent> native_agents = {};
+  std::vector<routines::NativeFunction> native_functions = {};
 };
 
 struct LoadedAgents;
@@ -154,6 +158,10 @@ struct LoadedAgents {
 // pinned, to pin them; `to_compare`: all, to show changes; `to_pin`: all, and pin the result;
 // `never`: none, and an unpinned server is an error.
 enum class ServerListing { if_unpinned, to_compare, to_pin, never };
+
+// As load_agents, with agents and tools that are defined in code (agents::Source::code). `path`:
+// "" = there is no file.
+Result<LoadedAgents> load_agents_with_code(const std::string& path, std::string_view code);
 
 struct AgentsFileOptions {
   ServerListing servers = ServerListing::if_unpinned;

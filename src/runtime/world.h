@@ -15,6 +15,7 @@
 #include "base/ids.h"
 #include "base/sign.h"
 #include "plan/plan_cache.h"
+#include "routines/routine.h"
 #include "store/store.h"
 #include "tools/tool.h"
 #include "tools/verifier.h"
@@ -77,11 +78,12 @@ struct World {
   // Compiled plans, shared with other users of this loop; null: the runtime has its own cache.
   engine::PlanCache* plans = nullptr;
   const SigningKey* signer = nullptr;  // signs the heads of idle jobs; null: no signatures
-  OutputHub* output_hub = nullptr;     // buffers partial model output; null: it is discarded
+  OutputHub* output_hub = nullptr;  // buffers partial model output; null: it is discarded
   // Names the job whose slice is running; null: process deaths are not counted
   RunningSlot* slot = nullptr;
   // Runs reads of whole logs; null: they run on the loop.
   async::Executor* readers = nullptr;
+  routines::RoutineProvider* routines = nullptr;  // runs the code of jobs; null: none is offered
 };
 
 // A UUIDv7 with the time of the store.

@@ -118,8 +118,10 @@ void Decider::finish_refused(const Step& step) {
       return fail_step(step, code_name(Code::denied), denied_text(approval.tool, approval.note));
     case ApprovalState::withdrawn:
       return fail_step(step, code_name(Code::rejected),
-                       fmt::format("{} was not made: {} had failed", call,
-                                   step.turn == kNoTurn ? "another item of its map" : "its loop"));
+                       fmt::format("{} was not made: {}", call,
+                                   step.request           ? "its code had ended"
+                                   : step.turn != kNoTurn ? "its loop had failed"
+                                                          : "another item of its map had failed"));
     default:
       return fail_step(step, code_name(Code::wait_expired),
                        fmt::format("nobody approved {} before the request expired", call));

@@ -72,6 +72,9 @@ Result<Value> Decider::arguments(const Step& step) const {
 }
 
 void Decider::start_tool(const Step& step) {
+  const bool is_approved = step.approval && step.approval->state == ApprovalState::approved;
+  // The routine states the arguments of a call (decide_routines); then the approval has them.
+  if (step.request && (!is_approved || !may_perform(step) || is_code_full(step))) return;
   if (!has_room()) return;
   if (step.item != kNoItem &&
       (s_.steps[step.node].map->failure || failed_maps_.contains(step.node))) {
@@ -85,7 +88,6 @@ void Decider::start_tool(const Step& step) {
   }
   if (!may_fit_budget(s_.tool_of(step))) return;
   // The approved arguments are sent.
-  const bool is_approved = step.approval && step.approval->state == ApprovalState::approved;
   auto args = is_approved ? Result<Value>(step.approval->arguments) : arguments(step);
   if (!args) {
     start(step);
@@ -182,6 +184,7 @@ ToolInvocationStarted& Decider::emit_started(const Declaration& d, const Value& 
   if (const auto reserved = reserve(d, args)) event.reserved = to_record(*reserved);
   decision_.perform.push_back(d.step);
   open_++;
+  if (d.node.code && d.of == nullptr) opened_[d.node.index]++;
   return event;
 }
 
@@ -189,7 +192,8 @@ ToolInvocationStarted& Decider::emit_started(const Declaration& d, const Value& 
 void Decider::declare_try(const Step& step, bool close_earlier) {
   // An orphaned try counts as open: its resend takes its place.
   const bool replaces = step.phase == StepPhase::calling;
-  if (s_.pause_request || (!replaces && !has_room())) return;
+  if (s_.pause_request || !may_perform(step)) return;
+  if (!replaces && (is_code_full(step) || !has_room())) return;
   Declaration again{.step = step.id,
                     .node = s_.node_of(step),
                     .tool = s_.tool_index(step),
@@ -199,6 +203,7 @@ void Decider::declare_try(const Step& step, bool close_earlier) {
                     .hash = step.call->arguments_hash};
   if (!fits_budget(again, step.call->arguments)) return;
   if (replaces) open_--;
+  if (replaces && step.request) opened_[step.node]--;
   if (close_earlier && step.call->open) finish_as_unknown(step);
   const Invocation& call = *step.call;
   if (!is_call_approved(again, call.arguments, call.arguments_hash)) {

@@ -36,7 +36,8 @@ JobDriver::JobDriver(World& world, JobDriverHost& host, JobId job, store::Lease 
       lease_(std::move(lease)),
       worker_(std::move(worker)),
       slice_name_(RunningSlot::name_of(job_, lease_.fence)),
-      drafts_(host.durability()) {}
+      drafts_(host.durability()),
+      routines_(world.routines, [this] { pump(); }) {}
 
 // Random words only for plans that need them; otherwise the random source is read only once per
 // decision.
@@ -59,7 +60,8 @@ engine::DecisionContext JobDriver::context(Instant now) {
           .entropy = entropy(),
           .tool_versions = &tool_versions_,
           .execution_version = version_ ? &*version_ : nullptr,
-          .confirmations = confirmer_ ? &confirmer_->confirmations() : nullptr};
+          .confirmations = confirmer_ ? &confirmer_->confirmations() : nullptr,
+          .routines = routines_.empty() ? nullptr : &routines_.wanted()};
 }
 
 // ---------------------------------------------------------------- input
@@ -146,8 +148,10 @@ void JobDriver::on_outcome(std::shared_ptr<const PerformedCall> call, Outcome&& 
       outcome = Outcome{
           .kind = OutcomeKind::unknown, .error_code = "failpoint", .error_message = "tool.after"};
   }
+  // That of a routine's own function is the beginning of an advance, which follows.
+  const bool advances = outcome.delivered.has_value();
   outcomes_.push({std::move(call), std::move(outcome)});
-  pump();
+  if (!advances) pump();
 }
 
 // ---------------------------------------------------------------- events
@@ -179,7 +183,11 @@ bool JobDriver::add_outcome(const ObservedOutcome& observed) {
   const std::uint32_t index = state_.index_of(sent.step);
   AE_CHECK(index != engine::kNoStep, job_.text);
   const engine::Step& step = state_.steps[index];
-  if (!step.call || !step.call->open || step.call->try_no != sent.try_no) return false;
+  if (!step.call || !step.call->open || step.call->try_no != sent.try_no) {
+    // Its routine went on from a success that the log does not hold.
+    if (observed.outcome.delivered) routines_.drop(step.node);
+    return false;
+  }
   in_flight_.erase(sent.step);
   progress_reports_.on_ended(sent.step);
   ledger_.forget(sent.invocation, sent.try_no);
@@ -202,6 +210,7 @@ bool JobDriver::add_outcome(const ObservedOutcome& observed) {
   if (observed.outcome.kind == OutcomeKind::input_required) {
     open_questions_.push_back({sent.step, step.call->tool, sent.invocation, sent.try_no});
   }
+  if (observed.outcome.delivered) routines_.on_recorded(step);
   for (EventBody& draft : engine::record_outcome(state_, index, observed.outcome, slice_time_))
     add(std::move(draft));
   if (finished) drafts_.add_finished(*std::move(finished));
@@ -271,8 +280,10 @@ void JobDriver::collect_events() {
   add_progress_reports();
   while (!outcomes_.pending().empty()) {
     add_outcome(outcomes_.pending().front()) ? outcomes_.on_recorded() : outcomes_.drop();
-    if (!outcomes_.pending().empty() && is_slice_over()) return;  // commit these first
+    // Commit these first, except for those of an advance.
+    if (!outcomes_.pending().empty() && is_slice_over() && !routines_.has_input()) return;
   }
+  add_advances();
   apply_inbox();
   next_decision_at_.reset();
   if (newer_request_) return stop_for_newer_request();
@@ -369,6 +380,7 @@ void JobDriver::pump() {
   pending_commits_ = drafts_.take(release_);
   if (pending_commits_.empty()) {
     if (stopped_for_newer_request_) return end(newer_request_);
+    if (!start_routines()) return;
     if (!to_perform_.empty()) return on_all_durable();  // declared before the log was reloaded
     std::optional<Instant> next = progress_reports_.next_at();
     if (next_decision_at_) next = std::min(*next_decision_at_, next.value_or(*next_decision_at_));
@@ -508,6 +520,7 @@ void JobDriver::on_committed(Result<store::CommitResult> result) {
 void JobDriver::on_all_durable() {
   for (async::Done<Status>& on_written : std::exchange(pending_note_callbacks_, {}))
     on_written(Status{});
+  if (!start_routines()) return;
   for (const StepId& step : std::exchange(to_perform_, {})) perform(step);
   if (!ended_ && state_.ending && state_.ending->cancelled) cancel_model_calls();
   if (ended_) return;
@@ -539,6 +552,7 @@ void JobDriver::reload(std::string_view why) {
     on_written(fail(Code::unavailable, "the note was not written"));
   }
   outcomes_.record_again();
+  routines_.record_again();
   // `committing_` stays set until the log is read. A second reload in a row is unusual: wait before
   // it.
   if (reloads_++ == 0) return begin();
@@ -558,6 +572,7 @@ void JobDriver::retry_later(void (JobDriver::*what)()) {
 void JobDriver::end(std::optional<Error> problem) {
   using ExitState = JobDriverHost::ExitState;
   if (std::exchange(ended_, true)) return;
+  routines_.clear();
   // Outcomes that could not be recorded are stored as late results for the next lease holder.
   for (const ObservedOutcome& observed : outcomes_.take())
     host_.on_late_result(job_, observed.call->sent, observed.outcome);

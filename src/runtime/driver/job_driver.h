@@ -25,6 +25,7 @@
 #include "runtime/driver/confirmer.h"
 #include "runtime/driver/drafts.h"
 #include "runtime/driver/job_driver_host.h"
+#include "runtime/driver/job_routines.h"
 #include "runtime/driver/ledger.h"
 #include "runtime/driver/performed_calls.h"
 #include "runtime/driver/progress_reports.h"
@@ -119,6 +120,8 @@ class JobDriver : public std::enable_shared_from_this<JobDriver> {
   void on_outcome(std::shared_ptr<const PerformedCall> call, Outcome&& outcome);
   void on_progress(const StepId& step, std::uint32_t try_no, Value value);
   void add_progress_reports();
+  void add_advances();
+  bool start_routines();
   void schedule_pump(Instant at);
   void start_checks(const std::vector<std::string>& keys);
   void reload(std::string_view why);
@@ -177,6 +180,7 @@ class JobDriver : public std::enable_shared_from_this<JobDriver> {
   std::uint32_t failures_ = 0;  // consecutive failed reads and writes
   std::uint32_t reloads_ = 0;   // consecutive reloads
 
+  JobRoutines routines_;
   InFlightCalls in_flight_;
   std::vector<OpenQuestion> open_questions_;
   ProgressReports progress_reports_;                       // of calls in `in_flight_`

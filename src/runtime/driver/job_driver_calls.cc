@@ -39,6 +39,7 @@ tools::Call JobDriver::request_of(const engine::Step& step, Value arguments,
   request.external_key = call.external_key;
   request.invocation = call.id;
   request.try_no = call.try_no;
+  if (step.request) request.position = step.request->position;
   request.last_sent_try = call.try_no - 1 - call.unsent_tries;
   if (step.role == engine::Role::node && host_.is_resident()) {
     request.answer_timeout = policy.ask_expires;
@@ -103,11 +104,18 @@ void JobDriver::perform(const StepId& step_id) {
     });
   };
   const std::uint32_t index = state_.tool_index(step);
-  auto* entry = world_.tool_registry.find(call.tool, index < tool_versions_.size()
-                                                         ? std::string_view(tool_versions_[index])
-                                                         : std::string_view());
-  AE_CHECK(entry, call.tool);
-  in_flight_.put({step_id, entry->tool.get(), call.id, call.try_no, world_.store.now()});
+  tools::Tool* tool = nullptr;
+  if (step.request && step.role == engine::Role::node && state_.tool_of(step).function) {
+    tool = routines_.functions_of(step.node);
+    if (tool == nullptr) return withdraw("its routine is not here");
+  } else {
+    auto* entry = world_.tool_registry.find(call.tool, index < tool_versions_.size()
+                                                           ? std::string_view(tool_versions_[index])
+                                                           : std::string_view());
+    AE_CHECK(entry, call.tool);
+    tool = entry->tool.get();
+  }
+  in_flight_.put({step_id, tool, call.id, call.try_no, world_.store.now()});
   progress_reports_.on_ended(step_id);
   if (newer_request_) return withdraw("the job is left to a newer version");
   if (draining_) return withdraw("the process is stopping");
@@ -128,7 +136,25 @@ void JobDriver::perform(const StepId& step_id) {
   // on, and any suspend since the lease was requested is included in this value.
   request.send_within = call.send_by - world_.store.latest_now();
   if (request.send_within.count() <= 0) return withdraw("its send deadline had passed");
-  entry->tool->perform(std::move(*permit), std::move(request), std::move(answer));
+  tool->perform(std::move(*permit), std::move(request), std::move(answer));
+}
+
+// Records what routines did since the last decision.
+void JobDriver::add_advances() {
+  while (routines_.has_input()) {
+    auto events = routines_.take_events(state_);
+    AE_CHECK(events.has_value(), events ? "" : events.error().message);
+    for (EventBody& draft : *events) add(std::move(draft));
+  }
+}
+
+// Everything is durable. False: the driver has finished with the job, because its code cannot run
+// here.
+bool JobDriver::start_routines() {
+  if (draining_ || newer_request_) return true;
+  const Status running = routines_.on_durable(job_, state_);
+  if (!running) release_claim(running.error());
+  return running.has_value();
 }
 
 void JobDriver::on_progress(const StepId& step, std::uint32_t try_no, Value value) {

@@ -168,8 +168,18 @@ Status JobDriver::resolve_tools() {
         job_, fmt::format("the job was created under the execution version {}, this process has {}",
                           state_.execution_version, *version_));
   }
+  for (const engine::Node& node : state_.plan->nodes) {
+    if (!node.code ||
+        (world_.routines != nullptr && world_.routines->offers(*state_.plan, node.index))) {
+      continue;
+    }
+    return fail(Code::needs_version, "no worker here runs the code of the agent \"{}\"{}",
+                node.code->agent,
+                node.code->version.empty() ? "" : ", version " + node.code->version);
+  }
   for (const engine::ToolPolicy& tool : state_.plan->tools) {
-    if (!tool.makes_call()) {  // the engine supplies the value
+    // The engine supplies the value, or the code its function.
+    if (!tool.makes_call() || tool.is_stated_in_code()) {
       tool_versions_.push_back(tool.version);
       continue;
     }

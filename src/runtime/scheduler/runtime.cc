@@ -108,7 +108,7 @@ Status Runtime::check_can_run(const std::string& agent, const engine::Plan& plan
                 agent);
   }
   for (const engine::ToolPolicy& tool : plan.tools) {
-    if (!tool.makes_call()) continue;
+    if (!tool.makes_call() || tool.is_stated_in_code()) continue;
     const ToolRegistry::Entry* const entry = world_.tool_registry.find(tool.name, tool.version);
     if (entry == nullptr ? !owned : entry->version == tool.version) continue;
     return fail(Code::needs_version,
