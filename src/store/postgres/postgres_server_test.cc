@@ -517,6 +517,7 @@ AE_TEST("postgres_cost/the cost of claims and timers does not grow with finished
   const OwnSchema schema;
   PostgresFixture fixture(schema.name());
   ASSERT_TRUE(fixture.open());
+  disable_autovacuum(schema.name());
   ASSERT_TRUE(fixture.commit(PostgresFixture::create("new")));
   for (int i = 0; i < 40; ++i) {
     ASSERT_TRUE(fixture.commit(PostgresFixture::create_claimed(fmt::format("held{}", i))));
