@@ -112,6 +112,7 @@ void HttpConnection::stop() {
   if (phase_ == Phase::reading && !parser_.has_begun()) return close_now();
   if (is_streaming()) {
     notify_closed();
+    if (is_upgraded_) return;  // its owner ends it
     end_stream();
   }
 }
@@ -148,6 +149,7 @@ void HttpConnection::clear_callbacks() {
   // Destroyed outside of the members: they may own objects that call back.
   const async::Task closed = std::exchange(closed_, nullptr);
   const async::Task drained = std::exchange(drained_, nullptr);
+  const Input input = std::exchange(input_, nullptr);
 }
 
 }  // namespace ae::net

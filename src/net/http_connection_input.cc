@@ -44,6 +44,7 @@ void HttpConnection::on_read(bool end_of_stream, bool failed, std::size_t size) 
   if (!failed) {
     end_ += size;
     if (phase_ == Phase::reading) return advance();
+    if (phase_ == Phase::streaming && is_upgraded_) return deliver_input();
     if (phase_ == Phase::lingering && (lingered_ += size) > kLingerMax) return close_now();
     return read();
   }
@@ -62,6 +63,21 @@ void HttpConnection::on_read(bool end_of_stream, bool failed, std::size_t size) 
     case Phase::closed:
       return close_now();
   }
+}
+
+// The callback may end or destroy the stream. Nothing is read into the buffer meanwhile.
+void HttpConnection::deliver_input() {
+  const auto self = shared_from_this();
+  const bool was_reading = std::exchange(reading_, true);
+  const std::string_view bytes(buffer_.data() + begin_, end_ - begin_);
+  begin_ = end_;
+  if (!bytes.empty() && is_streaming() && input_) {
+    Input input = std::exchange(input_, nullptr);
+    input(bytes);
+    if (is_streaming()) input_ = std::move(input);
+  }
+  reading_ = was_reading;
+  read();
 }
 
 void HttpConnection::advance() {

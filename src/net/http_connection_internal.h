@@ -5,6 +5,7 @@
 //   reading ──request─▶ handling ──answer─▶ answering ──written─▶ reading (keep-alive)
 //                           │                                     or lingering ──▶ closed
 //                           └────begin────▶ streaming ──end─────▶  "
+//                                or upgrade
 //
 // While a handler runs, the connection keeps reading into its buffer, to detect a disconnect;
 // pipelined requests wait there. http_connection_input.cc reads, http_connection_output.cc writes,
@@ -66,6 +67,8 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   // Called by Responder and HttpStream.
   void answer(HttpResponse response);
   void begin(HttpResponse head);
+  using Input = std::move_only_function<void(std::string_view bytes)>;
+  void upgrade(HttpHeaders headers, Input input);
   bool write_stream(std::string_view bytes);
   void end_stream();
   void on_closed(async::Task task);
@@ -105,6 +108,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   void shutdown_tls();
   void read();
   void on_read(bool end_of_stream, bool failed, std::size_t size);
+  void deliver_input();
   void advance();
   void update_part();
   void set_read_deadline(Duration time);
@@ -159,6 +163,8 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   bool stream_ended_ = false;
   bool above_high_water_ = false;
   async::Task closed_, drained_;
+  bool is_upgraded_ = false;  // streaming: the client's bytes go to input_
+  Input input_;
 
   // Output.
   std::deque<std::string> out_;

@@ -17,6 +17,8 @@ constexpr std::size_t kBuffersPerWrite = 16;
 
 std::string_view reason_phrase(int status) {
   switch (status) {
+    case 101:
+      return "Switching Protocols";
     case 200:
       return "OK";
     case 201:
@@ -53,6 +55,8 @@ std::string_view reason_phrase(int status) {
       return "Expectation Failed";
     case 422:
       return "Unprocessable Content";
+    case 426:
+      return "Upgrade Required";
     case 429:
       return "Too Many Requests";
     case 431:
@@ -184,6 +188,24 @@ void HttpConnection::begin(HttpResponse head) {
   send_head(head, std::nullopt);
   push({});
   if (peer_closed_) close_now();
+}
+
+void HttpConnection::upgrade(HttpHeaders headers, Input input) {
+  if (phase_ != Phase::handling) return;
+  if (is_http_1_0_ || parser_.state() == HttpParser::State::head) {
+    return refuse({400, Code::input_invalid, "an upgrade needs HTTP/1.1 and no body"});
+  }
+  clear_callbacks();
+  phase_ = Phase::streaming;
+  stream_ended_ = above_high_water_ = chunked_ = false;
+  is_upgraded_ = keep_alive_ = true;
+  HttpResponse head{.status = 101, .content_type = "", .headers = std::move(headers), .body = {}};
+  send_head(head, std::nullopt);
+  keep_alive_ = false;
+  input_ = std::move(input);
+  push({});
+  if (peer_closed_) return close_now();
+  loop_.post([self = shared_from_this()] { self->deliver_input(); });  // what came with the request
 }
 
 bool HttpConnection::write_stream(std::string_view bytes) {

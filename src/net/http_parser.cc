@@ -7,7 +7,7 @@
 #include <charconv>
 #include <utility>
 
-#include "base/utf8.h"
+#include "net/http_target.h"
 
 namespace ae::net {
 namespace {
@@ -16,36 +16,10 @@ constexpr std::size_t kPartMax = 64u << 10;  // bytes
 
 bool is_control(char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7F; }
 
-int hex_digit(char c) {
-  if (c >= '0' && c <= '9') return c - '0';
-  if (c >= 'a' && c <= 'f') return c - 'a' + 10;
-  if (c >= 'A' && c <= 'F') return c - 'A' + 10;
-  return -1;
-}
-
 std::string_view trimmed(std::string_view text) {
   while (!text.empty() && (text.front() == ' ' || text.front() == '\t')) text.remove_prefix(1);
   while (!text.empty() && (text.back() == ' ' || text.back() == '\t')) text.remove_suffix(1);
   return text;
-}
-
-// False if the text has a `%` without two hex digits, or is not UTF-8.
-bool percent_decode(std::string_view text, bool plus_is_blank, std::string& out) {
-  out.clear();
-  for (std::size_t i = 0; i < text.size(); ++i) {
-    if (text[i] == '+' && plus_is_blank) {
-      out += ' ';
-    } else if (text[i] != '%') {
-      out += text[i];
-    } else {
-      if (text.size() - i < 3) return false;
-      const int high = hex_digit(text[i + 1]), low = hex_digit(text[i + 2]);
-      if (high < 0 || low < 0) return false;
-      out += static_cast<char>(high * 16 + low);
-      i += 2;
-    }
-  }
-  return is_utf8(out);
 }
 
 // Calls `each` with the pieces between separators; stops when it returns false.
@@ -246,38 +220,16 @@ std::string_view HttpParser::read_absolute_form(std::string_view target) {
 }
 
 void HttpParser::read_target(std::string_view given) {
-  const auto is_allowed = [](char c) { return c > 0x20 && c < 0x7F && c != '#'; };
   std::string_view target = read_absolute_form(given);
   std::string with_slash;
   if (!target_host_.empty() && target.starts_with('?')) {
     with_slash = fmt::format("/{}", target);
     target = with_slash;
   }
-  if (!target.starts_with('/') || !std::ranges::all_of(target, is_allowed)) {
-    return refuse_bad_request("the target is not a path that begins with /");
-  }
-  const std::size_t question = std::min(target.find('?'), target.size());
-  std::string piece;
-  const bool path_is_good = for_each_piece(target.substr(1, question - 1), '/', [&](auto segment) {
-    if (!percent_decode(segment, false, piece)) return false;
-    if (piece == "." || piece == ".." || std::ranges::any_of(piece, is_control)) return false;
-    request_.path.push_back(piece);
-    return true;
-  });
-  if (!path_is_good) return refuse_bad_request("the path has an invalid segment");
-  if (request_.path.size() == 1 && request_.path[0].empty()) request_.path.clear();
-  if (question == target.size()) return;
-  const bool query_is_good = for_each_piece(target.substr(question + 1), '&', [&](auto pair) {
-    if (pair.empty()) return true;
-    const std::size_t equals = std::min(pair.find('='), pair.size());
-    std::string key, value;
-    if (!percent_decode(pair.substr(0, equals), true, key)) return false;
-    if (!percent_decode(pair.substr(std::min(equals + 1, pair.size())), true, value)) return false;
-    if (key.find('\0') != std::string::npos || value.find('\0') != std::string::npos) return false;
-    request_.query.emplace_back(std::move(key), std::move(value));
-    return true;
-  });
-  if (!query_is_good) refuse_bad_request("the query is not UTF-8 text, percent-encoded");
+  auto found = parse_target(target);
+  if (!found) return refuse_bad_request(std::move(found).error().message);
+  request_.path = std::move(found->path);
+  request_.query = std::move(found->query);
 }
 
 void HttpParser::read_header() {
@@ -331,8 +283,9 @@ void HttpParser::end_headers() {
       chunked = true;
     } else if (name == "connection") {
       close = close || has_token(value, "close");
-    } else if (name == "upgrade") {
-      return refuse(501, Code::unsupported, "this server supports no upgrade");
+    } else if (name == "upgrade" &&
+               !(request_.method == "GET" && equal_ignoring_case(value, "websocket"))) {
+      return refuse(501, Code::unsupported, "this server supports no upgrade but websocket");
     } else if (name == "expect") {
       if (!equal_ignoring_case(value, "100-continue")) {
         return refuse(417, Code::unsupported, "unknown expectation");

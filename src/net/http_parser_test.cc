@@ -184,6 +184,7 @@ AE_TEST("http parser/malformed and ambiguous framing is rejected with its status
       {400, "GET / HTTP/1.1\r\nHost:\r\n\r\n"},
       {417, post("Expect: a miracle\r\n")},
       {501, post("Upgrade: websocket\r\n")},
+      {501, "GET / HTTP/1.1\r\nHost: a\r\nUpgrade: h2c\r\n\r\n"},
       {415, post("Content-Encoding: gzip\r\n")},
       {413, post("Expect: 100-continue\r\nContent-Length: 99999999\r\n")},
   };

@@ -52,6 +52,13 @@ HttpStream Responder::begin(HttpResponse head) && {
   return HttpStream(std::exchange(connection_, nullptr));
 }
 
+HttpStream Responder::upgrade(HttpHeaders headers,
+                              std::move_only_function<void(std::string_view bytes)> input) && {
+  AE_CHECK(connection_, "answered twice");
+  connection_->upgrade(std::move(headers), std::move(input));
+  return HttpStream(std::exchange(connection_, nullptr));
+}
+
 void Responder::on_closed(async::Task task) { connection_->on_closed(std::move(task)); }
 
 HttpStream::HttpStream(std::shared_ptr<HttpConnection> connection)

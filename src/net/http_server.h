@@ -79,6 +79,13 @@ class Responder {
   void read_body(HttpRequest head, std::function<void(HttpRequest, Responder)> then) &&;
   // Sends status and headers; the body follows through the stream.
   HttpStream begin(HttpResponse head) &&;
+  // Answers 101 Switching Protocols: from now on the bytes in both directions are those of another
+  // protocol. `input` gets the client's, in pieces, on the loop and never inside this call; it may
+  // destroy the stream, and is not called after that. When the server stops, the stream stays open
+  // until it is ended or the grace is over. A request of HTTP/1.0 or with a body is refused: then
+  // the stream is closed.
+  HttpStream upgrade(HttpHeaders headers,
+                     std::move_only_function<void(std::string_view bytes)> input) &&;
   // Called once if the client disconnects before the answer. Answering is still allowed.
   void on_closed(async::Task task);
 

@@ -5,6 +5,7 @@
 #include <netinet/in.h>
 #include <poll.h>
 #include <sys/socket.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 #include <chrono>
@@ -64,6 +65,13 @@ class RawClient {
     address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
     EXPECT_EQ(connect(fd_, reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
   }
+  explicit RawClient(const std::string& unix_path)
+      : fd_(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+    sockaddr_un address{};
+    address.sun_family = AF_UNIX;
+    unix_path.copy(address.sun_path, sizeof address.sun_path - 1);
+    EXPECT_EQ(connect(fd_, reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
+  }
   ~RawClient() { close(fd_); }
   RawClient(const RawClient&) = delete;
   RawClient& operator=(const RawClient&) = delete;
@@ -103,6 +111,13 @@ class RawClient {
   void read_bytes(std::size_t size) {
     std::size_t have = seen_.size();
     while (have < size && read_more()) have += std::exchange(seen_, {}).size();
+  }
+  std::string read_exactly(std::size_t size) {
+    while (seen_.size() < size && read_more()) {
+    }
+    const std::string taken = seen_.substr(0, size);
+    seen_.erase(0, taken.size());
+    return taken;
   }
   // One response with a Content-Length.
   std::string read_response() {

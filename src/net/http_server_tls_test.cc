@@ -17,6 +17,8 @@
 #include "net/asio_loop.h"
 #include "net/http_server.h"
 #include "net/tls_identity.h"
+#include "net/websocket.h"
+#include "net/websocket_client_test.h"
 #include "testing/test.h"
 
 namespace ae::net {
@@ -223,6 +225,31 @@ AE_TEST("tls/a stream is delivered incrementally") {
   bool whole = false;
   EXPECT_NE(client.read_rest(&whole).find("second"), std::string::npos);
   EXPECT_TRUE(whole);
+}
+
+AE_TEST("tls/a WebSocket sends and receives texts, and is closed with close_notify") {
+  std::unique_ptr<WebSocket> kept;
+  ServerFixture fixture([&](HttpRequest request, Responder responder) {
+    kept = WebSocket::accept(request, std::move(responder), http_server_test::kSubprotocol,
+                             {.on_text = [&](std::string text) { kept->send(text); },
+                              .on_drained = {},
+                              .on_closed = {},
+                              .on_stop = {}},
+                             {});
+  });
+  Client client(fixture.port);
+  ASSERT_TRUE(client.handshake());
+  client.send(http_server_test::upgrade_request());
+  client.read_until("\r\n\r\n");
+  const std::string text(300, 'x');
+  client.send(http_server_test::client_frame(text));
+  EXPECT_TRUE(client.read_until(text).ends_with(text));
+  client.send(http_server_test::client_frame(http_server_test::close_payload(1000), 0x88));
+  EXPECT_EQ(http_server_test::close_code_in(client.read_rest()), 1000u);
+  fixture.on_loop([&] {
+    EXPECT_FALSE(kept->is_open());
+    kept.reset();
+  });
 }
 
 AE_TEST("tls/clients that disconnect with or without close_notify are released") {
