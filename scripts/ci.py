@@ -277,7 +277,7 @@ def push_stages():
     seed = commit()
     return [
         Stage("source", 1, one("source", ["scripts/check", "source"]), pool="waiting"),
-        Stage("release program", 6, builds("release", "--target", "aetheris", "aetheris_testing"), slots=ALL),
+        Stage("release program", 6, builds("release", "--target", "aetheris", "aetheris_testing", "aetheris_library"), slots=ALL),
         Stage("scripts", 11, scripts(RELEASE, on_release), ("release program",), "waiting"),
         Stage("examples and demos", 3, demos, ("release program",), "waiting"),
         Stage("simulator", 2, builds("release", "--target", "aetheris_sim"), ("release program",), slots=ALL),

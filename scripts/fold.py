@@ -21,7 +21,7 @@ def sources(root):
     """({covered path: text}, {left-out path: text}) of src/engine, without tests."""
     engine = root / "src/engine"
     cmake = (engine / "CMakeLists.txt").read_text()
-    patterns = re.findall(r'^set\(no_fold_\w+ "(.*)"\)$', cmake, re.M)
+    patterns = re.findall(r'^set\(no_fold_\w+\s+"(.*)"\)$', cmake, re.M)
     folders = re.search(r"foreach\(folder ([^)]*)\)", cmake)
     if len(patterns) != 2 or not folders:
         sys.exit("src/engine/CMakeLists.txt does not set no_fold_cc and no_fold_h, or has no list of folders")

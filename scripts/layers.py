@@ -14,9 +14,11 @@ import tempfile
 from dataclasses import dataclass, field
 
 # Modules that put everything together: they may name drivers. So may tests and bench/.
-COMPOSERS = {"app", "sim", "testing"}
-DRIVER_PARENTS = ("store", "tools", "llm")  # a module in a folder below these is a driver
+COMPOSERS = {"app", "embed", "sim", "testing"}
+DRIVER_PARENTS = ("store", "tools", "llm", "routines")  # a module in a folder below these is a driver
 DRIVERS = {"mcp/client"}  # drivers in other folders
+# The functions of native routines are native tools that belong to a request.
+BUILDS_ON = {"routines_native": "tools_native"}
 
 # What pure modules may depend on.
 ORDER = {"base": "", "json": "base", "expr": "base json", "schema": "base json", "log": "base json schema",
@@ -152,7 +154,7 @@ class Tree:
             walk(name, [])
 
     def check_driver(self, path, line, module, other, is_test):
-        if not other.driver or other is module or is_test:
+        if not other.driver or other is module or is_test or BUILDS_ON.get(module.name) == other.name:
             return
         if module.driver:
             self.problem(path, line, f"driver {module.name} knows driver {other.name}; "

@@ -26,6 +26,7 @@ VALUE_FIELDS = {
     "job_completed": ["result"],
     "job_failed": ["error"],
     "wait_completed": ["payload"],
+    "wait_opened": ["question_data", "question_text"],
     "agent_message": ["payload"],
     "time_recorded": ["value"],
     "timer_fired": ["value"],
@@ -33,6 +34,8 @@ VALUE_FIELDS = {
     "uuid_recorded": ["value"],
     "http_recorded": ["value"],
     "outcome_noted": ["note", "result"],
+    "routine_failed": ["error"],
+    "value_emitted": ["value"],
 }
 ESCAPES = {'"': '\\"', "\\": "\\\\", "\b": "\\b", "\f": "\\f", "\n": "\\n", "\r": "\\r",
            "\t": "\\t"}

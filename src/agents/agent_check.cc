@@ -6,6 +6,7 @@
 #include <set>
 
 #include "agents/checks.h"
+#include "agents/code_check.h"
 #include "agents/loop_check.h"
 #include "agents/node_check.h"
 #include "agents/plan_nodes.h"
@@ -44,14 +45,15 @@ class AgentCheck {
   Agent run() {
     const std::size_t before = check_.count();
     if (!check_.mapping(source_node_, Mapping::agent,
-                        {{field::code, "agents written as code are not available yet"},
-                         {"cron", "schedules are not available yet"},
+                        {{"cron", "schedules are not available yet"},
                          {"schedule", "schedules are not available yet"}})) {
       return std::move(agent_);
     }
     cost_ = check_settings(check_, source_node_, agent_, graph_);
     grants();
-    if (const auto loop = source_node_.find("loop")) {
+    if (const auto code = source_node_.find(field::code)) {
+      build_code_agent(*code);
+    } else if (const auto loop = source_node_.find("loop")) {
       if (source_node_->find("plan") != nullptr) {
         check_.report(*loop, "an agent has either a `plan` or a `loop`; a plan can contain loops");
       }
@@ -68,7 +70,13 @@ class AgentCheck {
       nodes(*plan);
     }
     const auto output = source_node_.find("output");
-    if (output && source_node_->find("planner") != nullptr) {
+    const auto output_schema = source_node_.find("output_schema");
+    if (output_schema && source_node_->find(field::code) == nullptr) {
+      check_.report(*output_schema, "`output_schema` is for agents with `code`");
+    }
+    if (output && source_node_->find(field::code) != nullptr) {
+      check_.report(*output, "the result of the code is the result of the job; remove `output`");
+    } else if (output && source_node_->find("planner") != nullptr) {
       check_.report(*output, "the plan that the planner writes defines the output", {},
                     Code::unsupported);
     } else if (output) {
@@ -95,9 +103,9 @@ class AgentCheck {
   std::optional<SourceNode> find_plan() {
     auto plan = source_node_.find("plan");
     if (!plan) {
-      if (source_node_->find(field::code) != nullptr) return std::nullopt;  // reported
-      check_.required(source_node_, "plan",
-                      "the list of nodes that this agent runs (or use `loop` or `planner`)");
+      check_.required(
+          source_node_, "plan",
+          "the list of nodes that this agent runs (or use `loop`, `planner` or `code`)");
       return std::nullopt;
     }
     if (!check_.list(*plan)) return std::nullopt;
@@ -121,6 +129,32 @@ class AgentCheck {
     this->loop(loop, node);
     graph_.emplace_back("nodes", Value::array({Value::object(std::move(node))}));
     if (source_node_->find("output") == nullptr) graph_.emplace_back("output", "${ .steps.loop }");
+  }
+
+  // An agent whose work is a function of a worker: a plan of one node, whose result is the agent's.
+  void build_code_agent(const SourceNode& code) {
+    for (const std::string_view other : {"plan", "loop", "planner"}) {
+      if (source_node_->find(other) == nullptr) continue;
+      check_.report(code, fmt::format("an agent has either `code` or a `{}`", other));
+    }
+    const std::string_view kind = engine::to_text(engine::NodeKind::code);  // and the node's id
+    nodes_.add_only(source_node_, kind);
+    used_.add_code_functions();
+    const CheckedCode checked = check_code(
+        check_, source_node_,
+        {.agent = agent_.name, .callable = callable_, .add_tool = [this](const CheckedTool& tool) {
+           used_.add(tool.tool.name, tool);
+         }});
+    const Value node =
+        Value::object({{"id", kind}, {field::kind, kind}, {field::code, checked.code}});
+    graph_.emplace_back("nodes", Value::array({node}));
+    graph_.emplace_back("output", fmt::format("${{ .steps.{} }}", kind));
+    if (checked.version.empty()) return;
+    agent_.execution_version = checked.version;
+    const auto versions = source_node_.find("versions");
+    if (!versions || !versions->find("policy")) {
+      graph_.emplace_back("versions", Value::object({{"policy", "route"}}));
+    }
   }
 
   // An agent whose model makes the plan: until then, its plan is one planner node.
@@ -167,6 +201,7 @@ class AgentCheck {
     if (!check_.mapping(source_node, Mapping::node,
                         {{"approval", "set approval on the tool, not on the node"},
                          {field::agent, "child jobs are not available yet"},
+                         {field::code, "code in a plan is not available yet; an agent can be code"},
                          {"retry", "set retry on the tool, not on the node"},
                          {"timeout", "set timeout on the tool, not on the node"}})) {
       return {};
@@ -192,7 +227,9 @@ class AgentCheck {
     for (const std::string_view kind : shape.kinds) {
       if (source_node->find(kind) != nullptr) kinds.push_back(kind);
     }
-    if (source_node->find(field::agent) != nullptr) kinds.emplace_back(field::agent);  // reported
+    for (const std::string_view unsupported : {field::agent, field::code}) {
+      if (source_node->find(unsupported) != nullptr) kinds.push_back(unsupported);  // reported
+    }
     if (kinds.empty()) {
       check_.report(source_node, "a node needs one of tool, llm, wait, map or loop");
       return;
@@ -206,7 +243,7 @@ class AgentCheck {
       return;
     }
     const std::string_view kind = kinds[0];
-    if (kind == field::agent) return;
+    if (kind == field::agent || kind == field::code) return;
     check_.misplaced(source_node, shape, kind, [&](std::string_view key, const auto& owners) {
       const bool of_map = owners.front() == "map";
       return fmt::format("`{}` belongs to {}", key,
@@ -375,7 +412,8 @@ class AgentCheck {
     const auto each =
         check_.required(source_node, "do", "the tool call or llm step to run for each item");
     if (!each || !check_.mapping(*each, Mapping::map_item,
-                                 {{"map", "nested maps are not available yet"},
+                                 {{field::code, "code in maps is not available yet"},
+                                  {"map", "nested maps are not available yet"},
                                   {"wait", "waits in maps are not available yet"},
                                   {"when", "set `when` on the node, or filter the list"}})) {
       return;
@@ -390,7 +428,8 @@ class AgentCheck {
                          return fmt::format("`{}` belongs to a tool", key);
                        });
     } else if ((*each)->find("tool") == nullptr &&
-               ((*each)->find("map") != nullptr || (*each)->find("wait") != nullptr)) {
+               ((*each)->find("map") != nullptr || (*each)->find("wait") != nullptr ||
+                (*each)->find(field::code) != nullptr)) {
       return;  // already reported
     }
     in_item_ = true;

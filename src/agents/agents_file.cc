@@ -13,6 +13,7 @@
 #include "agents/tool_text.h"
 #include "base/utf8.h"
 #include "json/json.h"
+#include "log/field_names.h"
 
 namespace ae::agents {
 namespace {
@@ -135,6 +136,15 @@ void check_outbound(CheckContext& check, const SourceNode& top) {
   }
 }
 
+// Has the file agents with `code`?
+bool has_code_agents(const SourceNode& top) {
+  const auto agents = top.find("agents");
+  return agents && (*agents)->is_mapping() &&
+         std::ranges::any_of((*agents)->items, [](const SourceTree& agent) {
+           return agent.is_mapping() && agent.find(field::code) != nullptr;
+         });
+}
+
 FileDefinitions check_definitions(CheckContext& check, const SourceNode& top,
                                   std::string_view text) {
   LineCount lines(text);
@@ -174,8 +184,9 @@ FileDefinitions check_definitions(CheckContext& check, const SourceNode& top,
   for (Note& note : check.take_notes()) definitions.notes.push_back(std::move(note));
   if (check.source().policies) definitions.policies = *check.source().policies;
   if (const auto source_node = top.find("policies")) {
-    for (Policy& policy :
-         check_policies(check, *source_node, &definitions.tools, &definitions.notes)) {
+    const KnownTools known{
+        .tools = definitions.tools, .has_code = has_code_agents(top), .notes = definitions.notes};
+    for (Policy& policy : check_policies(check, *source_node, &known)) {
       definitions.policies.push_back(std::move(policy));
     }
   }
@@ -229,6 +240,39 @@ void check_file(CheckContext& check, const SourceTree& root, std::string_view te
   for (auto& [name, model] : models) out.models.emplace(model.tool.name, std::move(model.tool));
 }
 
+// Adds what is defined in code to the tree of the file.
+bool add_code(std::string_view json, Diagnostics& diagnostics, SourceTree& root) {
+  const auto parsed = parse_json(json, {.bytes_max = kFileMax});
+  if (!parsed) {
+    diagnostics.add({}, {.path = std::string(field::code), .message = parsed.error().message});
+    return false;
+  }
+  SourceTree code;
+  if (!read_json(json, diagnostics, code)) return false;
+  for (const std::string_view section : {"tools", "agents"}) {
+    const SourceTree* const added = code.find(section);
+    if (added == nullptr || !added->is_mapping() || !root.is_mapping()) continue;
+    auto found = std::ranges::find(root.keys, section, &SourceTree::Key::text);
+    if (found == root.keys.end()) {
+      root.keys.push_back({std::string(section), {}});
+      root.items.push_back({.kind = SourceTree::Kind::mapping});
+      found = root.keys.end() - 1;
+    }
+    SourceTree& into = root.items[static_cast<std::size_t>(found - root.keys.begin())];
+    for (std::size_t i = 0; i < added->keys.size(); ++i) {
+      const std::string& name = added->keys[i].text;
+      if (into.find(name) != nullptr) {
+        diagnostics.add({}, {.path = fmt::format("{}.{}", section, name),
+                             .message = "is defined in the file and in code"});
+        continue;
+      }
+      into.keys.push_back({name, {}});
+      into.items.push_back(added->items[i]);
+    }
+  }
+  return true;
+}
+
 // Parses the text and passes its root to `visit`.
 template <class Visit>
 std::vector<Diagnostic> parse_and_visit(const Source& source, const Visit& visit) {
@@ -246,7 +290,8 @@ std::vector<Diagnostic> parse_and_visit(const Source& source, const Visit& visit
   }
   if (text.starts_with("\xEF\xBB\xBF")) text.remove_prefix(3);
   SourceTree root;
-  if (read(source, text, diagnostics, root)) {
+  if (read(source, text, diagnostics, root) &&
+      (source.code.empty() || add_code(source.code, diagnostics, root))) {
     CheckContext check(source, diagnostics);
     visit(check, root, text);
   }
@@ -272,7 +317,7 @@ std::vector<Diagnostic> load_policies(const Source& source, std::vector<Policy>&
         if (!check.mapping(top, Mapping::policies_file)) return;
         check_version(check, top);
         if (const auto list = check.required(top, "policies", "the list of policies, in order")) {
-          policies = check_policies(check, *list, nullptr, nullptr);
+          policies = check_policies(check, *list, nullptr);
         }
       });
   if (diagnostics.empty()) out = std::move(policies);

@@ -40,6 +40,8 @@ struct Diagnostic {
 //             "memory"?: bytes, "processes"?: n, "file_size"?: bytes, "open_files"?: n,
 //             "cpu"?: span}}
 //   native   {"function": name}
+//   worker   {"function": name, "definite_failures"?: [status…], "output_max"?: bytes,
+//             "heartbeat_timeout"?: duration}
 //   mcp      {"server": its name in the file,
 //             "connection": {"command", "env"?, "env_allow"?, "cwd"?, "sandbox"?}
 //             or {"url", "headers"?},
@@ -51,7 +53,7 @@ struct Diagnostic {
 // (Template::parts). Members with default values are omitted.
 struct ToolDefinition {
   std::string name;
-  std::string kind;  // http | command | native | mcp; of a model: its provider
+  std::string kind;  // http | command | native | worker | mcp; of a model: its provider
   Value definition;
   Value args_schema = {};  // as written, or pinned; null: any arguments
   Value verify;            // the verifier (tools/verify/verify.h); null: none
@@ -66,7 +68,7 @@ struct Agent {
   std::vector<std::pair<std::string, std::string>> labels;
   std::vector<std::string> required_capabilities;  // sorted, unique
   std::string queue;                               // "" = the default queue
-  std::string execution_version;                   // "" = the program's
+  std::string execution_version;                   // of its code; "" = the program's
   Value definition;                                // its part of the file, as JSON
   std::size_t line = 0;                            // in its file, from 1
 };
@@ -105,6 +107,10 @@ struct Source {
   // The pinned tools of an MCP server: [{name, description?, inputSchema, outputSchema?,
   // annotations?, digest}…]. `connection` as in ToolDefinition. Empty = MCP servers are errors.
   std::function<Result<Value>(std::string_view server, const Value& connection)> server_tools = {};
+  // Agents and tools that are defined in code, as JSON of the same form: {"tools"?, "agents"?}. They
+  // are checked together with those of `text`, whose tools and models they may use; positions in
+  // `text` do not apply to them. "" = none.
+  std::string_view code = {};
   // Operator policies for all files (load_policies); they precede those of the file. Borrowed.
   const std::vector<Policy>* policies = nullptr;
 };

@@ -22,6 +22,7 @@ namespace {
 
 using testing::diagnostics_as_text;
 using testing::files_of_the_documentation;
+using testing::kCode;
 using testing::kModels;
 using testing::kProviders;
 using testing::kShop;
@@ -100,7 +101,7 @@ AE_TEST("agents/errors in a JSON file have positions too") {
             "letters, digits, _ and -, starting with a letter or _\n"
             "2:28 plan_invalid agents[\"ä\"].plan: must be a list, not a string\n"
             "3:1 plan_invalid agents.b.plan: `plan` is missing: the list of nodes that this agent "
-            "runs (or use `loop` or `planner`)\n");
+            "runs (or use `loop`, `planner` or `code`)\n");
 }
 
 AE_TEST("agents/a .json file must be strict JSON") {
@@ -149,7 +150,7 @@ AE_TEST("agents/diagnostics print as text and as JSON") {
   const auto loaded = load_text("aetheris: 1\nagents: { a: { plans: [] } }\n");
   EXPECT_EQ(diagnostics_text(loaded.diagnostics),
             "agents.yaml:2:14: agents.a.plan: `plan` is missing: the list of nodes that this agent "
-            "runs (or use `loop` or `planner`)\n"
+            "runs (or use `loop`, `planner` or `code`)\n"
             "agents.yaml:2:16: agents.a.plans: unknown key `plans` (did you mean plan?)\n");
   EXPECT_EQ(canonical(diagnostics_json({loaded.diagnostics.at(1)})),
             R"({"faults":[{"code":"plan_invalid","column":16,"file":"agents.yaml","line":2,)"
@@ -186,6 +187,7 @@ AE_TEST("agents/the published JSON Schema accepts valid files and rejects invali
   good.emplace_back(kShop);
   good.emplace_back(kModels);
   good.emplace_back(kProviders);
+  good.emplace_back(kCode);
   for (const std::string& file : good) {
     for (const SchemaViolation& violation : schema->validate(value_of(file))) {
       ADD_FAILURE() << violation.instance_path << ": " << violation.message << "\n" << file;
@@ -246,6 +248,35 @@ AE_TEST("agents/the published JSON Schema accepts valid files and rejects invali
            std::string(
                "aetheris: 1\nagents: { a: { plan: [ { id: x, tool: t } ], deadline: x } }\n"),
        }) {
+    EXPECT_FALSE(schema->validate(value_of(bad)).empty()) << bad;
+    EXPECT_FALSE(load_text(bad).diagnostics.empty()) << bad;
+  }
+}
+
+AE_TEST("agents/the published JSON Schema rejects invalid code agents and tools of workers") {
+  const auto document = parse_json(agents_schema_json());
+  ASSERT_TRUE(document) << document.error().message;
+  const auto schema = Schema::compile(*document);
+  ASSERT_TRUE(schema) << schema.error().message;
+  for (const std::string_view rest : {
+           "tools: { t: { worker: 'a b' } }\nagents: { a: { code: { language: cpp } } }",
+           "tools: { t: { worker: w, http: {} } }\nagents: { a: { code: { language: cpp } } }",
+           "tools: { t: { worker: w, output: json } }\nagents: { a: { code: { language: cpp } } }",
+           "tools: { t: { worker: w, local: true } }\nagents: { a: { code: { language: cpp } } }",
+           "policies: [ { tools: ['run:all'], action: deny } ]\n"
+           "agents: { a: { code: { language: cpp } } }",
+           "agents: { a: { code: {} } }",
+           "agents: { a: { code: { language: rust } } }",
+           "agents: { a: { code: { language: cpp, parallel: 0 } } }",
+           "agents: { a: { code: { language: cpp, version: 'a b' } } }",
+           "agents: { a: { code: { language: cpp, on_exception: retry } } }",
+           "agents: { a: { code: { language: cpp }, output: 1 } }",
+           "agents: { a: { code: { language: cpp }, plan: [ { id: x, wait: { type: signal } } ] } "
+           "}",
+           "agents: { a: { output_schema: {}, plan: [ { id: x, wait: { type: signal } } ] } }",
+           "agents: { a: { plan: [ { id: x, code: { language: cpp } } ] } }",
+       }) {
+    const std::string bad = "aetheris: 1\n" + std::string(rest) + "\n";
     EXPECT_FALSE(schema->validate(value_of(bad)).empty()) << bad;
     EXPECT_FALSE(load_text(bad).diagnostics.empty()) << bad;
   }

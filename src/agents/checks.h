@@ -84,10 +84,15 @@ void check_server(CheckContext& check, std::string_view name, const SourceNode& 
 // Checks the tools named by probes and compensations, once all tools are known.
 void check_side_calls(CheckContext& check, CheckedTools& tools);
 CheckedModel check_model(CheckContext& check, std::string_view name, const SourceNode& source_node);
-// Checks the `policies` of a file. `known`: the tools that they may name, `notes` is then not
-// nullptr; nullptr = the tools belong to other files.
+// The tools that the policies of a file may name.
+struct KnownTools {
+  const CheckedTools& tools;
+  bool has_code = false;  // the file has agents with `code`
+  std::vector<Note>& notes;
+};
+// Checks the `policies` of a file. `known`: nullptr = the tools belong to other files.
 std::vector<Policy> check_policies(CheckContext& check, const SourceNode& source_node,
-                                   const CheckedTools* known, std::vector<Note>* notes);
+                                   const KnownTools* known);
 // Checks the agents that policies name, once all are known.
 void check_policy_agents(CheckContext& check, const SourceNode& source_node,
                          const std::vector<std::string_view>& known);

@@ -73,4 +73,53 @@ agents:
       - { id: say, llm: { model: plain, prompt: Hi } }
 )";
 
+inline constexpr std::string_view kCode = R"(aetheris: 1
+tools:
+  get_order: { http: { method: GET, url: "${ env.SHOP }/orders/${ .args.id }" }, effect: read }
+  pay_back:
+    description: Pays an order back
+    worker: refund_order
+    effect: idempotent
+    timeout: 10s
+    grace: 5s
+    dedupe_window: unlimited
+    retry: { max_attempts: 4, retry_on: [connect, timeout, 5xx] }
+    on_in_doubt: probe
+    probe: { tool: find_payment, args: { key: "${ .call.external_key }" }, happened: "${ .result.payment }" }
+    compensate: { tool: take_back, args: { id: "${ .result.id }" } }
+    changes: [ { type: payment, id: "${ .result.id }", op: create } ]
+    definite_failures: [409]
+    output_max: 64KiB
+    heartbeat_timeout: 2s
+    args_schema: { type: object, required: [order], properties: { order: { type: string }, amount: { type: number } } }
+    result_schema: { type: object, required: [id] }
+    approval: "${ .args.amount > 100 }"
+    approval_expires: 1h
+    capabilities: [payments]
+  find_payment: { worker: find_payment, effect: read }
+  take_back: { worker: take_back, effect: idempotent }
+  mail: { worker: mail, retry: { max_attempts: 2, retry_on: [mailbox_full, 450] }, definite_failures: [450] }
+  unused: { worker: unused }
+models:
+  main: { provider: openai, base_url: "http://h:1/v1", model: small, price: { input: 1, output: 2 } }
+policies:
+  - { tools: ["run:*"], when: "${ (.args.amount // 0) > 9 }", action: require_approval, expires: 2h }
+  - { tools: ["fetch:at_most_once"], action: deny, reason: use the tools }
+agents:
+  refund:
+    description: Gives money back
+    input_schema: { type: object, required: [order] }
+    output_schema: { type: object, required: [refund] }
+    labels: { team: money }
+    deadline: 7d
+    max_attempts: 5
+    budget: { cost: "1.00", tool_calls: 50 }
+    confirm: warn
+    queue: slow
+    required_capabilities: [eu]
+    code: { language: typescript, version: 1.4.0, uses: [pay_back, get_order, mail, "model:main", mail], parallel: 8, on_exception: fail }
+  small:
+    code: { language: python }
+)";
+
 }  // namespace ae::agents::testing

@@ -19,6 +19,7 @@ enum class Mapping : std::uint8_t {
   agents_file,
   budget,
   change,
+  code,
   compensate,
   content_part,
   file,
@@ -55,6 +56,7 @@ enum class Mapping : std::uint8_t {
 enum class Words : std::uint8_t {
   answer,
   approval,
+  code_language,
   confirm_mode,
   dedupe_window,
   effect,
@@ -65,6 +67,7 @@ enum class Words : std::uint8_t {
   max_tokens_name,
   network,
   numbers,
+  on_exception,
   on_in_doubt,
   on_item_error,
   output,

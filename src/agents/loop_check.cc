@@ -7,6 +7,7 @@
 #include <set>
 #include <utility>
 
+#include "agents/tool_names.h"
 #include "engine/planner/planner.h"
 #include "log/field_names.h"
 #include "plan/plan.h"
@@ -125,37 +126,14 @@ class LoopCheck {
   // Tool names and patterns NAME.* or *, in list order; the matches of a pattern, by name.
   void tools(const SourceNode& source_node) {
     if (const auto list = source_node.find("tools"); list && check_.list(*list)) {
-      for (std::size_t i = 0; i < (*list)->items.size(); ++i) grant(list->item(i));
+      for (std::size_t i = 0; i < (*list)->items.size(); ++i) {
+        for_each_named_tool(check_, list->item(i), context_.callable.tools,
+                            [this](const auto& tool) { grant(tool); });
+      }
       if (granted_.size() > kToolsMax) check_.report(*list, "a loop can have at most 256 tools");
       note_withheld(*list);
     }
     loop_.emplace_back("tools", Value::array(std::vector<Value>(granted_.begin(), granted_.end())));
-  }
-
-  void grant(const SourceNode& item) {
-    const auto name = check_.text(item);
-    if (!name) return;
-    const CheckedTools& all = context_.callable.tools;
-    if (!name->ends_with('*')) {
-      const auto found = all.find(*name);
-      if (found != all.end()) return grant(*found);
-      if (check_.may_be_unknown(*name)) return;
-      return check_.report(item, check_.describe_missing_tool(*name),
-                           check_.nearest(*name, all, [](const auto& tool) {
-                             return std::string_view(tool.first);
-                           }));
-    }
-    const std::string_view prefix = std::string_view(*name).substr(0, name->size() - 1);
-    if (prefix.find('*') != prefix.npos || (!prefix.empty() && !prefix.ends_with('.'))) {
-      return check_.report(item, "a pattern must be NAME.* (all tools of a server) or *");
-    }
-    bool any = false;
-    for (const auto& tool : all) {
-      if (!tool.first.starts_with(prefix)) continue;
-      grant(tool);
-      any = true;
-    }
-    if (!any && !check_.may_be_unknown(*name)) check_.report(item, "no tool of this file matches");
   }
 
   // A capability of the tool that the agent does not grant to models' plans; "" = all are granted.

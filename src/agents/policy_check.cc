@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "agents/checks.h"
+#include "agents/code_functions.h"
 #include "agents/condition_check.h"
 #include "log/field_names.h"
 
@@ -39,12 +40,24 @@ bool applies_to_agent(const Policy& policy, std::string_view agent) {
   return policy.agents.empty() || std::ranges::find(policy.agents, agent) != policy.agents.end();
 }
 
-// "`a`, `b`": the first five names.
+// Does a name or pattern of the policy name functions that code may always run?
+bool names_code_function(std::string_view pattern) {
+  return is_code_function_pattern(pattern) || is_code_function(pattern);
+}
+
+// Does the policy apply to functions that code may always run? `has_code`: there are agents with
+// `code`; a policy that names such functions applies to those that workers register later, too.
+bool applies_to_code_functions(const Policy& policy, bool has_code) {
+  if (!policy.capability.empty()) return false;
+  return std::ranges::any_of(policy.tools, names_code_function) ||
+         (has_code && std::ranges::any_of(kCodeFunctions, [&](std::string_view name) {
+            return applies_to_tool(policy, name);
+          }));
+}
 
 class PolicyCheck {
  public:
-  PolicyCheck(CheckContext& check, const CheckedTools* known, std::vector<Note>* notes)
-      : check_(check), known_(known), notes_(notes) {}
+  PolicyCheck(CheckContext& check, const KnownTools* known) : check_(check), known_(known) {}
 
   Policy run(const SourceNode& source_node) {
     const std::size_t before = check_.count();
@@ -93,21 +106,29 @@ class PolicyCheck {
       const std::string_view prefix =
           is_pattern(name) ? std::string_view(name).substr(0, name.size() - 1) : name;
       const bool whole = is_pattern(name) && !prefix.empty() && !prefix.ends_with('.');
+      if (names_code_function(name)) return;
       if (prefix.empty() != (name == "*") || prefix.find('*') != prefix.npos || whole) {
-        check_.report(item, "a pattern must be NAME.* (all tools of a server) or *");
+        check_.report(item,
+                      "a pattern must be NAME.* (all tools of a server), run:*, fetch:* or *");
         return;
       }
       if (known_ == nullptr || name == "*") return;
-      const bool any =
-          std::ranges::any_of(*known_, [&](const auto& tool) { return matches(name, tool.first); });
+      const bool any = std::ranges::any_of(
+          known_->tools, [&](const auto& tool) { return matches(name, tool.first); });
       if (any || check_.may_be_unknown(name)) return;
       check_.report(
           item,
           is_pattern(name) ? "no tool of this file matches" : check_.describe_missing_tool(name),
-          is_pattern(name) ? std::string() : check_.nearest(name, *known_, [](const auto& tool) {
-            return std::string_view(tool.first);
-          }));
+          is_pattern(name) ? std::string() : nearest_tool(name));
     });
+  }
+
+  std::string nearest_tool(std::string_view name) {
+    if (name.find(':') != name.npos) {
+      return check_.nearest(name, kCodeFunctions, [](std::string_view one) { return one; });
+    }
+    return check_.nearest(name, known_->tools,
+                          [](const auto& tool) { return std::string_view(tool.first); });
   }
 
   void agents(const SourceNode& list) {
@@ -125,7 +146,7 @@ class PolicyCheck {
     }
     policy_.capability = *name;
     if (known_ == nullptr) return;
-    check_capability_known(check_, source_node, *name, *known_);
+    check_capability_known(check_, source_node, *name, known_->tools);
   }
 
   void when(const SourceNode& source_node) {
@@ -141,7 +162,7 @@ class PolicyCheck {
   void arguments(const SourceNode& when) {
     if (known_ == nullptr) return;
     std::vector<ConditionTool> condition_tools;
-    for (const auto& [name, tool] : *known_) {
+    for (const auto& [name, tool] : known_->tools) {
       if (!applies_to_tool(policy_, name)) continue;
       if (!tool.is_valid || check_.may_be_unknown("*")) return;  // their arguments are unknown
       if (!has_capability(tool.policy["capabilities"], policy_.capability)) continue;
@@ -149,7 +170,10 @@ class PolicyCheck {
                                  .args_schema = tool.policy.find("args_schema"),
                                  .of_server = tool.tool.kind == "mcp"});
     }
-    check_condition(check_, when, condition_tools, notes_);
+    if (applies_to_code_functions(policy_, known_->has_code)) {
+      for (const std::string_view name : kCodeFunctions) condition_tools.push_back({.name = name});
+    }
+    check_condition(check_, when, condition_tools, &known_->notes);
   }
 
   void label(const SourceNode& source_node) {
@@ -183,8 +207,7 @@ class PolicyCheck {
   }
 
   CheckContext& check_;
-  const CheckedTools* known_;
-  std::vector<Note>* notes_;
+  const KnownTools* known_;  // nullptr: they belong to other files
   Policy policy_;
   std::vector<Member> rule_;
   bool requires_approval_ = false;
@@ -193,12 +216,12 @@ class PolicyCheck {
 }  // namespace
 
 std::vector<Policy> check_policies(CheckContext& check, const SourceNode& source_node,
-                                   const CheckedTools* known, std::vector<Note>* notes) {
+                                   const KnownTools* known) {
   std::vector<Policy> policies;
   if (!check.list(source_node)) return policies;
   if (source_node->items.size() > kPoliciesMax) check.report(source_node, "at most 1,000 policies");
   for (std::size_t i = 0; i < source_node->items.size() && !check.full(); ++i) {
-    policies.push_back(PolicyCheck(check, known, notes).run(source_node.item(i)));
+    policies.push_back(PolicyCheck(check, known).run(source_node.item(i)));
   }
   return policies;
 }
@@ -235,6 +258,12 @@ std::vector<Value> rules_for(const std::vector<Policy>& policies, std::string_vi
 
 namespace {
 
+bool has_code_agent(const AgentsFile& file) {
+  return std::ranges::any_of(file.agents, [](const auto& agent) {
+    return agent.second.definition.find(field::code) != nullptr;
+  });
+}
+
 // What is wrong with the arguments that the rule's condition reads, given the tools of these files
 // that it applies to; "" = nothing.
 std::string misspelt_argument(const Policy& policy, const std::vector<const AgentsFile*>& files) {
@@ -253,6 +282,11 @@ std::string misspelt_argument(const Policy& policy, const std::vector<const Agen
            .args_schema = tool.args_schema.is_null() ? nullptr : &tool.args_schema,
            .of_server = tool.kind == "mcp"});
     }
+  }
+  const bool some_code =
+      std::ranges::any_of(files, [](const AgentsFile* file) { return has_code_agent(*file); });
+  if (applies_to_code_functions(policy, some_code)) {
+    for (const std::string_view name : kCodeFunctions) condition_tools.push_back({.name = name});
   }
   const ConditionFinding finding = analyze_condition(*read, condition_tools);
   if (!finding.error.empty() && !finding.suggestion.empty()) {
@@ -276,8 +310,9 @@ void unused_names(const Policy& policy, const std::vector<const AgentsFile*>& fi
     }
   };
   add_unused("tools", policy.tools, "a tool", [](const AgentsFile& file, const std::string& name) {
-    return std::ranges::any_of(file.tools,
-                               [&](const auto& tool) { return matches(name, tool.first); });
+    return names_code_function(name) || std::ranges::any_of(file.tools, [&](const auto& tool) {
+             return matches(name, tool.first);
+           });
   });
   add_unused("agents", policy.agents, "an agent",
              [](const AgentsFile& file, const std::string& name) {
@@ -292,6 +327,7 @@ std::vector<Note> unused_policies(const std::vector<Policy>& policies,
   std::vector<Note> unused;
   for (const Policy& policy : policies) {
     const auto about_a_tool = [&](const AgentsFile* file) {
+      if (applies_to_code_functions(policy, has_code_agent(*file))) return true;
       return std::ranges::any_of(file->tools, [&](const auto& entry) {
         const auto& [name, tool] = entry;
         const auto& has_capability = tool.policy.capabilities;

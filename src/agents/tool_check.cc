@@ -45,6 +45,7 @@ class ToolCheck {
       transport_ = check_transport(check_, source_node_, checked_.tool.policy, server_tool_);
       checked_.tool.kind = transport_.kind;
       checked_.tool.policy.local = transport_.local;
+      checked_.tool.policy.function = transport_.kind == "worker";
       retry();
       side_calls();
       const bool reads = effect_known_ && checked_.tool.policy.effect == EffectClass::read;
@@ -279,16 +280,17 @@ class ToolCheck {
     if (server_tool_ &&
         (entry == "tool_error" || entry == "rpc_refused" || entry == "input_required"))
       return true;
-    if (checked_.tool.kind ==
-        "native") {  // its own codes; whether one is definite is known at run time only
+    const bool is_function = checked_.tool.kind == "native" || checked_.tool.policy.function;
+    if (is_function && !is_digit(entry[0])) {
+      // A code of its own; whether it is definite is known at run time only.
       return entry != to_text(OutcomeKind::timeout) && entry != to_text(OutcomeKind::unknown) &&
-             entry != "killed" && !is_digit(entry[0]);
+             entry != "killed" && !(checked_.tool.policy.function && entry == "worker_lost");
     }
     const std::string_view status = entry.starts_with("http_") ? entry.substr(5) : entry;
     if (status.size() != 3 || !std::ranges::all_of(status, is_digit)) return false;
     const int number = std::stoi(std::string(status));
     if (std::ranges::find(transport_.definite, number) != transport_.definite.end()) return true;
-    return is_no_effect_status(number);
+    return !is_function && is_no_effect_status(number);
   }
 
   // ---- the recorded policy
@@ -317,6 +319,7 @@ class ToolCheck {
     }
     for (Member& member : approval_) members.push_back(std::move(member));
     if (policy.local) members.emplace_back("local", true);
+    if (policy.function) members.emplace_back("function", true);
     if (!capabilities_.empty()) members.emplace_back("capabilities", Value::array(capabilities_));
     if (!probe_.empty()) members.emplace_back("probe", Value::object(probe_));
     if (!compensate_.empty()) members.emplace_back(field::compensate, Value::object(compensate_));

@@ -104,30 +104,35 @@ class TransportCheck {
       if (source_node_->find(kind) != nullptr) kinds.push_back(kind);
     }
     if (kinds.empty()) {
-      check_.report(source_node_, "a tool needs one of http, command, native or mcp");
+      check_.report(source_node_, "a tool needs one of http, command, native, worker or mcp");
       return;
     }
     if (kinds.size() > 1) {
-      check_.report(
-          source_node_,
-          fmt::format(
-              "a tool can have only one of http, command, native and mcp; this one has {} and {}",
-              kinds[0], kinds[1]));
+      check_.report(source_node_,
+                    fmt::format("a tool can have only one of http, command, native, worker and "
+                                "mcp; this one has {} and {}",
+                                kinds[0], kinds[1]));
     }
     transport_.kind = kinds[0];
-    check_.misplaced(source_node_, shape, kinds[0], [](std::string_view key, const auto& owners) {
-      if (key == "heartbeat_timeout" || key == "local") return std::string();  // reported below
-      return owners.size() > 1 ? fmt::format("`{}` is not for native tools", key)
-                               : fmt::format("`{}` is for {} tools only", key, owners[0]);
+    const std::string_view kind = kinds[0];
+    check_.misplaced(source_node_, shape, kind, [&](std::string_view key, const auto& owners) {
+      if (key == "heartbeat_timeout" || key == "local" || key == "verify") {
+        return std::string();  // reported below
+      }
+      if (owners.size() > 2) return fmt::format("`{}` is not for {} tools", key, kind);
+      return owners.size() == 2
+                 ? fmt::format("`{}` is for {} and {} tools only", key, owners[0], owners[1])
+                 : fmt::format("`{}` is for {} tools only", key, owners[0]);
     });
     if (const auto failures = source_node_.find("definite_failures");
-        failures && kinds[0] == "http") {
+        failures && (kind == "http" || kind == "worker")) {
       definite_failures(*failures);
     }
     if (const auto http_spot = source_node_.find("http")) http(*http_spot);
     if (const auto command_spot = source_node_.find("command"))
       check_command(check_, source_node_, *command_spot, transport_.definition);
     if (const auto native_spot = source_node_.find("native")) native(*native_spot);
+    if (const auto worker_spot = source_node_.find("worker")) worker(*worker_spot);
     check_output_shape();
     heartbeat();
     local();
@@ -165,7 +170,7 @@ class TransportCheck {
     if (transport_.kind == "http") {
       return check_.report(
           *source_node,
-          "`heartbeat_timeout` is for command and native tools; for http tools use "
+          "`heartbeat_timeout` is for command, native and worker tools; for http tools use "
           "`timeout`");
     }
     const auto heartbeat = check_.duration(*source_node, kHeartbeatMin);
@@ -191,7 +196,8 @@ class TransportCheck {
         json = true;
       }
     }
-    if (const auto numbers = source_node_.find("numbers"); numbers && transport_.kind != "native") {
+    const bool is_function = transport_.kind == "native" || transport_.kind == "worker";
+    if (const auto numbers = source_node_.find("numbers"); numbers && !is_function) {
       if (const auto word = check_.word(*numbers, Words::numbers)) put("numbers", *word);
       if (!json) check_.report(*numbers, "`numbers` needs `output: json`");
     }
@@ -287,6 +293,19 @@ class TransportCheck {
       check_.report(source_node, fmt::format("unknown native function {}", quote(*name)));
     }
     put("function", *name);
+  }
+
+  // A function that workers register. This process need not have a worker that offers it.
+  void worker(const SourceNode& source_node) {
+    const auto name = check_.text(source_node);
+    if (name && check_.name("a function", *name, source_node.at(), source_node.path)) {
+      put("function", *name);
+    }
+    if (const auto verify = source_node_.find("verify"); verify && transport_.kind == "worker") {
+      check_.report(*verify,
+                    "the changes of a worker's function cannot be verified yet; remove `verify`",
+                    {}, Code::unsupported);
+    }
   }
 
   void put(std::string_view key, Value value) {

@@ -1,5 +1,5 @@
-// check_transport: how a tool is called: HTTP, a program, a function of the host program or an MCP
-// server.
+// check_transport: how a tool is called: HTTP, a program, a function of the host program or of a
+// worker, or an MCP server.
 //
 // Used by tool_check.cc, and its helpers by command_check.cc. Threads: pure functions.
 #pragma once
@@ -12,9 +12,9 @@
 namespace ae::agents {
 
 struct CheckedTransport {
-  std::string kind;                // http, command, native or mcp; "" = it has none
+  std::string kind;                // http, command, native, worker or mcp; "" = none
   std::vector<Member> definition;  // as in ToolDefinition
-  std::vector<int> definite;       // HTTP statuses that exclude an effect: `definite_failures`
+  std::vector<int> definite;       // statuses that exclude an effect: `definite_failures`
   bool local = false;
 };
 // `policy`: whether the tool makes a call, and its timeout. `server_tool`: nullptr, or a tool of an

@@ -5,6 +5,7 @@
 
 #include <utility>
 
+#include "agents/code_functions.h"
 #include "log/field_names.h"
 #include "plan/model_calls.h"
 
@@ -14,6 +15,11 @@ namespace {
 constexpr std::size_t kRulesMax = 256;  // that apply to one tool of a plan
 
 }  // namespace
+
+void UsedTools::add_code_functions() {
+  code_functions_ = code_functions();
+  for (const auto& [name, function] : code_functions_) add(name, function);
+}
 
 // A cost is known only for models with a price.
 void UsedTools::check_prices(const SourceNode& cost) {

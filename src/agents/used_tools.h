@@ -1,6 +1,6 @@
 // UsedTools: the tools and models that the plan of an agent may call, and their policies in it.
 //
-// Used by agent_check.cc only. Threads: one owner; borrows the tools.
+// Used by agent_check.cc only. Threads: one owner; borrows the tools of the file.
 #pragma once
 
 #include <functional>
@@ -21,6 +21,8 @@ class UsedTools {
       : check_(check), callable_(callable) {}
 
   void add(const std::string& name, const CheckedTool& tool) { used_.emplace(name, &tool); }
+  // The functions that code may always run.
+  void add_code_functions();
   // Models may call the tool: the plan records its description.
   void offer_to_model(const std::string& name) { model_tools_.insert(name); }
   // Reports the models without a price, for a budget that limits the cost.
@@ -36,6 +38,7 @@ class UsedTools {
 
   CheckContext& check_;
   const CallableTools& callable_;
+  CheckedTools code_functions_;
   std::map<std::string, const CheckedTool*, std::less<>> used_;
   std::set<std::string, std::less<>> model_tools_;
 };

@@ -104,7 +104,7 @@ Status apply_list_cursor(std::string_view cursor, store::Filter& filter) {
 Status apply_summary_filters(const Query& query, store::Filter& filter) {
   if (const std::string* kind = query.find(field::kind)) {
     if (std::ranges::find(engine::kJobKinds, *kind) == std::end(engine::kJobKinds)) {
-      return fail(Code::input_invalid, "\"kind\" must be plan, loop or planner");
+      return fail(Code::input_invalid, "\"kind\" must be plan, loop, planner or code");
     }
     filter.kind = *kind;
   }

@@ -83,7 +83,13 @@ std::string question_text(const Value& request) {
   const std::string_view tool = request.text("tool");
   const Value& detail = request[field::detail];
   const Value& question = detail["question"];
-  if (question.is_object()) {
+  if (question.is_object() && tool.empty()) {
+    text +=
+        fmt::format(", key {}: {}", escape_hidden_json(canonical(detail[field::correlation_key])),
+                    clip_text(escape_hidden_json(canonical(question["message"]))));
+    if (!question["data"].is_null())
+      text += fmt::format(", about {}", clip_text(escape_hidden_json(canonical(question["data"]))));
+  } else if (question.is_object()) {
     // Quoted: the text of a server must not pass as a line of ours.
     text += fmt::format(", requested by the call of tool \"{}\": {}", tool,
                         clip_text(escape_hidden_json(canonical(question["message"]))));

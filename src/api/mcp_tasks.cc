@@ -79,6 +79,11 @@ Value question(const Value& approval) {
                           approval["question"].text("message"));
     const std::string_view url = approval["question"].text("url");
     if (!url.empty()) message += fmt::format(" ({})", url);
+  } else if (approval["question"].is_object()) {
+    message = fmt::format("Job {} asks: {}", job, approval["question"].text("message"));
+    std::string data = canonical(approval["question"]["data"]);
+    if (data.size() > kQuestionShownMax) data = fmt::format("data of {} bytes", data.size());
+    if (data != "null") message += fmt::format(" ({})", data);
   } else {
     message = fmt::format("Job {} asks: {} {}?", job, decides ? "approve" : "data for",
                           approval.text(field::correlation_key));

@@ -70,6 +70,7 @@ int http_status(Code code) {
     case Code::budget_exceeded:
     case Code::confirmation_failed:
     case Code::deadline_exceeded:
+    case Code::evicted:
     case Code::invocation_in_doubt:
     case Code::log_corrupt:
     case Code::max_attempts:

@@ -71,7 +71,8 @@ std::string call_text(const Value& approval) {
   return text + sends_text(approval["sends"]);
 }
 
-// The question of a tool during its call. Its text comes from the server.
+// The question of a tool during its call, or of code that waits for a person. The text of a tool
+// comes from its server.
 std::string question_text(const Value& approval) {
   const Value& question = approval["question"];
   std::string text = fmt::format("  question:  {}\n", safe(question.text("message")));
@@ -79,6 +80,8 @@ std::string question_text(const Value& approval) {
     text += fmt::format("  address:   {}\n", safe(question.text("url")));
   if (question["schema"].is_object())
     text += fmt::format("  answer:    {}\n", indented_json(question["schema"]));
+  if (const Value* data = question.find("data"); data != nullptr && !data->is_null())
+    text += fmt::format("  data:      {}\n", indented_json(*data));
   return text;
 }
 
@@ -104,7 +107,7 @@ std::string approval_text(const Value& approval) {
     text += fmt::format("  expires:   {}\n", short_time(approval.text(field::expires_at)));
   }
   if (call) text += call_text(approval);
-  if (question) text += question_text(approval);
+  if (approval["question"].is_object()) text += question_text(approval);
   return text;
 }
 

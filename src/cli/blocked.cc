@@ -262,7 +262,7 @@ std::string wait_sentence(const Value& wait) {
   const std::string_view key = wait.text(field::correlation_key), tool = wait.text("tool");
   const std::string type = safe(wait.text(field::wait_type));
   std::string what;
-  if (wait["question"].is_object()) {
+  if (wait["question"].is_object() && !tool.empty()) {
     what = fmt::format(": the {} asks a question", call_of(tool));
   } else if (key.starts_with("resolve/")) {
     what = " waits for the outcome of its call (aetheris resolve)";
@@ -299,6 +299,8 @@ std::string wait_text(const Value& wait, std::size_t columns) {
   if (wait["question"].is_object()) {
     text +=
         fmt::format("\n    question: {}", message_text(wait["question"].text("message"), "      "));
+    if (const Value* data = wait["question"].find("data"); data != nullptr && !data->is_null())
+      text += fmt::format("\n    data: {}", message_text(canonical(*data), "      "));
   }
   if (wait[field::reason].is_string()) {
     text += fmt::format("\n    reason: {}", message_text(wait.text(field::reason), "      "));

@@ -25,6 +25,17 @@ std::string call_words(const Value& call, const Value& task_graph) {
   return fmt::format("tool {} ({})", safe(tool), safe(effect));
 }
 
+// Without the functions that all code may run.
+std::string tools_words(const Value& tools) {
+  std::string words;
+  for (const Value& one : tools.items()) {
+    const std::string name = one.is_string() ? one.as_string() : "";
+    if (name.starts_with("run:") || name.starts_with("fetch:")) continue;
+    words += (words.empty() ? ", tools: " : ", ") + safe(name);
+  }
+  return words.empty() ? ", no tools" : words;
+}
+
 std::string template_words(const Value& value) {
   return value.is_string() ? safe(value.as_string()) : safe(canonical(value));
 }
@@ -106,19 +117,19 @@ std::string node_words(const Value& node, const Value& task_graph) {
     return fmt::format("for each of {}: {}", template_words(node["over"]),
                        call_words(node["do"], task_graph));
   }
+  if (kind == field::code) {
+    const Value& code = node[field::code];
+    const std::string_view version = code.text(field::version);
+    return fmt::format("{} code{}{}{}", safe(code.text("language")), version.empty() ? "" : " ",
+                       safe(version), tools_words(code["tools"]));
+  }
   if (kind == "loop" || kind == "planner") {
     const Value& loop = node[kind];
     const std::string_view tool = loop.text("tool");
     constexpr std::string_view kModel = "model:";
-    std::string words = fmt::format(
-        "model {}{}{}", safe(tool.starts_with(kModel) ? tool.substr(kModel.size()) : tool),
-        kind == "planner" ? " makes a plan" : "",
-        loop["tools"].size() == 0 ? ", no tools" : ", tools:");
-    for (std::size_t i = 0; i < loop["tools"].size(); ++i) {
-      const Value& one = loop["tools"].items()[i];
-      words += (i == 0 ? " " : ", ") + safe(one.is_string() ? one.as_string() : "");
-    }
-    return words;
+    return fmt::format("model {}{}{}",
+                       safe(tool.starts_with(kModel) ? tool.substr(kModel.size()) : tool),
+                       kind == "planner" ? " makes a plan" : "", tools_words(loop["tools"]));
   }
   const Value& wait = node["wait"];
   std::string words = fmt::format("wait for {}", safe(wait.text("type")));

@@ -41,5 +41,14 @@ AE_TEST("cli/a planner is drawn with its model and the tools of its plan") {
             "└─ planner  model main makes a plan, tools: look, pay\n");
 }
 
+AE_TEST("cli/code is drawn with its language, its version and its tools") {
+  const auto graph = parse_json(R"({"schema":1,"nodes":[{"id":"code","kind":"code","code":
+    {"agent":"x","language":"python","version":"1.4","tools":["fetch:read","model:main","pay","run:read"]}}]})");
+  ASSERT_TRUE(graph);
+  EXPECT_EQ(graph_text("x", *graph, Paint(false)),
+            "x\n"
+            "└─ code  python code 1.4, tools: model:main, pay\n");
+}
+
 }  // namespace
 }  // namespace ae::cli

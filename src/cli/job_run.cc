@@ -455,9 +455,16 @@ JobRun::Place JobRun::place_of(const std::string& node, const std::string& step)
   const engine::Step& at = *known;
   if (!at.is_part()) return place;
   place.turn = at.turn != engine::kNoTurn;
-  if (!place.turn) place.name += fmt::format("[{}]", at.item);
+  place.request = at.request != nullptr;
+  if (place.request) {
+    place.name += fmt::format(" {}", at.request->position);
+  } else if (!place.turn) {
+    place.name += fmt::format("[{}]", at.item);
+  }
   const auto call = calls_.find(step);
-  place.part = call != calls_.end() ? call->second : called_text(state->tool_of(at).name, {});
+  place.part = call != calls_.end()  ? call->second
+               : state->has_tool(at) ? called_text(state->tool_of(at).name, {})
+                                     : std::string(engine::to_text(state->kind_of(at)));
   if (place.turn) place.part = fmt::format("turn {}: {}", at.turn + 1, place.part);
   return place;
 }
@@ -475,7 +482,7 @@ void JobRun::print_finished(const Event& event) {
                      fmt::format("{}{}{}: {}", part, part.empty() ? "" : ": ", finished.error->code,
                                  first_line(message.is_string() ? message.as_string() : "")));
   }
-  if (!part.empty() && !options_.verbose && !place.turn) return;
+  if (!part.empty() && !options_.verbose && !place.turn && !place.request) return;
   if (finished.skipped == true) return step_line(Tint::dim, "-", place.name, "skipped");
   const std::string done =
       took.empty() && part.empty() ? "done" : took;  // it started in an earlier process

@@ -70,9 +70,10 @@ class JobRun final : public runtime::RuntimeObserver {
   void print_wait(const WaitOpened& wait);
   // The plan location of an event's step, and what a part of a map or loop calls.
   struct Place {
-    std::string name;   // "labels[1]", "chat"
-    std::string part;   // "make_label {…}", "turn 2: model main"; "" = a whole node
-    bool turn = false;  // of a loop
+    std::string name;      // "labels[1]", "chat", "refund items/0/charge"
+    std::string part;      // "make_label {…}", "turn 2: model main"; "" = a whole node
+    bool turn = false;     // of a loop
+    bool request = false;  // of code
   };
   Place place_of(const std::string& node, const std::string& step) const;
   void step_line(Tint tint, const char* mark, const std::string& node, const std::string& what);

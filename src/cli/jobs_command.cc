@@ -57,7 +57,7 @@ std::vector<Option> filter_options(JobsOptions& o) {
           {"--kind",
            "KIND",
            &o.kind,
-           "plan loop planner",
+           "plan loop planner code",
            {.accepts = Accepts::not_empty, .words = words_of(engine::kJobKinds)}},
           {"--cost-min", "COST", &o.cost_min, "only jobs whose models cost at least this: 0.50",
            kNotEmpty},

@@ -64,6 +64,9 @@ std::string place_text(const Value& step) {
   std::string text = safe(step.text(field::node_id));
   if (step["turn"].is_integer()) text += fmt::format(" turn {}", step["turn"].as_int() + 1);
   if (step["item"].is_integer()) text += fmt::format("[{}]", step["item"].as_int());
+  if (step[field::position].is_string()) {
+    text += fmt::format(" {}", safe(step.text(field::position)));
+  }
   if (step["turn_call"].is_integer()) {
     text += fmt::format(", call {}", step["turn_call"].as_int() + 1);
   }
@@ -118,6 +121,12 @@ constexpr ParkReason kParkReasons[] = {
     {"verifier_unreachable", "a changed resource cannot be checked",
      "after aetheris resume or resolve"},
     {"worn_out", "its process died twice", "after aetheris resume"},
+    {"non_determinism", "its code differs from the log",
+     "with code that fits the log, or after aetheris resume"},
+    {"routine_failed", "its code ended with an exception",
+     "with corrected code, or after aetheris resume"},
+    {"routine_stalled", "its code waits for nothing and has not ended",
+     "with corrected code, or after aetheris resume"},
     {"store_rolled_back", "the store was rolled back", "after aetheris resume"},
     {"paused", "paused", "after aetheris resume"}};
 

@@ -233,6 +233,24 @@ AE_TEST("cli/a request for approval names the call in one form, in short lines")
   }
 }
 
+AE_TEST("cli/a wait of code shows its question and what it is about") {
+  const Value question =
+      Value::object({{"data", Value::object({{"amount", 40}})}, {"message", "Pay the refund?"}});
+  const Value wait = Value::object({{"answer", "decision"},
+                                    {"correlation_key", "k"},
+                                    {"id", fmt::format("{}.5d0c2f8a91b3e4f7", kJob)},
+                                    {"job_id", kJob},
+                                    {"kind", "wait"},
+                                    {"node_id", kNode},
+                                    {"question", question},
+                                    {"wait_type", "human"}});
+  const std::string text = approval_text(wait);
+  EXPECT_NE(text.find(" asks (k)\n"), text.npos) << text;
+  EXPECT_NE(text.find("  question:  Pay the refund?\n  data:      "), text.npos) << text;
+  EXPECT_NE(text.find("\"amount\""), text.npos) << text;
+  EXPECT_NE(wait_sentence(wait).find("waits for a decision with the key k"), std::string::npos);
+}
+
 AE_TEST("cli/times have one form; the time after which an answer is accepted is rounded up") {
   EXPECT_EQ(short_time(kAt), "2026-11-25 14:22:41Z");
   EXPECT_EQ(short_time("2026-11-25T14:22:41Z"), "2026-11-25 14:22:41Z");

@@ -27,6 +27,12 @@ using engine::StepStatus;
 
 constexpr std::size_t kErrorLines = 10;  // per try
 
+// An item of a map, a turn of a loop or a call of one, a request of code.
+bool is_part(const Value& node) {
+  return node["item"].is_integer() || node["turn"].is_integer() ||
+         node[field::position].is_string();
+}
+
 }  // namespace
 
 StatusMark mark_of(std::string_view status) {
@@ -48,8 +54,7 @@ TraceDetails::TraceDetails(const Value& trace, const TraceStyle& style, std::str
 
 std::string TraceDetails::word_of(const Value& node, const std::string& status) const {
   std::string word = why_of(node, status);
-  const bool part = node["item"].is_integer() || node["turn"].is_integer();
-  if (part || !node["dropped_by"].is_integer()) return word;
+  if (is_part(node) || !node["dropped_by"].is_integer()) return word;
   return fmt::format("{}{}dropped by plan {}", word, word.empty() ? "" : ", ",
                      natural_of(node["dropped_by"]));
 }
@@ -76,7 +81,8 @@ std::string TraceDetails::why_of(const Value& node, const std::string& status) c
     std::size_t done = 0;
     for (const Value& item : items_of(node["items"]))
       done += item.text("status") == to_text(StepStatus::done);
-    return fmt::format("{} of {} begun done", done, node["items"].size());
+    return fmt::format("{} of {}{} done", done, node["items"].size(),
+                       node[field::code].is_object() ? "" : " begun");
   }
   return status == to_text(StepStatus::pending) ? "" : status;
 }
@@ -90,9 +96,14 @@ void TraceDetails::detail(const std::string& trunk, Tint tint, const std::string
 }
 
 void TraceDetails::details(const Value& node, const std::string& status, const std::string& trunk) {
-  const bool plain = node["item"].is_integer() || node["turn"].is_integer();
+  code(node, trunk);
+  if (style_.verbose && node[field::delivered].is_integer()) {
+    detail(trunk, Tint::dim,
+           fmt::format("requested after {}",
+                       counted(natural_of(node[field::delivered]), field::outcome)));
+  }
   if (node["effect"].is_object() &&
-      !(plain && status == to_text(StepStatus::done) && !style_.verbose)) {
+      !(is_part(node) && status == to_text(StepStatus::done) && !style_.verbose)) {
     effect(node, trunk);
   }
   if (!style_.verbose && !node["turn"].is_integer()) applied_items(node, trunk);
@@ -117,6 +128,58 @@ void TraceDetails::details(const Value& node, const std::string& status, const s
                     last_try_error.text("message") == node[field::error].text("message"));
     if (!is_shown) wrapped(trunk, code, node[field::error].text("message"));
   }
+}
+
+// The code of a node, and how it ended if the job is parked because of that.
+void TraceDetails::code(const Value& node, const std::string& trunk) {
+  const Value& code = node[field::code];
+  if (!code.is_object()) return;
+  const std::string_view version = code.text(field::version);
+  detail(trunk, Tint::dim,
+         fmt::format("code {}{}{} ({})", code.text(field::agent), version.empty() ? "" : " ",
+                     version, code.text("language")));
+  const Value& end = node["code_end"];
+  if (!end.is_object()) return;
+  if (const Value& exception = end["exception"]; exception.is_object()) {
+    wrapped(trunk, std::string(exception.text("name")), exception.text("message"));
+  } else {
+    wrapped(trunk, "non_determinism", difference(node, end["diverged"]));
+  }
+  command(trunk, "it runs again with other code, or after: ",
+          fmt::format("aetheris resume {}", trace_.text("id")));
+}
+
+namespace {
+
+// The request with this position among the parts of the node; null: none.
+const Value& request_at(const Value& node, std::string_view position) {
+  static const Value kNone{};
+  for (const Value& part : items_of(node["items"])) {
+    if (part.text(field::position) == position) return part;
+    if (const Value& inner = request_at(part, position); inner.is_object()) return inner;
+  }
+  return kNone;
+}
+
+}  // namespace
+
+// "at charge, after 4 outcomes, the code calls pay, not refund as in the log"
+std::string TraceDetails::difference(const Value& node, const Value& diverged) {
+  const std::string_view position = diverged.text(field::position);
+  const Value& found = diverged["found"];
+  const std::string_view called = found.text("tool");
+  const std::string_view logged = request_at(node, position).text("tool");
+  const std::string what =
+      diverged.text("finding") == "ended" ? "the code ends, and the log has a request there"
+      : !found.is_object()                ? "the code makes no request, and the log has one there"
+      : called.empty()
+          ? fmt::format("the code requests a {}, not what the log has", found.text(field::kind))
+      : called == logged
+          ? fmt::format("the code calls {} with other arguments than in the log", called)
+          : fmt::format("the code calls {}, not {} as in the log", called,
+                        logged.empty() ? "the wait or scope" : logged);
+  return fmt::format("at {}, after {}, {}", position,
+                     counted(natural_of(diverged[field::delivered]), field::outcome), what);
 }
 
 // A call that belongs to the step's call, such as a probe.
@@ -360,6 +423,13 @@ void TraceDetails::decision(const Value& decision, const std::string& trunk) {
                   fmt::format("↻ retry{}{}{}",
                               at && next ? fmt::format(" after {}", span_text(*next - *at)) : "",
                               reason.empty() ? "" : ": ", reason));
+  }
+  if (kind == PatchDecided::kKind) {
+    const Value& patch = decision[field::payload];
+    return detail(
+        trunk, Tint::dim,
+        fmt::format("patch {}: {}", patch.text("patch"),
+                    patch[field::value] == Value(true) ? "the changed code" : "the code before"));
   }
   if (kind == ToolChosen::kKind) return put_choice(decision[field::payload], trunk);
   std::string text = decided(kind, decision.text(field::state, kind));

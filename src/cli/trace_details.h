@@ -21,7 +21,7 @@ struct StatusMark {
 StatusMark mark_of(std::string_view status);
 
 constexpr std::size_t kTraceKeyShown = 12;    // digits of a key: enough to identify a call
-constexpr std::size_t kTracePartsShown = 10;  // of a map or a loop, if they succeeded
+constexpr std::size_t kTracePartsShown = 10;  // of a map, a loop or code, if they succeeded
 
 class TraceDetails {
  public:
@@ -46,6 +46,8 @@ class TraceDetails {
   bool replayed(const Value& node) const;
   std::string why_of(const Value& node, const std::string& status) const;
   void detail(const std::string& trunk, Tint tint, const std::string& text);
+  void code(const Value& node, const std::string& trunk);
+  static std::string difference(const Value& node, const Value& diverged);
   void put_side_call(const Value& side, const char* what, const std::string& trunk);
   void put_tries(const Value& node, const std::string& trunk);
   void wrapped_line(const std::string& trunk, const std::string& code, std::string rest);

@@ -69,7 +69,7 @@ class Trace {
     begin_ = instant_of(trace["created_at"]).value_or(Instant{});
     end_ = instant_of(trace["ended_at"]).value_or(begin_);
     for (const char* part : {"nodes", "dropped"}) {
-      for (const Value& node : items_of(trace[part])) measure(node, 2);
+      for (const Value& node : items_of(trace[part])) measure(node, 2, "");
     }
     if (style.width > 0) {
       name_width_ = std::min(name_width_, kNameMax);
@@ -88,7 +88,7 @@ class Trace {
     const auto nodes = items_of(trace_["nodes"]), dropped = items_of(trace_["dropped"]);
     for (const auto& part : {nodes, dropped}) {
       for (const Value& one : part) {
-        node(one, "", &one == &(dropped.empty() ? nodes : dropped).back());
+        node(one, {.trunk = "", .last = &one == &(dropped.empty() ? nodes : dropped).back()});
       }
     }
     foot();
@@ -100,8 +100,8 @@ class Trace {
 
   void put(const Line& line) { out_ += line.text(style_.paint, style_.width) + "\n"; }
 
-  void measure(const Value& node, std::size_t indent) {
-    name_width_ = std::max(name_width_, indent + 3 + width_of(safe(name_of(node))));
+  void measure(const Value& node, std::size_t indent, std::string_view scope) {
+    name_width_ = std::max(name_width_, indent + 3 + width_of(safe(name_of(node, scope))));
     if (!is_part(node)) tool_width_ = std::max(tool_width_, width_of(safe(tool_of(node))));
     const auto latest = [&](const Value& at) {
       if (const auto time = instant_of(at); time && *time > end_) end_ = *time;
@@ -110,10 +110,16 @@ class Trace {
     latest(node["finished_at"]);
     for (const Value& one : items_of(node["tries"])) latest(one["finished_at"]);
     for (const Value& wait : items_of(node[field::waits])) latest(wait["completed_at"]);
-    for (const Value& item : items_of(node["items"])) measure(item, indent + 3);
+    for (const Value& item : items_of(node["items"])) {
+      measure(item, indent + 3, node.text(field::position));
+    }
   }
 
-  static std::string name_of(const Value& node) {
+  // `scope`: the position of the scope around it, which its own position begins with; "" = none.
+  static std::string name_of(const Value& node, std::string_view scope = {}) {
+    if (node[field::position].is_string()) {
+      return std::string(node.text(field::position).substr(scope.empty() ? 0 : scope.size() + 1));
+    }
     if (node["item"].is_integer()) return fmt::format("[{}]", node["item"].as_int());
     if (node["turn_call"].is_integer()) return fmt::format("[{}]", node["turn_call"].as_int());
     if (node["turn"].is_integer()) return fmt::format("turn {}", node["turn"].as_int() + 1);
@@ -273,7 +279,15 @@ class Trace {
     return text;
   }
 
-  void node(const Value& node, const std::string& trunk, bool last) {
+  struct Place {
+    std::string trunk;       // before its branch
+    bool last = false;       // of its parent's parts
+    std::string_view scope;  // as in name_of
+  };
+
+  void node(const Value& node, const Place& place) {
+    const std::string& trunk = place.trunk;
+    const bool last = place.last;
     const std::string status(node.text("status"));
     const StatusMark mark = mark_of(status);
     const std::string branch = trunk + (last ? "└─ " : "├─ ");
@@ -285,7 +299,7 @@ class Trace {
     line.add(status == to_text(StepStatus::pending) || status == to_text(StepStatus::not_run)
                  ? Tint::dim
                  : Tint::none,
-             pad(cut(name_of(node), name_width), name_width));
+             pad(cut(name_of(node, place.scope), name_width), name_width));
     if (has_tools_) {
       const std::string tool = is_part(node) ? "" : tool_of(node);
       line.add(Tint::dim, "  " + pad(cut(tool, tool_width_), tool_width_));
@@ -300,10 +314,11 @@ class Trace {
     // A step's details are printed beside the items of its map.
     const std::vector<const Value*> parts = parts_of(node);
     details_.details(node, status, below + (!parts.empty() ? "│ " : "  "));
-    if (!parts.empty()) put_parts(parts, below);
+    if (!parts.empty()) put_parts(parts, below, node.text(field::position));
   }
 
-  // The items of a map or the turns of a loop; for a turn, its requested calls in order.
+  // The items of a map, the turns of a loop or the requests of code; for a turn, its requested calls
+  // in order.
   static std::vector<const Value*> parts_of(const Value& node) {
     std::vector<const Value*> parts;
     const auto items = items_of(node["items"]), calls = items_of(node["calls"]);
@@ -359,7 +374,8 @@ class Trace {
   }
 
   // Prints the first parts, and all with problems.
-  void put_parts(const std::vector<const Value*>& parts, const std::string& trunk) {
+  void put_parts(const std::vector<const Value*>& parts, const std::string& trunk,
+                 std::string_view scope) {
     std::vector<const Value*> shown;
     std::size_t done = 0, more = 0, unstarted_call = 0;
     for (const Value* part : parts) {
@@ -373,11 +389,14 @@ class Trace {
     }
     for (std::size_t i = 0; i < shown.size(); ++i) {
       const bool last = i + 1 == shown.size() && done + more == 0;
-      is_unstarted_call(*shown[i]) ? this->unstarted_call(*shown[i], trunk, last)
-                                   : node(*shown[i], trunk, last);
+      is_unstarted_call(*shown[i])
+          ? this->unstarted_call(*shown[i], trunk, last)
+          : node(*shown[i], {.trunk = trunk, .last = last, .scope = scope});
     }
     if (done > 0) {
-      const char* what = is_turn(*parts[0]) ? "more turn" : "more item";
+      const char* what = is_turn(*parts[0])                         ? "more turn"
+                         : (*parts[0])[field::position].is_string() ? "more request"
+                                                                    : "more item";
       put(Line().add(Tint::dim, fmt::format("{}{} … {} done", trunk, more > 0 ? "├─" : "└─",
                                             counted(done, what))));
     }

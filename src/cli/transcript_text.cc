@@ -149,6 +149,9 @@ std::string TranscriptText::heading(const Value& entry) {
   if (!entry[field::node_id].is_string()) return {};
   std::string location = safe(entry.text(field::node_id));
   if (entry["item"].is_integer()) location += fmt::format("[{}]", entry["item"].as_int());
+  if (entry[field::position].is_string()) {
+    location += fmt::format(" {}", safe(entry.text(field::position)));
+  }
   if (const std::string_view role = entry.text("role"); role == "probe" || role == "compensation") {
     location += fmt::format(" ({})", role);
   }
@@ -343,6 +346,11 @@ std::string TranscriptText::budget(const Value& entry) {
                      shown(entry[field::payload], entry, field::payload), by_text(entry));
 }
 
+std::string TranscriptText::emitted(const Value& entry) {
+  return fmt::format("{}{}: {}\n", tag("emitted"), safe(entry.text("name")),
+                     shown(entry[field::value], entry, field::value));
+}
+
 std::string TranscriptText::skipped(const Value& /*entry*/) {
   return style_.paint(Tint::dim, field::skipped) + "\n";
 }
@@ -382,6 +390,7 @@ std::string TranscriptText::entry(const Value& entry) {
                                     {field::resolution, &TranscriptText::resolution},
                                     {"received", &TranscriptText::received},
                                     {field::budget, &TranscriptText::budget},
+                                    {"emitted", &TranscriptText::emitted},
                                     {field::skipped, &TranscriptText::skipped},
                                     {"failed", &TranscriptText::failed},
                                     {"end", &TranscriptText::end}};

@@ -46,6 +46,7 @@ class TranscriptText {
   std::string resolution(const Value& entry);
   std::string received(const Value& entry);
   std::string budget(const Value& entry);
+  std::string emitted(const Value& entry);
   std::string skipped(const Value& entry);
   std::string failed(const Value& entry);
   std::string end(const Value& entry);

@@ -8,6 +8,7 @@
 #include "engine/loop/loop.h"
 #include "engine/state/view_values.h"
 #include "inspect/field_json.h"
+#include "inspect/view_parts.h"
 #include "log/field_names.h"
 
 namespace ae::engine {
@@ -37,14 +38,8 @@ bool is_container(const State& state, const Step& step) {
 bool calls_model(const State& state, const Step& step) {
   if (step.role != Role::node || step.is_loop_call()) return false;
   if (is_container(state, step)) return true;
-  const Node& node = state.node_of(step);
-  const bool is_map = node.kind == NodeKind::map && !step.is_part();
-  return !is_map && node.kind != NodeKind::wait && state.tool_of(step).is_model();
-}
-
-const Value& arguments_of(const Step& turn) {
-  static const Value kNone{};
-  return turn.call || turn.imported ? turn_arguments(turn) : kNone;
+  const bool is_map = state.node_of(step).kind == NodeKind::map && !step.is_part();
+  return !is_map && state.has_tool(step) && state.tool_of(step).is_model();
 }
 
 const Value& requested_calls(const Step& turn) {
@@ -68,6 +63,19 @@ const StepSpan& span_of(const TraceRecord& record, const Step& step) {
   static const StepSpan kNone{};
   const auto span = record.steps.find(step.id.text.string());
   return span == record.steps.end() ? kNone : span->second;
+}
+
+// The state drops the calls of finished items and requests. The log has them.
+const Value& arguments_of(const Step& turn, const StepSpan& span) {
+  static const Value kNone{};
+  if (has_request(turn)) return turn_arguments(turn);
+  return span.started != nullptr ? span.started->arguments.value : kNone;
+}
+
+// The number of messages of a prompt. An erased request had at least one.
+std::size_t prompt_size(const Value& arguments, bool is_erased) {
+  const Value& prompt = arguments["messages"];
+  return prompt.is_array() ? prompt.size() : is_erased ? 1 : 0;
 }
 
 Value error_value(const Step& step, const StepSpan& span) {
@@ -108,12 +116,9 @@ Conversation::Conversation(const StepTree& tree, const Step* step)
 void Conversation::add_slots(std::size_t turn) {
   const Step& step = *turns_[turn];
   if (!has_request(step)) return;
-  const Value& arguments = arguments_of(step);
-  const Value& prompt = arguments["messages"];
+  const Value& arguments = turn_arguments(step);
   const bool is_first = turn == 0 && (step.turn == kNoTurn || step.turn == 0);
-  // An erased request had at least one message.
-  const bool is_erased = is_first && step.call && step.call->erased;
-  const std::size_t opening = prompt.is_array() ? prompt.size() : is_erased ? 1 : 0;
+  const std::size_t opening = prompt_size(arguments, is_first && step.call && step.call->erased);
   for (std::size_t nth = 0; nth < opening; ++nth) slots_.push_back({Origin::prompt, turn, nth});
   if (arguments["notice"].is_object()) slots_.push_back({Origin::budget, turn, 0});
   if (!is_over(step)) return;
@@ -133,9 +138,25 @@ void Conversation::add_slots(std::size_t turn) {
   if (calls == 0 && !is_last) slots_.push_back({Origin::repair, turn, 0});
 }
 
-std::span<const Conversation::Slot> Conversation::slots(std::uint64_t after,
-                                                        std::size_t limit) const {
-  const std::span<const Slot> all(slots_);
+bool Conversation::is_only_in_log() const {
+  return turns_.size() == 1 && !has_request(*turns_[0]) && is_over(*turns_[0]) &&
+         !turns_[0]->is_turn();
+}
+
+std::vector<Conversation::Slot> Conversation::logged_slots(const TraceRecord& record) const {
+  const StepSpan& span = span_of(record, *turns_[0]);
+  if (span.started == nullptr) return {};
+  std::vector<Slot> slots;
+  const std::size_t opening =
+      prompt_size(span.started->arguments.value, span.started->arguments.erased);
+  slots.reserve(opening + 1);
+  for (std::size_t nth = 0; nth < opening; ++nth) slots.push_back({Origin::prompt, 0, nth});
+  slots.push_back({Origin::answer, 0, 0});
+  return slots;
+}
+
+std::span<const Conversation::Slot> Conversation::part_of(std::span<const Slot> all,
+                                                          std::uint64_t after, std::size_t limit) {
   if (after >= all.size()) return {};
   return all.subspan(after, std::min(limit, all.size() - after));
 }
@@ -153,8 +174,9 @@ std::vector<std::uint64_t> Conversation::seqs(const StepIndex& index, std::uint6
     const std::vector<std::uint64_t> of_step = seqs_of(*tree_, index, step);
     seqs.insert(seqs.end(), of_step.begin(), of_step.end());
   };
+  if (is_only_in_log()) add(*turns_[0]);
   std::size_t last_turn = turns_.size();
-  for (const Slot& slot : slots(after, limit)) {
+  for (const Slot& slot : part_of(slots_, after, limit)) {
     if (std::exchange(last_turn, slot.turn) != slot.turn) add(*turns_[slot.turn]);
     const Step* const call = slot.origin == Origin::call ? call_step(slot) : nullptr;
     if (call != nullptr) add(*call);
@@ -171,8 +193,10 @@ void Conversation::add_answer(const Step& turn, const TraceRecord& record,
   const Value& usage = committed && span.committed->usage.json().is_object()
                            ? span.committed->usage.json()
                            : answer[field::usage];
-  members.emplace_back(field::arguments_hash,
-                       turn.call ? Value(to_hex(turn.call->arguments_hash)) : Value());
+  members.emplace_back(field::arguments_hash, turn.call ? Value(to_hex(turn.call->arguments_hash))
+                                              : span.started != nullptr
+                                                  ? Value(to_hex(span.started->arguments_hash))
+                                                  : Value());
   members.emplace_back("content", turn.erased ? Value() : answer["text"]);
   members.emplace_back("cost_micros", usage["cost_micros"]);
   members.emplace_back(field::error, error_value(turn, span));
@@ -213,15 +237,20 @@ Value Conversation::message(const Slot& slot, std::uint64_t n, const TraceRecord
   const std::uint64_t seq = is_request ? begun : span.finished_seq;
   std::optional<Instant> at = span.finished_at;
   if (is_request) at = span.tries.empty() ? std::nullopt : std::optional(span.tries[0].started_at);
-  const bool has_answer = has_request(turn);
-  std::vector<Member> members{
-      {field::at, or_null(at)},
-      {field::invocation_id, has_answer ? Value(answer_of(turn).text) : Value()},
-      {"n", number(n)},
-      {"origin", to_text(slot.origin)},
-      {"seq", seq > 0 ? number(seq) : Value()},
-      {field::step_id, step.id.text},
-      {"turn", turn.turn != kNoTurn ? number(turn.turn) : Value()}};
+  const StepSpan& of_turn = span_of(record, turn);
+  Value invocation;
+  if (has_request(turn)) {
+    invocation = answer_of(turn).text;
+  } else if (of_turn.started != nullptr) {
+    invocation = of_turn.started->invocation_id.text;
+  }
+  std::vector<Member> members{{field::at, or_null(at)},
+                              {field::invocation_id, std::move(invocation)},
+                              {"n", number(n)},
+                              {"origin", to_text(slot.origin)},
+                              {"seq", seq > 0 ? number(seq) : Value()},
+                              {field::step_id, step.id.text},
+                              {"turn", turn.turn != kNoTurn ? number(turn.turn) : Value()}};
   const auto add_message = [&](const Value& message, bool redacted) {
     members.emplace_back("call_id", message["call_id"]);
     members.emplace_back("content", message["content"]);
@@ -229,7 +258,7 @@ Value Conversation::message(const Slot& slot, std::uint64_t n, const TraceRecord
     members.emplace_back("role", redacted ? Value("user") : message["role"]);
     members.emplace_back("tool_calls", message["tool_calls"]);
   };
-  const Value& arguments = arguments_of(turn);
+  const Value& arguments = arguments_of(turn, of_turn);
   switch (slot.origin) {
     case Origin::prompt: {
       const Value& prompt = arguments["messages"];
@@ -266,7 +295,8 @@ Value Conversation::page(const TraceRecord& record, const StepIndex& index, std:
                          std::size_t limit) const {
   std::vector<Value> messages, steps;
   std::uint64_t n = after;
-  for (const Slot& slot : slots(after, limit))
+  const std::vector<Slot> all = is_only_in_log() ? logged_slots(record) : slots_;
+  for (const Slot& slot : part_of(all, after, limit))
     messages.push_back(message(slot, ++n, record, index));
   for (std::size_t i = 0; s_->plan && i < s_->plan->nodes.size(); ++i) {
     const Step& step = s_->steps[i];
@@ -278,8 +308,9 @@ Value Conversation::page(const TraceRecord& record, const StepIndex& index, std:
   return Value::object(
       {{"live", is_live},
        {"messages", Value::array(std::move(messages))},
-       {"next", n < slots_.size() && n > after ? number(n) : Value()},
+       {"next", n < all.size() && n > after ? number(n) : Value()},
        {field::node_id, step_ != nullptr ? Value(s_->node_of(*step_).id) : Value()},
+       {field::position, step_ != nullptr ? position_of(*step_) : Value()},
        {field::step_id, step_ != nullptr ? Value(step_->id.text) : Value()},
        {"steps", Value::array(std::move(steps))}});
 }

@@ -1,7 +1,7 @@
 // Conversation: the messages between a step and its model, page by page.
 //
-//  {step_id, node_id, steps: [{node_id, step_id}…], messages: [message…], next, live}
-//    steps: the nodes that have a conversation. live: it can grow
+//  {step_id, node_id, position, steps: [{node_id, step_id}…], messages: [message…], next, live}
+//    position: of a request of code. steps: the nodes that have a conversation. live: it can grow
 //    next: `n` of the last message of the page, or null if it is the last page
 //  message: {n, role, origin, content, tool_calls, call_id, error, seq, at, turn, turn_call, step_id,
 //    invocation_id, model, usage, cost_micros, finish_reason, arguments_hash, redacted}
@@ -37,8 +37,8 @@ std::string_view to_text(MessageOrigin origin);
 
 class Conversation {
  public:
-  // `step`: the step of a node with a model, an item of a map that calls one, or a turn of a loop;
-  // "" = the first node with a model. Fails with not_found: no such step; input_invalid: it calls
+  // `step`: the step of a node with a model, an item of a map or a request of code that calls one, or
+  // a turn of a loop; "" = the first node with a model. Fails with not_found: no such step; input_invalid: it calls
   // no model.
   static Result<Conversation> of(const StepTree& tree, std::string_view step);
 
@@ -60,7 +60,11 @@ class Conversation {
   };
   Conversation(const StepTree& tree, const Step* step);
   void add_slots(std::size_t turn);
-  std::span<const Slot> slots(std::uint64_t after, std::size_t limit) const;
+  static std::span<const Slot> part_of(std::span<const Slot> all, std::uint64_t after,
+                                       std::size_t limit);
+  // Its one call has ended, and the state has dropped it: the log has its messages.
+  bool is_only_in_log() const;
+  std::vector<Slot> logged_slots(const TraceRecord& record) const;
   const Step* call_step(const Slot& slot) const;
   Value message(const Slot& slot, std::uint64_t n, const TraceRecord& record,
                 const StepIndex& index) const;

@@ -1,6 +1,10 @@
 // EffectKinds: classifies events.
 #include "inspect/effects.h"
 
+#include <fmt/core.h>
+
+#include <string>
+
 #include "base/ids.h"
 #include "engine/state/view_values.h"
 #include "engine/values/recorded_value.h"
@@ -41,6 +45,21 @@ std::string_view effect_id_of(const auto& event) {
 
 }  // namespace
 
+std::optional<StepId> recorded_step_of(const Event& event) {
+  const RecordedKind kind = recorded_kind_of(event.type);
+  if (kind == RecordedKind::nothing) return std::nullopt;
+  const std::string_view id =
+      std::visit([](const auto& body) { return effect_id_of(body); }, event.body);
+  if (auto step = step_of_effect(id, kind)) return step;
+  // Of code: "<step>:time:<scope>/<n>". A random number with more parts is the jitter of a back-off.
+  const std::size_t colon = id.find(':');
+  const std::string of_code = fmt::format(":{}:", to_text(kind));
+  if (kind == RecordedKind::random || colon == id.npos || !id.substr(colon).starts_with(of_code)) {
+    return std::nullopt;
+  }
+  return StepId(id.substr(0, colon));
+}
+
 std::string_view EffectKinds::kind_of(const Event& event) {
   if (const auto* started = as<ToolInvocationStarted>(event)) {
     if (started->tool_name.starts_with(kModelToolPrefix)) of_models_.insert(started->invocation_id);
@@ -74,9 +93,7 @@ Value effect_entry(const Event& event, std::string_view kind) {
   const std::string_view id =
       std::visit([](const auto& body) { return effect_id_of(body); }, event.body);
   std::string step(step_of(event));
-  if (const RecordedKind records = recorded_kind_of(event.type); records != RecordedKind::nothing) {
-    if (const auto of = step_of_effect(id, records)) step = of->text;
-  }
+  if (const auto of = recorded_step_of(event)) step = of->text;
   const auto* finished = as<ToolInvocationFinished>(event);
   return Value::object({{field::at, to_text(event.created_at)},
                         {field::effect_id, or_null(id)},

@@ -14,6 +14,7 @@
 // Threads: short-lived, one owner.
 #pragma once
 
+#include <optional>
 #include <string_view>
 #include <unordered_set>
 
@@ -22,6 +23,10 @@
 #include "log/event.h"
 
 namespace ae::engine {
+
+// The step for which the event records a time, a random number or a UUID: the result of the step, or
+// a value of code. nullopt: none.
+std::optional<StepId> recorded_step_of(const Event& event);
 
 class EffectKinds {
  public:

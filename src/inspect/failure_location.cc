@@ -10,6 +10,7 @@
 #include "engine/heart/evaluate.h"
 #include "engine/heart/request.h"
 #include "engine/state/view_values.h"
+#include "inspect/view_parts.h"
 #include "log/field_names.h"
 #include "log/redacted.h"
 
@@ -23,7 +24,7 @@ struct FailureLocation {
   std::optional<FailedField> field;
 };
 
-// The item, turn or call whose failure became that of its map or loop.
+// The item, turn, call or request whose failure became that of its map, loop or code.
 const Step& failed_part(const State& state, const Step& container) {
   const Step* found = &container;
   for (const Step& step : state.steps) {
@@ -67,9 +68,9 @@ FailureLocation locate_failure(const State& state) {
   return {.step = &step, .field = field_of(state, step, state.error->code)};
 }
 
-bool has_tool(const State& state, const Step& step) {
-  const NodeKind kind = state.node_of(step).kind;
-  return step.is_part() || (kind != NodeKind::wait && kind != NodeKind::map);
+// Does the step itself call its tool? A map does not.
+bool has_own_tool(const State& state, const Step& step) {
+  return state.has_tool(step) && (step.is_part() || state.node_of(step).kind != NodeKind::map);
 }
 
 std::string model_of(const ToolPolicy& tool) {
@@ -170,6 +171,9 @@ std::string summary_of(const State& state, const FailureLocation& location, cons
     text = fmt::format("node {}", state.node_of(*location.step).id);
     if (location.step->item != kNoItem) text += fmt::format(", item {}", location.step->item);
     if (location.step->turn != kNoTurn) text += fmt::format(", turn {}", location.step->turn + 1);
+    if (location.step->request) {
+      text += fmt::format(", request {}", location.step->request->position);
+    }
     if (!tool.empty()) text += fmt::format(" (tool {})", tool);
     if (!model.empty()) text += fmt::format(" (model {})", model);
     text += ": ";
@@ -208,7 +212,7 @@ Value nodes_with(const State& state, const std::function<bool(const Step&)>& mat
 Value committed_nodes(const State& state) {
   return nodes_with(state, [&](const Step& step) {
     if (!step.committed || step.result_type == ResultType::compensated) return false;
-    if (!has_tool(state, step)) return false;
+    if (!has_own_tool(state, step)) return false;
     const ToolPolicy& tool = state.tool_of(step);
     return tool.makes_call() && !tool.is_model() && tool.effect != EffectClass::read;
   });
@@ -222,10 +226,10 @@ Value job_error_view(const State& state) {
   if (!state.error) return {};
   const FailureLocation location = locate_failure(state);
   std::string tool, model;
-  Value node_id, item, turn, refused_key, tries;
+  Value node_id, item, turn, position, refused_key, tries;
   if (location.step != nullptr) {
     const Step& step = *location.step;
-    if (has_tool(state, step)) {
+    if (has_own_tool(state, step)) {
       const ToolPolicy& called = state.tool_of(step);
       (called.is_model() ? model : tool) = called.is_model() ? model_of(called) : called.name;
     }
@@ -233,6 +237,7 @@ Value job_error_view(const State& state) {
     if (step.call && !tool.empty()) tries = number(step.call->try_no);
     if (step.item != kNoItem) item = number(step.item);
     if (step.turn != kNoTurn) turn = number(step.turn);
+    position = position_of(step);
     if (is_result_refused(state, step)) {
       const UnknownCall call = state.call_of(step);
       if (!state.noted.contains(call.invocation.text)) refused_key = call.key.text;
@@ -248,6 +253,7 @@ Value job_error_view(const State& state) {
                         {"message", state.error->message},
                         {"model", or_null(model)},
                         {field::node_id, node_id},
+                        {field::position, position},
                         {"reads_input", std::move(reads.input)},
                         {"reads_kept", Value::array(std::move(reads.imported))},
                         {"summary", summary_of(state, location, tool, model)},

@@ -22,7 +22,13 @@ std::size_t bytes_of(const std::unique_ptr<T>& part) {
 std::size_t bytes_of(const Step& step) {
   std::size_t bytes = sizeof(Step) + kPlaceBytes + bytes_of(step.result) + bytes_of(step.call) +
                       bytes_of(step.approval) + bytes_of(step.map) + bytes_of(step.loop) +
-                      bytes_of(step.imported);
+                      bytes_of(step.code) + bytes_of(step.request) + bytes_of(step.imported);
+  if (step.request) bytes += step.request->position.capacity();
+  if (step.code) {
+    bytes += kEntryBytes * (step.code->positions.size() + step.code->emitted.size()) +
+             sizeof(std::uint32_t) * step.code->outcomes.capacity();
+    for (const auto& [name, value] : step.code->values) bytes += kEntryBytes + bytes_of(value);
+  }
   if (step.call) {
     bytes += bytes_of(step.call->arguments) + step.call->tool.capacity() +
              step.call->error().message.capacity() + bytes_of(step.call->questions);

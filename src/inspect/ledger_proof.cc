@@ -17,12 +17,13 @@
 namespace ae::engine {
 namespace {
 
-// Does the event match its effect record? The way in which it came into the log is ignored; of an
-// erased value only its existence is compared.
+// Does the event match its effect record? The way in which it came into the log is ignored, and when
+// code was given it; of an erased value only its existence is compared.
 bool is_same_record(ToolInvocationFinished logged, ToolInvocationFinished expected) {
   for (ToolInvocationFinished* one : {&logged, &expected}) {
     one->at.reset();
     one->caught_up.reset();
+    one->delivered.reset();
     one->late.reset();
     one->source.reset();
   }

@@ -8,6 +8,7 @@
 #include <variant>
 
 #include "base/hash.h"
+#include "engine/code/code.h"
 #include "engine/confirm/confirm.h"
 #include "engine/heart/decide.h"
 #include "engine/heart/evaluate.h"
@@ -28,6 +29,61 @@ const Step* ReplayProof::find(const State& state, const StepId& id) { return sta
 
 const Step* ReplayProof::find(const State& state, const std::optional<StepId>& id) {
   return id ? find(state, *id) : nullptr;
+}
+
+namespace {
+
+// The number of outcomes in the log of this code.
+std::int64_t outcomes_of(const Step& code) {
+  return static_cast<std::int64_t>(code.code->outcomes.size());
+}
+
+}  // namespace
+
+// A request has a position of its own, and is made after the scopes around it have begun.
+std::string ReplayProof::check_event(const State& state, const NodeStarted& event) {
+  const auto node = state.plan->by_id.find(event.node_id);
+  if (!event.position || node == state.plan->by_id.end()) return {};
+  const Step& code = state.steps[node->second];
+  if (!code.code) return {};
+  if (event.delivered == outcomes_of(code)) {
+    return "states a number of outcomes that follows from the log";
+  }
+  const std::int64_t delivered = event.delivered.value_or(outcomes_of(code));
+  const std::string_view position = *event.position;
+  for (const auto kind : {NodeKind::tool, NodeKind::llm, NodeKind::wait, NodeKind::scope}) {
+    if (find(state, state.request_step_id(code, position, kind))) {
+      return "has the position of another request";
+    }
+  }
+  for (std::size_t slash = position.find('/'); slash != position.npos && code.code->scopes > 0;
+       slash = position.find('/', slash + 1)) {
+    const Step* const scope =
+        find(state, state.request_step_id(code, position.substr(0, slash), NodeKind::scope));
+    if (scope && std::cmp_less(delivered, scope->request->delivered)) {
+      return "is made before its scope began";
+    }
+  }
+  return {};
+}
+
+// Only code and its scopes have a result of their own, and that of code satisfies the plan's schema.
+std::string ReplayProof::check_event(const State& state, const NodeFinished& event) {
+  const Step* step = find(state, event.step_id);
+  if (!step) return {};
+  const bool is_scope = step->request && step->request->kind == NodeKind::scope;
+  if (is_scope && event.delivered) {
+    std::int64_t last = static_cast<std::int64_t>(step->request->delivered);
+    for_each_inside(state, *step, [&](std::uint32_t index) {
+      last = std::max(last, static_cast<std::int64_t>(state.steps[index].request->delivered));
+    });
+    return check_stated_position(state.steps[step->node], last, *event.delivered);
+  }
+  if (!step->code) return {};
+  const auto& schema = state.node_of(*step).code->output_schema;
+  const bool is_checked = !event.error && schema && !event.result.erased;
+  if (!is_checked) return {};
+  return schema->check(event.result.value) ? "" : "is a result that the plan's schema refuses";
 }
 
 std::string ReplayProof::check_event(const State& state, const CommandEmitted& event) {
@@ -53,6 +109,10 @@ std::string ReplayProof::check_event(const State& state, const CommandEmitted& e
 // A recorded value is one that the step's tool can yield for the plan's arguments.
 std::string ReplayProof::check_recorded(const State& state, RecordedKind records,
                                         std::string_view effect_id, const Erasable& value) {
+  if (const Step* code = find(state, StepId(effect_id.substr(0, effect_id.find(':'))));
+      code != nullptr && code->code) {
+    return check_code_value(records, effect_id.substr(code->id.text.view().size()));
+  }
   const auto id = step_of_effect(effect_id, records);
   const std::uint32_t index = id ? state.index_of(*id) : kNoStep;
   if (index == kNoStep) return {};  // the jitter of a backoff, or not applicable
@@ -60,7 +120,8 @@ std::string ReplayProof::check_recorded(const State& state, RecordedKind records
   if (!is_requested(state, index) || state.tool_of(step).records != records) {
     return "is recorded where the plan has no such value";
   }
-  if (value.erased) return {};
+  // The arguments of code are in no event, unless they were to be approved.
+  if (value.erased || (step.request && !step.approval)) return {};
   const auto arguments = requested_arguments(state, step);
   if (!arguments) return fmt::format("has a value, but {}", arguments.error().message);
   if (!check_recorded_args(records, *arguments) ||
@@ -73,6 +134,15 @@ std::string ReplayProof::check_recorded(const State& state, RecordedKind records
   const bool approved = step.approval && step.approval->state == ApprovalState::approved;
   return action == PolicyAction::allow || approved ? ""
                                                    : "is recorded where the step was not approved";
+}
+
+// Times and UUIDs of code have a name, its random numbers follow from one seed.
+std::string ReplayProof::check_code_value(RecordedKind records, std::string_view suffix) {
+  const std::string kind = fmt::format(":{}", to_text(records));
+  const bool is_named =
+      suffix.size() > kind.size() + 1 && suffix.starts_with(kind) && suffix[kind.size()] == ':';
+  const bool is_right = records == RecordedKind::random ? suffix == kind : is_named;
+  return is_right ? "" : "is recorded under another name than code gives it";
 }
 
 std::string ReplayProof::check_event(const State& state, const TimeRecorded& event) {
@@ -111,7 +181,9 @@ std::string ReplayProof::check_probe_outcome(const State& state, const DecisionR
 std::string ReplayProof::check_event(const State& state, const ToolInvocationStarted& event) {
   const Step* step = find(state, event.step_id);
   if (!step || step->call) return {};  // LedgerProof checks that a retry sends the recorded call
-  if (step->phase != StepPhase::ready) return "is recorded where the plan has no call";
+  if (step->phase != StepPhase::ready || !state.has_tool(*step)) {
+    return "is recorded where the plan has no call";
+  }
   const ToolPolicy& tool = state.tool_of(*step);
   if (event.tool_name != tool.name) return "calls another tool than the plan's";
   if (event.effect_class != to_text(tool.effect)) {
@@ -120,6 +192,7 @@ std::string ReplayProof::check_event(const State& state, const ToolInvocationSta
   if (event.request_schema_hash && to_hex(*event.request_schema_hash) != tool.schema_digest) {
     return "names another schema than the plan's";
   }
+  if (step->request && step->role == Role::node) return check_requested_call(state, *step, event);
   // The budget notice reports what was known at the decision, which may be less than what is known
   // here.
   const Value& notice = event.arguments.value["notice"];
@@ -140,9 +213,25 @@ std::string ReplayProof::check_event(const State& state, const ToolInvocationSta
   return "has other arguments than the plan's expressions give";
 }
 
+// The code states the arguments of its calls. They satisfy the tool's schema, and they are those
+// that were approved.
+std::string ReplayProof::check_requested_call(const State& state, const Step& step,
+                                              const ToolInvocationStarted& event) {
+  const ToolPolicy& tool = state.tool_of(step);
+  const bool edited = step.approval && !step.approval->edited_from.empty();
+  const auto& requested = step.request->arguments_hash;
+  if (requested && !edited && *requested != event.arguments_hash) {
+    return "has other arguments than its request";
+  }
+  if (event.arguments.erased || !tool.args_schema) return {};
+  return tool.args_schema->check(event.arguments.value)
+             ? ""
+             : "has arguments that the plan's schema refuses";
+}
+
 // The arguments that the plan's expressions yield, or those that an approver edited.
 Result<Value> ReplayProof::requested_arguments(const State& state, const Step& step) {
-  const bool edited = step.approval && !step.approval->edited_from.empty();
+  const bool edited = step.approval && (step.request || !step.approval->edited_from.empty());
   if (edited && !step.approval->used) return step.approval->arguments;
   return arguments_of(state, step);
 }
@@ -150,13 +239,37 @@ Result<Value> ReplayProof::requested_arguments(const State& state, const Step& s
 // A successful result satisfies the plan's schema, or the event records that it does not.
 std::string ReplayProof::check_event(const State& state, const ToolInvocationFinished& event) {
   const Step* step = find(state, event.step_id);
-  if (!step || event.outcome != "success" || event.late == true) return {};
+  if (!step || !step->call || event.outcome != "success" || event.late == true) return {};
+  if (event.delivered) {
+    if (auto error = check_given_early(state, *step, *event.delivered); !error.empty())
+      return error;
+  }
   const ToolPolicy& tool = state.tool_of(*step);
   if (hex_or_empty(event.response_schema_hash) != tool.result_digest) {
     return "names another schema than the plan's";
   }
   if (event.error || event.result.erased) return {};
   return check_schema(tool, event.result.value);
+}
+
+// Only the success of a function of the worker can be given before it is durable. In which position,
+// the worker states.
+std::string ReplayProof::check_given_early(const State& state, const Step& step,
+                                           std::int64_t position) {
+  if (!step.request || step.role != Role::node || !state.tool_of(step).function) {
+    return "has a position, and is not the success of a function of code";
+  }
+  return check_stated_position(state.steps[step.node],
+                               static_cast<std::int64_t>(step.request->delivered), position);
+}
+
+// A position in the order of delivery is stated only where it does not follow from the log; there it
+// is the number of the outcomes before it, or higher. `last`: how many outcomes had been given when
+// the newest request was made that it follows.
+std::string ReplayProof::check_stated_position(const Step& code, std::int64_t last,
+                                               std::int64_t position) {
+  if (position == outcomes_of(code)) return "states a position that follows from the log";
+  return position < last ? "is given before its request was made" : "";
 }
 
 std::string ReplayProof::check_schema(const ToolPolicy& tool, const Value& result) {
@@ -174,7 +287,7 @@ std::string ReplayProof::check_event(const State& state, const CommandCommitted&
 // The recorded model metadata matches the request and the answer.
 std::string ReplayProof::check_answer(const State& state, const CommandCommitted& event) {
   const Step* step = find(state, event.step_id);
-  if (step && !event.result_of &&
+  if (step && step->call && !event.result_of &&
       !event.result.erased) {  // the result comes from an operator or a probe
     if (auto error = check_schema(state.tool_of(*step), event.result.value); !error.empty())
       return error;
@@ -254,6 +367,11 @@ std::string ReplayProof::check_event(const State& state, const WaitOpened& event
 
 std::string ReplayProof::check_call(const State& state, const Step& step, const auto& call) {
   if (step.call || call.erased) return {};
+  if (step.request && step.role == Role::node) {
+    const bool same_hash =
+        state.blind_erased || state.hash_of(call.arguments) == call.arguments_hash;
+    return same_hash ? "" : "is about other arguments than those of its hash";
+  }
   auto arguments = requested_arguments(state, step);
   if (!arguments) return fmt::format("is about a call, but {}", arguments.error().message);
   const bool same_hash = state.blind_erased || state.hash_of(*arguments) == call.arguments_hash;
@@ -315,6 +433,7 @@ std::string ReplayProof::check_all_changes(const State& state, const CommandComm
 std::string ReplayProof::check_event(const State& state, const PlanGenerated& event) {
   const auto plan = Plan::compile(event.task_graph);
   if (!plan) return "holds no plan";
+  if (has_code(*state.plan) || has_code(**plan)) return "replaces a plan, and one has code";
   const std::vector<std::string> dropped = event.drop.read_leniently();
   const DroppedNodes drop(dropped.begin(), dropped.end());
   // No limit, because an earlier build compared without one.

@@ -27,6 +27,8 @@ class ReplayProof {
   static const Step* find(const State& state, const std::optional<StepId>& id);
 
   // The error of an event of this type.
+  static std::string check_event(const State& state, const NodeStarted& event);
+  static std::string check_event(const State& state, const NodeFinished& event);
   std::string check_event(const State& state, const CommandEmitted& event);
   static std::string check_event(const State& state, const TimeRecorded& event);
   static std::string check_event(const State& state, const RandomRecorded& event);
@@ -44,6 +46,12 @@ class ReplayProof {
   static Result<Value> requested_arguments(const State& state, const Step& step);
   static std::string check_recorded(const State& state, RecordedKind records,
                                     std::string_view effect_id, const Erasable& value);
+  static std::string check_requested_call(const State& state, const Step& step,
+                                          const ToolInvocationStarted& event);
+  static std::string check_given_early(const State& state, const Step& step, std::int64_t position);
+  static std::string check_stated_position(const Step& code, std::int64_t last,
+                                           std::int64_t position);
+  static std::string check_code_value(RecordedKind records, std::string_view suffix);
   static std::string check_schema(const ToolPolicy& tool, const Value& result);
   static std::string check_probe_outcome(const State& state, const CommandCommitted& event);
   static std::string check_probe_outcome(const State& state, const DecisionRecorded& event);
@@ -57,7 +65,8 @@ class ReplayProof {
                                     const ApprovalRequested& request);
   static std::string check_decision(const State& state, const Step& step, const CallDenied& denial);
   static std::string check_decision(const State&, const Step&, const auto&) { return {}; }
-  // A call that is requested or denied is the one that the plan's expressions yield.
+  // A call that is requested or denied is the one that the plan's expressions yield, or that code
+  // states.
   static std::string check_call(const State& state, const Step& step, const auto& call);
 
   std::size_t commands_ = 0;

@@ -103,7 +103,15 @@ Request request_of_step(const State& state, RequestKind kind, std::uint32_t inde
           .opened_at = {},
           .expires_at = {},
           .actions = {},
-          .more = {{"turn", turn_number(step)}, {"turn_call", nth_number(step)}}};
+          .more = {{field::position, position_of(step)},
+                   {"turn", turn_number(step)},
+                   {"turn_call", nth_number(step)}}};
+}
+
+// What a human wait of code asks; null: nothing.
+Value prompt_of(const Wait& wait) {
+  if (wait.prompt.empty() && wait.data.is_null()) return {};
+  return Value::object({{"data", wait.data}, {"message", wait.prompt}});
 }
 
 // A call to approve, a question of a tool, or a human wait. `id`: State::approval_id.
@@ -113,7 +121,7 @@ Request request_of_wait(const State& state, const std::string& key, const Wait& 
   const Approval* call = wait.approval ? step.approval.get() : nullptr;
   const Invocation* sent = wait.question ? step.call.get() : nullptr;
   const Member* question = sent ? open_question(*sent) : nullptr;
-  const bool data = !call && !wait.question && state.node_of(step).accepts_data;
+  const bool data = !call && !wait.question && state.wait_rules_of(step).accepts_data;
   Request request = request_of_step(state,
                                     call            ? RequestKind::call
                                     : wait.question ? RequestKind::question
@@ -133,7 +141,7 @@ Request request_of_wait(const State& state, const std::string& key, const Wait& 
   add(field::arguments_hash, call ? Value(call->arguments_hash) : Value());
   add(field::correlation_key, key);
   add("editable", call != nullptr && !step.call);
-  add("question", question ? question->second : Value());
+  add("question", question ? question->second : prompt_of(wait));
   add(field::tool_version, call   ? Value(call->tool_version)
                            : sent ? Value(sent->tool_version)
                                   : Value());
@@ -225,6 +233,7 @@ Request unknown_outcome(const State& state, const UnknownCall& call, const Wait*
   const Instant since = wait    ? wait->opened_at
                         : ended ? state.updated_at
                                 : call.ended_at.value_or(state.updated_at);
+  const Step* const step = state.find_step(call.step);
   Value resolvable;
   if (call.try_no > 0 && (wait || ended)) {
     resolvable = to_text(call.checkable_at.value_or(since));
@@ -248,6 +257,7 @@ Request unknown_outcome(const State& state, const UnknownCall& call, const Wait*
                    {field::invocation_id, call.invocation.text},
                    {"noted", is_noted ? noted_view(noted->second) : Value()},
                    {plain_name::kErrorMessage, or_null(call.error.message)},
+                   {field::position, step != nullptr ? position_of(*step) : Value()},
                    {"resolvable_at", resolvable},
                    {field::try_, call.try_no > 0 ? number(call.try_no) : Value()}}};
 }

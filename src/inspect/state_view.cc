@@ -138,10 +138,47 @@ Value loop_view(const State& state, const LoopProgress& loop) {
                      {"turns", Value::array(std::move(turns))}}));
 }
 
-// Sort key: node, item or turn and call; then probes and compensations in the order of their paths.
-auto position(const Step& step) {
-  return std::tuple(step.node, step.item + 1, step.turn + 1, step.nth + 1, step.role, step.of,
-                    step.of_try);
+Value code_progress_view(const State& state, const CodeProgress& code) {
+  std::vector<Value> outcomes;
+  outcomes.reserve(code.outcomes.size());
+  for (const std::uint32_t index : code.outcomes) {
+    outcomes.emplace_back(state.steps[index].request->position);
+  }
+  std::vector<Member> emitted;
+  emitted.reserve(code.emitted.size());
+  for (const auto& [scope, count] : code.emitted) emitted.emplace_back(scope, number(count));
+  std::vector<Member> values(code.values.begin(), code.values.end());
+  return Value::object({{"emitted", Value::object(std::move(emitted))},
+                        {"open", number(code.open)},
+                        {"outcomes", Value::array(std::move(outcomes))},
+                        {"scopes", number(code.scopes)},
+                        {"values", Value::object(std::move(values))}});
+}
+
+Value request_view(const CodeRequest& request) {
+  const bool waits = request.kind == NodeKind::wait;
+  return Value::object(
+      {{"accepts_data", request.wait.accepts_data},
+       {field::arguments_hash,
+        request.arguments_hash ? Value(to_hex(*request.arguments_hash)) : Value()},
+       {field::delivered, number(request.delivered)},
+       {"ended", request.ended},
+       {field::position, request.position},
+       {"position_of_outcome",
+        request.position_of_outcome ? number(*request.position_of_outcome) : Value()},
+       {"succeeded", request.succeeded},
+       {field::wait_type, waits ? Value(to_text(request.wait.type)) : Value()}});
+}
+
+// Sort key: node, item or turn and call, or position; then probes and compensations in the order of
+// their paths. The index of a step depends on when it started.
+auto sort_key(const State& state, const Step& step) {
+  const Step* about = &step;
+  while (about->role != Role::node) about = &state.steps[about->of];
+  const std::string_view position =
+      about->request ? std::string_view(about->request->position) : std::string_view();
+  return std::tuple(step.node, step.item + 1, step.turn + 1, step.nth + 1, position, step.role,
+                    step.of, step.of_try);
 }
 
 Value step_view(const State& state, const Step& step) {
@@ -150,6 +187,7 @@ Value step_view(const State& state, const Step& step) {
       {{"approval", step.approval ? approval_view(*step.approval) : Value()},
        {"branch", step.branch ? Value(*step.branch) : Value()},
        {"call", step.call ? call_view(*step.call) : Value()},
+       {field::code, step.code ? code_progress_view(state, *step.code) : Value()},
        {"committed", step.committed},
        {"failure", failure_view(step.failure)},
        {"imported", step.imported != nullptr},
@@ -164,6 +202,7 @@ Value step_view(const State& state, const Step& step) {
        {"path", state.path_of(step)},
        {"phase", to_text(step.phase)},
        {"rejected", step.rejected},
+       {"request", step.request ? request_view(*step.request) : Value()},
        {field::result, step.result},
        {field::result_type,
         step.result_type == ResultType::none ? Value() : Value(to_text(step.result_type))},
@@ -185,12 +224,12 @@ Value paths(const State& state, const std::vector<std::uint32_t>& steps) {
   return Value::array(std::move(paths));
 }
 
-// Paths, sorted by the positions of the steps: a step's index depends on when it started.
+// Paths, sorted by the keys of the steps.
 Value paths(const State& state, const NumberSet& steps) {
   std::vector<const Step*> sorted;
   sorted.reserve(steps.size());
   for (std::uint32_t index : steps) sorted.push_back(&state.steps[index]);
-  std::ranges::sort(sorted, {}, [](const Step* s) { return position(*s); });
+  std::ranges::sort(sorted, {}, [&](const Step* s) { return sort_key(state, *s); });
   std::vector<Value> paths;
   paths.reserve(sorted.size());
   for (const Step* step : sorted) paths.emplace_back(state.path_of(*step));
@@ -201,7 +240,7 @@ Value steps_view(const State& state) {
   std::vector<const Step*> sorted;
   sorted.reserve(state.steps.size());
   for (const Step& step : state.steps) sorted.push_back(&step);
-  std::ranges::sort(sorted, {}, [](const Step* s) { return position(*s); });
+  std::ranges::sort(sorted, {}, [&](const Step* s) { return sort_key(state, *s); });
   std::vector<Value> steps;
   steps.reserve(sorted.size());
   for (const Step* step : sorted) steps.push_back(step_view(state, *step));
@@ -287,6 +326,8 @@ std::string_view to_text(StepPhase phase) {
       return "recorded";
     case StepPhase::refused:
       return "refused";
+    case StepPhase::running:
+      return "running";
     case StepPhase::done:
       return "done";
   }
@@ -351,6 +392,7 @@ Value state_view(const State& state) {
        {field::plan_hash, state.plan ? Value(to_hex(state.plan->hash)) : Value()},
        {field::result, state.result},
        {field::results, results_view(state)},
+       {"routines", paths(state, state.routines)},
        {"seq", number(state.seq)},
        {"startable", paths(state, state.startable)},
        {"started_at", or_null(state.started_at)},

@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "engine/state/view_values.h"
-#include "engine/values/recorded_value.h"
+#include "inspect/effects.h"
 #include "log/decisions.h"
 #include "plan/model_calls.h"
 
@@ -17,18 +17,6 @@ constexpr std::size_t kStepBytes = sizeof(IndexedStep) * 3 / 2 + 48;
 std::uint64_t count_in(const Value& usage, std::string_view name) {
   const Value& count = usage[name];
   return count.is_integer() && count.as_int() > 0 ? static_cast<std::uint64_t>(count.as_int()) : 0;
-}
-
-// The step whose time, random number or UUID the event records.
-std::optional<StepId> recorded_step_of(const Event& event) {
-  const RecordedKind kind = recorded_kind_of(event.type);
-  if (kind == RecordedKind::nothing) return std::nullopt;
-  return std::visit(
-      [&](const auto& body) -> std::optional<StepId> {
-        if constexpr (requires { body.effect_id; }) return step_of_effect(body.effect_id, kind);
-        return std::nullopt;
-      },
-      event.body);
 }
 
 // As TraceRecord::add_decision and add_narrative.

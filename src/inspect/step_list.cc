@@ -7,21 +7,12 @@
 
 #include "engine/state/view_values.h"
 #include "inspect/view.h"
+#include "inspect/view_parts.h"
 #include "log/field_names.h"
 
 namespace ae::engine {
 
 namespace {
-
-std::optional<std::uint32_t> parent_of(const State& state, const Step& step) {
-  if (step.role != Role::node) return step.of;
-  if (step.is_loop_call()) {
-    const StepId turn = state.part_step_id(state.steps[step.node], step.turn, kNoTurn);
-    const std::uint32_t found = state.index_of(turn);
-    return found == kNoStep ? step.node : found;
-  }
-  return step.is_part() ? std::optional(step.node) : std::nullopt;
-}
 
 // How many steps have each status.
 class StatusCounts {
@@ -125,9 +116,8 @@ class StepRows {
     static const IndexedStep kNone;
     const IndexedStep* const found = index_.find(step.id);
     const IndexedStep& indexed = found != nullptr ? *found : kNone;
-    const auto parent = parent_of(s_, step);
+    const Step* const parent = tree_.parent_of(step);
     const Node& node = s_.node_of(step);
-    const bool calls = step.is_part() || step.role != Role::node || node.kind != NodeKind::wait;
     Value duration;
     if (indexed.started_at && indexed.finished_at) {
       duration = static_cast<std::int64_t>((*indexed.finished_at - *indexed.started_at).count());
@@ -136,6 +126,8 @@ class StepRows {
     return Value::object(
         {{"badges", badges(step, indexed)},
          {"children", children_of(step)},
+         {field::code, parent == nullptr ? code_view(node) : Value()},
+         {field::delivered, delivered_to(step)},
          {field::duration_us, std::move(duration)},
          {field::error,
           step.failure ? Value::object({{field::code, step.failure->code}}) : Value()},
@@ -143,16 +135,17 @@ class StepRows {
          {"item", step.item != kNoItem ? number(step.item) : Value()},
          {field::kind, to_text(s_.kind_of(step))},
          {field::node_id, node.id},
-         {field::parent, parent ? Value(s_.steps[*parent].id.text) : Value()},
+         {field::parent, parent != nullptr ? Value(parent->id.text) : Value()},
          {"path", s_.path_of(step)},
          {"phase", to_text(step.phase)},
+         {field::position, position_of(step)},
          {"role", to_text(step.role)},
          {"seq_first", indexed.seqs.empty() ? Value() : number(indexed.seqs.front())},
          {"seq_last", indexed.seqs.empty() ? Value() : number(indexed.seqs.back())},
          {"started_at", or_null(indexed.started_at)},
          {"status", to_text(status)},
          {field::step_id, step.id.text},
-         {"tool", calls ? Value(s_.tool_of(step).name) : Value()},
+         {"tool", s_.has_tool(step) ? Value(s_.tool_of(step).name) : Value()},
          {"tries", number(indexed.tries.size())},
          {"turn", step.turn != kNoTurn ? number(step.turn) : Value()},
          {"turn_call", step.is_loop_call() ? number(step.nth) : Value()},

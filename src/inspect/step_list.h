@@ -3,13 +3,15 @@
 //
 //  list_steps: {parent, seq, total, by_status{STATUS: n}, steps: [row…], next}
 //    total, by_status: of all steps of the parent; steps: those that match, in the order of the
-//    plan, the items, the turns or the calls, then probes and the compensation
+//    plan, the items, the turns, the calls or the requests, then probes and the compensation
 //    next: step_id of the last row, or null if it is the last page
-//  row: {badges[], children{by_status, total}, duration_us, error{code}, finished_at, item, kind,
-//    node_id, parent, path, phase, role, seq_first, seq_last, started_at, status, step_id, tool,
-//    tries, turn, turn_call, usage{cost_micros, total_tokens}, world}
+//  row: {badges[], children{by_status, total}, code, delivered, duration_us, error{code},
+//    finished_at, item, kind, node_id, parent, path, phase, position, role, seq_first, seq_last,
+//    started_at, status, step_id, tool, tries, turn, turn_call, usage{cost_micros, total_tokens},
+//    world}
 //    badges: imported, replayed, caught_up, late, compensated
-//    status, phase, role, world: as in inspect/trace.h. parent: step_id, or null for a node
+//    code, delivered, phase, position, role, status, world: as in inspect/trace.h
+//    parent: step_id, or null for a node
 //    seq_first, seq_last: of its own events; null before the first one
 //
 // Threads: pure functions.

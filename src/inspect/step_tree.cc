@@ -53,19 +53,38 @@ void StepTree::update() {
     steps_ = 0;
     parts_.clear();
     calls_.clear();
+    scopes_.clear();
     sides_.clear();
   }
-  while (steps_ < s_.steps.size()) add(s_.steps[steps_++]);
+  for (; steps_ < s_.steps.size(); ++steps_) {
+    add(s_.steps[steps_], static_cast<std::uint32_t>(steps_));
+  }
 }
 
-void StepTree::add(const Step& step) {
+void StepTree::add(const Step& step, std::uint32_t index) {
   if (step.role != Role::node) {
     sides_[step.of].push_back(&step);
   } else if (step.is_loop_call()) {
     calls_[{step.node, step.turn}].push_back(&step);
+  } else if (step.request) {
+    const std::uint32_t scope = scope_of(step, index);
+    parts_[scope == kNoStep ? step.node : scope].push_back(&step);
+    if (step.request->kind == NodeKind::scope) {
+      scopes_.try_emplace({step.node, step.request->position}, index);
+    }
   } else if (step.is_part()) {
     parts_[step.node].push_back(&step);
   }
+}
+
+std::uint32_t StepTree::scope_of(const Step& request, std::uint32_t index) const {
+  const std::string_view position = request.request->position;
+  for (std::size_t slash = position.rfind('/'); slash != position.npos && slash > 0;
+       slash = position.rfind('/', slash - 1)) {
+    const auto scope = scopes_.find({request.node, position.substr(0, slash)});
+    if (scope != scopes_.end() && scope->second < index) return scope->second;
+  }
+  return kNoStep;
 }
 
 const StepTree::Steps& StepTree::parts_of(const Step& step) const {
@@ -75,8 +94,21 @@ const StepTree::Steps& StepTree::parts_of(const Step& step) const {
     const auto calls = calls_.find({step.node, step.turn});
     return calls == calls_.end() ? kNone : calls->second;
   }
-  const auto parts = parts_.find(step.node);
+  if (step.request && step.request->kind != NodeKind::scope) return kNone;
+  const auto parts = parts_.find(step.request ? s_.index_of(step) : step.node);
   return parts == parts_.end() ? kNone : parts->second;
+}
+
+const Step* StepTree::parent_of(const Step& step) const {
+  if (step.role != Role::node) return &s_.steps[step.of];
+  if (!step.is_part()) return nullptr;
+  std::uint32_t parent = kNoStep;
+  if (step.is_loop_call()) {
+    parent = s_.index_of(s_.part_step_id(s_.steps[step.node], step.turn, kNoTurn));
+  } else if (step.request) {
+    parent = scope_of(step, s_.index_of(step));
+  }
+  return &s_.steps[parent == kNoStep ? step.node : parent];
 }
 
 const StepTree::Steps& StepTree::sides_of(const Step& step) const {
@@ -86,13 +118,10 @@ const StepTree::Steps& StepTree::sides_of(const Step& step) const {
   return sides == sides_.end() ? kNone : sides->second;
 }
 
-StepStatus StepTree::container_status_of(const Step& step) const {
-  const auto is_unknown = [](const Step* one) { return one->phase == StepPhase::in_doubt; };
-  const auto outcome_unknown = [&](const Step* part) {
-    return is_unknown(part) || std::ranges::any_of(parts_of(*part), is_unknown);
-  };
-  return std::ranges::any_of(parts_of(step), outcome_unknown) ? StepStatus::in_doubt
-                                                              : StepStatus::running;
+bool StepTree::has_unknown_part(const Step& step) const {
+  return std::ranges::any_of(parts_of(step), [&](const Step* part) {
+    return part->phase == StepPhase::in_doubt || has_unknown_part(*part);
+  });
 }
 
 StepStatus StepTree::status_of(const Step& step) const {
@@ -126,7 +155,8 @@ StepStatus StepTree::status_of(const Step& step) const {
       return step.role == Role::undo ? failed : running;
     case StepPhase::mapping:
     case StepPhase::looping:
-      return container_status_of(step);
+    case StepPhase::running:
+      return has_unknown_part(step) ? in_doubt : running;
     default:
       return running;
   }

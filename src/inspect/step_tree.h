@@ -47,22 +47,30 @@ class StepTree {
   void update();
 
   const State& state() const { return s_; }
-  // The items of a map, the turns of a loop, or the calls of a turn, in their order.
+  // The items of a map, the turns of a loop, the calls of a turn, or the requests of code, in their
+  // order. A request is a part of the innermost recorded scope around it, else of its code.
   const Steps& parts_of(const Step& step) const;
+  // The step whose part, probe or compensation it is; nullptr: it is a node.
+  const Step* parent_of(const Step& step) const;
   // The probes and the compensation of its call.
   const Steps& sides_of(const Step& step) const;
   StepStatus status_of(const Step& step) const;
 
  private:
-  void add(const Step& step);
-  StepStatus container_status_of(const Step& step) const;
+  void add(const Step& step, std::uint32_t index);
+  // The index of the innermost scope around a request of code; kNoStep: none.
+  std::uint32_t scope_of(const Step& request, std::uint32_t index) const;
+  // Has one of its parts, or of their parts, an unknown outcome?
+  bool has_unknown_part(const Step& step) const;
 
   const State& s_;
   std::size_t steps_ = 0;          // of the state that are in the tree
   std::uint32_t plan_number_ = 0;  // that they belong to
   const bool is_dropped_;
-  std::map<std::uint32_t, Steps> parts_;                            // by map or loop
+  std::map<std::uint32_t, Steps> parts_;                            // by map, loop, code or scope
   std::map<std::pair<std::uint32_t, std::uint32_t>, Steps> calls_;  // by loop and turn
+  // By their code and position.
+  std::map<std::pair<std::uint32_t, std::string_view>, std::uint32_t> scopes_;
   std::unordered_map<std::uint32_t, Steps> sides_;  // by the step that they probe or compensate
 };
 

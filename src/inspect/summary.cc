@@ -60,9 +60,15 @@ Value turn_count(const State& state) {
 std::string_view summary_kind(const State& state) {
   if (!state.plan) return kPlanKind;
   if (state.planned_by_model || is_planner_only(*state.plan)) return kPlannerKind;
-  const bool is_loop =
-      state.plan->nodes.size() == 1 && state.plan->nodes.front().kind == NodeKind::loop;
-  return is_loop ? kLoopKind : kPlanKind;
+  if (state.plan->nodes.size() != 1) return kPlanKind;
+  switch (state.plan->nodes.front().kind) {
+    case NodeKind::loop:
+      return kLoopKind;
+    case NodeKind::code:
+      return kCodeKind;
+    default:
+      return kPlanKind;
+  }
 }
 
 std::string summary_text(const State& state) {

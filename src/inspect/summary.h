@@ -4,7 +4,7 @@
 //   plan_hash, progress{done, nodes, turns}, started_at, unknown_outcomes, usage{cost_micros,
 //   model_calls, tool_calls, total_tokens}, waiting{expires_at, node_id, reason, wait_type}}
 //
-// kind: plan loop planner. started_at: when the first attempt began. turns: how many turns of a
+// kind: plan loop planner code. started_at: when the first attempt began. turns: how many turns of a
 // loop have begun. unknown_outcomes: how many calls have an unknown outcome. Members that do not
 // apply are null. It has no value that can be erased, and no text that an expression made, such as
 // the key of a wait.
@@ -20,6 +20,7 @@
 
 #include "engine/state/state.h"
 #include "json/value.h"
+#include "log/field_names.h"
 
 namespace ae::engine {
 
@@ -31,8 +32,9 @@ struct SummaryKey {
 inline SummaryKey summary_key(const State& state) { return {state.status, state.epoch}; }
 
 // The kinds of jobs, as summary_kind returns them.
-inline constexpr std::string_view kPlanKind = "plan", kLoopKind = "loop", kPlannerKind = "planner";
-inline constexpr std::string_view kJobKinds[] = {kPlanKind, kLoopKind, kPlannerKind};
+inline constexpr std::string_view kPlanKind = "plan", kLoopKind = "loop", kPlannerKind = "planner",
+                                  kCodeKind = field::code;
+inline constexpr std::string_view kJobKinds[] = {kPlanKind, kLoopKind, kPlannerKind, kCodeKind};
 std::string_view summary_kind(const State& state);
 Value summary_view(const State& state);
 // canonical(summary_view(state)), written without the Value.

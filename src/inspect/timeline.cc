@@ -56,6 +56,9 @@ std::optional<TimelineKind> Timeline::kind_of(const Event& event) {
       return if_true(is_failure(*as<ToolInvocationFinished>(event)), failure);
     case EventType::node_finished:
       return if_true(as<NodeFinished>(event)->error.has_value(), failure);
+    case EventType::routine_diverged:
+    case EventType::routine_failed:
+      return failure;
     case EventType::wait_opened:
     case EventType::job_parked:
       return wait;

@@ -8,7 +8,8 @@
 //    last page. seq: the last event that the page takes into account
 //
 //  attempt   job_running
-//  failure   tool_invocation_finished without success, unless it is late; node_finished with an error
+//  failure   tool_invocation_finished without success, unless it is late; node_finished with an error;
+//            routine_diverged, routine_failed
 //  control   a wait that an answer ended; a message; a decision about a changed resource or the
 //            budget; a note about an outcome; a requested pause, resume or cancel
 //  wait      wait_opened; wait_completed by time or without an answer; job_parked

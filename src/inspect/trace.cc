@@ -22,6 +22,7 @@
 #include "inspect/step_tree.h"
 #include "inspect/trace_record.h"
 #include "inspect/view.h"
+#include "inspect/view_parts.h"
 #include "log/field_names.h"
 
 namespace ae::engine {
@@ -50,6 +51,7 @@ class Tracer {
   ExternalEffect effect_of(const Step& step, const StepSpan& span) const;
   std::vector<Value> requested_call_views(const Step& turn);
   Value result_of(const Step& step, const StepSpan& span) const;
+  Value code_end_view(const StepSpan& span) const;
   Value span_id(const StepSpan& span, const TrySpan& one) const;
   void count(const Step& step, const StepSpan& span, StepStatus status);
 
@@ -99,8 +101,9 @@ void Tracer::count(const Step& step, const StepSpan& span, StepStatus status) {
     return;
   }
   const Node& node = s_.node_of(step);
-  const bool is_container = node.kind == NodeKind::map || node.loop;
-  if (status == StepStatus::in_doubt && (!is_container || step.is_part())) in_doubt_++;
+  const bool is_container = node.kind == NodeKind::map || node.loop || node.code;
+  const bool is_call = step.is_part() ? s_.has_tool(step) : !is_container;
+  if (status == StepStatus::in_doubt && is_call) in_doubt_++;
   if (step.is_part()) return;
   if (status == StepStatus::done) done_++;
   if (status == StepStatus::failed) failed_++;
@@ -243,7 +246,28 @@ Value error_of(const Step& step, const StepSpan& span) {
   return Value::object({{field::code, step.failure->code}, {"message", step.failure->message}});
 }
 
+// What ended the wait of a request.
+Value waited_result(const StepSpan& span) {
+  const WaitCompleted* const end = span.waits.empty() ? nullptr : span.waits.front().completed;
+  if (end == nullptr) return {};
+  return end->outcome == "timed_out" ? Value::object({{"timed_out", true}}) : end->payload.value;
+}
+
+// How the code of a node ended without a result, if its job is parked because of that.
+Value Tracer::code_end_view(const StepSpan& span) const {
+  if (!s_.awaits_code()) return {};
+  if (s_.parked_reason == code_name(Code::non_determinism) && span.diverged != nullptr) {
+    return Value::object({{"diverged", span.diverged->detail.json()}});
+  }
+  if (span.exception == nullptr) return {};
+  return Value::object({{"exception", span.exception->error.value}});
+}
+
 Value Tracer::result_of(const Step& step, const StepSpan& span) const {
+  // The state drops the results inside of a scope that has ended.
+  if (step.request && step.role == Role::node && step.result.is_null()) {
+    return step.request->kind == NodeKind::wait ? waited_result(span) : span.result;
+  }
   if (step.item == kNoItem && step.role == Role::node) return step.result;
   if (step.imported && step.turn != kNoTurn) return step.result;
   if (!step.imported || step.failure) return span.result;
@@ -305,13 +329,15 @@ Value Tracer::node_view(const Step& step, std::vector<Value> items, ExternalEffe
   if (side && step.phase == StepPhase::done && !span.tries.empty()) {
     finished_at = span.tries.back().finished_at;
   }
-  const bool calls = is_item || node.kind != NodeKind::wait;
   const bool replayed = span.finished_seq > 0 && !record_.attempts.empty() &&
                         record_.attempts.back().from > span.finished_seq;
   return Value::object({{"changes", changes_of(span)},
                         {"calls", Value::array(requested_call_views(step))},
+                        {field::code, is_item ? Value() : code_view(node)},
+                        {"code_end", is_item || !node.code ? Value() : code_end_view(span)},
                         {"compensation", undo.empty() ? Value() : undo.front()},
                         {"decisions", Value::array(span.decisions)},
+                        {field::delivered, delivered_to(step)},
                         {"dropped_by", dropped_by_ ? number(*dropped_by_) : Value()},
                         {field::duration_us, duration_between(span.started_at, finished_at)},
                         {"effect", effect_view(span)},
@@ -327,6 +353,7 @@ Value Tracer::node_view(const Step& step, std::vector<Value> items, ExternalEffe
                         {field::node_id, node.id},
                         {"path", s_.path_of(step)},
                         {"phase", to_text(step.phase)},
+                        {field::position, position_of(step)},
                         {"probes", Value::array(std::move(probes))},
                         {"replayed", replayed},
                         {field::result, result_of(step, span)},
@@ -335,7 +362,7 @@ Value Tracer::node_view(const Step& step, std::vector<Value> items, ExternalEffe
                         {"started_at", or_null(span.started_at)},
                         {"status", to_text(status)},
                         {field::step_id, step.id.text},
-                        {"tool", calls ? Value(s_.tool_of(step).name) : Value()},
+                        {"tool", s_.has_tool(step) ? Value(s_.tool_of(step).name) : Value()},
                         {"tries", Value::array(std::move(tries))},
                         {field::try_, number(span.tries.size())},
                         {"turn", step.turn != kNoTurn ? number(step.turn) : Value()},

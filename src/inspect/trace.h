@@ -5,7 +5,8 @@
 //   attempts: [{attempt_id, epoch, worker, from_seq, to_seq, started_at, ended_at, ended, lost}],
 //   budget:   [{at, by, kind, payload, reason, seq, state}],   when it was exceeded or raised
 //   nodes:    [node…],    in plan order, each with its items: of a map in item order; of a loop its
-//                         turns, with the calls that they requested
+//                         turns, with the calls that they requested; of code its requests, in the
+//                         order of their events, those inside of a recorded scope as its items
 //   dropped:  [node…],    steps that a re-plan dropped after they had begun, as they were then: in
 //                         the order of those plans
 //   effects:  [{kind, seq, type, at, effect_id, node_id, step_id, try}],    (inspect/effects.h)
@@ -19,8 +20,16 @@
 //  node: {node_id, step_id, path, kind, tool, needs, item, status, phase, result_type, world,
 //         result, error, try, started_at, finished_at, duration_us, executed_by, replayed,
 //         imported, effect, model, tries, waits, decisions, items, turn, turn_call, calls,
-//         dropped_by, role, probes: [node…], compensation: node or null, changes}
+//         position, delivered, code, code_end, dropped_by, role, probes: [node…],
+//         compensation: node or null, changes}
+//                         kind: of the plan; of a request tool llm wait scope
 //                         role: node probe compensation
+//  position, delivered: of a request of code: its name within the code, and how many outcomes its
+//           routine had been given when it made it
+//  code: {agent, language, version} of a code node, else null
+//  code_end: how the code ended, if its job is parked because of that: {diverged: {delivered,
+//           finding, found, position}} (log/records.def) or {exception: {name, message, stack}};
+//           else null
 //  calls: [{turn_call, call_id, tool, status, error}] of a turn: all calls that its answer
 //           requested, in that order. Those that began are also in `items`; status of the
 //           others: refused (error: {code, message}) pending not_run

@@ -156,6 +156,8 @@ void TraceRecord::add_value(const Event& event) {
 
 void TraceRecord::add_narrative(const Event& event, StepSpan& span) {
   if (const auto* checked = as<ConfirmationChecked>(event)) span.checks.push_back(checked);
+  if (const auto* diverged = as<RoutineDiverged>(event)) span.diverged = diverged;
+  if (const auto* failed = as<RoutineFailed>(event)) span.exception = failed;
   if (const auto* progress = as<Progress>(event)) {
     const ProgressReport reported = progress->detail.read_leniently();
     for (TrySpan& one : span.tries) {
@@ -209,6 +211,7 @@ void TraceRecord::add_to_step(const Event& event, StepSpan& span) {
     span.finished_at = event.created_at;
     span.finished_seq = event.seq;
     span.finished = finished;
+    if (!finished->result.is_null()) span.result = finished->result.value;
     span.finished_by = attempt_of(event);
   }
 }

@@ -69,6 +69,9 @@ struct StepSpan {
   std::vector<Value> decisions;
   std::vector<const StateChanged*> changes;
   std::vector<const ConfirmationChecked*> checks;
+  // Of code: the last ones.
+  const RoutineDiverged* diverged = nullptr;
+  const RoutineFailed* exception = nullptr;
 };
 
 class TraceRecord {

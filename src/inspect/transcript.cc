@@ -11,6 +11,7 @@
 #include "inspect/field_json.h"
 #include "inspect/transcript_internal.h"
 #include "inspect/view.h"
+#include "inspect/view_parts.h"
 #include "json/json.h"
 #include "log/field_names.h"
 
@@ -38,6 +39,7 @@ void Transcript::add(std::string_view kind, std::string_view step_id, Members me
   members.emplace_back(field::kind, kind);
   members.emplace_back(field::node_id, std::move(node_id));
   members.emplace_back("path", of != nullptr ? Value(s_.path_of(*of)) : Value());
+  members.emplace_back(field::position, of != nullptr ? position_of(*of) : Value());
   members.emplace_back("redacted", Value::array(std::move(redacted)));
   members.emplace_back("role", of != nullptr ? Value(to_text(of->role)) : Value());
   members.emplace_back("seq", number(event_->seq));

@@ -7,10 +7,10 @@
 //          answer has a price
 //  next:   the seq after which the next page begins, or null
 //
-//  entry: {seq, at, kind, node_id, step_id, path, item, turn, turn_call, role, imported, redacted,
-//    …}, in log order. seq identifies its event; one event may have several entries. turn counts
-//    from 0. role: node probe compensation. redacted: names of the entry's members that were erased
-//    from the log; those are null.
+//  entry: {seq, at, kind, node_id, step_id, path, item, turn, turn_call, position, role, imported,
+//    redacted, …}, in log order. seq identifies its event; one event may have several entries. turn
+//    counts from 0. position: of a request of code. role: node probe compensation. redacted: names
+//    of the entry's members that were erased from the log; those are null.
 //  kind, with its members:
 //    input      {input}                                    of the job
 //    plan       {plan_number, planned_by, nodes: [node_id…]}       each plan after the first
@@ -33,6 +33,7 @@
 //    resolution {resolution, result, by, note}             of a call with an unknown outcome
 //    received   {channel, correlation_key, payload, by}  a message or signal before its wait opened
 //    budget     {state, payload, by, note}                 exceeded or raised
+//    emitted    {name, scope, published, value}            a value that code emitted
 //    skipped    {}                                         the node's `when` was false
 //    failed     {error}                                    the node failed, for a reason that no
 //                                                          earlier entry has

@@ -224,6 +224,7 @@ void Transcript::add_recorded_value(RecordedKind records, std::string_view effec
   const auto of = step_of_effect(effect_id, records);
   if (!of) return;
   const Step* recorded_step = step(of->text);
+  if (recorded_step != nullptr && !s_.has_tool(*recorded_step)) return;  // a value of code
   const Value result = value(recorded, field::result);
   add(field::result, of->text,
       {{field::definite, Value()},

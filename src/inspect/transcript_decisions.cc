@@ -81,6 +81,15 @@ void Transcript::add_entries(const OutcomeNoted& event) {
        {field::resolution, event.resolution}});
 }
 
+void Transcript::add_entries(const ValueEmitted& event) {
+  const Value emitted = value(event.value, field::value);
+  add("emitted", event.step_id.text,
+      {{"name", event.value_name},
+       {field::published, event.published == true},
+       {field::scope, field_json(event.scope)},
+       {field::value, emitted}});
+}
+
 void Transcript::note_error(std::string_view step_id, const std::string& node_id,
                             std::string_view code) {
   errors_[std::string(step_id)] = code;
@@ -91,7 +100,7 @@ void Transcript::add_entries(const NodeFinished& event) {
   const std::string& id = event.step_id.text;
   if (event.skipped == true) return add(field::skipped, id, {});
   if (!event.error) return;
-  // Maps and loops fail with the error of a part.
+  // Maps, loops and code fail with the error of a part.
   const Step* of = step(id);
   const bool part = of != nullptr && of->is_part();
   const std::string known = errors_[part ? id : fmt::format("/{}", event.node_id)];

@@ -70,6 +70,7 @@ class Transcript {
   void add_entries(const UuidRecorded& event) {
     add_recorded_value(RecordedKind::uuid, event.effect_id, event.value);
   }
+  void add_entries(const ValueEmitted& event);
   void add_entries(const OutcomeNoted& event);
   void add_entries(const JobCompleted& event);
   void add_entries(const JobFailed& event);

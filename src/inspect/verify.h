@@ -10,13 +10,15 @@
 //                  and agree with the log
 //  replay          folding twice yields the same state; every command, argument, branch, wait and
 //                  output is where and what the plan's expressions require; the checkpoint equals
-//                  the fold of the log
+//                  the fold of the log. Which requests code makes, and in which order it was given
+//                  their outcomes, only the code can show: here a request is checked like any
+//                  command, and no outcome is given before its request was made
 //  execution_hash  hex SHA256 of these lines of text, each ended by one line feed (0x0a):
 //                      aetheris.execution.v1
 //                      <plan_hash of plan_generated, 64 hex digits>      one for each, in order
 //                      <path> <result_type>        one for each node_finished and each step of a
-//                                                  fork_imported, including map items, in the byte
-//                                                  order of their paths
+//                                                  fork_imported, including map items and requests
+//                                                  of code, in the byte order of their paths
 //                  Jobs with equal execution hashes took the same path. Stored: this text never
 //                  changes.
 //

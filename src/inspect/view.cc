@@ -50,7 +50,7 @@ Value parked_view(const State& state, const std::vector<Value>& in_doubt) {
     unpark = in_doubt.front()["actions"].items()[0];
   } else if (state.awaits_budget()) {
     unpark = state.budget.exceeded ? raise_action(state, {&*state.budget.exceeded, 1}) : Value();
-  } else if (state.is_paused()) {
+  } else if (state.is_paused() || state.awaits_code()) {
     unpark = resume_action(state);
   } else if (state.awaits_version()) {  // with a file that offers the job's version
     unpark = action(act::kRun, {{"job_id", state.job.text}});
@@ -85,12 +85,18 @@ Value error_view(const State& state) {
                         {"message", reason},
                         {"model", Value()},
                         {field::node_id, Value()},
+                        {field::position, Value()},
                         {"reads_input", Value()},
                         {"reads_kept", Value::array({})},
                         {"summary", reason},
                         {"tool", Value()},
                         {"tries", Value()},
                         {"turn", Value()}});
+}
+
+// The steps as in events.
+Value steps_view(const State& state, const std::vector<std::uint32_t>& steps) {
+  return record_list_json(steps_list(state, steps));
 }
 
 }  // namespace
@@ -107,7 +113,7 @@ Value job_view(const State& state) {
        {field::attempt_id, or_null(state.attempt.text)},
        {field::budget, budget_view(state.budget)},
        {"changes", Value::array(changes_view(state))},
-       {field::compensated, record_list_json(steps_list(state, state.undone))},
+       {field::compensated, steps_view(state, state.undone)},
        {"confirmations", Value::array(confirmations_view(state))},
        {"created_at", state.job_root["created_at"]},
        {field::deadline, or_null(state.deadline)},
@@ -132,10 +138,9 @@ Value job_view(const State& state) {
        {"settling", Value::array(settling_view(state))},
        {"status", to_text(state.status)},
        {"trace_id", trace_of(state.job, state.traceparent, state.tracestate).trace_id},
-       {field::uncompensated,
-        record_list_json(steps_list(state, ended && state.status != JobStatus::completed
-                                               ? not_undone(state)
-                                               : std::vector<std::uint32_t>()))},
+       {field::uncompensated, steps_view(state, ended && state.status != JobStatus::completed
+                                                    ? not_undone(state)
+                                                    : std::vector<std::uint32_t>())},
        {"updated_at", to_text(state.updated_at)},
        {field::usage, usage_view(state)},
        {"waiting", waiting ? waits.front() : Value()},

@@ -6,7 +6,8 @@
 //                   questions of tools, and verifications of external changes
 //  in_doubt_view    calls with an unknown outcome
 //
-// The last two have the `detail` of requests (requests_view.h). Every member is always present: null if it does not apply, or an empty list. Threads: pure
+// The last two have the `detail` of requests (requests_view.h). Every member is always present: null
+// if it does not apply, or an empty list. `position` is that of a request of code. Threads: pure
 // functions.
 #pragma once
 
@@ -23,15 +24,15 @@ namespace ae::engine {
 
 Value state_view(const State& state);
 
-// {id, agent, status, input, result, error{code, message, committed, node_id, item, turn, tool,
-//  model, field, expression, reads_input, reads_kept, summary, tries}, waiting, waits[{wait_type,
-//  correlation_key, channel, reason, opened_at, expires_at, due_at, node_id, step_id, actions[]}],
-//  in_doubt[{idempotency_key, invocation_id, external_key, tool, node_id, step_id,
-//  item, arguments, try, reason, error_message, since, resolvable_at, given_up, compensates, actions[],
+// {id, agent, status, input, result, error{code, message, committed, node_id, item, turn, position,
+//  tool, model, field, expression, reads_input, reads_kept, summary, tries}, waiting,
+//  waits[{wait_type, correlation_key, channel, reason, opened_at, expires_at, due_at, node_id,
+//  step_id, position, actions[]}], in_doubt[{idempotency_key, invocation_id, external_key, tool,
+//  node_id, step_id, item, position, arguments, try, reason, error_message, since, resolvable_at, given_up, compensates, actions[],
 //  noted{resolution, by, at, note, result}}], settling[{idempotency_key, tool, node_id, step_id,
-//  item, until}], confirmations[], changes[], parked{reason, until, since, action}, pausing,
+//  item, position, until}], confirmations[], changes[], parked{reason, until, since, action}, pausing,
 //  ending{kind, code, message, node_id, by}, attempt, attempt_id, deadline, not_before, next_due,
-//  created_at, updated_at, compensated[{node_id, step_id, item?}], uncompensated[], labels,
+//  created_at, updated_at, compensated[{node_id, step_id, item?, turn?, turn_call?, position?}], uncompensated[], labels,
 //  trace_id, budget{limits{tokens, cost_micros, model_calls, tool_calls, wall, soft}, spent,
 //  reserved, exceeded, wall_until}, usage{tool_calls, model_calls, input_tokens, output_tokens,
 //  total_tokens, cached_tokens, reasoning_tokens, cost_micros, unpriced_calls},
@@ -46,10 +47,11 @@ Value state_view(const State& state);
 // action of a parked job is null if this version has none. `needs_version` is always null here.
 Value job_view(const State& state);
 
-// [{id, job_id, node_id, item, turn, turn_call, step_id, kind: call | wait | question |
+// [{id, job_id, node_id, item, turn, turn_call, position, step_id, kind: call | wait | question |
 //   confirmation, tool, tool_version, arguments, arguments_hash, editable, reason, question,
 //   labels, answer: decision | data, correlation_key, opened_at, expires_at}], in the order of the
 //   steps.
+// `question` is that of a tool (schema/question.h), or of a human wait of code: {message, data}.
 // A confirmation also has `resources` and `actions`. The id is that of the request; it needs no
 // escaping in a URL.
 std::vector<Value> approvals_view(const State& state);

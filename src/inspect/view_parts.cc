@@ -37,6 +37,13 @@ Value raised_total(const Budget& budget, const ExceededLimit& exceeded) {
 
 }  // namespace
 
+Value code_view(const Node& node) {
+  if (!node.code) return {};
+  return Value::object({{field::agent, node.code->agent},
+                        {"language", node.code->language},
+                        {field::version, or_null(node.code->version)}});
+}
+
 Value failure_view(const Boxed<Failure>& failure) {
   if (!failure) return {};
   return Value::object({{field::code, failure->code}, {"message", failure->message}});
@@ -81,6 +88,7 @@ Value wait_view(const State& state, const std::string& key, const Wait& wait) {
                         {field::expires_at, or_null(wait.expires_at)},
                         {field::node_id, state.node_of(step).id},
                         {field::opened_at, to_text(wait.opened_at)},
+                        {field::position, position_of(step)},
                         {field::reason, or_null(wait.reason)},
                         {field::step_id, step.id.text},
                         {field::wait_type, to_text(wait.type)}});
@@ -117,6 +125,7 @@ std::vector<Value> settling_view(const State& state) {
     views.push_back(Value::object({{field::idempotency_key, step.call->key.text},
                                    {"item", item_number(step)},
                                    {field::node_id, state.node_of(step).id},
+                                   {field::position, position_of(step)},
                                    {field::step_id, step.id.text},
                                    {"tool", state.tool_of(step).name},
                                    {field::until, to_text(*settles)}}));

@@ -24,6 +24,15 @@ inline Value turn_number(const Step& step) {
 inline Value nth_number(const Step& step) {
   return step.nth == kNoTurn ? Value() : number(step.nth);
 }
+// Of a request of code: its position, and how many outcomes its routine had been given before it.
+inline Value position_of(const Step& step) {
+  return step.request ? Value(step.request->position) : Value();
+}
+inline Value delivered_to(const Step& step) {
+  return step.request ? number(step.request->delivered) : Value();
+}
+// The code of a node: {agent, language, version}; null = none.
+Value code_view(const Node& node);
 
 // {code, message}; null = none.
 Value failure_view(const Boxed<Failure>& failure);

@@ -136,7 +136,8 @@ AE_TEST("job_view/a job that is being cancelled has the ending cancelled") {
       json("{'code':'cancelled','committed':['a'],'expression':null,'field':null,'idempotency_key':"
            "null,'item':null,"
            "'message':'enough',"
-           "'model':null,'node_id':null,'reads_input':null,'reads_kept':[],'summary':'enough',"
+           "'model':null,'node_id':null,'position':null,'reads_input':null,'reads_kept':[],'"
+           "summary':'enough',"
            "'tool':null,'tries':null,'turn':null}"));
 }
 

@@ -202,8 +202,8 @@ std::string problem(DecisionRecorded event) {
 }
 
 AE_TEST("log/decision/unknown kinds or states and invalid payloads are log_corrupt") {
-  EXPECT_EQ(problem({.kind = "route", .payload = Value(1)}),
-            "an unknown decision: kind route, state none");
+  EXPECT_EQ(problem({.kind = "reroute", .payload = Value(1)}),
+            "an unknown decision: kind reroute, state none");
   EXPECT_EQ(problem({.kind = "budget", .payload = Value(1), .state = "lowered"}),
             "an unknown decision: kind budget, state lowered");
   EXPECT_EQ(problem({.kind = "budget", .payload = Value(1)}),

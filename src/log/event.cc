@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/hash.h"
+#include "log/field_json.h"
 #include "log/field_names.h"
 #include "log/redacted.h"
 
@@ -44,7 +45,7 @@ bool is_instant(const Value& value) {
 
 bool is_error(const Value& value) {
   const Value& message = value["message"];
-  return value.is_object() && value.size() == 2 && value[field::code].is_string() &&
+  return value.is_object() && value.size() == 2 && code_in(value).is_string() &&
          (message.is_string() || is_redacted(message));
 }
 

@@ -5,6 +5,7 @@
 
 #include "log/decisions.h"
 #include "log/event_type.h"
+#include "log/field_names.h"
 #include "log/park_until.h"
 
 namespace ae {
@@ -29,8 +30,10 @@ std::uint8_t schema_for(const JobCreated& event) {
   return event.budget.json().find("spent") != nullptr ? 2 : 1;
 }
 
-// 3 adds tools whose value is recorded, which a reader of 2 would call; 2 adds strict conditions.
+// 4 adds nodes of kind code; 3 adds tools whose value is recorded, which a reader of 2 would call;
+// 2 adds strict conditions.
 std::uint8_t schema_for(const PlanGenerated& event) {
+  if (has(event.task_graph["nodes"], field::code)) return 4;
   if (records_values(event.task_graph["tools"])) return 3;
   return event.task_graph.find("conditions") != nullptr ? 2 : 1;
 }
@@ -41,8 +44,9 @@ std::uint8_t schema_for(const ForkImported& event) {
   return has(event.commands.json(), "under_way") ? 2 : 1;
 }
 
-// 3 adds `resend` of an unknown outcome, once the tool is offered unchanged again: a reader of 2
-// leaves the call to an operator. 2 adds approvals that were denied or edited.
+// 4 adds changes and moves of code. 3 adds `resend` of an unknown outcome, once the tool is offered
+// unchanged again: a reader of 2 leaves the call to an operator. 2 adds approvals that were denied
+// or edited.
 std::uint8_t schema_for(const DecisionRecorded& event) {
 #define AE_DECISION(Struct, kind, states, schema, ...) \
   if (is_decision<Struct>(event)) return schema;
@@ -52,10 +56,23 @@ std::uint8_t schema_for(const DecisionRecorded& event) {
 
 std::uint8_t schema_for(const ToolInvocationStarted&) { return 2; }
 
-// 4 adds `at`: a reader of 3 applies a check of this try that was made before the try ended. 3 adds
-// `settled`: a reader of 2 waits for a request that was answered. 2 adds `input_required`, which a
-// reader of 1 takes for `unknown`.
+// 2 adds the requests of code.
+std::uint8_t schema_for(const NodeStarted& event) { return event.position ? 2 : 1; }
+std::uint8_t schema_for(const CommandEmitted& event) { return event.options.is_null() ? 1 : 2; }
+std::uint8_t schema_for(const WaitOpened& event) {
+  return event.answer_type || !event.question_text.is_null() || !event.question_data.is_null() ? 2
+                                                                                               : 1;
+}
+std::uint8_t schema_for(const NodeFinished& event) {
+  return event.delivered || !event.result.is_null() ? 2 : 1;
+}
+
+// 5 adds `delivered`: a reader of 4 gives code its outcomes in another order. 4 adds `at`: a reader
+// of 3 applies a check of this try that was made before the try ended. 3 adds `settled`: a reader of
+// 2 waits for a request that was answered. 2 adds `input_required`, which a reader of 1 takes for
+// `unknown`.
 std::uint8_t schema_for(const ToolInvocationFinished& event) {
+  if (event.delivered) return 5;
   if (event.at) return 4;
   if (event.settled) return 3;
   return event.outcome == "input_required" ? 2 : 1;

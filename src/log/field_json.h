@@ -130,8 +130,10 @@ Status read_json(const Value& json, Id<Tag, Size>& id) {
   id.text = json.as_string();
   return {};
 }
+// Of a recorded error.
+inline const Value& code_in(const Value& error) { return error[field::code]; }
 inline Status read_json(const Value& json, RecordedError& error) {
-  error = {json[field::code].as_string(), json["message"]};
+  error = {code_in(json).as_string(), json["message"]};
   return {};
 }
 template <IsRecord T>

@@ -45,6 +45,9 @@ struct Outcome {
   std::string external_id;              // the downstream's id, if it returns one
   std::optional<Duration> retry_after;  // as requested by the downstream
   Duration elapsed{0};
+  // Of a success that a routine was given before it is durable: how many outcomes it had been given
+  // before (engine/code/code.h).
+  std::optional<std::uint64_t> delivered;
 };
 
 }  // namespace ae

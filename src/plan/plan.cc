@@ -1,7 +1,7 @@
 // Plan::compile: the last validation of a recorded task graph before it is used. Strict: an unknown
 // or missing member is plan_invalid, because an ignored member could be a policy that is not
 // enforced. Its parts: plan_tools.cc, plan_side_calls.cc, plan_policies.cc, plan_nodes.cc,
-// plan_loop.cc and plan_references.cc.
+// plan_loop.cc, plan_code.cc and plan_references.cc.
 #include "plan/plan.h"
 
 #include <fmt/core.h>
@@ -32,9 +32,8 @@ Status read_confirm(const Value& graph, Plan& plan) {
 
 // The members that concern the job as a whole.
 Status read_job_settings(const Value& graph, Plan& plan) {
-  if (graph.find(field::deadline) != nullptr) {
-    AE_ASSIGN(plan.deadline, duration_at(graph, field::deadline, std::chrono::milliseconds(1)));
-  }
+  AE_ASSIGN(plan.deadline,
+            optional_duration_at(graph, field::deadline, std::chrono::milliseconds(1)));
   if (const Value* versions = graph.find("versions")) {
     AE_TRY(only_keys(*versions, {"policy"}));
     const std::string_view policy = versions->text("policy");
@@ -43,8 +42,8 @@ Status read_job_settings(const Value& graph, Plan& plan) {
     }
     plan.versions = policy == "strict" ? VersionPolicy::strict : VersionPolicy::route;
   }
-  if (graph.find(field::max_attempts) != nullptr) {
-    AE_ASSIGN(plan.max_attempts, count_at(graph, field::max_attempts, kMaxAttemptsMax));
+  if (graph.find(kMaxAttempts) != nullptr) {
+    AE_ASSIGN(plan.max_attempts, count_at(graph, kMaxAttempts, kMaxAttemptsMax));
   }
   if (const Value* budget = graph.find(field::budget)) {
     AE_ASSIGN(plan.budget, limits_of(*budget));
@@ -77,8 +76,8 @@ Status read_output(const Value& graph, Plan& plan) {
 
 Status read_plan(Plan& plan, const PlanLimits& limits) {
   const Value& graph = plan.task_graph;
-  AE_TRY(only_keys(graph, {"schema", "nodes", "output", field::deadline, field::max_attempts,
-                           "tools", "versions", "confirm", field::budget, "grants", "conditions"}));
+  AE_TRY(only_keys(graph, {"schema", "nodes", "output", field::deadline, kMaxAttempts, "tools",
+                           "versions", "confirm", field::budget, "grants", "conditions"}));
   if (!(graph["schema"] == Value(1))) {
     return fail(Code::plan_invalid, "`schema` must be 1: this version reads no other");
   }
@@ -143,6 +142,10 @@ PlanSource uncached_plan_source() {
 
 bool is_planner_only(const Plan& plan) {
   return plan.nodes.size() == 1 && plan.nodes.front().kind == NodeKind::planner;
+}
+
+bool has_code(const Plan& plan) {
+  return std::ranges::any_of(plan.nodes, [](const Node& node) { return node.code != nullptr; });
 }
 
 std::string_view plan_author(const Plan& plan) {

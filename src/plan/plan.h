@@ -30,7 +30,11 @@
 //                 "planner": {"tool": "model:NAME", "model": text, "told": text,
 //                             "system"?: template, "prompt": template, "tools": [name…],
 //                             "max_nodes": n, "temperature"?, "max_tokens"?, "schema": schema,
-//                             "repair"?: n}} ],
+//                             "repair"?: n}},
+//                {"id", "kind": "code", "needs"?, "when"?, "on_error"?,
+//                 "code": {"agent": name, "version"?: text, "digest"?: 64 hex, "language": text,
+//                          "parallel"?: n, "on_exception"?: "fail", "output_schema"?: schema,
+//                          "tools": [name…]}} ],       of a worker (engine/code/code.h)
 //     "output"?: template,
 //     "deadline"?: duration, "max_attempts"?: n,
 //     "versions"?: {"policy": "strict" | "route"},     absent: warn (VersionPolicy)
@@ -53,6 +57,7 @@
 //                       "verify"?: {"by": "http_etag" | "http_last_modified" | "http_json"
 //                                       | "file" | "git_ref" | "github" | "sql",
 //                                   "mode"?: "strict" | "warn" | "human"},      with "changes"
+//                       "function"?: true,           a function of the worker that runs the code
 //                       "records"?: "time" | "random" | "uuid"},
 //                                   makes no call (engine/values/recorded_value.h)
 //              "model:NAME": {…, "effect": "read", "provider": "openai" | "anthropic",
@@ -164,6 +169,8 @@ PlanSource uncached_plan_source();
 
 // Does the plan consist of one planner that has not made its plan yet?
 bool is_planner_only(const Plan& plan);
+// Has the plan a node of kind code?
+bool has_code(const Plan& plan);
 // The author of a plan, by its nodes: `model:NAME` if the first node is a planner and others
 // follow, else `file`. Keeps the grants of a fork within those of its origin, whose plan a model
 // made.

@@ -9,7 +9,8 @@
 namespace ae::engine {
 
 std::string_view to_text(NodeKind kind) {
-  constexpr std::string_view kText[] = {"tool", "wait", "map", "llm", "loop", "planner"};
+  constexpr std::string_view kText[] = {"tool", "wait",    "map",       "llm",
+                                        "loop", "planner", field::code, field::scope};
   return kText[static_cast<std::size_t>(kind)];
 }
 

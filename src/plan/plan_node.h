@@ -23,7 +23,9 @@ enum class NodeKind : std::uint8_t {
   map,
   llm,
   loop,
-  planner
+  planner,
+  code,
+  scope  // only of a request of code
 };  // spelled as in step_id
 enum class WaitType : std::uint8_t { webhook, human, timer, signal, message };
 std::string_view to_text(NodeKind kind);
@@ -57,6 +59,29 @@ struct LoopSpec {
   std::string instructions;
 };
 
+inline constexpr std::uint32_t kCodeParallelMax = 1'024;
+
+// Specification of a code node: a function of a worker, which requests calls and waits
+// (engine/code/code.h).
+struct CodeSpec {
+  std::string agent;    // as its worker registered it
+  std::string version;  // of the code; "" = none was given
+  std::string digest;   // 64 hex digits: of its definition; "" = none
+  std::string language;
+  std::vector<std::uint32_t> tools;  // that it may call: indices into Plan::tools, sorted
+  std::uint32_t parallel = 64;       // its open tries
+  bool fail_on_exception = false;    // else an exception parks the job
+  std::optional<Schema> output_schema;
+};
+
+// What a wait accepts, and how it ends.
+struct WaitRules {
+  WaitType type = WaitType::signal;
+  bool continue_on_expire = false, continue_on_reject = false;
+  // Of a human wait: any answer except a rejection completes it, not only a decision
+  bool accepts_data = false;
+};
+
 struct Node {
   std::string id;
   std::uint32_t index = 0;  // position in the file, from 0
@@ -73,12 +98,9 @@ struct Node {
   bool has_args = false;  // without: {}
 
   // wait
-  WaitType wait_type = WaitType::signal;
+  WaitRules wait;
   std::optional<Template> wait_for, wait_until, wait_key, wait_channel;
   std::optional<Duration> wait_expires;
-  bool continue_on_expire = false, continue_on_reject = false;
-  // Of a human wait: any answer except a rejection completes it, not only a decision
-  bool accepts_data = false;
 
   // map
   Template over;
@@ -88,6 +110,8 @@ struct Node {
 
   // Of a loop, of a planner, and of a node of kind llm with `repair`
   std::shared_ptr<const LoopSpec> loop;
+  // Of a code node
+  std::shared_ptr<const CodeSpec> code;
 };
 
 }  // namespace ae::engine

@@ -2,6 +2,8 @@
 // references between nodes in plan_references.cc.
 #include <fmt/core.h>
 
+#include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "log/field_names.h"
@@ -50,9 +52,9 @@ class NodeReader {
 
  private:
   Status read_node(const Value& value, Node& node) {
-    AE_ASSIGN(
-        const std::size_t kind,
-        required_word_at(value, field::kind, {"tool", "wait", "map", "llm", "loop", "planner"}));
+    AE_ASSIGN(const std::size_t kind, required_word_at(value, field::kind,
+                                                       {"tool", "wait", "map", "llm", "loop",
+                                                        "planner", to_text(NodeKind::code)}));
     node.kind = static_cast<NodeKind>(kind);
     AE_ASSIGN(const std::size_t on_error, word_at(value, "on_error", {"fail", "continue"}));
     node.continue_on_error = on_error == 1;
@@ -62,30 +64,46 @@ class NodeReader {
     }
     switch (node.kind) {
       case NodeKind::tool:
-        AE_TRY(only_keys(value, {"id", field::kind, "tool", "args", "needs", "when", "on_error"}));
+        AE_TRY(only_node_keys(value, {"tool", "args"}));
         return read_call(value, node);
       case NodeKind::llm:
-        AE_TRY(only_keys(
-            value, {"id", field::kind, "tool", "args", "repair", "needs", "when", "on_error"}));
+        AE_TRY(only_node_keys(value, {"tool", "args", "repair"}));
         AE_TRY(read_call(value, node));
         if (value.find("repair") != nullptr) {
           AE_ASSIGN(node.loop, read_repair_loop(value));
         }
         return {};
       case NodeKind::wait:
-        AE_TRY(only_keys(value, {"id", field::kind, "wait", "needs", "when", "on_error"}));
+        AE_TRY(only_node_keys(value, {"wait"}));
         return read_wait(value["wait"], node);
       case NodeKind::map:
-        AE_TRY(only_keys(value, {"id", field::kind, "over", "as", "max_parallel", "on_item_error",
-                                 "do", "needs", "when", "on_error"}));
+        AE_TRY(only_node_keys(value, {"over", "as", "max_parallel", "on_item_error", "do"}));
         return read_map(value, node);
       case NodeKind::loop:
-        AE_TRY(only_keys(value, {"id", field::kind, "loop", "needs", "when", "on_error"}));
+        AE_TRY(only_node_keys(value, {"loop"}));
         return read_model_node(value["loop"], node, &read_loop);
       case NodeKind::planner:
         AE_TRY(only_keys(value, {"id", field::kind, "planner"}));
         if (node.index > 0) return fail(Code::plan_invalid, "a planner comes first");
         return read_model_node(value["planner"], node, &read_planner);
+      case NodeKind::code: {
+        AE_TRY(only_node_keys(value, {to_text(node.kind)}));
+        AE_ASSIGN(node.code, read_code(value[to_text(node.kind)], plan_, tool_by_name_));
+        return {};
+      }
+      case NodeKind::scope:
+        break;  // no word of a plan
+    }
+    return {};
+  }
+
+  // The members that nodes of all kinds have, and these.
+  static Status only_node_keys(const Value& value, Keys own) {
+    constexpr std::string_view kCommon[] = {"id", field::kind, "needs", "when", "on_error"};
+    for (const auto& [key, member] : value.members()) {
+      const bool is_known = std::ranges::find(kCommon, key) != std::end(kCommon) ||
+                            std::find(own.begin(), own.end(), key) != own.end();
+      if (!is_known) return fail(Code::plan_invalid, "unknown member `{}`", key);
     }
     return {};
   }
@@ -141,8 +159,8 @@ class NodeReader {
                                    WaitType::human, WaitType::message};
     AE_ASSIGN(const std::size_t type,
               required_word_at(value, "type", {"timer", "signal", "webhook", "human", "message"}));
-    node.wait_type = kTypes[type];
-    if (node.wait_type == WaitType::timer) {
+    node.wait.type = kTypes[type];
+    if (node.wait.type == WaitType::timer) {
       AE_TRY(only_keys(value, {"type", "for", field::until}));
       AE_ASSIGN(node.wait_for, template_at(value, "for"));
       AE_ASSIGN(node.wait_until, template_at(value, field::until));
@@ -151,7 +169,7 @@ class NodeReader {
       }
       return check_timer(value, node);
     }
-    if (node.wait_type == WaitType::message) {
+    if (node.wait.type == WaitType::message) {
       AE_TRY(only_keys(value, {"type", field::channel, "expires", "on_expire"}));
       AE_ASSIGN(node.wait_channel, template_at(value, field::channel));
       if (value.text(field::channel).empty()) {
@@ -159,12 +177,12 @@ class NodeReader {
       }
       return read_expiry(value, node);
     }
-    if (node.wait_type == WaitType::human) {
+    if (node.wait.type == WaitType::human) {
       AE_TRY(only_keys(value, {"type", "key", "expires", "on_expire", "on_reject", "answer"}));
       AE_ASSIGN(const std::size_t on_reject, word_at(value, "on_reject", {"fail", "continue"}));
-      node.continue_on_reject = on_reject == 1;
+      node.wait.continue_on_reject = on_reject == 1;
       AE_ASSIGN(const std::size_t answer, word_at(value, "answer", {"decision", "data"}));
-      node.accepts_data = answer == 1;
+      node.wait.accepts_data = answer == 1;
     } else {
       AE_TRY(only_keys(value, {"type", "key", "expires", "on_expire"}));
     }
@@ -176,11 +194,10 @@ class NodeReader {
   }
 
   static Status read_expiry(const Value& value, Node& node) {
-    if (value.find("expires") != nullptr) {
-      AE_ASSIGN(node.wait_expires, duration_at(value, "expires", std::chrono::milliseconds(1)));
-    }
+    AE_ASSIGN(node.wait_expires,
+              optional_duration_at(value, "expires", std::chrono::milliseconds(1)));
     AE_ASSIGN(const std::size_t on_expire, word_at(value, "on_expire", {"fail", "continue"}));
-    node.continue_on_expire = on_expire == 1;
+    node.wait.continue_on_expire = on_expire == 1;
     return {};
   }
 

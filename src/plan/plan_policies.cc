@@ -43,11 +43,9 @@ Result<PolicyRule> read_rule(const Value& value) {
     AE_ASSIGN(const std::string label, text_at(value, "label"));
     AE_TRY(read_label(label, rule));
   }
-  if (value.find(field::reason) != nullptr) {
-    AE_ASSIGN(rule.reason, text_at(value, field::reason));
-    if (rule.reason.size() > kPolicyReasonMax) {
-      return fail(Code::plan_invalid, "`reason` has at most 1024 bytes");
-    }
+  AE_ASSIGN(rule.reason, optional_text_at(value, field::reason));
+  if (rule.reason.size() > kPolicyReasonMax) {
+    return fail(Code::plan_invalid, "`reason` has at most 1024 bytes");
   }
   if (value.find("expires") != nullptr) {
     if (rule.action != PolicyAction::require_approval) {

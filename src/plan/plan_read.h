@@ -20,9 +20,12 @@
 #include "base/time.h"
 #include "expr/expr.h"
 #include "json/value.h"
+#include "log/field_names.h"
 #include "plan/plan.h"
 
 namespace ae::engine {
+
+inline constexpr std::string_view kMaxAttempts = field::max_attempts;  // of a `retry`
 
 using Keys = std::initializer_list<std::string_view>;
 
@@ -43,6 +46,12 @@ inline Result<std::string> text_at(const Value& object, std::string_view key) {
   return value->as_string();
 }
 
+// Absent = "".
+inline Result<std::string> optional_text_at(const Value& object, std::string_view key) {
+  if (object.find(key) == nullptr) return std::string();
+  return text_at(object, key);
+}
+
 inline Result<Duration> duration_at(const Value& object, std::string_view key, Duration min) {
   AE_ASSIGN(const std::string text, text_at(object, key));
   auto duration = duration_from_text(text);
@@ -51,6 +60,13 @@ inline Result<Duration> duration_at(const Value& object, std::string_view key, D
                 ae::to_text(min), text);
   }
   return *duration;
+}
+
+inline Result<std::optional<Duration>> optional_duration_at(const Value& object,
+                                                            std::string_view key, Duration min) {
+  if (object.find(key) == nullptr) return std::nullopt;
+  AE_ASSIGN(const Duration duration, duration_at(object, key, min));
+  return duration;
 }
 
 inline Result<std::uint32_t> count_at(const Value& object, std::string_view key,
@@ -136,6 +152,9 @@ Result<std::shared_ptr<const LoopSpec>> read_loop(const Value& value, const Plan
 // As read_loop, for a planner.
 Result<std::shared_ptr<const LoopSpec>> read_planner(const Value& value, const Plan& plan,
                                                      const ToolsByName& tool_by_name);
+// Reads the members of a code node.
+Result<std::shared_ptr<const CodeSpec>> read_code(const Value& value, const Plan& plan,
+                                                  const ToolsByName& tool_by_name);
 // As read_loop, for a node of kind llm with `repair`: its request is sent once, and at most once
 // more.
 Result<std::shared_ptr<const LoopSpec>> read_repair_loop(const Value& node);

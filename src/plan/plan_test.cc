@@ -58,9 +58,9 @@ AE_TEST("plan/a task graph compiles to nodes with edges in both directions") {
   EXPECT_TRUE(plan.nodes[2].continue_on_error);
   EXPECT_TRUE(plan.nodes[2].when.has_value());
   EXPECT_TRUE(plan.nodes[1].wait_for.has_value());
-  EXPECT_EQ(plan.nodes[3].wait_type, WaitType::signal);
+  EXPECT_EQ(plan.nodes[3].wait.type, WaitType::signal);
   EXPECT_EQ(plan.nodes[3].wait_expires, std::chrono::hours(1));
-  EXPECT_TRUE(plan.nodes[3].continue_on_expire);
+  EXPECT_TRUE(plan.nodes[3].wait.continue_on_expire);
   EXPECT_EQ(plan.deadline, std::chrono::hours(24));
   EXPECT_EQ(plan.max_attempts, 7u);
   EXPECT_EQ(plan.tools.at(0).dedupe_window, std::nullopt);
@@ -88,7 +88,8 @@ AE_TEST("plan/unknown, missing and invalid members are rejected") {
   EXPECT_EQ(refusal(good, R"(,"surprise":1)"), "unknown member `surprise`");
   EXPECT_EQ(refusal(R"({"id":"a","kind":"tool","tool":"pay","approval":"required"})"),
             "node `a`: unknown member `approval`");
-  EXPECT_EQ(refusal(R"({"id":"a","kind":"code"})"), "node `a`: `kind` has no such value");
+  EXPECT_EQ(refusal(R"({"id":"a","kind":"scope"})"), "node `a`: `kind` has no such value");
+  EXPECT_EQ(refusal(R"({"id":"a","kind":"code"})"), "node `a`: must be an object");
   EXPECT_EQ(refusal(R"({"id":"a","kind":"loop"})"), "node `a`: without `tool`");
   EXPECT_EQ(refusal(R"({"id":"a","kind":"loop","loop":{"tool":"pay"}})"),
             "node `a`: it is led by a model");

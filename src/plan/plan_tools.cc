@@ -18,10 +18,10 @@ constexpr double kMultiplierMax = 1'000;
 constexpr std::size_t kChangesMax = 64;  // per tool
 
 Result<RetryPolicy> read_retry(const Value& value) {
-  AE_TRY(only_keys(
-      value, {field::max_attempts, "initial_backoff", "max_backoff", "multiplier", "retry_on"}));
+  AE_TRY(
+      only_keys(value, {kMaxAttempts, "initial_backoff", "max_backoff", "multiplier", "retry_on"}));
   RetryPolicy retry;
-  AE_ASSIGN(retry.max_attempts, count_at(value, field::max_attempts, kMaxAttemptsMax));
+  AE_ASSIGN(retry.max_attempts, count_at(value, kMaxAttempts, kMaxAttemptsMax));
   AE_ASSIGN(retry.initial_backoff, duration_at(value, "initial_backoff", Duration(0)));
   AE_ASSIGN(retry.max_backoff, duration_at(value, "max_backoff", Duration(0)));
   const Value& multiplier = value["multiplier"];
@@ -178,7 +178,7 @@ Result<ToolPolicy> read_tool(std::string_view name, const Value& value) {
                            "args_schema",   "result_schema",   "approval",     "approval_expires",
                            "probe",         field::compensate, "changes",      "verify",
                            "provider",      "price",           "rules",        "capabilities",
-                           "ask_expires",   "local",           "records"}));
+                           "ask_expires",   "local",           "records",      "function"}));
   ToolPolicy tool;
   tool.name = name;
   if (value.find("description") != nullptr) AE_TRY(text_at(value, "description"));
@@ -210,6 +210,12 @@ Result<ToolPolicy> read_tool(std::string_view name, const Value& value) {
   if (const Value* local = value.find("local"); local != nullptr) {
     if (!local->is_bool()) return fail(Code::plan_invalid, "`local` is true or false");
     tool.local = local->as_bool();
+  }
+  if (const Value* function = value.find("function"); function != nullptr) {
+    if (!(*function == Value(true)) || tool.local) {
+      return fail(Code::plan_invalid, "`function` is true, and is not `local`");
+    }
+    tool.function = true;
   }
   AE_TRY(read_policies(value, tool));
   AE_TRY(read_model(value, tool));

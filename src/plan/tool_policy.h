@@ -88,6 +88,13 @@ struct ToolPolicy {
   std::optional<Duration> dedupe_window = std::chrono::hours(24);  // nullopt = unlimited
   // A program with no effect outside of this machine: once it has ended, its effect is complete
   bool local = false;
+  // A function of the worker that runs the code: run:EFFECT, or one that the worker registered
+  bool function = false;
+  // A function that the code states with its call: run:EFFECT, fetch:EFFECT. Only its own routine
+  // can perform it.
+  bool is_stated_in_code() const {
+    return function && (name.starts_with("run:") || name.starts_with("fetch:"));
+  }
   RetryPolicy retry;
   std::optional<Schema> args_schema;
   std::string schema_digest;  // 64 hex digits: of args_schema, or of null

@@ -59,6 +59,7 @@ class WorkerFixture final : public RuntimeObserver {
     std::vector<std::string> capabilities = {};
     std::string tool_version = "0123456789abcdef";
     RunningSlot* slot = nullptr;
+    routines::RoutineProvider* routines = nullptr;
   };
   WorkerFixture(TestEnvironment& env, std::string name, const Setup& setup)
       : env_(env), chance(setup.seed) {
@@ -73,7 +74,7 @@ class WorkerFixture final : public RuntimeObserver {
     std::map<std::string, std::string, std::less<>> agent_versions;
     if (setup.announces) agent_versions[field::agent] = setup.version;
     runtime.emplace(World{env.loop, env.steady, chance, *faulty, tool_registry, setup.plans,
-                          nullptr, nullptr, setup.slot},
+                          nullptr, nullptr, setup.slot, nullptr, setup.routines},
                     RuntimeOptions{.worker = std::move(name),
                                    .durability = setup.durability,
                                    .may_claim = setup.may_claim,

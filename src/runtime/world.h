@@ -15,6 +15,7 @@
 #include "base/ids.h"
 #include "base/sign.h"
 #include "plan/plan_cache.h"
+#include "routines/routine.h"
 #include "store/store.h"
 #include "tools/tool.h"
 #include "tools/verifier.h"
@@ -82,6 +83,7 @@ struct World {
   RunningSlot* slot = nullptr;
   // Runs reads of whole logs; null: they run on the loop.
   async::Executor* readers = nullptr;
+  routines::RoutineProvider* routines = nullptr;  // runs the code of jobs; null: none is offered
 };
 
 // A UUIDv7 with the time of the store.

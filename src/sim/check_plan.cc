@@ -37,11 +37,15 @@ class WorkItemWalker {
   static std::string name_of(std::string_view node, const Value& item) {
     return item.is_null() ? std::string(node) : fmt::format("{}/{}", node, canonical(item));
   }
-  bool of_loop(const Event& event) const { return node_of(e_, event).loop != nullptr; }
+  // Of a loop or of code: each command is a separate work item.
+  bool of_loop(const Event& event) const {
+    const engine::Node& node = node_of(e_, event);
+    return node.loop != nullptr || node.code != nullptr;
+  }
   // The map item of a call, as workload.cc writes it; null = it is not for an item.
   Value item_of(const Event& event, const ToolInvocationStarted& call) const {
     const Value& args = call.arguments.value;
-    if (of_loop(event)) return call.step_id.text;  // each command of a loop is a separate work item
+    if (of_loop(event)) return call.step_id.text;
     const bool model = call.tool_name.starts_with(kModelToolPrefix);
     if (!model || node_of(e_, event).kind != engine::NodeKind::map) return args["i"];
     return parse_json(args["messages"].items().back().text("content")).value_or(Value());

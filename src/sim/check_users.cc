@@ -138,10 +138,11 @@ bool matches_request(const JobEvidence& e, const engine::ControlRequest& request
   if (wait_of(e, request) != key) return false;
   if (wait.wait_type != "human" || outcome == "cancelled") return true;
   const std::string_view decision = payload.text("decision");
-  const engine::Node& node = node_of(e, event);
+  const engine::Step* const step = e.state.find_step(wait.step_id);
+  const bool accepts_data = step != nullptr && step->request ? step->request->wait.accepts_data
+                                                             : node_of(e, event).wait.accepts_data;
   if (outcome == "rejected") return decision == "reject";
-  return outcome == "approved" &&
-         (decision == "approve" || (node.accepts_data && decision != "reject"));
+  return outcome == "approved" && (decision == "approve" || (accepts_data && decision != "reject"));
 }
 
 // True if the logged message is the user's message or signal.
@@ -222,10 +223,10 @@ void early_signals_answer(const JobEvidence& e, Checker& checker) {
     const auto* wait = as<WaitOpened>(event);
     if (!wait || !early_messages.contains(wait->correlation_key)) continue;
     const std::string& key = wait->correlation_key;
-    const engine::Node& node = node_of(e, event);
+    const bool accepts_data = node_of(e, event).wait.accepts_data || wait->answer_type;
     for (const AgentMessage* message : early_messages[key]) {
       const std::string_view decision = message->payload.value.text("decision");
-      const bool fits = wait->wait_type != "human" || node.accepts_data || decision == "approve" ||
+      const bool fits = wait->wait_type != "human" || accepts_data || decision == "approve" ||
                         decision == "reject";
       if (!fits) continue;
       const auto* next = i + 1 < e.events.size() ? as<WaitCompleted>(e.events[i + 1]) : nullptr;

@@ -49,7 +49,8 @@ const engine::Node& node_of(const JobEvidence& e, const Event& event) {
 void PartSteps::apply(const Event& event) {
   if (const auto* started = as<NodeStarted>(event)) {
     const engine::Node& node = node_of(e_, event);
-    if (node.kind != engine::NodeKind::map && node.loop == nullptr) return;
+    const bool has_parts = node.kind == engine::NodeKind::map || node.loop || node.code;
+    if (!has_parts) return;
     const std::string& step = started->step_id.text;
     const auto own = own_.emplace(started->node_id, step).first;
     if (own->second != step) parts_.insert(step);

@@ -68,7 +68,8 @@ struct TraceHeaders {
 
 struct Call {
   JobId job;
-  std::string tool;  // the tool's name in the agents file
+  std::string tool;      // the tool's name in the agents file
+  std::string position;  // of a request of code (engine/code/code.h); "" = another call
   Value args;
   // Answers to the questions of an earlier try (schema/question.h): {"answers": {KEY: answer…},
   // "state"?}; null: there were no questions.

@@ -18,6 +18,13 @@ bool matches_approval(const Hash& arguments_hash, const Approval& approval) {
 
 }  // namespace
 
+// A new routine makes the request again with these arguments, whatever the approver sends instead.
+void Applier::note_requested_arguments(Step& step, std::string_view arguments_hash) {
+  if (step.request && !step.request->arguments_hash) {
+    step.request->arguments_hash = hash_from_hex(arguments_hash);
+  }
+}
+
 // An approval may be requested, or a call denied, only where a call could be declared.
 Status Applier::check_may_request(const Step* step) const {
   if (!step || !step->started || (step->call && step->call->open))
@@ -25,8 +32,8 @@ Status Applier::check_may_request(const Step* step) const {
   if (s_.ending) return corrupt_event("nothing starts in a job that ends");
   switch (step->phase) {
     case StepPhase::ready:
-      if (!step->is_part() && !s_.node_of(*step).is_single_call()) {
-        return corrupt_event("this node makes no call");
+      if (!s_.has_tool(*step) || (!step->is_part() && !s_.node_of(*step).is_single_call())) {
+        return corrupt_event("this step makes no call");
       }
       break;
     case StepPhase::backoff:
@@ -55,6 +62,8 @@ Status Applier::apply(const ApprovalRequested& request, const DecisionRecorded& 
   AE_TRY(check_may_request(step));
   if (recorded_policy_action({request.arguments, request.erased}, *step) == PolicyAction::allow)
     return corrupt_event("no approval is required");
+  note_requested_arguments(*step, request.arguments_hash);
+  AE_TRY(note_options(*step, request.options));
   auto approval = std::make_unique<Approval>();
   approval->id = event.decision_id.text;
   approval->arguments = request.arguments;
@@ -87,6 +96,7 @@ Status Applier::apply(const CallDenied& denial, const DecisionRecorded& event, S
       policy_action && *policy_action != PolicyAction::deny) {
     return corrupt_event("no policy denies this call");
   }
+  note_requested_arguments(*step, denial.arguments_hash);
   auto denied = std::make_unique<Approval>();
   denied->id = event.decision_id.text;
   denied->state = ApprovalState::denied;

@@ -78,11 +78,13 @@ void Decider::request_approval(const Declaration& d, const Value& args, const Ha
   }
   const std::optional<std::string> reason =
       policy_decision ? none_if_empty(policy_decision->reason) : std::nullopt;
+  const CallOptions* const options = options_of(d);
   emit(decision_event(
       ApprovalRequested{.arguments = args,
                         .arguments_hash = to_hex(hash),
                         .command_id = d.step,
                         .expires_at = expires,
+                        .options = options ? to_json(*options) : Value(),
                         .schema_digest = tool.schema_digest,
                         .tool = tool.name,
                         .tool_version = offered_version(d.tool)},
@@ -118,8 +120,10 @@ void Decider::finish_refused(const Step& step) {
       return fail_step(step, code_name(Code::denied), denied_text(approval.tool, approval.note));
     case ApprovalState::withdrawn:
       return fail_step(step, code_name(Code::rejected),
-                       fmt::format("{} was not made: {} had failed", call,
-                                   step.turn == kNoTurn ? "another item of its map" : "its loop"));
+                       fmt::format("{} was not made: {}", call,
+                                   step.request           ? "its code does not need it any more"
+                                   : step.turn != kNoTurn ? "its loop had failed"
+                                                          : "another item of its map had failed"));
     default:
       return fail_step(step, code_name(Code::wait_expired),
                        fmt::format("nobody approved {} before the request expired", call));

@@ -181,7 +181,7 @@ Result<AppliedRequest> apply_approval_answer(const State& state, const std::stri
                                              const WaitAnswer& answer,
                                              const DecisionContext& context) {
   const Step& step = state.steps[wait.step];
-  AE_ASSIGN(std::string_view outcome, outcome_of_answer(state.node_of(step), answer.payload));
+  AE_ASSIGN(std::string_view outcome, outcome_of_answer(nullptr, answer.payload));
   AE_ASSIGN(const auto edited, edited_arguments(state, wait, answer, outcome));
   if (edited) outcome = "edited";
   AppliedRequest applied;
@@ -190,7 +190,7 @@ Result<AppliedRequest> apply_approval_answer(const State& state, const std::stri
       with_answer(wait_completed_event(state, key, wait, outcome), request, answer,
                   edited ? recorded_answer(state, answer) : answer.payload));
   applied.answer = Value::object(
-      {{field::correlation_key, key}, {"delivered", true}, {field::outcome, outcome}});
+      {{field::correlation_key, key}, {field::delivered, true}, {field::outcome, outcome}});
   if (outcome == "rejected") {
     applied.answer = applied.answer.with("then", after_rejection(state, step));
   }

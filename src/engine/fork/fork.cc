@@ -124,8 +124,8 @@ bool ForkBuilder::is_complete(const Step& step, const Node& node, bool continue_
       return step.call->outcome == OutcomeKind::success && !step.failure;
     case StepPhase::answered:
       return step.item == kNoItem && node.kind == NodeKind::wait &&
-             (!step.timed_out || node.continue_on_expire) &&
-             (!step.rejected || node.continue_on_reject);
+             (!step.timed_out || node.wait.continue_on_expire) &&
+             (!step.rejected || node.wait.continue_on_reject);
     default:
       return false;
   }
@@ -650,6 +650,13 @@ Result<Fork> ForkBuilder::run() {
   return std::move(fork_);
 }
 
+// The requests of code and the order of their outcomes are not imported.
+Status check_no_code(const State& now, std::string_view what) {
+  if (!now.plan || !has_code(*now.plan)) return {};
+  return fail(Code::unsupported, Action{.act = act::kJob, .job = now.job.text},
+              "a job that runs code cannot be {} yet; start a new job with its input", what);
+}
+
 }  // namespace
 
 Result<Fork> fork_at(const State& now, const std::vector<Event>& events, std::uint64_t at,
@@ -662,6 +669,7 @@ Result<Fork> fork_at(const State& now, const std::vector<Event>& events, std::ui
     }
   }
   if (first == 0) return fail(Code::plan_missing, "the job's log holds no plan");
+  AE_TRY(check_no_code(now, "forked"));
   if (at < first || at > events.size()) {
     return fail(Code::input_invalid, Action{.act = act::kEvents, .job = now.job.text},
                 "a fork of this job can begin at an event from {} to {}", first, events.size());
@@ -676,6 +684,7 @@ Result<std::uint64_t> retry_point(const State& now, const std::vector<Event>& ev
     return fail(Code::input_invalid, Action{.act = act::kFork, .job = now.job.text},
                 "only a failed job can be retried; this one is {}", to_text(now.status));
   }
+  AE_TRY(check_no_code(now, "retried"));
   return events.back().seq;
 }
 

@@ -60,13 +60,13 @@ struct Fork {
 };
 
 // REQUIRES: `now` is the fold of `events`, the whole log. Fails with input_invalid: no such event,
-// or one before the plan; a result that has been erased.
+// or one before the plan; a result that has been erased; unsupported: the plan has code.
 Result<Fork> fork_at(const State& now, const std::vector<Event>& events, std::uint64_t at,
                      const PlanSource& plans);
 
 // The event at which a failed job is retried: its last one, where every branch keeps all that it
-// did. The failed nodes are not imported. Fails with input_invalid: the job has not failed. See
-// docs/decisions/0076-retry-at-the-last-event.md.
+// did. The failed nodes are not imported. Fails with input_invalid: the job has not failed;
+// unsupported: the plan has code. See docs/decisions/0076-retry-at-the-last-event.md.
 Result<std::uint64_t> retry_point(const State& now, const std::vector<Event>& events);
 
 }  // namespace ae::engine

@@ -54,6 +54,7 @@ Status Applier::check_may_start(const Step* step) const {
   if (!s_.to_confirm.empty() && !s_.ending && !s_.may_have_changed(*step)) {
     return corrupt_event("what was changed before is not confirmed");
   }
+  if (!s_.has_tool(*step)) return corrupt_event("this step makes no call");
   if (!s_.tool_of(*step).makes_call()) return corrupt_event("its tool makes no call");
   switch (step->phase) {
     case StepPhase::ready:
@@ -115,6 +116,9 @@ Status Applier::declare_call(const ToolInvocationStarted& event, Step& step) {
   call.arguments_hash = event.arguments_hash;
   call.tool = event.tool_name;
   call.first_send_by = event.send_by;
+  if (step.request && !step.request->arguments_hash) {
+    step.request->arguments_hash = event.arguments_hash;
+  }
   if (step.is_turn()) {
     LoopProgress& loop = *s_.steps[step.node].loop;
     loop.conversation = call.arguments.text("conversation");
@@ -193,6 +197,15 @@ Status Applier::apply(const ToolInvocationFinished& event) {
   settle(*step, withdrawn);
   if (withdrawn && call.counted_tries > 0) call.counted_tries--;
   if (withdrawn && s_.tool_of(*step).is_model()) s_.models.withdrawn++;
+  // An invalid output is a failure: no routine was given it before.
+  const bool is_valid = call.outcome == OutcomeKind::success && !event.error;
+  if (event.delivered && !(is_valid && step->request && s_.tool_of(*step).function)) {
+    return corrupt_event("only the success of a function of code has a position");
+  }
+  if (call.outcome == OutcomeKind::success && step->request) {
+    AE_TRY(add_outcome(*step, event.delivered));
+    step->request->succeeded = is_valid;
+  }
   if (call.outcome == OutcomeKind::success) {
     step->result = event.result.value;
     step->erased = event.result.erased;
@@ -278,7 +291,7 @@ Status Applier::apply(const StepCommitted& event) {
   update_work_sets(index_of(*step));
   if (s_.tool_of(*step).compensate) {
     s_.undoable.push_back(index_of(*step));
-  } else if (step->item != kNoItem || step->is_loop_call()) {
+  } else if (step->item != kNoItem || step->is_loop_call() || step->request) {
     step->call.reset();
   }
   if (step->is_part()) step->approval.reset();

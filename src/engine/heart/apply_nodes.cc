@@ -38,6 +38,11 @@ Status Applier::apply(const NodeStarted& event) {
   } else if (s_.node_of(*step).loop && !step->is_part()) {
     if (!step->loop) step->loop = std::make_unique<LoopProgress>();  // else it is imported
     set_phase(*step, StepPhase::looping);
+  } else if (s_.node_of(*step).code && !step->is_part()) {
+    step->code = std::make_unique<CodeProgress>();
+    set_phase(*step, StepPhase::running);
+  } else if (step->request && step->request->kind == NodeKind::scope) {
+    set_phase(*step, StepPhase::running);
   } else if (step->is_part()) {  // a new one; a node is in its set since it became ready
     update_work_sets(index_of(*step));
   }
@@ -58,11 +63,11 @@ bool Applier::may_finish(const NodeFinished& event, ResultType type, const Step&
         return step.map->done == step.map->results.size() && !step.map->failure;
       }
       if (step.phase == StepPhase::looping) return may_conclude(event, step);
+      if (step.phase == StepPhase::running) return may_finish_code(event, step);
       if (step.phase == StepPhase::committed) {
         return !step.failure && s_.kind_of(step) == NodeKind::llm;
       }
-      return step.phase == StepPhase::answered && !step.is_part() &&
-             s_.node_of(step).kind == NodeKind::wait;
+      return step.phase == StepPhase::answered && s_.kind_of(step) == NodeKind::wait;
     case ResultType::side_effect_committed:
       return step.phase == StepPhase::committed && !step.failure && !failed &&
              s_.kind_of(step) != NodeKind::llm;
@@ -73,6 +78,7 @@ bool Applier::may_finish(const NodeFinished& event, ResultType type, const Step&
       if (!failed || !step.started) return false;
       if (step.phase == StepPhase::mapping) return step.map->active == 0;
       if (step.phase == StepPhase::looping) return step.loop->active == 0;
+      if (step.phase == StepPhase::running) return may_finish_code(event, step);
       if (step.phase == StepPhase::settled) return step.call->outcome != OutcomeKind::success;
       return step.phase == StepPhase::ready || step.phase == StepPhase::backoff ||
              step.phase == StepPhase::redo || step.phase == StepPhase::refused ||
@@ -87,6 +93,13 @@ Status Applier::apply(const NodeFinished& event) {
   Step* step = this->step(event.step_id);
   const ResultType type = result_type_of(event.result_type);
   if (!step || !may_finish(event, type, *step)) return corrupt_event("no such step to finish so");
+  if (event.delivered && !(step->request && step->request->kind == NodeKind::scope)) {
+    return corrupt_event("only the result of a scope has a position");
+  }
+  const bool has_result = step->code || (step->request && step->request->kind == NodeKind::scope);
+  if (!event.result.is_null() && !has_result) {
+    return corrupt_event("the result of this step is in another event");
+  }
   step->result_type = type;
   step->skipped = event.skipped.value_or(false);
   step->failure.reset();
@@ -109,6 +122,11 @@ Status Applier::apply(const NodeFinished& event) {
     step->loop.reset();
   }
   set_phase(*step, StepPhase::done);
+  if (step->code) s_.routines.set(index_of(*step), false);
+  if (step->request) {
+    if (!step->request->ended) AE_TRY(add_outcome(*step, event.delivered));
+    return request_finished(*step);
+  }
   if (step->item != kNoItem) return item_finished(*step);
   if (step->turn != kNoTurn) return loop_part_finished(*step);
 

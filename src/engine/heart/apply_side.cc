@@ -12,9 +12,11 @@ void Applier::retire(Step& side) {
 
 Status Applier::apply(const CommandEmitted& event) {
   if (!event.of) {
-    const Step* step = this->step(event.step_id);
-    return step && step->started ? Status() : corrupt_event("no such step");
+    Step* const step = this->step(event.step_id);
+    return step && step->started ? note_options(*step, event.options)
+                                 : corrupt_event("no such step");
   }
+  if (!event.options.is_null()) return corrupt_event("only a request of code has options");
   const std::uint32_t about = s_.index_of(*event.of);
   if (about == kNoStep) return corrupt_event("it is about no step");
   Step& step = s_.steps[about];
@@ -39,6 +41,24 @@ Status Applier::apply(const CommandEmitted& event) {
   new_step.of_try = step.call->try_no;
   step.probe = index;
   set_phase(step, StepPhase::probing);
+  return {};
+}
+
+// The options of a call are recorded with its first approval, or else with its command.
+Status Applier::note_options(Step& step, const Value& recorded) {
+  const CallOptions* const known = s_.options_of(step);
+  if (recorded.is_null()) {
+    return known == nullptr ? Status() : corrupt_event("it has not the options of its approval");
+  }
+  if (!step.request || !s_.has_tool(step)) {
+    return corrupt_event("only a request of code has options");
+  }
+  const auto options = call_options_of(recorded);
+  if (!options || !check_options(*options, s_.tool_of(step)) ||
+      (known != nullptr && *known != *options)) {
+    return corrupt_event("its options are not within the policy of its tool, or have changed");
+  }
+  step.request->options = *options;
   return {};
 }
 

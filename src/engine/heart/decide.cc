@@ -78,7 +78,7 @@ void Decider::decide_step(std::uint32_t index) {
     case StepPhase::committed:
       return finish_tool(step);
     case StepPhase::answered:
-      return s_.node_of(step).kind == NodeKind::wait ? finish_wait(step) : finish_refused(step);
+      return s_.kind_of(step) == NodeKind::wait ? finish_wait(step) : finish_refused(step);
     case StepPhase::mapping:
       if (!step.map->failure && step.map->started < step.map->results.size())
         return start_items(step);
@@ -97,6 +97,7 @@ void Decider::decide_step(std::uint32_t index) {
     case StepPhase::asking:
     case StepPhase::questioned:
     case StepPhase::waiting:
+    case StepPhase::running:  // see decide_routines
       return;
   }
 }
@@ -202,7 +203,8 @@ void Decider::run() {
   if (decision_.events.empty() && !stopped_ && from_ && from_->added_events)
     decision_.unfinished.emplace();
   if (decision_.unfinished) return;
-  if (decision_.events.empty() && !s_.has_live_call()) become_idle();
+  if (decision_.events.empty()) decide_routines();
+  if (decision_.events.empty() && !s_.has_live_call() && !awaits_routine()) become_idle();
   if (decision_.events.empty()) {
     if (auto due = s_.next_due()) decide_again_at(*due);
   }

@@ -14,6 +14,7 @@
 
 #include <array>
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <vector>
 
@@ -31,6 +32,8 @@ struct Confirmation {
 };
 // By resource_key.
 using Confirmations = std::map<std::string, Confirmation>;
+
+struct Routine;
 
 struct DecisionContext {
   Instant now;          // the store's clock
@@ -51,6 +54,9 @@ struct DecisionContext {
   const std::string* execution_version = nullptr;
   // Verifications of the job's changes (engine/confirm/confirm.h); nullptr = none were made.
   const Confirmations* confirmations = nullptr;
+  // The routines of the job's code in this process, by the index of the node (routine.h); nullptr =
+  // none.
+  const std::map<std::uint32_t, Routine>* routines = nullptr;
 };
 
 struct DecideLimits {

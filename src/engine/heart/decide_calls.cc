@@ -53,8 +53,10 @@ std::string describe_failure(const State& state, const Step& step, std::string_v
 
 }  // namespace
 
-bool has_tries_left(const ToolPolicy& tool, const Invocation& call) {
-  return call.counted_tries < tool.retry.max_attempts &&
+bool has_tries_left(const State& state, const Step& step) {
+  const ToolPolicy& tool = state.tool_of(step);
+  const Invocation& call = *step.call;
+  return call.counted_tries < state.max_attempts_of(step) &&
          (tool.retry.covers(call.error().code) || still_running(tool, call));
 }
 
@@ -72,6 +74,10 @@ Result<Value> Decider::arguments(const Step& step) const {
 }
 
 void Decider::start_tool(const Step& step) {
+  const bool is_approved = step.approval && step.approval->state == ApprovalState::approved;
+  // The routine states the arguments of a call (decide_routines); then the approval has them.
+  if (step.request && is_approved && is_cancelled(step)) return fail_cancelled(step);
+  if (step.request && (!is_approved || !may_perform(step) || is_code_full(step))) return;
   if (!has_room()) return;
   if (step.item != kNoItem &&
       (s_.steps[step.node].map->failure || failed_maps_.contains(step.node))) {
@@ -85,7 +91,6 @@ void Decider::start_tool(const Step& step) {
   }
   if (!may_fit_budget(s_.tool_of(step))) return;
   // The approved arguments are sent.
-  const bool is_approved = step.approval && step.approval->state == ApprovalState::approved;
   auto args = is_approved ? Result<Value>(step.approval->arguments) : arguments(step);
   if (!args) {
     start(step);
@@ -139,6 +144,13 @@ void Decider::emit_command(const Declaration& d, std::string_view input_ref) {
   event.kind = s_.plan->tools[d.tool].is_model() ? "llm" : "tool";
   event.node_id = d.node.id;
   if (d.of != nullptr) event.of = d.of->id;
+  if (const CallOptions* const options = options_of(d)) event.options = to_json(*options);
+}
+
+// What the request of code set for this call; nullptr: nothing.
+const CallOptions* Decider::options_of(const Declaration& d) const {
+  if (d.options != nullptr) return d.options->any() ? d.options : nullptr;
+  return d.of == nullptr && d.known != nullptr ? s_.options_of(*d.known) : nullptr;
 }
 
 // Probes and compensations follow the rule of their call.
@@ -167,7 +179,8 @@ ToolInvocationStarted& Decider::emit_started(const Declaration& d, const Value& 
   auto& event = emit<ToolInvocationStarted>();
   event.arguments = args;
   event.command_id = event.step_id = d.step;
-  event.deadline = send_by + tool.timeout;
+  const CallOptions* const options = options_of(d);
+  event.deadline = send_by + (options && options->timeout ? *options->timeout : tool.timeout);
   event.effect_class = to_text(tool.effect);
   event.node_id = d.node.id;
   event.send_by = send_by;
@@ -182,6 +195,7 @@ ToolInvocationStarted& Decider::emit_started(const Declaration& d, const Value& 
   if (const auto reserved = reserve(d, args)) event.reserved = to_record(*reserved);
   decision_.perform.push_back(d.step);
   open_++;
+  if (d.node.code && d.of == nullptr) opened_[d.node.index]++;
   return event;
 }
 
@@ -189,7 +203,8 @@ ToolInvocationStarted& Decider::emit_started(const Declaration& d, const Value& 
 void Decider::declare_try(const Step& step, bool close_earlier) {
   // An orphaned try counts as open: its resend takes its place.
   const bool replaces = step.phase == StepPhase::calling;
-  if (s_.pause_request || (!replaces && !has_room())) return;
+  if (s_.pause_request || !may_perform(step)) return;
+  if (!replaces && (is_code_full(step) || !has_room())) return;
   Declaration again{.step = step.id,
                     .node = s_.node_of(step),
                     .tool = s_.tool_index(step),
@@ -199,6 +214,7 @@ void Decider::declare_try(const Step& step, bool close_earlier) {
                     .hash = step.call->arguments_hash};
   if (!fits_budget(again, step.call->arguments)) return;
   if (replaces) open_--;
+  if (replaces && step.request) opened_[step.node]--;
   if (close_earlier && step.call->open) finish_as_unknown(step);
   const Invocation& call = *step.call;
   if (!is_call_approved(again, call.arguments, call.arguments_hash)) {
@@ -256,9 +272,10 @@ void Decider::handle_orphaned_try(const Step& step) {
   const bool changed = has_changed(step);
   if (step.role == Role::probe && !changed) return declare_try(step, true);  // it only reads
   if (step.role == Role::probe) return fail_step(step, code_name(Code::invocation_in_doubt), "");
-  if (tool.on_in_doubt == OnInDoubt::resend && may_repeat(step)) return declare_try(step, true);
+  if (s_.on_in_doubt_of(step) == OnInDoubt::resend && may_repeat(step))
+    return declare_try(step, true);
   if (may_probe(step)) return start_probe(step);
-  if (tool.on_in_doubt == OnInDoubt::fail) {
+  if (s_.on_in_doubt_of(step) == OnInDoubt::fail) {
     finish_as_unknown(step);
     return fail_step(step, code_name(Code::invocation_in_doubt),
                      "the runtime stopped during the call, which may have happened; the tool says "
@@ -272,13 +289,13 @@ void Decider::handle_orphaned_try(const Step& step) {
 // The newest try ended in a definite failure.
 void Decider::handle_definite_failure(const Step& step) {
   const Invocation& call = *step.call;
-  const ToolPolicy& tool = s_.tool_of(step);
   if (call.outcome == OutcomeKind::input_required) return handle_questions(step);
+  if (call.unsent_tries > 0 && is_cancelled(step)) return fail_cancelled(step);
   if (call.unsent_tries > 0) {
     // Another process could not send it. This one tries at once, then with increasing delays.
     return call.attempt == s_.attempt ? schedule_retry(step) : declare_try(step, false);
   }
-  if (has_tries_left(tool, call)) return schedule_retry(step);
+  if (has_tries_left(s_, step) && !is_cancelled(step)) return schedule_retry(step);
   fail_step(step, call.error().code,
             describe_failure(s_, step, call.error().message, call.counted_tries));
 }
@@ -287,7 +304,9 @@ void Decider::handle_definite_failure(const Step& step) {
 void Decider::handle_unknown_outcome(const Step& step) {
   const Invocation& call = *step.call;
   const ToolPolicy& tool = s_.tool_of(step);
-  const bool again = has_tries_left(tool, call) || call.unsent_tries > 0;
+  // What only reads is not repeated for code that does not need it any more.
+  const bool is_needed = tool.effect != EffectClass::read || !is_cancelled(step);
+  const bool again = is_needed && (has_tries_left(s_, step) || call.unsent_tries > 0);
   const bool waits =
       step.phase != StepPhase::backoff && (call.unsent_tries == 0 || call.attempt == s_.attempt);
   if (again && !waits && !has_room()) return;  // before evaluating its policies
@@ -300,7 +319,7 @@ void Decider::handle_unknown_outcome(const Step& step) {
                      describe_failure(s_, step, call.error().message, call.counted_tries));
   }
   if (may_probe(step)) return start_probe(step);
-  if (tool.on_in_doubt == OnInDoubt::fail) {
+  if (s_.on_in_doubt_of(step) == OnInDoubt::fail) {
     return fail_step(step, code_name(Code::invocation_in_doubt),
                      fmt::format("the call may have happened ({}); the tool says on_in_doubt: fail",
                                  call.error().code));
@@ -331,7 +350,12 @@ void Decider::schedule_retry(const Step& step) {
   const std::uint32_t before = call.unsent_tries > 0 ? call.unsent_tries
                                : has_questions       ? call.questions->rounds
                                                      : call.counted_tries;
-  Duration wait = tool.retry.backoff(before + 1, jitter_seed << 11, call.retry_after);
+  RetryPolicy retry = tool.retry;
+  if (const CallOptions* const options = s_.options_of(step)) {
+    retry.initial_backoff = options->initial_backoff.value_or(retry.initial_backoff);
+    retry.max_backoff = options->max_backoff.value_or(retry.max_backoff);
+  }
+  Duration wait = retry.backoff(before + 1, jitter_seed << 11, call.retry_after);
   // At least this, whatever the tool's own retry policy is.
   if (call.unsent_tries > 0) wait = std::max(wait, kUnsentPauseMin);
   emit(RandomRecorded{.effect_id = fmt::format("{}:random:{}", step.id.text, call.try_no),
@@ -347,6 +371,7 @@ void Decider::schedule_retry(const Step& step) {
 // Makes the next try when its time has come. A long back-off may exceed the
 // downstream's dedupe window.
 void Decider::continue_after_backoff(const Step& step) {
+  if (is_cancelled(step) && !s_.may_have_happened(step)) return fail_cancelled(step);
   if (context_.now < step.not_before) return decide_again_at(step.not_before);
   if (step.call->outcome == OutcomeKind::input_required) return handle_questions(step);
   // A read with a lost answer has no unknown effect, but is not resent by

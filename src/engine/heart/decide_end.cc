@@ -161,6 +161,7 @@ void Decider::become_idle() {
   // has to check their outcome.
   if (!exceeded_limits_.empty() && (!backoff || *backoff <= context_.now)) return park_for_budget();
   if (release_until(backoff)) return;
+  if (s_.waits.empty() && !s_.routines.empty()) return park_stalled_routine();
   AE_CHECK(!s_.waits.empty(), fmt::format("nothing can move, nothing is awaited: {}", s_.job.text));
   const bool all_resolve =
       std::ranges::all_of(s_.waits, [](const auto& entry) { return entry.second.resolve; });

@@ -22,7 +22,7 @@ void Decider::decide_ready(const Step& step) {
     return;  // the next call of decide continues with it
   }
   if (step.branch && !*step.branch) return skip(step);
-  if (node.loop) return start(step);  // the next step is decided when this is applied
+  if (node.loop || node.code) return start(step);  // the next step is decided when this is applied
   switch (node.kind) {
     case NodeKind::tool:
     case NodeKind::llm:
@@ -33,7 +33,9 @@ void Decider::decide_ready(const Step& step) {
       return start_map(step);
     case NodeKind::loop:
     case NodeKind::planner:
-      return;  // it has turns
+    case NodeKind::code:
+    case NodeKind::scope:
+      return;  // it has parts
   }
 }
 
@@ -69,7 +71,7 @@ std::string_view Decider::failure_type(const Step& step) const {
 
 void Decider::fail_job_for(const Step& step) {
   const Node& node = s_.node_of(step);
-  if (step.turn != kNoTurn) return;  // its loop decides the consequence
+  if (step.turn != kNoTurn || step.request) return;  // its loop or its code decides what follows
   if (step.item == kNoItem) {
     failed_ = failed_ || !node.continue_on_error;
   } else if (!node.collect_errors) {

@@ -1,10 +1,13 @@
 // Decider: makes the decision of one call of `decide`. Its parts: decide.cc (which step is next),
 // decide_calls.cc (the ledger's rules), decide_approvals.cc (approvals), decide_questions.cc
 // (questions of a tool during its call), decide_nodes.cc (the plan), decide_waits.cc (its waits),
-// decide_loop.cc (loops), decide_value.cc (times, random numbers, UUIDs), decide_budget.cc (the
-// budget), decide_probe.cc (probes of calls with an unknown outcome), decide_confirm.cc
-// (verification of external changes), decide_undo.cc (compensation), decide_version.cc (version
-// mismatches), decide_pause.cc (pauses) and decide_end.cc (how a job ends or becomes idle).
+// decide_loop.cc (loops), decide_code.cc (code), decide_value.cc (times, random numbers, UUIDs),
+// decide_budget.cc (the budget), decide_probe.cc (probes of calls with an unknown outcome),
+// decide_confirm.cc (verification of external changes), decide_undo.cc (compensation),
+// decide_version.cc (version mismatches), decide_pause.cc (pauses) and decide_end.cc (how a job
+// ends or becomes idle).
+//
+// Long: one class, with the methods of all its parts.
 //
 // Only `decide` uses it. Threads: short-lived, one owner.
 #pragma once
@@ -22,13 +25,14 @@
 #include "engine/heart/declaration.h"
 #include "engine/heart/evaluate.h"
 #include "engine/heart/recorded_error.h"
+#include "engine/heart/routine.h"
 #include "json/json.h"
 #include "log/seal.h"
 
 namespace ae::engine {
 
-// By the tool's `retry`.
-bool has_tries_left(const ToolPolicy& tool, const Invocation& call);
+// By the `retry` of its tool and its request. REQUIRES: the step has a call.
+bool has_tries_left(const State& state, const Step& step);
 
 class Decider {
  public:
@@ -57,6 +61,30 @@ class Decider {
   void record_tool_choice(const Step& step);
   void start_calls(const Step& step);
   void finish_loop(const Step& step);
+  const Routine* routine_of(const Step& step) const;
+  bool awaits_routine() const;
+  bool may_perform(const Step& step) const;
+  bool is_code_full(const Step& step) const;
+  bool is_code_full(const Node& node) const;
+  void decide_routines();
+  bool is_cancelled(const Step& step) const;
+  bool has_ended_code(const Step& step) const;
+  bool cancel_request(const Step& code, std::string_view position);
+  void cancel_wait_of(const Step& step);
+  bool withdraw_call(const Step& step);
+  void fail_cancelled(const Step& step);
+  void admit_requests(const Step& code, const Routine& routine, std::uint64_t outcomes);
+  void start_request(const Step& code, const NewRequest& request, const StepId& id,
+                     std::uint64_t outcomes);
+  void refuse_request(const Step& code, const StepId& id, RecordedError error);
+  Status check_call(const NewRequest& request) const;
+  bool admit_call(const Step& code, const NewRequest& request, const StepId& id, const Step* known,
+                  std::uint64_t outcomes);
+  bool open_requested_wait(const Step& code, const NewRequest& request, const StepId& id);
+  void end_code(const Step& code, const RoutineEnd& end);
+  void park_diverged_routine(const Step& code, const Divergence& divergence);
+  void park_failed_routine(const Step& code, const Value& exception);
+  void park_stalled_routine();
   void drain_for_pause();
   Result<Value> arguments(const Node& node, std::uint32_t item) const;
   Result<Value> arguments(const Step& step) const;
@@ -136,7 +164,8 @@ class Decider {
   bool start_part(Declaration&& part);
   // Nothing is scheduled after the job's deadline, which fires first.
   Instant cap_at_deadline(Instant at) const;
-  void deliver_early_answer(const Step& step, const std::string& key, std::string_view channel);
+  void deliver_early_answer(WaitCompleted answer, const WaitRules& rules, const std::string& key,
+                            std::string_view channel);
   std::vector<UndeliveredMessage> undelivered() const;
   // True: the step is finished, because its tool makes no call.
   bool begin_call(Declaration&& d);
@@ -144,6 +173,7 @@ class Decider {
   void commit_value(const StepId& step, std::string_view node);
   void finish_value(const StepId& step, std::string_view node);
   void emit_command(const Declaration& d, std::string_view input_ref);
+  const CallOptions* options_of(const Declaration& d) const;
   void emit_first(const Declaration& d);
   ToolInvocationStarted& emit_started(const Declaration& d, const Value& args);
   // Adds an event, to be filled in before the next one is added.
@@ -176,7 +206,9 @@ class Decider {
   const State& s_;
   const DecisionContext& context_;
   const DecideLimits& limits_;
-  std::size_t open_;            // open tries, including those declared by this decision
+  std::size_t open_;  // open tries, including those declared by this decision
+  // Tries of code that this decision declares, by node.
+  std::map<std::uint32_t, std::int64_t> opened_;
   bool settling_ = false;       // calls that may have changed something come first
   bool limit_reached_ = false;  // something could start but for a limit
   bool undoable_ = false;       // a step that can be undone is committed in this decision

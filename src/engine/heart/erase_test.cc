@@ -2,6 +2,7 @@
 // verified, and no value is left.
 #include <algorithm>
 
+#include "engine/fixtures/code_log_test.h"
 #include "engine/fixtures/stored_job_test.h"
 #include "engine/loop/loop_fixture_test.h"
 #include "engine/state/retained_value.h"
@@ -50,6 +51,17 @@ std::vector<Event> expect_erased(const JobFixture& job, bool keep_blind = false)
   const Verification proof = verify(input, uncached_plan_source());
   EXPECT_TRUE(proof.ok) << canonical(proof.to_json()) << "\n" << job.log_text();
   return log;
+}
+
+AE_TEST("erase/the question of a wait of code, and its data") {
+  CodeLog job;
+  job.claim().wait("sign", {.type = WaitType::human,
+                            .key = "k",
+                            .question = "Pay ada@x.org?",
+                            .data = json("{'to':'ada@x.org'}")});
+  job.signal("k", "{'decision':'approve'}");
+  job.returns("1");
+  expect_erased(job);
 }
 
 constexpr std::string_view kNodes =

@@ -199,6 +199,7 @@ Result<Value> arguments_of(const State& state, const Step& step, Work* work) {
   if (step.role != Role::node) {
     return side_arguments_of(state, state.steps[step.of], step.role, work);
   }
+  if (step.request) return fail(Code::expression_failed, "code states the arguments of its calls");
   if (step.turn == kNoTurn) return arguments_of(state, state.node_of(step), step.item, work);
   const Step& loop = state.steps[step.node];
   if (step.is_loop_call()) return requested_arguments_of(state, loop, step.turn, step.nth);
@@ -349,7 +350,7 @@ std::optional<FailedField> failed_wait(const State& state, const Node& node, con
 std::optional<FailedField> failed_field_of(const State& state, const Step& step,
                                            std::string_view code) {
   const Node& node = state.node_of(step);
-  if (step.role != Role::node || step.turn != kNoTurn) return std::nullopt;
+  if (step.role != Role::node || step.turn != kNoTurn || step.request) return std::nullopt;
   const Value& written = state.plan->task_graph["nodes"].items()[node.index];
   if (step.item != kNoItem) {
     const auto over = over_of(state, node);
@@ -376,6 +377,9 @@ std::optional<FailedField> failed_field_of(const State& state, const Step& step,
     case NodeKind::tool:
     case NodeKind::llm:
       return failed_arguments(state, node, written["args"], scope);
+    case NodeKind::code:
+    case NodeKind::scope:
+      break;
   }
   return std::nullopt;
 }

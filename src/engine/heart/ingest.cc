@@ -469,6 +469,10 @@ std::vector<EventBody> record_outcome(const State& state, std::uint32_t index,
     event.response_schema_hash = hash_from_hex(tool.result_digest);
   }
   if (!is_certain(outcome)) event.at = at;
+  if (outcome.kind == OutcomeKind::success && !outcome.invalid && step.request &&
+      observed.delivered && *observed.delivered != state.steps[step.node].code->outcomes.size()) {
+    event.delivered = static_cast<std::int64_t>(*observed.delivered);
+  }
   if (outcome.kind == OutcomeKind::success) commit(state, step, outcome, events);
   return events;
 }

@@ -6,6 +6,7 @@
 #include <tuple>
 
 #include "engine/fixtures/dice_test.h"
+#include "engine/fixtures/forged_event_test.h"
 #include "engine/fixtures/job_fixture_test.h"
 #include "engine/fixtures/random_plan_test.h"
 #include "engine/fixtures/random_walk_test.h"
@@ -354,56 +355,6 @@ AE_TEST("property/every end of a job compensates each committed step once, despi
 
 // ---------------------------------------------------------------- impossible events
 
-Value random_value(Dice& dice) {
-  switch (dice.below(8)) {
-    case 0:
-      return {};
-    case 1:
-      return {dice.one_in(2)};
-    case 2:
-      return {static_cast<std::int64_t>(dice.below(5)) - 1};
-    case 3:
-      return {1.5};
-    case 4:
-      return Value::array({Value(1), Value("x")});
-    case 5:
-      return Value::object({{"code", "c"}, {"message", 5}});
-    case 6:
-      return {"2026-01-01T00:00:01.000000Z"};
-    default:
-      return {std::string(dice.below(3) * 8, 'a')};
-  }
-}
-
-// An event of the log at another position, with other members; sometimes of another type.
-struct Forged {
-  EventType type;
-  Value payload;
-};
-Forged forged(const JobFixture& job, Dice& dice) {
-  const Event& model = job.log[dice.below(job.log.size())];
-  const Value payload = payload_json(model.body);
-  Forged draft{model.type, payload};
-  const Event& another = job.log[dice.below(job.log.size())];
-  const Value other = payload_json(another.body);
-  if (dice.one_in(3)) draft.type = another.type;
-  if (dice.one_in(8)) draft.type = static_cast<EventType>(dice.below(256));
-  for (const auto& [name, value] : payload.members()) {
-    if (dice.one_in(6)) draft.payload = draft.payload.with(name, random_value(dice));
-    if (dice.one_in(4) && other.find(name)) {
-      draft.payload = draft.payload.with(name, other[name]);
-    }
-  }
-  if (dice.one_in(50)) draft.payload = random_value(dice);
-  return draft;
-}
-
-Result<EventBody> typed(const Forged& forged) {
-  const EventKind* kind = event_kind(forged.type);
-  if (kind == nullptr) return UnknownEvent{forged.type, "forged", forged.payload};
-  return event_from_json(*kind, forged.payload);
-}
-
 AE_TEST("property/a forged event is rejected or applied without a crash") {
   const std::uint64_t first = first_seed();
   const PlanSource compile = uncached_plan_source();
@@ -421,34 +372,12 @@ AE_TEST("property/a forged event is rejected or applied without a crash") {
       return hash == to_hex(job.plan->hash) ? Result<std::shared_ptr<const Plan>>(job.plan)
                                             : compile(graph, hash);
     };
-    for (int cut = 0; cut < 60; ++cut) {
-      const std::vector<Event> prefix(
-          job.log.begin(),
-          job.log.begin() + static_cast<std::ptrdiff_t>(dice.below(job.log.size())));
-      auto state = fold(job.state.job, prefix, same);
-      ASSERT_TRUE(state);
-      for (int i = 0; i < 20; ++i) {
-        const auto event = typed(forged(job, dice));
-        if (!event || apply(*state, *event, job.now, same)) continue;
-        refused++;
-        break;  // the state is unusable
-      }
-      (void)state_view(*state);
-      (void)job_view(*state);
-      (void)trace_view(*state, prefix);
-      VerifyInput input;
-      input.job = job.state.job;
-      input.events = job.log;
-      for (int i = 0; i < 3; ++i) {
-        auto event = typed(forged(job, dice));
-        for (int tries = 0; !event && tries < 100; ++tries) event = typed(forged(job, dice));
-        Event& victim = input.events[dice.below(input.events.size())];
-        if (!event) continue;
-        victim.type = type_of(*event);
-        victim.body = *event;
-      }
-      (void)verify(input, same);
-    }
+    refused +=
+        forge_events(job, dice, 60, same, [](const State& state, const std::vector<Event>& log) {
+          (void)state_view(state);
+          (void)job_view(state);
+          (void)trace_view(state, log);
+        });
   }
   EXPECT_GT(refused, 0u);
 }

@@ -24,7 +24,7 @@ EventBody recovery_completed_event(const State& state, const AttemptId& begins,
     const bool outcome_unknown =
         step.phase == StepPhase::in_doubt || step.phase == StepPhase::probing;
     if (!step.call->open && !outcome_unknown) continue;
-    if (!outcome_unknown && state.tool_of(step).on_in_doubt == OnInDoubt::resend) {
+    if (!outcome_unknown && state.on_in_doubt_of(step) == OnInDoubt::resend) {
       calls.resent++;
     } else {
       calls.in_doubt++;

@@ -102,12 +102,12 @@ WaitCompleted wait_completed_event(const State& state, const std::string& key, c
 WaitCompleted with_answer(WaitCompleted event, const ControlRequest& request,
                           const WaitAnswer& answer, const Value& payload);
 
-// The outcome of a wait of this node with this payload: signalled, approved or rejected. Fails with
-// input_invalid: a human answer without a decision.
-Result<std::string_view> outcome_of_answer(const Node& node, const Value& payload);
+// The outcome of a wait with this payload: signalled, approved or rejected. `rules`: nullptr: it is
+// the approval of a call. Fails with input_invalid: a human answer without a decision.
+Result<std::string_view> outcome_of_answer(const WaitRules* rules, const Value& payload);
 
-// The first early signal that answers a wait of this type and node; nullptr = none.
+// The first early signal that answers such a wait; nullptr = none.
 const BufferedMessage* first_fitting_signal(const std::deque<BufferedMessage>& early,
-                                            const Node& node);
+                                            const WaitRules& rules);
 
 }  // namespace ae::engine

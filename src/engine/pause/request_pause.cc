@@ -40,7 +40,7 @@ Result<AppliedRequest> apply_request(const State& state, const ControlRequest& r
   // Earlier builds parked until confirmation in cases that now park until resume.
   const bool parked_by_older_build =
       state.awaits_confirmation() && state.parked_reason == kVerifierUnreachable;
-  if (state.is_paused() || parked_by_older_build) {
+  if (state.is_paused() || state.awaits_code() || parked_by_older_build) {
     return AppliedRequest{.events = {JobResumed{.by = by}}, .answer = answer};
   }
   if (state.pause_request) {  // before the job is parked

@@ -18,6 +18,7 @@ void Decider::handle_questions(const Step& step) {
                      fmt::format("\"{}\" asked a person something, and {} had failed", tool.name,
                                  item_failed ? "another item of its map" : "its loop"));
   }
+  if (is_cancelled(step) || has_ended_code(step)) return fail_cancelled(step);
   // An answer is valid only for the tool version that asked.
   if (has_changed(step)) {
     return fail_step(

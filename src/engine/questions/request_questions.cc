@@ -45,7 +45,7 @@ Result<AppliedRequest> apply_question_answer(const State& state, const std::stri
       .events = {with_answer(wait_completed_event(state, key, wait, outcome), request, answer,
                              *validated)},
       .answer = Value::object(
-          {{field::correlation_key, key}, {"delivered", true}, {field::outcome, outcome}})};
+          {{field::correlation_key, key}, {field::delivered, true}, {field::outcome, outcome}})};
   if (outcome == "rejected") {
     applied.answer = applied.answer.with(
         "then", fmt::format("the tool \"{}\" gets the rejection as the answer", step.call->tool));

@@ -105,6 +105,7 @@ bool move_loop(LoopProgress& loop, const Plan& before, const Plan& after,
 
 Status Applier::apply_replan(const PlanGenerated& event, std::shared_ptr<const Plan> plan) {
   if (auto may = may_replan(s_); !may) return corrupt_event(may.error().message);
+  if (has_code(*plan)) return corrupt_event("it has code");
   AE_ASSIGN(const auto carried, this->parse_carried(event.carried, *plan));
   // Of carried steps: node of the old plan → node of the new one.
   std::map<std::uint32_t, std::uint32_t> new_node_of_step;

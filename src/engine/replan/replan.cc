@@ -180,7 +180,9 @@ const Step* ReplanBuilder::carried_step(const Node& node) const {
       return same_map(step, node) ? &step : nullptr;
     case NodeKind::loop:
     case NodeKind::planner:
-      return nullptr;  // it has turns
+    case NodeKind::code:
+    case NodeKind::scope:
+      return nullptr;  // it has parts
   }
   return nullptr;
 }
@@ -234,7 +236,7 @@ DroppedNodes kept_results(const State& state, const Value& drop) {
 bool is_effect(const State& state, const Step& step) {
   if (step.role != Role::node) return false;
   const Node& node = state.node_of(step);
-  const bool calls = node.is_single_call() || step.is_part();
+  const bool calls = state.has_tool(step) && (node.is_single_call() || step.is_part());
   if (!calls || state.tool_of(step).effect == EffectClass::read) return false;
   const bool success = step.call && !step.call->open && step.call->outcome == OutcomeKind::success;
   return step.committed || success || state.may_have_happened(step);
@@ -251,6 +253,10 @@ Status may_replan(const State& state) {
                 "the job has ended ({})", to_text(state.status));
   }
   if (state.ending) return fail(Code::job_terminal, "the job is ending");
+  if (has_code(*state.plan)) {
+    return fail(Code::unsupported, Action{.act = act::kJob, .job = state.job.text},
+                "the plan of a job that runs code cannot be replaced yet; start a new job");
+  }
   if (state.escalated > 0) {
     return fail(Code::call_pending, Action{.act = act::kApprovals},
                 "a confirmation of what the job changed is open: answer it, then replace the plan");

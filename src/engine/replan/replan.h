@@ -39,7 +39,8 @@ bool is_effect(const State& state, const Step& step);
 // job's own plan: a dropped node then runs in this job, so that a repeated request drops nothing.
 DroppedNodes kept_results(const State& state, const Value& drop);
 
-// Why the plan cannot be replaced now: job_terminal, call_pending.
+// Why the plan cannot be replaced now: job_terminal, call_pending; unsupported: it has code.
+// REQUIRES: the job has a plan.
 Status may_replan(const State& state);
 
 std::vector<CarriedNode> carried_list(const State& state, const Replan& replan);

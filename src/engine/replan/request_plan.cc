@@ -80,6 +80,9 @@ Result<AppliedRequest> apply_request(const State& state, const ControlRequest& r
                           .answer = Value::object({{field::plan_hash, hash}, {"unchanged", true}})};
   }
   AE_TRY(may_replan(state));
+  if (has_code(*plan)) {
+    return fail(Code::unsupported, "the plan of a job cannot be replaced by one with code yet");
+  }
   AE_ASSIGN(const DroppedNodes drop, same
                                          ? Result<DroppedNodes>(kept_results(state, requested.drop))
                                          : dropped_of(state, requested.drop));

@@ -1,5 +1,6 @@
 // Applier: applies one event to one state. Its parts: apply.cc (the job), apply_nodes.cc (steps),
-// apply_waits.cc (waits, messages, early signals), apply_loop.cc (loops), apply_calls.cc (calls),
+// apply_waits.cc (waits, messages, early signals), apply_loop.cc (loops), apply_code.cc (requests of
+// code), apply_calls.cc (calls),
 // apply_side.cc (probes and compensations), apply_value.cc (times, random numbers and UUIDs),
 // apply_confirm.cc (changes and their verification), apply_approvals.cc (approvals),
 // apply_questions.cc (questions of tools), apply_pause.cc (pauses), apply_budget.cc (the budget),
@@ -78,9 +79,12 @@ class Applier {
   Status apply(const BudgetRaised& raised, const DecisionRecorded& event, Step* step);
   Status apply(const EndDecided& end, const DecisionRecorded& event, Step* step);
   Status apply(const PlanReplaced&, const DecisionRecorded&, Step*) { return {}; }
+  Status apply(const PatchDecided& patch, const DecisionRecorded& event, Step* step);
+  Status apply(const VersionMoved&, const DecisionRecorded&, Step*) { return {}; }
   Status apply(const NodeStarted& event);
   Status apply(const NodeFinished& event);
   Status apply(const CommandEmitted& event);
+  Status note_options(Step& step, const Value& recorded);
   Status apply(const ToolInvocationStarted& event);
   Status apply(const ToolInvocationFinished& event);
   Status apply(const CommandCommitted& event);
@@ -95,6 +99,7 @@ class Applier {
   Status apply(const RandomRecorded& event);
   Status apply(const UuidRecorded& event);
   Status apply(const HttpRecorded&) { return {}; }
+  Status apply(const ValueEmitted& event);
   Status apply(const OutcomeNoted& event);
   // Narrative events change nothing, nor do events of unknown types.
   Status apply(const UnknownEvent&) { return {}; }
@@ -105,6 +110,9 @@ class Applier {
   Status apply(const AgentThoughtRecorded&) { return {}; }
   Status apply(const StateCheckpointed&) { return {}; }
   Status apply(const VersionMismatched&) { return {}; }
+  Status apply(const RoutineStarted&) { return {}; }
+  Status apply(const RoutineDiverged&) { return {}; }
+  Status apply(const RoutineFailed&) { return {}; }
 
   Step* step(const StepId& id);  // nullptr: there is none
   Step* step_or_new_part(const NodeStarted& event);
@@ -129,6 +137,12 @@ class Applier {
   Status apply_tool_choice(Step& loop, const ToolChoice& choice);
   void begin_map(Step& map, Value over);
   Status loop_part_finished(Step& step);
+  Step* next_request(Step& code, const NodeStarted& event);
+  bool may_finish_code(const NodeFinished& event, const Step& step) const;
+  Status add_outcome(Step& request, std::optional<std::int64_t> position);
+  Status request_finished(Step& step);
+  void fold_request(Step& step);
+  Status code_value_recorded(Step& code, std::string_view name, const Erasable& value);
   Status import_running_loop(Step& loop);
   Status import_of_loop(Step& loop, const ForkEntry& entry, const Erasable& results);
   Status import_turn(Step& loop, const ForkEntry& entry, const Erasable& results);
@@ -163,6 +177,7 @@ class Applier {
   bool may_conclude(const NodeFinished& event, const Step& loop) const;
   Status loop_concluded(Step& loop);
   Status item_finished(Step& step);
+  static void note_requested_arguments(Step& step, std::string_view arguments_hash);
   Status check_may_request(const Step* step) const;
   struct RecordedArguments {
     const Value& value;

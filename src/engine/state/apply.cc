@@ -16,8 +16,8 @@ Step* Applier::step(const StepId& id) {
   return index == kNoStep ? nullptr : &s_.steps[index];
 }
 
-// The step that starts. An unknown step_id is the next part of its map or loop, if it
-// matches the path of that part.
+// The step that starts. An unknown step_id is the next part of its map or loop, or a request of its
+// code, if it matches the path of that part.
 Step* Applier::step_or_new_part(const NodeStarted& event) {
   if (Step* known = step(event.step_id)) return known;
   if (!s_.plan) return nullptr;
@@ -25,6 +25,7 @@ Step* Applier::step_or_new_part(const NodeStarted& event) {
   if (node == s_.plan->by_id.end()) return nullptr;
   Step& parent = s_.steps[node->second];
   if (parent.phase == StepPhase::looping) return next_loop_part(parent, event.step_id);
+  if (parent.phase == StepPhase::running) return next_request(parent, event);
   return next_item(parent, event.step_id);
 }
 
@@ -78,6 +79,9 @@ bool Applier::map_wants_decision(const Step& step) const {
 bool Applier::is_startable(const Step& step) const {
   if (step.phase != StepPhase::ready || step.role != Role::node) return false;
   const Node& node = s_.node_of(step);
+  if (step.request) {
+    return step.request->kind == NodeKind::tool || step.request->kind == NodeKind::llm;
+  }
   return step.is_part() || (node.is_single_call() && (!node.when || step.branch));
 }
 
@@ -85,6 +89,7 @@ bool Applier::wants_decision(const Step& step) const {
   switch (step.phase) {
     case StepPhase::ready:
       if (step.role != Role::node) return false;  // visited when its turn to undo has come
+      if (step.request) return false;             // a wait or a scope: the next event opens it
       return !is_startable(step) || (step.branch && !*step.branch);
     case StepPhase::refused:
       return step.role == Role::node || (step.call && step.call->open);
@@ -109,6 +114,7 @@ bool Applier::wants_decision(const Step& step) const {
     case StepPhase::asking:
     case StepPhase::questioned:
     case StepPhase::waiting:
+    case StepPhase::running:
       return false;
   }
   return false;
@@ -120,6 +126,7 @@ void Applier::update_work_sets(std::uint32_t index) {
   s_.todo.set(index, wants);
   s_.startable.set(index, !wants && is_startable(step));
   s_.calling.set(index, step.phase == StepPhase::calling);
+  if (step.code) s_.routines.set(index, step.phase == StepPhase::running);
 }
 
 void Applier::set_phase(Step& step, StepPhase phase) {

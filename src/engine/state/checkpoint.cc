@@ -11,8 +11,7 @@
 #include <type_traits>
 #include <utility>
 
-#include "base/bytes.h"
-#include "base/utf8.h"
+#include "engine/state/checkpoint_bytes.h"
 #include "json/json.h"
 
 namespace ae::engine {
@@ -23,48 +22,12 @@ constexpr std::string_view kVersion =
     ;
 constexpr std::size_t kHashSize = 32;
 
-class Writer {
- public:
-  static constexpr bool kReads = false;
-  explicit Writer(std::string& out) : out_(out) {}
-  void number(std::uint64_t n) { put_varint(n, out_); }
-  void fixed(std::uint64_t n) { put_big_endian64(n, out_); }
-  void text(std::string_view text) { put_text(text, out_); }
-
- private:
-  std::string& out_;
+// Of this namespace, so that the functions below are found for them.
+struct Writer : CheckpointWriter {
+  using CheckpointWriter::CheckpointWriter;
 };
-
-class Reader {
- public:
-  static constexpr bool kReads = true;
-  explicit Reader(std::string_view bytes) : in_(bytes) {}
-  std::uint64_t number() { return in_.varint(); }
-  std::uint64_t fixed() { return in_.big_endian64(); }
-  std::string text() {
-    const std::string_view text = in_.text();
-    if (!is_utf8(text)) refuse();
-    return std::string(text);
-  }
-  // The number of elements that follow; each takes at least one byte.
-  std::uint64_t count() {
-    const std::uint64_t n = in_.varint();
-    if (n > in_.left()) refuse();
-    return ok() ? n : 0;
-  }
-  bool flag() {
-    const std::uint64_t n = in_.varint();
-    if (n > 1) refuse();
-    return n == 1;
-  }
-  // All further reads fail.
-  void refuse() { in_.bytes(in_.left() + 1); }
-  std::string_view bytes(std::size_t n) { return in_.bytes(n); }
-  bool ok() const { return in_.ok(); }
-  bool at_end() const { return in_.ok() && in_.left() == 0; }
-
- private:
-  ByteReader in_;
+struct Reader : CheckpointReader {
+  using CheckpointReader::CheckpointReader;
 };
 
 // A part of the state: const to write it, mutable to read it.
@@ -175,6 +138,32 @@ void parts(A& a, Part<A, LoopProgress>& x) {
 }
 
 template <class A>
+void parts(A& a, Part<A, WaitRules>& x) {
+  auto& [type, continue_on_expire, continue_on_reject, accepts_data] = x;
+  all(a, type, continue_on_expire, continue_on_reject, accepts_data);
+}
+
+template <class A>
+void parts(A& a, Part<A, CallOptions>& x) {
+  auto& [timeout, max_attempts, initial_backoff, max_backoff, on_in_doubt] = x;
+  all(a, timeout, max_attempts, initial_backoff, max_backoff, on_in_doubt);
+}
+
+template <class A>
+void parts(A& a, Part<A, CodeRequest>& x) {
+  auto& [position, kind, delivered, arguments_hash, position_of_outcome, ended, succeeded, wait,
+         options] = x;
+  all(a, position, kind, delivered, arguments_hash, position_of_outcome, ended, succeeded, wait,
+      options);
+}
+
+template <class A>
+void parts(A& a, Part<A, CodeProgress>& x) {
+  auto& [outcomes, positions, open, scopes, values, emitted] = x;
+  all(a, outcomes, positions, open, scopes, values, emitted);
+}
+
+template <class A>
 void parts(A& a, Part<A, Imported>& x) {
   auto& [tool, arguments_hash, arguments, invocation] = x;
   all(a, tool, arguments_hash, arguments, invocation);
@@ -184,12 +173,12 @@ template <class A>
 void parts(A& a, Part<A, Step>& x) {
   auto& [id, node, start_plan, start_node, item, turn, nth, tool, of, of_try, probe, undo, changed,
          needs_left, role, phase, started, committed, barrier, branch, timed_out, rejected, skipped,
-         erased, result_type, result, failure, call, approval, map, loop, imported, wait_key,
-         not_before] = x;
+         erased, result_type, result, failure, call, approval, map, loop, code, request, imported,
+         wait_key, not_before] = x;
   all(a, id, node, start_plan, start_node, item, turn, nth, tool, of, of_try, probe, undo, changed,
       needs_left, role, phase, started, committed, barrier, branch, timed_out, rejected, skipped,
-      erased, result_type, result, failure, call, approval, map, loop, imported, wait_key,
-      not_before);
+      erased, result_type, result, failure, call, approval, map, loop, code, request, imported,
+      wait_key, not_before);
 }
 
 template <class A>
@@ -229,9 +218,9 @@ void parts(A& a, Part<A, PendingPause>& x) {
 template <class A>
 void parts(A& a, Part<A, Wait>& x) {
   auto& [step, type, due_at, expires_at, resolve, approval, question, opened_at, reason, channel,
-         opened_seq] = x;
+         opened_seq, prompt, data] = x;
   all(a, step, type, due_at, expires_at, resolve, approval, question, opened_at, reason, channel,
-      opened_seq);
+      opened_seq, prompt, data);
 }
 
 template <class A>
@@ -279,16 +268,17 @@ template <class A>
 void parts(A& a, Part<A, State>& x) {
   auto& [job, status, planned_by_model, deadline_fired, had_unknown_outcome, blind_erased,
          plan_number, plan, seq, updated_at, attempt, opened_at, steps, todo, startable, calling,
-         nodes_left, open_tries, tries_started, lost_claims, process_deaths, deadline, not_before,
-         pause_request, ending, undoable, to_confirm, waits, blind, input, job_root, budget, agent,
-         labels, forked_from, execution_version, traceparent, tracestate, epoch, started_at, models,
-         map_items, open_requests, closed_waits, pending_messages, early_signals, message_keys,
-         signals, parked_reason, parked_until, parked_since, changes, escalated, undone, given_up,
-         result, error, final_in_doubt, noted, earlier_unknown, undelivered] = x;
+         routines, nodes_left, open_tries, tries_started, lost_claims, process_deaths, deadline,
+         not_before, pause_request, ending, undoable, to_confirm, waits, blind, input, job_root,
+         budget, agent, labels, forked_from, execution_version, traceparent, tracestate, epoch,
+         started_at, models, map_items, open_requests, closed_waits, pending_messages,
+         early_signals, message_keys, signals, parked_reason, parked_until, parked_since, changes,
+         escalated, undone, given_up, result, error, final_in_doubt, noted, earlier_unknown,
+         undelivered] = x;
   all(a, job, agent, input, labels, job_root, forked_from, blind, blind_erased, execution_version,
       traceparent, tracestate, status, seq, updated_at, attempt, epoch, opened_at, started_at,
       lost_claims, process_deaths, deadline, not_before, deadline_fired, plan_number,
-      planned_by_model, steps, todo, startable, calling, open_tries, tries_started,
+      planned_by_model, steps, todo, startable, calling, routines, open_tries, tries_started,
       had_unknown_outcome, nodes_left, map_items, waits, open_requests, closed_waits,
       pending_messages, early_signals, message_keys, pause_request, parked_reason, parked_until,
       parked_since, ending, undoable, undone, given_up, result, error, final_in_doubt, noted,
@@ -581,6 +571,20 @@ bool has_valid_loop_indexes(const State& state, const Step& step) {
   return loop.turns.empty() || loop.next <= loop.turns.back().calls.size();
 }
 
+bool has_valid_code_indexes(const State& state, const Step& step) {
+  if ((step.code || step.request) && !state.plan->nodes[step.node].code) return false;
+  if (step.request) {
+    const NodeKind kind = step.request->kind;
+    const bool calls = kind == NodeKind::tool || kind == NodeKind::llm;
+    if (calls && step.tool >= state.plan->tools.size()) return false;
+    if (step.code || !state.steps[step.node].code) return false;
+  }
+  if (step.phase == StepPhase::running && !step.code && !step.request) return false;
+  return !step.code || std::ranges::all_of(step.code->outcomes, [&](std::uint32_t index) {
+    return index < state.steps.size() && state.steps[index].request;
+  });
+}
+
 // Is every index in the state within its range?
 bool has_valid_indexes(const State& state) {
   const std::size_t nodes = state.plan->nodes.size();
@@ -595,14 +599,14 @@ bool has_valid_indexes(const State& state) {
     for (const std::uint32_t side_step : {step.probe, step.undo}) {
       if (side_step != kNoStep && side_step >= state.steps.size()) return false;
     }
-    if (!has_valid_loop_indexes(state, step)) return false;
+    if (!has_valid_loop_indexes(state, step) || !has_valid_code_indexes(state, step)) return false;
   }
   for (const auto* indexes : {&state.undoable, &state.undone, &state.given_up}) {
     for (const std::uint32_t index : *indexes) {
       if (index >= state.steps.size()) return false;
     }
   }
-  for (const auto* indexes : {&state.todo, &state.startable, &state.calling}) {
+  for (const auto* indexes : {&state.todo, &state.startable, &state.calling, &state.routines}) {
     if (!indexes->empty() && indexes->last() >= state.steps.size()) return false;
   }
   for (const auto& [key, wait] : state.waits) {

@@ -61,10 +61,31 @@ std::optional<Instant> State::checkable_at(const Step& step) const {
   return settles ? settles : step.call->checkable_from;
 }
 
+const CallOptions* State::options_of(const Step& step) const {
+  const bool has_options = step.role == Role::node && step.request && step.request->options;
+  return has_options ? &*step.request->options : nullptr;
+}
+
+Duration State::timeout_of(const Step& step) const {
+  const CallOptions* const options = options_of(step);
+  return options && options->timeout ? *options->timeout : tool_of(step).timeout;
+}
+
+std::uint32_t State::max_attempts_of(const Step& step) const {
+  const CallOptions* const options = options_of(step);
+  return options && options->max_attempts ? *options->max_attempts
+                                          : tool_of(step).retry.max_attempts;
+}
+
+OnInDoubt State::on_in_doubt_of(const Step& step) const {
+  const CallOptions* const options = options_of(step);
+  return options && options->on_in_doubt ? *options->on_in_doubt : tool_of(step).on_in_doubt;
+}
+
 bool State::blocks_ending(const Step& step) const {
   if (step.role != Role::node || !may_have_happened(step)) return false;
   const ToolPolicy& tool = tool_of(step);
-  if (!tool.compensate || tool.on_in_doubt == OnInDoubt::fail) return false;
+  if (!tool.compensate || on_in_doubt_of(step) == OnInDoubt::fail) return false;
   switch (step.phase) {
     case StepPhase::calling:
     case StepPhase::settled:
@@ -139,26 +160,40 @@ bool State::may_have_changed(const Step& step) const {
          !tool_of(about).changes.empty();
 }
 
+bool State::has_tool(const Step& step) const {
+  const NodeKind kind = kind_of(step);
+  return kind != NodeKind::wait && kind != NodeKind::code && kind != NodeKind::scope;
+}
+
 std::uint32_t State::tool_index(const Step& step) const {
-  if (step.role == Role::node) return step.is_loop_call() ? step.tool : node_of(step).tool;
+  if (step.role == Role::node) {
+    return step.is_loop_call() || step.request ? step.tool : node_of(step).tool;
+  }
   const ToolPolicy& about =
       // An undo may have a probe, but there is no third level.
       tool_of(steps[step.of]);
   return step.role == Role::probe ? about.probe->tool : about.compensate->tool;
 }
 
+namespace {
+// The path of a probe or a compensation of a call. A request of code can have any path with '/'.
+std::string side_path(const State& state, const Step& of, Role role, std::uint32_t try_no) {
+  const std::string path = state.path_of(of) + (of.request ? '#' : '/');
+  return role == Role::undo ? fmt::format("{}compensate", path)
+                            : fmt::format("{}probe/{}", path, try_no);
+}
+}  // namespace
+
 StepId State::side_step_id(const Step& step, Role role) const {
-  const std::string part =
-      role == Role::undo ? "/compensate" : fmt::format("/probe/{}", step.call->try_no);
-  return step_id(job, plan->decision, path_of(step) + part, "tool");
+  const std::uint32_t try_no = role == Role::probe ? step.call->try_no : 0;
+  return step_id(job, plan->decision, side_path(*this, step, role, try_no), "tool");
 }
 
 bool State::may_probe(const Step& step) const {
-  const ToolPolicy& tool = tool_of(step);
-  return tool.on_in_doubt == OnInDoubt::probe && may_have_happened(step) &&
+  return on_in_doubt_of(step) == OnInDoubt::probe && may_have_happened(step) &&
          (step.phase == StepPhase::calling || step.phase == StepPhase::settled ||
           step.phase == StepPhase::backoff) &&
-         step.call->absent_tries < tool.retry.max_attempts &&
+         step.call->absent_tries < max_attempts_of(step) &&
          (step.probe == kNoStep || steps[step.probe].of_try != step.call->try_no);
 }
 
@@ -196,12 +231,22 @@ std::string State::approval_id(const Wait& wait) const {
   return wait.approval ? step.approval->id : step.id.text.string();
 }
 
+namespace {
+std::string request_path(const Step& code, std::string_view position) {
+  return fmt::format("{}/{}", Plan::path(code.start_plan, code.start_node), position);
+}
+}  // namespace
+
+StepId State::request_step_id(const Step& code, std::string_view position, NodeKind kind) const {
+  return step_id(job, plan->decision, request_path(code, position), to_text(kind));
+}
+
 std::string State::path_of(const Step& step) const {
-  if (step.role == Role::undo) return path_of(steps[step.of]) + "/compensate";
-  if (step.role == Role::probe) {
-    return fmt::format("{}/probe/{}", path_of(steps[step.of]), step.of_try);
+  if (step.role != Role::node) {
+    return side_path(*this, steps[step.of], step.role, step.of_try);
   }
   if (step.turn != kNoTurn) return part_path(step, step.turn, step.nth);
+  if (step.request) return request_path(step, step.request->position);
   return step.item == kNoItem ? Plan::path(step.start_plan, step.start_node)
                               : Plan::path(step.start_plan, step.start_node, step.item);
 }
@@ -230,6 +275,7 @@ NodeKind item_kind(const Plan& plan, const Node& map_node) {
 NodeKind State::kind_of(const Step& step) const {
   const Node& node = node_of(step);
   if (step.role != Role::node) return NodeKind::tool;
+  if (step.request) return step.request->kind;
   if (step.turn != kNoTurn) return step.is_turn() ? NodeKind::llm : NodeKind::tool;
   return step.item == kNoItem ? node.kind : item_kind(*plan, node);
 }
@@ -284,6 +330,7 @@ std::vector<StepReference> steps_list(const State& state, const std::vector<std:
     if (step.item != kNoItem) one.item = step.item;
     if (step.turn != kNoTurn) one.turn = step.turn;
     if (step.nth != kNoTurn) one.turn_call = step.nth;
+    if (step.request) one.position = step.request->position;
   }
   return list;
 }

@@ -92,6 +92,7 @@ class State {
   NumberSet todo;                    // steps that need a decision
   NumberSet startable;               // calls that may start once the limits allow
   NumberSet calling;                 // steps with an open try
+  NumberSet routines;                // code nodes that have started and not finished
   std::uint32_t nodes_left = 0;
   std::uint32_t open_tries = 0;     // including tries of calls with an open resolve wait
   std::uint64_t tries_started = 0;  // of all steps
@@ -168,10 +169,21 @@ class State {
   DigestText hash_of(const Value& value) const;
   // A model, a planner or code chose the arguments of the call, and could choose others after a
   // restore of the store.
-  bool is_chosen(const Step& step) const { return step.is_loop_call() || planned_by_model; }
-  // The tool of the step's call: index into Plan::tools.
+  bool is_chosen(const Step& step) const {
+    if (step.role != Role::node) return is_chosen(steps[step.of]);
+    return step.is_loop_call() || step.request || planned_by_model;
+  }
+  // Is it a call, or made of calls? Not a wait, code, or a scope of code.
+  bool has_tool(const Step& step) const;
+  // The tool of the step's call: index into Plan::tools. REQUIRES: has_tool.
   std::uint32_t tool_index(const Step& step) const;
   const ToolPolicy& tool_of(const Step& step) const { return plan->tools[tool_index(step)]; }
+  // The policy of the step's tool, with what its request set for this call.
+  Duration timeout_of(const Step& step) const;
+  std::uint32_t max_attempts_of(const Step& step) const;
+  OnInDoubt on_in_doubt_of(const Step& step) const;
+  // What the request of this step set for its call; nullptr: nothing.
+  const CallOptions* options_of(const Step& step) const;
   // The call has an unknown outcome and can be compensated: the job does not end before the outcome
   // is known or the call is given up (SPEC §7).
   bool blocks_ending(const Step& step) const;
@@ -233,6 +245,11 @@ class State {
   bool awaits_version() const {
     return status == JobStatus::parked && parked_until == park_until::kVersion;
   }
+  // Its code failed, diverged from the log, or can not go on: it runs again with other code, or when
+  // an operator resumes it.
+  bool awaits_code() const {
+    return awaits_version() && parked_reason != code_name(Code::execution_version_mismatch);
+  }
   // It killed or blocked the process that ran it as often as a job may. It runs again when an
   // operator resumes it.
   bool is_worn_out() const { return process_deaths >= kProcessDeathsMax; }
@@ -249,12 +266,18 @@ class State {
   }
   // The id of an open wait in the list of approvals; "" = not listed.
   std::string approval_id(const Wait& wait) const;
+  // What the step's wait accepts. REQUIRES: it is a wait.
+  const WaitRules& wait_rules_of(const Step& step) const {
+    return step.request ? step.request->wait : node_of(step).wait;
+  }
   std::string path_of(const Step& step) const;
   StepId item_step_id(const Node& map_node, std::uint32_t item) const;
   std::string item_path(const Node& map_node, std::uint32_t item) const;
   // Of a turn of a loop (`nth` = kNoTurn), or of a call of one.
   StepId part_step_id(const Step& loop, std::uint32_t turn, std::uint32_t nth) const;
   std::string part_path(const Step& loop, std::uint32_t turn, std::uint32_t nth) const;
+  // Of a request of code.
+  StepId request_step_id(const Step& code, std::string_view position, NodeKind kind) const;
   // The earliest instant at which a timer, an expiry or the deadline is due; nullopt = none.
   std::optional<Instant> next_due() const;
   // The result that dependents read: {error: …} if the step failed and the job

@@ -1,10 +1,13 @@
 // Step: a node of the plan or a part of one, with its phase and its progress: its call, its
-// approval, the items of a map, the turns of a loop.
+// approval, the items of a map, the turns of a loop, the requests of code.
 //
 // Only `apply` changes it. Threads: a value; one owner.
+//
+// Long: the progress of each kind of node.
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <set>
@@ -18,6 +21,8 @@
 #include "engine/state/invocation.h"
 #include "json/value.h"
 #include "plan/budget.h"
+#include "plan/call_options.h"
+#include "plan/plan_node.h"
 
 namespace ae::engine {
 
@@ -50,6 +55,7 @@ enum class StepPhase : std::uint8_t {
   looping,     // a turn of the loop, or a call of that turn, is running
   questioned,  // its tool has asked a user a question
   recorded,    // its time, random number or UUID is recorded; the command is not committed
+  running,     // its code runs: a code node, or a scope of one
 };
 
 // An approval of a call. It is valid for exactly this call and for one invocation of it. `denied`:
@@ -119,6 +125,29 @@ struct LoopProgress {
   std::uint32_t repairs = 0;       // turns that ended with a repair message
 };
 
+// What code requested: a call, a wait, or a scope whose result is recorded (engine/code/code.h).
+struct CodeRequest {
+  std::string position;  // its name within the code
+  NodeKind kind = NodeKind::tool;
+  std::uint64_t delivered = 0;         // outcomes that the routine had been given before it
+  std::optional<Hash> arguments_hash;  // of a call, once its arguments are recorded
+  std::optional<std::uint64_t> position_of_outcome;  // where the log names one
+  bool ended = false;                                // its outcome is in CodeProgress::outcomes
+  bool succeeded = false;      // with a success of its call, whose output is valid
+  WaitRules wait;              // of a wait
+  Boxed<CallOptions> options;  // of a call, as far as it set any
+};
+
+// What a code node has requested, and the order of the outcomes.
+struct CodeProgress {
+  std::vector<std::uint32_t> outcomes;  // the steps of requests with an outcome, in log order
+  std::set<std::uint64_t> positions;    // in the order of delivery, as far as the log names them
+  std::uint32_t open = 0;               // requests without an end
+  std::uint32_t scopes = 0;             // of its requests
+  std::map<std::string, Value> values;  // recorded times, seeds, UUIDs and patches, by name
+  std::map<std::string, std::uint64_t> emitted;  // values emitted, by scope
+};
+
 // What a step takes over from the call of another job: the origin of this fork.
 struct Imported {
   std::string tool, arguments_hash;  // of the call; empty: it made none
@@ -144,7 +173,7 @@ struct Step {
   std::uint32_t item = kNoItem;
   // Of a loop: the turn, and the index of the call in its answer; without an index: the model call.
   std::uint32_t turn = kNoTurn, nth = kNoTurn;
-  std::uint32_t tool = kNoTurn;   // of such a call: index into Plan::tools
+  std::uint32_t tool = kNoTurn;   // of such a call, or of one of code: index into Plan::tools
   std::uint32_t of = kNoStep;     // of a probe or undo: the step of the call
   std::uint32_t of_try = 0;       // of a probe: the try that it checks
   std::uint32_t probe = kNoStep;  // the newest probe of this step's call
@@ -167,13 +196,15 @@ struct Step {
   std::unique_ptr<Approval> approval;
   std::unique_ptr<MapProgress> map;
   std::unique_ptr<LoopProgress> loop;
-  std::unique_ptr<Imported> imported;  // its result comes from the origin of this fork
-  Boxed<std::string> wait_key;         // of its newest wait, also of a resolve wait
+  std::unique_ptr<CodeProgress> code;
+  std::unique_ptr<CodeRequest> request;  // code made this request
+  std::unique_ptr<Imported> imported;    // its result comes from the origin of this fork
+  Boxed<std::string> wait_key;           // of its newest wait, also of a resolve wait
   Instant not_before;
 
-  // It is below the step of its node, steps[node]: an item of a map, a turn of
-  // a loop, a call of a turn.
-  bool is_part() const { return item != kNoItem || turn != kNoTurn; }
+  // It is below the step of its node, steps[node]: an item of a map, a turn of a loop, a call of a
+  // turn, a request of code.
+  bool is_part() const { return item != kNoItem || turn != kNoTurn || request != nullptr; }
   bool is_turn() const { return turn != kNoTurn && nth == kNoTurn; }
   bool is_loop_call() const { return nth != kNoTurn; }
 };

@@ -25,6 +25,8 @@ struct Wait {
   std::string reason;
   std::string channel;           // of a message wait
   std::uint64_t opened_seq = 0;  // waits for one channel are served in this order
+  std::string prompt;            // of a human wait of code: its question; "" = none
+  Value data;                    // of such a wait: what the question is about
 };
 
 // Why the job waits: approval_required, input_required, human_answer_required, timer_pending,

@@ -83,7 +83,7 @@ bool Decider::settle_unknown_calls() {
 
 void Decider::settle_unknown_call(const Step& step) {
   const std::string_view code = step.call->open ? "" : std::string_view(step.call->error().code);
-  if (s_.tool_of(step).on_in_doubt == OnInDoubt::fail) {
+  if (s_.on_in_doubt_of(step) == OnInDoubt::fail) {
     if (step.call->open) finish_as_unknown(step);
     return fail_step(step, code_name(Code::invocation_in_doubt),
                      "the call may have happened; the tool says on_in_doubt: fail");

@@ -18,14 +18,24 @@ Status Applier::apply(const UuidRecorded& event) {
 }
 
 Status Applier::value_recorded(const std::string& effect_id, const Erasable& value) {
+  if (const std::size_t colon = effect_id.find(':'); colon != effect_id.npos) {
+    Step* const code = this->step(StepId(std::string_view(effect_id).substr(0, colon)));
+    if (code != nullptr && code->code) {
+      const std::string_view name = std::string_view(effect_id).substr(colon + 1);
+      if (name.substr(0, name.find(':')) != to_text(recorded_kind_of(type_))) {
+        return corrupt_event("the event records another kind of value");
+      }
+      return code_value_recorded(*code, name, value);
+    }
+  }
   const RecordedKind records = recorded_kind_of(type_);
   const auto id = step_of_effect(effect_id, records);
   if (!id) return {};  // the jitter of a back-off
   Step* const known = this->step(*id);
   if (known == nullptr) return corrupt_event("no such step");
   Step& step = *known;
-  const bool calls =
-      step.role == Role::node && (step.is_part() || s_.node_of(step).is_single_call());
+  const bool calls = step.role == Role::node && s_.has_tool(step) &&
+                     (step.is_part() || s_.node_of(step).is_single_call());
   if (!calls || s_.tool_of(step).records != records)
     return corrupt_event("the step records no such value");
   if (step.phase != StepPhase::ready || !step.started) {
@@ -48,7 +58,9 @@ Status Applier::value_approved(Step& step) {
   const ToolPolicy& tool = s_.tool_of(step);
   Approval* approval = step.approval.get();
   const bool approved = approval && approval->state == ApprovalState::approved;
-  if (logged_ == nullptr || !depends_on_arguments(tool)) {
+  // The arguments of code are in no event, unless they were to be approved.
+  const bool is_known = approved || !step.request;
+  if (!depends_on_arguments(tool) || (logged_ == nullptr && is_known)) {
     Value args;
     if (approved) {
       args = approval->arguments;

@@ -30,10 +30,8 @@ std::vector<std::string> Decider::unknown_calls_to_resend() const {
     if (!wait.resolve) continue;
     const Step& step = s_.steps[wait.step];
     if (step.phase != StepPhase::in_doubt || !step.call || step.role == Role::probe) continue;
-    const ToolPolicy& tool = s_.tool_of(step);
-    const bool again = step.call->open
-                           ? tool.on_in_doubt == OnInDoubt::resend
-                           : has_tries_left(tool, *step.call) || step.call->unsent_tries > 0;
+    const bool again = step.call->open ? s_.on_in_doubt_of(step) == OnInDoubt::resend
+                                       : has_tries_left(s_, step) || step.call->unsent_tries > 0;
     if (again && !attempts_exhausted() && may_repeat(step)) keys.push_back(key);
   }
   return keys;

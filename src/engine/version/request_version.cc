@@ -14,7 +14,7 @@ Result<AppliedRequest> apply_request(const State& state, const ControlRequest& r
   applied.answer = Value::object({{"resumed", false}});
   if (state.status != JobStatus::parked || has_wrong_version(state, context)) return applied;
   const std::string by = request.by.empty() ? std::string(kRuntimeActor) : request.by;
-  if (state.awaits_version()) {
+  if (state.awaits_version() && !state.awaits_code()) {
     applied.events.emplace_back(JobResumed{.by = by});
   } else if (state.parked_until == park_until::kResolve) {
     for (const std::string& key : unknown_calls_to_resend(state, context)) {

@@ -27,7 +27,7 @@ Status Applier::apply(const WaitOpened& event) {
   const bool of_call =
       (step->call || unmade) && step->phase != StepPhase::done && !step->committed && !for_approval;
   const bool of_node =
-      step->phase == StepPhase::ready && step->started && s_.node_of(*step).kind == NodeKind::wait;
+      step->phase == StepPhase::ready && step->started && s_.kind_of(*step) == NodeKind::wait;
   if (!of_call && !of_node && !for_approval) return corrupt_event("this step waits for nothing");
   if (of_call && step->phase == StepPhase::in_doubt) return corrupt_event("it waits already");
   if (of_node && s_.ending) return corrupt_event("nothing starts in a job that ends");
@@ -46,6 +46,26 @@ Status Applier::apply(const WaitOpened& event) {
             .opened_seq = s_.seq + 1};
   if (of_node && *type == WaitType::message && wait.channel.empty())
     return corrupt_event("without a channel");
+  if (of_node && step->request) {
+    step->request->wait = {.type = *type,
+                           .continue_on_expire = true,
+                           .continue_on_reject = true,
+                           .accepts_data = event.answer_type.has_value()};
+    if (*type == WaitType::human) {
+      const Value& prompt = event.question_text.value;
+      if (!event.question_text.erased && !prompt.is_null() && !prompt.is_string()) {
+        return corrupt_event("its question is not a text");
+      }
+      if (prompt.is_string()) wait.prompt = prompt.as_string();
+      wait.data = event.question_data.value;
+    }
+  } else if (event.answer_type) {
+    return corrupt_event("only a wait of code states its answers");
+  }
+  const bool has_question = !event.question_text.is_null() || !event.question_data.is_null();
+  if (has_question && (!of_node || !step->request || *type != WaitType::human)) {
+    return corrupt_event("only a human wait of code has a question");
+  }
   step->wait_key = key;
   if (for_approval) {
     AE_TRY(request_opened(*step, wait));
@@ -98,7 +118,7 @@ Status Applier::apply(const WaitCompleted& event) {
       step.rejected = outcome == "rejected";
       step.result = step.timed_out ? Value::object({{"timed_out", true}}) : payload;
       step.erased = erased && !step.timed_out;
-      if (outcome != "cancelled") set_phase(step, StepPhase::answered);
+      if (outcome != "cancelled" || step.request) set_phase(step, StepPhase::answered);
     }
     if (event.signal_id && !kept) {
       s_.signals++;

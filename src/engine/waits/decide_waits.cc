@@ -32,8 +32,8 @@ void Decider::start_wait(const Step& step) {
   }
   WaitOpened wait{.channel = none_if_empty(channel),
                   .correlation_key = key,
-                  .wait_type = std::string(to_text(node.wait_type))};
-  if (node.wait_type == WaitType::timer) {
+                  .wait_type = std::string(to_text(node.wait.type))};
+  if (node.wait.type == WaitType::timer) {
     auto due = due_of(s_, node, context_.now, &work_);
     if (!due) return fail_step(step, {Code::expression_failed, due.error().message});
     wait.due_at = cap_at_deadline(*due);
@@ -41,13 +41,12 @@ void Decider::start_wait(const Step& step) {
   if (node.wait_expires) wait.expires_at = cap_at_deadline(context_.now + *node.wait_expires);
   keys_.insert(key);
   emit_of(step, std::move(wait));
-  deliver_early_answer(step, key, channel);
+  deliver_early_answer({.node_id = node.id, .step_id = step.id}, node.wait, key, channel);
 }
 
 // Delivers a kept message or early signal in the commit that opens its wait.
-void Decider::deliver_early_answer(const Step& step, const std::string& key,
-                                   std::string_view channel) {
-  const Node& node = s_.node_of(step);
+void Decider::deliver_early_answer(WaitCompleted answer, const WaitRules& rules,
+                                   const std::string& key, std::string_view channel) {
   const BufferedMessage* kept = nullptr;
   if (!channel.empty()) {
     const auto pending_messages = s_.pending_messages.find(std::string(channel));
@@ -57,24 +56,28 @@ void Decider::deliver_early_answer(const Step& step, const std::string& key,
       return;
     kept = &pending_messages->second[delivered++];
   } else if (const auto early = s_.early_signals.find(key);
-             early != s_.early_signals.end() && node.wait_type != WaitType::timer) {
-    kept = first_fitting_signal(early->second, node);
+             early != s_.early_signals.end() && rules.type != WaitType::timer) {
+    kept = first_fitting_signal(early->second, rules);
   }
   if (!kept) return;
-  emit_of(step, WaitCompleted{.by = none_if_empty(kept->by),
-                              .correlation_key = key,
-                              .outcome = std::string(*outcome_of_answer(node, kept->payload)),
-                              .signal_id = kept->id,
-                              .wait_type = std::string(to_text(node.wait_type))});
+  answer.by = none_if_empty(kept->by);
+  answer.correlation_key = key;
+  answer.outcome = std::string(*outcome_of_answer(&rules, kept->payload));
+  answer.signal_id = kept->id;
+  answer.wait_type = std::string(to_text(rules.type));
+  emit(std::move(answer));
 }
 
 void Decider::finish_wait(const Step& step) {
-  const Node& node = s_.node_of(step);
-  if (step.timed_out && !node.continue_on_expire) {
+  const WaitRules& rules = s_.wait_rules_of(step);
+  if (step.request && s_.closed_waits.at(*step.wait_key).outcome == "cancelled") {
+    return fail_step(step, "cancelled", "the code cancelled the wait");
+  }
+  if (step.timed_out && !rules.continue_on_expire) {
     return fail_step(step, code_name(Code::wait_expired),
                      "nobody answered before the wait expired");
   }
-  if (step.rejected && !node.continue_on_reject) {
+  if (step.rejected && !rules.continue_on_reject) {
     const std::string_view note = step.result.text(field::note);
     const std::string why = note.empty() ? "" : fmt::format(": {}", note);
     return fail_step(step, code_name(Code::rejected), fmt::format("the answer was no{}", why));

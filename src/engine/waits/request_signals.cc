@@ -37,7 +37,7 @@ Result<Value> answer_for_closed_wait(const State& state, const std::string& key,
                          closed.outcome == "edited" || closed.outcome == "rejected";
   return Value::object({{"applied", delivered && same},
                         {field::correlation_key, key},
-                        {"delivered", delivered},
+                        {field::delivered, delivered},
                         {"duplicate", true},
                         {field::outcome, closed.outcome},
                         {field::payload, closed.payload}});
@@ -69,10 +69,10 @@ Status check_early_signal(const State& state, const SignalRequest& signal, const
     if (work >= DecideLimits{}.work_max) break;  // kept, unless an earlier wait rejected it
     const StepPhase phase = state.steps[node.index].phase;
     const bool to_come = phase == StepPhase::blocked || phase == StepPhase::ready;
-    if (node.kind != NodeKind::wait || node.wait_type != WaitType::human || !to_come) continue;
-    if (!signal.wait_type.empty() && signal.wait_type != to_text(node.wait_type)) continue;
+    if (node.kind != NodeKind::wait || node.wait.type != WaitType::human || !to_come) continue;
+    if (!signal.wait_type.empty() && signal.wait_type != to_text(node.wait.type)) continue;
     if (expected_wait_key(state, node, work) != key) continue;
-    const auto outcome = outcome_of_answer(node, signal.payload);
+    const auto outcome = outcome_of_answer(&node.wait, signal.payload);
     if (outcome) return {};
     refused = std::unexpected(outcome.error());
   }
@@ -165,13 +165,17 @@ Value recorded_answer(const State& state, const WaitAnswer& answer) {
 std::string after_rejection(const State& state, const Step& step) {
   const Node& node = state.node_of(step);
   const std::string name = fmt::format("node {}", node.id);
+  if (step.request) {
+    const bool is_wait = step.request->kind == NodeKind::wait;
+    return fmt::format("the code of {} gets the rejection{}", name, is_wait ? "" : " as a failure");
+  }
   if (step.turn != kNoTurn && !node.loop->fail_on_reject) {
     return fmt::format("the model of {} gets the rejection as the result of its call", name);
   }
   if (step.item != kNoItem && node.collect_errors) {
     return fmt::format("item {} of {} fails and the job continues", step.item, name);
   }
-  if (node.kind == NodeKind::wait && node.continue_on_reject) {
+  if (node.kind == NodeKind::wait && node.wait.continue_on_reject) {
     return fmt::format("the job continues after {}", name);
   }
   if (node.continue_on_error) return fmt::format("{} fails and the job continues", name);
@@ -191,22 +195,21 @@ bool is_reserved_key(std::string_view key) {
   return key.starts_with("resolve/") || key.starts_with("approval/") || is_question_wait_key(key);
 }
 
-Result<std::string_view> outcome_of_answer(const Node& node, const Value& payload) {
-  const bool for_approval = node.kind != NodeKind::wait;  // approval of a call
-  if (!for_approval && node.wait_type != WaitType::human) return "signalled";
+Result<std::string_view> outcome_of_answer(const WaitRules* rules, const Value& payload) {
+  if (rules != nullptr && rules->type != WaitType::human) return "signalled";
   const std::string_view decision = payload.text("decision");
   if (decision == "approve") return "approved";
   if (decision == "reject") return "rejected";
-  if (!for_approval && node.accepts_data) return "approved";
+  if (rules != nullptr && rules->accepts_data) return "approved";
   return fail(Code::input_invalid, Action{.act = act::kApprovals},
               R"(an answer is {"decision": "approve"} or {"decision": "reject"})");
 }
 
 const BufferedMessage* first_fitting_signal(const std::deque<BufferedMessage>& early,
-                                            const Node& node) {
+                                            const WaitRules& rules) {
   for (const BufferedMessage& kept : early) {
-    if (!kept.wait_type.empty() && kept.wait_type != to_text(node.wait_type)) continue;
-    if (outcome_of_answer(node, kept.payload)) return &kept;
+    if (!kept.wait_type.empty() && kept.wait_type != to_text(rules.type)) continue;
+    if (outcome_of_answer(&rules, kept.payload)) return &kept;
   }
   return nullptr;
 }
@@ -340,7 +343,8 @@ Result<AppliedRequest> apply_wait_answer(const State& state, const std::string& 
   if (wait.question) return apply_question_answer(state, key, wait, request, answer);
   if (wait.approval) return apply_approval_answer(state, key, wait, request, answer, context);
   const Step& step = state.steps[wait.step];
-  AE_ASSIGN(const std::string_view outcome, outcome_of_answer(state.node_of(step), answer.payload));
+  AE_ASSIGN(const std::string_view outcome,
+            outcome_of_answer(&state.wait_rules_of(step), answer.payload));
   if (answer.arguments) {
     return fail(Code::input_invalid, "only a call that is approved can be given other arguments");
   }
@@ -348,7 +352,7 @@ Result<AppliedRequest> apply_wait_answer(const State& state, const std::string& 
   applied.events.emplace_back(with_answer(wait_completed_event(state, key, wait, outcome), request,
                                           answer, answer.payload));
   applied.answer = Value::object(
-      {{field::correlation_key, key}, {"delivered", true}, {field::outcome, outcome}});
+      {{field::correlation_key, key}, {field::delivered, true}, {field::outcome, outcome}});
   if (outcome == "rejected") {
     applied.answer = applied.answer.with("then", after_rejection(state, step));
   }

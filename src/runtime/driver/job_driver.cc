@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "async/failpoint.h"
+#include "engine/code/request_code.h"
 #include "engine/heart/recovery.h"
 #include "engine/heart/side_record.h"
 #include "engine/state/checkpoint.h"
@@ -26,6 +27,12 @@ constexpr Duration kRetryMax = std::chrono::seconds(5);
 // One job occupies the loop for at most this long; then the events decided so far are committed.
 constexpr Duration kSliceMax = std::chrono::milliseconds(50);
 
+// Does an advance follow, which belongs to it?
+bool begins_advance(const Observations::Entry& observed) {
+  const auto* const outcome = std::get_if<ObservedOutcome>(&observed);
+  return outcome != nullptr && outcome->outcome.delivered.has_value();
+}
+
 }  // namespace
 
 JobDriver::JobDriver(World& world, JobDriverHost& host, JobId job, store::Lease lease,
@@ -36,7 +43,12 @@ JobDriver::JobDriver(World& world, JobDriverHost& host, JobId job, store::Lease 
       lease_(std::move(lease)),
       worker_(std::move(worker)),
       slice_name_(RunningSlot::name_of(job_, lease_.fence)),
-      drafts_(host.durability()) {}
+      drafts_(host.durability()),
+      routines_(
+          world.routines,
+          {.on_advance = [this](ObservedAdvance observed) { on_advance(std::move(observed)); },
+           .on_dropped = [this](std::uint32_t node) { on_routine_dropped(node); },
+           .on_input = [this] { pump(); }}) {}
 
 // Random words only for plans that need them; otherwise the random source is read only once per
 // decision.
@@ -59,7 +71,8 @@ engine::DecisionContext JobDriver::context(Instant now) {
           .entropy = entropy(),
           .tool_versions = &tool_versions_,
           .execution_version = version_ ? &*version_ : nullptr,
-          .confirmations = confirmer_ ? &confirmer_->confirmations() : nullptr};
+          .confirmations = confirmer_ ? &confirmer_->confirmations() : nullptr,
+          .routines = routines_.empty() ? nullptr : &routines_.wanted(state_)};
 }
 
 // ---------------------------------------------------------------- input
@@ -122,7 +135,7 @@ Error JobDriver::write_error() const {
   return {Code::unavailable,
           fmt::format("the store cannot be written, and the process stops: outcomes since the "
                       "last commit are not recorded{}",
-                      outcomes_.empty() ? "" : "; answered calls have an unknown outcome")};
+                      observed_.has_outcome() ? "; answered calls have an unknown outcome" : "")};
 }
 
 void JobDriver::give_up() {
@@ -143,11 +156,14 @@ void JobDriver::on_outcome(std::shared_ptr<const PerformedCall> call, Outcome&& 
     case async::FailpointAction::proceed:
       break;
     default:
+      if (outcome.delivered) routines_.drop(state_.find_step(call->sent.step)->node);
       outcome = Outcome{
           .kind = OutcomeKind::unknown, .error_code = "failpoint", .error_message = "tool.after"};
   }
-  outcomes_.push({std::move(call), std::move(outcome)});
-  pump();
+  // That of a routine's own function is the beginning of an advance, which follows.
+  const bool advances = outcome.delivered.has_value();
+  observed_.push(ObservedOutcome{std::move(call), std::move(outcome)});
+  if (!advances) pump();
 }
 
 // ---------------------------------------------------------------- events
@@ -174,12 +190,23 @@ void JobDriver::add_decided(EventBody&& draft) {
 }
 
 // Adds the events that record the outcome; false: it is dropped.
-bool JobDriver::add_outcome(const ObservedOutcome& observed) {
+bool JobDriver::record(ObservedOutcome& observed) {
   const engine::SentTry& sent = observed.call->sent;
   const std::uint32_t index = state_.index_of(sent.step);
   AE_CHECK(index != engine::kNoStep, job_.text);
   const engine::Step& step = state_.steps[index];
-  if (!step.call || !step.call->open || step.call->try_no != sent.try_no) return false;
+  if (!step.call || !step.call->open || step.call->try_no != sent.try_no) {
+    // Its routine went on from a success that the log does not hold.
+    if (observed.outcome.delivered) routines_.drop(step.node);
+    return false;
+  }
+  if (observed.outcome.delivered) {
+    if (const Status possible = engine::check_delivery(state_, step, *observed.outcome.delivered);
+        !possible) {
+      routines_.fail_routine(step.node, possible.error());
+      observed.outcome.delivered.reset();
+    }
+  }
   in_flight_.erase(sent.step);
   progress_reports_.on_ended(sent.step);
   ledger_.forget(sent.invocation, sent.try_no);
@@ -202,6 +229,7 @@ bool JobDriver::add_outcome(const ObservedOutcome& observed) {
   if (observed.outcome.kind == OutcomeKind::input_required) {
     open_questions_.push_back({sent.step, step.call->tool, sent.invocation, sent.try_no});
   }
+  if (observed.outcome.delivered) routines_.on_recorded(step);
   for (EventBody& draft : engine::record_outcome(state_, index, observed.outcome, slice_time_))
     add(std::move(draft));
   if (finished) drafts_.add_finished(*std::move(finished));
@@ -269,9 +297,13 @@ void JobDriver::stop_for_newer_request() {
 // Turns all input into events and decides until there are no more events.
 void JobDriver::collect_events() {
   add_progress_reports();
-  while (!outcomes_.pending().empty()) {
-    add_outcome(outcomes_.pending().front()) ? outcomes_.on_recorded() : outcomes_.drop();
-    if (!outcomes_.pending().empty() && is_slice_over()) return;  // commit these first
+  while (observed_.has_pending()) {
+    Observations::Entry observed = observed_.take_next();
+    const bool recorded = std::visit([this](auto& one) { return record(one); }, observed);
+    // Commit these first. What belongs to an advance is recorded in one commit.
+    const bool goes_on = begins_advance(observed) || !is_slice_over();
+    if (recorded) observed_.add_recorded(std::move(observed));
+    if (!goes_on && observed_.has_pending()) return;
   }
   apply_inbox();
   next_decision_at_.reset();
@@ -293,6 +325,8 @@ void JobDriver::collect_events() {
   }
   engine::Decision decision;
   while (drafts_.event_count() < 4096 && !is_slice_over()) {
+    if (!routines_.empty())
+      routines_.wanted(state_);  // the decision before may have added outcomes
     engine::decide(state_, decision_context, {}, unfinished_ ? &*unfinished_ : nullptr, decision);
     next_decision_at_ = decision.decide_again_at;
     if (!decision.confirm.empty()) start_checks(decision.confirm);
@@ -369,6 +403,7 @@ void JobDriver::pump() {
   pending_commits_ = drafts_.take(release_);
   if (pending_commits_.empty()) {
     if (stopped_for_newer_request_) return end(newer_request_);
+    if (!start_routines()) return;
     if (!to_perform_.empty()) return on_all_durable();  // declared before the log was reloaded
     std::optional<Instant> next = progress_reports_.next_at();
     if (next_decision_at_) next = std::min(*next_decision_at_, next.value_or(*next_decision_at_));
@@ -497,7 +532,7 @@ void JobDriver::on_committed(Result<store::CommitResult> result) {
     host_.on_inbox_reply(job_, id, reply);
   if (ended_) return;
   if (!pending_commits_.empty()) return commit_next();
-  outcomes_.on_durable();
+  observed_.on_durable();
   must_read_inbox_ = false;
   abandon_open_questions();
   if (released) return end(std::nullopt);
@@ -508,6 +543,7 @@ void JobDriver::on_committed(Result<store::CommitResult> result) {
 void JobDriver::on_all_durable() {
   for (async::Done<Status>& on_written : std::exchange(pending_note_callbacks_, {}))
     on_written(Status{});
+  if (!start_routines()) return;
   for (const StepId& step : std::exchange(to_perform_, {})) perform(step);
   if (!ended_ && state_.ending && state_.ending->cancelled) cancel_model_calls();
   if (ended_) return;
@@ -538,7 +574,7 @@ void JobDriver::reload(std::string_view why) {
   for (async::Done<Status>& on_written : std::exchange(pending_note_callbacks_, {})) {
     on_written(fail(Code::unavailable, "the note was not written"));
   }
-  outcomes_.record_again();
+  observed_.record_again();
   // `committing_` stays set until the log is read. A second reload in a row is unusual: wait before
   // it.
   if (reloads_++ == 0) return begin();
@@ -558,9 +594,13 @@ void JobDriver::retry_later(void (JobDriver::*what)()) {
 void JobDriver::end(std::optional<Error> problem) {
   using ExitState = JobDriverHost::ExitState;
   if (std::exchange(ended_, true)) return;
+  routines_.clear();
   // Outcomes that could not be recorded are stored as late results for the next lease holder.
-  for (const ObservedOutcome& observed : outcomes_.take())
-    host_.on_late_result(job_, observed.call->sent, observed.outcome);
+  for (const Observations::Entry& observed : observed_.take()) {
+    if (const auto* const outcome = std::get_if<ObservedOutcome>(&observed)) {
+      host_.on_late_result(job_, outcome->call->sent, outcome->outcome);
+    }
+  }
   if (timer_) world_.loop.cancel(*timer_);
   if (drain_timer_) world_.loop.cancel(*drain_timer_);
   for (async::Done<Status>& on_written : std::exchange(pending_note_callbacks_, {})) {

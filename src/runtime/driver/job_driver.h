@@ -25,6 +25,7 @@
 #include "runtime/driver/confirmer.h"
 #include "runtime/driver/drafts.h"
 #include "runtime/driver/job_driver_host.h"
+#include "runtime/driver/job_routines.h"
 #include "runtime/driver/ledger.h"
 #include "runtime/driver/performed_calls.h"
 #include "runtime/driver/progress_reports.h"
@@ -99,7 +100,7 @@ class JobDriver : public std::enable_shared_from_this<JobDriver> {
   bool is_slice_over() const;
   void add(EventBody&& draft, std::optional<TrySlot> undecided = std::nullopt);
   void add_decided(EventBody&& draft);
-  bool add_outcome(const ObservedOutcome& observed);
+  bool record(ObservedOutcome& observed);
   void apply_inbox();
   Result<Value> apply_received(const Result<engine::ControlRequest>& request);
   void add_checkpoint_event(PendingCommit& pending_commit, const LogWriter& writer);
@@ -111,6 +112,7 @@ class JobDriver : public std::enable_shared_from_this<JobDriver> {
   void on_all_durable();
   void abandon_open_questions();
   void cancel_model_calls();
+  void abandon_cancelled_calls();
   void perform(const StepId& step);
   tools::Call request_of(const engine::Step& step, Value arguments,
                          const std::shared_ptr<const PerformedCall>& call);
@@ -119,6 +121,10 @@ class JobDriver : public std::enable_shared_from_this<JobDriver> {
   void on_outcome(std::shared_ptr<const PerformedCall> call, Outcome&& outcome);
   void on_progress(const StepId& step, std::uint32_t try_no, Value value);
   void add_progress_reports();
+  bool record(ObservedAdvance& observed);
+  void on_advance(ObservedAdvance observed);
+  void on_routine_dropped(std::uint32_t node);
+  bool start_routines();
   void schedule_pump(Instant at);
   void start_checks(const std::vector<std::string>& keys);
   void reload(std::string_view why);
@@ -149,7 +155,7 @@ class JobDriver : public std::enable_shared_from_this<JobDriver> {
 
   std::optional<Confirmer> confirmer_;  // created when `decide` first requests a verification
 
-  ObservedOutcomes outcomes_;  // if their commit fails, they are recorded again or as late results
+  Observations observed_;  // recorded again if their commit fails, or as late results
   std::vector<InFlightNote> notes_;
   std::vector<store::InboxEntry> inbox_;
   bool inbox_notified_ = false;
@@ -177,6 +183,7 @@ class JobDriver : public std::enable_shared_from_this<JobDriver> {
   std::uint32_t failures_ = 0;  // consecutive failed reads and writes
   std::uint32_t reloads_ = 0;   // consecutive reloads
 
+  JobRoutines routines_;
   InFlightCalls in_flight_;
   std::vector<OpenQuestion> open_questions_;
   ProgressReports progress_reports_;                       // of calls in `in_flight_`

@@ -39,11 +39,12 @@ tools::Call JobDriver::request_of(const engine::Step& step, Value arguments,
   request.external_key = call.external_key;
   request.invocation = call.id;
   request.try_no = call.try_no;
+  if (step.request) request.position = step.request->position;
   request.last_sent_try = call.try_no - 1 - call.unsent_tries;
   if (step.role == engine::Role::node && host_.is_resident()) {
     request.answer_timeout = policy.ask_expires;
   }
-  request.timeout = policy.timeout;
+  request.timeout = state_.timeout_of(step);
   request.trace = [performed]() -> tools::TraceHeaders {
     const engine::SentTry& sent = performed->sent;
     const TraceContext trace =
@@ -103,14 +104,25 @@ void JobDriver::perform(const StepId& step_id) {
     });
   };
   const std::uint32_t index = state_.tool_index(step);
-  auto* entry = world_.tool_registry.find(call.tool, index < tool_versions_.size()
-                                                         ? std::string_view(tool_versions_[index])
-                                                         : std::string_view());
-  AE_CHECK(entry, call.tool);
-  in_flight_.put({step_id, entry->tool.get(), call.id, call.try_no, world_.store.now()});
+  tools::Tool* tool = nullptr;
+  if (step.request && step.role == engine::Role::node && state_.tool_of(step).function) {
+    tool = routines_.functions_of(step.node);
+    if (tool == nullptr) return withdraw("its routine is not here");
+  } else {
+    auto* entry = world_.tool_registry.find(call.tool, index < tool_versions_.size()
+                                                           ? std::string_view(tool_versions_[index])
+                                                           : std::string_view());
+    AE_CHECK(entry, call.tool);
+    tool = entry->tool.get();
+  }
+  in_flight_.put({step_id, tool, call.id, call.try_no, world_.store.now()});
   progress_reports_.on_ended(step_id);
   if (newer_request_) return withdraw("the job is left to a newer version");
   if (draining_) return withdraw("the process is stopping");
+  // A repetition that resolves an unknown outcome is sent.
+  if (routines_.has_cancelled(step) && !call.outcome_unknown) {
+    return withdraw("its code does not need it any more");
+  }
   if (AE_FAILPOINT("tool.before") != async::FailpointAction::proceed)
     return withdraw("failpoint tool.before");
   auto sendable = engine::sent_request(state_, step);
@@ -128,7 +140,55 @@ void JobDriver::perform(const StepId& step_id) {
   // on, and any suspend since the lease was requested is included in this value.
   request.send_within = call.send_by - world_.store.latest_now();
   if (request.send_within.count() <= 0) return withdraw("its send deadline had passed");
-  entry->tool->perform(std::move(*permit), std::move(request), std::move(answer));
+  tool->perform(std::move(*permit), std::move(request), std::move(answer));
+}
+
+void JobDriver::on_advance(ObservedAdvance observed) {
+  observed_.push(std::move(observed));
+  pump();
+}
+
+void JobDriver::on_routine_dropped(std::uint32_t node) {
+  observed_.drop_routine(node, [this, node](const ObservedOutcome& outcome) {
+    const engine::Step* const step = state_.find_step(outcome.call->sent.step);
+    return step != nullptr && step->node == node;
+  });
+}
+
+// Adds the events that record the advance; false: it is dropped, because its code does not run any
+// more or its routine broke a rule.
+bool JobDriver::record(ObservedAdvance& observed) {
+  const std::uint32_t node = observed.node;
+  const bool runs = state_.status == engine::JobStatus::running && !state_.ending &&
+                    state_.routines.contains(node);
+  if (!runs) return false;
+  const bool cancels = !observed.advance.cancelled.empty();
+  auto events = routines_.events_of(state_, observed);
+  if (events) {
+    for (EventBody& draft : *events) add(std::move(draft));
+    routines_.on_recorded(state_, node, observed.advance);
+    if (cancels) {
+      world_.loop.post([weak = weak_from_this()] {
+        if (const auto self = weak.lock(); self && !self->ended_) self->abandon_cancelled_calls();
+      });
+    }
+    return true;
+  }
+  host_.warn(job_, fmt::format("the code of \"{}\" broke a rule: {}",
+                               state_.node_of(state_.steps[node]).id, events.error().message));
+  routines_.fail_routine(node, events.error());
+  return false;
+}
+
+// Everything is durable. False: the driver has finished with the job, because its code cannot run
+// here.
+bool JobDriver::start_routines() {
+  if (draining_ || newer_request_) return true;
+  // Another worker would not learn the outcomes of these calls.
+  if (routines_.has_lost() && !in_flight_.empty()) return true;
+  const Status running = routines_.on_durable(job_, state_);
+  if (!running) release_claim(running.error());
+  return running.has_value();
 }
 
 void JobDriver::on_progress(const StepId& step, std::uint32_t try_no, Value value) {
@@ -145,9 +205,8 @@ void JobDriver::add_progress_reports() {
   if (progress_reports_.empty()) return;
   if (draining_) return progress_reports_.drop_pending();
   const auto is_finished = [&](const StepId& step) {
-    return std::ranges::any_of(outcomes_.pending(), [&](const ObservedOutcome& observed) {
-      return observed.call->sent.step == step;
-    });
+    return observed_.has_pending_outcome(
+        [&](const ObservedOutcome& observed) { return observed.call->sent.step == step; });
   };
   for (ProgressReports::Report& report :
        progress_reports_.take_due(world_.store.now(), is_finished)) {
@@ -182,6 +241,18 @@ void JobDriver::abandon_open_questions() {
     abandon_question(world_.tool_registry, question);
     return true;
   });
+}
+
+// Code has cancelled these calls. Those that only read are abandoned: no outcome becomes unknown.
+// Others are awaited, because what they did must be known.
+void JobDriver::abandon_cancelled_calls() {
+  if (routines_.empty()) return;
+  for (const InFlightCalls::Call& call : std::vector(in_flight_.list())) {
+    const engine::Step* const step = state_.find_step(call.step);
+    if (step == nullptr || !routines_.has_cancelled(*step)) continue;
+    if (state_.tool_of(*step).effect != engine::EffectClass::read) continue;
+    call.tool->abandon(call.invocation, call.try_no);
+  }
 }
 
 // The job is cancelled. Tool calls are awaited. Model calls are abandoned, because the rest of

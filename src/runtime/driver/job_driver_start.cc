@@ -129,11 +129,10 @@ void JobDriver::begin_attempt() {
 void JobDriver::perform_declared() {
   for (std::uint32_t index : state_.calling) {
     const engine::Step& step = state_.steps[index];
-    const bool has_outcome =
-        std::ranges::any_of(outcomes_.pending(), [&](const ObservedOutcome& observed) {
-          const engine::SentTry& sent = observed.call->sent;
-          return sent.step == step.id && sent.try_no == step.call->try_no;
-        });
+    const bool has_outcome = observed_.has_pending_outcome([&](const ObservedOutcome& observed) {
+      const engine::SentTry& sent = observed.call->sent;
+      return sent.step == step.id && sent.try_no == step.call->try_no;
+    });
     if (step.call->attempt == lease_.fence.attempt && in_flight_.find(step.id) == nullptr &&
         !has_outcome) {
       to_perform_.push_back(step.id);
@@ -168,8 +167,18 @@ Status JobDriver::resolve_tools() {
         job_, fmt::format("the job was created under the execution version {}, this process has {}",
                           state_.execution_version, *version_));
   }
+  for (const engine::Node& node : state_.plan->nodes) {
+    if (!node.code ||
+        (world_.routines != nullptr && world_.routines->offers(*state_.plan, node.index))) {
+      continue;
+    }
+    return fail(Code::needs_version, "no worker here runs the code of the agent \"{}\"{}",
+                node.code->agent,
+                node.code->version.empty() ? "" : ", version " + node.code->version);
+  }
   for (const engine::ToolPolicy& tool : state_.plan->tools) {
-    if (!tool.makes_call()) {  // the engine supplies the value
+    // The engine supplies the value, or the code its function.
+    if (!tool.makes_call() || tool.is_stated_in_code()) {
       tool_versions_.push_back(tool.version);
       continue;
     }

@@ -61,9 +61,14 @@ void Runtime::offer(std::vector<std::string> agents,
   options_.agent_versions = std::move(agent_versions);
   update_offered();
   version_sweeper_.on_offer_changed();
+  retry_refused();
+  if (started_) sweep_versions();
+}
+
+void Runtime::retry_refused() {
+  std::erase_if(refused_, [](const auto& one) { return one.second.code == Code::needs_version; });
   claimable_ = true;
   claim_more();
-  if (started_) sweep_versions();
 }
 
 // Resumes parked jobs of this process's agents that wait for a version that it offers.
@@ -108,7 +113,7 @@ Status Runtime::check_can_run(const std::string& agent, const engine::Plan& plan
                 agent);
   }
   for (const engine::ToolPolicy& tool : plan.tools) {
-    if (!tool.makes_call()) continue;
+    if (!tool.makes_call() || tool.is_stated_in_code()) continue;
     const ToolRegistry::Entry* const entry = world_.tool_registry.find(tool.name, tool.version);
     if (entry == nullptr ? !owned : entry->version == tool.version) continue;
     return fail(Code::needs_version,

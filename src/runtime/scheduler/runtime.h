@@ -93,6 +93,7 @@ class Runtime : private JobDriverHost, private RequestHost, private JobCreatorHo
   // offered under the same conditions as those of the options.
   void offer(std::vector<std::string> agents,
              std::map<std::string, std::string, std::less<>> agent_versions);
+  void retry_refused();  // this process has other tools or code now: claims jobs that lacked them
   // Drops the cached state, so that the job is read again: its values were erased.
   void drop_cached(const JobId& job) { static_cast<void>(job_cache_.extract(job)); }
   bool is_leased(const JobId& job) const { return drivers_.contains(job); }

@@ -358,6 +358,24 @@ AE_TEST("versions/an invalid announcement of a worker is rejected") {
   EXPECT_FALSE(may_claim_agent(*offer, "b"));
 }
 
+AE_TEST("versions/a job that lacked a tool is claimed again once the tool is there") {
+  TestEnvironment env;
+  WorkerFixture worker(env, "w", {.owned = true});
+  worker.create(plan("idempotent", kOneCall));
+  worker.runtime.reset();
+  WorkerFixture other(env, "other", {.owned = true, .seed = 99});
+  ToolRegistry tools = std::exchange(other.tool_registry, ToolRegistry());
+  other.runtime->start();
+  env.loop.advance(60s);
+  ASSERT_TRUE(other.runtime->refusal_of(kJob));
+  other.tool_registry = std::move(tools);
+  other.runtime->retry_refused();
+  env.loop.advance(60s);
+  EXPECT_FALSE(other.runtime->refusal_of(kJob));
+  EXPECT_TRUE(other.read().row.claim);
+  EXPECT_EQ(other.calls.size(), 1u);
+}
+
 AE_TEST("versions/a worker without the job's tool releases it once without writing") {
   TestEnvironment env;
   WorkerFixture worker(env, "w", {.owned = true});

@@ -460,7 +460,8 @@ std::vector<std::string> RequestSubmitter::tool_versions(const engine::State& st
   if (!state.plan) return versions;
   for (const engine::ToolPolicy& tool : state.plan->tools) {
     const ToolRegistry::Entry* entry = world_.tool_registry.find(tool.name, tool.version);
-    versions.push_back(entry ? entry->version : "");
+    const bool has_version = entry != nullptr || tool.is_stated_in_code();
+    versions.push_back(!has_version ? "" : entry != nullptr ? entry->version : tool.version);
   }
   return versions;
 }

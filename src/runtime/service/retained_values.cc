@@ -50,6 +50,9 @@ std::string retained_part_name(const Event& event) {
   if (kind == MapListed::kKind) return "the number of items of a map";
   if (kind == ToolChosen::kKind) return "which tools a model chose";
   if (kind == EndDecided::kKind) return "the code with which the job ends";
+  if (kind == PatchDecided::kKind || kind == VersionMoved::kKind) {
+    return "which changes and versions of its code the job runs";
+  }
   return "the names and hashes of an approval";
 }
 

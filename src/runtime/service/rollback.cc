@@ -11,29 +11,6 @@ namespace {
 
 constexpr std::size_t kRollbackPage = 100;
 
-RepeatableCalls may_repeat(const engine::State& state) {
-  RepeatableCalls found{.job = state.job, .seq = state.seq, .at = state.updated_at, .calls = {}};
-  if (!state.plan) return found;
-  const engine::Plan& plan = *state.plan;
-  const auto add = [&](const engine::Node& node, std::uint32_t index) {
-    const engine::ToolPolicy& tool = plan.tools[index];
-    if (tool.is_model() || tool.effect == engine::EffectClass::read) return;
-    if (found.calls.size() == kRepeatCallsMax) {
-      ++found.more;
-      return;
-    }
-    found.calls.push_back(fmt::format("{} ({}, {})", node.id, tool.name, to_text(tool.effect)));
-  };
-  for (const engine::Node& node : plan.nodes) {
-    if (state.steps[node.index].result_type != engine::ResultType::none) continue;
-    if (node.is_single_call() || node.kind == engine::NodeKind::map) add(node, node.tool);
-    if (!node.loop) continue;
-    for (const std::uint32_t tool : node.loop->tools) add(node, tool);
-    for (const std::uint32_t tool : node.loop->planner_tools) add(node, tool);
-  }
-  return found;
-}
-
 // Iterates over the jobs of one status after the other, newest first. Parked jobs come first, so
 // that no job is processed twice.
 class RollbackParker : public std::enable_shared_from_this<RollbackParker> {
@@ -101,7 +78,8 @@ class RollbackParker : public std::enable_shared_from_this<RollbackParker> {
       return park_one(job);
     }
     reader_.read_state<RepeatableCalls>(
-        job, [](JobSnapshot& read) -> Result<RepeatableCalls> { return may_repeat(read.state); },
+        job,
+        [](JobSnapshot& read) -> Result<RepeatableCalls> { return repeatable_calls(read.state); },
         [self = shared_from_this(), job](Result<RepeatableCalls> found) {
           // The pause request reports an error of the log.
           if (found && !found->calls.empty()) {
@@ -124,6 +102,32 @@ class RollbackParker : public std::enable_shared_from_this<RollbackParker> {
 };
 
 }  // namespace
+
+RepeatableCalls repeatable_calls(const engine::State& state) {
+  RepeatableCalls found{.job = state.job, .seq = state.seq, .at = state.updated_at, .calls = {}};
+  if (!state.plan) return found;
+  const engine::Plan& plan = *state.plan;
+  const auto add = [&](const engine::Node& node, std::uint32_t index) {
+    const engine::ToolPolicy& tool = plan.tools[index];
+    if (tool.is_model() || tool.effect == engine::EffectClass::read) return;
+    if (found.calls.size() == kRepeatCallsMax) {
+      ++found.more;
+      return;
+    }
+    found.calls.push_back(fmt::format("{} ({}, {})", node.id, tool.name, to_text(tool.effect)));
+  };
+  for (const engine::Node& node : plan.nodes) {
+    if (state.steps[node.index].result_type != engine::ResultType::none) continue;
+    if (node.is_single_call() || node.kind == engine::NodeKind::map) add(node, node.tool);
+    if (node.code) {
+      for (const std::uint32_t tool : node.code->tools) add(node, tool);
+    }
+    if (!node.loop) continue;
+    for (const std::uint32_t tool : node.loop->tools) add(node, tool);
+    for (const std::uint32_t tool : node.loop->planner_tools) add(node, tool);
+  }
+  return found;
+}
 
 void park_rolled_back(store::Store& store, JobReader& reader, SubmitRequest submit, std::string by,
                       std::string token, async::Done<Result<ParkResult>> done) {

@@ -27,12 +27,15 @@ struct RepeatableCalls {
   JobId job;
   std::uint64_t seq = 0;  // last event in the store
   Instant at;             // time of that event
-  // "NODE (TOOL, EFFECT)" of each unfinished call that does more than read; for a loop or planner,
-  // of each of its tools.
+  // "NODE (TOOL, EFFECT)" of each unfinished call that does more than read; for a loop, a planner
+  // or code, of each of its tools.
   std::vector<std::string> calls;
   std::size_t more = 0;  // calls that are not listed
 };
 inline constexpr std::size_t kRepeatJobsMax = 100, kRepeatCallsMax = 20;
+
+// Of the unfinished nodes of a job.
+RepeatableCalls repeatable_calls(const engine::State& state);
 
 struct ParkResult {
   std::uint64_t parked = 0;  // by this request, or before for another reason

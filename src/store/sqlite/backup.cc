@@ -129,7 +129,7 @@ Status mark_restored(Database& db, const std::string& path, const RestoreOptions
                              .act = "restore",
                              .job = {},
                              .detail = Value::object({{"nothing_lost", options.nothing_lost},
-                                                      {"position", identity.at.number},
+                                                      {kPositionKey, identity.at.number},
                                                       {"timeline", identity.at.timeline}})}));
     AE_TRY(unmark_backup(db));
     if (!options.nothing_lost) AE_TRY(begin_timeline(db, identity, recorded));

@@ -11,12 +11,12 @@
 namespace ae::store::sqlite {
 namespace {
 
-std::string pid_in(int fd) {
+std::string process_in(int fd) {
   char text[32];
   const ssize_t size = ::pread(fd, text, sizeof text, 0);
   std::string pid;
   for (ssize_t i = 0; i < size && text[i] >= '0' && text[i] <= '9'; ++i) pid += text[i];
-  return pid.empty() ? "unknown" : pid;
+  return pid.empty() ? "another process" : "process " + pid;
 }
 
 }  // namespace
@@ -32,8 +32,8 @@ Result<LockFile> LockFile::acquire(const std::string& path) {
     if (errno == EINTR) continue;
     if (errno == EWOULDBLOCK) {
       return fail(Code::store_locked,
-                  "the store is in use by process {} ({}): stop it first, or use its API",
-                  pid_in(lock.fd_), path);
+                  "the store is in use by {} ({}): stop it first, or use its API",
+                  process_in(lock.fd_), path);
     }
     return fail(Code::unavailable, "cannot lock {}: {}", path, std::strerror(errno));
   }

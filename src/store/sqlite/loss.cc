@@ -84,7 +84,7 @@ Sql<StoreIdentity> read_store_identity(Database& db) {
     const std::string key = row->text(0);
     if (key == "store_id") identity.at.store = row->text(1);
     if (key == "timeline") identity.at.timeline = row->text(1);
-    if (key == "position") identity.at.number = row->count(1);
+    if (key == kPositionKey) identity.at.number = row->count(1);
     if (key == "timelines") identity.earlier_timelines = split_lines(row->text(1));
     if (key == "accepting") {
       identity.accepting = true;
@@ -102,7 +102,8 @@ Sql<void> begin_timeline(Database& db, const StoreIdentity& identity,
   AE_ASSIGN(Statement put, db.prepare("INSERT INTO meta VALUES(?1, ?2) "
                                       "ON CONFLICT DO UPDATE SET value = excluded.value"));
   AE_TRY(put.run(std::string_view("timelines"), join_lines(earlier_timelines)));
-  AE_TRY(put.run(std::string_view("position"), std::max(identity.at.number, recorded.number) + 1));
+  AE_TRY(
+      put.run(std::string_view(kPositionKey), std::max(identity.at.number, recorded.number) + 1));
   AE_TRY(put.run(std::string_view("accepting"), kAccepting));
   return db.execute("UPDATE meta SET value = lower(hex(randomblob(16))) WHERE key = 'timeline'");
 }
@@ -163,7 +164,7 @@ Result<Loss> find_loss(Database& db, const std::string& path, bool no_tables,
 Sql<void> accept_loss(Database& db, Loss& loss, const LossOptions& options) {
   if (!loss.accepting && !loss.nothing_lost) return {};
   const StorePosition was = loss.recorded.value_or(loss.identity.at);
-  std::vector<std::pair<std::string, Value>> detail{{"position", loss.identity.at.number},
+  std::vector<std::pair<std::string, Value>> detail{{kPositionKey, loss.identity.at.number},
                                                     {"remembered_position", was.number},
                                                     {"remembered_timeline", was.timeline},
                                                     {"timeline", loss.identity.at.timeline}};

@@ -18,6 +18,9 @@
 
 namespace ae::store::sqlite {
 
+// The row of `meta` with the number of the store's position.
+inline constexpr char kPositionKey[] = "position";
+
 // The store's identity as its own rows record it. REQUIRES: this layout.
 Sql<StoreIdentity> read_store_identity(Database& db);
 

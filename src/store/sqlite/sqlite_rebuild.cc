@@ -500,7 +500,8 @@ Result<std::vector<Damage>> SqliteRebuild::find_damage() {
   for (const char* key : {"store_id", "timeline"}) {
     if (!is_store_id(meta[key])) found.push_back(broken_meta(key, meta[key]));
   }
-  if (!is_number(meta["position"])) found.push_back(broken_meta("position", meta["position"]));
+  if (!is_number(meta[kPositionKey]))
+    found.push_back(broken_meta(kPositionKey, meta[kPositionKey]));
   for (const std::string& timeline : split_lines(meta["timelines"])) {
     if (!is_store_id(timeline)) found.push_back(broken_meta("timelines", timeline));
   }

@@ -9,6 +9,7 @@
 #include "base/http_status.h"
 #include "base/utf8.h"
 #include "json/json.h"
+#include "log/field_names.h"
 
 namespace ae::tools {
 namespace {
@@ -43,7 +44,8 @@ std::string error_text_in(const HttpResult& answer, const std::vector<UsedSecret
   std::string error_text = answer.body;
   if (is_json(answer)) {
     const auto body = parse_json(answer.body);
-    const std::string_view message = body ? (*body)["error"].text("message") : std::string_view();
+    const std::string_view message =
+        body ? (*body)[field::error].text("message") : std::string_view();
     if (!message.empty()) error_text = message;
   }
   error_text = scrub(error_text, used);

@@ -6,6 +6,7 @@
 #include <condition_variable>
 #include <deque>
 #include <mutex>
+#include <system_error>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -48,7 +49,12 @@ bool NativeThreadPool::run(async::Task work) {
     const std::size_t idle = shared.workers.size() - shared.busy_count;
     if (idle < shared.waiting.size() && shared.workers.size() < limits_.threads) {
       auto worker = std::make_shared<Worker>();
-      worker->thread = std::thread([shared = shared_, worker] { run_worker(shared, worker); });
+      try {
+        worker->thread = std::thread([shared = shared_, worker] { run_worker(shared, worker); });
+      } catch (const std::system_error&) {
+        shared.waiting.pop_back();
+        return false;
+      }
       shared.workers.push_back(std::move(worker));
     }
   }

@@ -2,7 +2,7 @@
 //
 // Threads are started on demand, up to a limit. A function that does not return keeps its thread.
 // When all threads are taken, work waits, and NativeTool withdraws its calls when their time to be
-// sent is over. Threads: the loop's.
+// sent is over. Threads: any for `run`; the loop's for the rest.
 #pragma once
 
 #include <cstddef>
@@ -24,6 +24,7 @@ class NativeThreadPool final : public Executor {
   // does not return is abandoned. It exits when the function returns, and counts in
   // abandoned_threads() until then.
   ~NativeThreadPool() override;
+  // Also false: the system has no thread for it.
   bool run(async::Task work) override;
 
   // Threads of this process that no pool waits for any more. While there are any, the process must

@@ -104,10 +104,11 @@ class SqlVerifier final : public Verifier {
         [change = std::move(change), store = store ? *std::move(store) : Secret(), query = query_,
          folder = deps_.folder, why, used = std::move(used),
          given = params ? std::move(*params) : Value()]() {
-          if (!why.empty())
-            return compare(change, field::version, failed_observation(why), same_text);
-          Observation observation = read_row(std::string(store.reveal()), folder, query, given);
-          observation.unreachable = scrub(observation.unreachable, used);
+          Observation observation = failed_observation(why);
+          if (why.empty()) {
+            observation = read_row(std::string(store.reveal()), folder, query, given);
+            observation.unreachable = scrub(observation.unreachable, used);
+          }
           return compare(change, field::version, observation, same_text);
         },
         std::move(done));

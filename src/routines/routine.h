@@ -1,0 +1,101 @@
+// Routine: one running copy of a code agent's function, for one job. Implementations: threads of
+// this process (routines/native), worker processes (routines/remote).
+//
+// A routine holds nothing: it is started with the record of its job (engine/code/code.h), makes the
+// recorded requests again, and goes on from there. The job's driver gives it outcomes and receives
+// its advances: what it did between two deliveries. A routine may be destroyed at any time; the
+// next one is started from the record.
+//
+// Threads: the loop's. A routine calls its client on the loop's thread, never from within a call of
+// its own.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "async/loop.h"
+#include "base/error.h"
+#include "base/ids.h"
+#include "engine/code/code.h"
+#include "engine/heart/routine.h"
+#include "json/value.h"
+#include "log/outcome.h"
+#include "log/records.h"
+#include "tools/tool.h"
+
+namespace ae::routines {
+
+// The end of a function of the worker, as a part of an advance.
+struct FunctionEnd {
+  async::Done<Outcome> done;  // of the call (tools::Tool::perform)
+  Outcome outcome;            // a success has `delivered`: the routine was given it already
+};
+
+// What a routine did since its last advance. It has settled: it waits for an outcome.
+struct Advance {
+  std::uint64_t delivered = 0;  // how many outcomes it has been given by now
+  // False: another advance follows without a further delivery, with a success of a function or the
+  // result of a scope.
+  bool has_settled = true;
+  std::vector<FunctionEnd> functions;        // recorded first, in this order
+  engine::Advance recorded;                  // then this
+  std::vector<engine::NewRequest> requests;  // then requested
+  std::vector<std::string> cancelled;        // positions of requests that it does not need any more
+  std::optional<engine::RoutineEnd> end;
+};
+
+// The driver of the job.
+class RoutineClient {
+ public:
+  virtual ~RoutineClient() = default;
+  // The routine has settled at or after the frontier: everything recorded is made and delivered.
+  // Called once for each delivery after it, and once when the frontier is reached.
+  virtual void on_advance(std::uint32_t node, Advance advance) = 0;
+  // The code does not make what the log holds. The routine makes no further call.
+  virtual void on_diverged(std::uint32_t node, Divergence divergence) = 0;
+  // The routine cannot go on here, for a reason that is not in its code. It makes no further call;
+  // another one can be started from the record.
+  virtual void on_lost(std::uint32_t node, Error why) = 0;
+  // Its worker broke a rule of the protocol: the code ends as with an exception. The routine makes
+  // no further call.
+  virtual void on_refused(std::uint32_t node, Error why) = 0;
+};
+
+struct RoutineStart {
+  JobId job;
+  std::uint32_t node = 0;
+  std::shared_ptr<const engine::Plan> plan;
+  Value input;                   // of the job
+  Value job_value;               // {id, agent, labels, created_at}
+  std::string blind;             // of the job: for H of arguments (base/ids.h)
+  bool is_blind_erased = false;  // then arguments are not compared
+  engine::CodeRecord record;
+  RoutineClient* client = nullptr;  // outlives the routine
+};
+
+class Routine {
+ public:
+  // Drops it: its client is not called any more. Calls of its functions go on, and end with `done`.
+  virtual ~Routine() = default;
+  // Outcomes that are durable and that it has not been given, in log order. Those that come before
+  // the frontier are delivered after it.
+  virtual void deliver(std::vector<engine::Delivery> outcomes) = 0;
+  // Performs the calls of its functions: run:EFFECT, and the tools that the worker registered.
+  virtual tools::Tool& functions() = 0;
+};
+
+// Starts routines: one for each kind of worker.
+class RoutineProvider {
+ public:
+  virtual ~RoutineProvider() = default;
+  // Does this process run this code node?
+  virtual bool offers(const engine::Plan& plan, std::uint32_t node) const = 0;
+  // nullptr: this process does not offer this code, or has no room.
+  virtual std::unique_ptr<Routine> start(RoutineStart start) = 0;
+};
+
+}  // namespace ae::routines
