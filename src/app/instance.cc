@@ -16,6 +16,7 @@
 #include "api/command_line.h"
 #include "api/problem.h"
 #include "app/archive_folder.h"
+#include "app/code_workers.h"
 #include "app/key_file.h"
 #include "app/running_file.h"
 #include "app/secret_names.h"
@@ -77,6 +78,7 @@ class InstanceImpl final : public Instance, private runtime::RuntimeObserver {
     readers_.reset();
     api_.reset();
     runtime_.reset();
+    code_.reset();
     toolbox_.reset();
     store_.reset();
   }
@@ -101,6 +103,9 @@ class InstanceImpl final : public Instance, private runtime::RuntimeObserver {
                     [this](const JobId& job, const std::string& what) { on_warning(job, what); }));
       warn_of_short_secrets();
     }
+    files_in_use_ =
+        std::shared_ptr<const agents::AgentsFile>(std::shared_ptr<void>(), options_.agents);
+    accept_code();
     runtime::World world{.loop = loop_,
                          .steady = steady_,
                          .random = random_,
@@ -109,7 +114,8 @@ class InstanceImpl final : public Instance, private runtime::RuntimeObserver {
                          .signer = signer_ ? &*signer_ : nullptr,
                          .output_hub = &output_hub_,
                          .slot = slot_ ? &*slot_ : nullptr,
-                         .readers = &*readers_};
+                         .readers = &*readers_,
+                         .routines = &code_->provider()};
     if (options_.agents) {
       for (const auto& [name, agent] : options_.agents->agents) {
         options_.runtime.agent_versions[name] =
@@ -139,6 +145,28 @@ class InstanceImpl final : public Instance, private runtime::RuntimeObserver {
                         .random_source = &random_,
                         .warn = [this](const std::string& what) { on_warning({}, what); }});
     return {};
+  }
+
+  void accept_code() {
+    code_.emplace(
+        CodeWorkers::Parts{.loop = loop_,
+                           .steady = steady_,
+                           .random = random_,
+                           .store = *measured_,
+                           .warn = [this](const std::string& what) { on_warning({}, what); }});
+    if (!options_.native_agents.empty()) {
+      code_->add_native(std::move(options_.native_agents), std::move(options_.native_functions));
+    }
+    if (options_.on_worker) {
+      code_->accept_workers(options_.on_worker, [this] {
+        add_functions();
+        if (runtime_) runtime_->retry_refused();
+      });
+    }
+    add_functions();
+  }
+  void add_functions() {
+    if (toolbox_ && files_in_use_) code_->add_functions(*files_in_use_, toolbox_->tool_registry());
   }
 
   void warn_of_short_secrets() {
@@ -223,7 +251,7 @@ class InstanceImpl final : public Instance, private runtime::RuntimeObserver {
 
   Status listen() override {
     if (options_.store.kind != StoreUrl::Kind::sqlite) return {};
-    listener_.emplace(loop_, steady_, *api_, output_hub_);
+    listener_.emplace(loop_, steady_, *api_, output_hub_, code_->remote());
     Status listens = listener_->listen(options_.store.socket_path());
     if (!listens && listens.error().code == Code::held) {
       listens = listener_->listen(options_.store.second_socket_path());
@@ -275,7 +303,8 @@ class InstanceImpl final : public Instance, private runtime::RuntimeObserver {
     }
     if (options_.agents) warn_of_secrets(*options_.agents);
     options.warn = [this](const std::string& what) { on_warning({}, what); };
-    network_listener_.emplace(loop_, steady_, *store_, *api_, output_hub_, std::move(options));
+    network_listener_.emplace(loop_, steady_, *store_, *api_, output_hub_, std::move(options),
+                              code_->remote());
     return network_listener_->listen_tcp();
   }
   Status register_agents() override {
@@ -313,6 +342,9 @@ class InstanceImpl final : public Instance, private runtime::RuntimeObserver {
         [this, loaded,
          done = std::move(done)](Result<std::vector<api::AgentChange>> changes) mutable {
           if (changes) {
+            files_in_use_ = std::shared_ptr<const agents::AgentsFile>(loaded, &loaded->file);
+            add_functions();
+            runtime_->retry_refused();
             warn_of_secrets(loaded->file);
             if (toolbox_) warn_of_short_secrets();
           }
@@ -321,9 +353,13 @@ class InstanceImpl final : public Instance, private runtime::RuntimeObserver {
   }
   bool has_no_live_key() override { return network_listener_->has_no_live_key(); }
   bool needs_keys() override { return network_listener_->needs_keys(); }
+  void close_workers() override {
+    if (code_->remote() != nullptr) code_->remote()->close();
+  }
   void stop_serving(Duration grace, std::function<void()> done) override {
     api_->begin_shutdown();
     api_->stop_waiting();
+    if (code_->remote() != nullptr) code_->remote()->begin_closing(grace);
     if (!network_listener_) return loop_.post(std::move(done));
     network_listener_->stop(grace, std::move(done));
   }
@@ -448,6 +484,8 @@ class InstanceImpl final : public Instance, private runtime::RuntimeObserver {
   bool created_ = false;
   std::optional<store::MeasuredStore> measured_;  // the same store, with latencies
   std::unique_ptr<Toolbox> toolbox_;
+  std::optional<CodeWorkers> code_;
+  std::shared_ptr<const agents::AgentsFile> files_in_use_;  // the newest; nullptr: none
   std::optional<runtime::Runtime> runtime_;
   std::optional<api::Api> api_;
   std::optional<Listener> listener_,
@@ -528,6 +566,9 @@ Result<std::unique_ptr<store::Rebuild>> open_rebuild(const RebuildRequest& reque
 
 namespace {
 
+// The text of the file if there is none.
+constexpr std::string_view kNoFile = R"({"aetheris": 1})";
+
 agents::Source source_of(const LoadedAgents& loaded) {
   return {.name = loaded.path,
           .text = loaded.text,
@@ -542,6 +583,7 @@ agents::Source source_of(const LoadedAgents& loaded) {
             if (found != loaded.server_tools.end()) return found->second;
             return fail(Code::unavailable, "its tools were not listed when this file was read");
           },
+          .code = loaded.code,
           .policies = &loaded.policies};
 }
 
@@ -566,11 +608,18 @@ std::vector<agents::Diagnostic> read_agent(const LoadedAgents& loaded, std::stri
 
 Result<LoadedAgents> load_agents(const std::string& path, const AgentsFileOptions& load_options) {
   LoadedAgents loaded;
-  AE_ASSIGN(loaded.text, read_file(path));
-  loaded.path = path;
-  loaded.read[path] = sha256(loaded.text);
-  const std::size_t slash = path.rfind('/');
-  loaded.folder = slash == path.npos ? "." : slash == 0 ? "/" : path.substr(0, slash);
+  loaded.code = load_options.code;
+  loaded.folder = ".";
+  if (path.empty()) {
+    loaded.text = std::string(kNoFile);
+    loaded.path = "code.json";
+  } else {
+    AE_ASSIGN(loaded.text, read_file(path));
+    loaded.path = path;
+    loaded.read[path] = sha256(loaded.text);
+    const std::size_t slash = path.rfind('/');
+    if (slash != path.npos) loaded.folder = slash == 0 ? "/" : path.substr(0, slash);
+  }
   if (!load_options.policies.empty()) {
     AE_ASSIGN(const std::string text, read_file(load_options.policies));
     loaded.read[load_options.policies] = sha256(text);
@@ -583,6 +632,10 @@ Result<LoadedAgents> load_agents(const std::string& path, const AgentsFileOption
   source.usable = [&loaded](const agents::ToolDefinition& tool) {
     return with_command(check_usable(tool, loaded.folder));
   };
+  if (path.empty()) {
+    loaded.diagnostics = agents::load(source, loaded.file);
+    return loaded;
+  }
   AE_ASSIGN(ServerLock lock, ServerLock::read(path));
   source.server_tools = [&](std::string_view server, const Value& connection) -> Result<Value> {
     AE_ASSIGN(Value tools,

@@ -22,6 +22,8 @@
 #include "base/error.h"
 #include "base/hash.h"
 #include "net/asio_loop.h"
+#include "routines/native/native_routines.h"
+#include "routines/remote/remote_routines.h"
 #include "runtime/driver/output_hub.h"
 #include "runtime/scheduler/runtime.h"
 #include "runtime/service/rollback.h"
@@ -62,6 +64,12 @@ struct InstanceOptions {
   std::string signing_key;       // a file; "" = AETHERIS_SIGNING_KEY, or heads stay unsigned
   std::string tls_key = {};      // a file that tools cannot open; "" = none
   runtime::RuntimeObserver* observer = nullptr;  // borrowed; may be null
+  // Code agents and functions of this program, for `run`. Their definitions are in `agents`.
+  std::vector<routines::NativeAgent> native_agents = {};
+  std::vector<routines::NativeFunction> native_functions = {};
+  // Lets worker processes connect (docs/worker-protocol.md), for `run`. Accepts what one offers; the
+  // faults of its agents and tools. Empty: no worker connects.
+  std::function<std::vector<agents::Diagnostic>(const routines::Definitions&)> on_worker = {};
 };
 
 struct LoadedAgents;
@@ -104,6 +112,8 @@ class Instance {
   // Stops accepting connections, answers waiting requests, and calls `done` when all connections
   // are closed, after `grace` at the latest.
   virtual void stop_serving(Duration grace, std::function<void()> done) = 0;
+  // Closes the connections of workers. REQUIRES: the runtime has stopped.
+  virtual void close_workers() = 0;
 
   // For a store that was opened with `accept_rollback` and was rolled back: parks every job that
   // has not ended, and reopens the store for normal work. nullopt: there was no rollback.
@@ -148,6 +158,7 @@ struct LoadedAgents {
   std::map<std::string, Value, std::less<>> server_tools = {};  // pinned tools, by MCP server
   std::vector<std::string> notices = {};                        // for the user: what was pinned
   std::vector<agents::Policy> policies = {};                    // from a policies file
+  std::string code = {};                                        // AgentsFileOptions::code
   std::map<std::string, Hash> read = {};  // hash of each file as read, by path
 };
 // Which MCP servers are listed for their tools (server_lock.h): `if_unpinned`: those that are not
@@ -158,8 +169,10 @@ enum class ServerListing { if_unpinned, to_compare, to_pin, never };
 struct AgentsFileOptions {
   ServerListing servers = ServerListing::if_unpinned;
   std::string policies = {};  // a policies file whose rules come first; "" = none
+  std::string code = {};      // agents and tools of workers (agents::Source::code); "" = none
 };
-// Fails with usage, unavailable (the lock file cannot be written).
+// `path`: "" = there is no file, only `code`. Fails with usage, unavailable (the lock file cannot be
+// written).
 Result<LoadedAgents> load_agents(const std::string& path,
                                  const AgentsFileOptions& load_options = {});
 // Parses another agent, given as JSON, that uses the tools and models of this file

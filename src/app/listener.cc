@@ -10,6 +10,7 @@
 #include "app/http_mapping.h"
 #include "app/live_stream.h"
 #include "app/tool_peer.h"
+#include "app/worker_endpoint.h"
 #include "json/json.h"
 #include "log/field_names.h"
 #include "mcp/protocol/message.h"
@@ -173,9 +174,21 @@ Status one_idempotency_key(const net::HttpHeaders& headers) {
 }
 
 // REQUIRES: an authenticated principal.
+bool is_other_upgrade(const net::HttpRequest& request) {
+  return request.header("upgrade") && !is_worker_route(request);
+}
+
 void answer(const ServerContext& context, net::HttpRequest request, net::Responder responder,
             const api::Principal& principal) {
   api::Authenticator* const authenticator = context.authenticator;
+  if (is_other_upgrade(request)) {
+    return std::move(responder).answer(
+        net::problem(501, "unsupported", "only GET /api/worker can be upgraded"));
+  }
+  if (context.workers != nullptr && is_worker_route(request)) {
+    return accept_worker(context.loop, *context.workers, authenticator, request,
+                         std::move(responder), principal);
+  }
   if (auto one = one_idempotency_key(request.headers); !one) {
     return std::move(responder).answer(to_http_response(problem_response(one.error())));
   }
@@ -239,6 +252,9 @@ void answer(const ServerContext& context, net::HttpRequest request, net::Respond
 void read_body_and_answer(const ServerContext& context, net::HttpRequest request,
                           net::Responder responder, const api::Principal& principal,
                           const api::Path& path) {
+  if (is_other_upgrade(request) || (context.workers != nullptr && is_worker_route(request))) {
+    return answer(context, std::move(request), std::move(responder), principal);
+  }
   if (const auto refused =
           context.api.refuse_before_body(method_of(request), path, principal.role)) {
     return std::move(responder).answer(to_http_response(*refused));
@@ -276,11 +292,11 @@ net::HttpServer::Options unix_socket_options() {
 }  // namespace
 
 Listener::Listener(net::AsioLoop& loop, async::SteadyClock& steady, api::Api& api,
-                   runtime::OutputHub& output_hub)
+                   runtime::OutputHub& output_hub, routines::RemoteRoutines* workers)
     : server_(std::make_unique<net::HttpServer>(
           loop,
           [context = ServerContext{loop, steady, api, output_hub, nullptr,
-                                   [this] { return server_->has_capacity(); }}](
+                                   [this] { return server_->has_capacity(); }, workers}](
               net::HttpRequest request, net::Responder responder) {
             if (request.from_tool) return std::move(responder).answer(tool_forbidden_response());
             const api::Principal us{.role = api::Role::admin, .key = {}, .by = {}};
@@ -289,7 +305,8 @@ Listener::Listener(net::AsioLoop& loop, async::SteadyClock& steady, api::Api& ap
           unix_socket_options())) {}
 
 Listener::Listener(net::AsioLoop& loop, async::SteadyClock& steady, store::Store& store,
-                   api::Api& api, runtime::OutputHub& output_hub, ServeOptions options)
+                   api::Api& api, runtime::OutputHub& output_hub, ServeOptions options,
+                   routines::RemoteRoutines* workers)
     : options_(std::move(options)) {
   const bool local = is_loopback(options_.address);
   authenticator_ = std::make_unique<api::Authenticator>(
@@ -314,7 +331,7 @@ Listener::Listener(net::AsioLoop& loop, async::SteadyClock& steady, store::Store
   http.tls = options_.tls;
   http.on_full = options_.warn;
   http.on_headers = [context = ServerContext{loop, steady, api, output_hub, authenticator_.get(),
-                                             [this] { return server_->has_capacity(); }}](
+                                             [this] { return server_->has_capacity(); }, workers}](
                         net::HttpRequest request, net::Responder responder) {
     if (request.from_tool && !context.authenticator->requires_keys()) {
       return std::move(responder).answer(tool_forbidden_response());

@@ -24,6 +24,10 @@ class HttpServer;
 class TlsIdentity;
 }  // namespace ae::net
 
+namespace ae::routines {
+class RemoteRoutines;
+}
+
 namespace ae::app {
 
 // The address and options of a network server.
@@ -40,12 +44,14 @@ struct ServeOptions {
 
 class Listener {
  public:
-  // Serves the socket of our own user, who has every permission. Borrows all arguments.
+  // Serves the socket of our own user, who has every permission. Borrows all arguments. `workers`:
+  // of the route /api/worker; nullptr: there is none.
   Listener(net::AsioLoop& loop, async::SteadyClock& steady, api::Api& api,
-           runtime::OutputHub& output_hub);
+           runtime::OutputHub& output_hub, routines::RemoteRoutines* workers = nullptr);
   // Serves the network. Borrows all arguments except `options`.
   Listener(net::AsioLoop& loop, async::SteadyClock& steady, store::Store& store, api::Api& api,
-           runtime::OutputHub& output_hub, ServeOptions options);
+           runtime::OutputHub& output_hub, ServeOptions options,
+           routines::RemoteRoutines* workers = nullptr);
   ~Listener();
 
   // Listens on a Unix socket for our own user. Fails with held (another process listens there) ·

@@ -16,6 +16,10 @@
 #include "net/http_server.h"
 #include "runtime/driver/output_hub.h"
 
+namespace ae::routines {
+class RemoteRoutines;
+}
+
 namespace ae::app {
 
 // What streams need of their server. Borrowed; outlives every stream.
@@ -24,8 +28,9 @@ struct ServerContext {
   async::SteadyClock& steady;
   api::Api& api;
   runtime::OutputHub& output_hub;
-  api::Authenticator* authenticator;        // nullptr: only our own user can connect
-  std::function<bool()> has_capacity = {};  // for another large response
+  api::Authenticator* authenticator;            // nullptr: only our own user can connect
+  std::function<bool()> has_capacity = {};      // for another large response
+  routines::RemoteRoutines* workers = nullptr;  // nullptr: no worker connects to this process
 };
 
 // Revalidates a principal before data is sent to it: its key may have been revoked.

@@ -63,14 +63,29 @@ Reloader::~Reloader() {
   if (timer_) instance_.loop().cancel(*timer_);
 }
 
-void Reloader::schedule_poll() {
-  timer_ = instance_.loop().after(options_.poll_every, [this] {
+void Reloader::reload_soon() {
+  has_new_code_ = true;
+  // Without a timer a reload is under way; the poll after it finds the flag.
+  if (timer_ && options_.poll_every > Duration(0)) {
+    instance_.loop().cancel(*timer_);
+    schedule_poll(Duration(0));
+  }
+}
+
+void Reloader::schedule_poll() { schedule_poll(options_.poll_every); }
+
+void Reloader::schedule_poll(Duration wait) {
+  timer_ = instance_.loop().after(wait, [this] {
     timer_.reset();
     poll();
   });
 }
 
 void Reloader::poll() {
+  if (!options_.is_watching) {
+    if (std::exchange(has_new_code_, false)) return reload({});
+    return schedule_poll();
+  }
   // Edits in progress are not used: all files must be unchanged since the last poll.
   bool is_stable = true;
   for (auto& [path, file] : files_) {
@@ -89,7 +104,8 @@ void Reloader::poll() {
     file.content = *content;
     edited.push_back(path);
   }
-  if (edited.empty()) return schedule_poll();
+  if (edited.empty() && !has_new_code_) return schedule_poll();
+  has_new_code_ = false;
   reload(std::move(edited));
 }
 
@@ -140,8 +156,13 @@ void Reloader::reload(std::vector<std::string> edited) {
         Error{Code::usage, fmt::format("cannot read {}: it must be a readable file", path)};
     return finish(std::move(report), Then::retry);
   }
-  for (const std::string& path : options_.files) {
-    auto one = load_agents(path, {.servers = ServerListing::never, .policies = options_.policies});
+  std::string code = options_.code ? options_.code() : "";
+  std::vector<std::string> paths = options_.files;
+  if (paths.empty()) paths.emplace_back();  // only code
+  for (const std::string& path : paths) {
+    auto one = load_agents(path, {.servers = ServerListing::never,
+                                  .policies = options_.policies,
+                                  .code = std::exchange(code, {})});
     if (!one) {
       // A file with invalid content is loaded again once it is edited.
       const bool invalid = one.error().code == Code::plan_invalid;

@@ -1,4 +1,5 @@
-// Reloader: watches the agents files of a server and reloads them after an edit.
+// Reloader: watches the agents files of a server and reloads them after an edit, or when a worker has
+// other agents.
 //
 // All files are reloaded together. Invalid files are reported, and the last valid ones stay in use.
 // Files are compared by content, a few times a second: this also covers editors that replace a file
@@ -36,6 +37,9 @@ class Reloader {
   struct Options {
     std::vector<std::string> files;
     std::string policies = {};  // "" = none
+    bool is_watching = true;    // false: only reload_soon
+    // The agents and tools of workers, a part of the first file (AgentsFileOptions::code).
+    std::function<std::string()> code = {};
     Duration poll_every = kPollEvery, retry_after = kRetryAfter;
   };
   // Borrows the instance, which outlives this. `loaded`: the files as the instance uses them.
@@ -46,6 +50,8 @@ class Reloader {
   Reloader& operator=(const Reloader&) = delete;
 
   void begin() { schedule_poll(); }
+  // `code` has changed.
+  void reload_soon();
 
  private:
   struct File {
@@ -54,6 +60,7 @@ class Reloader {
     Hash content;         // in use or reported
   };
   void schedule_poll();
+  void schedule_poll(Duration wait);
   void poll();
   void reload(std::vector<std::string> edited);
   enum class Then { poll, retry };
@@ -67,7 +74,8 @@ class Reloader {
   const Options options_;
   const std::function<void(const Report&)> report_;
   std::map<std::string, File> files_;  // by path
-  std::string last_error_;             // the error that is retried; "" = none
+  bool has_new_code_ = false;
+  std::string last_error_;  // the error that is retried; "" = none
   std::optional<async::TimerId> timer_;
   async::Alive alive_;
 };

@@ -45,7 +45,7 @@ class DriverToolbox final : public Toolbox {
         reader_(loop) {}
 
   Status add(const agents::ToolDefinition& tool, const std::string& folder) {
-    if (!tool.policy.makes_call()) return {};  // the engine computes its value
+    if (!has_transport(tool)) return {};
     AE_ASSIGN(auto entry, entry_of(tool, folder));
     install_tool(tool, folder, std::move(entry), false);
     return {};
@@ -58,7 +58,7 @@ class DriverToolbox final : public Toolbox {
     for (const auto* offered : {&file.tools, &file.models}) {
       for (const auto& [name, tool] : *offered) {
         const std::string& folder = folders.of(name);
-        if (!tool.policy.makes_call()) continue;
+        if (!has_transport(tool)) continue;
         if (tool.kind == "mcp") used.insert(server_key(tool.definition, folder));
         if (is_known(tool, folder)) continue;
         if (tool_registry_.all(name).size() >= kVersionsMax) {
@@ -95,6 +95,11 @@ class DriverToolbox final : public Toolbox {
   }
 
  private:
+  // False: the engine computes its value, or a worker performs it.
+  static bool has_transport(const agents::ToolDefinition& tool) {
+    return tool.policy.makes_call() && !tool.policy.function;
+  }
+
   // Idle time after which a server that only older versions of tools use is stopped; a call
   // restarts it.
   static constexpr Duration kOldServerIdle = std::chrono::seconds(2);

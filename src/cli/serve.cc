@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "agents/agents_file.h"
+#include "agents/worker_definitions.h"
 #include "app/instance.h"
 #include "app/key_file.h"
 #include "app/reloader.h"
@@ -79,6 +80,7 @@ Value files_json(const std::vector<std::string>& files) {
 ServiceLog::Line reload_line(const app::Reloader::Report& report) {
   std::string files;
   for (const std::string& file : report.files) files += (files.empty() ? "" : ", ") + file;
+  if (files.empty()) files = "the agents of workers";
   ServiceLog::Line line{.more = {{"files", files_json(report.files)}}};
   if (!report.diagnostics.empty() || report.error) {
     line.level = ServiceLog::Level::error;
@@ -126,6 +128,60 @@ void print_start(const ServiceSettings& service_settings, app::Instance& instanc
                     : "API keys: not required (`aetheris keys create` makes the first one)");
 }
 
+// The agents and tools of workers, and the reload after an edit of a file or of these.
+class ServedAgents {
+ public:
+  ServedAgents(const ServeOptions& options, const app::LoadedAgents& loaded)
+      : options_(options), loaded_(loaded) {}
+
+  // A worker offers these; the faults.
+  std::vector<agents::Diagnostic> on_worker(const routines::Definitions& offered) {
+    std::vector<Value> agents, tools;
+    for (const auto& agent : offered.agents) agents.push_back(agent.definition);
+    for (const auto& tool : offered.tools) tools.push_back(tool.definition);
+    const auto is_in_file = [this](std::string_view name) {
+      return loaded_.file.agents.contains(name) || loaded_.file.tools.contains(name);
+    };
+    auto faults = of_workers_.add(agents, tools, is_in_file,
+                                  [this](const std::string& code) { return check(code); });
+    if (reloader_) reloader_->reload_soon();
+    return faults;
+  }
+
+  // REQUIRES: `end` is called before the instance is destroyed.
+  void begin(app::Instance& instance, Service& service) {
+    reloader_.emplace(instance,
+                      app::Reloader::Options{.files = options_.files,
+                                             .policies = options_.policies,
+                                             .is_watching = options_.watch,
+                                             .code = [this] { return of_workers_.code(); }},
+                      loaded_, [&service](const app::Reloader::Report& report) {
+                        service.announce(reload_line(report));
+                        if (report.error || !report.diagnostics.empty()) return;
+                        for (const std::string& warning : report.warnings) service.warn(warning);
+                      });
+    reloader_->begin();
+    if (!of_workers_.code().empty()) reloader_->reload_soon();
+  }
+
+  void end() { reloader_.reset(); }
+
+ private:
+  // The faults of the first file with this code.
+  std::vector<agents::Diagnostic> check(const std::string& code) const {
+    const auto loaded = app::load_agents(
+        options_.files.front(),
+        {.servers = app::ServerListing::never, .policies = options_.policies, .code = code});
+    if (loaded) return loaded->diagnostics;
+    return {{.code = loaded.error().code, .message = loaded.error().message}};
+  }
+
+  const ServeOptions& options_;
+  const app::LoadedAgents& loaded_;
+  agents::WorkerDefinitions of_workers_;
+  std::optional<app::Reloader> reloader_;
+};
+
 int serve_command(const ServeOptions& options, Terminal& terminal) {
   const auto address = address_of(options.listen);
   if (!address) return terminal.fail_with(address.error());
@@ -157,6 +213,14 @@ int serve_command(const ServeOptions& options, Terminal& terminal) {
       return app::read_agent(file, name, json, out);
     };
   }
+  std::optional<ServedAgents> served;
+  if (service_settings->loaded) served.emplace(options, *service_settings->loaded);
+  const bool runs = site_options.mode == app::InstanceOptions::Mode::run;
+  if (runs) {
+    site_options.on_worker = [&served](const routines::Definitions& offered) {
+      return served->on_worker(offered);
+    };
+  }
   auto opened = service.open(site_options);
   if (!opened) return terminal.fail_with(opened.error());
   service.attach(**opened);
@@ -186,17 +250,10 @@ int serve_command(const ServeOptions& options, Terminal& terminal) {
         "all API keys have expired or are revoked; create one with `aetheris keys create`");
   }
   if (!terminal.flush()) return terminal.fail_with({Code::unavailable, "stdout is closed"});
-  std::optional<app::Reloader> reloader;
-  if (options.watch) {
-    reloader.emplace(**opened, app::Reloader::Options{options.files, options.policies},
-                     *service_settings->loaded, [&service](const app::Reloader::Report& report) {
-                       service.announce(reload_line(report));
-                       if (report.error || !report.diagnostics.empty()) return;
-                       for (const std::string& warning : report.warnings) service.warn(warning);
-                     });
-    reloader->begin();
-  }
-  return service.run();
+  if (options.watch || runs) served->begin(**opened, service);
+  const int code = service.run();
+  if (served) served->end();
+  return code;
 }
 
 }  // namespace

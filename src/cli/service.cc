@@ -238,7 +238,10 @@ void Service::stop() {
                          .words = fmt::format("Shutting down; {}", waits)});
   parts_left_ = 2;
   instance_->stop_serving(grace_, [this] { on_part_stopped(); });
-  instance_->runtime().stop(grace_, [this] { on_part_stopped(); });
+  instance_->runtime().stop(grace_, [this] {
+    instance_->close_workers();
+    on_part_stopped();
+  });
 }
 
 void Service::on_part_stopped() {
