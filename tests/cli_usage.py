@@ -157,7 +157,7 @@ def completion_completes_in_bash():
         assert {"--check", "--job", "--json"} <= completed("rebuild", "--")
         statuses = {"queued", "running", "waiting", "parked", "completed", "failed", "cancelled"}
         assert completed("jobs", "--status", "") == statuses
-        assert completed("jobs", "--kind", "") == {"plan", "loop", "planner"}
+        assert completed("jobs", "--kind", "") == {"plan", "loop", "planner", "code"}
         assert "max_attempts" in completed("jobs", "--error", "max")
         assert completed("events", "a", "--class", "") == {"history", "coordination", "recorded_effect", "narrative", "effect"}
         assert "job_created" in completed("events", "a", "--type", "job_")

@@ -1,0 +1,21 @@
+// The routine and the scope in which code runs, carried through its awaits.
+import { AsyncLocalStorage } from "node:async_hooks";
+import type { Ctx } from "./api.ts";
+
+export interface Current {
+  /** Undefined: inside of a function, which performs one call and makes no requests. */
+  ctx: Ctx | undefined;
+  routine: object;
+  /** The innermost closed scope. */
+  closed: object | undefined;
+}
+
+export const storage = new AsyncLocalStorage<Current>();
+
+/**
+ * The `ctx` of the code that calls, for libraries that cannot be given one. Undefined: outside of an agent, or inside
+ * of a function.
+ */
+export function current(): Ctx | undefined {
+  return storage.getStore()?.ctx;
+}

@@ -1,0 +1,211 @@
+// ctx.fetch: HTTP that is recorded. The worker performs it, as a function of the request (tool run:EFFECT).
+import type { Call } from "./api.ts";
+import type { Context } from "./context.ts";
+import { InvalidInput, NotDone } from "./errors.ts";
+import type { JsonObject } from "./json.ts";
+import type { Effect } from "./protocol.ts";
+import { neverSettles } from "./request.ts";
+
+export type FetchInit = RequestInit & { effect?: Effect; name?: string; key?: string };
+
+/** The headers of a request that are recorded and compared. All others, such as Authorization, are only sent. */
+const RECORDED_HEADERS = ["accept", "content-type", "anthropic-beta", "anthropic-version", "openai-beta"];
+/** The headers of an answer that are not recorded: they are of the connection, or secret. */
+const DROPPED_HEADERS = new Set([
+  "connection",
+  "content-encoding",
+  "content-length",
+  "keep-alive",
+  "set-cookie",
+  "transfer-encoding",
+]);
+const BOUNDARY = "aetheris-boundary"; // of form data, whose own is random
+/** Of these the request was certainly not sent. */
+const NOT_SENT = new Set([
+  "ECONNREFUSED",
+  "ENOTFOUND",
+  "EAI_AGAIN",
+  "EHOSTUNREACH",
+  "ENETUNREACH",
+  "UND_ERR_CONNECT_TIMEOUT",
+]);
+
+interface Made {
+  method: string;
+  url: string;
+  headers: Headers;
+  body: Uint8Array | string | undefined;
+}
+
+export async function fetchRecorded(
+  ctx: Context,
+  input: string | URL | globalThis.Request,
+  init: FetchInit = {},
+): Promise<Response> {
+  const made = await requestOf(input, init);
+  if (init.signal?.aborted) throw init.signal.reason;
+  const effect = init.effect ?? (made.method === "GET" || made.method === "HEAD" ? "read" : "at_most_once");
+  const args = argumentsOf(made);
+  const perform = (given: JsonObject, call: Call): Promise<JsonObject> =>
+    send(given, made.headers, effect, init.redirect ?? "follow", call);
+  const options = {
+    ...(init.name === undefined ? {} : { name: init.name }),
+    ...(init.key === undefined ? {} : { key: init.key }),
+    ...(init.signal ? { signal: init.signal } : {}),
+  };
+  if (!ctx.routine.mayCall(ctx)) return neverSettles();
+  const result = await ctx.stated<JsonObject>(nameOf(made), effect, args, perform, options, true);
+  return responseOf(result);
+}
+
+// POST:api.example.com
+function nameOf(made: Made): string {
+  return `${made.method}:${new URL(made.url).host}`.replace(/[^A-Za-z0-9_.:-]/g, "_").slice(0, 64);
+}
+
+async function requestOf(input: string | URL | globalThis.Request, init: FetchInit): Promise<Made> {
+  const body = init.body;
+  if (body instanceof ReadableStream || (typeof body === "object" && body !== null && Symbol.asyncIterator in body)) {
+    throw new InvalidInput(
+      "ctx.fetch: the body is a stream, which cannot be sent again; read it first, and pass a text or bytes",
+    );
+  }
+  const isPlain = body === undefined || body === null || typeof body === "string" || body instanceof Uint8Array;
+  if (!(input instanceof globalThis.Request) && isPlain) {
+    const headers = new Headers(init.headers);
+    if (typeof body === "string" && !headers.has("content-type"))
+      headers.set("content-type", "text/plain;charset=UTF-8");
+    return {
+      method: (init.method ?? "GET").toUpperCase(),
+      url: checkedUrl(String(input)),
+      headers,
+      body: body ?? undefined,
+    };
+  }
+  const { effect: _effect, name: _name, key: _key, signal: _signal, ...rest } = init;
+  const request = new globalThis.Request(input, rest);
+  const bytes = request.body === null ? undefined : new Uint8Array(await request.arrayBuffer());
+  return {
+    method: request.method.toUpperCase(),
+    url: checkedUrl(request.url),
+    headers: new Headers(request.headers),
+    body: bytes,
+  };
+}
+
+function checkedUrl(text: string): string {
+  let url: URL;
+  try {
+    url = new URL(text);
+  } catch {
+    throw new InvalidInput(`ctx.fetch: "${text.slice(0, 200)}" is not an absolute URL`);
+  }
+  if (url.protocol !== "http:" && url.protocol !== "https:")
+    throw new InvalidInput(`ctx.fetch: the URL begins with http:// or https://, not ${url.protocol}`);
+  if (url.username !== "" || url.password !== "")
+    throw new InvalidInput("ctx.fetch: the URL has a user name or password, which would be recorded; use a header");
+  url.hash = "";
+  return url.href;
+}
+
+function argumentsOf(made: Made): JsonObject {
+  const headers: JsonObject = {};
+  for (const name of RECORDED_HEADERS) {
+    const value = made.headers.get(name);
+    if (value !== null) headers[name] = value;
+  }
+  let body = made.body;
+  const boundary = /^multipart\/form-data;.*boundary="?([^";]+)/i.exec(String(headers["content-type"] ?? ""))?.[1];
+  if (boundary !== undefined && body !== undefined) {
+    headers["content-type"] = `multipart/form-data; boundary=${BOUNDARY}`;
+    body = Buffer.from(Buffer.from(body).toString("latin1").replaceAll(boundary, BOUNDARY), "latin1");
+  }
+  return { method: made.method, url: made.url, headers, ...bodyValue(body) };
+}
+
+function bodyValue(body: Uint8Array | string | undefined): JsonObject {
+  if (body === undefined) return {};
+  if (typeof body === "string") return { body: body.toWellFormed() };
+  try {
+    return { body: new TextDecoder("utf-8", { fatal: true, ignoreBOM: true }).decode(body) };
+  } catch {
+    return { body_base64: Buffer.from(body).toString("base64") };
+  }
+}
+
+function bodyOf(value: JsonObject): string | Uint8Array<ArrayBuffer> | null {
+  if (typeof value["body"] === "string") return value["body"];
+  if (typeof value["body_base64"] === "string") return Uint8Array.from(Buffer.from(value["body_base64"], "base64"));
+  return null;
+}
+
+// Performs the request once. `args` may differ from what was requested: who approves may edit them.
+async function send(
+  args: JsonObject,
+  allHeaders: Headers,
+  effect: Effect,
+  redirect: RequestRedirect,
+  call: Call,
+): Promise<JsonObject> {
+  const headers = new Headers(allHeaders);
+  headers.delete("content-length");
+  for (const [name, value] of Object.entries(args["headers"] as JsonObject)) headers.set(name, String(value));
+  if (effect !== "read" && !headers.has("idempotency-key")) headers.set("idempotency-key", call.key);
+  if (call.traceparent !== "" && !headers.has("traceparent")) headers.set("traceparent", call.traceparent);
+  const init: RequestInit = { method: String(args["method"]), headers, body: bodyOf(args), signal: call.signal };
+  const url = String(args["url"]);
+  let response: Response;
+  try {
+    // Beyond a redirect, a connection that is refused does not mean that nothing happened.
+    response = await fetch(url, {
+      ...init,
+      redirect: redirect === "follow" && effect !== "read" ? "manual" : redirect,
+    });
+  } catch (error) {
+    throw notSent(error) ?? error;
+  }
+  if (redirect === "follow" && effect !== "read") response = await follow(response, url, init);
+  const answerHeaders: JsonObject = {};
+  response.headers.forEach((value, name) => {
+    if (!DROPPED_HEADERS.has(name)) answerHeaders[name] = value.toWellFormed();
+  });
+  const bytes = new Uint8Array(await response.arrayBuffer());
+  return {
+    status: response.status,
+    status_text: response.statusText.toWellFormed(),
+    url: response.url,
+    headers: answerHeaders,
+    ...bodyValue(bytes),
+  };
+}
+
+async function follow(response: Response, url: string, init: RequestInit): Promise<Response> {
+  const location = response.headers.get("location");
+  if (![301, 302, 303, 307, 308].includes(response.status) || location === null) return response;
+  await response.arrayBuffer();
+  const next = new URL(location, url);
+  const headers = new Headers(init.headers);
+  if (next.origin !== new URL(url).origin) for (const name of ["authorization", "cookie"]) headers.delete(name);
+  const becomesGet = response.status === 303 || (response.status < 303 && init.method === "POST");
+  if (!becomesGet) return fetch(next, { ...init, headers, redirect: "follow" });
+  headers.delete("content-type");
+  return fetch(next, { headers, signal: init.signal ?? null, method: "GET", redirect: "follow" });
+}
+
+function notSent(error: unknown): NotDone | undefined {
+  const cause = error instanceof Error ? (error.cause as { code?: unknown; message?: unknown } | undefined) : undefined;
+  if (typeof cause?.code !== "string" || !NOT_SENT.has(cause.code)) return undefined;
+  return new NotDone("connect", `the connection was not made: ${cause.code}`, { retryable: true });
+}
+
+function responseOf(result: JsonObject): Response {
+  const status = Number(result["status"]);
+  const hasNoBody = [101, 204, 205, 304].includes(status);
+  const response = new Response(hasNoBody ? null : bodyOf(result), {
+    status,
+    statusText: String(result["status_text"] ?? ""),
+    headers: result["headers"] as Record<string, string>,
+  });
+  Object.defineProperty(response, "url", { value: String(result["url"] ?? "") });
+  return response;
+}

@@ -1,0 +1,39 @@
+// aetheris: write durable AI agents as ordinary functions.
+export { agent, tool } from "./definitions.ts";
+export { serve, SDK_VERSION, type ServeOptions, type Worker } from "./worker.ts";
+export { current } from "./current.ts";
+export {
+  AetherisError,
+  Cancelled,
+  ConnectionFailed,
+  Failure,
+  InvalidInput,
+  NotDone,
+  Rejected,
+  ToolFailed,
+  WaitExpired,
+} from "./errors.ts";
+export type {
+  Agent,
+  AgentDefinition,
+  Answer,
+  Branches,
+  Call,
+  Ctx,
+  Duration,
+  Effect,
+  Logger,
+  MapOptions,
+  Message,
+  Model,
+  ModelRequest,
+  RaceResult,
+  Request,
+  RequestOptions,
+  Retry,
+  Tool,
+  ToolDefinition,
+  WaitOptions,
+} from "./api.ts";
+export type { Json, JsonObject } from "./json.ts";
+export { fetchAs } from "./wrap/fetch_as.ts";

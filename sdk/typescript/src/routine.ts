@@ -1,0 +1,676 @@
+// Routine: one running copy of an agent's function, for one job: its requests, its record, what is delivered to it, and
+// the advance that it makes (src/routines/native/execution.h is the same in C++).
+//
+//   a request        matched with the record, or a part of the advance
+//   settled          a macrotask has passed since the last delivery. Before the frontier the next recorded outcome is
+//                    delivered. After it the advance is sent, then the next outcome that has come is delivered: one at
+//                    a time, in the order in which they came.
+//   dropped          or diverged, or lost: nothing is delivered, and no request settles any more
+//
+// What comes: durable outcomes from the server, successes of functions, and results of closed scopes.
+import { randomUUID } from "node:crypto";
+import { performance } from "node:perf_hooks";
+import type { Agent, Ctx, Request, RequestOptions } from "./api.ts";
+import { Context } from "./context.ts";
+import { storage } from "./current.ts";
+import { endOf, exceptionOf, failureText, whereOf } from "./ends.ts";
+import { AetherisError, failureIn, InvalidInput } from "./errors.ts";
+import { blindedHash, EMITTED_MAX, fresh, toJson, type Json, type JsonObject } from "./json.ts";
+import { isInside, isRequestName, joined, Positions } from "./positions.ts";
+import type {
+  AdvanceMessage,
+  DivergedMessage,
+  FailureText,
+  FunctionEnd,
+  Item,
+  Kind,
+  NewRequest,
+  NewWait,
+  Outcome,
+  RoutineEnd,
+  Start,
+} from "./protocol.ts";
+import { Replay, type Divergence } from "./replay.ts";
+import {
+  asRequest,
+  cancelledError,
+  isStopped,
+  neverSettles,
+  settle,
+  type Branch,
+  type ClosedScope,
+  type OpenRequest,
+  type RunFunction,
+} from "./request.ts";
+import { newSeed, RandomNumbers, timeOf, timeValue } from "./values.ts";
+
+const OPEN_REQUESTS_MAX = 10_000; // of one scope
+/** How long code may do other work (a dynamic import, a file) before a recorded request counts as missing. */
+export const OTHER_WORK_MS = 10_000;
+
+export interface RoutineHost {
+  /** Calls `step` in the next macrotask. */
+  schedule(routine: Routine): void;
+  send(message: AdvanceMessage | DivergedMessage): void;
+  /** The end of a call that no advance has. */
+  endCall(call: number, end: FunctionEnd): void;
+  log(level: string, message: string): void;
+}
+
+export interface Made {
+  kind: Kind;
+  tool: string;
+  args?: JsonObject;
+  fn?: RunFunction;
+  wait?: NewWait;
+  whenExpired?: "fail" | "continue";
+  /** Names the request by the hash of its arguments. */
+  byContent?: boolean;
+  /** Of a call: stricter than the policy of its tool. */
+  options?: JsonObject;
+}
+
+type Arrived =
+  | { kind: "outcome"; outcome: Outcome }
+  | { kind: "success"; call: number; position: string; result: Json }
+  | { kind: "scope"; scope: ClosedScope };
+
+interface ScopeValues {
+  times: number;
+  uuids: number;
+  numbers?: RandomNumbers;
+}
+
+export class Routine {
+  readonly number: number;
+  readonly start: Start;
+  isScheduled = false;
+  private readonly host: RoutineHost;
+  private readonly otherWorkMs: number;
+  private readonly agent: Agent;
+  private readonly replay: Replay;
+  private readonly endedScopes = new Set<string>(); // of the record
+  private readonly withoutCall = new Set<string>(); // recorded requests that wait to be admitted
+  private readonly positions = new Positions();
+  private readonly open = new Map<string, OpenRequest>(); // without an outcome, by position
+  private readonly running = new Set<ClosedScope>(); // closed scopes whose bodies have not returned
+  private openOutside = 0; // of them, in no closed scope
+  private arrived: Arrived[] = [];
+  private functions: NonNullable<AdvanceMessage["functions"]> = []; // of the next advance; so are the four below
+  private items: Item[] = [];
+  private requests: NewRequest[] = [];
+  private cancelled: string[] = [];
+  private newEnd: RoutineEnd | undefined;
+  private hasUnsentAdvance = false;
+  private isLive = false; // it has been at the frontier
+  private isIdle = false; // it has settled, and its advance was sent
+  private isInert = false; // dropped, diverged or lost
+  private end: RoutineEnd | undefined;
+  private readonly scopeValues = new Map<string, ScopeValues>();
+  private readonly patches = new Map<string, boolean>();
+  private seed: string | undefined;
+  private baseTime: number; // of the store's clock
+  private baseClock = performance.now();
+  private lastTime = Number.NEGATIVE_INFINITY;
+  private otherWork: NodeJS.Timeout | undefined;
+  private otherWorkUntil: number | undefined;
+  private readonly abort = new AbortController();
+  private readonly root: Branch = { parent: undefined, isStopped: false };
+
+  /** Throws Error: the record is not one. */
+  constructor(start: Start, agent: Agent, host: RoutineHost, otherWorkMs = OTHER_WORK_MS) {
+    this.number = start.routine;
+    this.start = start;
+    this.agent = agent;
+    this.host = host;
+    this.otherWorkMs = otherWorkMs;
+    this.baseTime = timeOf(start.now) ?? Date.now();
+    const { requests = [], deliveries = [], values = {}, emitted = {} } = start.record;
+    for (const request of requests) {
+      if ((request.kind === "tool" || request.kind === "llm") && !request.arguments_hash)
+        this.withoutCall.add(request.position);
+    }
+    for (const outcome of deliveries) {
+      this.withoutCall.delete(outcome.position);
+      if (outcome.kind === "scope" && !outcome.passed_over) this.endedScopes.add(outcome.position);
+    }
+    this.replay = new Replay({ requests, deliveries, values, emitted });
+  }
+
+  // ---------------------------------------------------------------- for the worker
+
+  begin(): void {
+    const ctx = new Context(this, "", undefined, this.root);
+    const input = fresh(this.start.input);
+    void storage.run({ ctx, routine: this, closed: undefined }, async () => {
+      try {
+        const result = await this.agent.fn(ctx, input);
+        this.finish({ result: toJson(result, `the result of the agent "${this.agent.name}"`) });
+      } catch (error) {
+        this.finish(endOf(error));
+      }
+    });
+    this.touch();
+  }
+
+  deliver(outcomes: Outcome[]): void {
+    if (this.isInert) return;
+    for (const outcome of outcomes) this.arrived.push({ kind: "outcome", outcome });
+    this.onArrival();
+  }
+
+  /** The function that the code stated with the request at this position; undefined: none, or it has its outcome. */
+  functionAt(position: string): { fn: RunFunction; args: JsonObject } | undefined {
+    const request = this.open.get(position);
+    return this.isInert || request?.fn === undefined ? undefined : { fn: request.fn, args: request.args };
+  }
+
+  /** The arguments of the call that was requested at this position. */
+  argumentsAt(position: string): JsonObject | undefined {
+    return this.open.get(position)?.args;
+  }
+
+  /** Gives the routine the success of a call. False: it has an outcome already, or none is awaited. */
+  onSuccess(call: number, position: string, result: Json): boolean {
+    if (this.isInert || !this.isLive || !this.open.has(position)) return false;
+    this.arrived.push({ kind: "success", call, position, result });
+    this.onArrival();
+    return true;
+  }
+
+  /** Nothing is sent, and no request settles any more. */
+  drop(reason: string): void {
+    if (this.isInert) return;
+    this.becomeInert(reason);
+  }
+
+  get isReplaying(): boolean {
+    return !this.replay.isAtFrontier();
+  }
+
+  get signal(): AbortSignal {
+    return this.abort.signal;
+  }
+
+  log(level: string, message: string): void {
+    if (!this.isInert && !this.isReplaying) this.host.log(level, message);
+  }
+
+  // ---------------------------------------------------------------- steps: one for each delivery
+
+  /** Called in a macrotask after `schedule`: the code has settled. */
+  step(): void {
+    this.isScheduled = false;
+    if (this.isInert) return;
+    if (!this.isLive) {
+      if (!this.replayNext()) return;
+      this.isLive = true;
+      this.hasUnsentAdvance = true;
+    }
+    if (this.hasUnsentAdvance) this.seal();
+    if (!this.giveNext()) this.isIdle = true;
+  }
+
+  // Delivers the next recorded outcome. True: the frontier is reached.
+  private replayNext(): boolean {
+    for (;;) {
+      const missing = this.replay.findMissing(this.end !== undefined);
+      if (missing !== undefined) {
+        if (this.end !== undefined) this.diverge(missing);
+        else this.awaitOtherWork(this.otherWorkMs, () => this.diverge(this.replay.findMissing(false) ?? missing));
+        return false;
+      }
+      this.stopAwaiting();
+      if (!this.replay.mayDeliver()) return true;
+      const outcome = this.replay.deliver();
+      if (outcome.passed_over) continue;
+      this.complete(outcome.position, outcome);
+      this.schedule();
+      return false;
+    }
+  }
+
+  // After the frontier. False: nothing has come.
+  private giveNext(): boolean {
+    const next = this.arrived.shift();
+    if (next === undefined) return false;
+    this.isIdle = false;
+    this.hasUnsentAdvance = true;
+    this.otherWorkUntil = undefined;
+    switch (next.kind) {
+      case "outcome":
+        this.replay.countDelivery();
+        this.complete(next.outcome.position, next.outcome);
+        break;
+      case "success":
+        this.giveSuccess(next.call, next.position, next.result);
+        break;
+      case "scope":
+        this.giveScope(next.scope);
+        break;
+    }
+    this.schedule();
+    return true;
+  }
+
+  private giveSuccess(call: number, position: string, result: Json): void {
+    if (!this.open.has(position)) return this.host.endCall(call, { result }); // another outcome was delivered first
+    this.functions.push({ call, result, delivered: this.replay.delivered() });
+    this.replay.countDelivery();
+    this.complete(position, { position, result: fresh(result) });
+  }
+
+  private giveScope(scope: ClosedScope): void {
+    const { position } = scope;
+    const delivered = this.replay.delivered();
+    const ended = scope.failure ? { failure: scope.failure } : { result: scope.result ?? null };
+    this.items.push({ kind: "scope_ended", position, delivered, ...ended });
+    this.replay.countDelivery();
+    // The values and names inside of an ended scope are not used any more.
+    this.positions.forgetInside(position);
+    for (const name of this.scopeValues.keys()) {
+      if (name === position || isInside(name, position)) this.scopeValues.delete(name);
+    }
+    this.complete(position, {
+      position,
+      ...(scope.failure ? { failure: scope.failure } : { result: fresh(scope.result ?? null) }),
+    });
+  }
+
+  // No effect if the request is not open: it has an outcome, or was made in an ended scope.
+  private complete(position: string, outcome: Outcome): void {
+    const request = this.open.get(position);
+    if (request === undefined) return;
+    settle(request, outcome);
+    this.close(request);
+  }
+
+  private close(request: OpenRequest): void {
+    this.open.delete(request.position);
+    const scope = request.closed;
+    if (scope === undefined) this.openOutside--;
+    else if (--scope.open === 0 && scope.hasReturned && this.end === undefined)
+      this.arrived.push({ kind: "scope", scope });
+  }
+
+  private onArrival(): void {
+    if (this.isIdle && !this.isScheduled)
+      this.giveNext(); // it has settled: no macrotask is needed
+    else this.schedule();
+  }
+
+  // The code did something. If it has settled before, for example after other work, another advance is sent.
+  private touch(): void {
+    this.hasUnsentAdvance = true;
+    this.schedule();
+  }
+
+  private schedule(): void {
+    if (!this.isInert) this.host.schedule(this);
+  }
+
+  private seal(): void {
+    this.stopAwaiting();
+    this.hasUnsentAdvance = false;
+    const message: AdvanceMessage = { type: "advance", routine: this.number, delivered: this.replay.delivered() };
+    if (this.functions.length > 0) message.functions = this.functions;
+    if (this.items.length > 0) message.items = this.items;
+    if (this.requests.length > 0) message.requests = this.requests;
+    const cancelled = this.cancelled.filter((position) => this.open.has(position));
+    if (cancelled.length > 0) message.cancelled = cancelled;
+    if (this.newEnd !== undefined) message.end = this.newEnd;
+    this.functions = [];
+    this.items = [];
+    this.requests = [];
+    this.cancelled = [];
+    this.newEnd = undefined;
+    if (this.arrived.length > 0) {
+      message.settled = false;
+    } else if (this.doesOtherWork()) {
+      this.otherWorkUntil ??= performance.now() + this.otherWorkMs;
+      const left = this.otherWorkUntil - performance.now();
+      if (left > 0) {
+        message.settled = false;
+        this.awaitOtherWork(left, () => this.touch());
+      }
+    }
+    this.host.send(message);
+  }
+
+  // Does the code await something that is not a request, for example an import? Then nothing that comes can continue it,
+  // and the server would take the job for stalled.
+  private doesOtherWork(): boolean {
+    if (this.end !== undefined) return false;
+    for (const request of this.open.values()) {
+      if (request.kind !== "scope" && !request.isCancelled && !isStopped(request.branch)) return false;
+    }
+    return true;
+  }
+
+  private awaitOtherWork(ms: number, then: () => void): void {
+    this.otherWork ??= setTimeout(() => {
+      this.otherWork = undefined;
+      if (!this.isInert) then();
+    }, ms);
+  }
+
+  private stopAwaiting(): void {
+    clearTimeout(this.otherWork);
+    this.otherWork = undefined;
+  }
+
+  // ---------------------------------------------------------------- ends
+
+  private finish(end: RoutineEnd): void {
+    if (this.isInert || this.end !== undefined) return;
+    this.end = end;
+    this.newEnd = end;
+    this.arrived = this.arrived.filter((arrived) => arrived.kind !== "scope");
+    this.touch();
+  }
+
+  /** The routine ends with this exception, whatever its code does. */
+  endWithException(error: unknown): void {
+    this.finish({ exception: exceptionOf(error) });
+  }
+
+  private diverge(divergence: Divergence, where?: string): void {
+    const message: DivergedMessage = { type: "diverged", routine: this.number, ...divergence };
+    if (this.end?.exception) message.found = { exception: { ...this.end.exception } };
+    else if (this.end?.failure) message.found = { failure: { ...this.end.failure } };
+    if (where !== undefined) message.where = where;
+    this.host.send(message);
+    this.becomeInert("diverged");
+  }
+
+  private becomeInert(reason: string): void {
+    this.isInert = true;
+    this.stopAwaiting();
+    // Successes that were not sent end their calls without the routine.
+    for (const { call, result } of this.functions) this.host.endCall(call, { result });
+    for (const arrived of this.arrived)
+      if (arrived.kind === "success") this.host.endCall(arrived.call, { result: arrived.result });
+    this.functions = [];
+    this.arrived = [];
+    this.open.clear();
+    this.abort.abort(new AetherisError("evicted", `the routine was dropped: ${reason}`));
+  }
+
+  // ---------------------------------------------------------------- calls of a Context
+
+  /** May this Context be used here? False: its code must not continue. Throws InvalidInput, and ends the routine. */
+  mayCall(context: Context): boolean {
+    if (this.isInert || this.end !== undefined || isStopped(context.branch)) return false;
+    const here = storage.getStore();
+    if (here === undefined || here.routine !== this) return true; // the context of a library
+    if (here.ctx === undefined)
+      return this.refuseContext(
+        "ctx was used inside of a function, which performs one call; return its result and use ctx after it",
+      );
+    if (here.closed === context.closed) return true;
+    return this.refuseContext(
+      "the ctx of another scope was used inside of a closed scope; use the ctx that the scope was given",
+    );
+  }
+
+  private refuseContext(message: string): never {
+    const error = new InvalidInput(message, "wrong_context");
+    this.endWithException(error);
+    throw error;
+  }
+
+  request<T>(context: Context, name: string, options: RequestOptions, made: Made): Request<T> {
+    if (!this.mayCall(context)) return neverSettles();
+    const { signal } = options;
+    const isCall = made.kind === "tool" || made.kind === "llm";
+    const args = made.args ?? {};
+    const isCompared = isCall && !this.start.blind_erased;
+    const hash = isCompared && (!this.isLive || made.byContent) ? blindedHash(this.start.blind, args) : undefined;
+    const position =
+      made.byContent && options.key === undefined && options.name === undefined
+        ? this.positionByContent(context.scope_, name, hash)
+        : this.positions.next(context.scope_, options.name ?? name, { key: options.key });
+    const request = this.addRequest<T>(context, position, { ...made, ...policyOf(isCall, options) }, args, hash);
+    if (signal !== undefined) {
+      if (signal.aborted) request.cancel(String(signal.reason));
+      else signal.addEventListener("abort", () => request.cancel(String(signal.reason)), { once: true });
+    }
+    return request;
+  }
+
+  private positionByContent(scope: string, name: string, hash: string | undefined): string {
+    if (hash !== undefined) return this.positions.next(scope, name, { content: hash.slice(0, 16) });
+    // The blind is erased, so the hash cannot be computed again: the next of this name that the record has.
+    const recorded = this.replay.unmatchedWithPrefix(`${joined(scope, name)}~`);
+    return recorded ?? this.positions.next(scope, name, { content: blindedHash("erased", name).slice(0, 16) });
+  }
+
+  private addRequest<T>(
+    context: Context,
+    position: string,
+    made: Made,
+    args: JsonObject,
+    hash: string | undefined,
+  ): Request<T> {
+    const { closed } = context;
+    if ((closed ? closed.open : this.openOutside) >= OPEN_REQUESTS_MAX) {
+      throw new InvalidInput(
+        `a scope has at most ${OPEN_REQUESTS_MAX} requests without an outcome; await some of them first`,
+      );
+    }
+    const isCall = made.kind === "tool" || made.kind === "llm";
+    const match = this.replay.match({
+      position,
+      kind: made.kind,
+      tool: isCall ? made.tool : undefined,
+      arguments_hash: hash,
+      wait: made.wait?.type,
+    });
+    if (match === "diverged") {
+      this.diverge(this.replay.divergence as Divergence, whereOf(new Error().stack));
+      return neverSettles();
+    }
+    if (made.kind === "scope") {
+      if (match === "new") this.items.push({ kind: "scope_begun", position, delivered: this.replay.delivered() });
+    } else if (match === "new" || this.withoutCall.has(position)) {
+      const request: NewRequest = { position, kind: made.kind, delivered: this.replay.delivered() };
+      if (isCall) Object.assign(request, { tool: made.tool, arguments: args });
+      if (made.options) request.options = made.options;
+      if (made.wait) request.wait = made.wait;
+      this.requests.push(request);
+    }
+    let resolve!: (value: Json) => void;
+    let reject!: (error: Error) => void;
+    const promise = new Promise<Json>((onValue, onError) => {
+      resolve = onValue;
+      reject = onError;
+    });
+    const open: OpenRequest = {
+      position,
+      kind: made.kind,
+      tool: made.tool,
+      fn: made.fn,
+      args,
+      closed,
+      branch: context.branch,
+      whenExpired: made.whenExpired ?? "fail",
+      resolve,
+      reject,
+      isCancelled: false,
+    };
+    this.open.set(position, open);
+    if (closed) closed.open++;
+    else this.openOutside++;
+    this.touch();
+    return asRequest(promise, position, (reason) => {
+      if (!this.isInert && this.end === undefined && !isStopped(open.branch) && this.cancelOpen(open))
+        reject(cancelledError(open, reason));
+    }) as Request<T>;
+  }
+
+  // False: it has an outcome, or was cancelled before.
+  private cancelOpen(request: OpenRequest): boolean {
+    const { position } = request;
+    if (request.isCancelled || this.open.get(position) !== request) return false;
+    request.isCancelled = true;
+    const unsent = this.requests.findIndex((made) => made.position === position);
+    if (unsent < 0) {
+      if (request.kind === "wait") this.cancelled.push(position);
+    } else {
+      this.requests.splice(unsent, 1);
+      if (!this.withoutCall.has(position)) this.close(request); // as if it had not been made
+    }
+    this.touch();
+    return true;
+  }
+
+  // ---------------------------------------------------------------- scopes and branches
+
+  /** The scope of a map, a race or a scope that is not closed. */
+  openScope(context: Context, name: string): string {
+    return this.positions.openScope(context.scope_, name);
+  }
+
+  /** A closed scope: runs its body, unless its result is recorded. */
+  closedScope<R>(context: Context, name: string, number: number | undefined, body: (ctx: Ctx) => unknown): Promise<R> {
+    if (!this.mayCall(context)) return neverSettles();
+    const position = this.positions.closedScope(context.scope_, name, number);
+    const request = this.addRequest<R>(context, position, { kind: "scope", tool: "scope" }, {}, undefined);
+    if (this.isInert || this.endedScopes.has(position)) return request;
+    const closed: ClosedScope = {
+      position,
+      branch: { parent: context.branch, isStopped: false },
+      open: 0,
+      hasReturned: false,
+    };
+    const inner = new Context(this, position, closed, closed.branch);
+    this.running.add(closed);
+    void storage.run({ ctx: inner, routine: this, closed }, async () => {
+      try {
+        const result = await body(inner);
+        this.endScope(closed, { result: toJson(result, `the result of the scope "${position}"`) });
+      } catch (error) {
+        const failure = failureIn(error);
+        if (failure) return this.endScope(closed, { failure: failureText(failure) });
+        // What a scope returns is recorded. An exception is not a result, so the code ends with it.
+        if (!isStopped(closed.branch)) this.endWithException(error);
+      }
+    });
+    return request;
+  }
+
+  private endScope(closed: ClosedScope, end: { result: Json } | { failure: FailureText }): void {
+    if (this.isInert || this.end !== undefined || closed.hasReturned) return;
+    this.running.delete(closed);
+    closed.hasReturned = true;
+    Object.assign(closed, end);
+    closed.branch.isStopped = true; // nothing of it continues
+    this.endStopped((request) => request.kind === "wait");
+    if (closed.open === 0) this.arrived.push({ kind: "scope", scope: closed });
+    this.touch();
+  }
+
+  /** Stops these branches: they make no further requests, and their waits are closed. */
+  stopBranches(branches: Iterable<Branch>): void {
+    if (this.isInert || this.end !== undefined) return;
+    for (const branch of branches) branch.isStopped = true;
+    this.endStopped((request) => request.kind !== "scope");
+  }
+
+  // Cancels these requests of stopped branches. Their closed scopes never return, so they end here.
+  private endStopped(isCancelled: (request: OpenRequest) => boolean): void {
+    for (const request of [...this.open.values()]) {
+      if (isCancelled(request) && isStopped(request.branch)) this.cancelOpen(request);
+    }
+    for (const closed of [...this.running].reverse()) {
+      if (isStopped(closed.branch))
+        this.endScope(closed, { failure: { code: "evicted", message: "this branch is not needed any more" } });
+    }
+  }
+
+  // ---------------------------------------------------------------- values
+
+  private valuesOf(context: Context): ScopeValues {
+    let values = this.scopeValues.get(context.scope_);
+    if (values === undefined) this.scopeValues.set(context.scope_, (values = { times: 0, uuids: 0 }));
+    return values;
+  }
+
+  private record(name: string, value: Json): void {
+    this.items.push({ kind: "value", name, value });
+    this.touch();
+  }
+
+  now(context: Context): Date {
+    const estimated = Math.max(this.lastTime, Math.floor(this.baseTime + performance.now() - this.baseClock));
+    if (!this.mayCall(context)) return new Date(estimated);
+    const name = `time:${joined(context.scope_, ++this.valuesOf(context).times)}`;
+    const recorded = this.replay.value(name);
+    if (recorded !== undefined) {
+      const at = timeOf(recorded) ?? (Number.isFinite(this.lastTime) ? this.lastTime : this.baseTime); // absent: it was erased
+      this.lastTime = Math.max(this.lastTime, at);
+      return new Date(at);
+    }
+    this.lastTime = estimated;
+    this.record(name, timeValue(estimated));
+    return new Date(estimated);
+  }
+
+  random(context: Context): number {
+    if (!this.mayCall(context)) return Math.random();
+    if (this.seed === undefined) {
+      const recorded = this.replay.value("random");
+      if (recorded !== undefined) {
+        this.seed = typeof recorded === "string" && /^[0-9a-f]{64}$/.test(recorded) ? recorded : "0".repeat(64);
+      } else {
+        this.seed = newSeed();
+        this.record("random", this.seed);
+      }
+    }
+    const values = this.valuesOf(context);
+    values.numbers ??= new RandomNumbers(this.seed, context.scope_);
+    return values.numbers.next();
+  }
+
+  uuid(context: Context): string {
+    const uuid = randomUUID();
+    if (!this.mayCall(context)) return uuid;
+    const name = `uuid:${joined(context.scope_, ++this.valuesOf(context).uuids)}`;
+    const recorded = this.replay.value(name);
+    if (recorded !== undefined) return typeof recorded === "string" ? recorded : "";
+    this.record(name, uuid);
+    return uuid;
+  }
+
+  patched(context: Context, id: string): boolean {
+    if (!isRequestName(id))
+      throw new InvalidInput(
+        `"${String(id).slice(0, 100)}" is not an id of a patch: it has 1 to 64 letters, digits, "_", ".", ":" and "-"`,
+      );
+    if (!this.mayCall(context)) return false;
+    const known = this.patches.get(id);
+    if (known !== undefined) return known;
+    const recorded = this.replay.value(`patch:${id}`);
+    const isPatched = recorded !== undefined ? recorded === true : this.replay.isAtFrontier();
+    if (recorded === undefined) this.record(`patch:${id}`, isPatched);
+    this.patches.set(id, isPatched);
+    return isPatched;
+  }
+
+  emit(context: Context, name: string, value: unknown, isPublished: boolean): void {
+    if (!isRequestName(name))
+      throw new InvalidInput(
+        `"${String(name).slice(0, 100)}" is not a name of an emitted value: it has 1 to 64 letters, digits, "_", ".", ":" and "-"`,
+      );
+    const json = toJson(value, `the emitted value "${name}"`, EMITTED_MAX);
+    if (!this.mayCall(context) || this.replay.wasEmitted(context.scope_)) return;
+    this.items.push({ kind: "emitted", scope: context.scope_, name, value: json, published: isPublished });
+    this.touch();
+  }
+}
+
+// What a call states beside the policy of its tool.
+function policyOf(isCall: boolean, { timeout, retry, on_in_doubt }: RequestOptions): { options?: JsonObject } {
+  if (!isCall || (timeout === undefined && retry === undefined && on_in_doubt === undefined)) return {};
+  return { options: toJson({ timeout, retry, on_in_doubt }, "the options of the call") as JsonObject };
+}
