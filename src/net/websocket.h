@@ -47,7 +47,7 @@ class WebSocket {
     std::function<void()> on_stop;
   };
 
-  // Answers the request. nullptr: it is no such upgrade, and was answered with an error.
+  // Answers the request. nullptr: it is not such an upgrade, and was answered with an error.
   static std::unique_ptr<WebSocket> accept(const HttpRequest& request, Responder responder,
                                            std::string_view subprotocol, Callbacks callbacks,
                                            const Limits& limits);

@@ -332,7 +332,7 @@ describe("messages", () => {
   for (const [what, first, payload] of [
     ["fragment", 0x01, "{"],
     ["binary message", 0x82, "{}"],
-    ["text that is no frame", 0x81, "[]"],
+    ["text that is not a frame", 0x81, "[]"],
     ["text that is no JSON", 0x81, "{"],
   ] as const) {
     test(`a ${what} ends the connection, and the session is resumed`, async () => {

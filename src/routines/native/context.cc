@@ -84,7 +84,8 @@ Pending Context::request_call(engine::NodeKind kind, std::string_view tool, std:
 Pending Context::request_wait(engine::NewWait wait, std::string_view name,
                               const RequestOptions& options) {
   if (Status possible = check_wait(wait); !possible) return Pending(std::move(possible).error());
-  if (options.call.any()) return Pending({Code::input_invalid, "a wait is no call"});
+  if (options.call.any())
+    return Pending({Code::input_invalid, "options of a call do not apply to a wait"});
   return pending(execution_.request(*this, or_default(options.name, name), options.key,
                                     {.kind = engine::NodeKind::wait, .wait = std::move(wait)}));
 }
@@ -282,7 +283,7 @@ Result<RaceResult> Context::race(std::string_view name, std::span<const RaceBran
   std::set<std::string_view> names;
   for (const RaceBranch& branch : branches) {
     if (!engine::is_request_name(branch.name) || !names.insert(branch.name).second) {
-      return fail(Code::input_invalid, "\"{}\" is no name of a branch, or is used twice",
+      return fail(Code::input_invalid, "\"{}\" cannot be the name of a branch, or is used twice",
                   std::string_view(branch.name).substr(0, 100));
     }
   }

@@ -83,7 +83,7 @@ bool Execution::patched(const Context& context, std::string_view id) {
   if (!caller(context)) return false;
   if (!engine::is_request_name(id)) {
     force_end(exception_end("input_invalid",
-                            fmt::format("\"{}\" is no id of a patch", id.substr(0, 100))));
+                            fmt::format("\"{}\" cannot be the id of a patch", id.substr(0, 100))));
     return false;
   }
   if (const auto known = patches_.find(id); known != patches_.end()) return known->second;
@@ -104,7 +104,8 @@ Status Execution::emit(const Context& context, std::string_view name, Value valu
   const std::scoped_lock lock(mutex_);
   AE_TRY(caller(context));
   if (!engine::is_request_name(name)) {
-    return fail(Code::input_invalid, "\"{}\" is no name of an emitted value", name.substr(0, 100));
+    return fail(Code::input_invalid, "\"{}\" cannot be the name of an emitted value",
+                name.substr(0, 100));
   }
   AE_TRY(std::move(possible));
   if (replay_.was_emitted(context.scope_)) return {};

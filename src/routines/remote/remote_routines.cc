@@ -110,7 +110,7 @@ void RemoteRoutines::on_text(ConnectionId id, std::string_view text) {
   const auto frame = read_frame(text);
   if (!frame) {  // a resumed session would send it again
     close_connection(id, close_code::kPolicy, frame.error().message);
-    if (session) lose(session, "the worker sent a text that is no frame");
+    if (session) lose(session, "the worker sent a text that is not a frame");
     return;
   }
   if (!session) return on_first_frame(id, *frame);

@@ -45,7 +45,7 @@ class SessionCalls {
   // As tools::Tool. `routine`: 0 = none.
   void perform(tools::Permit permit, tools::Call call, async::Done<Outcome> done,
                std::uint64_t routine);
-  // False: it is no call of this session.
+  // False: it is not a call of this session.
   bool abandon(const InvocationId& invocation, std::uint32_t try_no);
   // The message `perform` for a frame that is sent now and acknowledges a frame that came at
   // `acked_at`; "": it is not performed. Consumes the permit.
@@ -56,7 +56,7 @@ class SessionCalls {
   Status on_text(const Value& message);
   Status on_progress(const Value& message);
   // A success that the routine was given already. nullopt: the call has ended. Fails with
-  // not_found: it is no call of this routine.
+  // not_found: it is not a call of this routine.
   Result<std::optional<FunctionEnd>> take_success(std::uint64_t call, std::uint64_t routine,
                                                   Outcome outcome);
   // A success of a routine that is gone. Fails with not_found.

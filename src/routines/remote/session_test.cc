@@ -259,7 +259,7 @@ AE_TEST("worker session/a message that is wrong has no effect; too many of them 
   EXPECT_TRUE(world.client.lost);
 }
 
-AE_TEST("worker session/a text that is no frame ends its session") {
+AE_TEST("worker session/a text that is not a frame ends its session") {
   for (const char* text :
        {"", "x", "[]", "{}", R"({"frame":2,"ack":1})", R"({"frame":-2,"ack":1,"messages":[]})",
         R"({"frame":2,"ack":1,"messages":{}})",
