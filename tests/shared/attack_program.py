@@ -201,8 +201,9 @@ def send_after_supervisor(path, out, here):
             while parent(os.getpid()) == SUPERVISOR:
                 pass
             reply = send_request(Unix(path), "POST", "/api/keys", {"role": "admin"})
-            with open(out, "w") as file:
+            with open(out + ".new", "w") as file:
                 json.dump(reply, file)
+            os.rename(out + ".new", out)
             time.sleep(60)
         os._exit(0)
     while not os.path.exists(here):
