@@ -5,8 +5,8 @@ Prints `ok NAME` or `not ok NAME` for each test. tests/oracles provides Node; th
 need are installed below build/ from its lock file.
   sdk_typescript.py [WORDS]   only tests whose name contains WORDS
 """
-import fcntl
-import hashlib
+import base64
+import http.server
 import json
 import os
 import pathlib
@@ -18,17 +18,20 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import urllib.request
 
 sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "scripts"))
+import npm_packages  # noqa: E402
 import oracles  # noqa: E402
 from shared.home import PATIENCE, run_tests, until  # noqa: E402
 from shared.program import BIN, ROOT  # noqa: E402
 
-SDK = ROOT / "sdk/typescript"
 SEED = int(os.environ.get("AETHERIS_SEED") or random.SystemRandom().randrange(1 << 31))
+SECRET = "correct/horse+battery"
 TESTS = []
 
 
@@ -37,43 +40,51 @@ def test(function):
     return function
 
 
-def packages():
-    """A copy of the SDK with its node_modules, as in its lock file."""
-    names = ["package.json", "package-lock.json", ".npmrc"]
-    stamp = hashlib.sha256(b"".join((SDK / name).read_bytes() for name in names)).hexdigest()[:16]
-    folder = ROOT / "build/sdk_typescript" / stamp
-    folder.mkdir(parents=True, exist_ok=True)
-    with open(folder.parent / "lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not (folder / "complete").exists():
-            for name in names:
-                shutil.copy(SDK / name, folder / name)
-            done = subprocess.run(["npm", "ci", "--ignore-scripts"], cwd=folder, capture_output=True, text=True,
-                                  timeout=600, stdin=subprocess.DEVNULL)
-            assert done.returncode == 0, done.stdout + done.stderr
-            (folder / "complete").touch()
-        for name in ("src", "test", "tsconfig.json", "tsconfig.build.json", "README.md"):
-            target = folder / name
-            shutil.rmtree(target, ignore_errors=True)
-            if (SDK / name).is_dir():
-                shutil.copytree(SDK / name, target, ignore=shutil.ignore_patterns("node_modules"))
-            else:
-                shutil.copy(SDK / name, target)
-    return folder
+def passed(folder, tests):
+    """Runs tests of the SDK; how many passed."""
+    done = subprocess.run([folder / "node_modules/.bin/node", "--test", "--test-reporter=tap", *tests], cwd=folder,
+                          capture_output=True, text=True, env={**os.environ, "NO_COLOR": "1"}, timeout=1200)
+    count = re.search(r"^# pass (\d+)$", done.stdout, re.M)
+    assert done.returncode == 0 and count, done.stdout[-6000:] + done.stderr[-2000:]
+    return int(count[1])
+
+
+def typed(folder, *words):
+    """Checks types."""
+    done = subprocess.run([folder / "node_modules/.bin/tsc", *words], cwd=folder, capture_output=True, text=True,
+                          env=npm_packages.environment(folder), timeout=600)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 @test
 def its_types_hold_and_its_own_tests_pass():
-    folder = packages()
-    node = folder / "node_modules/.bin/node"
-    checked = subprocess.run([folder / "node_modules/.bin/tsc", "-p", "tsconfig.json"], cwd=folder, capture_output=True,
-                             text=True, env={**os.environ, "PATH": f"{node.parent}:{os.environ['PATH']}"}, timeout=600)
-    assert checked.returncode == 0, checked.stdout + checked.stderr
-    tests = sorted(map(str, (folder / "test").glob("*.test.ts")))
-    done = subprocess.run([node, "--test", "--test-reporter=tap", *tests], cwd=folder, capture_output=True, text=True,
-                          env={**os.environ, "NO_COLOR": "1"}, timeout=1200)
-    passed = re.search(r"^# pass (\d+)$", done.stdout, re.M)
-    assert done.returncode == 0 and passed and int(passed[1]) > 100, done.stdout[-6000:] + done.stderr[-2000:]
+    folder = npm_packages.sdk()
+    typed(folder, "-p", "tsconfig.json")
+    assert passed(folder, sorted(map(str, (folder / "test").glob("*.test.ts")))) > 100
+
+
+@test
+def its_api_page_is_that_of_its_declarations():
+    done = subprocess.run([ROOT / "scripts/sdk_api.py"], capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@test
+def clients_and_frameworks_run_in_an_agent():
+    """openai, @anthropic-ai/sdk, ai, @langchain/langgraph, @openai/agents: the real packages, a local server."""
+    folder = npm_packages.sdk()
+    modules = folder / "test/packages/node_modules"
+    if not modules.is_symlink():
+        source = npm_packages.SDK / "test/packages"
+        modules.symlink_to(npm_packages.installed(source, "sdk_typescript_packages") / "node_modules")
+    assert passed(folder, [str(modules.parent / "packages.test.ts")]) == 6
+    # The example with OpenAI's client has the types that it states.
+    example = modules.parent / "example"
+    example.mkdir(exist_ok=True)
+    shutil.copy(ROOT / "examples/code-refund/agent.ts", example)
+    (example / "tsconfig.json").write_text(json.dumps({"extends": str(folder / "tsconfig.json"), "include": ["agent.ts"],
+                                                      "compilerOptions": {"paths": {"aetheris": [str(folder / "src/index.ts")]}}}))
+    typed(folder, "-p", str(example))
 
 
 AGENT = """
@@ -83,7 +94,9 @@ import { agent, tool, Failure } from "SDK/src/index.ts";
 const note = (file, text) => appendFileSync(file, text + "\\n");
 const lines = (file) => (existsSync(file) ? readFileSync(file, "utf8").split("\\n").slice(0, -1) : []);
 
-export const getOrder = tool("get_order", { effect: "read" }, ({ order }) => {
+// A read of a lost worker is tried again only if `retry_on` says so (docs/status.md).
+const retry = { max_attempts: 10, retry_on: ["timeout", "worker_lost"] };
+export const getOrder = tool("get_order", { effect: "read", retry }, ({ order }) => {
   if (order === "99") throw new Failure("no_order", "there is no order 99");
   return { order, total: 29, items: ["a", "b", "c"] };
 });
@@ -96,6 +109,12 @@ export const payBack = tool("pay_back", { effect: "idempotent", timeout: "10s" }
 export const refund = agent("refund", {}, async (ctx, input) => {
   const order = await ctx.call(getOrder, { order: input.order });
   const started = ctx.now();
+  // The loser is a wait or a call, which may be in flight.
+  const pause = () => new Promise((resolve) => setTimeout(resolve, 15));
+  await ctx.race("first", {
+    check: (c) => c.run("check", "read", pause).catch(() => null),
+    timeout: (c) => c.sleep("15ms"),
+  });
   const packed = await ctx.map("item", order.items, async (c, item) =>
     c.run("pack", "idempotent", { item }, ({ item }, call) => {
       note("calls.txt", "pack " + call.key);
@@ -109,6 +128,41 @@ export const refund = agent("refund", {}, async (ctx, input) => {
   });
   if (ctx.now() < started) throw new Error("time went back");
   return { packed, paid: paid.payment.length > 0, id: ctx.uuid().length };
+});
+
+// A race whose losers are calls: one is in flight, one waits for room.
+const slow = tool("slow", { effect: "idempotent", timeout: "60s" }, async (args, call) => {
+  note("calls.txt", "slow " + call.key);
+  while (!existsSync("go")) await new Promise((resolve) => setTimeout(resolve, 10));
+  return "slow";
+});
+const never = tool("never", { effect: "read" }, () => note("calls.txt", "never") ?? null);
+export const tools = [slow, never];
+export const chosen = agent("chosen", { parallel: 1 }, async (ctx) => {
+  const { won, value } = await ctx.race("first", {
+    slow: (c) => c.call(slow, {}),
+    never: (c) => c.call(never, {}),
+    signal: (c) => c.wait({ type: "signal", wait_key: "go" }),
+  });
+  ctx.emit("chosen", won);
+  return { won, value, after: await ctx.run("after", "read", () => 1) };
+});
+
+export const status = agent("status", {}, async (ctx, input) => (await ctx.fetch(input.url)).status);
+export const ungranted = agent("ungranted", { uses: ["get_order"] }, (ctx) => ctx.call("echo", {}));
+export const unstated = agent("unstated", {}, (ctx) => ctx.call("echo", {}));
+export const mistaken = agent("mistaken", {}, () => null.total);
+
+export const spills = agent("spills", {}, async (ctx) => {
+  const key = process.env.SHOP_API_KEY;
+  ctx.emit("note", { key });
+  await ctx.run("say", "read", { key }, (args, call) => {
+    note("spilled.txt", args.key + " " + call.secret("SHOP_API_KEY"));
+    call.text("the key is " + key);
+    return { key: Buffer.from(key).toString("base64") };
+  });
+  await ctx.wait({ type: "signal", wait_key: "go " + key, expires: "1s", on_expire: "continue" });
+  throw new TypeError("the key is " + key);
 });
 
 export const greet = agent("greet", {}, async (ctx, input) => {
@@ -127,7 +181,7 @@ class World:
 tools: { echo: { native: echo, effect: read } }
 agents: { echo: { plan: [ { id: e, tool: echo } ] } }
 """)
-        (self.folder / "agent.ts").write_text(AGENT.replace("SDK", str(packages())))
+        (self.folder / "agent.ts").write_text(AGENT.replace("SDK", str(npm_packages.sdk())))
         self.server = self.worker = None
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
@@ -150,9 +204,9 @@ agents: { echo: { plan: [ { id: e, tool: echo } ] } }
 
     def start_worker(self):
         path = self.folder / ".aetheris/aetheris.sock"
-        self.worker = subprocess.Popen([oracles.node(), packages() / "src/worker_main.ts", "agent.ts"], cwd=self.folder,
+        self.worker = subprocess.Popen([oracles.node(), npm_packages.sdk() / "src/worker_main.ts", "agent.ts"], cwd=self.folder,
                                        stdout=self.log, stderr=self.log,
-                                       env={**os.environ, "AETHERIS_SOCKET": str(path)})
+                                       env={**os.environ, "AETHERIS_SOCKET": str(path), "SHOP_API_KEY": SECRET})
 
     def command(self, *words):
         done = subprocess.run([BIN, *words, "--json"], cwd=self.folder, capture_output=True, text=True, timeout=PATIENCE)
@@ -219,6 +273,94 @@ def an_approval_waits_without_a_worker():
 
 
 @test
+def calls_that_lost_a_race_are_withdrawn_or_awaited():
+    with World() as world:
+        world.start_server()
+        world.start_worker()
+        world.create("chosen", {}, "chosen-1")
+        until(lambda: world.lines("calls.txt"))
+        code, out, error = world.command("signal", "chosen-1", "go", '"now"')
+        assert code == 0, (out, error)
+
+        def outcomes():
+            code, out, error = world.command("events", "chosen-1")
+            assert code == 0, (out, error)
+            events = json.loads(out)["events"]
+            positions = {event["payload"]["step_id"]: event["payload"]["position"] for event in events
+                         if event["type"] == "node_started" and "position" in event["payload"]}
+            return {positions[event["payload"]["step_id"]]: event["payload"].get("error", {}).get("code")
+                    for event in events if event["type"] == "node_finished" and event["payload"]["step_id"] in positions}
+        until(lambda: "first/never/never" in outcomes())
+        assert outcomes() == {"first/signal/signal": None, "first/never/never": "cancelled"}, outcomes()
+        assert world.job("chosen-1")["status"] == "running"  # an effect of `slow` must be known
+        (world.folder / "go").touch()
+        until(lambda: world.job("chosen-1")["status"] == "completed")
+        assert world.job("chosen-1")["result"] == {"after": 1, "value": "now", "won": "signal"}, world.output()
+        assert outcomes()["first/slow/slow"] is None, outcomes()
+        assert [line.split()[0] for line in world.lines("calls.txt")] == ["slow"], world.lines("calls.txt")
+        code, out, error = world.command("verify", "chosen-1")
+        assert code == 0, (out, error)
+
+
+@test
+def a_read_by_http_is_tried_again_by_the_engine():
+    statuses = [429, 503, 200]
+
+    class Answers(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.send_response(statuses.pop(0))
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def log_message(self, *_):
+            pass
+    with World() as world, http.server.HTTPServer(("127.0.0.1", 0), Answers) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        world.start_server()
+        world.start_worker()
+        world.create("status", {"url": f"http://127.0.0.1:{server.server_port}/"}, "status-1")
+        until(lambda: world.job("status-1")["status"] == "completed")
+        assert world.job("status-1")["result"] == 200 and statuses == [], (statuses, world.output())
+        server.shutdown()
+
+
+@test
+def the_worker_reports_mistakes_with_job_and_place():
+    with World() as world:
+        world.start_server()
+        world.start_worker()
+        for agent in ("ungranted", "unstated", "mistaken"):
+            world.create(agent, None, f"{agent}-1")
+        until(lambda: world.job("ungranted-1")["status"] == "failed")
+        error = world.job("ungranted-1")["error"]
+        assert error["code"] == "tool_not_granted" and "`uses`" in error["message"], error
+        until(lambda: world.job("unstated-1")["status"] == "parked")
+        until(lambda: "job unstated-1 (agent unstated): the server refused a request" in world.output())
+        assert "Add it to `uses` of the agent" in world.output(), world.output()
+        until(lambda: world.job("mistaken-1")["status"] == "parked")
+        until(lambda: "job mistaken-1 (agent mistaken): an exception ended the code" in world.output())
+        assert re.search(r"TypeError: .*'total'.*\n +at .*agent\.ts:\d+", world.output()), world.output()
+
+
+@test
+def a_secret_of_the_worker_is_not_in_the_store():
+    with World() as world:
+        world.start_server()
+        world.start_worker()
+        world.create("spills", None, "spills-1")
+        until(lambda: world.job("spills-1")["status"] == "parked")
+        assert world.lines("spilled.txt") == [f"{SECRET} {SECRET}"], world.lines("spilled.txt")
+        code, out, error = world.command("events", "spills-1")
+        assert code == 0 and out.count("[secret SHOP_API_KEY]") >= 5, (out, error)
+        world.server.terminate()
+        world.server.wait()
+        forms = [SECRET.encode(), base64.b64encode(SECRET.encode())]
+        files = [path for path in (world.folder / ".aetheris").rglob("*") if path.is_file()]
+        assert any(b"spills-1" in path.read_bytes() for path in files), files
+        assert not [path for path in files for form in forms if form in path.read_bytes()]
+
+
+@test
 def killed_at_any_time_effects_happen_once():
     choice = random.Random(SEED)
     repeat = f"AETHERIS_SEED={SEED} tests/sdk_typescript.py killed"
@@ -243,7 +385,10 @@ def killed_at_any_time_effects_happen_once():
             def ended():
                 jobs = [world.job(f"refund-{name}") for name in range(4)]
                 return all(job is not None and job["status"] in ("completed", "parked") for job in jobs) and jobs
-            jobs = until(ended, patience=180)
+            try:
+                jobs = until(ended, patience=180)
+            except AssertionError:
+                raise AssertionError([world.job(f"refund-{name}") for name in range(4)], repeat, world.output()) from None
             for job in jobs:
                 unknown = job["status"] == "parked" and job["parked"]["reason"] == "invocation_in_doubt"
                 assert job["status"] == "completed" or unknown, (job, victims, repeat, world.output())

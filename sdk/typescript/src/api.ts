@@ -16,8 +16,9 @@ export interface Request<T> extends Promise<T> {
   /** Its name in the log, for example `items/2/charge#2`. */
   readonly position: string;
   /**
-   * The outcome is not needed any more: the promise rejects with `Cancelled`. A wait is closed. A call is not stopped;
-   * its outcome is recorded and not given.
+   * The outcome is not needed any more: the promise rejects with `Cancelled`. A wait is closed, a call that was not
+   * sent is withdrawn. A call that was sent is awaited by the server, because what it did must be known; a `read` is
+   * cut off. The outcome is recorded, and not given.
    */
   cancel(reason?: string): void;
 }
@@ -36,30 +37,47 @@ export interface Call {
   readonly traceparent: string;
   /** Answers to what an earlier try asked for. */
   readonly inputs: Json | undefined;
+  /**
+   * The value of the environment variable NAME, or of the file that NAME_FILE names. It does not leave the worker: in
+   * all that is sent it is replaced by `[secret NAME]`. Throws `AetherisError` with the code `secret_missing`.
+   */
+  secret(name: string): string;
   /** Reports progress to readers, at most once a second; of several reports the newest. Not recorded. */
   progress(report: Json): void;
   /** A piece of output for readers. Not recorded. */
   text(text: string): void;
 }
 
+/** How a request is named, bounded and cancelled. */
 export interface RequestOptions {
   /** Names the request in its scope instead of the count of its name. 1 to 128 characters; used once in a scope. */
   key?: string;
   /** The name of the request; the default is that of the tool, `model:NAME`, `sleep`, `receive`, … */
   name?: string;
-  /** Of a call: stricter than the policy of its tool. */
+  /** Of a call: not longer than that of its tool. So are the other two: they are stricter than the tool's. */
   timeout?: string;
+  /** Fewer tries, longer delays. */
   retry?: Pick<Retry, "max_attempts" | "initial_backoff" | "max_backoff">;
-  on_in_doubt?: "resend" | "probe" | "park" | "fail";
+  /** What follows an unknown outcome: less than the tool's, in this order. */
+  on_in_doubt?: "resend" | "probe" | "fail" | "park";
   /** Cancels the request when it is aborted. Abort it only because of what `ctx` delivered. */
   signal?: AbortSignal;
 }
 
+/** Which failures of a call are followed by another try, how often and after which time. */
 export interface Retry {
+  /** Of all tries. Default: 4 of a `read`, else 1. */
   max_attempts?: number;
+  /** The delay before the second try. Default: `1s` of a `read`, else `200ms`. */
   initial_backoff?: string;
+  /** Default: `1m` of a `read`, else `10s`. */
   max_backoff?: string;
+  /** Of each delay, from the one before. Default: 2. */
   multiplier?: number;
+  /**
+   * Codes of failures: `connect`, `timeout`, `worker_lost`, `exception`, those of your `NotDone`, … Default: `connect`; of
+   * a `read` also `timeout`, `reset`, `408`, `429`, `5xx`.
+   */
   retry_on?: string[];
 }
 
@@ -67,39 +85,66 @@ export interface Retry {
 export interface ToolDefinition {
   /** What a repeated call does. Default: `at_most_once`. */
   effect?: Effect;
+  /** What it does, for the models that may call it. */
   description?: string;
+  /** Of each try. Default: `30s`. */
   timeout?: string;
+  /** How long after its timeout a call may still have an effect: a probe waits for it. Default: `30s`. */
   grace?: string;
+  /** Default: four tries of a `read`, else one. */
   retry?: Retry;
+  /**
+   * What follows an unknown outcome. `resend` (the default, but for `at_most_once`): it is sent again with the same key,
+   * after a crash of the server at once, else as `retry` states. `park` (of `at_most_once`): the job waits for an
+   * operator. `probe`: another tool finds out. `fail`: the call fails.
+   */
   on_in_doubt?: "resend" | "probe" | "park" | "fail";
+  /** `{tool, args, happened}`: how to find out whether a call happened. */
   probe?: Json;
+  /** How long the other system remembers a key. Default: `24h`. */
   dedupe_window?: string;
+  /** A JSON Schema; the server checks the arguments of each call. */
   args_schema?: JsonObject;
   /** The server checks it: the result reaches the agent after its commit, not before. */
   result_schema?: JsonObject;
+  /** Each call waits for an approval. */
   approval?: "required";
+  /** Labels for policies. */
   capabilities?: string[];
+  /** What a call changes, for `verify`. */
   changes?: Json;
+  /** How a change is verified after a recovery. */
   verify?: Json;
+  /** `{tool, args}`: the call that undoes a call, if the job fails. */
   compensate?: Json;
-  definite_failures?: string[];
-  output_max?: number;
+  /** Bytes of a result. Default: 1 MiB; at most 16 MiB. */
+  output_max?: number | string;
+  /** A call that reports no `progress` for this long times out. */
   heartbeat_timeout?: string;
 }
 
+/** What the server knows of an agent. An agent of this name in the agents file holds instead. */
 export interface AgentDefinition {
   /** Jobs stay with the version under which they were created. Default: AETHERIS_VERSION, else none. */
   version?: string;
+  /** For the people who start it, and the models that may call it. */
   description?: string;
-  /** The tools and models that the agent may call: names, `NAME.*`, `model:NAME`. */
+  /**
+   * The tools and models that the agent may call besides the tools of its worker: names, `NAME.*`, `*`, `model:NAME`.
+   * Another one is rejected with `tool_not_granted`.
+   */
   uses?: string[];
+  /** A JSON Schema; a job whose input breaks it is not created. */
   input_schema?: JsonObject;
+  /** A JSON Schema; a job whose result breaks it fails. */
   output_schema?: JsonObject;
-  /** Calls of one job at a time: 1 to 1024. */
+  /** Calls of one job at a time: 1 to 1024. Default: 64. */
   parallel?: number;
+  /** What follows an exception that is no failure. Default: `park`. */
   on_exception?: "park" | "fail";
 }
 
+/** Made by `tool`. */
 export interface Tool<A = Json, R = Json> {
   readonly kind: "tool";
   readonly name: string;
@@ -107,6 +152,7 @@ export interface Tool<A = Json, R = Json> {
   readonly fn: (args: A, call: Call) => R | Promise<R>;
 }
 
+/** Made by `agent`. */
 export interface Agent<I = Json, R = Json> {
   readonly kind: "agent";
   readonly name: string;
@@ -114,32 +160,47 @@ export interface Agent<I = Json, R = Json> {
   readonly fn: (ctx: Ctx, input: I) => R | Promise<R>;
 }
 
+/** A message of a conversation with a model (docs/models.md). */
 export interface Message {
+  /** Whose message it is; `tool` is the result of a call. */
   role: "system" | "user" | "assistant" | "tool";
   content: Json;
   [key: string]: Json;
 }
 
+/** A request to a model, in the form that is the same for all providers. */
 export interface ModelRequest {
+  /** The conversation so far. */
   messages: Message[];
   temperature?: number;
+  /** Of the answer. */
   max_tokens?: number;
+  /** The answer is JSON of this schema, in `json`. */
   schema?: JsonObject;
   [key: string]: Json | undefined;
 }
 
 /** The answer of a model, in the form that is the same for all providers (docs/models.md). */
 export interface Answer {
+  /** Empty: there is none, for example beside calls. */
   text: string;
+  /** Why it ended, for example `stop`, `length` or `tool_calls`. */
   finish_reason: string;
+  /** The model as the provider names it. */
   model: string;
+  /** Tokens. */
   usage: JsonObject;
+  /** The answer to a request with a schema. */
   json?: Json;
+  /** The model refused to answer. */
   refusal?: string;
+  /** The visible thoughts of the model, in the form of the provider. */
   blocks?: Json[];
+  /** What the model wants to call. */
   tool_calls?: Json[];
 }
 
+/** A model of the agents file. */
 export interface Model {
   /** Calls the model with a request. */
   generate(request: ModelRequest, options?: RequestOptions): Request<Answer>;
@@ -149,10 +210,13 @@ export interface Model {
   json<T = Json>(prompt: string, schema: JsonObject, options?: RequestOptions): Request<T>;
 }
 
+/** A wait for an answer from outside. */
 export interface WaitOptions extends RequestOptions {
+  /** Who answers: `aetheris signal`, a webhook of another system, or an approver. */
   type: "signal" | "webhook" | "human";
   /** The key that the answer names. Default: the id of the step. */
   wait_key?: string;
+  /** After this time `on_expire` decides. Default: never. */
   expires?: Duration;
   /** `fail` (the default): `WaitExpired`. `continue`: the result is null. */
   on_expire?: "fail" | "continue";
@@ -160,9 +224,11 @@ export interface WaitOptions extends RequestOptions {
   answer?: "decision" | "data";
   /** Of a human wait: what the approver is shown. */
   question?: string;
+  /** What the question is about, at most 64 KiB. */
   data?: Json;
 }
 
+/** Writes what the worker reports. */
 export interface Logger {
   debug(message: string, fields?: Record<string, unknown>): void;
   info(message: string, fields?: Record<string, unknown>): void;
@@ -183,6 +249,7 @@ export type RaceResult<B extends Branches> = {
   [K in keyof B & string]: { won: K; value: Awaited<ReturnType<B[K]>> };
 }[keyof B & string];
 
+/** How a map runs its items. */
 export interface MapOptions {
   /** Items at a time: 1 to 64. Default: 8. */
   parallel?: number;
@@ -239,7 +306,8 @@ export interface Ctx {
   model(name: string): Model;
   /**
    * HTTP by this worker, recorded. GET and HEAD are `read`; all other methods `at_most_once` unless `effect` states
-   * more. A status such as 500 is an answer. The body comes as a whole, at most about 12 MiB. Rejects with
+   * more. A `read` that is answered 408, 429 or 5xx, or not at all, is tried again by the engine, four times in all. Any
+   * other status is an answer. The body comes as a whole, at most about 12 MiB. Rejects with
    * `InvalidInput` (the request's body is a stream), `ToolFailed`.
    */
   fetch(
@@ -249,6 +317,7 @@ export interface Ctx {
 
   /** Waits by the store's clock. The worker need not run meanwhile. */
   sleep(duration: Duration, options?: RequestOptions): Request<void>;
+  /** Waits until this time of the store's clock. */
   until(time: Date | string, options?: RequestOptions): Request<void>;
   /** Waits for a signal, a webhook or a human. Rejects with `Rejected`, `WaitExpired`. */
   wait<T = Json>(wait: WaitOptions): Request<T>;
@@ -304,4 +373,34 @@ export interface Ctx {
   emit(name: string, value: Json): void;
   /** As `emit`; readers of the job see the last value of this name. */
   publish(name: string, value: Json): void;
+}
+
+/** How a worker connects. */
+export interface ServeOptions {
+  /** The server's Unix socket. */
+  socket?: string;
+  /**
+   * The server's address, `http://` or `https://`. Without `socket` and `url`: AETHERIS_SOCKET, then AETHERIS_URL, then
+   * `.aetheris/aetheris.sock` in the current folder or a parent, then http://127.0.0.1:7070.
+   */
+  url?: string;
+  /** Default: AETHERIS_API_KEY. */
+  api_key?: string;
+  /** Routines and calls at a time. Default: 256 each. */
+  capacity?: { routines?: number; calls?: number };
+  /** Called with what the worker reports; the default writes to stderr. */
+  log?: (level: "info" | "warn" | "error", message: string) => void;
+  /** How long code may do work that is not a request before a recorded request counts as missing. Default: 10 s. */
+  other_work_ms?: number;
+}
+
+/** What `serve` returns. */
+export interface Worker {
+  /** Resolves when the worker has stopped; rejects with `ConnectionFailed` if the server refused it. */
+  readonly closed: Promise<void>;
+  /**
+   * Stops in order: no further routine is started here; functions that run are awaited for `grace_ms` (30 s), then
+   * cut off; their ends are sent. Jobs continue in other workers.
+   */
+  stop(grace_ms?: number): Promise<void>;
 }

@@ -10,7 +10,11 @@ export interface Current {
   closed: object | undefined;
 }
 
-export const storage = new AsyncLocalStorage<Current>();
+// One for the process: a library may have another copy of this package than the worker.
+const shared = globalThis as { [key: symbol]: unknown };
+const STORAGE = Symbol.for("aetheris.current.1");
+
+export const storage = (shared[STORAGE] ??= new AsyncLocalStorage<Current>()) as AsyncLocalStorage<Current>;
 
 /**
  * The `ctx` of the code that calls, for libraries that cannot be given one. Undefined: outside of an agent, or inside

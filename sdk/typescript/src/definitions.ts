@@ -3,22 +3,27 @@ import type { Agent, AgentDefinition, Call, Ctx, Tool, ToolDefinition } from "./
 import { InvalidInput } from "./errors.ts";
 import type { Json } from "./json.ts";
 
-const AGENT_NAME = /^[A-Za-z0-9_.:-]{1,128}$/;
+const NAME = /^[A-Za-z_][A-Za-z0-9_-]{0,63}$/; // as in the agents file
+/** Marks agents and tools, also those of another copy of this package. */
+const OFFER = Symbol.for("aetheris.offer");
 const EFFECTS = ["read", "idempotent", "at_most_once"];
 
 function checkName(name: string, what: string): void {
-  if (typeof name !== "string" || !AGENT_NAME.test(name)) {
-    throw new InvalidInput(
-      `the name of ${what} has 1 to 128 letters, digits, "_", ".", ":" and "-", not "${String(name).slice(0, 100)}"`,
-    );
-  }
+  if (typeof name === "string" && NAME.test(name)) return;
+  throw new InvalidInput(
+    `"${String(name).slice(0, 100)}" is not a name of ${what}: it has 1 to 64 letters, digits, "_" and "-", and begins with a letter or "_"`,
+  );
+}
+
+function marked<T extends object>(offer: T): T {
+  return Object.defineProperty(offer, OFFER, { value: true });
 }
 
 /**
  * A tool that this worker performs. `definition` is its policy, with the names and defaults of the agents file; the
  * stricter of both holds. `fn` is called once for each permit of the server: the engine retries, not the function. It
  * returns JSON; throws `Failure` or `NotDone` if there was certainly no effect; anything else that it throws is an
- * unknown outcome.
+ * unknown outcome, with the code `exception`.
  *
  * Throws `InvalidInput`: the name or the effect is not valid.
  */
@@ -28,15 +33,13 @@ export function tool<A = Json, R = Json>(
   fn: (args: A, call: Call) => R | Promise<R>,
 ): Tool<A, R> {
   checkName(name, "a tool");
-  if (name.startsWith("run:") || name.startsWith("model:"))
-    throw new InvalidInput(`"${name}": names of tools do not begin with run: or model:`);
   if (definition.effect !== undefined && !EFFECTS.includes(definition.effect)) {
     throw new InvalidInput(
       `tool "${name}": the effect is read, idempotent or at_most_once, not "${String(definition.effect)}"`,
     );
   }
   if (typeof fn !== "function") throw new InvalidInput(`tool("${name}", definition, fn): fn must be a function`);
-  return { kind: "tool", name, definition, fn };
+  return marked({ kind: "tool", name, definition, fn });
 }
 
 /**
@@ -53,7 +56,7 @@ export function agent<I = Json, R = Json>(
 ): Agent<I, R> {
   checkName(name, "an agent");
   if (typeof fn !== "function") throw new InvalidInput(`agent("${name}", definition, fn): fn must be a function`);
-  return { kind: "agent", name, definition, fn };
+  return marked({ kind: "agent", name, definition, fn });
 }
 
 // A tool or agent of any type of arguments and result.
@@ -62,7 +65,5 @@ export type AnyTool = Tool<any, any>;
 export type AnyAgent = Agent<any, any>;
 
 export function isOffer(value: unknown): value is AnyTool | AnyAgent {
-  if (value === null || typeof value !== "object") return false;
-  const { kind, name, fn } = value as Partial<AnyTool | AnyAgent>;
-  return (kind === "tool" || kind === "agent") && typeof name === "string" && typeof fn === "function";
+  return typeof value === "object" && value !== null && OFFER in value;
 }

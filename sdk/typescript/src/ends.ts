@@ -1,25 +1,31 @@
 // How code ends, from what it threw; and where in the agent's code that was.
 import { failureIn, type AetherisError } from "./errors.ts";
+import { scrubText } from "./secrets.ts";
 import type { FailureText, RoutineEnd } from "./protocol.ts";
 
 const MESSAGE_MAX = 4_096; // characters of an exception's message
 const STACK_MAX = 16_384;
 
+/** A message as it is sent. */
+export function textOf(message: string): string {
+  return scrubText(message).slice(0, MESSAGE_MAX).toWellFormed();
+}
+
 export function failureText(failure: AetherisError): FailureText {
-  return { code: failure.code, message: failure.message.slice(0, MESSAGE_MAX) };
+  return { code: failure.code, message: textOf(failure.message) };
 }
 
 export function exceptionOf(error: unknown): NonNullable<RoutineEnd["exception"]> {
   if (!(error instanceof Error))
     return {
       name: "no_error",
-      message: `the code threw a value that is not an Error: ${String(error).slice(0, MESSAGE_MAX)}`,
+      message: textOf(`the code threw a value that is not an Error: ${String(error)}`),
     };
   const exception: NonNullable<RoutineEnd["exception"]> = {
     name: error.name.slice(0, 200),
-    message: error.message.slice(0, MESSAGE_MAX).toWellFormed(),
+    message: textOf(error.message),
   };
-  if (error.stack) exception.stack = error.stack.slice(0, STACK_MAX).toWellFormed();
+  if (error.stack) exception.stack = scrubText(error.stack).slice(0, STACK_MAX).toWellFormed();
   return exception;
 }
 
@@ -29,7 +35,8 @@ export function endOf(error: unknown): RoutineEnd {
   return failure ? { failure: failureText(failure) } : { exception: exceptionOf(error) };
 }
 
-const SDK_FOLDER = new URL(".", import.meta.url).href;
+// As stacks name it. There is no import.meta in the CommonJS form.
+const SDK_FOLDER = /((?:file:\/\/)?\/.*\/)[^/]+:\d+:\d+\)?$/m.exec(new Error().stack ?? "")?.[1] ?? "node:";
 
 /** The line of the agent's code in a stack: the first that is not of the SDK or of Node. */
 export function whereOf(stack: string | undefined): string | undefined {

@@ -1,7 +1,25 @@
 // The errors of the SDK. Each has a stable `code`, and a message that states what failed, where, and what to do.
 
+/**
+ * Makes `instanceof` true also for errors of another copy of this package in the process, for example its CommonJS
+ * form beside its ES modules.
+ */
+function brand(type: { prototype: object }, name: string): void {
+  const symbol = Symbol.for(`aetheris.${name}`);
+  Object.defineProperty(type.prototype, symbol, { value: true });
+  Object.defineProperty(type, Symbol.hasInstance, {
+    value(this: unknown, value: unknown): boolean {
+      if (this !== type) return Function.prototype[Symbol.hasInstance].call(this, value); // a class of the user
+      return typeof value === "object" && value !== null && symbol in value;
+    },
+  });
+}
+
 /** The base of all errors that the SDK throws. Act on `code`; the message is for people. */
 export class AetherisError extends Error {
+  static {
+    brand(this, "AetherisError");
+  }
   readonly code: string;
   constructor(code: string, message: string, options?: { cause?: unknown }) {
     super(message, options);
@@ -19,13 +37,20 @@ export class AetherisError extends Error {
  *
  * A closed scope that failed throws one, too.
  */
-export class Failure extends AetherisError {}
+export class Failure extends AetherisError {
+  static {
+    brand(this, "Failure");
+  }
+}
 
 /**
- * Thrown by a function: the call certainly had no effect. With `retryable`, the engine may try again, as the tool's
- * `retry` permits, and not earlier than after `retry_after_ms`.
+ * Thrown by a function: the call certainly had no effect. Another try is made if the tool's `retry` has one left and
+ * `retry_on` names `code`, not earlier than after `retry_after_ms`. `retryable` is recorded for readers.
  */
 export class NotDone extends Failure {
+  static {
+    brand(this, "NotDone");
+  }
   readonly retryable: boolean;
   readonly retry_after_ms: number | undefined;
   constructor(code: string, message: string, options: { retryable?: boolean; retry_after_ms?: number } = {}) {
@@ -37,6 +62,9 @@ export class NotDone extends Failure {
 
 /** A request failed for good: its tries are used up, a policy denied it, or its arguments were refused. */
 export class ToolFailed extends AetherisError {
+  static {
+    brand(this, "ToolFailed");
+  }
   /** The tool of the call, or the type of the wait. */
   readonly tool: string;
   /** The position of the request. */
@@ -50,6 +78,9 @@ export class ToolFailed extends AetherisError {
 
 /** The answer to an approval or to another human wait is a rejection. Code: `rejected`. */
 export class Rejected extends ToolFailed {
+  static {
+    brand(this, "Rejected");
+  }
   /** What the approver wrote. Empty: nothing. */
   readonly note: string;
   constructor(tool: string, position: string, note: string) {
@@ -60,6 +91,9 @@ export class Rejected extends ToolFailed {
 
 /** Nothing came before the wait expired. Code: `wait_expired`. */
 export class WaitExpired extends ToolFailed {
+  static {
+    brand(this, "WaitExpired");
+  }
   constructor(tool: string, position: string) {
     super("wait_expired", `there was no answer to "${position}" before the wait expired`, tool, position);
   }
@@ -67,6 +101,9 @@ export class WaitExpired extends ToolFailed {
 
 /** `cancel()` was called on the request. Code: `cancelled`. */
 export class Cancelled extends ToolFailed {
+  static {
+    brand(this, "Cancelled");
+  }
   constructor(tool: string, position: string, reason: string | undefined) {
     super("cancelled", `the request "${position}" was cancelled${reason ? `: ${reason}` : ""}`, tool, position);
   }
@@ -78,13 +115,20 @@ export class Cancelled extends ToolFailed {
  * catches it, the job parks until other code comes.
  */
 export class InvalidInput extends AetherisError {
+  static {
+    brand(this, "InvalidInput");
+  }
   constructor(message: string, code = "input_invalid") {
     super(code, message);
   }
 }
 
 /** The connection to the server cannot be made or used. `serve` rejects with it only if a retry cannot help. */
-export class ConnectionFailed extends AetherisError {}
+export class ConnectionFailed extends AetherisError {
+  static {
+    brand(this, "ConnectionFailed");
+  }
+}
 
 /** The failure in an error or in its causes; undefined: it has none. Libraries often wrap the errors of their calls. */
 export function failureIn(error: unknown): Failure | ToolFailed | undefined {

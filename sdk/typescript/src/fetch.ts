@@ -19,6 +19,8 @@ const DROPPED_HEADERS = new Set([
   "set-cookie",
   "transfer-encoding",
 ]);
+/** The tries of `run:read`. The status of the last one is an answer. */
+const READ_TRIES = 4;
 const BOUNDARY = "aetheris-boundary"; // of form data, whose own is random
 /** Of these the request was certainly not sent. */
 const NOT_SENT = new Set([
@@ -162,14 +164,20 @@ async function send(
       redirect: redirect === "follow" && effect !== "read" ? "manual" : redirect,
     });
   } catch (error) {
-    throw notSent(error) ?? error;
+    throw failureOf(error, effect) ?? error;
   }
   if (redirect === "follow" && effect !== "read") response = await follow(response, url, init);
   const answerHeaders: JsonObject = {};
   response.headers.forEach((value, name) => {
     if (!DROPPED_HEADERS.has(name)) answerHeaders[name] = value.toWellFormed();
   });
-  const bytes = new Uint8Array(await response.arrayBuffer());
+  let bytes: Uint8Array;
+  try {
+    bytes = new Uint8Array(await response.arrayBuffer());
+  } catch (error) {
+    throw failureOf(error, effect) ?? error;
+  }
+  if (effect === "read" && call.try < READ_TRIES) checkStatus(response);
   return {
     status: response.status,
     status_text: response.statusText.toWellFormed(),
@@ -192,10 +200,24 @@ async function follow(response: Response, url: string, init: RequestInit): Promi
   return fetch(next, { headers, signal: init.signal ?? null, method: "GET", redirect: "follow" });
 }
 
-function notSent(error: unknown): NotDone | undefined {
-  const cause = error instanceof Error ? (error.cause as { code?: unknown; message?: unknown } | undefined) : undefined;
-  if (typeof cause?.code !== "string" || !NOT_SENT.has(cause.code)) return undefined;
-  return new NotDone("connect", `the connection was not made: ${cause.code}`, { retryable: true });
+// The failure that this error of `fetch` states: the request was not sent, or it only reads. Else it is not known whether
+// there was an effect.
+function failureOf(error: unknown, effect: Effect): NotDone | undefined {
+  const { name, cause } = error as { name?: string; cause?: { code?: unknown } };
+  const code = typeof cause?.code === "string" ? cause.code : undefined;
+  if (code !== undefined && NOT_SENT.has(code))
+    return new NotDone("connect", `the connection was not made: ${code}`, { retryable: true });
+  if (effect !== "read" || name !== "TypeError") return undefined; // a call that is cut off has another name
+  return new NotDone("reset", `there was no complete answer: ${code ?? String(error)}`, { retryable: true });
+}
+
+// What only reads is tried again by the engine after these statuses.
+function checkStatus({ status, headers, url }: Response): void {
+  if (status !== 408 && status !== 429 && status < 500) return;
+  const after = headers.get("retry-after") ?? "";
+  const seconds = /^\d+$/.test(after) ? Number(after) : (Date.parse(after) - Date.now()) / 1000;
+  const wait = seconds > 0 ? { retry_after_ms: seconds * 1000 } : {};
+  throw new NotDone(`http_${status}`, `${new URL(url).host} answered ${status}`, { retryable: true, ...wait });
 }
 
 function responseOf(result: JsonObject): Response {

@@ -5,8 +5,10 @@
 //   the session is gone                sent as `late` in the next one, for 10 minutes
 import type { Call, Tool } from "./api.ts";
 import { storage } from "./current.ts";
-import { Failure, InvalidInput, NotDone } from "./errors.ts";
+import { AetherisError, Failure, InvalidInput, NotDone } from "./errors.ts";
+import { textOf } from "./ends.ts";
 import { fresh, isObject, toJson, type Json, type JsonObject } from "./json.ts";
+import { scrub, ScrubbedText, secretOf } from "./secrets.ts";
 import type { CallName, Effect, FunctionEnd, Perform, WorkerMessage } from "./protocol.ts";
 import type { RunFunction } from "./request.ts";
 import type { Routine } from "./routine.ts";
@@ -16,7 +18,6 @@ import { elapsedSince, type Moment } from "./session.ts";
 export const KEPT_MS = 30 * 60_000; // the server keeps lost calls for 10 minutes
 const ADVANCE_MS = 15_000; // more than an advance waits for a routine that does other work
 const KEPT_BYTES_MAX = 64 << 20; // of the results that are kept
-const MESSAGE_MAX = 4_096;
 const COMPACT_MIN = 1_000; // calls
 const PROGRESS_MS = 1_000;
 const PROGRESS_MAX = 64 << 10;
@@ -80,6 +81,9 @@ export class Functions {
       );
     if (!(elapsedSince(sentAt) <= permit.send_within_ms))
       return this.notSent(permit, `the permit came later than ${permit.send_within_ms} ms`);
+    const isFirstTry = permit.try === 1; // a later one may make an unknown outcome known
+    if (isFirstTry && permit.position !== undefined && routine?.hasCancelled(permit.position))
+      return this.notSent(permit, "its code does not need it any more");
     const job = permit.job ?? routine?.start.job.id;
     const call: Kept = {
       name: job === undefined ? undefined : { job, invocation: permit.invocation, try: permit.try },
@@ -187,18 +191,11 @@ export class Functions {
       signal: call.abort.signal,
       traceparent: permit.traceparent ?? "",
       inputs: permit.inputs,
+      secret: secretOf,
       progress: (report) => output.progress(report),
       text: (text) => output.text(text),
     };
-    let end: FunctionEnd;
-    try {
-      // Code in a function has no ctx.
-      const here = { ctx: undefined, routine: found.routine ?? this, closed: undefined };
-      const result = await storage.run(here, async () => found.fn(found.args, given));
-      end = endOfResult(result, permit.tool, found.effect);
-    } catch (error) {
-      end = endOfError(error);
-    }
+    const end = await endOfFunction(found.fn, found.args, given, found.routine ?? this, permit.tool, found.effect);
     clearTimeout(timer);
     output.end();
     this.onEnd(permit, found, call, end);
@@ -237,7 +234,8 @@ export class Functions {
       if (!call.isGone) this.host.send({ type: "ended", call: call.call, ...end });
     }
     const unknown = (end as { unknown: { code: string; message: string } }).unknown;
-    call.abort.abort(new NotDone(unknown.code, unknown.message));
+    // Not a Failure: a function that throws it does not know whether there was an effect.
+    call.abort.abort(new AetherisError(unknown.code, unknown.message));
   }
 
   private forgetOld(): void {
@@ -265,6 +263,7 @@ class Output {
   private at = 0; // bytes of text
   private newest: Json | undefined;
   private timer: NodeJS.Timeout | undefined;
+  private readonly scrubbed = new ScrubbedText();
 
   constructor(call: number, send: (message: WorkerMessage) => void) {
     this.call = call;
@@ -272,14 +271,17 @@ class Output {
   }
 
   text(text: string): void {
-    const piece = String(text).toWellFormed();
+    this.sendText(this.scrubbed.feed(String(text).toWellFormed()));
+  }
+
+  private sendText(piece: string): void {
     if (piece === "") return;
     this.send({ type: "text", call: this.call, at: this.at, text: piece });
     this.at += Buffer.byteLength(piece);
   }
 
   progress(report: Json): void {
-    const value = toJson(report, "the report of progress", PROGRESS_MAX);
+    const value = scrub(toJson(report, "the report of progress", PROGRESS_MAX));
     if (this.timer !== undefined) {
       this.newest = value;
       return;
@@ -294,6 +296,7 @@ class Output {
   }
 
   end(): void {
+    this.sendText(this.scrubbed.end());
     clearTimeout(this.timer);
     this.timer = undefined;
   }
@@ -307,13 +310,31 @@ function sizeOf(result: Json): number {
       : 8;
 }
 
+/** Performs a call; how it ended. */
+export async function endOfFunction(
+  fn: RunFunction,
+  args: JsonObject,
+  call: Call,
+  routine: object,
+  tool: string,
+  effect: Effect,
+): Promise<FunctionEnd> {
+  try {
+    // Code in a function has no ctx.
+    const here = { ctx: undefined, routine, closed: undefined };
+    return endOfResult(await storage.run(here, async () => fn(args, call)), tool, effect);
+  } catch (error) {
+    return endOfError(error);
+  }
+}
+
 function endOfResult(result: unknown, tool: string, effect: Effect): FunctionEnd {
   try {
-    return { result: toJson(result, `the result of "${tool}"`) };
+    return { result: scrub(toJson(result, `the result of "${tool}"`)) };
   } catch (error) {
     if (!(error instanceof InvalidInput)) throw error;
     // It happened, but what it returned cannot be recorded. Of an at_most_once call nothing more is known.
-    const text = { code: "tool_output_invalid", message: error.message };
+    const text = { code: "tool_output_invalid", message: textOf(error.message) };
     return effect === "at_most_once" ? { unknown: text } : { failure: { ...text, definite: false, retryable: false } };
   }
 }
@@ -321,7 +342,7 @@ function endOfResult(result: unknown, tool: string, effect: Effect): FunctionEnd
 // A Failure states that there was no effect. Of any other error that is not known.
 function endOfError(error: unknown): FunctionEnd {
   if (error instanceof Failure) {
-    const failure = { code: error.code, message: error.message.slice(0, MESSAGE_MAX).toWellFormed(), definite: true };
+    const failure = { code: error.code, message: textOf(error.message), definite: true };
     if (!(error instanceof NotDone)) return { failure };
     const after =
       error.retry_after_ms === undefined ? {} : { retry_after_ms: Math.max(0, Math.round(error.retry_after_ms)) };
@@ -331,7 +352,7 @@ function endOfError(error: unknown): FunctionEnd {
   const message = isError
     ? `${error.name}: ${error.message}`
     : `the function threw a value that is not an Error: ${String(error)}`;
-  return { unknown: { code: "exception", message: message.slice(0, MESSAGE_MAX).toWellFormed() } };
+  return { unknown: { code: "exception", message: textOf(message) } };
 }
 
 function lateOf(call: Kept, end: FunctionEnd): WorkerMessage[] {

@@ -1,6 +1,6 @@
 // aetheris: write durable AI agents as ordinary functions.
 export { agent, tool } from "./definitions.ts";
-export { serve, SDK_VERSION, type ServeOptions, type Worker } from "./worker.ts";
+export { serve, SDK_VERSION } from "./worker.ts";
 export { current } from "./current.ts";
 export {
   AetherisError,
@@ -18,6 +18,7 @@ export type {
   AgentDefinition,
   Answer,
   Branches,
+  Done,
   Call,
   Ctx,
   Duration,
@@ -31,9 +32,12 @@ export type {
   Request,
   RequestOptions,
   Retry,
+  ServeOptions,
   Tool,
   ToolDefinition,
+  Turn,
   WaitOptions,
+  Worker,
 } from "./api.ts";
 export type { Json, JsonObject } from "./json.ts";
 export { fetchAs } from "./wrap/fetch_as.ts";

@@ -7,6 +7,10 @@ export const FRAME_MAX = 32 << 20;
 
 export type Kind = "tool" | "llm" | "wait" | "scope";
 export type WaitType = "timer" | "signal" | "webhook" | "human" | "message";
+/**
+ * What a repetition of a call does: `read` nothing; `idempotent` nothing, because the other system recognizes the key;
+ * `at_most_once` the same effect again, so a call is not sent again while its outcome is unknown.
+ */
 export type Effect = "read" | "idempotent" | "at_most_once";
 
 export interface FailureText {

@@ -78,6 +78,11 @@ export function neverSettles<T>(): Request<T> {
   return asRequest(new Promise<T>(() => {}), "", () => {});
 }
 
+/** A request that is not made. */
+export function rejected<T>(position: string, error: Error): Request<T> {
+  return asRequest(Promise.reject(error), position, () => {});
+}
+
 /** The same request with another value. */
 export function converted<T, U>(request: Request<T>, convert: (value: T) => U): Request<U> {
   return asRequest(request.then(convert), request.position, (reason) => request.cancel(reason));

@@ -14,8 +14,9 @@ import type { Agent, Ctx, Request, RequestOptions } from "./api.ts";
 import { Context } from "./context.ts";
 import { storage } from "./current.ts";
 import { endOf, exceptionOf, failureText, whereOf } from "./ends.ts";
-import { AetherisError, failureIn, InvalidInput } from "./errors.ts";
+import { AetherisError, failureIn, InvalidInput, ToolFailed } from "./errors.ts";
 import { blindedHash, EMITTED_MAX, fresh, toJson, type Json, type JsonObject } from "./json.ts";
+import { scrub } from "./secrets.ts";
 import { isInside, isRequestName, joined, Positions } from "./positions.ts";
 import type {
   AdvanceMessage,
@@ -36,6 +37,7 @@ import {
   cancelledError,
   isStopped,
   neverSettles,
+  rejected,
   settle,
   type Branch,
   type ClosedScope,
@@ -55,6 +57,8 @@ export interface RoutineHost {
   /** The end of a call that no advance has. */
   endCall(call: number, end: FunctionEnd): void;
   log(level: string, message: string): void;
+  /** Does this worker offer the tool? */
+  offersTool(name: string): boolean;
 }
 
 export interface Made {
@@ -87,7 +91,7 @@ export class Routine {
   isScheduled = false;
   private readonly host: RoutineHost;
   private readonly otherWorkMs: number;
-  private readonly agent: Agent;
+  readonly agent: Agent;
   private readonly replay: Replay;
   private readonly endedScopes = new Set<string>(); // of the record
   private readonly withoutCall = new Set<string>(); // recorded requests that wait to be admitted
@@ -145,7 +149,7 @@ export class Routine {
     void storage.run({ ctx, routine: this, closed: undefined }, async () => {
       try {
         const result = await this.agent.fn(ctx, input);
-        this.finish({ result: toJson(result, `the result of the agent "${this.agent.name}"`) });
+        this.finish({ result: scrub(toJson(result, `the result of the agent "${this.agent.name}"`)) });
       } catch (error) {
         this.finish(endOf(error));
       }
@@ -168,6 +172,11 @@ export class Routine {
   /** The arguments of the call that was requested at this position. */
   argumentsAt(position: string): JsonObject | undefined {
     return this.open.get(position)?.args;
+  }
+
+  /** Does the code not need the outcome of this request any more? */
+  hasCancelled(position: string): boolean {
+    return this.open.get(position)?.isCancelled ?? false;
   }
 
   /** Gives the routine the success of a call. False: it has an outcome already, or none is awaited. */
@@ -423,19 +432,36 @@ export class Routine {
     if (!this.mayCall(context)) return neverSettles();
     const { signal } = options;
     const isCall = made.kind === "tool" || made.kind === "llm";
-    const args = made.args ?? {};
+    const args = scrub(made.args ?? {}); // as they are recorded; a stated function is given them as they are
     const isCompared = isCall && !this.start.blind_erased;
     const hash = isCompared && (!this.isLive || made.byContent) ? blindedHash(this.start.blind, args) : undefined;
     const position =
       made.byContent && options.key === undefined && options.name === undefined
         ? this.positionByContent(context.scope_, name, hash)
         : this.positions.next(context.scope_, options.name ?? name, { key: options.key });
+    if (isCall && !this.isGranted(made.tool)) return rejected(position, this.notGranted(made.tool, position));
     const request = this.addRequest<T>(context, position, { ...made, ...policyOf(isCall, options) }, args, hash);
     if (signal !== undefined) {
       if (signal.aborted) request.cancel(String(signal.reason));
       else signal.addEventListener("abort", () => request.cancel(String(signal.reason)), { once: true });
     }
     return request;
+  }
+
+  // `uses` of the definition, if it states any. Without it, the agents file of the server may grant tools.
+  private isGranted(tool: string): boolean {
+    const { uses } = this.agent.definition;
+    if (uses === undefined || tool.startsWith("run:") || this.host.offersTool(tool)) return true;
+    const isModel = tool.startsWith("model:");
+    return uses.some(
+      (one) =>
+        one === tool || (!isModel && (one === "*" || (one.endsWith(".*") && tool.startsWith(one.slice(0, -1))))),
+    );
+  }
+
+  private notGranted(tool: string, position: string): ToolFailed {
+    const message = `the agent "${this.agent.name}" may not call "${tool}": add it to \`uses\` of the agent's definition`;
+    return new ToolFailed("tool_not_granted", message, tool, position);
   }
 
   private positionByContent(scope: string, name: string, hash: string | undefined): string {
@@ -476,7 +502,7 @@ export class Routine {
       const request: NewRequest = { position, kind: made.kind, delivered: this.replay.delivered() };
       if (isCall) Object.assign(request, { tool: made.tool, arguments: args });
       if (made.options) request.options = made.options;
-      if (made.wait) request.wait = made.wait;
+      if (made.wait) request.wait = scrub(made.wait as unknown as JsonObject) as unknown as NewWait;
       this.requests.push(request);
     }
     let resolve!: (value: Json) => void;
@@ -490,7 +516,7 @@ export class Routine {
       kind: made.kind,
       tool: made.tool,
       fn: made.fn,
-      args,
+      args: made.fn ? (made.args ?? {}) : args,
       closed,
       branch: context.branch,
       whenExpired: made.whenExpired ?? "fail",
@@ -514,12 +540,9 @@ export class Routine {
     if (request.isCancelled || this.open.get(position) !== request) return false;
     request.isCancelled = true;
     const unsent = this.requests.findIndex((made) => made.position === position);
-    if (unsent < 0) {
-      if (request.kind === "wait") this.cancelled.push(position);
-    } else {
-      this.requests.splice(unsent, 1);
-      if (!this.withoutCall.has(position)) this.close(request); // as if it had not been made
-    }
+    if (unsent >= 0) this.requests.splice(unsent, 1);
+    if (unsent >= 0 && !this.withoutCall.has(position)) this.close(request); // as if it had not been made
+    else if (request.kind !== "scope") this.cancelled.push(position); // it has an outcome, which is counted
     this.touch();
     return true;
   }
@@ -548,7 +571,7 @@ export class Routine {
     void storage.run({ ctx: inner, routine: this, closed }, async () => {
       try {
         const result = await body(inner);
-        this.endScope(closed, { result: toJson(result, `the result of the scope "${position}"`) });
+        this.endScope(closed, { result: scrub(toJson(result, `the result of the scope "${position}"`)) });
       } catch (error) {
         const failure = failureIn(error);
         if (failure) return this.endScope(closed, { failure: failureText(failure) });
@@ -562,10 +585,10 @@ export class Routine {
   private endScope(closed: ClosedScope, end: { result: Json } | { failure: FailureText }): void {
     if (this.isInert || this.end !== undefined || closed.hasReturned) return;
     this.running.delete(closed);
-    closed.hasReturned = true;
     Object.assign(closed, end);
     closed.branch.isStopped = true; // nothing of it continues
     this.endStopped((request) => request.kind === "wait");
+    closed.hasReturned = true; // from now on its last outcome ends it
     if (closed.open === 0) this.arrived.push({ kind: "scope", scope: closed });
     this.touch();
   }
@@ -662,7 +685,7 @@ export class Routine {
       throw new InvalidInput(
         `"${String(name).slice(0, 100)}" is not a name of an emitted value: it has 1 to 64 letters, digits, "_", ".", ":" and "-"`,
       );
-    const json = toJson(value, `the emitted value "${name}"`, EMITTED_MAX);
+    const json = scrub(toJson(value, `the emitted value "${name}"`, EMITTED_MAX));
     if (!this.mayCall(context) || this.replay.wasEmitted(context.scope_)) return;
     this.items.push({ kind: "emitted", scope: context.scope_, name, value: json, published: isPublished });
     this.touch();

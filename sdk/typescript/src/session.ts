@@ -28,8 +28,8 @@ const BATCH_MAX = 8 << 20; // bytes of a frame with several messages
 const SUSPEND_MS = 1_000; // a wall clock that ran this much ahead of the steady one counts
 
 export interface SessionOptions {
-  url?: string | undefined;
-  socket?: string | undefined;
+  /** The server, for each connection. */
+  address: () => { socket?: string | undefined; url: string };
   api_key?: string | undefined;
 }
 
@@ -160,8 +160,7 @@ export class Session {
     const key = this.options.api_key;
     WebSocketClient.open(
       {
-        url: this.options.url,
-        socket: this.options.socket,
+        ...this.options.address(),
         path: "/api/worker",
         subprotocol: SUBPROTOCOL,
         messageMax: FRAME_MAX,

@@ -3,11 +3,14 @@
 // All routines share one macrotask: each that was delivered something has settled by then, makes its advance and is
 // given the next outcome. What they and the functions send in it is one frame.
 import { randomBytes } from "node:crypto";
+import { existsSync, lstatSync, statSync } from "node:fs";
 import { hostname } from "node:os";
+import { dirname, join, relative } from "node:path";
+import type { ServeOptions, Worker } from "./api.ts";
 import { isOffer, type AnyAgent, type AnyTool } from "./definitions.ts";
 import { ConnectionFailed, InvalidInput } from "./errors.ts";
 import { Functions } from "./functions.ts";
-import { isObject, toJson, type JsonObject } from "./json.ts";
+import { isObject, toJson, type Json, type JsonObject } from "./json.ts";
 import {
   PROTOCOL,
   type AdvanceMessage,
@@ -15,33 +18,21 @@ import {
   type DivergedMessage,
   type FunctionEnd,
   type Hello,
+  type RoutineEnd,
   type ServerMessage,
   type Start,
   type Welcome,
   type WorkerMessage,
 } from "./protocol.ts";
 import { Routine, OTHER_WORK_MS, type RoutineHost } from "./routine.ts";
+import { hideEnvironment, scrub } from "./secrets.ts";
 import { Session, type Moment } from "./session.ts";
 
 export const SDK_VERSION = "0.1.0";
+const DEFAULT_URL = "http://127.0.0.1:7070";
 const GRACE_MS = 30_000;
 /** The server refused the worker: a retry does not help. */
 const FINAL = new Set(["unauthorized", "forbidden", "unsupported", "usage"]);
-
-export interface ServeOptions {
-  /** The server's Unix socket. Default: AETHERIS_SOCKET. */
-  socket?: string;
-  /** The server's address, `http://` or `https://`. Default: AETHERIS_URL, else http://127.0.0.1:7070. */
-  url?: string;
-  /** Default: AETHERIS_API_KEY. */
-  api_key?: string;
-  /** Routines and calls at a time. Default: 256 each. */
-  capacity?: { routines?: number; calls?: number };
-  /** Called with what the worker reports; the default writes to stderr. */
-  log?: (level: "info" | "warn" | "error", message: string) => void;
-  /** How long code may do work that is not a request before a recorded request counts as missing. Default: 10 s. */
-  other_work_ms?: number;
-}
 
 /** A record whose last part has not come. */
 interface Loading {
@@ -50,8 +41,7 @@ interface Loading {
   delivered: Extract<ServerMessage, { type: "deliver" }>[];
 }
 
-export class Worker implements RoutineHost {
-  /** Resolves when the worker has stopped; rejects with `ConnectionFailed` if the server refused it. */
+export class WorkerProcess implements Worker, RoutineHost {
   readonly closed: Promise<void>;
   private readonly agents = new Map<string, AnyAgent>(); // by name and version
   private readonly tools = new Map<string, AnyTool>();
@@ -66,6 +56,7 @@ export class Worker implements RoutineHost {
   private isStopping = false;
   private isSessionGone = false; // while its routines are dropped
   private lastTrouble = "";
+  private refusal: { routine: number; code: string; message: string } | undefined; // the reason of the next `stop`
   private onRoutinesChanged: (() => void) | undefined;
   private resolveClosed!: () => void;
   private rejectClosed!: (error: Error) => void;
@@ -73,6 +64,7 @@ export class Worker implements RoutineHost {
   /** Use `serve`. */
   constructor(offers: (AnyAgent | AnyTool)[], options: ServeOptions) {
     this.options = options;
+    hideEnvironment();
     for (const offer of offers) {
       const key = offer.kind === "agent" ? agentKey(offer.name, versionOf(offer)) : offer.name;
       const known: Map<string, unknown> = offer.kind === "agent" ? this.agents : this.tools;
@@ -92,11 +84,7 @@ export class Worker implements RoutineHost {
       tool: (name) => this.tools.get(name),
     });
     this.session = new Session(
-      {
-        socket: options.socket ?? (options.url === undefined ? process.env["AETHERIS_SOCKET"] : undefined),
-        url: options.url ?? process.env["AETHERIS_URL"] ?? "http://127.0.0.1:7070",
-        api_key: options.api_key ?? process.env["AETHERIS_API_KEY"],
-      },
+      { address: () => addressOf(options), api_key: options.api_key ?? process.env["AETHERIS_API_KEY"] },
       {
         hello: () => this.hello(),
         onSession: (welcome, isNew) => this.onSession(welcome, isNew),
@@ -108,10 +96,6 @@ export class Worker implements RoutineHost {
     this.session.start();
   }
 
-  /**
-   * Stops in order: no further routine is started here; functions that run are awaited for `grace_ms` (30 s), then
-   * cut off; their ends are sent. Jobs continue in other workers.
-   */
   async stop(grace_ms = GRACE_MS): Promise<void> {
     if (this.isStopping) return this.closed.catch(() => {});
     this.isStopping = true;
@@ -153,15 +137,46 @@ export class Worker implements RoutineHost {
   }
 
   send(message: AdvanceMessage | DivergedMessage): void {
-    if (message.type === "diverged") {
-      const at = message.where === undefined ? "" : ` (${message.where})`;
-      this.log(
-        "error",
-        `routine ${message.routine} diverged from its log at "${message.position}": ${message.finding}${at}. Its job parks. See: aetheris trace`,
-      );
-      this.forget(message.routine);
-    }
+    if (message.type === "diverged") this.onDiverged(message);
+    else if (message.end?.exception) this.onException(message.routine, message.end.exception);
     this.sendMessage(message);
+  }
+
+  private onDiverged({ routine, position, finding, where }: DivergedMessage): void {
+    const at = where === undefined ? "" : `, ${where}`;
+    const what = {
+      arguments: "the code requests something else than the log has",
+      missing: "the code does not make a request that the log has",
+      ended: "the code ended before a request that the log has",
+    }[finding];
+    this.log(
+      "error",
+      `${this.nameOf(routine)}: ${what ?? finding}, at "${position}"${at}. The job parks. After the code is corrected: aetheris resume ${this.jobOf(routine)}`,
+    );
+    this.forget(routine);
+  }
+
+  private onException(routine: number, { name, message, stack }: NonNullable<RoutineEnd["exception"]>): void {
+    const then =
+      this.routines.get(routine)?.agent.definition.on_exception === "fail"
+        ? "The job fails"
+        : `The job parks. After the code is corrected: aetheris resume ${this.jobOf(routine)}`;
+    const text = stack?.includes(message) ? stack : `${name}: ${message}\n${stack ?? ""}`;
+    this.log("error", `${this.nameOf(routine)}: an exception ended the code. ${then}\n${text.trimEnd()}`);
+  }
+
+  private jobOf(routine: number): string {
+    return this.routines.get(routine)?.start.job.id ?? "JOB";
+  }
+
+  // job refund-7 (agent refund)
+  private nameOf(routine: number): string {
+    const start = (this.routines.get(routine) ?? this.loading.get(routine))?.start;
+    return start === undefined ? `routine ${routine}` : `job ${start.job.id} (agent ${start.agent})`;
+  }
+
+  offersTool(name: string): boolean {
+    return this.tools.has(name);
   }
 
   endCall(call: number, end: FunctionEnd): void {
@@ -218,7 +233,7 @@ export class Worker implements RoutineHost {
       if (faults !== undefined)
         this.log(
           "error",
-          `the server does not take the agent "${name}"${version ? ` ${version}` : ""}: ${JSON.stringify(faults)}`,
+          `the server does not take the agent ${name}${version ? `, version ${version}` : ""}: ${faultsText(faults)}`,
         );
     }
     if (!isNew) return;
@@ -279,19 +294,32 @@ export class Worker implements RoutineHost {
       case "abandon":
         return this.functions.abandon(message.call);
       case "stop":
-        if (message.reason === "refused")
-          this.log(
-            "error",
-            `the server refused routine ${message.routine}: it broke a rule of the protocol. Update the SDK`,
-          );
+        if (message.reason === "refused") this.onRefused(message.routine);
         return this.forget(message.routine, message.reason);
       case "closing":
         return this.log("info", `the server stops within ${message.within_ms} ms`);
       case "error":
-        return this.log("error", `the server reports ${message.code}: ${message.message}`);
+        if (message.routine === undefined)
+          return this.log("error", `the server reports ${message.code}: ${message.message}`);
+        this.refusal = { routine: message.routine, code: message.code, message: message.message };
+        return;
       default:
         return; // of a later version
     }
+  }
+
+  // The error that came before states why.
+  private onRefused(routine: number): void {
+    const why = this.refusal?.routine === routine ? this.refusal : undefined;
+    this.refusal = undefined;
+    const help =
+      why?.code === "tool_not_granted"
+        ? "Add it to `uses` of the agent, in its definition or in the agents file. The plan of this job does not change: cancel it, and create another"
+        : "The SDK or the server has an error, or their versions do not match";
+    this.log(
+      "error",
+      `${this.nameOf(routine)}: the server refused a request, and the job parks: ${why ? `${why.code}: ${why.message}` : "it gave no reason"}. ${help}`,
+    );
   }
 
   // ---------------------------------------------------------------- routines
@@ -307,7 +335,6 @@ export class Worker implements RoutineHost {
   // A routine could begin with the first part. It begins with the last one, so no request of it has to wait.
   private onLoaded({ start, record, delivered }: Loading): void {
     const { routine: number } = start;
-    this.loading.delete(number);
     const agent = this.agents.get(agentKey(start.agent, start.version));
     if (agent === undefined)
       return this.lose(
@@ -321,13 +348,14 @@ export class Worker implements RoutineHost {
     } catch (error) {
       return this.lose(number, "log_corrupt", String(error));
     }
+    this.loading.delete(number);
     this.routines.set(number, routine);
     for (const message of delivered) routine.deliver(message.outcomes);
     routine.begin();
   }
 
   private lose(number: number, code: string, message: string): void {
-    this.log("error", `routine ${number}: ${message}`);
+    this.log("error", `${this.nameOf(number)}: ${message}`);
     this.forget(number, "lost");
     this.sendMessage({ type: "lost", routine: number, code, message });
   }
@@ -347,6 +375,49 @@ export class Worker implements RoutineHost {
   }
 }
 
+/** The address of the server, looked up for each connection: a server may be started later than the worker. */
+function addressOf({ socket, url }: ServeOptions): { socket?: string | undefined; url: string } {
+  const inEnvironment = { socket: process.env["AETHERIS_SOCKET"], url: process.env["AETHERIS_URL"] };
+  if (socket !== undefined || url !== undefined) return { socket, url: url ?? DEFAULT_URL };
+  if (inEnvironment.socket) return { socket: inEnvironment.socket, url: DEFAULT_URL };
+  if (inEnvironment.url) return { url: inEnvironment.url };
+  return { socket: findSocket(process.cwd()), url: DEFAULT_URL };
+}
+
+/**
+ * The socket of a server whose store is in this folder or in a parent; undefined: there is none. The rules are those of
+ * the commands ("Which store" in docs/cli.md): a folder of another user is not used, and the search ends below the home
+ * folder, below a folder that all users share, and where the file system changes.
+ */
+export function findSocket(folder: string): string | undefined {
+  const begin = statSync(folder);
+  for (let at = folder; ; at = dirname(at)) {
+    const here = statSync(at, { throwIfNoEntry: false });
+    const isShared = here !== undefined && (here.mode & 0o1002) === 0o1002;
+    if (at !== folder && (here?.dev !== begin.dev || isShared || at === process.env["HOME"])) return undefined;
+    const store = join(at, ".aetheris");
+    const entry = lstatSync(store, { throwIfNoEntry: false });
+    if (entry !== undefined) {
+      const socket = join(store, "aetheris.sock");
+      const owners = [entry.uid, statSync(store, { throwIfNoEntry: false })?.uid]; // of a link, and of its folder
+      if (owners.some((uid) => uid !== process.getuid?.()) || !existsSync(socket)) return undefined;
+      const short = relative(folder, socket); // the path of a socket has at most 107 bytes
+      return short.length < socket.length ? short : socket;
+    }
+    if (at === dirname(at)) return undefined;
+  }
+}
+
+// tools.pay.timeout: must be a duration [plan_invalid]; …
+function faultsText(faults: Json): string {
+  const texts = (Array.isArray(faults) ? faults : [faults]).map((fault) => {
+    if (!isObject(fault) || typeof fault["message"] !== "string") return JSON.stringify(fault);
+    const path = fault["path"] ? `${String(fault["path"])}: ` : "";
+    return `${path}${fault["message"]} [${String(fault["code"])}]`;
+  });
+  return texts.join("; ");
+}
+
 function agentKey(name: string, version: string | undefined): string {
   return version === undefined || version === "" ? name : `${name} ${version}`;
 }
@@ -356,7 +427,7 @@ function versionOf(agent: AnyAgent): string | undefined {
 }
 
 function offerOf(offer: AnyAgent | AnyTool): JsonObject {
-  const definition = toJson(offer.definition, `the definition of "${offer.name}"`);
+  const definition = scrub(toJson(offer.definition, `the definition of "${offer.name}"`));
   const made: JsonObject = { name: offer.name, ...(isObject(definition) ? definition : {}) };
   if (offer.kind === "tool") {
     made["effect"] ??= "at_most_once";
@@ -390,5 +461,5 @@ async function within(ms: number, work: Promise<void>): Promise<void> {
 export function serve(...what: (AnyAgent | AnyTool | ServeOptions)[]): Worker {
   const offers = what.filter(isOffer);
   const options: ServeOptions[] = what.filter((one): one is ServeOptions => !isOffer(one));
-  return new Worker(offers, options[0] ?? {});
+  return new WorkerProcess(offers, options[0] ?? {});
 }

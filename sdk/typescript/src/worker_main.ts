@@ -9,7 +9,7 @@
 import { resolve } from "node:path";
 import { pathToFileURL } from "node:url";
 import { isOffer, type AnyAgent, type AnyTool } from "./definitions.ts";
-import { Worker } from "./worker.ts";
+import { WorkerProcess } from "./worker.ts";
 
 const USAGE = "usage: aetheris-worker FILE   (a module in .ts .mts .js or .mjs that exports agent(…) and tool(…))\n";
 
@@ -57,7 +57,7 @@ async function main(args: string[]): Promise<void> {
       `aetheris-worker: a rejection that nothing handles: ${error instanceof Error ? error.stack : String(error)}\n`,
     );
   });
-  const worker = new Worker(offers, {});
+  const worker = new WorkerProcess(offers, {});
   let signals = 0;
   const onSignal = (): void => {
     if (++signals > 1) process.exit(1);

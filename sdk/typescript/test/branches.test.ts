@@ -56,7 +56,7 @@ describe("scopes and branches", () => {
           options,
         );
     const failed = await runJob(body({}));
-    assert.deepEqual([failed.result, failed.engine.cancelledWaits], [{ failure: "bad_item" }, []]);
+    assert.deepEqual([failed.result, failed.engine.cancelled], [{ failure: "bad_item" }, []]);
     const collected = await runJob(body({ on_error: "collect" }), ({ engine }) => {
       engine.succeed("items/0/receive", 1);
       engine.succeed("items/2/receive", 2);
@@ -88,7 +88,7 @@ describe("scopes and branches", () => {
       ({ engine }) => engine.succeed("first/timeout/sleep", null),
     );
     assert.deepEqual(
-      [job.result, job.engine.cancelledWaits, seen],
+      [job.result, job.engine.cancelled, seen],
       [["timeout", "late"], ["first/answer/receive"], []],
     );
     await replayed(job);
@@ -151,12 +151,28 @@ describe("scopes and branches", () => {
       await ctx.receive("after");
       return value;
     });
-    assert.deepEqual([runs, job.engine.cancelledWaits], [1, ["closed/receive"]]);
+    assert.deepEqual([runs, job.engine.cancelled], [1, ["closed/receive"]]);
     job.restart();
     await job.run();
     job.engine.succeed("receive", null);
     await job.run();
     assert.deepEqual([runs, job.result], [1, { n: 7 }]);
+  });
+
+  test("a closed scope whose wait was not sent when it ends, ends once", async () => {
+    const job = await runJob(async (ctx: Ctx) => {
+      const value = await ctx.scope(
+        "closed",
+        async (inner) => {
+          inner.receive("c");
+          return 1;
+        },
+        { fold: true },
+      );
+      return [value, await ctx.run("after", "read", () => 2)];
+    });
+    assert.deepEqual(job.result, [1, 2]);
+    await replayed(job);
   });
 
   test("a closed scope: a failure is its result, an exception ends the code although it is caught", async () => {
@@ -212,6 +228,7 @@ describe("scopes and branches", () => {
       ({ engine }) => engine.succeed("outer/first/timeout/sleep", null),
     );
     assert.equal(job.result, undefined, "the outer scope has a request without an outcome");
+    assert.deepEqual(job.engine.cancelled, ["outer/first/scope/closed/ask"]);
     job.engine.succeed("outer/first/scope/closed/ask", 1);
     await job.run();
     assert.equal(job.result, "timeout");

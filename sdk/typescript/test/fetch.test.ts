@@ -9,16 +9,24 @@ import { replayed } from "./support/checks.ts";
 import { runJob } from "./support/harness.ts";
 
 describe("fetch", () => {
-  async function withServer(
-    use: (url: string, seen: { method: string; headers: Record<string, unknown>; body: string }[]) => Promise<void>,
-  ): Promise<void> {
-    const seen: { method: string; headers: Record<string, unknown>; body: string }[] = [];
+  interface Seen {
+    url: string;
+    method: string;
+    headers: Record<string, unknown>;
+    body: string;
+  }
+  async function withServer(use: (url: string, seen: Seen[]) => Promise<void>): Promise<void> {
+    const seen: Seen[] = [];
     const server: Server = createServer((request, response) => {
       const chunks: Buffer[] = [];
       request.on("data", (chunk: Buffer) => chunks.push(chunk));
       request.on("end", () => {
-        seen.push({ method: String(request.method), headers: request.headers, body: Buffer.concat(chunks).toString() });
-        if (request.url === "/moved") response.writeHead(303, { location: "/ok" }).end();
+        seen.push({ url: String(request.url), method: String(request.method), headers: request.headers, body: Buffer.concat(chunks).toString() });
+        const isFirst = seen.filter((one) => one.url === request.url).length === 1;
+        if (request.url === "/reset" && isFirst) request.socket.destroy();
+        else if (request.url === "/cut" && isFirst) response.writeHead(200, { "content-length": "9" }).write("a", () => request.socket.destroy());
+        else if (request.url === "/busy" && isFirst) response.writeHead(429, { "retry-after": "2" }).end();
+        else if (request.url === "/moved") response.writeHead(303, { location: "/ok" }).end();
         else if (request.url === "/bytes") response.end(Buffer.from([0xff, 0x00]));
         else
           response
@@ -42,17 +50,17 @@ describe("fetch", () => {
         const post = (n: number): Promise<Response> =>
           ctx.fetch(`${url}/ok`, { method: "POST", headers, body: JSON.stringify({ n }) });
         const [a, b, c] = await Promise.all([post(1), post(1), post(2)]);
-        const got = await ctx.fetch(`${url}/500`);
+        const got = await ctx.fetch(`${url}/ok`);
         return [
           a.status,
           await a.json(),
           (await b.json()).n,
           c.headers.get("set-cookie"),
           got.ok,
-          got.url === `${url}/500`,
+          got.url === `${url}/ok`,
         ];
       });
-      assert.deepEqual(job.result, [200, { n: 1 }, 2, null, false, true]);
+      assert.deepEqual(job.result, [200, { n: 1 }, 2, null, true, true]);
       const made = [...job.engine.log.values()];
       const host = new URL(url).host;
       const args = {
@@ -78,6 +86,35 @@ describe("fetch", () => {
       assert.equal(seen[3]?.headers["idempotency-key"], undefined);
       await replayed(job);
       assert.equal(seen.length, 4);
+    });
+  });
+
+  test("what only reads is tried again after 408, 429, 5xx and a lost answer; the last status is an answer", async () => {
+    await withServer(async (url, seen) => {
+      const job = await runJob(async (ctx: Ctx) => {
+        const statuses = [];
+        for (const path of ["/busy", "/reset", "/cut", "/500"]) statuses.push((await ctx.fetch(url + path)).status);
+        const posted = await ctx.fetch(`${url}/500`, { method: "POST", body: "x" });
+        return [...statuses, posted.status];
+      });
+      assert.deepEqual(job.result, [200, 200, 200, 500, 500]);
+      assert.deepEqual(
+        job.failures.map(({ code, retry_after_ms }) => [code, retry_after_ms]),
+        [
+          ["http_429", 2000],
+          ["reset", undefined],
+          ["reset", undefined],
+          ["http_500", undefined],
+          ["http_500", undefined],
+          ["http_500", undefined],
+        ],
+      );
+      assert.deepEqual(
+        seen.slice(-2).map(({ method }) => method),
+        ["GET", "POST"],
+        "a POST is sent once",
+      );
+      await replayed(job);
     });
   });
 

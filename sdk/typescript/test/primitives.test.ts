@@ -1,7 +1,8 @@
 // Calls, waits and values of ctx: what each requests, what it gives, how it fails; a new routine is given the same.
 import { describe, test } from "node:test";
 import assert from "node:assert/strict";
-import { InvalidInput, Rejected, ToolFailed, WaitExpired, tool, type Ctx, type Json } from "../src/index.ts";
+import { Failure, InvalidInput, NotDone, Rejected, ToolFailed, WaitExpired, tool, type Ctx, type Json } from "../src/index.ts";
+import { agent } from "../src/definitions.ts";
 import { durationMs, RandomNumbers, timeValue } from "../src/values.ts";
 import { positions, replayed } from "./support/checks.ts";
 import { runJob, TestJob } from "./support/harness.ts";
@@ -45,6 +46,37 @@ describe("calls", () => {
       on_in_doubt: "park",
     });
     job.routine.drop("test");
+  });
+
+  test("a tool that `uses` does not name is tool_not_granted, and is not requested", async () => {
+    const names = ["other", "files.read", "offered", "look"];
+    const job = new TestJob(
+      async (ctx: Ctx) => {
+        for (const name of names) ctx.call(name, {}).catch(() => {});
+        const model = ctx.model("big").text("hi");
+        const codes = await Promise.all(
+          [ctx.call("other"), model].map((made) => made.catch((error: ToolFailed) => [error.code, error.message])),
+        );
+        ctx.run("one", "read", () => 1);
+        return codes;
+      },
+      { definition: { uses: ["look", "files.*", "model:main"] } },
+    );
+    await job.run();
+    assert.deepEqual(job.result, [
+      [
+        "tool_not_granted",
+        'the agent "agent" may not call "other": add it to `uses` of the agent\'s definition',
+      ],
+      [
+        "tool_not_granted",
+        'the agent "agent" may not call "model:big": add it to `uses` of the agent\'s definition',
+      ],
+    ]);
+    assert.deepEqual(
+      job.host.sent[0]?.requests?.map(({ position }) => position),
+      ["files.read", "offered", "look", "one"],
+    );
   });
 
   test("a model: generate, text and json", async () => {
@@ -188,8 +220,70 @@ describe("waits", () => {
       wait.cancel("not needed");
       return wait.catch((error: ToolFailed) => [error.code, error.position]);
     });
-    assert.deepEqual([job.result, job.engine.cancelledWaits], [["cancelled", "receive"], ["receive"]]);
+    assert.deepEqual([job.result, job.engine.cancelled], [["cancelled", "receive"], ["receive"]]);
     await replayed(job);
+  });
+
+  // Cancels a call once a message has come, and returns what it was given and how many outcomes it counts.
+  const cancels = async (ctx: Ctx): Promise<unknown> => {
+    const call = ctx.call("buy", { n: 1 });
+    await ctx.receive("c");
+    call.cancel();
+    const code = await call.then(
+      () => "none",
+      (error: ToolFailed) => error.code,
+    );
+    return [code, await ctx.receive("d", { name: "end" })];
+  };
+
+  test("a cancelled call that was not sent is withdrawn, also if it was not recorded yet", async () => {
+    for (const records of [true, false]) {
+      const job = new TestJob(cancels, { admits: ({ kind }) => kind === "wait", records: () => records });
+      await job.run();
+      job.engine.succeed("receive", null);
+      await job.run();
+      const { engine } = job;
+      assert.deepEqual([engine.cancelled, engine.at("buy").outcome?.failure?.code], [["buy"], "cancelled"]);
+      assert.equal(engine.at("end").delivered, 1, "the outcome of the call is delivered after the request");
+      engine.succeed("end", 7);
+      await job.run();
+      assert.deepEqual(job.result, ["cancelled", 7]);
+      await replayed(job);
+    }
+  });
+
+  test("a cancelled call that was sent is awaited: its outcome is counted, and not given", async () => {
+    const job = new TestJob(cancels);
+    await job.run();
+    job.engine.succeed("receive", null);
+    await job.run();
+    assert.deepEqual([job.engine.cancelled, job.engine.at("buy").ended], [["buy"], false]);
+    job.engine.succeed("buy", "bought");
+    await job.run();
+    job.engine.succeed("end", 7);
+    await job.run();
+    assert.deepEqual([job.result, job.host.sent.at(-1)?.delivered], [["cancelled", 7], 3]);
+    await replayed(job);
+  });
+
+  test("a call that is cancelled before the frontier is cancelled again by each routine, until it has an outcome", async () => {
+    const job = new TestJob(cancels, { admits: ({ kind }) => kind === "wait", records: () => true });
+    await job.run();
+    job.engine.succeed("receive", null); // the routine is gone before it is given this
+    job.restart();
+    await job.run();
+    assert.deepEqual([job.engine.cancelled, job.engine.at("buy").outcome?.failure?.code], [["buy"], "cancelled"]);
+    const sent = new TestJob(cancels);
+    await sent.run();
+    sent.engine.succeed("receive", null);
+    await sent.run();
+    sent.restart();
+    await sent.run();
+    assert.deepEqual(sent.engine.cancelled, ["buy", "buy"]);
+    sent.engine.succeed("buy", 1);
+    sent.restart();
+    await sent.run();
+    assert.deepEqual(sent.engine.cancelled, ["buy", "buy"], "it has an outcome");
   });
 
   test("a request that is cancelled in its own advance is not made", async () => {
@@ -282,5 +376,51 @@ describe("values", () => {
     );
     assert.deepEqual(timeValue(1767225600000), { ms: 1767225600000, time: "2026-01-01T00:00:00.000000Z" });
     for (const bad of ["", "1", "-1s", "1y", -1, NaN, "36501d"]) assert.throws(() => durationMs(bad), InvalidInput);
+  });
+});
+
+describe("two copies of the package in a process", () => {
+  // As a CommonJS library beside an ES module has it.
+  const load = <T>(path: string): Promise<T> => import(`${path}?copy`) as Promise<T>;
+
+  test("a Failure of the other copy is a failure, of an agent as of a function", async () => {
+    const other = await load<typeof import("../src/errors.ts")>("../src/errors.ts");
+    assert.notEqual(other.Failure, Failure);
+    const failed = await runJob(() => {
+      throw new other.Failure("empty", "nothing");
+    });
+    assert.deepEqual(failed.result, { failure: "empty" });
+    const caught = await runJob((ctx: Ctx) =>
+      ctx
+        .run("x", "read", () => {
+          throw new other.NotDone("busy", "later");
+        })
+        .catch((error) => [error.code, error instanceof other.ToolFailed, error instanceof other.Failure]),
+    );
+    assert.deepEqual(caught.result, ["busy", true, false]);
+  });
+
+  test("instanceof holds across copies, and for classes of the user", async () => {
+    const other = await load<typeof import("../src/errors.ts")>("../src/errors.ts");
+    class Empty extends Failure {}
+    const errors = [new other.NotDone("a", "b"), new Empty("a", "b"), new other.Rejected("t", "p", ""), new Error("x")];
+    assert.deepEqual(
+      errors.map((error) => [Failure, NotDone, ToolFailed, Rejected, Empty].map((type) => error instanceof type)),
+      [
+        [true, true, false, false, false],
+        [true, false, false, false, true],
+        [false, false, true, true, false],
+        [false, false, false, false, false],
+      ],
+    );
+  });
+
+  test("agents and the current ctx are those of the process", async () => {
+    const definitions = await load<typeof import("../src/definitions.ts")>("../src/definitions.ts");
+    assert.equal(definitions.isOffer(agent("a", {}, () => 1)), true);
+    assert.equal(definitions.isOffer({ kind: "agent", name: "a", fn: () => 1 }), false);
+    const { current } = await load<typeof import("../src/current.ts")>("../src/current.ts");
+    const job = await runJob((ctx: Ctx) => current() === ctx);
+    assert.equal(job.result, true);
   });
 });

@@ -123,8 +123,13 @@ async function runStatement(
       if (kind === 1) return outcomeOf(ctx.receive("c", { name }));
       return outcomeOf(ctx.wait({ type: "signal", name, expires: "60s", on_expire: "continue" }));
     case "cancel": {
-      const made = ctx.wait<Json>({ type: "signal", name });
-      if (kind < 2) await outcomeOf(ctx.run(`c${name}`, "read", args, () => kind));
+      const isCall = ctx.random() < 0.7;
+      const made = isCall
+        ? kind % 2 === 0
+          ? ctx.call<Json>("look", args, { name })
+          : ctx.run<object, Json>(name, kind === 1 ? "read" : "idempotent", args, () => kind)
+        : ctx.wait<Json>({ type: "signal", name });
+      if (ctx.random() < 0.8) await outcomeOf(ctx.run(`c${name}`, "read", args, () => kind));
       made.cancel();
       return outcomeOf(made);
     }
@@ -188,7 +193,7 @@ class Simulation {
 
   constructor(dice: Dice, program: Statement[]) {
     this.dice = dice;
-    this.engine = new Engine({ admits: () => !dice.oneIn(4) });
+    this.engine = new Engine({ admits: () => !dice.oneIn(4), records: () => dice.oneIn(2) });
     this.agent = makeAgent("agent", {}, (ctx) => runBlock(ctx, program, { x: "x" }, []));
     this.crash();
   }
@@ -235,6 +240,7 @@ class Simulation {
     } else if (choice === 2 && this.toWorker.length > 0) {
       const message = this.toWorker.shift() as ServerMessage;
       if (message.type === "deliver") this.routine.deliver(message.outcomes);
+      if (message.type === "abandon") this.cutOff(message.call);
       if (message.type === "perform") this.functions.push({ permit: message, routine: this.routine });
     } else if (choice === 3 && !this.isQuiet && this.functions.length > 0) {
       const [{ permit, routine }] = this.functions.splice(dice.below(this.functions.length), 1) as [
@@ -244,11 +250,22 @@ class Simulation {
     } else if (choice === 4 && !this.isQuiet) {
       const open = engine.open().filter((request) => !request.tool?.startsWith("run:"));
       if (open.length > 0) this.finish(dice.pick(open).position);
+    } else if (dice.oneIn(2)) {
+      engine.retryAll();
     } else {
       engine.admitAll();
     }
     this.toWorker.push(...engine.outbox);
     engine.outbox = [];
+  }
+
+  // A function that only reads is cut off, or ends before that.
+  private cutOff(call: number): void {
+    const at = this.functions.findIndex(({ permit }) => permit.call === call);
+    if (at < 0 || this.dice.oneIn(2)) return;
+    const [{ permit }] = this.functions.splice(at, 1) as [{ permit: Perform; routine: Routine }];
+    const position = permit.position as string;
+    if (!this.engine.at(position).ended) this.engine.fail(position, { code: "abandoned", message: "cut off" });
   }
 
   private finish(position: string): void {
@@ -263,6 +280,7 @@ class Simulation {
     const position = permit.position as string;
     const found = routine.functionAt(position);
     if (found === undefined || this.engine.at(position).ended) return;
+    if (this.dice.oneIn(6)) return this.engine.backOff(position);
     if (this.dice.oneIn(5)) return this.engine.fail(position, { code: "exception", message: "it failed" });
     const result = toJson(await found.fn(permit.arguments as never, {} as never), "the result");
     if (!routine.onSuccess(permit.call, position, result)) this.engine.succeed(position, result);
@@ -271,13 +289,14 @@ class Simulation {
 
 const text = (engine: Engine): string => JSON.stringify([engine.record(), engine.end]);
 
-async function runSeed(seed: number): Promise<{ crashes: number; requests: number }> {
+async function runSeed(seed: number): Promise<{ crashes: number; requests: number; cancelled: number }> {
   const dice = new Dice(seed);
   const program = new Maker(dice).block(3);
   const simulation = new Simulation(dice, program);
   await simulation.run(12);
   const { engine } = simulation;
   const { end, crashes } = { end: engine.end, crashes: simulation.crashes };
+  const cancelled = engine.cancelled.filter((position) => engine.at(position).kind !== "wait").length;
   assert.equal(end?.exception, undefined, JSON.stringify(end));
   const log = text(engine);
   // The log alone gives the same end, as long as nothing new comes.
@@ -286,7 +305,7 @@ async function runSeed(seed: number): Promise<{ crashes: number; requests: numbe
   simulation.crash();
   await simulation.run(0);
   assert.equal(text(engine), log);
-  return { crashes, requests: engine.log.size };
+  return { crashes, requests: engine.log.size, cancelled };
 }
 
 const repeated = process.env["AETHERIS_SEED"];
@@ -294,17 +313,22 @@ const first = repeated === undefined ? 1 : Number(repeated);
 const count = repeated !== undefined ? 1 : Number(process.env["AETHERIS_PROGRAMS"] ?? 300);
 
 test(`programs: ${count} random programs go on after crashes, and their logs give the same end`, async (t) => {
-  const total = { crashes: 0, requests: 0 };
+  const total = { crashes: 0, requests: 0, cancelled: 0 };
   for (let seed = first; seed < first + count; seed++) {
     try {
-      const { crashes, requests } = await runSeed(seed);
+      const { crashes, requests, cancelled } = await runSeed(seed);
       total.crashes += crashes;
       total.requests += requests;
+      total.cancelled += cancelled;
     } catch (error) {
       console.error(`SEED ${seed}\nrepeat: AETHERIS_SEED=${seed} npm test`);
       throw error;
     }
   }
-  if (repeated === undefined) assert.ok(total.crashes > count && total.requests > 2 * count, JSON.stringify(total));
-  t.diagnostic(`${total.requests} requests, ${total.crashes} crashes`);
+  if (repeated === undefined)
+    assert.ok(
+      total.crashes > count && total.requests > 2 * count && total.cancelled > count / 4,
+      JSON.stringify(total),
+    );
+  t.diagnostic(`${total.requests} requests, ${total.crashes} crashes, ${total.cancelled} cancelled calls`);
 });

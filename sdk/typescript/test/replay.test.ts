@@ -73,7 +73,10 @@ describe("mistakes", () => {
     });
     assert.equal(job.engine.end?.exception, undefined, JSON.stringify(job.engine.end));
     assert.throws(() => agent("", {}, async () => 1), InvalidInput);
-    assert.throws(() => tool("run:x", {}, () => 1), InvalidInput);
+    for (const name of ["run:x", "a.b", "1a", "x".repeat(65)]) {
+      assert.throws(() => tool(name, {}, () => 1), { code: "input_invalid", message: /is not a name of a tool: it has/ });
+      assert.throws(() => agent(name, {}, async () => 1), InvalidInput);
+    }
   });
 
   test("an exception parks the job with its stack; so does a result that is not JSON", async () => {

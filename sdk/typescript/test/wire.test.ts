@@ -21,6 +21,13 @@ const offers = [
     return [greeting, more];
   }),
   agent("waits", {}, async (ctx) => ctx.receive("c")),
+  agent("chooses", {}, async (ctx) => {
+    await ctx.race("r", { a: (at) => at.call("fails"), b: (at) => at.receive("c") });
+    return ctx.receive("d");
+  }),
+  agent("mistaken", {}, async () => {
+    throw new TypeError("x is null");
+  }),
   tool("slow", { effect: "at_most_once" }, async (_args, call) => {
     performed.push(call.key);
     call.progress({ percent: 10 });
@@ -32,6 +39,9 @@ const offers = [
   }),
   tool("fails", { effect: "read" }, () => {
     throw new NotDone("busy", "try later", { retryable: true, retry_after_ms: 1500 });
+  }),
+  tool("stops", { effect: "at_most_once" }, async (_args, call) => {
+    await new Promise((_resolve, reject) => call.signal.addEventListener("abort", () => reject(call.signal.reason)));
   }),
   tool("throws", {}, () => {
     throw new TypeError("x is undefined");
@@ -125,6 +135,8 @@ describe("hello", () => {
     assert.deepEqual(hello["agents"], [
       { name: "one", version: "1", language: "typescript" },
       { name: "waits", language: "typescript" },
+      { name: "chooses", language: "typescript" },
+      { name: "mistaken", language: "typescript" },
     ]);
     assert.deepEqual((hello["tools"] as unknown[])[0], { name: "slow", effect: "at_most_once" });
     assert.ok(!("resume" in hello) && !("left" in hello));
@@ -213,6 +225,20 @@ describe("messages", () => {
     assert.deepEqual(
       (await connection.next()).messages.map((message) => message["routine"]),
       [1, 2, 3],
+    );
+  });
+
+  test("faults of a definition are reported with their place", async () => {
+    start();
+    const connection = await server.accept();
+    await connection.next();
+    const faults = [{ code: "plan_invalid", message: "must be a duration", path: "tools.slow.timeout", line: 4 }];
+    connection.send(1, 1, welcome("s-1", { agents: [{ name: "one", version: "1", faults }, { name: "waits" }] }));
+    connection.send(2, 1, startOf(1));
+    await connection.message("advance");
+    assert.deepEqual(
+      logged.filter((line) => line.startsWith("error")),
+      ["error: the server does not take the agent one, version 1: tools.slow.timeout: must be a duration [plan_invalid]"],
     );
   });
 
@@ -310,6 +336,38 @@ describe("messages", () => {
       [1, "arguments", 0, "greet", { kind: "tool", position: "greet", tool: "run:idempotent" }],
     );
     assert.match(String(message["where"]), /wire\.test\.ts:\d+/);
+    assert.match(
+      logged.at(-1) ?? "",
+      /^error: job job-1 \(agent one\): the code requests .*, at "greet", .*wire\.test\.ts:\d+.*: aetheris resume job-1$/,
+    );
+  });
+
+  test("an exception of the code is reported with its job and its stack", async () => {
+    const connection = await open();
+    connection.send(2, 1, startOf(1, { agent: "mistaken", version: "", input: null }));
+    assert.equal(((await connection.message())["end"] as { exception: { name: string } }).exception.name, "TypeError");
+    assert.match(
+      logged.at(-1) ?? "",
+      /^error: job job-1 \(agent mistaken\): an exception ended the code\. .* resume job-1\nTypeError: x is null\n +at .*wire\.test\.ts/,
+    );
+  });
+
+  test("a routine that the server refused is reported with the reason", async () => {
+    const connection = await open();
+    connection.send(2, 1, startOf(1));
+    await connection.message();
+    connection.send(
+      3,
+      2,
+      { type: "error", code: "tool_not_granted", message: 'the plan does not grant the tool "x"', routine: 1 },
+      { type: "stop", routine: 1, reason: "refused" },
+      startOf(2),
+    );
+    await connection.message();
+    assert.match(
+      logged.at(-1) ?? "",
+      /^error: job job-1 \(agent one\): the server refused a request, .*tool_not_granted: .*grant the tool "x"\. Add it to `uses`/,
+    );
   });
 
   test("a heartbeat is sent when nothing else is, and acknowledges", async () => {
@@ -407,6 +465,22 @@ describe("calls", () => {
     );
   });
 
+  test("a permit for a call that the code has cancelled is not used, unless it may make an outcome known", async () => {
+    const connection = await open();
+    connection.send(2, 1, startOf(1, { agent: "chooses", version: "" }));
+    assert.deepEqual(
+      ((await connection.message())["requests"] as { position: string }[]).map(({ position }) => position),
+      ["r/a/fails", "r/b/receive"],
+    );
+    connection.send(3, 2, { type: "deliver", routine: 1, outcomes: [{ position: "r/b/receive", result: 1 }] });
+    const advance = await connection.message();
+    assert.deepEqual([advance["cancelled"], advance["delivered"]], [["r/a/fails"], 1]);
+    connection.send(4, 3, permit(1, "fails", { routine: 1, position: "r/a/fails" }));
+    assert.equal(((await connection.message())["failure"] as { code: string }).code, "not_sent");
+    connection.send(5, 4, permit(2, "fails", { routine: 1, position: "r/a/fails", try: 2 }));
+    assert.equal(((await connection.message())["failure"] as { code: string }).code, "busy");
+  });
+
   test("a permit that comes too late is not used", async () => {
     const connection = await open();
     connection.send(2, 1, startOf(1));
@@ -447,6 +521,15 @@ describe("calls", () => {
       try: 1,
       result: { aborted: true },
     });
+  });
+
+  test("a function that throws the reason of its signal has an unknown outcome: it is no definite failure", async () => {
+    const connection = await open();
+    connection.send(2, 1, permit(1, "stops", { timeout_ms: 30 }));
+    assert.equal(((await connection.message("ended"))["unknown"] as { code: string }).code, "timeout");
+    connection.send(3, 2, permit(2, "fails"));
+    const next = await connection.message();
+    assert.deepEqual([next.type, next["call"]], ["ended", 2], "nothing is known of the call that was cut off");
   });
 
   test("a call that is abandoned is cut off", async () => {

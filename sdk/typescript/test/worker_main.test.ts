@@ -1,12 +1,16 @@
 // aetheris-worker as a process: it serves what a file exports, and ends in order on SIGTERM.
 import { test } from "node:test";
 import assert from "node:assert/strict";
-import { execFile, spawn } from "node:child_process";
+import { execFile, execFileSync, spawn } from "node:child_process";
 import { once } from "node:events";
+import { chmodSync, mkdirSync, mkdtempSync, rmSync, symlinkSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
 import { fileURLToPath } from "node:url";
 import { ScriptedServer, welcome } from "./support/server.ts";
 
 const MAIN = fileURLToPath(new URL("../src/worker_main.ts", import.meta.url));
+const WORKER = new URL("../src/worker.ts", import.meta.url).href;
 const FILE = fileURLToPath(new URL("./fixtures/agents.ts", import.meta.url));
 
 function exitOf(...args: string[]): Promise<{ code: unknown; stderr: string }> {
@@ -45,6 +49,43 @@ test("worker_main: serves the exports of a TypeScript file, and drains on SIGTER
   assert.equal((await connection.control()).payload.readUInt16BE(0), 1000);
   assert.deepEqual(await exited, [0, null]);
   await server.close();
+});
+
+test("worker_main: without an address it finds the socket of a store in a parent folder", async () => {
+  const server = await ScriptedServer.listen();
+  const folder = mkdtempSync(join(tmpdir(), "aetheris-worker-"));
+  mkdirSync(join(folder, ".aetheris"));
+  mkdirSync(join(folder, "below"));
+  const env = { ...process.env };
+  for (const name of ["AETHERIS_SOCKET", "AETHERIS_URL"]) delete env[name];
+  symlinkSync(server.socket as string, join(folder, ".aetheris", "aetheris.sock"));
+  const child = spawn(process.execPath, [MAIN, FILE], { env, cwd: join(folder, "below"), stdio: "ignore" });
+  const connection = await server.accept(60_000);
+  assert.equal((await connection.next()).messages[0]?.type, "hello");
+  child.kill("SIGKILL");
+  await server.close();
+  rmSync(folder, { recursive: true });
+});
+
+test("worker_main: it uses no socket below the home folder, or below a folder that all users share", async () => {
+  const server = await ScriptedServer.listen();
+  const folder = mkdtempSync(join(tmpdir(), "aetheris-worker-"));
+  mkdirSync(join(folder, ".aetheris"));
+  mkdirSync(join(folder, "below"));
+  symlinkSync(server.socket as string, join(folder, ".aetheris", "aetheris.sock"));
+  for (const isShared of [false, true]) {
+    if (isShared) chmodSync(folder, 0o1777);
+    // What it finds is printed, and nothing is connected.
+    const code = `import { findSocket } from ${JSON.stringify(WORKER)}; console.log(findSocket(process.cwd()));`;
+    const env = { ...process.env, HOME: isShared ? "/" : folder };
+    const found = execFileSync(process.execPath, ["--input-type=module", "-e", code], {
+      env,
+      cwd: join(folder, "below"),
+    });
+    assert.equal(String(found), "undefined\n");
+  }
+  await server.close();
+  rmSync(folder, { recursive: true });
 });
 
 test("worker_main: a file that is missing, or exports nothing, is an error that says what to do", async () => {

@@ -1,6 +1,6 @@
 // Vercel AI SDK: calls of a model and of tools as requests of an agent.
 import type { Ctx, Effect } from "../api.ts";
-import { InvalidInput } from "../errors.ts";
+import { InvalidInput, NotDone } from "../errors.ts";
 import { toJson, type Json, type JsonObject } from "../json.ts";
 
 // The parts of LanguageModelMiddleware that are used, so that the package is not needed to compile.
@@ -50,6 +50,17 @@ function argumentsOf(params: Any): JsonObject {
   return toJson(pack(rest), "the request of the model") as JsonObject;
 }
 
+// A call of a model that a provider refused for now is tried again by the engine, as the retry of `run:read` states.
+async function tried<T>(effect: Effect, call: () => PromiseLike<T>): Promise<T> {
+  try {
+    return await call();
+  } catch (error) {
+    const { statusCode, isRetryable, message } = error as { statusCode?: number; isRetryable?: boolean; message?: string };
+    if (effect !== "read" || isRetryable !== true || message === undefined) throw error;
+    throw new NotDone(statusCode === undefined ? "reset" : `http_${statusCode}`, message, { retryable: true });
+  }
+}
+
 /**
  * Middleware for `wrapLanguageModel` that records each call of the model: a later routine is given the recorded answer.
  * Calls of a model are `read` unless `effect` states otherwise. A stream is read to its end, recorded, and given in one
@@ -74,13 +85,13 @@ export function durable(
     specificationVersion: "v4",
     async wrapGenerate(wrapped) {
       const result = await ctx.run(nameOf(wrapped), effect, argumentsOf(wrapped.params), async () =>
-        toJson(pack(await wrapped.doGenerate()), "the answer of the model"),
+        toJson(pack(await tried(effect, wrapped.doGenerate)), "the answer of the model"),
       );
       return unpack(result as Json);
     },
     async wrapStream(wrapped) {
       const parts = await ctx.run(nameOf(wrapped), effect, argumentsOf(wrapped.params), async (_, call) => {
-        const { stream } = await wrapped.doStream();
+        const { stream } = await tried(effect, wrapped.doStream);
         const read: unknown[] = [];
         for await (const part of stream as AsyncIterable<Any>) {
           if (part.type === "text-delta" && typeof part.delta === "string") call.text(part.delta);

@@ -20,6 +20,7 @@ import { TestJob } from "../support/harness.ts";
 
 let server: Server;
 let url = "";
+let refusals: number[] = []; // the statuses of the next answers
 let sent: { path: string; body: Record<string, unknown> }[] = [];
 
 interface ChatMessage {
@@ -70,6 +71,10 @@ before(async () => {
     request.on("end", () => {
       const body = JSON.parse(Buffer.concat(chunks).toString() || "{}") as Record<string, unknown>;
       sent.push({ path: String(request.url), body });
+      if (refusals.length > 0) {
+        response.writeHead(refusals.shift() as number, { "content-type": "application/json", "retry-after": "1" });
+        return response.end(JSON.stringify({ error: { message: "busy", type: "busy" } }));
+      }
       if (request.url?.endsWith("/messages")) {
         response.writeHead(200, { "content-type": "application/json" });
         response.end(
@@ -207,6 +212,26 @@ test("ai sdk: text, tools and a stream", async () => {
   assert.equal((job.result as string[])[1], "a stream of letters");
   assert.equal(executed, 1);
   assert.deepEqual([...job.engine.log.keys()], ["model:small", "weather", "model:small#2", "model:small#3"]);
+});
+
+test("a provider that refuses for now is called again by the engine, whatever the client", async () => {
+  const clients: Record<string, (ctx: Ctx) => Promise<unknown>> = {
+    openai: (ctx) =>
+      new OpenAI({ apiKey: "k", baseURL: url, fetch: fetchAs(ctx, "read"), maxRetries: 0 }).chat.completions
+        .create({ model: "small", messages: [{ role: "user", content: "hi" }] })
+        .then(({ choices }) => choices[0]?.message.content),
+    ai: (ctx) => {
+      const provider = createOpenAICompatible({ name: "stub", baseURL: url });
+      const model = wrapLanguageModel({ model: provider("small"), middleware: durable(ctx) });
+      return generateText({ model, prompt: "hi", maxRetries: 0 }).then(({ text }) => text);
+    },
+  };
+  for (const [name, fn] of Object.entries(clients)) {
+    refusals = [429, 503];
+    const job = await proves(fn);
+    assert.match(String(job.result), /HI/, name);
+    assert.deepEqual([sent.length, job.failures.map(({ code }) => code)], [3, ["http_429", "http_503"]], name);
+  }
 });
 
 test("langgraph: a graph with a model and an interrupt", async () => {

@@ -24,6 +24,8 @@ export interface LoggedRequest {
   wait?: NewWait;
   delivered: number;
   ended: boolean;
+  isSent: boolean; // a call that is in flight, or may be
+  isBackingOff?: boolean; // its next try comes later
   call?: number; // of the permit that was given last
   outcome?: Outcome;
   positionOfOutcome?: number;
@@ -37,6 +39,8 @@ export interface EngineOptions {
   blind_erased?: boolean;
   /** A request that is admitted now. The others wait until `admitAll`. */
   admits?: (request: NewRequest) => boolean;
+  /** A call that is not admitted now, and is recorded without its arguments: it waits for an approval. */
+  records?: (request: NewRequest) => boolean;
 }
 
 export class Engine {
@@ -51,7 +55,9 @@ export class Engine {
   end: RoutineEnd | undefined;
   settled = true;
   advances = 0;
-  cancelledWaits: string[] = [];
+  cancelled: string[] = []; // positions of requests that the code does not need, in the order of the cancels
+  private isLive = false; // the routine has been at the frontier
+  private notNeeded = new Set<string>(); // of this routine
   private readonly options: EngineOptions;
   private wanted: NewRequest[] = [];
   private routine = 0;
@@ -68,6 +74,8 @@ export class Engine {
     this.routine++;
     this.wanted = [];
     this.outbox = [];
+    this.isLive = false;
+    this.notNeeded.clear();
     this.callPositions.clear();
     return {
       type: "start",
@@ -158,7 +166,7 @@ export class Engine {
     }
     for (const request of message.requests ?? []) {
       const known = this.log.get(request.position);
-      if (known && (known.ended || known.kind !== request.kind || known.call !== undefined))
+      if (known && (known.ended || known.kind !== request.kind || known.kind === "wait" || known.arguments))
         throw new Refused(`${request.position} was requested before`);
       if (request.delivered > this.outcomes.length)
         throw new Refused(`${request.delivered} outcomes are counted; the log has ${this.outcomes.length}`);
@@ -166,24 +174,44 @@ export class Engine {
     }
     this.settled = message.settled !== false;
     if (message.end) this.end = message.end;
-    for (const position of message.cancelled ?? []) this.cancelWait(position);
+    this.isLive = true;
+    for (const position of message.cancelled ?? []) this.cancel(position);
     this.admit(this.options.admits ?? (() => true));
-    // The permits of requests that the log has already: their function is stated again.
-    for (const request of this.log.values()) {
-      if (!request.ended && request.tool?.startsWith("run:") && request.arguments && !this.isPermitted(request))
-        this.permit(request);
-    }
+    this.permitStated();
   }
 
   admitAll(): void {
     this.admit(() => true);
   }
 
+  /** The next tries of calls that back off. */
+  retryAll(): void {
+    for (const request of this.log.values()) delete request.isBackingOff;
+    if (this.isLive) this.permitStated();
+  }
+
+  // The permits of requests that the log has already: their function is stated again.
+  private permitStated(): void {
+    for (const request of this.log.values()) {
+      const isStated = request.tool?.startsWith("run:") && request.arguments && !request.isBackingOff;
+      if (!request.ended && isStated && !this.isPermitted(request)) this.permit(request);
+    }
+  }
+
   private admit(admits: (request: NewRequest) => boolean): void {
     if (this.end !== undefined) return;
     this.wanted = this.wanted.filter((request) => {
-      if (!admits(request)) return true;
-      const made = this.addRequest(request);
+      const known = this.log.get(request.position);
+      if (!admits(request)) {
+        if (request.kind !== "wait" && !known && this.options.records?.(request)) this.addRequest(request);
+        return true;
+      }
+      const made = known ?? this.addRequest(request);
+      if (request.arguments) {
+        made.arguments = request.arguments;
+        made.arguments_hash = blindedHash(this.options.blind_erased ? "" : this.blind, request.arguments);
+        made.isSent = true;
+      }
       if (made.tool?.startsWith("run:")) this.permit(made);
       return false;
     });
@@ -198,13 +226,9 @@ export class Engine {
     if (delivered > this.outcomes.length)
       throw new Refused(`${delivered} outcomes are counted; the log has ${this.outcomes.length}`);
     if (this.log.has(position)) throw new Refused(`${position} was requested before`);
-    const made: LoggedRequest = { position, kind, delivered, ended: false };
+    const made: LoggedRequest = { position, kind, delivered, ended: false, isSent: false };
     if (tool) made.tool = tool;
     if (wait) made.wait = wait;
-    if (request.arguments) {
-      made.arguments = request.arguments;
-      made.arguments_hash = blindedHash(this.options.blind_erased ? "" : this.blind, request.arguments);
-    }
     this.log.set(position, made);
     return made;
   }
@@ -229,6 +253,7 @@ export class Engine {
     const call = ++this.calls;
     const attempt = 1 + this.performed.filter((one) => one.position === request.position).length;
     request.call = call;
+    request.isSent = true;
     this.callPositions.set(call, request.position);
     this.performed.push({ position: request.position, try: attempt, arguments: request.arguments ?? {} });
     this.outbox.push({
@@ -254,9 +279,11 @@ export class Engine {
 
   // ---------------------------------------------------------------- from the world
 
-  /** Requests without an outcome. */
+  /** Requests to which an outcome can come. */
   open(): LoggedRequest[] {
-    return [...this.log.values()].filter((request) => !request.ended && request.kind !== "scope");
+    return [...this.log.values()].filter(
+      (request) => !request.ended && request.kind !== "scope" && (request.kind === "wait" || request.isSent),
+    );
   }
 
   at(position: string): LoggedRequest {
@@ -290,13 +317,25 @@ export class Engine {
     return this.callPositions.get(call);
   }
 
-  private cancelWait(position: string): void {
-    this.cancelledWaits.push(position);
-    // A wait that was not admitted yet is, and closes at once: every request has an outcome.
+  /** A try failed; the next one comes with `retryAll`, unless the code does not need the call any more. */
+  backOff(position: string): void {
+    if (this.notNeeded.has(position)) return this.fail(position, { code: "connect", message: "no further try" });
+    Object.assign(this.at(position), { isSent: false, isBackingOff: true, call: undefined });
+  }
+
+  // Every request has an outcome. A wait is closed, a call that was not sent is withdrawn. A call that was sent is
+  // awaited, and cut off if it only reads.
+  private cancel(position: string): void {
+    this.cancelled.push(position);
+    this.notNeeded.add(position);
     const wanted = this.wanted.find((request) => request.position === position);
     this.wanted = this.wanted.filter((request) => request !== wanted);
-    if (wanted) this.addRequest(wanted);
-    const request = this.log.get(position);
-    if (request && !request.ended) this.fail(position, { code: "cancelled", message: "the wait is closed" });
+    if (wanted && !this.log.has(position)) this.addRequest(wanted);
+    const request = this.at(position);
+    if (request.ended) return;
+    if (request.kind === "wait" || !request.isSent)
+      this.fail(position, { code: "cancelled", message: "the code cancelled it" });
+    else if (request.tool === "run:read" && this.isPermitted(request))
+      this.outbox.push({ type: "abandon", call: request.call as number });
   }
 }

@@ -1,13 +1,15 @@
 // Runs one routine against the model of the engine, without a network: each message arrives when the test says so.
 import { agent as makeAgent } from "../../src/definitions.ts";
-import type { Agent, Call, Ctx } from "../../src/api.ts";
-import { storage } from "../../src/current.ts";
-import { Failure } from "../../src/errors.ts";
-import { toJson, type Json } from "../../src/json.ts";
+import type { Agent, AgentDefinition, Call, Ctx } from "../../src/api.ts";
+import { endOfFunction } from "../../src/functions.ts";
+import { fresh, type Json } from "../../src/json.ts";
+import { secretOf } from "../../src/secrets.ts";
 import type {
   AdvanceMessage,
   DivergedMessage,
+  Effect,
   FunctionEnd,
+  FunctionFailure,
   Perform,
   ServerMessage,
   Start,
@@ -43,12 +45,17 @@ export class Host implements RoutineHost {
   log(level: string, message: string): void {
     this.logged.push(`${level} ${message}`);
   }
+  offersTool(name: string): boolean {
+    return name === "offered";
+  }
   /** Resolves when no routine has anything to do. */
   async settled(): Promise<void> {
     do await macrotask();
     while (this.pending > 0);
   }
 }
+
+export type JobOptions = EngineOptions & { other_work_ms?: number; definition?: AgentDefinition };
 
 /** A job of one agent: its log, and a routine that runs. */
 export class TestJob {
@@ -58,10 +65,11 @@ export class TestJob {
   private readonly agent: Agent;
   private readonly otherWorkMs: number;
   private taken = 0;
+  readonly failures: ({ try: number } & FunctionFailure)[] = []; // after which another try was made
 
-  constructor(fn: (ctx: Ctx, input: never) => unknown, options: EngineOptions & { other_work_ms?: number } = {}) {
+  constructor(fn: (ctx: Ctx, input: never) => unknown, options: JobOptions = {}) {
     this.engine = new Engine(options);
-    this.agent = makeAgent(options.agent ?? "agent", {}, fn as (ctx: Ctx, input: Json) => Json) as Agent;
+    this.agent = makeAgent(options.agent ?? "agent", options.definition ?? {}, fn as (ctx: Ctx, input: Json) => Json) as Agent;
     this.otherWorkMs = options.other_work_ms ?? 200;
     this.restart();
   }
@@ -110,20 +118,21 @@ export class TestJob {
       signal: new AbortController().signal,
       traceparent: "",
       inputs: undefined,
+      secret: secretOf,
       progress: () => {},
       text: () => {},
     };
-    try {
-      const result = toJson(
-        await storage.run({ ctx: undefined, routine: this.routine, closed: undefined }, () =>
-          found.fn(permit.arguments as never, call),
-        ),
-        "the result",
-      );
-      if (!this.routine.onSuccess(permit.call, position, result)) this.engine.succeed(position, result);
-    } catch (error) {
-      const failure = error instanceof Failure ? error : new Failure("exception", String(error));
-      this.engine.fail(position, { code: failure.code, message: failure.message });
+    const effect = permit.tool.slice("run:".length) as Effect;
+    const end = await endOfFunction(found.fn, fresh(found.args), call, this.routine, permit.tool, effect);
+    if ("failure" in end && end.failure.retryable && permit.tool === "run:read" && permit.try < 4) {
+      this.failures.push({ try: permit.try, ...end.failure });
+      this.engine.backOff(position);
+      this.engine.retryAll();
+    } else if (!("result" in end)) {
+      const { code, message } = "failure" in end ? end.failure : end.unknown;
+      this.engine.fail(position, { code, message });
+    } else if (!this.routine.onSuccess(permit.call, position, end.result)) {
+      this.engine.succeed(position, end.result);
     }
   }
 
@@ -143,7 +152,7 @@ export class TestJob {
 export async function runJob(
   fn: (ctx: Ctx, input: never) => unknown,
   world: (job: TestJob) => void = () => {},
-  options: EngineOptions & { other_work_ms?: number } = {},
+  options: JobOptions = {},
 ): Promise<TestJob> {
   const job = new TestJob(fn, options);
   await job.run();
