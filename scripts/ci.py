@@ -270,7 +270,7 @@ def some_mutants():
 
 def demos():
     return [Task(" ".join(words), [str(ROOT / words[0]), *words[1:]], RELEASE, silent_script, typed(" ".join(words)))
-            for words in (["scripts/demo", "--agent"], ["scripts/demo"], ["scripts/demo", "--postgres"], ["scripts/examples"])]
+            for words in (["scripts/demo", "--agent"], ["scripts/demo"], ["scripts/demo", "--code"], ["scripts/demo", "--postgres"], ["scripts/examples"])]
 
 
 def push_stages():

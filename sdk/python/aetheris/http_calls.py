@@ -1,0 +1,229 @@
+"""ctx.fetch, ctx.urlopen and ctx.httpx: HTTP that is recorded. The worker performs it, as a function of the request
+(tool run:EFFECT), on a thread.
+"""
+import base64
+import email.message
+import email.utils
+import http.client
+import io
+import json
+import re
+import socket
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+import urllib.response
+from typing import TYPE_CHECKING, Any, Dict, List, Mapping, Optional, Tuple, Union
+
+from .errors import InvalidInput, NotDone, well_formed
+
+if TYPE_CHECKING:
+    from .context import Requests
+    from .functions import Call
+    from .sync import SyncCtx
+
+# The headers of a request that are recorded and compared. All others, such as Authorization, are only sent.
+_RECORDED = ("accept", "content-type", "anthropic-beta", "anthropic-version", "openai-beta")
+# The headers of an answer that are not recorded: they are of the connection, or secret.
+_DROPPED = frozenset(("connection", "content-length", "keep-alive", "set-cookie", "transfer-encoding"))
+_BOUNDARY = "aetheris-boundary"  # of form data, whose own is random
+_REDIRECTS_MAX = 10
+_READ_TRIES = 4  # of run:read; the status of the last one is an answer
+_NAME = re.compile(r"[^A-Za-z0-9_.:-]")
+
+
+class Response:
+    """A recorded answer. `headers` has lower-case names."""
+
+    def __init__(self, recorded: Dict[str, Any]) -> None:
+        self.status: int = recorded["status"]
+        self.reason: str = recorded.get("status_text", "")
+        self.url: str = recorded.get("url", "")
+        self.headers: Dict[str, str] = dict(recorded.get("headers") or {})
+        self.body: bytes = _body_of(recorded) or b""
+
+    def text(self) -> str:
+        charset = email.message.Message()
+        charset["content-type"] = self.headers.get("content-type", "")
+        return self.body.decode(str(charset.get_param("charset", "utf-8")), "replace")
+
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+
+def fetch(requests: "Requests", url: str, method: str, headers: Optional[Mapping[str, str]],
+          body: Union[str, bytes, None], effect: Optional[str], name: Optional[str], key: Optional[str]) -> Any:
+    """A request whose outcome is a Response."""
+    address, host = _address(url)
+    method = method.upper()
+    sent = {str(key).lower(): str(value) for key, value in (headers or {}).items()}
+    if isinstance(body, str) and "content-type" not in sent:
+        sent["content-type"] = "text/plain;charset=UTF-8"
+    if body is not None and not isinstance(body, (str, bytes)):
+        raise InvalidInput("the body of a request is a text or bytes; a stream cannot be sent again, so read it first")
+    chosen = effect or ("read" if method in ("GET", "HEAD") else "at_most_once")
+    if chosen not in ("read", "idempotent", "at_most_once"):
+        raise InvalidInput(f'the effect of a request is read, idempotent or at_most_once, not "{effect}"')
+    args = _arguments(method, address, sent, body)
+
+    def perform(given: Dict[str, Any], call: "Call") -> Dict[str, Any]:
+        return _send(given, sent, chosen, call)
+    made = requests.stated(name or _NAME.sub("_", f"{method}:{host}")[:64], chosen, args, perform,
+                           by_content=name is None and key is None, key=key, convert=Response)
+    return made
+
+
+def _address(url: str) -> Tuple[str, str]:
+    try:
+        parts = urllib.parse.urlsplit(url)
+        parts.port
+    except ValueError:
+        parts = urllib.parse.urlsplit("")
+    if not parts.scheme or not parts.hostname:
+        raise InvalidInput(f'"{url[:200]}" is not an absolute URL')
+    if parts.scheme not in ("http", "https"):
+        raise InvalidInput(f"the URL begins with http:// or https://, not {parts.scheme}:")
+    if parts.username is not None or parts.password is not None:
+        raise InvalidInput("the URL has a user name or password, which would be recorded; use a header")
+    return urllib.parse.urlunsplit((parts.scheme, parts.netloc.lower(), parts.path or "/", parts.query, "")), \
+        parts.netloc.lower()
+
+
+def _arguments(method: str, url: str, headers: Dict[str, str], body: Union[str, bytes, None]) -> Dict[str, Any]:
+    recorded = {name: headers[name] for name in _RECORDED if name in headers}
+    found = re.match(r'multipart/form-data;.*boundary="?([^";]+)', recorded.get("content-type", ""), re.I)
+    if found and body is not None:
+        recorded["content-type"] = f"multipart/form-data; boundary={_BOUNDARY}"
+        raw = body.encode() if isinstance(body, str) else body
+        body = raw.replace(found[1].encode(), _BOUNDARY.encode())
+    from .canonical import arguments_of
+    args = {"method": method, "url": url, "headers": recorded, **_body_value(body)}
+    return arguments_of(args, f"{method} {url[:200]}")
+
+
+def _body_value(body: Union[str, bytes, None]) -> Dict[str, str]:
+    if body is None:
+        return {}
+    if isinstance(body, str):
+        return {"body": well_formed(body)}
+    try:
+        return {"body": body.decode()}
+    except UnicodeDecodeError:
+        return {"body_base64": base64.b64encode(body).decode()}
+
+
+def _body_of(value: Mapping[str, Any]) -> Optional[bytes]:
+    if isinstance(value.get("body"), str):
+        return str(value["body"]).encode()
+    if isinstance(value.get("body_base64"), str):
+        return base64.b64decode(value["body_base64"])
+    return None
+
+
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
+    def redirect_request(self, *_: Any) -> None:
+        return None
+
+
+class _EveryStatus(urllib.request.HTTPErrorProcessor):
+    def http_response(self, request: Any, response: Any) -> Any:
+        return response
+    https_response = http_response
+
+
+_opener = urllib.request.build_opener(_NoRedirect, _EveryStatus)
+_NOT_SENT = (ConnectionRefusedError, socket.gaierror)
+
+
+def _send(args: Dict[str, Any], all_headers: Dict[str, str], effect: str, call: "Call") -> Dict[str, Any]:
+    """Performs the request once. `args` may differ from what was requested: who approves may edit them."""
+    headers = {name: value for name, value in all_headers.items()
+               if name not in ("content-length", "host", "connection", "accept-encoding", "transfer-encoding")}
+    headers.update({name: str(value) for name, value in (args.get("headers") or {}).items()})
+    headers["accept-encoding"] = "identity"
+    if effect != "read":
+        headers.setdefault("idempotency-key", call.key)
+    if call.traceparent:
+        headers.setdefault("traceparent", call.traceparent)
+    request = urllib.request.Request(args["url"], _body_of(args), headers, method=args["method"])
+    try:
+        with _opener.open(request, timeout=600) as answer:
+            body = answer.read()
+            if effect == "read" and call.try_ < _READ_TRIES:
+                _check_status(answer, args["url"])
+            return {"status": answer.status, "status_text": well_formed(answer.reason or ""), "url": args["url"],
+                    "headers": {name.lower(): well_formed(value) for name, value in answer.headers.items()
+                                if name.lower() not in _DROPPED}, **_body_value(body)}
+    except urllib.error.URLError as error:
+        if isinstance(error.reason, _NOT_SENT):
+            raise NotDone("connect", f"the connection was not made: {error.reason}", retryable=True) from None
+        if effect == "read":
+            raise NotDone("reset", f"there was no complete answer: {error.reason}", retryable=True) from None
+        raise
+    except (OSError, http.client.HTTPException) as error:
+        if effect == "read":
+            raise NotDone("reset", f"there was no complete answer: {error!r}", retryable=True) from None
+        raise
+
+
+def _check_status(answer: Any, url: str) -> None:
+    """What only reads is tried again by the engine after these statuses."""
+    if answer.status not in (408, 429) and answer.status < 500:
+        return
+    after = str(answer.headers.get("retry-after") or "")
+    seconds: Optional[float] = None
+    if after.isascii() and after.isdigit():
+        seconds = float(after)
+    elif after:
+        try:
+            seconds = email.utils.parsedate_to_datetime(after).timestamp() - time.time()
+        except (TypeError, ValueError):
+            pass
+    host = urllib.parse.urlsplit(url).netloc
+    raise NotDone(f"http_{answer.status}", f"{host} answered {answer.status}", retryable=True,
+                  retry_after_ms=seconds * 1000 if seconds is not None and seconds > 0 else None)
+
+
+# ---------------------------------------------------------------- urlopen
+
+def urlopen(ctx: "SyncCtx", request: Any, data: Optional[bytes], effect: Optional[str]) -> Any:
+    if isinstance(request, str):
+        request = urllib.request.Request(request, data)
+    elif data is not None:
+        request.data = data
+    method, url, body = request.get_method(), request.full_url, request.data
+    if body is not None and not isinstance(body, bytes):
+        raise InvalidInput("ctx.urlopen: the data of the request is bytes")
+    headers = {name.lower(): value for name, value in request.header_items()}
+    if body is not None:
+        headers.setdefault("content-type", "application/x-www-form-urlencoded")
+    for _ in range(_REDIRECTS_MAX):
+        answer = fetch(ctx.later, url, method, headers, body, effect, None, None).result()
+        location = answer.headers.get("location")
+        if answer.status not in (301, 302, 303, 307, 308) or location is None:
+            return _opened(answer, url)
+        following = urllib.parse.urljoin(url, location)
+        if urllib.parse.urlsplit(following)[:2] != urllib.parse.urlsplit(url)[:2]:
+            headers = {name: value for name, value in headers.items() if name not in ("authorization", "cookie")}
+        if answer.status == 303 or answer.status < 303 and method == "POST":
+            method, body = "GET", None
+            headers.pop("content-type", None)
+        url = following
+    raise urllib.error.HTTPError(url, answer.status, f"more than {_REDIRECTS_MAX} redirects", _message(answer), None)
+
+
+def _message(answer: Response) -> http.client.HTTPMessage:
+    message = http.client.HTTPMessage()
+    for name, value in answer.headers.items():
+        message[name] = value
+    return message
+
+
+def _opened(answer: Response, url: str) -> Any:
+    if answer.status >= 400:
+        raise urllib.error.HTTPError(url, answer.status, answer.reason, _message(answer), io.BytesIO(answer.body))
+    return urllib.response.addinfourl(io.BytesIO(answer.body), _message(answer), url, answer.status)
+
+
+__all__: List[str] = ["Response", "fetch", "urlopen"]

@@ -1,0 +1,671 @@
+"""Routine: one running copy of an agent's function, for one job: its requests, its record, what is delivered to it, and
+the advance that it makes (src/routines/native/execution.h is the same in C++).
+
+  a request        matched with the record, or a part of the advance
+  settled          the code has no more to run. Before the frontier the next recorded outcome is delivered. After it the
+                   advance is sent, then the next outcome that has come is delivered: one at a time, in the order in
+                   which they came.
+  dropped          or diverged, or lost: nothing is delivered, and the code is evicted
+
+What comes: durable outcomes from the server, successes of functions, and results of closed scopes. How the code runs is
+the runner's: an agent loop, the worker's loop, or threads.
+"""
+import collections
+import sys
+import time
+import traceback
+import uuid
+from typing import TYPE_CHECKING, Any, Callable, Deque, Dict, List, Optional, Set, Tuple
+
+from .canonical import EMITTED_MAX, blinded_hash, fresh, to_json
+from .current import here, IN_FUNCTION
+from .errors import Evicted, InvalidInput, ToolFailed, end_of, exception_text, failure_in, failure_text, where
+from .positions import Positions, check_name, is_inside, joined
+from .redact import redactor
+from .replay import Replay
+from .request import Branch, ClosedScope, Made, is_stopped, settle
+from .values import RandomNumbers, ms_of, new_seed, steady, time_value
+
+if TYPE_CHECKING:
+    from .definitions import Agent
+
+OPEN_REQUESTS_MAX = 10_000  # of one scope
+OTHER_WORK_S = 10.0  # how long code of loop="host" may do other work before a recorded request counts as missing
+_STEPS_MAX = 256  # deliveries of one routine in a turn of the worker
+
+
+class ScopeValues:
+    __slots__ = ("times", "uuids", "numbers")
+
+    def __init__(self) -> None:
+        self.times = 0
+        self.uuids = 0
+        self.numbers: Optional[RandomNumbers] = None
+
+
+class Routine:
+    def __init__(self, start: Dict[str, Any], agent: "Agent", host: Any, other_work_s: float = OTHER_WORK_S) -> None:
+        """`host`: `loop`; `schedule(routine)` calls `step` soon; `send(message)`; `end_call(call, end)`, of a call that
+        no advance has; `log(level, message)`; `post(function)` from any thread; `offers_tool(name)`. Raises ValueError:
+        the record is not one."""
+        self.number: int = start["routine"]
+        self.start = start
+        self.agent = agent
+        self.host = host
+        self.is_scheduled = False
+        self.is_inert = False  # dropped, diverged or lost
+        self.end: Optional[Dict[str, Any]] = None
+        self._other_work_s = other_work_s
+        record = {name: start["record"].get(name) or empty for name, empty in
+                  (("requests", []), ("deliveries", []), ("values", {}), ("emitted", {}))}
+        self._without_call: Set[str] = {  # recorded requests that wait to be admitted
+            one["position"] for one in record["requests"]
+            if one["kind"] in ("tool", "llm") and not one.get("arguments_hash")}
+        self._ended_scopes: Set[str] = set()  # of the record
+        for outcome in record["deliveries"]:
+            self._without_call.discard(outcome["position"])
+            if outcome.get("kind") == "scope" and not outcome.get("passed_over"):
+                self._ended_scopes.add(outcome["position"])
+        self._replay = Replay(record)
+        self._positions = Positions()
+        self._open: Dict[str, Made] = {}  # without an outcome, by position
+        self._running: Dict[str, ClosedScope] = {}  # closed scopes whose bodies have not returned
+        self._open_outside = 0  # of the open ones, in no closed scope
+        self._arrived: Deque[Tuple[str, Any, Any, Any]] = collections.deque()
+        self._functions: List[Dict[str, Any]] = []  # of the next advance; so are the four below
+        self._items: List[Dict[str, Any]] = []
+        self._requests: List[Dict[str, Any]] = []
+        self._cancelled: List[str] = []
+        self._new_end: Optional[Dict[str, Any]] = None
+        self._has_unsent_advance = False
+        self._is_live = False  # it has been at the frontier
+        self._is_idle = False  # it has settled, and its advance was sent
+        self._is_stepping = False
+        self._scope_values: Dict[str, ScopeValues] = {}
+        self._patches: Dict[str, bool] = {}
+        self._seed: Optional[str] = None
+        self._order = 0
+        self._base_ms = ms_of(start.get("now")) or time.time() * 1000  # of the store's clock
+        self._base_clock = steady()
+        self._last_ms = 0
+        self._other_work: Any = None  # a timer
+        self._other_work_until: Optional[float] = None
+        self.root = Branch()
+        self.runner: Any = agent.runner(self)
+        self.ctx: Any = agent.context(self)
+
+    # ---------------------------------------------------------------- for the worker
+
+    def begin(self) -> None:
+        self.agent.begin(self)
+        self._has_unsent_advance = True
+        self.host.schedule(self)
+
+    def deliver(self, outcomes: List[Dict[str, Any]]) -> None:
+        if self.is_inert:
+            return
+        self._arrived.extend(("outcome", None, None, outcome) for outcome in outcomes)
+        self.host.schedule(self)
+
+    def function_at(self, position: str) -> Optional[Made]:
+        """The request with the function that the code stated at this position; None: none, or it has its outcome."""
+        request = self._open.get(position)
+        return None if self.is_inert or request is None or request.fn is None else request
+
+    def has_cancelled(self, position: str) -> bool:
+        """Does the code not need the outcome of this request any more?"""
+        request = self._open.get(position)
+        return request is not None and request.is_cancelled
+
+    def arguments_at(self, position: str) -> Optional[Dict[str, Any]]:
+        """The arguments of the call that was requested at this position."""
+        request = self._open.get(position)
+        return None if request is None else request.args
+
+    def on_success(self, call: int, position: str, result: Any) -> bool:
+        """Gives the routine the success of a call. False: it has an outcome already, or none is awaited."""
+        if self.is_inert or not self._is_live or position not in self._open:
+            return False
+        self._arrived.append(("success", call, position, result))
+        self.host.schedule(self)
+        return True
+
+    def drop(self, reason: str) -> None:
+        """Nothing is sent, and no request settles any more."""
+        if not self.is_inert:
+            self._become_inert(reason)
+
+    @property
+    def is_replaying(self) -> bool:
+        return not self._replay.is_at_frontier()
+
+    def log(self, level: str, message: str) -> None:
+        if not self.is_inert and not self.is_replaying:
+            self.host.log(level, redactor.text(message))
+
+    # ---------------------------------------------------------------- steps
+
+    def step(self) -> None:
+        """Called soon after `schedule`: runs the code, and delivers as long as something is there."""
+        self.is_scheduled = False
+        if self.is_inert or self._is_stepping:
+            return
+        self._is_stepping = True
+        try:
+            for _ in range(_STEPS_MAX):
+                if not self.runner.settle():
+                    return  # it schedules the next step when it has settled
+                if self.is_inert:
+                    return self.runner.evict()
+                if not self._advance():
+                    return
+        finally:
+            self._is_stepping = False
+        self.host.schedule(self)
+
+    # The code has settled. False: nothing was delivered.
+    def _advance(self) -> bool:
+        if not self._is_live:
+            state = self._replay_next()
+            if state != "frontier":
+                return state == "delivered"
+            self._is_live = True
+            self._has_unsent_advance = True
+        if self._has_unsent_advance:
+            self._seal()
+        if self._give_next():
+            return True
+        self._is_idle = True
+        return False
+
+    # Delivers the next recorded outcome: "delivered", "waits" or "frontier".
+    def _replay_next(self) -> str:
+        replay = self._replay
+        while True:
+            missing = replay.find_missing(self.end is not None)
+            if missing is not None:
+                if self.end is not None or self.runner.is_exact:
+                    self._diverge(missing)
+                else:
+                    self._await_other_work(self._other_work_s,
+                                           lambda: self._diverge(replay.find_missing(False) or missing or {}))
+                return "waits"
+            self._stop_awaiting()
+            if not replay.may_deliver():
+                return "frontier"
+            outcome = replay.deliver()
+            if outcome.get("passed_over"):
+                continue
+            self._complete(outcome["position"], outcome)
+            self.runner.resumed()
+            return "delivered"
+
+    # After the frontier. False: nothing has come.
+    def _give_next(self) -> bool:
+        if not self._arrived:
+            return False
+        kind, call, position, given = self._arrived.popleft()
+        self._is_idle = False
+        self._has_unsent_advance = True
+        self._other_work_until = None
+        if kind == "outcome":
+            self._replay.count += 1
+            self._complete(given["position"], given)
+        elif kind == "success":
+            self._give_success(call, position, given)
+        else:
+            self._give_scope(given)
+        self.runner.resumed()
+        return True
+
+    def _give_success(self, call: int, position: str, result: Any) -> None:
+        if position not in self._open:  # another outcome was delivered first
+            return self.host.end_call(call, {"result": result})
+        self._functions.append({"call": call, "result": result, "delivered": self._replay.count})
+        self._replay.count += 1
+        self._complete(position, {"result": fresh(result)})
+
+    def _give_scope(self, scope: ClosedScope) -> None:
+        position = scope.position
+        self._items.append({"kind": "scope_ended", "position": position, "delivered": self._replay.count, **scope.end})
+        self._replay.count += 1
+        # The values and names inside of an ended scope are not used any more.
+        self._positions.forget_inside(position)
+        for name in [one for one in self._scope_values if one == position or is_inside(one, position)]:
+            del self._scope_values[name]
+        self._complete(position, fresh(scope.end))
+
+    # No effect if the request is not open: it has an outcome, or was made in an ended scope.
+    def _complete(self, position: str, outcome: Dict[str, Any]) -> None:
+        request = self._open.get(position)
+        if request is not None:
+            settle(request, outcome)
+            self._close(request)
+
+    def _close(self, request: Made) -> None:
+        del self._open[request.position]
+        scope = request.closed
+        if scope is None:
+            self._open_outside -= 1
+            return
+        scope.open -= 1
+        if scope.open == 0 and scope.has_returned and self.end is None:
+            self._arrived.append(("scope", None, None, scope))
+
+    # The code did something.
+    def _touch(self) -> None:
+        self._has_unsent_advance = True
+        self.runner.touched()
+
+    def _seal(self) -> None:
+        self._stop_awaiting()
+        self._has_unsent_advance = False
+        message: Dict[str, Any] = {"type": "advance", "routine": self.number, "delivered": self._replay.count}
+        if self._functions:
+            message["functions"], self._functions = self._functions, []
+        if self._items:
+            message["items"], self._items = self._items, []
+        if self._requests:
+            message["requests"], self._requests = self._requests, []
+        if self._cancelled:
+            cancelled = [position for position in self._cancelled if position in self._open]
+            if cancelled:
+                message["cancelled"] = cancelled
+            self._cancelled = []
+        if self._new_end is not None:
+            message["end"], self._new_end = self._new_end, None
+        if self._arrived:
+            message["settled"] = False
+        elif not self.runner.is_exact and self._does_other_work():
+            now = steady()
+            if self._other_work_until is None:
+                self._other_work_until = now + self._other_work_s
+            left = self._other_work_until - now
+            if left > 0:
+                message["settled"] = False
+                self._await_other_work(left, self._touch)
+        self.host.send(message)
+
+    # Does the code await something that is not a request, for example a socket? Then nothing that comes can continue
+    # it, and the server would take the job for stalled.
+    def _does_other_work(self) -> bool:
+        return self.end is None and not any(
+            one.kind != "scope" and not one.is_cancelled and not is_stopped(one.branch) for one in self._open.values())
+
+    def _await_other_work(self, seconds: float, then: Callable[[], None]) -> None:
+        def later() -> None:
+            self._other_work = None
+            if not self.is_inert:
+                then()
+        if self._other_work is None:
+            self._other_work = self.host.loop.call_later(seconds, later)
+
+    def _stop_awaiting(self) -> None:
+        if self._other_work is not None:
+            self._other_work.cancel()
+            self._other_work = None
+
+    # ---------------------------------------------------------------- ends
+
+    def finish(self, result: Any) -> None:
+        """The code returned this."""
+        try:
+            self._finish({"result": redactor.value(to_json(result, f'the result of the agent "{self.agent.name}"'))})
+        except InvalidInput as error:
+            self.finish_with(error)
+
+    def finish_with(self, error: BaseException) -> None:
+        """The code ended with this exception."""
+        if not self.is_inert and self.end is None:
+            end = end_of(error)
+            if "exception" in end:
+                self._print(error)
+            self._finish(end)
+
+    def end_with_exception(self, error: BaseException) -> None:
+        """The routine ends with this exception, whatever its code does."""
+        if not self.is_inert and self.end is None:
+            self._print(error)
+            self._finish({"exception": exception_text(error)})
+
+    def _print(self, error: BaseException) -> None:
+        job = self.start["job"]["id"]
+        then = "The job fails" if self.agent.definition.get("on_exception") == "fail" else \
+            f"The job parks. After the code is corrected: aetheris resume {job}"
+        text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
+        sys.stderr.write(redactor.text(f"aetheris: error: job {job} (agent {self.agent.name}): an exception ended the "
+                                       f"code. {then}\n{text}"))
+        sys.stderr.flush()
+
+    def _finish(self, end: Dict[str, Any]) -> None:
+        if self.is_inert or self.end is not None:
+            return
+        self.end = self._new_end = end
+        self._arrived = collections.deque(one for one in self._arrived if one[0] != "scope")
+        self._touch()
+
+    def _diverge(self, divergence: Dict[str, Any], place: Optional[str] = None) -> None:
+        message = {"type": "diverged", "routine": self.number, **divergence}
+        for kind in ("exception", "failure"):
+            if self.end is not None and kind in self.end:
+                message["found"] = {kind: dict(self.end[kind])}
+        if place is not None:
+            message["where"] = place
+        self.host.post(lambda: self.host.send(message))
+        self._become_inert("diverged")
+
+    def _become_inert(self, reason: str) -> None:
+        self.is_inert = True
+        self._stop_awaiting()
+        # Successes that were not sent end their calls without the routine.
+        for function in self._functions:
+            self.host.end_call(function["call"], {"result": function["result"]})
+        for kind, call, _, result in self._arrived:
+            if kind == "success":
+                self.host.end_call(call, {"result": result})
+        self._functions = []
+        self._arrived.clear()
+        waiting, self._open = list(self._open.values()), {}
+        if not self.runner.is_exact:
+            for request in waiting:
+                request.stop()  # what awaits it on the worker's loop is cancelled
+        self.runner.evict()
+
+    # ---------------------------------------------------------------- calls of a ctx
+
+    def check_call(self, ctx: Any) -> None:
+        """May this ctx be used here? Raises Evicted: its code must not continue; InvalidInput, and ends the routine."""
+        at = here.get()
+        if not self.runner.is_inside(at):
+            return self._refuse_context("ctx was used inside of a function or thread, which performs one call; return "
+                                        "its result and use ctx after it")
+        if self.is_inert or self.end is not None or is_stopped(ctx.branch):
+            raise Evicted()
+        if at is None or at is IN_FUNCTION or at.routine is not self or at.closed is ctx.closed:
+            return
+        self._refuse_context("the ctx of another scope was used inside of a closed scope; use the ctx that the scope "
+                             "was given")
+
+    def _refuse_context(self, message: str) -> None:
+        error = InvalidInput(message, "wrong_context")
+
+        def end() -> None:
+            self.end_with_exception(error)
+            self.host.schedule(self)
+        self.host.post(end)
+        raise error
+
+    def request(self, ctx: Any, name: str, kind: str, tool: str, *, args: Optional[Dict[str, Any]] = None,
+                fn: Any = None, wait: Optional[Dict[str, Any]] = None, key: Optional[str] = None,
+                options: Optional[Dict[str, Any]] = None, by_content: bool = False,
+                continues_when_expired: bool = False,
+                convert: Optional[Callable[[Any], Any]] = None) -> Any:
+        """A request of the code. Raises InvalidInput, Evicted."""
+        self.check_call(ctx)
+        is_call = kind != "wait"
+        recorded = redactor.value(args or {})  # a stated function is given them as they are
+        arguments_hash = None
+        if is_call and not self.start.get("blind_erased") and (by_content or not self._is_live):
+            arguments_hash = blinded_hash(self.start.get("blind") or "", recorded)
+        if by_content and key is None:
+            position = self._position_by_content(ctx.scope_name, name, arguments_hash)
+        else:
+            position = self._positions.next(ctx.scope_name, name, key)
+        if is_call and not self._is_granted(tool):
+            return self._refused(tool, position)
+        made = self._add(ctx, position, kind, tool, arguments_hash, recorded, redactor.value(wait), options)
+        if fn is not None:
+            made.fn, made.args = fn, args or {}
+        made.continues_when_expired = continues_when_expired
+        made.convert = convert
+        return made
+
+    # `uses` of the definition, if it states any. Without it, the agents file of the server may grant tools.
+    def _is_granted(self, tool: str) -> bool:
+        uses = self.agent.definition.get("uses")
+        if uses is None or tool.startswith("run:") or self.host.offers_tool(tool):
+            return True
+        is_model = tool.startswith("model:")
+        return any(one == tool or not is_model and (one == "*" or one.endswith(".*") and tool.startswith(one[:-1]))
+                   for one in uses)
+
+    # A request that fails at once, and is not sent.
+    def _refused(self, tool: str, position: str) -> Any:
+        made: Any = self.runner.make_request()
+        made.routine, made.position, made.tool = self, position, tool
+        message = f'the agent "{self.agent.name}" may not call "{tool}": add it to `uses` of the agent\'s definition'
+        made.fail(ToolFailed("tool_not_granted", message, tool, position))
+        return made
+
+    def _position_by_content(self, scope: str, name: str, arguments_hash: Optional[str]) -> str:
+        if arguments_hash is not None:
+            return self._positions.next(scope, name, content=arguments_hash[:16])
+        # The blind is erased, so the hash cannot be computed again: the next of this name that the record has.
+        recorded = self._replay.unmatched_with_prefix(f"{joined(scope, name)}~")
+        return recorded or self._positions.next(scope, name, content=blinded_hash("erased", name)[:16])
+
+    def _add(self, ctx: Any, position: str, kind: str, tool: str, arguments_hash: Optional[str] = None,
+             args: Optional[Dict[str, Any]] = None, wait: Optional[Dict[str, Any]] = None,
+             options: Optional[Dict[str, Any]] = None) -> Made:
+        closed: Optional[ClosedScope] = ctx.closed
+        if (self._open_outside if closed is None else closed.open) >= OPEN_REQUESTS_MAX:
+            raise InvalidInput(f"a scope has at most {OPEN_REQUESTS_MAX} requests without an outcome; await some of "
+                               "them first")
+        is_call = kind == "tool" or kind == "llm"
+        match = self._replay.match(position, kind, tool if is_call else None, arguments_hash,
+                                   None if wait is None else wait["type"])
+        if match == "diverged":
+            self._diverge(self._replay.divergence or {}, where())
+            raise Evicted()
+        if kind == "scope":
+            if match == "new":
+                self._items.append({"kind": "scope_begun", "position": position, "delivered": self._replay.count})
+        elif match == "new" or position in self._without_call:
+            request: Dict[str, Any] = {"position": position, "kind": kind, "delivered": self._replay.count}
+            if is_call:
+                request["tool"] = tool
+                request["arguments"] = args
+            if options:
+                request["options"] = options
+            if wait is not None:
+                request["wait"] = wait
+            self._requests.append(request)
+        made: Made = self.runner.make_request()
+        made.routine = self
+        made.position = position
+        made.kind = kind
+        made.tool = tool
+        made.fn = None
+        made.args = args or {}
+        made.closed = closed
+        made.branch = ctx.branch
+        made.continues_when_expired = False
+        made.convert = None
+        made.is_cancelled = False
+        made.body = None
+        made.cancels_body = False
+        self._open[position] = made
+        if closed is None:
+            self._open_outside += 1
+        else:
+            closed.open += 1
+        self._touch()
+        return made
+
+    def cancel(self, request: Made, reason: Optional[str]) -> bool:
+        """The code does not need this outcome any more. False: it has it."""
+        if self.is_inert or self.end is not None or is_stopped(request.branch):
+            return request.stop(reason)
+        if request.kind == "scope":
+            request.cancels_body = True
+            if request.body is not None and request.body.stop_body is not None:
+                request.body.stop_body()
+            return True
+        self._cancel_open(request)
+        return request.stop(reason)
+
+    # No effect if it has an outcome, or was cancelled before.
+    def _cancel_open(self, request: Made) -> None:
+        position = request.position
+        if request.is_cancelled or self._open.get(position) is not request:
+            return
+        request.is_cancelled = True
+        unsent = [i for i, made in enumerate(self._requests) if made["position"] == position]
+        for i in unsent:
+            del self._requests[i]
+        if unsent and position not in self._without_call:
+            self._close(request)  # as if it had not been made
+        else:
+            self._cancelled.append(position)
+        self._touch()
+
+    def next_order(self) -> int:
+        """Numbers the outcomes that the code was given."""
+        self._order += 1
+        return self._order
+
+    # ---------------------------------------------------------------- scopes and branches
+
+    def open_scope(self, ctx: Any, name: str) -> str:
+        """The scope of a map, a race or a scope that is not closed."""
+        self.check_call(ctx)
+        return self._positions.open_scope(ctx.scope_name, name)
+
+    def begin_scope(self, ctx: Any, name: str, number: Optional[int]) -> Tuple[Any, Optional[ClosedScope]]:
+        """The request of a closed scope, and the scope; None: its result is recorded, and its body does not run."""
+        self.check_call(ctx)
+        position = self._positions.closed_scope(ctx.scope_name, name, number)
+        request = self._add(ctx, position, "scope", "scope")
+        if position in self._ended_scopes:
+            return request, None
+        closed = ClosedScope(position, Branch(ctx.branch))
+        request.body = closed
+        self.runner.begin_scope(closed)
+        self._running[position] = closed
+        return request, closed
+
+    def end_scope(self, closed: ClosedScope, result: Any) -> None:
+        """The body returned this."""
+        try:
+            self._end_scope(closed, {"result": redactor.value(
+                to_json(result, f'the result of the scope "{closed.position}"'))})
+        except InvalidInput as error:
+            self.end_scope_with(closed, error)
+
+    def end_scope_with(self, closed: ClosedScope, error: BaseException) -> None:
+        """The body ended with this exception. What a scope returns is recorded. An exception that is no failure is not
+        a result, so the code ends with it."""
+        failure = failure_in(error)
+        if failure:
+            self._end_scope(closed, {"failure": failure_text(failure)})
+        elif not is_stopped(closed.branch):
+            self.end_with_exception(error)
+
+    def _end_scope(self, closed: ClosedScope, end: Dict[str, Any]) -> None:
+        if self.is_inert or self.end is not None or closed.has_returned:
+            return
+        self._running.pop(closed.position, None)
+        closed.end = end
+        closed.branch.is_stopped = True  # nothing of it continues
+        self._end_stopped(("wait",))
+        closed.has_returned = True
+        if closed.open == 0:
+            self._arrived.append(("scope", None, None, closed))
+        self._touch()
+
+    def stop_branches(self, branches: List[Branch]) -> None:
+        """Stops these branches: they make no further requests, and those without an outcome are cancelled."""
+        if self.is_inert or self.end is not None:
+            return
+        for branch in branches:
+            branch.is_stopped = True
+        self._end_stopped(("wait", "tool", "llm"))
+
+    # Cancels these kinds of requests of stopped branches. Their closed scopes end here.
+    def _end_stopped(self, kinds: Tuple[str, ...]) -> None:
+        for request in list(self._open.values()):
+            if is_stopped(request.branch):
+                if request.kind in kinds:
+                    self._cancel_open(request)
+                request.stop()
+        for closed in list(reversed(self._running.values())):
+            if is_stopped(closed.branch):
+                failure = {"code": "evicted", "message": "this branch is not needed any more"}
+                self._end_scope(closed, {"failure": failure})
+
+    # ---------------------------------------------------------------- values
+
+    def _values_of(self, ctx: Any) -> ScopeValues:
+        values = self._scope_values.get(ctx.scope_name)
+        if values is None:
+            values = self._scope_values[ctx.scope_name] = ScopeValues()
+        return values
+
+    def _record(self, name: str, value: Any) -> None:
+        self._items.append({"kind": "value", "name": name, "value": value})
+        self._touch()
+
+    def now(self, ctx: Any) -> int:
+        """Milliseconds since 1970. Never earlier than before."""
+        self.check_call(ctx)
+        values = self._values_of(ctx)
+        values.times += 1
+        name = f"time:{joined(ctx.scope_name, values.times)}"
+        recorded = self._replay.value(name)
+        if recorded is not None:
+            at = ms_of(recorded)
+            ms = round(at) if at is not None else self._last_ms or int(self._base_ms)  # None: it was erased
+            self._last_ms = max(self._last_ms, ms)
+        else:
+            ms = self._last_ms = max(self._last_ms, int(self._base_ms + (steady() - self._base_clock) * 1000))
+            self._record(name, time_value(ms))
+        self.runner.advance_time(ms)
+        return ms
+
+    def random(self, ctx: Any) -> float:
+        self.check_call(ctx)
+        if self._seed is None:
+            recorded = self._replay.value("random")
+            if recorded is None:
+                self._seed = new_seed()
+                self._record("random", self._seed)
+            else:
+                self._seed = recorded if isinstance(recorded, str) and len(recorded) == 64 else "0" * 64
+        values = self._values_of(ctx)
+        if values.numbers is None:
+            values.numbers = RandomNumbers(self._seed, ctx.scope_name)
+        return values.numbers.next()
+
+    def uuid(self, ctx: Any) -> uuid.UUID:
+        self.check_call(ctx)
+        values = self._values_of(ctx)
+        values.uuids += 1
+        name = f"uuid:{joined(ctx.scope_name, values.uuids)}"
+        recorded = self._replay.value(name)
+        if recorded is not None:
+            return uuid.UUID(recorded) if isinstance(recorded, str) else uuid.UUID(int=0)  # erased
+        made = uuid.uuid4()
+        self._record(name, str(made))
+        return made
+
+    def patched(self, ctx: Any, patch: str) -> bool:
+        check_name(patch, "a patch")
+        self.check_call(ctx)
+        known = self._patches.get(patch)
+        if known is not None:
+            return known
+        recorded = self._replay.value(f"patch:{patch}")
+        is_patched = self._replay.is_at_frontier() if recorded is None else recorded is True
+        if recorded is None:
+            self._record(f"patch:{patch}", is_patched)
+        self._patches[patch] = is_patched
+        return is_patched
+
+    def emit(self, ctx: Any, name: str, value: Any, is_published: bool) -> None:
+        check_name(name, "an emitted value")
+        copied = redactor.value(to_json(value, f'the emitted value "{name}"', EMITTED_MAX))
+        self.check_call(ctx)
+        if not self._replay.was_emitted(ctx.scope_name):
+            self._items.append({"kind": "emitted", "scope": ctx.scope_name, "name": name, "value": copied,
+                                "published": is_published})
+            self._touch()

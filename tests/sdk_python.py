@@ -1,0 +1,497 @@
+#!/usr/bin/env python3
+"""The Python SDK: its own tests, its wheel and quickstart, and jobs of a server whose worker and server are killed.
+
+Prints `ok NAME`, `not ok NAME` or `ok NAME # SKIP why` for each test.
+  sdk_python.py [WORDS]   only tests whose name contains WORDS
+"""
+import http.server
+import json
+import os
+import pathlib
+import random
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+
+sys.dont_write_bytecode = True
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import oracles  # noqa: E402
+from shared.home import PATIENCE, run_tests, until  # noqa: E402
+from shared.program import BIN, ROOT  # noqa: E402
+
+SDK = ROOT / "sdk/python"
+sys.path.insert(0, str(SDK))
+import aetheris  # noqa: E402
+
+SEED = int(os.environ.get("AETHERIS_SEED") or random.SystemRandom().randrange(1 << 31))
+TESTS = []
+
+
+def test(function):
+    TESTS.append(function)
+    return function
+
+
+def interpreters():
+    """This Python, and that of the system: one of them may have httpx."""
+    found = [sys.executable]
+    if os.path.exists("/usr/bin/python3") and not os.path.samefile("/usr/bin/python3", sys.executable):
+        found.append("/usr/bin/python3")
+    return found
+
+
+@test
+def its_own_tests_pass():
+    has_httpx = [subprocess.run([python, "-c", "import httpx"], capture_output=True).returncode == 0
+                 for python in interpreters()]
+    python = interpreters()[has_httpx.index(True)] if any(has_httpx) else sys.executable
+    done = subprocess.run([python, "-m", "unittest"], cwd=SDK, capture_output=True, text=True, timeout=1200,
+                          env={**environment(), "AETHERIS_TESTDATA": os.environ.get("AETHERIS_TESTDATA", "")})
+    passed = re.search(r"^Ran (\d+) tests", done.stderr, re.M)
+    assert done.returncode == 0 and passed and int(passed[1]) > 100, done.stderr[-6000:]
+
+
+AGENT = '''
+import asyncio
+import pathlib
+
+from aetheris import Failure, agent, tool
+
+
+def note(name, text):
+    with open(name, "a") as file:
+        file.write(text + "\\n")
+
+
+def lines(name):
+    path = pathlib.Path(name)
+    return path.read_text().splitlines() if path.exists() else []
+
+
+@tool(effect="read", retry={"max_attempts": 5, "initial_backoff": "10ms", "retry_on": ["worker_lost"]})
+def get_order(args):
+    if args["order"] == "99":
+        raise Failure("no_order", "there is no order 99")
+    return {"order": args["order"], "total": 29, "items": ["a", "b", "c"]}
+
+
+@tool(effect="idempotent", timeout="10s")
+def pay_back(args, call):
+    note("calls.txt", "pay " + call.key)
+    if call.key not in lines("payments.txt"):
+        note("payments.txt", call.key)
+    return {"payment": call.key}
+
+
+async def pack(args, call):
+    note("calls.txt", "pack " + call.key)
+    return args["item"] + "!"
+
+
+def mail(args, call):
+    note("mails.txt", call.key)
+
+
+@agent
+async def refund(ctx, input):
+    order = await ctx.call(get_order, {"order": input["order"]})
+    started = ctx.now()
+    packed = await ctx.map("item", order["items"],
+                           lambda c, item, i: c.run("pack", "idempotent", pack, args={"item": item}))
+    await asyncio.sleep(0.02)
+    try:
+        await asyncio.wait_for(ctx.receive("never"), 0.02)
+    except asyncio.TimeoutError:
+        pass
+    paid = await ctx.call(pay_back, {"order": input["order"], "amount": order["total"]})
+    await ctx.run("mail", "at_most_once", mail, args={"to": "ada@example.org"})
+    assert ctx.now() >= started
+    return {"packed": packed, "paid": bool(paid["payment"]), "id": len(str(ctx.uuid()))}
+
+
+@agent
+def refund_sync(ctx, input):
+    order = ctx.call(get_order, {"order": input["order"]})
+    started = ctx.now()
+    packed = ctx.map("item", order["items"], lambda c, item, i: c.run("pack", "idempotent", pack, args={"item": item}))
+    ctx.race("wait", {"message": lambda c: c.receive("never"), "time": lambda c: c.sleep(0.02)})
+    paid = ctx.call(pay_back, {"order": input["order"], "amount": order["total"]})
+    ctx.run("mail", "at_most_once", mail, args={"to": "ada@example.org"})
+    assert ctx.now() >= started
+    return {"packed": packed, "paid": bool(paid["payment"]), "id": len(str(ctx.uuid()))}
+
+
+@agent(loop="host")
+async def refund_host(ctx, input):
+    reader, writer = await asyncio.open_connection(*input["address"])
+    writer.close()
+    order = await ctx.call(get_order, {"order": input["order"]})
+    packed = await asyncio.gather(*[ctx.run("pack", "idempotent", pack, args={"item": item}) for item in order["items"]])
+    paid = await ctx.call(pay_back, {"order": input["order"], "amount": order["total"]})
+    await ctx.run("mail", "at_most_once", mail, args={"to": "ada@example.org"})
+    return {"packed": packed, "paid": bool(paid["payment"]), "id": len(str(ctx.uuid()))}
+
+
+@agent
+async def greet(ctx, input):
+    answer = await ctx.approval(f"Greet {input['name']}?", key="greet", expires="1h")
+    return sorted(answer)
+
+
+@agent
+async def has_a_mistake(ctx, input):
+    await ctx.run("mail", "at_most_once", mail, args={"to": "ada@example.org"})
+    return 1 // 0
+'''
+RESULT = {"id": 36, "packed": ["a!", "b!", "c!"], "paid": True}
+
+
+def environment():
+    return {**{name: value for name, value in os.environ.items() if not name.startswith("AETHERIS_")},
+            "PYTHONPATH": str(SDK), "PYTHONDONTWRITEBYTECODE": "1"}
+
+
+def free_address():
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return f"127.0.0.1:{free.getsockname()[1]}"
+
+
+class World:
+    """A server with a store, and a worker with a file of agents, in one folder."""
+
+    def __init__(self, agent=AGENT, agents_yaml=None, env=None):
+        self.folder = pathlib.Path(tempfile.mkdtemp())
+        (self.folder / "agents.yaml").write_text(agents_yaml or (SDK / "README.md").read_text().split("```yaml\n")[1].split("```")[0])
+        (self.folder / "agent.py").write_text(agent)
+        self.server = self.worker = None
+        self.address = free_address()
+        self.env = {**environment(), **(env or {})}
+        self.log = open(self.folder / "log.txt", "w")
+        self.client = aetheris.Client(f"http://{self.address}")
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        for process in (self.worker, self.server):
+            if process is not None:
+                process.kill()
+                process.wait()
+        self.log.close()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def start_server(self):
+        self.server = subprocess.Popen([BIN, "serve", "agents.yaml", "--listen", self.address], cwd=self.folder,
+                                       stdout=self.log, stderr=self.log, env=self.env)
+
+    def start_worker(self):
+        path = self.folder / ".aetheris/aetheris.sock"
+        self.worker = subprocess.Popen([sys.executable, "-m", "aetheris", "agent.py"], cwd=self.folder, stdout=self.log,
+                                       stderr=self.log, env={**self.env, "AETHERIS_SOCKET": str(path)})
+
+    def command(self, *words):
+        done = subprocess.run([BIN, *words, "--json"], cwd=self.folder, capture_output=True, text=True, timeout=PATIENCE,
+                              env=self.env)
+        return done.returncode, done.stdout, done.stderr
+
+    def job(self, name):
+        try:
+            return self.client.job(name)
+        except aetheris.AetherisError:  # the server is not listening yet
+            return None
+
+    def reaches(self, name, *statuses):
+        def reached():
+            job = self.job(name)
+            return job if job is not None and job["status"] in statuses else None
+        try:
+            return until(reached)
+        except AssertionError:
+            raise AssertionError(f"{name}: {self.job(name)}\n{self.output()}") from None
+
+    def create(self, agent, data, name):
+        """Once the server knows the agent."""
+        def created():
+            try:
+                return self.client.create(agent, data, id=name)
+            except aetheris.AetherisError:  # not listening yet, or the agent is not known yet
+                return None
+        until(created)
+
+    def verify(self, name):
+        code, out, error = self.command("verify", name)
+        assert code == 0, (name, out, error)
+
+    def lines(self, name):
+        path = self.folder / name
+        return path.read_text().splitlines() if path.exists() else []
+
+    def output(self):
+        self.log.flush()
+        return (self.folder / "log.txt").read_text()[-4000:]
+
+
+@test
+def jobs_of_all_three_kinds_of_agents_run_and_verify():
+    with World() as world:
+        world.start_server()
+        world.start_worker()
+        for number, name in enumerate(("refund", "refund_sync", "refund_host")):
+            address = world.address.split(":")
+            world.create(name, {"order": "43", "address": [address[0], int(address[1])]}, f"{name}-43")
+            job = world.reaches(f"{name}-43", "completed", "failed", "parked")
+            assert job.get("result") == RESULT, (job, world.output())
+            assert len(world.lines("payments.txt")) == len(world.lines("mails.txt")) == number + 1
+            world.verify(f"{name}-43")
+        for name in ("refund", "refund_sync"):
+            world.create(name, {"order": "99"}, f"{name}-99")
+            job = world.reaches(f"{name}-99", "failed", "completed", "parked")
+            assert job["error"]["code"] == "no_order", job
+
+
+@test
+def an_approval_waits_without_a_worker():
+    with World() as world:
+        world.start_server()
+        world.start_worker()
+        world.create("greet", {"name": "Ada"}, "greet-1")
+        world.reaches("greet-1", "waiting")
+        world.worker.kill()
+        world.worker.wait()
+        request, = world.client.requests("greet-1")
+        assert "Greet Ada?" in json.dumps(request), request
+        world.client.approve(request["id"], note="ok")
+        world.start_worker()
+        job = world.reaches("greet-1", "completed", "parked", "failed")
+        assert job["result"] == ["decision", "note"], (job["result"], world.output())
+        world.verify("greet-1")
+
+
+@test
+def a_mistake_parks_the_job_and_corrected_code_continues_it():
+    with World() as world:
+        world.start_server()
+        world.start_worker()
+        world.create("has_a_mistake", {}, "mistake-1")
+        assert world.reaches("mistake-1", "parked")["parked"]["reason"] == "routine_failed"
+        output = world.output()
+        assert re.search(r"job mistake-1 \(agent has_a_mistake\): an exception ended the code.*aetheris resume mistake-1\n(.|\n)*return 1 // 0(.|\n)*ZeroDivisionError", output), output
+        world.worker.send_signal(signal.SIGTERM)
+        assert world.worker.wait(PATIENCE) == 0, world.output()
+        (world.folder / "agent.py").write_text(AGENT.replace("1 // 0", "1 // 1"))
+        world.start_worker()
+        world.client.resume("mistake-1")
+        assert world.reaches("mistake-1", "completed", "parked", "failed")["result"] == 1, world.output()
+        assert len(world.lines("mails.txt")) == 1
+        world.verify("mistake-1")
+
+
+@test
+def a_client_signals_sends_and_cancels():
+    agent = '''
+from aetheris import agent
+
+@agent
+async def waits(ctx, input):
+    signal = await ctx.wait("signal", "paid/" + input["order"])
+    return [signal, await ctx.receive("answers"), ctx.job.labels]
+'''
+    with World(agent) as world:
+        world.start_server()
+        world.start_worker()
+        world.create("waits", {"order": "1"}, "waits-1")
+        world.reaches("waits-1", "waiting")
+        client = world.client
+        job = client.create("waits", {"order": "2"}, idempotency_key="order-2", labels={"shop": "north"})
+        assert client.create("waits", {"order": "2"}, idempotency_key="order-2", labels={"shop": "north"})["id"] == job["id"]
+        client.signal(job["id"], "paid/2", {"amount": 29}, message_id="m1")
+        client.message(job["id"], "answers", "yes")
+        assert client.run("waits", {"order": "2"}, idempotency_key="order-2", labels={"shop": "north"}) == \
+            [{"amount": 29}, "yes", {"shop": "north"}]
+        client.cancel("waits-1", reason="not needed")
+        world.reaches("waits-1", "cancelled")
+        try:
+            client.run("waits", {"order": "1"}, id="waits-1")
+        except aetheris.AetherisError as error:
+            assert error.code in ("cancelled", "already_exists"), error.code
+        else:
+            raise AssertionError("a cancelled job has no result")
+        unix = aetheris.Client(socket=os.path.relpath(world.folder / ".aetheris/aetheris.sock"))
+        assert unix.job(job["id"])["status"] == "completed"
+
+
+@test
+def no_secret_of_the_environment_reaches_the_log():
+    agent = '''
+from aetheris import agent
+
+@agent
+async def leak(ctx, input):
+    value = await ctx.run("read", "read", lambda args, call: [call.secret("SHOP_API_KEY"), args], args={"key": KEY})
+    ctx.emit("key", KEY)
+    return value
+
+import os
+KEY = os.environ["SHOP_API_KEY"]
+'''
+    with World(agent, env={"SHOP_API_KEY": "correct-horse-battery"}) as world:
+        world.start_server()
+        world.start_worker()
+        world.create("leak", {}, "leak-1")
+        job = world.reaches("leak-1", "completed", "parked", "failed")
+        assert job["result"] == ["[secret SHOP_API_KEY]", {"key": "[secret SHOP_API_KEY]"}], (job, world.output())
+        code, out, _ = world.command("events", "leak-1")
+        assert code == 0 and "correct-horse-battery" not in out and "[secret SHOP_API_KEY]" in out
+
+
+@test
+def killed_at_any_time_effects_happen_once():
+    choice = random.Random(SEED)
+    repeat = f"AETHERIS_SEED={SEED} tests/sdk_python.py killed"
+    names = {f"{kind}-{number}": kind for number in range(2) for kind in ("refund", "refund_sync")}
+    for victims in ("worker", "server", "both"):
+        with World() as world:
+            world.start_server()
+            world.start_worker()
+            for name, kind in names.items():
+                world.create(kind, {"order": name}, name)
+            for _ in range(6):
+                time.sleep(choice.uniform(0.0, 0.5))
+                if victims in ("worker", "both"):
+                    world.worker.send_signal(signal.SIGKILL)
+                    world.worker.wait()
+                if victims in ("server", "both"):
+                    world.server.send_signal(signal.SIGKILL)
+                    world.server.wait()
+                    world.start_server()
+                if victims in ("worker", "both"):
+                    world.start_worker()
+
+            def ended():
+                jobs = [world.job(name) for name in names]
+                return all(job is not None and job["status"] in ("completed", "parked", "failed") for job in jobs) and jobs
+            jobs = until(ended, patience=240)
+            for job in jobs:
+                unknown = job["status"] == "parked" and job["parked"]["reason"] == "invocation_in_doubt"
+                assert unknown or job["status"] == "completed" and job["result"] == RESULT, (job, victims, repeat, world.output())
+                code, out, error = world.command("verify", job["id"])
+                assert code == 0, (out, error, repeat)
+            mails, payments = world.lines("mails.txt"), world.lines("payments.txt")
+            assert len(mails) == len(set(mails)) <= len(names), (mails, victims, repeat)
+            assert len(payments) == len(set(payments)) <= len(names), (payments, victims, repeat)
+            completed = sum(job["status"] == "completed" for job in jobs)
+            assert len(mails) >= completed and len(payments) >= completed, (mails, payments, repeat)
+
+
+class Search(http.server.BaseHTTPRequestHandler):
+    """The search engine of the research example. Each third request fails."""
+    count = 0
+
+    def do_GET(self):
+        Search.count += 1
+        body = b"try again" if Search.count % 3 == 0 else json.dumps({"hits": [self.path, "more"]}).encode()
+        self.send_response(503 if Search.count % 3 == 0 else 200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_):
+        pass
+
+
+@test
+def the_research_example_runs_with_a_scripted_model_and_a_killed_worker():
+    search = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Search)
+    threading.Thread(target=search.serve_forever, daemon=True).start()
+    model = subprocess.Popen([oracles.node(), ROOT / "examples/model-server/server.mjs", "--scenario",
+                              SDK / "examples/research_model.json"], stdout=subprocess.PIPE, text=True)
+    try:
+        url = model.stdout.readline().split()[-1]
+        env = {"MODEL_URL": f"{url}/v1", "MODEL": "research_model", "MODEL_KEY": "any-key",
+               "SEARCH_URL": f"http://127.0.0.1:{search.server_port}"}
+        with World((SDK / "examples/research.py").read_text(), (SDK / "examples/agents.yaml").read_text(), env) as world:
+            world.start_server()
+            world.start_worker()
+            world.create("research", {"topic": "bees"}, "bees")
+            time.sleep(random.Random(SEED).uniform(0, 1))
+            world.worker.kill()
+            world.worker.wait()
+            world.start_worker()
+            try:
+                request = until(lambda: next(iter(world.client.requests("bees")), None))
+            except AssertionError:
+                raise AssertionError(f"{world.job('bees')}\n{world.output()}") from None
+            assert "Publish the report?" in json.dumps(request), request
+            world.client.approve(request["id"])
+            job = world.reaches("bees", "completed", "failed", "parked")
+            assert job.get("result") == {"report": "The report.", "published": True}, (job, world.output())
+            world.verify("bees")
+            code, out, _ = world.command("events", "bees")
+            assert out.count("question/") > 10 and "What is wrong with bees?" in out
+    finally:
+        search.shutdown()
+        search.server_close()
+        model.kill()
+        model.wait()
+
+
+@test
+def the_wheel_installs_without_a_network_and_the_quickstart_runs_as_written():
+    text = (SDK / "README.md").read_text().split("## Quickstart")[1].split("\n## ")[0]
+    blocks = re.findall(r"```(\w+)\n(.*?)```", text, re.S)
+    with tempfile.TemporaryDirectory() as name:
+        folder, address = pathlib.Path(name), free_address()
+        wheel = subprocess.run([ROOT / "scripts/wheel", "--into", folder], check=True, capture_output=True, text=True).stdout.strip()
+        again = subprocess.run([ROOT / "scripts/wheel", "--into", folder / "again"], check=True, capture_output=True, text=True)
+        assert pathlib.Path(wheel).read_bytes() == pathlib.Path(again.stdout.strip()).read_bytes()
+        env = {name: value for name, value in environment().items() if name != "PYTHONPATH"}
+        subprocess.run([sys.executable, "-m", "venv", folder / "venv"], check=True, capture_output=True, env=env, timeout=300)
+        subprocess.run([folder / "venv/bin/pip", "install", "--no-index", "--quiet", wheel], check=True, env=env, timeout=300)
+        checked = subprocess.run([folder / "venv/bin/python", "-c", "import aetheris, importlib.metadata as m;"
+                                  "print(aetheris.__file__, m.version('aetheris'), len(m.files('aetheris')))"],
+                                 check=True, env=env, cwd=folder, capture_output=True, text=True).stdout
+        assert "site-packages" in checked and aetheris.SDK_VERSION in checked, checked
+        os.symlink(BIN, folder / "aetheris")
+        env["PATH"] = f"{folder}/venv/bin:{folder}:{env['PATH']}"
+        files = iter(("agents.yaml", "refund.py", "run.py"))
+        commands = []
+        for language, body in blocks:
+            body = body.replace("127.0.0.1:7070", address)
+            if language == "sh":
+                commands.append(body)
+            else:
+                (folder / next(files)).write_text(body)
+        assert len(commands) == 3, commands
+        log = open(folder / "log.txt", "w+")
+        started = []
+        try:
+            for command in commands[:2]:
+                started.append(subprocess.Popen(["bash", "-c", "exec env " + command], cwd=folder, env=env, stdout=log, stderr=log))
+
+            def is_offered():
+                try:
+                    agents = aetheris.Client(f"http://{address}").request("GET", "/api/agents")
+                except aetheris.AetherisError:
+                    return False
+                return '"refund"' in json.dumps(agents)
+            until(is_offered)
+            done = subprocess.run(["bash", "-c", commands[2]], cwd=folder, env=env, capture_output=True, text=True, timeout=PATIENCE)
+            expected = re.search(r"It prints `(.*?)`", text)[1]
+            assert done.stdout.strip() == expected, (done.stdout, done.stderr, (folder / "log.txt").read_text())
+        finally:
+            for process in reversed(started):
+                process.send_signal(signal.SIGTERM)
+            codes = [process.wait(PATIENCE) for process in reversed(started)]
+            log.close()
+        assert codes[0] == 0, codes
+
+
+if __name__ == "__main__":
+    sys.exit(run_tests("sdk python", TESTS, " ".join(sys.argv[1:])))
