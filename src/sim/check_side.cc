@@ -18,10 +18,10 @@ struct Command {
   std::string tool, key, attempt;
   bool node = false;  // not about another call
   bool open = false, in_doubt = false, probing = false, committed = false;
-  bool absent = false;             // the newest try is known not to have happened
-  Instant settled_at;              // the newest try may take effect until then
-  bool unsettled = false;          // a try ended, and may still take effect
-  std::optional<Instant> opening;  // of the store, when it was sent
+  bool absent = false;                  // the newest try is known not to have happened
+  Instant settled_at;                   // the newest try may take effect until then
+  std::optional<Instant> ended_settle;  // tries that have ended may take effect until then
+  std::optional<Instant> opening;       // of the store, when the newest try was sent
   bool unknown = false;            // a try ended without a known outcome
   bool is_abandoned = false;       // by a user
   std::string node_id;
@@ -77,12 +77,13 @@ class CommandWalker {
       if (command.opening == opening_) continue;
       const Instant over = *opening_ + kToolTimeout + kToolGrace;
       command.settled_at = std::min(command.settled_at, over);
+      if (command.ended_settle) command.ended_settle = std::min(*command.ended_settle, over);
     }
   }
   static void decided(Command& command, std::string_view state) {
     command.in_doubt = command.probing = false;
     command.absent = state == "not_happened";
-    if (command.absent) command.unsettled = false;
+    if (command.absent) command.ended_settle.reset();
     if (state == "fail") {
       command.is_abandoned = true;
     } else {
@@ -96,7 +97,10 @@ class CommandWalker {
         finish.error ? std::string_view(finish.error->code) : std::string_view();
     const bool definite = is_definite(finish);
     if (outcome == "success" || definite) command.probing = false;
-    if (outcome != "success" && !definite && finish.settled != true) command.unsettled = true;
+    const bool settled = outcome == "success" || definite || finish.settled == true;
+    if (!settled && !command.absent) {
+      command.ended_settle = std::max(command.ended_settle, std::optional(command.settled_at));
+    }
     if (outcome == "success") {
       command.in_doubt = command.unknown = false;
       command.answers[finish.invocation_id.text] = finish.result.value;
@@ -122,8 +126,9 @@ void probe_begins(const JobEvidence& e, CommandWalker& walker, const Event& even
   checker.fail_if(
       tool_kind(requested->tool)->probe.empty() || (!requested->open && !requested->in_doubt),
       "event {}: {} is probed, and its outcome is not unknown", event.seq, requested->tool);
-  const bool settled = !requested->open && !requested->unsettled;
-  checker.fail_if(!e.clock_jumped && !settled && event.created_at < requested->settled_at,
+  std::optional<Instant> settled_at = requested->ended_settle;
+  if (requested->open) settled_at = std::max(settled_at, std::optional(requested->settled_at));
+  checker.fail_if(!e.clock_jumped && settled_at && event.created_at < *settled_at,
                   "event {}: {} is probed while it may still arrive", event.seq, requested->tool);
   requested->probing = true;
 }

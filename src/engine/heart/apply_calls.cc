@@ -142,6 +142,7 @@ Status Applier::apply(const ToolInvocationStarted& event) {
   const bool repeats =
       step->phase == StepPhase::backoff && call.outcome != OutcomeKind::input_required;
   const bool is_counted = call.try_no == 0 || repeats || call.error().code == "not_sent";
+  call.ended_deadline = call.last_deadline();  // `next_opening` limits it, and begins again
   call.tool_version = event.tool_version;
   call.try_no++;
   if (is_counted) call.counted_tries++;
@@ -223,7 +224,10 @@ Status Applier::apply(const ToolInvocationFinished& event) {
   const bool ended =
       s_.tool_of(*step).local &&
       (s_.opened_at || (s_.status == JobStatus::running && call.attempt == s_.attempt));
-  if (!certain && !ended && !event.settled.value_or(false)) call.unsettled = true;
+  // In `redo` it was settled when that was decided.
+  if (!certain && !ended && !event.settled.value_or(false) && step->phase != StepPhase::redo) {
+    call.ended_deadline = std::max(call.ended_deadline, std::optional(call.deadline));
+  }
   // The `not_happened` decision was made before it was known that the tool asks a question.
   const bool sends_answers =
       step->phase == StepPhase::redo && call.outcome == OutcomeKind::input_required;

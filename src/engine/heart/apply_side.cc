@@ -74,7 +74,8 @@ Status Applier::apply(const OutcomeDecided&, const DecisionRecorded& event, Step
     // The decision was made after every earlier try had settled; the newest one stays
     // open only for its result.
     if (step.call) {
-      step.call->outcome_unknown = step.call->unsettled = false;
+      step.call->outcome_unknown = false;
+      step.call->ended_deadline.reset();
       step.call->checkable_from = event.at;
     }
     set_phase(step, step.call ? StepPhase::redo : StepPhase::ready);

@@ -14,6 +14,14 @@
 namespace ae::engine::testing {
 namespace {
 
+// A complete response: its try is settled, and its outcome is unknown.
+Outcome complete_500() {
+  return {.kind = OutcomeKind::unknown,
+          .settled = true,
+          .error_code = "http_500",
+          .error_message = "the server answered 500"};
+}
+
 AE_TEST("resolve/happened uses the given result and calls nothing") {
   JobFixture job(one("pay"));
   job.claim().crash().resolve("a", "happened", "{'id':7}");
@@ -79,10 +87,7 @@ AE_TEST("resolve/not_happened is rejected before the call has settled, and the v
 
 AE_TEST("resolve/not_happened is accepted at once after a complete response") {
   JobFixture job(one("pay"));
-  job.claim().answer("a", {.kind = OutcomeKind::unknown,
-                           .settled = true,
-                           .error_code = "http_500",
-                           .error_message = "the server answered 500"});
+  job.claim().answer("a", complete_500());
   ASSERT_EQ(job.status(), "parked") << "the outcome is unknown nevertheless\n" << job.log_text();
   EXPECT_EQ(job_view(job.state)["in_doubt"].items()[0]["resolvable_at"], Value(to_text(job.now)));
   EXPECT_EQ(job.resolve("a", "not_happened").refused, std::nullopt);
@@ -143,10 +148,7 @@ AE_TEST("resolve/not_happened from a check before the newest try is rejected, ev
   job.now = settles + 60s;
   ASSERT_EQ(resolve_at(settles + 20s), std::nullopt);
   ASSERT_EQ(job.tries("a"), 2u);
-  job.answer("a", {.kind = OutcomeKind::unknown,
-                   .settled = true,
-                   .error_code = "http_500",
-                   .error_message = "the server answered 500"});
+  job.answer("a", complete_500());
   ASSERT_EQ(job.state.settles_at(job.step("a")), std::nullopt);
   EXPECT_EQ(resolve_at(settles + 10s), Code::not_settled) << "another operator checked before it";
   job.after(1s);
@@ -169,16 +171,86 @@ AE_TEST("resolve/not_happened from a check before the newest try was sent is rej
   ASSERT_EQ(resolve_at(job.now), std::nullopt);
   const Instant decided = job.now;
   job.now = decided + 5s;  // the second try is declared, sent and answered
-  job.answer("a", {.kind = OutcomeKind::unknown,
-                   .settled = true,
-                   .error_code = "http_500",
-                   .error_message = "the server answered 500"});
+  job.answer("a", complete_500());
   ASSERT_EQ(job.status(), "parked") << job.log_text();
   job.after(1s);
   EXPECT_EQ(resolve_at(decided + 1ms), Code::not_settled)
       << "between the decision and the next try";
   EXPECT_EQ(resolve_at(decided + 5s - 1us), Code::not_settled) << "before it was answered";
   EXPECT_EQ(resolve_at(decided + 5s), std::nullopt);
+}
+
+// A call with an unknown outcome, on a shared store: its first try had more time to be sent than the
+// second, because the lease of the second was nearer to its end.
+JobFixture tried_near_the_end_of_a_lease() {
+  JobFixture job("[{'id':'a','kind':'tool','tool':'set'}]",
+                 {.more = "{'tools': {'set': {'effect': 'idempotent', 'on_in_doubt': 'park',"
+                          "'dedupe_window': '1h', 'retry': {'max_attempts': 2,"
+                          "'retry_on': ['timeout', 'connect']}}}}"});
+  job.owned = false;
+  job.claim().times_out("a");
+  const Instant first = job.step("a").call->deadline;
+  job.lease_left = 1s;
+  job.after(2s);
+  AE_CHECK(job.tries("a") == 2 && job.step("a").call->deadline < first);
+  return job;
+}
+
+AE_TEST("resolve/not_happened waits for each try, also one with a later deadline than the newest") {
+  enum class Newest { times_out, is_refused, is_answered, is_lost };
+  for (const Newest newest :
+       {Newest::times_out, Newest::is_refused, Newest::is_answered, Newest::is_lost}) {
+    JobFixture job = tried_near_the_end_of_a_lease();
+    const Instant settles = job.all<ToolInvocationStarted>().front().deadline + 30s;
+    if (newest == Newest::times_out) job.times_out("a");
+    if (newest == Newest::is_refused) job.fails("a", "connect");
+    if (newest == Newest::is_answered) job.answer("a", complete_500());
+    if (newest == Newest::is_lost) job.crash().after(settles - job.now - 1s);
+    ASSERT_EQ(job.status(), "parked") << job.log_text();
+    EXPECT_EQ(job_view(job.state)["in_doubt"].items()[0]["resolvable_at"], Value(to_text(settles)));
+    job.now = settles - 1us;
+    EXPECT_EQ(job.resolve("a", "not_happened").refused, Code::not_settled) << job.log_text();
+    job.pause().resume().reload();
+    EXPECT_EQ(job.resolve("a", "not_happened").refused, Code::not_settled) << job.log_text();
+    job.now = settles;
+    EXPECT_EQ(job.resolve("a", "not_happened").refused, std::nullopt);
+  }
+}
+
+AE_TEST("resolve/not_happened waits for each try after the end of the job too") {
+  JobFixture job = tried_near_the_end_of_a_lease();
+  const Instant settles = job.all<ToolInvocationStarted>().front().deadline + 30s;
+  job.times_out("a").cancel();
+  ASSERT_EQ(job.status(), "cancelled") << job.log_text();
+  job.now = settles - 1us;
+  EXPECT_EQ(job.resolve("a", "not_happened").refused, Code::not_settled) << job.log_text();
+  job.now = settles;
+  EXPECT_EQ(job.resolve("a", "not_happened").refused, std::nullopt);
+}
+
+AE_TEST("resolve/not_happened from a check between the end of one try and the next is rejected") {
+  JobFixture job("[{'id':'a','kind':'tool','tool':'set'}]",
+                 {.more = "{'tools': {'set': {'effect': 'idempotent', 'on_in_doubt': 'park',"
+                          "'dedupe_window': '1h', 'retry': {'max_attempts': 2,"
+                          "'initial_backoff': '5m', 'max_backoff': '5m',"
+                          "'retry_on': ['timeout']}}}}"});
+  job.claim().times_out("a").after(300s);
+  ASSERT_EQ(job.tries("a"), 2u) << job.log_text();
+  const Instant first_settles = job.all<ToolInvocationStarted>().front().deadline + 30s;
+  ASSERT_LT(first_settles, job.now);
+  const Instant answered = job.now + 1s;
+  job.now = answered;
+  job.answer("a", complete_500());
+  const auto resolve_at = [&](Instant checked_at) {
+    return job
+        .send_request({.checked_at = checked_at,
+                       .body = ResolveRequest{.idempotency_key = job.sent[0].key,
+                                              .resolution = "not_happened"}})
+        .refused;
+  };
+  EXPECT_EQ(resolve_at(first_settles), Code::not_settled) << "the second try was not sent yet";
+  EXPECT_EQ(resolve_at(answered - 1us), Code::not_settled);
+  EXPECT_EQ(resolve_at(answered), std::nullopt) << "no try may still arrive";
 }
 
 AE_TEST("resolve/the time of the check does not matter for happened and fail") {

@@ -238,6 +238,47 @@ AE_TEST("probe/a complete response to one try does not settle an earlier one") {
   expect_proved(job);
 }
 
+AE_TEST("probe/on a shared store the probe waits for each try, also one before the newest") {
+  JobFixture job = paying("[{'id':'pay','kind':'tool','tool':'set'}]");
+  job.owned = false;
+  job.claim().times_out("pay");
+  const Instant settles = job.step("pay").call->deadline + 30s;
+  job.lease_left = 1s;  // of the second try: its deadline is before that of the first
+  job.after(2s).times_out("pay");
+  ASSERT_EQ(job.tries("pay"), 2u) << job.log_text();
+  ASSERT_LT(job.step("pay").call->deadline + 30s, settles);
+  job.lease_left = 30s;
+  job.now = settles - 1us;
+  job.crash();
+  EXPECT_EQ(job.sent.size(), 2u) << job.log_text();
+  job.after(1us);
+  ASSERT_EQ(job.sent.size(), 3u) << job.log_text();
+  EXPECT_EQ(job.sent.back().tool, "find");
+  expect_proved(job);
+}
+
+AE_TEST("probe/the opening of the store after a try limits it, and later tries do not change that") {
+  JobFixture job = paying("[{'id':'pay','kind':'tool','tool':'set'}]");
+  job.opened_at = job.now;
+  job.claim().times_out("pay");
+  const Instant first = job.step("pay").call->deadline;
+  job.now = job.now + 50ms;  // within the backoff
+  job.crash();
+  const Instant opened = *job.opened_at;
+  ASSERT_LT(opened + 30s, first);
+  EXPECT_EQ(job.state.settles_at(job.step("pay")), opened + 60s);
+  job.after(10s);
+  ASSERT_EQ(job.tries("pay"), 2u) << job.log_text();
+  EXPECT_EQ(job.state.settles_at(job.step("pay")), job.step("pay").call->deadline + 30s);
+  job.decides = false;
+  job.answer("pay", {.kind = OutcomeKind::unknown,
+                     .settled = true,
+                     .error_code = "http_500",
+                     .error_message = "the server answered 500"});
+  EXPECT_EQ(job.state.settles_at(job.step("pay")), opened + 60s) << "that of the first try";
+  EXPECT_EQ(job.folded(job.log.size()).settles_at(job.step("pay")), opened + 60s);
+}
+
 AE_TEST("probe/a local program is settled when it has ended") {
   constexpr std::string_view kLocal = R"({'tools': {
     'find': {'effect': 'read'},

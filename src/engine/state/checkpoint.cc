@@ -63,13 +63,13 @@ template <class A>
 void parts(A& a, Part<A, Invocation>& x) {
   auto& [id, key, external_key, arguments, arguments_hash, tool, tool_version, attempt, try_no,
          counted_tries, unsent_tries, absent_tries, last_late_try, erased, open, outcome_unknown,
-         unsettled, first_send_by, send_by, deadline, taken_over_at, sent_opening, next_opening,
+         first_send_by, send_by, deadline, ended_deadline, taken_over_at, sent_opening, next_opening,
          checkable_from, ended_at, uncertain_tries, outcome, definite, retryable, charge, failure,
          retry_after, reserved, questions] = x;
   Failure error = x.error();
   all(a, id, key, external_key, arguments, erased, arguments_hash, tool, tool_version, try_no,
       counted_tries, outcome_unknown, unsent_tries, absent_tries, last_late_try, open, attempt,
-      first_send_by, send_by, deadline, taken_over_at, sent_opening, next_opening, unsettled,
+      first_send_by, send_by, deadline, ended_deadline, taken_over_at, sent_opening, next_opening,
       checkable_from, ended_at, uncertain_tries, outcome, definite, retryable, error, retry_after,
       charge, reserved, questions);
   if constexpr (A::kReads) failure = boxed(std::move(error));

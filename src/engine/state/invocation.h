@@ -66,8 +66,10 @@ struct Invocation {
   // A try may have taken effect, and neither a later response under this key nor an
   // operator has settled it.
   bool outcome_unknown = false;
-  bool unsettled = false;  // a try ended and its request may still take effect
   Instant first_send_by, send_by, deadline;
+  // The latest deadline of the tries that have ended and whose requests may still take effect. It
+  // can be after `deadline`: near the end of a lease less time is left to send a try.
+  std::optional<Instant> ended_deadline;
   // When another attempt first ran the job while this try was open. The sender's
   // lease had ended by then.
   std::optional<Instant> taken_over_at;
@@ -90,6 +92,9 @@ struct Invocation {
   std::unique_ptr<Questions> questions;
 
   const Failure& error() const { return failure ? *failure : kNoFailure; }
+  // When the last request that may still take effect has its deadline; nullopt = there is none. All
+  // tries have the same timeout.
+  std::optional<Instant> last_deadline() const;
 };
 
 // The next request to ask: the first one without an answer; nullptr = all are

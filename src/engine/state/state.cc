@@ -42,23 +42,20 @@ bool State::may_have_happened(const Step& step) const {
   return step.call->open || step.call->outcome_unknown;
 }
 
-// A try is sent before its send_by, and takes effect within timeout and grace of the sending. If
-// another process has opened the store since, the try was sent before that opening.
 std::optional<Instant> State::settles_at(const Step& step) const {
   const Invocation& call = *step.call;
   const ToolPolicy& tool = tool_of(step);
-  if (!call.open && !call.unsettled) return std::nullopt;
   // Its process group has ended: the process that opened the store next made sure of that.
   if (tool.local && call.next_opening) return std::nullopt;
-  const Duration timeout = call.deadline - call.send_by;
-  const Instant over =
-      call.next_opening ? std::min(call.deadline, *call.next_opening + timeout) : call.deadline;
-  return over + tool.grace;
+  const auto last = call.last_deadline();
+  return last ? std::optional(*last + tool.grace) : std::nullopt;
 }
 
 std::optional<Instant> State::checkable_at(const Step& step) const {
   const auto settles = settles_at(step);
-  return settles ? settles : step.call->checkable_from;
+  if (settles && step.call->open) return settles;
+  // The newest try may have ended after the earlier ones had settled.
+  return std::max(settles, step.call->checkable_from);
 }
 
 const CallOptions* State::options_of(const Step& step) const {
@@ -345,6 +342,16 @@ std::vector<std::uint32_t> not_undone(const State& state) {
     if (calls && state.tool_of(step).compensate) steps.push_back(i);
   }
   return steps;
+}
+
+// A try is sent before its send_by, and takes effect within timeout and grace of the sending. If
+// another process has opened the store since, the try was sent before that opening.
+std::optional<Instant> Invocation::last_deadline() const {
+  std::optional<Instant> last = ended_deadline;
+  if (open) last = std::max(last, std::optional(deadline));
+  if (!last || !next_opening) return last;
+  const Duration timeout = deadline - send_by;
+  return std::min(*last, *next_opening + timeout);
 }
 
 const Member* open_question(const Invocation& call) {
