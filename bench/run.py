@@ -14,6 +14,7 @@ import time
 sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import agents  # noqa: E402
+import code_agents  # noqa: E402
 import reads  # noqa: E402
 from processes import BENCH, THREADS, Store, memory, until  # noqa: E402
 
@@ -153,6 +154,7 @@ def load(store, options):
 # name: (description, stores, function); None: aetheris_bench measures it.
 BOTH = ("sqlite", "postgres")
 AGENTS = ("turns", "thinking")  # they need Node: only with --agents
+CODE = ("code-ts", "code-py", "code-cpp", "restate", "resume")  # only with --code
 ROWS = {
     "memory": ("durable steps in memory, 10 per job, a native tool that returns ~200 bytes immediately", ("sqlite",), None),
     "sqlite": ("the same on SQLite with fsync; raw: only the writes, on SQLite", ("sqlite",), None),
@@ -171,6 +173,12 @@ ROWS = {
     "idle": ("an idle server", BOTH, idle),
     "turns": ("loops of 200 turns against a model that answers at once, SQLite (--agents)", ("sqlite",), agents.turns),
     "thinking": ("1,000 loops whose model has not answered yet, SQLite (--agents)", ("sqlite",), agents.thinking),
+    "code-ts": ("jobs of 10 steps, functions of a TypeScript worker that return ~200 bytes, SQLite with fsync (--code)",
+                ("sqlite",), code_agents.code_ts),
+    "code-py": ("the same in Python (--code)", ("sqlite",), code_agents.code_py),
+    "code-cpp": ("the same in C++, in the process of the library (--code)", ("sqlite",), code_agents.code_cpp),
+    "restate": ("the same with Restate and its TypeScript SDK, its own store (--code; needs npm)", ("sqlite",), code_agents.restate),
+    "resume": ("a waiting job whose record a new TypeScript worker replays (--code)", ("sqlite",), code_agents.resume),
     "load": ("a steady load of 200 jobs per second (only if selected)", BOTH, load),
 }
 
@@ -274,6 +282,7 @@ def parsed(words):
     parser.add_argument("--items", type=number(142000), help="of reads: items of the map, of seven events each (20000)")
     parser.add_argument("--minutes", type=number(10000), help="of load (20)")
     parser.add_argument("--agents", action="store_true", help="only the rows of agents with a model; they need Node 22")
+    parser.add_argument("--code", action="store_true", help="only the rows of code agents; they need Node 22, and npm")
     parser.add_argument("--long", action="store_true", help="also load")
     options = parser.parse_args(words)
     for name in options.rows:
@@ -286,7 +295,8 @@ def main():
     options = parsed(sys.argv[1:])
     printer = Printer(options.json)
     stores = BOTH if options.store == "both" else (options.store,)
-    wanted = options.rows or [name for name in ROWS if name != "load" and (name in AGENTS) == options.agents]
+    chosen = CODE if options.code else AGENTS if options.agents else set(ROWS) - {"load", *AGENTS, *CODE}
+    wanted = options.rows or [name for name in ROWS if name in chosen]
     if options.long and "load" not in wanted:
         wanted.append("load")
     for name, (what, has, how) in ROWS.items():
@@ -305,6 +315,10 @@ def main():
             with Store(kind) as store:
                 for figures in how(store, options):
                     printer.row({"row": name, "store": kind, **figures})
+    if found := list(code_agents.ratios(printer.rows)):
+        printer.title("compared with Restate")
+        for figures in found:
+            printer.row(figures)
     printer.title("budgets")
     printer.print_budgets()
 

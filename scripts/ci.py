@@ -35,7 +35,7 @@ RELEASE, DEV = "build/release", "build/dev"
 # Scripts that run long, the longest first: none of them may be the last one to start.
 LONG_SCRIPTS = ["tests/chaos_short.py", "tests/conformance.py", "tests/crash_sweep.py", "tests/serve_process.py",
                 "tests/serve_watch.py", "tests/mcp.py", "tests/postgres_store.py", "tests/postgres_processes.py",
-                "tests/loops.py", "tests/approvals.py", "tests/agents_shown.py"]
+                "tests/loops.py", "tests/approvals.py", "tests/agents_shown.py", "tests/sdk_conformance.py"]
 # Bytes and texts of enemies: always under sanitizers.
 HOSTILE_SCRIPTS = ["tests/hostile.py", "tests/injection.py"]
 

@@ -39,6 +39,7 @@ TABLES = [
     ("agents-file.md", "loop", ["loop"]),
     ("agents-file.md", "Planners", ["planner"]),
     ("agents-file.md", "Code agents", ["code"]),
+    ("child-jobs.md", None, ["own_tool", "node"]),
     ("approvals.md", None, ["policy"]),
     ("budgets.md", None, ["budget"]),
     ("mcp.md", None, ["mcp_server"]),

@@ -87,7 +87,7 @@ USES_SERVER = {"run": ["agents.yaml", "echo"], "jobs": [], "job": ["j"], "events
                "reject": ["j.0123456789abcdef"], "pause": ["j"], "resume": ["j"], "budget": ["j", "--tokens", "5"], "cancel": ["j"],
                "resolve": ["j", "k" * 12, "fail"], "fork": ["j", "--at", "3"], "retry": ["j"], "plan": ["j", "agents.yaml"],
                "redact": ["j", "--all", "--reason", "why"], "audit": [], "keys": ["list"], "mcp": [],
-               "prune": ["--older-than", "90d"]}
+               "prune": ["--older-than", "90d"], "divergence": ["j"], "workers": [], "preflight": ["agent", "j"]}
 
 
 NEEDS_STORE = {"inspect": [], "rebuild": [], "migrate": [], "backup": ["b.db"], "restore": ["b.db"], "doctor": []}
@@ -96,7 +96,7 @@ NEEDS_STORE = {"inspect": [], "rebuild": [], "migrate": [], "backup": ["b.db"], 
 NEEDS_NEITHER = {"init": ["demo"], "check": ["agents.yaml"], "completion": ["bash"], "version": []}
 
 
-IS_SERVER = {"serve", "worker"}
+IS_SERVER = {"serve", "worker", "dev"}
 
 
 @test
@@ -108,6 +108,8 @@ def each_command_uses_the_server_or_rejects_the_url():
         help_text = expect(h.run("--help"), 0).out
         listed = help_text.split("\nRun:\n")[1].split("Get started:")[0]
         commands = {line.split()[0] for line in listed.splitlines() if line.startswith("  ") and line[2:3].strip()}
+        (h.path / "agent").write_text("#!/bin/sh\n")
+        (h.path / "agent").chmod(0o755)
         known = USES_SERVER.keys() | NEEDS_STORE.keys() | NEEDS_NEITHER.keys() | IS_SERVER
         assert commands == known, commands ^ known
         for name, words in USES_SERVER.items():

@@ -85,6 +85,11 @@ def post(key=None, length=BODY, path="/api/jobs", extra=""):
             f"Content-Length: {length}\r\n{key_line}{extra}\r\n").encode()
 
 
+def complete_job(s):
+    status, job = s.post("/api/jobs?wait=30s", {"agent": "echo", "input": {"n": 1}}, headers=bearer(s.keys["admin"]))
+    assert (status, job["status"]) == (201, "completed"), job
+
+
 @test
 def a_request_rejected_by_its_headers_is_answered_before_its_body():
     with serving(roles=("admin", "viewer"), env=QUIET) as s:
@@ -148,7 +153,7 @@ def a_thousand_unauthenticated_bodies_use_no_memory():
 @test
 def slow_bodies_stay_within_the_shared_limit_and_small_requests_still_pass():
     with serving(env=QUIET) as s:
-        assert s.get("/api/health")[0] == 200
+        complete_job(s)  # the pages of the code and of the store that every job needs are in memory now
         before = memory(s.process)
         part = b" " * (BODY - 100)  # a body that never ends
         clients = [Client(s) for _ in range(60)]
@@ -171,9 +176,7 @@ def slow_bodies_stay_within_the_shared_limit_and_small_requests_still_pass():
 
         until(too_many_were_refused)
         assert peak - before <= BODIES_MAX + 48 * MIB, (peak - before) / MIB
-        status, job = s.post("/api/jobs?wait=30s", {"agent": "echo", "input": {"n": 1}},
-                             headers=bearer(s.keys["admin"]))
-        assert (status, job["status"]) == (201, "completed"), job
+        complete_job(s)
         for client in clients:
             if client.socket in refused:
                 answer = client.head()

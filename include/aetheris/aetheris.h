@@ -107,6 +107,14 @@ struct WaitOptions {
   bool accepts_data = false;             // of a human wait: any answer, not only a decision
   Value data = {};                       // of a human wait: shown with its question
 };
+// How a turn of a loop ends: with the state of the next turn, or with the result of the loop.
+struct Turn {
+  static Turn next(Value state) { return {false, std::move(state)}; }
+  static Turn done(Value result) { return {true, std::move(result)}; }
+  bool is_last = false;
+  Value value = {};
+};
+
 struct MapOptions {
   std::size_t parallel = 8;     // items at a time, at most 64
   bool collect_errors = false;  // the result of an item that fails is {"error": {code, message}}
@@ -164,6 +172,12 @@ class Context {
   // A scope whose result is recorded: then its body does not run again, so it must change nothing
   // outside of itself.
   Result<Value> scope(std::string_view name, const std::function<Result<Value>(Context&)>& body);
+  // Repeats `body` with the state that it returned last, until it returns a result. Each turn is
+  // such a scope, and a job that continues begins with its newest turn, however many there were. A
+  // name is used once in a scope.
+  Result<Value> loop(std::string_view name, const Value& state,
+                     const std::function<Result<Turn>(Context&, const Value& state,
+                                                      std::uint64_t number)>& body);
   // Branches on threads of the agent.
   Result<std::vector<Value>> map(
       std::string_view name, const std::vector<Value>& items,

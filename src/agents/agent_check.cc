@@ -6,6 +6,7 @@
 #include <set>
 
 #include "agents/checks.h"
+#include "agents/child_check.h"
 #include "agents/code_check.h"
 #include "agents/loop_check.h"
 #include "agents/node_check.h"
@@ -153,7 +154,11 @@ class AgentCheck {
     agent_.execution_version = checked.version;
     const auto versions = source_node_.find("versions");
     if (!versions || !versions->find("policy")) {
-      graph_.emplace_back("versions", Value::object({{"policy", "route"}}));
+      std::vector<Member> route{{"policy", "route"}};
+      if (const auto wait = versions ? versions->find("wait") : std::nullopt) {
+        if ((*wait)->is_string()) route.emplace_back("wait", (*wait)->scalar);
+      }
+      graph_.emplace_back("versions", Value::object(std::move(route)));
     }
   }
 
@@ -200,7 +205,6 @@ class AgentCheck {
     const SourceNode& source_node = nodes_.source_node(index);
     if (!check_.mapping(source_node, Mapping::node,
                         {{"approval", "set approval on the tool, not on the node"},
-                         {field::agent, "child jobs are not available yet"},
                          {field::code, "code in a plan is not available yet; an agent can be code"},
                          {"retry", "set retry on the tool, not on the node"},
                          {"timeout", "set timeout on the tool, not on the node"}})) {
@@ -227,34 +231,36 @@ class AgentCheck {
     for (const std::string_view kind : shape.kinds) {
       if (source_node->find(kind) != nullptr) kinds.push_back(kind);
     }
-    for (const std::string_view unsupported : {field::agent, field::code}) {
-      if (source_node->find(unsupported) != nullptr) kinds.push_back(unsupported);  // reported
-    }
+    if (source_node->find(field::code) != nullptr) kinds.push_back(field::code);  // reported
     if (kinds.empty()) {
-      check_.report(source_node, "a node needs one of tool, llm, wait, map or loop");
+      check_.report(source_node, "a node needs one of tool, agent, llm, wait, map or loop");
       return;
     }
     if (kinds.size() > 1) {
       check_.report(
           source_node,
           fmt::format(
-              "a node can have only one of tool, llm, wait, map and loop; this one has {} and {}",
+              "a node can have only one of tool, agent, llm, wait, map and loop; this one has {} "
+              "and {}",
               kinds[0], kinds[1]));
       return;
     }
     const std::string_view kind = kinds[0];
-    if (kind == field::agent || kind == field::code) return;
+    if (kind == field::code) return;
     check_.misplaced(source_node, shape, kind, [&](std::string_view key, const auto& owners) {
       const bool of_map = owners.front() == "map";
       return fmt::format("`{}` belongs to {}", key,
-                         of_map          ? "a map"
-                         : kind == "map" ? "the `do` of a map"
-                                         : "a tool");
+                         of_map                           ? "a map"
+                         : owners.front() == field::agent ? "an agent"
+                         : kind == "map"                  ? "the `do` of a map"
+                                                          : "a tool");
     });
     if (kind == "loop") return loop(*source_node.find(kind), members);
-    members.emplace_back(field::kind, kind);
+    members.emplace_back(field::kind, kind == field::agent ? "tool" : kind);
     if (kind == "tool") {
       call(source_node, members);
+    } else if (kind == field::agent) {
+      child(source_node, members);
     } else if (kind == "llm") {
       llm(*source_node.find(kind), members);
     } else if (kind == "map") {
@@ -274,10 +280,10 @@ class AgentCheck {
   }
 
   // Checks for a single ${ … }.
-  bool expression(const SourceNode& source_node, std::string_view wanted) {
+  bool expression(const SourceNode& source_node, const std::string& wanted) {
     if (!check_expressions(source_node)) return false;
     if (is_one_expression(*source_node.value)) return true;
-    check_.report(source_node, std::string(wanted));
+    check_.report(source_node, wanted);
     return false;
   }
 
@@ -301,11 +307,41 @@ class AgentCheck {
         members.emplace_back("tool", *name);
       }
     }
-    const auto args = source_node.find("args");
+    arguments(source_node, "args", tool, members);
+  }
+
+  // A child job: the call of a tool that no one else names.
+  void child(const SourceNode& source_node, std::vector<Member>& members) {
+    const SourceNode named = *source_node.find(field::agent);
+    const auto name = check_.text(named);
+    if (!name || !check_.name("an agent", *name, named.at(), named.path)) return;
+    bool detached = false;
+    if (const auto flag = source_node.find("detached")) {
+      detached = check_.boolean(*flag).value_or(false);
+    }
+    const auto [tool, is_new] = child_tools_.try_emplace(child_tool_name(*name, detached));
+    if (is_new) tool->second = child_tool(check_, *name, detached);
+    if (is_new && !check_.find_agent(*name) && callable_.notes != nullptr) {
+      callable_.notes->push_back({named.path, fmt::format("{} is not in this file: jobs need it in "
+                                                          "another file of the server, or "
+                                                          "registered",
+                                                          quote(*name))});
+    }
+    used_.add(tool->first, tool->second);
+    members.emplace_back("tool", tool->first);
+    arguments(source_node, field::input, &tool->second, members);
+  }
+
+  // `args` of a tool, `input` of a child job.
+  void arguments(const SourceNode& source_node, std::string_view key, const CheckedTool* tool,
+                 std::vector<Member>& members) {
+    const auto args = source_node.find(key);
     bool good = true;
     if (args && !(*args)->is_mapping()) {
-      good = expression(*args,
-                        "`args` must be a mapping, or a single ${ … } that evaluates to an object");
+      good = expression(
+          *args, fmt::format("`{}` must be a mapping, or a single ${{ … }} that evaluates to an "
+                             "object",
+                             key));
     } else if (args) {
       good = check_expressions(*args);
     }
@@ -409,8 +445,8 @@ class AgentCheck {
         members.emplace_back("on_item_error", "collect");
       }
     }
-    const auto each =
-        check_.required(source_node, "do", "the tool call or llm step to run for each item");
+    const auto each = check_.required(source_node, "do",
+                                      "the tool call, child job or llm step to run for each item");
     if (!each || !check_.mapping(*each, Mapping::map_item,
                                  {{field::code, "code in maps is not available yet"},
                                   {"map", "nested maps are not available yet"},
@@ -432,10 +468,15 @@ class AgentCheck {
                 (*each)->find(field::code) != nullptr)) {
       return;  // already reported
     }
+    if ((*each)->find(field::agent) != nullptr && (llm_node || (*each)->find("tool") != nullptr)) {
+      check_.report(*each, "`do` needs one of `tool`, `agent` and `llm`");
+    }
     in_item_ = true;
     std::vector<Member> inner;
     if (llm_node) {
       llm(*llm_node, inner);
+    } else if ((*each)->find(field::agent) != nullptr) {
+      child(*each, inner);
     } else {
       call(*each, inner);
     }
@@ -535,6 +576,7 @@ class AgentCheck {
   Agent agent_;
   std::vector<Member> graph_;
   PlanNodes nodes_;
+  CheckedTools child_tools_;  // of nodes with `agent`
   UsedTools used_;
   std::optional<SourceNode> cost_;              // of the budget
   std::set<std::string, std::less<>> granted_;  // capabilities

@@ -214,10 +214,14 @@ void check_file(CheckContext& check, const SourceTree& root, std::string_view te
     return;
   }
   check_version(check, top);
+  check.set_agents(top.find("agents"));
   auto [tools, models, notes, generated, policies] = check_definitions(check, top, text);
-  const auto source_node = check.required(top, "agents", "the agents of this file, by name");
+  const bool is_needed = check.source().needs_agents;
+  const auto source_node = is_needed
+                               ? check.required(top, "agents", "the agents of this file, by name")
+                               : top.find("agents");
   if (source_node && check.any_mapping(*source_node)) {
-    if ((*source_node)->items.empty())
+    if (is_needed && (*source_node)->items.empty())
       check.report(*source_node, "a file needs at least one agent");
     for (std::size_t i = 0; i < (*source_node)->items.size() && !check.full(); ++i) {
       const SourceTree::Key& key = (*source_node)->keys[i];
@@ -299,6 +303,8 @@ std::vector<Diagnostic> parse_and_visit(const Source& source, const Visit& visit
 }
 
 }  // namespace
+
+bool Agent::is_code() const { return definition.find(field::code) != nullptr; }
 
 std::vector<Diagnostic> load(const Source& source, AgentsFile& out) {
   AgentsFile file;

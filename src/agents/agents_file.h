@@ -25,7 +25,7 @@ struct Diagnostic {
   Code code = Code::plan_invalid;  // plan_invalid or unsupported
   std::string message;             // the error and how to fix it
   std::string file;
-  std::size_t line = 0, column = 0;  // from 1
+  std::size_t line = 0, column = 0;  // from 1; 0 = not in a file: in the code of a worker
   std::string path;                  // tools.charge.timeout, agents.refund.plan[2].when
   std::string suggestion;            // "" = none
 };
@@ -48,7 +48,8 @@ struct Diagnostic {
 //             "tool": its name on the server, "digest": of the pinned definition,
 //             "output_max"?: bytes}
 //   openai   {"base_url": template without expressions, "api_key"?: "secret:NAME",
-//             "max_tokens_name"?: "max_tokens", "stream"?: false}
+//             "max_tokens_name"?: "max_tokens", "stream"?: false,
+//             "defaults": {"model", "temperature"?, "max_tokens"?}, of requests without "model"}
 // url, headers, env and a command's arguments are string templates over .args and .call
 // (Template::parts). Members with default values are omitted.
 struct ToolDefinition {
@@ -71,6 +72,8 @@ struct Agent {
   std::string execution_version;                   // of its code; "" = the program's
   Value definition;                                // its part of the file, as JSON
   std::size_t line = 0;                            // in its file, from 1
+
+  bool is_code() const;
 };
 
 // An entry of `policies`: the calls it applies to, and its rule. A plan contains it with
@@ -111,6 +114,7 @@ struct Source {
   // are checked together with those of `text`, whose tools and models they may use; positions in
   // `text` do not apply to them. "" = none.
   std::string_view code = {};
+  bool needs_agents = true;  // false: a file without agents is valid, for a server of workers
   // Operator policies for all files (load_policies); they precede those of the file. Borrowed.
   const std::vector<Policy>* policies = nullptr;
 };

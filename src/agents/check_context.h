@@ -75,6 +75,12 @@ class CheckContext {
   void add_note(const std::string& path, std::string message) {
     notes_.push_back({path, std::move(message)});
   }
+  // The agents of the file, as they are written; absent: it has none.
+  void set_agents(std::optional<SourceNode> agents) { agents_ = std::move(agents); }
+  std::optional<SourceNode> find_agent(std::string_view name) const {
+    if (!agents_ || !(*agents_)->is_mapping()) return std::nullopt;
+    return agents_->find(name);
+  }
   std::vector<Note> take_notes() { return std::exchange(notes_, {}); }
 
   // Checks for a mapping without unknown keys; false = not a mapping.
@@ -145,6 +151,7 @@ class CheckContext {
   std::size_t comparisons_left_ = 50'000;
   std::vector<Value> outbound_;
   std::vector<Note> notes_;
+  std::optional<SourceNode> agents_;
   std::vector<std::string> unknown_servers_;
   std::map<std::string, std::string, std::less<>> unusable_;
 };

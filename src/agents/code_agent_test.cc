@@ -122,6 +122,25 @@ AE_TEST("code agents/a version of the code routes its jobs unless the file sets 
   EXPECT_EQ(versions("{ versions: { policy: warn }, code: { language: cpp, version: v1 } }"),
             "null v1");
   EXPECT_EQ(versions("{ versions: { execution: v2 }, code: { language: cpp } }"), "null v2");
+  EXPECT_EQ(versions("{ versions: { wait: 10m }, code: { language: cpp, version: v1 } }"),
+            R"({"policy":"route","wait":"10m"} v1)");
+  EXPECT_EQ(
+      versions("{ versions: { policy: route, wait: 1s }, code: { language: cpp, version: v1 } }"),
+      R"({"policy":"route","wait":"1s"} v1)");
+  const Agent agent = agent_of("{ versions: { wait: 10m }, code: { language: cpp, version: v1 } }");
+  EXPECT_EQ((*engine::Plan::compile(agent.task_graph))->version_wait, std::chrono::minutes(10));
+}
+
+AE_TEST("code agents/only code that is routed by its version waits for one") {
+  for (const std::string_view agent :
+       {"{ versions: { policy: strict, wait: 1s }, code: { language: cpp, version: v1 } }",
+        "{ versions: { policy: warn, wait: 1s }, code: { language: cpp, version: v1 } }",
+        "{ versions: { wait: 1s }, code: { language: cpp } }"}) {
+    EXPECT_NE(diagnostics_of_agent(agent).find("waits for a version"), std::string::npos) << agent;
+  }
+  EXPECT_NE(
+      diagnostics_of_agent("{ versions: { wait: soon }, code: { language: cpp, version: v1 } }"),
+      "");
 }
 
 AE_TEST("code agents/the digest covers the definition without the version") {

@@ -166,6 +166,9 @@ std::size_t edit_distance(std::string_view a, std::string_view b) {
 }
 
 Value text_or_null(const std::string& text) { return text.empty() ? Value() : Value(text); }
+Value number_or_null(std::size_t number) {
+  return number == 0 ? Value() : Value(static_cast<std::uint64_t>(number));
+}
 
 }  // namespace
 
@@ -256,8 +259,8 @@ Value diagnostics_json(const std::vector<Diagnostic>& diagnostics) {
     list.push_back(Value::object({{field::code, code_name(diagnostic.code)},
                                   {"message", diagnostic.message},
                                   {"file", diagnostic.file},
-                                  {"line", static_cast<std::uint64_t>(diagnostic.line)},
-                                  {"column", static_cast<std::uint64_t>(diagnostic.column)},
+                                  {"line", number_or_null(diagnostic.line)},
+                                  {"column", number_or_null(diagnostic.column)},
                                   {"path", diagnostic.path},
                                   {"suggestion", text_or_null(diagnostic.suggestion)}}));
   }

@@ -16,7 +16,8 @@ std::vector<std::string> list(Names names) { return {names.begin(), names.end()}
 
 AE_TEST("grammar/a mapping of a kind has the keys that the schema allows for it") {
   const Shape& node = shape_of(Mapping::node);
-  EXPECT_EQ(list(node.kinds), (std::vector<std::string>{"tool", "llm", "wait", "map", "loop"}));
+  EXPECT_EQ(list(node.kinds),
+            (std::vector<std::string>{"tool", "agent", "llm", "wait", "map", "loop"}));
   for (const std::string_view kind : node.kinds) {
     EXPECT_TRUE(contains(node.keys_of(kind), kind));
     EXPECT_TRUE(contains(node.keys_of(kind), "id"));

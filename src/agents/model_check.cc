@@ -177,6 +177,14 @@ class ModelCheck {
     }
   }
 
+  // Of requests of code, which name no model. Those of plans and loops are complete.
+  Value defaults() const {
+    std::vector<Member> defaults{{"model", checked_.model}};
+    if (checked_.temperature) defaults.emplace_back("temperature", *checked_.temperature);
+    if (checked_.max_tokens) defaults.emplace_back("max_tokens", *checked_.max_tokens);
+    return Value::object(std::move(defaults));
+  }
+
   void finish() {
     engine::ToolPolicy& policy = checked_.tool.policy;
     policy.provider = checked_.tool.kind;
@@ -194,10 +202,11 @@ class ModelCheck {
     policy.version = to_hex(sha256(canonical(whole))).substr(0, 16);
     checked_.policy = without_version.with(field::version, policy.version)
                           .with("retry", retry_value(policy.retry));
-    // Streaming and price are not part of a model's identity: they do not change its version.
+    // Streaming, defaults and price are not part of a model's identity: they do not change its version.
     if (!streams_) {
       checked_.tool.definition = checked_.tool.definition.with("stream", false);
     }
+    checked_.tool.definition = checked_.tool.definition.with("defaults", defaults());
     if (!price_.is_null()) checked_.policy = checked_.policy.with("price", price_);
   }
 

@@ -47,9 +47,11 @@ AE_TEST("agents/an llm node becomes a model call with its request as arguments")
   const ToolDefinition& model = loaded.file.models.at("model:main");
   EXPECT_EQ(model.kind, "openai");
   EXPECT_EQ(canonical(model.definition),
-            R"({"api_key":"secret:KEY","base_url":"http://shop:9000/v1/"})");
-  EXPECT_EQ(canonical(loaded.file.models.at("model:old").definition),
-            R"({"base_url":"http://h:1/v1","max_tokens_name":"max_tokens"})");
+            R"({"api_key":"secret:KEY","base_url":"http://shop:9000/v1/",)"
+            R"("defaults":{"max_tokens":400,"model":"gpt-5-mini","temperature":0.5}})");
+  EXPECT_EQ(
+      canonical(loaded.file.models.at("model:old").definition),
+      R"({"base_url":"http://h:1/v1","defaults":{"model":"small"},"max_tokens_name":"max_tokens"})");
   EXPECT_EQ(model.policy.version, main.text("version"));
 }
 

@@ -38,7 +38,9 @@ class SettingsCheck {
       }
     }
     if (const auto budget = source_node_.find(field::budget)) this->budget(*budget);
-    if (const auto labels = source_node_.find(field::labels)) this->labels(*labels);
+    if (const auto labels = source_node_.find(field::labels)) {
+      agent_.labels = check_labels(check_, *labels);
+    }
     if (const auto versions = source_node_.find("versions")) this->versions(*versions);
     if (const auto needed = source_node_.find(field::required_capabilities)) {
       agent_.required_capabilities = check_capabilities(check_, *needed);
@@ -67,56 +69,27 @@ class SettingsCheck {
  private:
   // The limits of each job. Model prices are checked after the nodes.
   void budget(const SourceNode& source_node) {
-    if (!check_.mapping(source_node, Mapping::budget)) {
-      return;
-    }
-    const auto counted = [&](std::string_view key, std::optional<std::uint64_t>& most) {
-      const auto at = source_node.find(key);
-      if (!at) return;
-      const Value& scalar = (*at)->scalar;
-      if (scalar.is_integer() && scalar.as_int() >= 0 &&
-          static_cast<std::uint64_t>(scalar.as_int()) <= engine::kBudgetMax) {
-        most = static_cast<std::uint64_t>(scalar.as_int());
-      } else {
-        check_.report(*at, fmt::format("must be a whole number, at most {}", engine::kBudgetMax));
-      }
-    };
-    counted("tokens", budget_.tokens);
-    counted("model_calls", budget_.model_calls);
-    counted("tool_calls", budget_.tool_calls);
-    if (const auto cost = source_node.find("cost")) {
-      const Value& scalar = (*cost)->scalar;
-      const std::string text = scalar.is_string()   ? scalar.as_string()
-                               : scalar.is_number() ? canonical(scalar)
-                                                    : std::string();
-      if (auto micros = engine::cost_from_text(text)) {
-        budget_.cost_micros = *micros;
-      } else {
-        check_.report(*cost, micros.error().message);
-      }
-      cost_ = *cost;
-    }
-    if (const auto wall = source_node.find("wall"))
-      budget_.wall = check_.duration(*wall, kDurationMin);
-    if (const auto soft = source_node.find("soft")) {
-      if (const auto percent = check_.count(*soft, 100)) budget_.soft = *percent;
-    }
-    if (source_node->keys.empty() ||
-        (source_node->keys.size() == 1 && source_node->find("soft") != nullptr)) {
-      check_.report(source_node,
-                    "needs at least one of tokens, cost, model_calls, tool_calls or wall");
-    }
-    if (budget_.any()) graph_.emplace_back(field::budget, engine::to_json(budget_));
+    const engine::Limits limits = check_budget(check_, source_node);
+    if (source_node->is_mapping()) cost_ = source_node.find("cost");
+    if (limits.any()) graph_.emplace_back(field::budget, engine::to_json(limits));
   }
 
   void versions(const SourceNode& source_node) {
     if (!check_.mapping(source_node, Mapping::versions)) return;
-    if (const auto policy = source_node.find("policy")) {
-      const auto chosen_policy = check_.word(*policy, Words::version_policy);
-      if (chosen_policy && *chosen_policy != "warn") {
-        graph_.emplace_back("versions", Value::object({{"policy", *chosen_policy}}));
+    const auto policy = source_node.find("policy");
+    const auto chosen_policy = policy ? check_.word(*policy, Words::version_policy) : std::nullopt;
+    std::vector<Member> versions;
+    if (chosen_policy && *chosen_policy != "warn") versions.emplace_back("policy", *chosen_policy);
+    if (const auto wait = source_node.find("wait"); wait && check_.duration(*wait, kDurationMin)) {
+      const auto code = source_node_.find(field::code);
+      const bool has_version = code && code->find(field::version);
+      if (!has_version || (chosen_policy && *chosen_policy != "route")) {
+        check_.report(*wait, "only code with a version and the policy `route` waits for a version");
+      } else if (!versions.empty()) {
+        versions.emplace_back("wait", (*wait)->scalar);
       }
     }
+    if (!versions.empty()) graph_.emplace_back("versions", Value::object(std::move(versions)));
     if (const auto execution = source_node.find("execution")) {
       const auto text = check_.text(*execution);
       if (!text) return;
@@ -128,34 +101,74 @@ class SettingsCheck {
     }
   }
 
-  void labels(const SourceNode& source_node) {
-    if (!check_.any_mapping(source_node)) return;
-    if (source_node->items.size() > kLabelsMax) check_.report(source_node, "at most 64 labels");
-    for (std::size_t i = 0; i < source_node->items.size(); ++i) {
-      const std::string& key = source_node->keys[i].text;
-      const SourceNode value{&source_node->items[i], source_node.path_of(key)};
-      if (key.empty() || key.size() > kLabelMax) {
-        check_.report_at(source_node->keys[i].at, value.path,
-                         "a label name must have 1 to 256 bytes");
-      }
-      auto text = check_.text(value);
-      if (!text) continue;
-      if (text->size() > kLabelMax)
-        check_.report(value, "a label value can have at most 256 bytes");
-      if (has_expression(*text)) check_.report(value, "a label cannot contain an expression");
-      agent_.labels.emplace_back(key, *std::move(text));
-    }
-  }
-
   CheckContext& check_;
   const SourceNode& source_node_;
   Agent& agent_;
   std::vector<Member>& graph_;
-  engine::Limits budget_;
   std::optional<SourceNode> cost_;  // of the budget
 };
 
 }  // namespace
+
+engine::Limits check_budget(CheckContext& check, const SourceNode& source_node) {
+  engine::Limits budget;
+  if (!check.mapping(source_node, Mapping::budget)) return budget;
+  const auto counted = [&](std::string_view key, std::optional<std::uint64_t>& most) {
+    const auto at = source_node.find(key);
+    if (!at) return;
+    const Value& scalar = (*at)->scalar;
+    if (scalar.is_integer() && scalar.as_int() >= 0 &&
+        static_cast<std::uint64_t>(scalar.as_int()) <= engine::kBudgetMax) {
+      most = static_cast<std::uint64_t>(scalar.as_int());
+    } else {
+      check.report(*at, fmt::format("must be a whole number, at most {}", engine::kBudgetMax));
+    }
+  };
+  counted("tokens", budget.tokens);
+  counted("model_calls", budget.model_calls);
+  counted("tool_calls", budget.tool_calls);
+  if (const auto cost = source_node.find("cost")) {
+    const Value& scalar = (*cost)->scalar;
+    const std::string text = scalar.is_string()   ? scalar.as_string()
+                             : scalar.is_number() ? canonical(scalar)
+                                                  : std::string();
+    if (auto micros = engine::cost_from_text(text)) {
+      budget.cost_micros = *micros;
+    } else {
+      check.report(*cost, micros.error().message);
+    }
+  }
+  if (const auto wall = source_node.find("wall")) budget.wall = check.duration(*wall, kDurationMin);
+  if (const auto soft = source_node.find("soft")) {
+    if (const auto percent = check.count(*soft, 100)) budget.soft = *percent;
+  }
+  if (source_node->keys.empty() ||
+      (source_node->keys.size() == 1 && source_node->find("soft") != nullptr)) {
+    check.report(source_node,
+                 "needs at least one of tokens, cost, model_calls, tool_calls or wall");
+  }
+  return budget;
+}
+
+std::vector<std::pair<std::string, std::string>> check_labels(CheckContext& check,
+                                                              const SourceNode& source_node) {
+  std::vector<std::pair<std::string, std::string>> labels;
+  if (!check.any_mapping(source_node)) return labels;
+  if (source_node->items.size() > kLabelsMax) check.report(source_node, "at most 64 labels");
+  for (std::size_t i = 0; i < source_node->items.size(); ++i) {
+    const std::string& key = source_node->keys[i].text;
+    const SourceNode value{&source_node->items[i], source_node.path_of(key)};
+    if (key.empty() || key.size() > kLabelMax) {
+      check.report_at(source_node->keys[i].at, value.path, "a label name must have 1 to 256 bytes");
+    }
+    auto text = check.text(value);
+    if (!text) continue;
+    if (text->size() > kLabelMax) check.report(value, "a label value can have at most 256 bytes");
+    if (has_expression(*text)) check.report(value, "a label cannot contain an expression");
+    labels.emplace_back(key, *std::move(text));
+  }
+  return labels;
+}
 
 std::optional<SourceNode> check_settings(CheckContext& check, const SourceNode& source_node,
                                          Agent& agent, std::vector<Member>& graph) {

@@ -7,6 +7,7 @@
 
 #include "agents/change_check.h"
 #include "agents/checks.h"
+#include "agents/child_check.h"
 #include "agents/condition_check.h"
 #include "agents/transport_check.h"
 #include "base/ascii.h"
@@ -41,6 +42,8 @@ class ToolCheck {
         checked_.description = check_.text(*description).value_or("");
       }
       check_recorded();
+      is_child_ = server_tool_ == nullptr && source_node_->find(field::agent) != nullptr;
+      if (is_child_) child_ = check_child(check_, source_node_);
       policy();
       transport_ = check_transport(check_, source_node_, checked_.tool.policy, server_tool_);
       checked_.tool.kind = transport_.kind;
@@ -97,6 +100,11 @@ class ToolCheck {
       }
     }
     if (!policy.makes_call()) policy.effect = EffectClass::read;
+    if (is_child_) {
+      policy.effect = EffectClass::idempotent;
+      policy.dedupe_window = std::nullopt;
+      policy.child = engine::ChildPolicy{.agent = std::string(child_.agent.text("name"))};
+    }
     policy.on_in_doubt =
         policy.effect == EffectClass::at_most_once ? OnInDoubt::park : OnInDoubt::resend;
     if (const auto in_doubt = source_node_.find("on_in_doubt")) {
@@ -307,11 +315,18 @@ class ToolCheck {
         {"retry", retry_value(version_retry_)}};
     if (const auto schema = source_node_.find("args_schema")) {
       checked_.tool.args_schema = (*schema)->value();
+    } else if (child_.args_schema) {
+      checked_.tool.args_schema = *child_.args_schema;
+    }
+    if (!checked_.tool.args_schema.is_null()) {
       members.emplace_back("args_schema", checked_.tool.args_schema);
     }
     if (const auto schema = source_node_.find("result_schema")) {
       members.emplace_back("result_schema", (*schema)->value());
+    } else if (child_.result_schema) {
+      members.emplace_back("result_schema", *child_.result_schema);
     }
+    if (is_child_) members.emplace_back("child", child_.agent);
     if (!policy.makes_call()) {
       checked_.tool.args_schema = engine::args_schema_of(policy.records);
       members.emplace_back("args_schema", checked_.tool.args_schema);
@@ -367,6 +382,8 @@ class ToolCheck {
   std::vector<Member> approval_, probe_, compensate_;
   std::vector<Value> capabilities_;
   CheckedChanges changes_;
+  CheckedChild child_;
+  bool is_child_ = false;
   bool effect_known_ = true;
   engine::RetryPolicy version_retry_;  // the part that the version covers
 };
@@ -398,6 +415,13 @@ void check_side_calls(CheckContext& check, CheckedTools& tools) {
     const bool needs_approval = found->second.policy.find("approval") != nullptr;
     if (probe && !found->second.tool.policy.makes_call()) {
       check.report(named, fmt::format("{} makes no call and cannot be a probe", quote(name)));
+      tool.is_valid = false;
+      return;
+    }
+    if (found->second.tool.policy.child) {
+      check.report(
+          named,
+          fmt::format("{} creates a child job and cannot be a probe or compensation", quote(name)));
       tool.is_valid = false;
       return;
     }

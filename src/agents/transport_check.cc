@@ -104,13 +104,14 @@ class TransportCheck {
       if (source_node_->find(kind) != nullptr) kinds.push_back(kind);
     }
     if (kinds.empty()) {
-      check_.report(source_node_, "a tool needs one of http, command, native, worker or mcp");
+      check_.report(source_node_,
+                    "a tool needs one of http, command, native, worker, agent or mcp");
       return;
     }
     if (kinds.size() > 1) {
       check_.report(source_node_,
-                    fmt::format("a tool can have only one of http, command, native, worker and "
-                                "mcp; this one has {} and {}",
+                    fmt::format("a tool can have only one of http, command, native, worker, agent "
+                                "and mcp; this one has {} and {}",
                                 kinds[0], kinds[1]));
     }
     transport_.kind = kinds[0];
@@ -133,6 +134,10 @@ class TransportCheck {
       check_command(check_, source_node_, *command_spot, transport_.definition);
     if (const auto native_spot = source_node_.find("native")) native(*native_spot);
     if (const auto worker_spot = source_node_.find("worker")) worker(*worker_spot);
+    if (const auto agent_spot = source_node_.find(field::agent);
+        agent_spot && kind == field::agent) {
+      put(field::agent, (*agent_spot)->value());
+    }
     check_output_shape();
     heartbeat();
     local();

@@ -3,7 +3,7 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <array>
+#include <iterator>
 #include <utility>
 
 #include "json/json.h"
@@ -42,55 +42,139 @@ Value tool_entry(const Value& definition) {
   return Value::object(std::move(entry));
 }
 
-Value object_of(const std::map<std::string, Value, std::less<>>& entries) {
-  std::vector<Member> members;
-  members.reserve(entries.size());
-  for (const auto& [name, entry] : entries) members.emplace_back(name, entry);
-  return Value::object(std::move(members));
+// The first member that differs, of an agent also inside of `code`; "": none does.
+std::string differing_member(const Value& one, const Value& other) {
+  for (const auto& [name, value] : one.members()) {
+    const Value* const there = other.find(name);
+    if (there != nullptr && *there == value) continue;
+    const bool is_inside = name == field::code && there != nullptr && there->is_object();
+    return is_inside ? fmt::format("code.{}", differing_member(value, *there)) : name;
+  }
+  for (const auto& [name, value] : other.members()) {
+    if (one.find(name) == nullptr) return name;
+  }
+  return {};
 }
 
 }  // namespace
 
-std::string WorkerDefinitions::code_of(const Entries& agents, const Entries& tools) {
-  if (agents.empty() && tools.empty()) return {};
-  return canonical(Value::object({{"agents", object_of(agents)}, {"tools", object_of(tools)}}));
+struct WorkerDefinitions::Adding {
+  const WorkerOffer& offer;
+  const Context& context;
+  Known known;  // afterwards
+  std::set<std::string> agents = {};
+  bool is_newest = true;  // no agent of this worker has an older version than the one in the file
+  bool has_changed = false;
+  std::vector<Diagnostic> faults = {};
+
+  void report(Code code, std::string path, std::string message) {
+    faults.push_back({.code = code, .message = std::move(message), .path = std::move(path)});
+  }
+};
+
+std::string WorkerDefinitions::code_of(const Known& known) {
+  if (known.agents.empty() && known.tools.empty()) return {};
+  std::vector<Member> agents, tools;
+  for (const auto& [name, agent] : known.agents) {
+    agents.emplace_back(name, agent.versions.back().second);
+  }
+  for (const auto& [name, tool] : known.tools) tools.emplace_back(name, tool.entry);
+  return canonical(Value::object(
+      {{"agents", Value::object(std::move(agents))}, {"tools", Value::object(std::move(tools))}}));
 }
 
-std::vector<Diagnostic> WorkerDefinitions::add(std::span<const Value> agents,
-                                               std::span<const Value> tools,
-                                               const IsInFile& is_in_file, const Load& load) {
-  std::vector<Diagnostic> faults;
-  Entries new_agents = agents_, new_tools = tools_;
-  std::vector<Value> own;
-  for (const Value& tool : tools) own.push_back(tool["name"]);
-  for (const Value& definition : agents) {
-    const std::string name(definition.text("name"));
-    if (is_in_file(name)) continue;
-    Value entry = agent_entry(definition, own);
-    const auto known = agents_.find(name);
-    const std::string_view version = definition.text(field::version);
-    const bool is_same_version = known != agents_.end() && !version.empty() &&
-                                 known->second[field::code].text(field::version) == version;
-    if (is_same_version && known->second != entry) {
-      faults.push_back(
-          {.code = Code::already_exists,
-           .message = fmt::format("version {} of this agent has another definition here; give the "
-                                  "changed code another version",
-                                  version),
-           .path = fmt::format("agents.{}", name)});
+// A version that was offered before is not the newest again.
+void WorkerDefinitions::add_agent(Adding& adding, const Value& definition, Value entry) {
+  const std::string name(definition.text("name"));
+  const std::string version(definition.text(field::version));
+  const std::string path = fmt::format("agents.{}", name);
+  Agent& agent = adding.known.agents[name];
+  const auto known = std::ranges::find(agent.versions, version, &Entry::first);
+  if (known != agent.versions.end()) {
+    if (version.empty() && known->second != entry) {  // code without a version is replaced
+      known->second = std::move(entry);
+      adding.has_changed = true;
+    } else if (known->second != entry) {
+      adding.report(Code::already_exists, path,
+                    fmt::format("version {} of this agent has another definition here (`{}` "
+                                "differs); give the changed code another version",
+                                version, differing_member(known->second, entry)));
     }
-    new_agents.insert_or_assign(name, std::move(entry));
+    adding.is_newest = adding.is_newest && std::next(known) == agent.versions.end();
+    return;
   }
-  for (const Value& definition : tools) {
+  if (agent.versions.size() >= kVersionsMax) {
+    return adding.report(Code::input_invalid, path,
+                         fmt::format("this server knows {} versions of this agent, the maximum; "
+                                     "restart it",
+                                     kVersionsMax));
+  }
+  const bool is_older = !agent.versions.empty() && adding.context.is_superseded(name, version);
+  adding.is_newest = adding.is_newest && !is_older;
+  adding.has_changed = true;
+  agent.versions.emplace(is_older ? agent.versions.begin() : agent.versions.end(), version,
+                         std::move(entry));
+}
+
+// Another definition replaces a tool if it comes from a newer version of the same code: with the same
+// key, and with an agent of the worker that offered it before.
+void WorkerDefinitions::add_tool(Adding& adding, const Value& definition) {
+  const std::string name(definition.text("name"));
+  Tool tool{
+      .entry = tool_entry(definition), .principal = adding.offer.principal, .with = adding.agents};
+  const auto known = adding.known.tools.find(name);
+  if (known == adding.known.tools.end()) {
+    adding.known.tools.emplace(name, std::move(tool));
+    adding.has_changed = true;
+    return;
+  }
+  if (known->second.entry == tool.entry) {
+    known->second.with.insert(tool.with.begin(), tool.with.end());
+    return;
+  }
+  if (!adding.is_newest) return;  // that of the newer version holds
+  const bool is_same_code = known->second.principal == tool.principal &&
+                            ((known->second.with.empty() && tool.with.empty()) ||
+                             std::ranges::any_of(tool.with, [&](const std::string& agent) {
+                               return known->second.with.contains(agent);
+                             }));
+  if (!is_same_code) {
+    return adding.report(
+        Code::already_exists, fmt::format("tools.{}", name),
+        fmt::format(
+            "another worker offers this tool with another `{}`; use the same definition, or "
+            "another name",
+            differing_member(known->second.entry, tool.entry)));
+  }
+  known->second = std::move(tool);
+  adding.has_changed = true;
+}
+
+std::vector<Diagnostic> WorkerDefinitions::add(const WorkerOffer& offer, const Context& context) {
+  Adding adding{.offer = offer, .context = context, .known = known_};
+  std::vector<Value> own;
+  for (const Value& tool : offer.tools) own.push_back(tool["name"]);
+  for (const Value& definition : offer.agents) {
     const std::string name(definition.text("name"));
-    if (!is_in_file(name)) new_tools.insert_or_assign(name, tool_entry(definition));
+    adding.agents.insert(name);
+    if (!context.is_in_file(name)) add_agent(adding, definition, agent_entry(definition, own));
   }
-  if (!faults.empty() || (new_agents == agents_ && new_tools == tools_)) return faults;
-  std::string code = code_of(new_agents, new_tools);
-  faults = load(code);
-  if (!faults.empty()) return faults;
-  agents_ = std::move(new_agents);
-  tools_ = std::move(new_tools);
+  for (const Value& definition : offer.tools) {
+    if (!context.is_in_file(definition.text("name"))) add_tool(adding, definition);
+  }
+  if (adding.known.agents.size() > kAgentsMax || adding.known.tools.size() > kToolsMax) {
+    adding.report(
+        Code::input_invalid, "",
+        fmt::format("workers of this server have offered {} agents and {} tools; the "
+                    "maximum is {} and {}: restart the server to forget old ones",
+                    adding.known.agents.size(), adding.known.tools.size(), kAgentsMax, kToolsMax));
+  }
+  if (!adding.faults.empty() || !adding.has_changed) return std::move(adding.faults);
+  std::string code = code_of(adding.known);
+  if (code != code_) {
+    if (auto faults = context.load(code); !faults.empty()) return faults;
+  }
+  known_ = std::move(adding.known);
   code_ = std::move(code);
   return {};
 }

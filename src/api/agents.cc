@@ -131,7 +131,7 @@ void operations::message_agent(ApiContext& api, RequestPtr ctx) {
       const Fields fields = std::move(ctx->fields);
       const Value* message = fields.find("message");
       if (message == nullptr) return fail(Code::input_invalid, "\"message\" is missing");
-      return new_job(api, *ctx,
+      return new_job(api, ctx->request,
                      Value::object({{field::agent, ctx->id},
                                     {field::input, Value::object({{"message", *message}})}}));
     }();

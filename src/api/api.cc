@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "api/api_context.h"
+#include "api/jobs.h"
 #include "api/metrics.h"
 #include "api/request_context.h"
 #include "api/routes.h"
@@ -149,6 +150,19 @@ void Api::set_owner_probe(std::function<bool()> is_owner_alive) {
 }
 
 void Api::begin_shutdown() { context_->shutting_down = true; }
+
+void Api::make_child_request(const runtime::ChildJobSpec& spec,
+                             async::Done<Result<runtime::NewJobRequest>> done) {
+  Value body = Value::object({{field::agent, spec.agent},
+                              {"id", spec.id.text},
+                              {field::input, spec.input},
+                              {field::labels, spec.labels},
+                              {field::priority, spec.priority}});
+  if (spec.queue) body = body.with(field::queue, *spec.queue);
+  auto then = std::make_shared<async::Done<Result<runtime::NewJobRequest>>>(std::move(done));
+  context_->agents.when_fresh(
+      [this, body = std::move(body), then] { (*then)(new_job(*context_, ApiRequest(), body)); });
+}
 
 RegistryCache& Api::registry() { return context_->registry; }
 

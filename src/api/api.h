@@ -64,6 +64,9 @@ class Api {
   // For a read-only process without the lock of a single-owner store: tests whether an owner is
   // running. If not, jobs are shown as unattended.
   void set_owner_probe(std::function<bool()> is_owner_alive);
+  // The request for a child job. Fails as POST /api/jobs.
+  void make_child_request(const runtime::ChildJobSpec& spec,
+                          async::Done<Result<runtime::NewJobRequest>> done);
   // The process is shutting down: `/api/ready` fails.
   void begin_shutdown();
 

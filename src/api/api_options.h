@@ -52,6 +52,8 @@ struct ApiOptions {
   // What a call would send (tools::Tool::preview); empty = unavailable here.
   std::function<Result<Value>(const PreviewedCall&)> preview = {};
   async::RandomSource* random_source = nullptr;  // generates keys; nullptr = none are created here
+  // The connected workers of code, an array of objects. Empty: none can connect.
+  std::function<Value()> code_workers = {};
   std::function<void(const std::string&)> warn{};  // about invalid entries of the store; or empty
 };
 

@@ -45,6 +45,11 @@ void count_stuck_after(ApiContext& api, std::shared_ptr<StuckCount> count, std::
 
 }  // namespace
 
+WorkerOffer own_offer(const runtime::Runtime& runtime) {
+  const runtime::RuntimeOptions& us = runtime.options();
+  return {us.agents, runtime.offered(), us.has_agents};
+}
+
 std::vector<WorkerOffer> worker_offers(const ApiContext& api, const store::JobStats& job_stats) {
   std::vector<WorkerOffer> all;
   for (const auto& [name, worker] : job_stats.workers) {
@@ -53,7 +58,7 @@ std::vector<WorkerOffer> worker_offers(const ApiContext& api, const store::JobSt
   }
   // In a single-owner store workers are not announced.
   if (api.store.owned() && api.options.runs && api.runtime.options().may_claim) {
-    all.push_back({api.runtime.options().agents, api.runtime.offered()});
+    all.push_back(own_offer(api.runtime));
   }
   return all;
 }

@@ -21,6 +21,8 @@ struct JobGauges {
 // Counted now, or a few seconds ago. nullptr: the store fails.
 void with_gauges(ApiContext& api, std::move_only_function<void(const JobGauges*)> then);
 
+// What this process offers, if it claims jobs.
+WorkerOffer own_offer(const runtime::Runtime& runtime);
 // What the known workers offer, and this process if it owns the store.
 std::vector<WorkerOffer> worker_offers(const ApiContext& api, const store::JobStats& job_stats);
 

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "api/job_filter.h"
+#include "api/job_gauges.h"
 #include "api/operations.h"
 #include "api/read.h"
 #include "api/views.h"
@@ -183,7 +184,7 @@ JobFacts job_facts(ApiContext& api, const JobId& job) {
                  .runs = api.options.runs,
                  .offered = api.runtime.offered()};
   if (api.store.owned() && api.options.runs && api.runtime.options().may_claim) {
-    facts.only_offer = WorkerOffer{api.runtime.options().agents, api.runtime.offered()};
+    facts.only_offer = own_offer(api.runtime);
   }
   const Error* const why = api.runtime.refusal_of(job);
   if (why != nullptr &&
@@ -326,6 +327,7 @@ void search_jobs(ApiContext& api, RequestPtr ctx, std::shared_ptr<Search> search
 void list_jobs(ApiContext& api, RequestPtr ctx) {
   if (ctx->query.find(engine::plain_name::kStalled)) return list_stuck_jobs(api, std::move(ctx));
   if (ctx->query.find(field::in_doubt)) return list_in_doubt_jobs(api, std::move(ctx));
+  if (ctx->query.find(field::parent)) return list_children(api, std::move(ctx));
   const auto filter = job_filter(ctx->query, api.store.now());
   if (!filter) return ctx->refuse(filter.error());
   const std::string* q = ctx->query.find("q");
@@ -375,7 +377,7 @@ void operations::forks(ApiContext& api, RequestPtr ctx) {
 
 // ---------------------------------------------------------------- creating
 
-Result<runtime::NewJobRequest> new_job(ApiContext& api, const RequestContext& ctx,
+Result<runtime::NewJobRequest> new_job(ApiContext& api, const ApiRequest& request,
                                        const Value& body) {
   runtime::NewJobRequest params;
   if (!api.options.agents) {
@@ -412,7 +414,7 @@ Result<runtime::NewJobRequest> new_job(ApiContext& api, const RequestContext& ct
     }
   }
   std::ranges::sort(params.labels);
-  AE_ASSIGN(params.idempotency_key, idempotency_key(ctx.request, body));
+  AE_ASSIGN(params.idempotency_key, idempotency_key(request, body));
   // An empty id comes from an unset variable: each request would create another job.
   if (!body["id"].is_null()) {
     auto id = job_id_from_text(body.text("id"));
@@ -420,7 +422,7 @@ Result<runtime::NewJobRequest> new_job(ApiContext& api, const RequestContext& ct
     params.job = *std::move(id);
   }
   AE_TRY(parse_job_options(body, *agent, api.store.now(), params));
-  if (const auto context = trace_context(ctx.request.traceparent, ctx.request.tracestate)) {
+  if (const auto context = trace_context(request.traceparent, request.tracestate)) {
     params.traceparent = traceparent(context->trace_id, context->parent_id, context->flags);
     params.tracestate = context->state;
   }
@@ -513,7 +515,7 @@ void make_job(ApiContext& api, RequestPtr ctx) {
       AE_TRY(fields.text(name));
     }
     if (fields[field::agent].is_null()) return fail(Code::input_invalid, "\"agent\" is missing");
-    return new_job(api, *ctx, fields.object());
+    return new_job(api, ctx->request, fields.object());
   }();
   if (!params) return ctx->refuse(params.error());
   api.runtime.create(

@@ -30,10 +30,12 @@ void apply_cursor(std::string_view cursor, store::Filter& filter);
 // GET /api/jobs?stalled=true and ?in_doubt=true.
 void list_stuck_jobs(ApiContext& api, RequestPtr ctx);
 void list_in_doubt_jobs(ApiContext& api, RequestPtr ctx);
+// GET /api/jobs?parent=ID.
+void list_children(ApiContext& api, RequestPtr ctx);
 
 // Checks the values of `body`, and the input against the schema of the agent. Fails with
 // input_invalid, not_found, needs_version, plan_invalid, unsupported.
-Result<runtime::NewJobRequest> new_job(ApiContext& api, const RequestContext& ctx,
+Result<runtime::NewJobRequest> new_job(ApiContext& api, const ApiRequest& request,
                                        const Value& body);
 // Responds with the job, after ?wait. `more`: additional members of the body.
 void answer_created(ApiContext& api, RequestPtr ctx, const JobId& job, int status,

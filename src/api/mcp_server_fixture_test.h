@@ -1,4 +1,5 @@
 // McpServerFixture: the MCP endpoint of an Api on a store in memory, with requests of any revision.
+// Long: the requests of each revision, and what is expected of their answers.
 #pragma once
 
 #include <fmt/core.h>

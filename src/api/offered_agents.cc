@@ -44,6 +44,23 @@ std::string first_diagnostic_text(const std::vector<agents::Diagnostic>& diagnos
 
 }  // namespace
 
+std::optional<std::size_t> rank_of(const store::Registry& registry, std::string_view agent,
+                                   std::string_view code_version) {
+  const auto found = registry.agents().find(agent);
+  if (code_version.empty() || found == registry.agents().end()) return std::nullopt;
+  const auto& versions = found->second;
+  for (std::size_t place = versions.size(); place-- > 0;) {
+    if (versions[place].definition[field::code].text(field::version) == code_version) return place;
+  }
+  return std::nullopt;
+}
+
+bool is_superseded(const store::Registry& registry, std::string_view agent,
+                   std::string_view code_version) {
+  const auto place = rank_of(registry, agent, code_version);
+  return place && *place + 1 < registry.agents().find(agent)->second.size();
+}
+
 OfferedAgents::OfferedAgents(async::Loop& loop, store::Store& store, runtime::Runtime& runtime,
                              RegistryCache& registry, ApiOptions& options)
     : loop_(loop), store_(store), runtime_(runtime), registry_(registry), options_(options) {
@@ -135,6 +152,7 @@ void OfferedAgents::set(ByName offered) {
   if (!registers_ || !options_.runs) return;
   std::vector<std::string> names;
   std::map<std::string, std::string, std::less<>> versions;
+  std::set<std::string, std::less<>> code;
   for (const auto& [name, offer] : offered_) {
     // Jobs of the file's agents continue under their older versions.
     const bool in_file = options_.agents->agents.contains(name);
@@ -143,8 +161,9 @@ void OfferedAgents::set(ByName offered) {
     const agents::Agent& agent =
         offer.agent ? *offer.agent : options_.agents->agents.find(name)->second;
     versions[name] = agent.execution_version.empty() ? options_.version : agent.execution_version;
+    if (agent.is_code()) code.insert(name);
   }
-  runtime_.offer(std::move(names), std::move(versions));
+  runtime_.offer(std::move(names), std::move(versions), std::move(code));
 }
 
 void OfferedAgents::when_fresh(async::Task then) {
@@ -188,6 +207,11 @@ Result<std::vector<store::AgentVersion>> OfferedAgents::versions_to_register(
       const bool same = newest != nullptr && newest->plan_hash == plan_hash &&
                         newest->definition == offer.agent->definition;
       if (same) continue;
+      // An older worker of code has connected: new jobs stay with the newest version.
+      if (of_file && is_superseded(registry_.registry(), name,
+                                   offer.agent->definition[field::code].text(field::version))) {
+        continue;
+      }
       fresh.push_back({.name = name,
                        .version = 0,
                        .plan_hash = plan_hash,

@@ -49,6 +49,14 @@ struct AgentChange {
   std::uint64_t from = 0, to = 0;  // versions; from 0: a new agent
 };
 
+// The place of the agent's code of this version among the registered versions of the agent, the
+// newest last; nullopt: it is not registered.
+std::optional<std::size_t> rank_of(const store::Registry& registry, std::string_view agent,
+                                   std::string_view code_version);
+// Does a later version of this agent's code follow the one that was registered?
+bool is_superseded(const store::Registry& registry, std::string_view agent,
+                   std::string_view code_version);
+
 class OfferedAgents {
  public:
   using ByName = std::map<std::string, OfferedAgent, std::less<>>;

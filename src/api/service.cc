@@ -173,7 +173,9 @@ void operations::workers(ApiContext& api, RequestPtr ctx) {
       }
       workers.push_back(std::move(one));
     }
-    ctx->answer(200, Value::object({{"workers", Value::array(std::move(workers))}}));
+    Value code = api.options.code_workers ? api.options.code_workers() : Value::array({});
+    ctx->answer(200, Value::object({{"code_workers", std::move(code)},
+                                    {"workers", Value::array(std::move(workers))}}));
   });
 }
 

@@ -103,7 +103,9 @@ Value parked_json(const Value& body) {
   const Value& parked = body["parked"];
   Value message = parked[field::reason];
   std::vector<std::string> missing;
-  if (parked.text(field::until) == park_until::kVersion) {
+  const bool needs_version =
+      parked.text(field::reason) == code_name(Code::execution_version_mismatch);
+  if (needs_version && parked.text(field::until) == park_until::kVersion) {
     missing = {
         runtime::version_capability(body.text(field::agent), body.text(field::execution_version))};
     message = fmt::format("no worker has the version {}", missing[0].substr(kVersionPrefix.size()));

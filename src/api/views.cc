@@ -12,7 +12,9 @@
 #include "api/command_line.h"
 #include "api/open_requests.h"
 #include "engine/state/state.h"
+#include "engine/version/code_version.h"
 #include "inspect/aliases.h"
+#include "inspect/code_end.h"
 #include "inspect/requests_view.h"
 #include "inspect/trace.h"
 #include "inspect/verify.h"
@@ -93,6 +95,31 @@ Value job_body(const runtime::JobSnapshot& read, Instant now) {
       .with(field::required_capabilities, needed.is_array() ? needed : Value::array({}));
 }
 
+namespace {
+
+// For a job of code whose worker is not connected.
+Value without_worker_json(const std::string& agent, const Value& code) {
+  const std::string_view version = code.text(field::version);
+  return Value::object(
+      {{field::commands, Value::array({})},
+       {"message", fmt::format("it waits for a worker that offers the agent {}{}", agent,
+                               version.empty() ? "" : fmt::format(", version {}", version))}});
+}
+
+// Which code the job runs; null: none. The plan of a code agent has one node of code.
+Value code_agent_json(const engine::State& state) {
+  if (!state.plan) return {};
+  for (const engine::Node& node : state.plan->nodes) {
+    if (!node.code) continue;
+    return Value::object({{field::agent, node.code->agent},
+                          {"language", node.code->language},
+                          {field::version, engine::version_of_code(state, node.index)}});
+  }
+  return {};
+}
+
+}  // namespace
+
 std::string JobFacts::text() const {
   std::string text = fmt::format("{}\n{}\n", has_no_owner ? "no owner" : "", refusal);
   if (!runs) return text;
@@ -113,10 +140,15 @@ Value job_body(const runtime::JobSnapshot& read, const JobFacts& facts) {
       unattended = unattended_json(read.row);
     } else if (facts.only_offer && !read.row.claim) {
       unattended = not_offered_json(read.row, {*facts.only_offer});
+      const Value* const code = version ? version->definition.find(field::code) : nullptr;
+      if (unattended && code != nullptr) unattended = without_worker_json(read.row.agent, *code);
     }
   }
   return engine::with_aliases(
-      body.with("agent_version", version == nullptr ? Value() : Value(version->version))
+      body.with("code_agent", code_agent_json(read.state))
+          .with("divergence", engine::divergence_view(read.state, read.events))
+          .with("exception", engine::exception_view(read.state, read.events))
+          .with("agent_version", version == nullptr ? Value() : Value(version->version))
           .with(engine::plain_name::kNoWorker, unattended.value_or(Value())));
 }
 

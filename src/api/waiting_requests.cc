@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <utility>
+#include <vector>
 
 #include "api/api.h"
 #include "api/request_context.h"
@@ -77,9 +78,14 @@ void WaitingRequests::check(const LongPollPtr& long_poll) {
 }
 
 void WaitingRequests::wake(const JobId& job) {
-  const auto copy = long_polls_;
-  for (const auto& long_poll : copy) {
-    if (long_poll->is_done || long_poll->job != job) continue;
+  // `check` changes the list. Few of many requests wait for one job, and this is called for each
+  // commit: only these are copied.
+  std::vector<LongPollPtr> of_job;
+  for (const auto& long_poll : long_polls_) {
+    if (!long_poll->is_done && long_poll->job == job) of_job.push_back(long_poll);
+  }
+  for (const auto& long_poll : of_job) {
+    if (long_poll->is_done) continue;
     long_poll->has_new_events = true;
     if (!long_poll->is_reading) check(long_poll);
   }

@@ -1,7 +1,5 @@
 #include "app/code_workers.h"
 
-#include <fmt/core.h>
-
 #include <utility>
 
 namespace ae::app {
@@ -22,7 +20,15 @@ class BorrowedTool final : public tools::Tool {
   tools::Tool& tool_;
 };
 
+routines::RemoteLimits& changeable_limits() {
+  static routines::RemoteLimits limits;
+  return limits;
+}
+
 }  // namespace
+
+void set_worker_limits(const routines::RemoteLimits& limits) { changeable_limits() = limits; }
+const routines::RemoteLimits& worker_limits() { return changeable_limits(); }
 
 CodeWorkers::CodeWorkers(Parts parts) : parts_(std::move(parts)), clock_(parts_.store) {}
 
@@ -39,28 +45,38 @@ void CodeWorkers::add_native(std::vector<routines::NativeAgent> agents,
   all_.add(*native_);
 }
 
-void CodeWorkers::accept_workers(OnWorker on_worker, std::function<void()> on_change) {
-  remote_.emplace(routines::RemoteRoutines::Parts{
-      .loop = parts_.loop,
-      .clock = clock_,
-      .steady_clock = parts_.steady,
-      .random = parts_.random,
-      .on_hello =
-          [this, on_worker = std::move(on_worker)](const routines::Definitions& offered) {
-            return faults_of(on_worker, offered);
-          },
-      .on_change = std::move(on_change)});
+void CodeWorkers::accept_workers(WorkerCallbacks callbacks) {
+  callbacks_ = std::move(callbacks);
+  remote_.emplace(
+      routines::RemoteRoutines::Parts{
+          .loop = parts_.loop,
+          .clock = clock_,
+          .steady_clock = parts_.steady,
+          .random = parts_.random,
+          .earlier = this,
+          .on_hello = [this](const routines::Definitions& offered) { return faults_of(offered); },
+          .rank = callbacks_.rank,
+          .on_change = callbacks_.on_change},
+      worker_limits());
   all_.add(*remote_);
+}
+
+void CodeWorkers::on_left(std::string_view principal, std::string_view worker,
+                          const routines::LeftCalls& left) {
+  callbacks_.on_left({.key = std::string(principal), .name = std::string(worker)}, left);
+}
+
+void CodeWorkers::on_late(std::string_view principal, std::string_view worker,
+                          const routines::CallName& call, const Outcome& outcome) {
+  callbacks_.on_late({.key = std::string(principal), .name = std::string(worker)}, call, outcome);
 }
 
 // All or nothing of what a worker offers is accepted.
 std::vector<routines::AgentFault> CodeWorkers::faults_of(
-    const OnWorker& on_worker, const routines::Definitions& offered) const {
-  const std::vector<agents::Diagnostic> diagnostics = on_worker(offered);
+    const routines::Definitions& offered) const {
+  const std::vector<agents::Diagnostic> diagnostics = callbacks_.on_worker(offered);
   std::vector<routines::AgentFault> faults;
   if (diagnostics.empty()) return faults;
-  parts_.warn(fmt::format("the agents of the worker {} are not accepted: {}", offered.worker,
-                          agents::diagnostics_text(diagnostics)));
   const Value all = agents::diagnostics_json(diagnostics)["faults"];
   for (const routines::WorkerAgent& agent : offered.agents) {
     faults.push_back({.name = agent.name, .version = agent.version, .faults = all});
@@ -78,6 +94,14 @@ void CodeWorkers::add_functions(const agents::AgentsFile& file, runtime::ToolReg
     if (known != nullptr && known->version == tool.policy.version) continue;
     registry.renew(name, {std::make_unique<BorrowedTool>(*function), tool.policy.version});
   }
+}
+
+Value CodeWorkers::workers_json() const {
+  std::vector<Value> list;
+  if (remote_) {
+    for (const routines::WorkerSummary& one : remote_->workers()) list.push_back(to_json(one));
+  }
+  return Value::array(std::move(list));
 }
 
 }  // namespace ae::app

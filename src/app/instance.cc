@@ -2,7 +2,9 @@
 
 #include <fcntl.h>
 #include <fmt/core.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -16,6 +18,7 @@
 #include "api/command_line.h"
 #include "api/problem.h"
 #include "app/archive_folder.h"
+#include "app/clock_control.h"
 #include "app/code_workers.h"
 #include "app/key_file.h"
 #include "app/running_file.h"
@@ -64,17 +67,28 @@ constexpr std::chrono::seconds kLastResponsesMax(1);
 // One for each concurrent read of a log, and one that renders lists meanwhile.
 constexpr std::size_t kReaderThreads = api::kConcurrentReadsMax + 1;
 
+// No timer of the loop fires when a test advances the clock.
+constexpr Duration kVirtualPoll = std::chrono::milliseconds(5);
+
 void make_guard_folder() {
   if (::mkdir(kGuardFolder, 0700) == 0) write_gitignore(kGuardFolder);
 }
 
-class InstanceImpl final : public Instance, private runtime::RuntimeObserver {
+class InstanceImpl final : public Instance,
+                           private runtime::RuntimeObserver,
+                           private runtime::NewJobSource {
  public:
   explicit InstanceImpl(InstanceOptions options) : options_(std::move(options)) {}
 
   ~InstanceImpl() override {
+    private_listener_.reset();
+    if (!private_folder_.empty()) {
+      std::error_code ignored;
+      std::filesystem::remove_all(private_folder_, ignored);
+    }
     listener_.reset();
     network_listener_.reset();
+    clock_control_.reset();
     readers_.reset();
     api_.reset();
     runtime_.reset();
@@ -115,11 +129,17 @@ class InstanceImpl final : public Instance, private runtime::RuntimeObserver {
                          .output_hub = &output_hub_,
                          .slot = slot_ ? &*slot_ : nullptr,
                          .readers = &*readers_,
-                         .routines = &code_->provider()};
+                         .new_jobs = this,
+                         .routines = &code_->provider(),
+                         .code_versions = options_.code_versions};
+    if (options_.on_worker) {
+      world.functions_held_until = measured_->now() + worker_limits().resume;
+    }
     if (options_.agents) {
       for (const auto& [name, agent] : options_.agents->agents) {
         options_.runtime.agent_versions[name] =
             agent.execution_version.empty() ? std::string(kVersion) : agent.execution_version;
+        if (agent.is_code()) options_.runtime.code_agents.insert(name);
       }
     }
     options_.runtime.execution_version = kVersion;
@@ -143,25 +163,39 @@ class InstanceImpl final : public Instance, private runtime::RuntimeObserver {
                         .store = store_name(),
                         .preview = [this](const api::PreviewedCall& call) { return preview(call); },
                         .random_source = &random_,
+                        .code_workers = [this] { return code_->workers_json(); },
                         .warn = [this](const std::string& what) { on_warning({}, what); }});
     return {};
   }
 
   void accept_code() {
-    code_.emplace(
-        CodeWorkers::Parts{.loop = loop_,
-                           .steady = steady_,
-                           .random = random_,
-                           .store = *measured_,
-                           .warn = [this](const std::string& what) { on_warning({}, what); }});
+    code_.emplace(CodeWorkers::Parts{
+        .loop = loop_, .steady = steady_, .random = random_, .store = *measured_});
     if (!options_.native_agents.empty()) {
       code_->add_native(std::move(options_.native_agents), std::move(options_.native_functions));
     }
     if (options_.on_worker) {
-      code_->accept_workers(options_.on_worker, [this] {
-        add_functions();
-        if (runtime_) runtime_->retry_refused();
-      });
+      code_->accept_workers(
+          {.on_worker = options_.on_worker,
+           .rank =
+               [this](const routines::AgentVersion& code) {
+                 return api_ ? api::rank_of(api_->registry().registry(), code.agent, code.version)
+                             : std::nullopt;
+               },
+           .on_change =
+               [this] {
+                 add_functions();
+                 if (runtime_) runtime_->on_routines_changed();
+               },
+           .on_left =
+               [this](const engine::WorkerName& worker, const routines::LeftCalls& left) {
+                 if (runtime_) runtime_->on_worker_left(worker, left);
+               },
+           .on_late =
+               [this](const engine::WorkerName& worker, const routines::CallName& call,
+                      const Outcome& outcome) {
+                 if (runtime_) runtime_->on_worker_late(worker, call, outcome);
+               }});
     }
     add_functions();
   }
@@ -252,11 +286,38 @@ class InstanceImpl final : public Instance, private runtime::RuntimeObserver {
   Status listen() override {
     if (options_.store.kind != StoreUrl::Kind::sqlite) return {};
     listener_.emplace(loop_, steady_, *api_, output_hub_, code_->remote());
-    Status listens = listener_->listen(options_.store.socket_path());
+    socket_path_ = options_.store.socket_path();
+    Status listens = listener_->listen(socket_path_);
     if (!listens && listens.error().code == Code::held) {
-      listens = listener_->listen(options_.store.second_socket_path());
+      socket_path_ = options_.store.second_socket_path();
+      listens = listener_->listen(socket_path_);
     }
+    if (!listens) socket_path_.clear();
     return listens;
+  }
+  Result<std::string> listen_for_workers() override {
+    // Other programs cannot connect to a longer path.
+    constexpr std::size_t kPathMax = sizeof(sockaddr_un::sun_path) - 1;
+    std::string path = socket_path_.empty() ? "" : store::sqlite::canonical_path(socket_path_);
+    if (!path.empty() && path.size() <= kPathMax) return path;
+    std::error_code error;
+    std::string folder = (std::filesystem::temp_directory_path(error) / "aetheris-XXXXXX").string();
+    if (error || ::mkdtemp(folder.data()) == nullptr) {
+      return fail(Code::unavailable, "no folder for the socket of workers can be made: {}",
+                  error ? error.message() : std::strerror(errno));
+    }
+    private_folder_ = folder;
+    private_listener_.emplace(loop_, steady_, *api_, output_hub_, code_->remote());
+    std::string socket = folder + "/aetheris.sock";
+    AE_TRY(private_listener_->listen(socket));
+    return socket;
+  }
+  routines::RoutineProvider& code() override { return code_->provider(); }
+  void drain_worker(std::string_view worker) override {
+    if (code_->remote() != nullptr) code_->remote()->drain(worker);
+  }
+  void end_worker(std::string_view worker) override {
+    if (code_->remote() != nullptr) code_->remote()->end(worker);
   }
   Result<std::optional<runtime::ParkResult>> accept_rollback(const std::string& by) override {
     const bool accepting = sqlite_     ? sqlite_->accepting()
@@ -303,6 +364,14 @@ class InstanceImpl final : public Instance, private runtime::RuntimeObserver {
     }
     if (options_.agents) warn_of_secrets(*options_.agents);
     options.warn = [this](const std::string& what) { on_warning({}, what); };
+    if (options_.store.has_virtual_clock) {
+      clock_control_.emplace(ClockControl::Parts{.loop = loop_,
+                                                 .steady = steady_,
+                                                 .clock = virtual_clock_,
+                                                 .store = *store_,
+                                                 .runtime = *runtime_});
+      options.clock = &*clock_control_;
+    }
     network_listener_.emplace(loop_, steady_, *store_, *api_, output_hub_, std::move(options),
                               code_->remote());
     return network_listener_->listen_tcp();
@@ -312,6 +381,9 @@ class InstanceImpl final : public Instance, private runtime::RuntimeObserver {
   }
   Status follow_agents() override {
     return await<Status>([&](auto done) { api_->agents().follow_registry(std::move(done)); });
+  }
+  bool is_superseded(const routines::AgentVersion& code) override {
+    return api_ && api::is_superseded(api_->registry().registry(), code.agent, code.version);
   }
   void reload(std::shared_ptr<const LoadedAgents> loaded,
               async::Done<Result<std::vector<api::AgentChange>>> done) override {
@@ -398,8 +470,11 @@ class InstanceImpl final : public Instance, private runtime::RuntimeObserver {
       return {};
     }
     if (options_.store.kind == StoreUrl::Kind::memory) {
+      const bool is_virtual = options_.store.has_virtual_clock;
+      if (is_virtual) options_.runtime.poll = kVirtualPoll;
+      async::Clock& clock = is_virtual ? static_cast<async::Clock&>(virtual_clock_) : clock_;
       store_ = std::make_unique<store::MemoryStore>(
-          loop_, clock_, disk_, store::MemoryStore::Options{.fair_by = options_.fair_by});
+          loop_, clock, disk_, store::MemoryStore::Options{.fair_by = options_.fair_by});
       return {};
     }
     const bool writes = options_.mode != InstanceOptions::Mode::read;
@@ -442,6 +517,10 @@ class InstanceImpl final : public Instance, private runtime::RuntimeObserver {
     slot_.emplace(running_file_->bytes());
   }
 
+  void make_child_request(runtime::ChildJobSpec spec,
+                          async::Done<Result<runtime::NewJobRequest>> done) override {
+    api_->make_child_request(spec, std::move(done));
+  }
   bool reads(EventType type) const override {
     return api::Api::reads(type) || (options_.observer && options_.observer->reads(type));
   }
@@ -469,6 +548,7 @@ class InstanceImpl final : public Instance, private runtime::RuntimeObserver {
   InstanceOptions options_;
   net::AsioLoop loop_;
   net::SystemClock clock_;
+  VirtualClock virtual_clock_{clock_};  // of a store in memory, for tests
   net::BootClock steady_;
   net::SystemRandom random_;
   runtime::ToolRegistry no_tools_;
@@ -488,30 +568,13 @@ class InstanceImpl final : public Instance, private runtime::RuntimeObserver {
   std::shared_ptr<const agents::AgentsFile> files_in_use_;  // the newest; nullptr: none
   std::optional<runtime::Runtime> runtime_;
   std::optional<api::Api> api_;
+  std::optional<ClockControl> clock_control_;
   std::optional<Listener> listener_,
-      network_listener_;  // for commands of our user; for network clients
+      network_listener_,        // for commands of our user; for network clients
+      private_listener_;        // for workers that we start
+  std::string socket_path_;     // of listener_; "" = it does not listen
+  std::string private_folder_;  // of private_listener_; "" = none
 };
-
-Result<std::string> read_file(const std::string& path) {
-  const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (file < 0) return fail(Code::usage, "cannot read {}: {}", path, std::strerror(errno));
-  std::string text;
-  char buffer[65536];
-  while (true) {
-    const ssize_t size = ::read(file, buffer, sizeof buffer);
-    if (size < 0 && errno == EINTR) continue;
-    if (size < 0) {
-      const int error = errno;
-      ::close(file);
-      return fail(Code::usage, "cannot read {}: {}", path, std::strerror(error));
-    }
-    text.append(buffer, static_cast<std::size_t>(size));
-    // The parser rejects a file that is too large; it need not be read completely.
-    if (size == 0 || text.size() > (64u << 20)) break;
-  }
-  ::close(file);
-  return text;
-}
 
 }  // namespace
 
@@ -562,92 +625,6 @@ Result<std::unique_ptr<store::Rebuild>> open_rebuild(const RebuildRequest& reque
   }
   return store::open_sqlite_rebuild(
       {.path = request.store.path, .compare_only = request.compare_only, .job = request.job});
-}
-
-namespace {
-
-// The text of the file if there is none.
-constexpr std::string_view kNoFile = R"({"aetheris": 1})";
-
-agents::Source source_of(const LoadedAgents& loaded) {
-  return {.name = loaded.path,
-          .text = loaded.text,
-          .env = [](std::string_view name) -> std::optional<std::string> {
-            const char* value = std::getenv(std::string(name).c_str());
-            return value ? std::optional<std::string>(value) : std::nullopt;
-          },
-          .native = has_native,
-          .usable = {},
-          .server_tools = [&loaded](std::string_view server, const Value&) -> Result<Value> {
-            const auto found = loaded.server_tools.find(server);
-            if (found != loaded.server_tools.end()) return found->second;
-            return fail(Code::unavailable, "its tools were not listed when this file was read");
-          },
-          .code = loaded.code,
-          .policies = &loaded.policies};
-}
-
-// A diagnostic is text: an error that becomes one has its command in the message.
-template <class T>
-Result<T> with_command(Result<T> result) {
-  if (result) return result;
-  return fail(result.error().code, api::message_with_command(result.error()));
-}
-
-}  // namespace
-
-std::vector<agents::Diagnostic> read_agent(const LoadedAgents& loaded, std::string_view name,
-                                           std::string_view json, agents::Agent& out) {
-  std::vector<agents::Diagnostic> first = agents::load_agent(source_of(loaded), name, json, out);
-  if (first.empty()) return first;
-  for (const LoadedAgents& file : loaded.more) {
-    if (agents::load_agent(source_of(file), name, json, out).empty()) return {};
-  }
-  return first;
-}
-
-Result<LoadedAgents> load_agents(const std::string& path, const AgentsFileOptions& load_options) {
-  LoadedAgents loaded;
-  loaded.code = load_options.code;
-  loaded.folder = ".";
-  if (path.empty()) {
-    loaded.text = std::string(kNoFile);
-    loaded.path = "code.json";
-  } else {
-    AE_ASSIGN(loaded.text, read_file(path));
-    loaded.path = path;
-    loaded.read[path] = sha256(loaded.text);
-    const std::size_t slash = path.rfind('/');
-    if (slash != path.npos) loaded.folder = slash == 0 ? "/" : path.substr(0, slash);
-  }
-  if (!load_options.policies.empty()) {
-    AE_ASSIGN(const std::string text, read_file(load_options.policies));
-    loaded.read[load_options.policies] = sha256(text);
-    loaded.diagnostics = agents::load_policies(
-        {.name = load_options.policies, .text = text, .env = {}, .native = {}, .usable = {}},
-        loaded.policies);
-    if (!loaded.diagnostics.empty()) return loaded;
-  }
-  agents::Source source = source_of(loaded);
-  source.usable = [&loaded](const agents::ToolDefinition& tool) {
-    return with_command(check_usable(tool, loaded.folder));
-  };
-  if (path.empty()) {
-    loaded.diagnostics = agents::load(source, loaded.file);
-    return loaded;
-  }
-  AE_ASSIGN(ServerLock lock, ServerLock::read(path));
-  source.server_tools = [&](std::string_view server, const Value& connection) -> Result<Value> {
-    AE_ASSIGN(Value tools,
-              with_command(lock.tools_of(server, connection, loaded.folder, load_options.servers)));
-    loaded.server_tools.insert_or_assign(std::string(server), tools);
-    return tools;
-  };
-  loaded.diagnostics = agents::load(source, loaded.file);
-  AE_TRY(lock.write());
-  loaded.read[lock_path_of(path)] = lock.content();
-  loaded.notices = lock.notices();
-  return loaded;
 }
 
 }  // namespace ae::app

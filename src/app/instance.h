@@ -70,6 +70,8 @@ struct InstanceOptions {
   // Lets worker processes connect (docs/worker-protocol.md), for `run`. Accepts what one offers; the
   // faults of its agents and tools. Empty: no worker connects.
   std::function<std::vector<agents::Diagnostic>(const routines::Definitions&)> on_worker = {};
+  // The policy of versions of code, instead of that of each agent: `warn` while code is developed.
+  std::optional<engine::VersionPolicy> code_versions = {};
 };
 
 struct LoadedAgents;
@@ -103,6 +105,8 @@ class Instance {
   // nothing changes for new jobs.
   virtual void reload(std::shared_ptr<const LoadedAgents> loaded,
                       async::Done<Result<std::vector<api::AgentChange>>> done) = 0;
+  // Is a later version of this agent's code registered in the store?
+  virtual bool is_superseded(const routines::AgentVersion& code) = 0;
   // Also runs the agents that are registered in the store. REQUIRES: read_agent, and Mode::run.
   virtual Status follow_agents() = 0;
   // Are there keys, but none that is live? REQUIRES: serve.
@@ -112,6 +116,15 @@ class Instance {
   // Stops accepting connections, answers waiting requests, and calls `done` when all connections
   // are closed, after `grace` at the latest.
   virtual void stop_serving(Duration grace, std::function<void()> done) = 0;
+  // The path of a Unix socket for workers that this process starts: the one of `listen`, or else a
+  // private one in a new folder below the folder for temporary files. Fails with unavailable.
+  virtual Result<std::string> listen_for_workers() = 0;
+  // Runs the code of workers and of this program. It lives as long as the instance.
+  virtual routines::RoutineProvider& code() = 0;
+  // No further routine is started in this worker.
+  virtual void drain_worker(std::string_view worker) = 0;
+  // The process of this worker has ended: its routines and calls are lost.
+  virtual void end_worker(std::string_view worker) = 0;
   // Closes the connections of workers. REQUIRES: the runtime has stopped.
   virtual void close_workers() = 0;
 
@@ -170,6 +183,7 @@ struct AgentsFileOptions {
   ServerListing servers = ServerListing::if_unpinned;
   std::string policies = {};  // a policies file whose rules come first; "" = none
   std::string code = {};      // agents and tools of workers (agents::Source::code); "" = none
+  bool needs_agents = true;   // agents::Source::needs_agents
 };
 // `path`: "" = there is no file, only `code`. Fails with usage, unavailable (the lock file cannot be
 // written).

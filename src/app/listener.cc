@@ -7,6 +7,7 @@
 #include <string>
 #include <utility>
 
+#include "app/clock_control.h"
 #include "app/http_mapping.h"
 #include "app/live_stream.h"
 #include "app/tool_peer.h"
@@ -189,6 +190,9 @@ void answer(const ServerContext& context, net::HttpRequest request, net::Respond
     return accept_worker(context.loop, *context.workers, authenticator, request,
                          std::move(responder), principal);
   }
+  if (context.clock != nullptr && is_clock_route(request)) {
+    return answer_clock(*context.clock, request, std::move(responder), principal);
+  }
   if (auto one = one_idempotency_key(request.headers); !one) {
     return std::move(responder).answer(to_http_response(problem_response(one.error())));
   }
@@ -255,8 +259,11 @@ void read_body_and_answer(const ServerContext& context, net::HttpRequest request
   if (is_other_upgrade(request) || (context.workers != nullptr && is_worker_route(request))) {
     return answer(context, std::move(request), std::move(responder), principal);
   }
-  if (const auto refused =
-          context.api.refuse_before_body(method_of(request), path, principal.role)) {
+  const bool is_of_clock = context.clock != nullptr && is_clock_route(request);
+  const auto refused =
+      is_of_clock ? std::nullopt
+                  : context.api.refuse_before_body(method_of(request), path, principal.role);
+  if (refused) {
     return std::move(responder).answer(to_http_response(*refused));
   }
   std::move(responder).read_body(
@@ -331,8 +338,9 @@ Listener::Listener(net::AsioLoop& loop, async::SteadyClock& steady, store::Store
   http.tls = options_.tls;
   http.on_full = options_.warn;
   http.on_headers = [context = ServerContext{loop, steady, api, output_hub, authenticator_.get(),
-                                             [this] { return server_->has_capacity(); }, workers}](
-                        net::HttpRequest request, net::Responder responder) {
+                                             [this] { return server_->has_capacity(); }, workers,
+                                             options_.clock}](net::HttpRequest request,
+                                                              net::Responder responder) {
     if (request.from_tool && !context.authenticator->requires_keys()) {
       return std::move(responder).answer(tool_forbidden_response());
     }

@@ -30,6 +30,8 @@ class RemoteRoutines;
 
 namespace ae::app {
 
+class ClockControl;
+
 // The address and options of a network server.
 struct ServeOptions {
   std::string address;  // an IP address, or localhost
@@ -38,8 +40,9 @@ struct ServeOptions {
   std::optional<double> rate =
       {};  // requests a second per key or address; nullopt = per key, kRateDefault
   std::function<void(const std::string&)> warn = {};  // for the operator; may be empty
-  bool local_only = false;     // refuse addresses that other machines can reach: there is no TLS
-  bool insecure_http = false;  // allow keys without TLS: a proxy encrypts
+  bool local_only = false;        // refuse addresses that other machines can reach: there is no TLS
+  bool insecure_http = false;     // allow keys without TLS: a proxy encrypts
+  ClockControl* clock = nullptr;  // of the route /api/clock, borrowed; nullptr: there is none
 };
 
 class Listener {

@@ -22,6 +22,8 @@ class RemoteRoutines;
 
 namespace ae::app {
 
+class ClockControl;
+
 // What streams need of their server. Borrowed; outlives every stream.
 struct ServerContext {
   net::AsioLoop& loop;
@@ -31,6 +33,7 @@ struct ServerContext {
   api::Authenticator* authenticator;            // nullptr: only our own user can connect
   std::function<bool()> has_capacity = {};      // for another large response
   routines::RemoteRoutines* workers = nullptr;  // nullptr: no worker connects to this process
+  ClockControl* clock = nullptr;                // of the route /api/clock; nullptr: there is none
 };
 
 // Revalidates a principal before data is sent to it: its key may have been revoked.

@@ -11,20 +11,12 @@
 #include <chrono>
 #include <utility>
 
+#include "app/file_stamp.h"
 #include "app/merge_agents.h"
 #include "base/hash.h"
 
 namespace ae::app {
 namespace {
-
-// "" = the file does not exist.
-std::string stamp_of(const std::string& path) {
-  struct stat found{};
-  if (::stat(path.c_str(), &found) != 0) return "";
-  const auto time = [](const timespec& at) { return fmt::format("{}.{}", at.tv_sec, at.tv_nsec); };
-  return fmt::format("{} {} {} {} {}", found.st_dev, found.st_ino, found.st_size,
-                     time(found.st_mtim), time(found.st_ctim));
-}
 
 // Larger files are invalid (agents file, lock and policies alike), so the rest does not matter.
 constexpr std::size_t kReadMax = (64u << 20) + 1;
@@ -89,7 +81,7 @@ void Reloader::poll() {
   // Edits in progress are not used: all files must be unchanged since the last poll.
   bool is_stable = true;
   for (auto& [path, file] : files_) {
-    std::string stamp = stamp_of(path);
+    std::string stamp = file_stamp(path);
     is_stable = is_stable && stamp == file.stamp;
     file.stamp = std::move(stamp);
   }
@@ -98,7 +90,7 @@ void Reloader::poll() {
   for (auto& [path, file] : files_) {
     if (file.stamp.empty() || file.stamp == file.handled) continue;
     const auto content = content_of(path);
-    if (!content || stamp_of(path) != file.stamp) continue;
+    if (!content || file_stamp(path) != file.stamp) continue;
     file.handled = file.stamp;
     if (*content == file.content) continue;
     file.content = *content;
@@ -123,7 +115,7 @@ bool Reloader::matches_compared(const std::map<std::string, Hash>& read) {
 
 bool Reloader::is_edited_since_poll() const {
   return std::ranges::any_of(
-      files_, [](const auto& one) { return stamp_of(one.first) != one.second.stamp; });
+      files_, [](const auto& one) { return file_stamp(one.first) != one.second.stamp; });
 }
 
 // These files count as edited until they are loaded.
@@ -151,7 +143,7 @@ void Reloader::reload(std::vector<std::string> edited) {
   report.files = std::move(edited);
   std::vector<std::pair<std::string, LoadedAgents>> files;
   for (const auto& [path, file] : files_) {
-    if (content_of(path) || stamp_of(path).empty()) continue;
+    if (content_of(path) || file_stamp(path).empty()) continue;
     report.error =
         Error{Code::usage, fmt::format("cannot read {}: it must be a readable file", path)};
     return finish(std::move(report), Then::retry);
@@ -162,7 +154,8 @@ void Reloader::reload(std::vector<std::string> edited) {
   for (const std::string& path : paths) {
     auto one = load_agents(path, {.servers = ServerListing::never,
                                   .policies = options_.policies,
-                                  .code = std::exchange(code, {})});
+                                  .code = std::exchange(code, {}),
+                                  .needs_agents = options_.needs_agents});
     if (!one) {
       // A file with invalid content is loaded again once it is edited.
       const bool invalid = one.error().code == Code::plan_invalid;

@@ -40,6 +40,7 @@ class Reloader {
     bool is_watching = true;    // false: only reload_soon
     // The agents and tools of workers, a part of the first file (AgentsFileOptions::code).
     std::function<std::string()> code = {};
+    bool needs_agents = true;  // AgentsFileOptions::needs_agents
     Duration poll_every = kPollEvery, retry_after = kRetryAfter;
   };
   // Borrows the instance, which outlives this. `loaded`: the files as the instance uses them.
@@ -52,6 +53,8 @@ class Reloader {
   void begin() { schedule_poll(); }
   // `code` has changed.
   void reload_soon();
+  // A reload was requested or has begun; a report follows.
+  bool is_reloading() const { return has_new_code_ || !timer_; }
 
  private:
   struct File {

@@ -85,7 +85,7 @@ bool is_searched(const struct stat& folder, const struct stat& start) {
 std::string StoreUrl::text() const {
   switch (kind) {
     case Kind::memory:
-      return "memory:";
+      return has_virtual_clock ? "memory:?clock=virtual" : "memory:";
     case Kind::postgres:
       return without_password(path);
     case Kind::sqlite:
@@ -106,6 +106,9 @@ std::string StoreUrl::second_socket_path() const {
 
 Result<StoreUrl> store_url(std::string_view text) {
   if (text == "memory:") return StoreUrl{StoreUrl::Kind::memory, {}};
+  if (text == "memory:?clock=virtual") {
+    return StoreUrl{.kind = StoreUrl::Kind::memory, .path = {}, .has_virtual_clock = true};
+  }
   if (text.starts_with("postgres://") || text.starts_with("postgresql://")) {
     if (text.find('\0') != text.npos) return fail(Code::usage, "--store has a NUL character");
     return StoreUrl{StoreUrl::Kind::postgres, std::string(text)};

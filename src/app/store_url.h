@@ -1,7 +1,7 @@
 // StoreUrl: which store a command works on.
 //
 //   sqlite:PATH     a file; the default is sqlite:.aetheris/aetheris.db
-//   memory:         lost when the process ends
+//   memory:         lost when the process ends; memory:?clock=virtual: tests advance its clock
 //   postgres://…    a database that many processes share (also postgresql://…), as libpq reads it
 // Without one, the store is in the nearest folder `.aetheris` of the current folder or a parent
 // (find_store).
@@ -20,8 +20,9 @@ constexpr std::string_view kDefaultStore = "sqlite:.aetheris/aetheris.db";
 struct StoreUrl {
   enum class Kind { sqlite, memory, postgres };
   Kind kind = Kind::sqlite;
-  std::string path;    // sqlite: the file; postgres: the whole URL, with its password
-  bool found = false;  // by find_store: the next command in this folder finds it again
+  std::string path;                // sqlite: the file; postgres: the whole URL, with its password
+  bool found = false;              // by find_store: the next command in this folder finds it again
+  bool has_virtual_clock = false;  // of memory, for tests (clock_control.h)
 
   // As given to --store, without a password.
   std::string text() const;

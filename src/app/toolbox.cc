@@ -97,7 +97,7 @@ class DriverToolbox final : public Toolbox {
  private:
   // False: the engine computes its value, or a worker performs it.
   static bool has_transport(const agents::ToolDefinition& tool) {
-    return tool.policy.makes_call() && !tool.policy.function;
+    return tool.policy.makes_call() && !tool.policy.function && !tool.policy.child;
   }
 
   // Idle time after which a server that only older versions of tools use is stopped; a call

@@ -87,7 +87,7 @@ void accept_worker(async::Loop& loop, routines::RemoteRoutines& workers,
         principal, [&workers, key = principal.key](const Error&) { workers.revoke(key); });
   }
   // It is destroyed on the loop at the earliest after this call.
-  opened.begin(workers.accept(std::move(socket), principal.key), std::move(watch));
+  opened.begin(workers.accept(std::move(socket), principal.key, request.process), std::move(watch));
 }
 
 }  // namespace ae::app

@@ -1,15 +1,16 @@
-// Explains why a job does not continue (unknown outcomes, waits, budget), with the commands that
-// answer.
+// Explains why a job does not continue, with the commands that answer.
 #include <fmt/core.h>
 
 #include <algorithm>
 #include <cctype>
 #include <charconv>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "cli/code_end.h"
 #include "cli/phrases.h"
 #include "cli/shared.h"
 #include "inspect/aliases.h"
@@ -273,6 +274,9 @@ std::string wait_sentence(const Value& wait) {
     what = fmt::format(" waits for a message on the channel {}", safe(wait.text(field::channel)));
   } else if (type == "timer") {
     what = " waits for a timer";
+  } else if (type == "job") {
+    what = fmt::format(" waits for {}job {}", wait["cancelled"] == Value(true) ? "cancelled " : "",
+                       safe(wait.text("job")));
   } else {
     what = fmt::format(" waits for a {} with the key {}", type == "human" ? "decision" : type,
                        safe(key));
@@ -524,6 +528,27 @@ std::vector<std::string> repeated_nodes(const Value& job) {
 
 }  // namespace
 
+namespace {
+
+// For a tool whose service limits the rate of requests.
+std::optional<NextCommand> retry_policy(const Value& error) {
+  const std::string tool = safe(error.text("tool"));
+  if (error.text(field::code) != "http_429" || tool.empty()) return std::nullopt;
+  const Value& counted = error["tries"];
+  const std::int64_t tries = counted.is_integer() ? counted.as_int() : 0;
+  const std::string policy =
+      tries > 1
+          ? fmt::format(
+                "It was tried {} times. To try it more often, raise in the file for tool {}: ",
+                tries, tool)
+          : fmt::format("To retry it within the job, declare in the file for tool {}: ", tool);
+  return NextCommand(
+      {"policy", policy,
+       tries > 1 ? "retry.max_attempts" : "retry: { max_attempts: 4, retry_on: [429] }", true});
+}
+
+}  // namespace
+
 std::vector<NextCommand> next_commands(const Value& job, const FailedJobFile& file) {
   const Value& error = job[field::error];
   const std::string_view code = error.text(field::code);
@@ -533,6 +558,10 @@ std::vector<NextCommand> next_commands(const Value& job, const FailedJobFile& fi
   if (!file.retry_chain.last.empty()) {
     next.push_back({"retried", retried_text(file.retry_chain), "", true});
     if (!file.retry_chain.may_retry()) return next;
+  }
+  if (job["code_agent"].is_object()) {
+    next.push_back(new_code_job(job, path, file.store_flag));
+    return next;
   }
   const std::vector<std::string> repeated = repeated_nodes(job);
   const bool has_unknown = !unknown_nodes(job).empty();
@@ -576,19 +605,7 @@ std::vector<NextCommand> next_commands(const Value& job, const FailedJobFile& fi
                      names_text(Value::array({repeated.begin(), repeated.end()})), effect),
          std::move(command), true});
   }
-  if (const std::string tool = safe(error.text("tool")); code == "http_429" && !tool.empty()) {
-    const Value& counted = error["tries"];
-    const std::int64_t tries = counted.is_integer() ? counted.as_int() : 0;
-    const std::string policy =
-        tries > 1
-            ? fmt::format(
-                  "It was tried {} times. To try it more often, raise in the file for tool {}: ",
-                  tries, tool)
-            : fmt::format("To retry it within the job, declare in the file for tool {}: ", tool);
-    next.push_back(
-        {"policy", policy,
-         tries > 1 ? "retry.max_attempts" : "retry: { max_attempts: 4, retry_on: [429] }", true});
-  }
+  if (auto policy = retry_policy(error)) next.push_back(*std::move(policy));
   if (!of_input) return next;
   const std::string agent =
       file.has_one_agent ? "" : fmt::format(" {}", quoted(std::string(job.text(field::agent))));
@@ -634,13 +651,18 @@ void print_blocked(const Value& job, const app::StoreUrl& store, Terminal& termi
   if (const std::string settling = settling_text(job); !settling.empty()) {
     to.line(fmt::format("job {} has calls with an unknown outcome{}", id, settling));
   }
+  if (job["needs_version"].is_string() && status == "running") {
+    to.line(fmt::format("job {} waits: {}", id, safe(job.text("needs_version"))));
+  }
   if (!store::is_blocked(status)) return;
   to.line(fmt::format("job {} is {}{}", id, to.paint()(status_tint(status), status),
                       waits_text(job, argument_columns(terminal, stream))));
   if (job["parked"].is_object()) {
     to.line(fmt::format("parked: {}{}", parked_text(job["parked"], job[field::in_doubt]),
                         shortfall_text(job[field::budget])));
-    if (job["parked"].text(field::until) == park_until::kVersion) {
+    for (const std::string& line : code_end_lines(job, flag)) to.line(line);
+    if (job["parked"].text(field::until) == park_until::kVersion &&
+        !is_parked_by_code(job["parked"])) {
       to.line(fmt::format(
           "start a process with `versions: {{ execution: {0} }}` for agent {1}, or: `aetheris plan "
           "{2} FILE{3}` (new plan), `aetheris cancel {2}{3}`",
@@ -666,6 +688,7 @@ void print_blocked(const Value& job, const app::StoreUrl& store, Terminal& termi
   const bool own_command = until == park_until::kBudget || until == park_until::kVersion;
   if (((until == park_until::kResume && !has_confirmations) || own_command) &&
       job["parked"]["command"].is_string()) {
+    if (is_parked_by_code(job["parked"])) to.line("after correcting the code, run:");
     return to.commands({safe(job["parked"].text("command")) + flag});
   }
   for (const Value& request : requests) {

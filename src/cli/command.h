@@ -89,6 +89,8 @@ class BoundCommand {
   virtual CommonOptions& common() = 0;
   // The options of the command, without the common ones. They borrow this.
   virtual std::vector<Option> options() = 0;
+  // Where the words after -- are stored; nullptr: they are arguments.
+  virtual std::vector<std::string>* after_dashes() = 0;
   // Returns the exit code.
   virtual int run(Terminal& terminal) const = 0;
 };
@@ -116,7 +118,7 @@ struct Command {
   std::string (*pair_hint)(const std::string& pair) = nullptr;
 };
 
-// Makes a BoundCommand from an options struct, the function that declares its options, and the
+// Makes a BoundCommand from an options struct (with `after_dashes` if its command has that), the function that declares its options, and the
 // function that runs the command.
 template <class Options, std::vector<Option> (*kDeclare)(Options&),
           int (*kRun)(const Options&, Terminal&)>
@@ -125,6 +127,10 @@ std::unique_ptr<BoundCommand> bound_command() {
    public:
     CommonOptions& common() override { return options_; }
     std::vector<Option> options() override { return kDeclare(options_); }
+    std::vector<std::string>* after_dashes() override {
+      if constexpr (requires { options_.after_dashes; }) return &options_.after_dashes;
+      return nullptr;
+    }
     int run(Terminal& terminal) const override { return kRun(options_, terminal); }
 
    private:

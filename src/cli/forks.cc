@@ -325,7 +325,7 @@ int retry_command(const RetryOptions& given, Terminal& terminal) {
   run.policies = options.policies;
   run.has_only_option = false;
   {
-    const auto loaded = load_valid_agents(options.file, options.policies, terminal);
+    const auto loaded = load_valid_agents(options.file, {.policies = options.policies}, terminal);
     if (!loaded) return loaded.error();
     warn_of_idle_policies(options.policies, loaded->policies, {&loaded->file}, terminal);
     const auto made = make_fork(options.id,

@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "cli/code_end.h"
 #include "cli/job_reads.h"
 #include "cli/phrases.h"
 #include "cli/shared.h"
@@ -147,8 +148,8 @@ int job_command(const ShowOptions& options, Terminal& terminal) {
   for (const std::string& change : changes_text((*job)["changes"])) line("changed", change);
   terminal.print(text);
   print_blocked(*job, *store, terminal, Stream::out);
-  const bool elsewhere =
-      (*job)["parked"].text(field::until) == park_until::kVersion;  // print_blocked printed that
+  const bool elsewhere = (*job)["parked"].text(field::until) == park_until::kVersion &&
+                         !is_parked_by_code((*job)["parked"]);  // print_blocked printed that
   if ((status == "waiting" || status == "parked") && !elsewhere) {
     const std::string then = continuation_text(*job, *store);
     if (!then.empty()) terminal.print(fmt::format("then:   {}\n", then));

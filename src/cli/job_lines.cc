@@ -33,7 +33,10 @@ std::string_view question_words(QuestionKind kind) {
   return "the decision of an operator";
 }
 
-std::string park_words(std::string_view until) {
+std::string park_words(std::string_view until, std::string_view reason) {
+  if (reason == "non_determinism") return "its code differs from its log";
+  if (reason == "routine_failed") return "its code ended with an exception";
+  if (reason == "routine_stalled") return "its code waits for nothing and has not ended";
   if (until == park_until::kResolve) return "call outcome unknown; needs a decision";
   if (until == park_until::kBudget) return "budget used up";
   if (until == park_until::kConfirmation) return "a recorded change differs; needs a decision";
@@ -51,6 +54,9 @@ bool is_code(std::string_view reason) {
                                          "re_plan",
                                          "paused",
                                          "store_rolled_back",
+                                         "non_determinism",
+                                         "routine_failed",
+                                         "routine_stalled",
                                          "worn_out"};
   return std::ranges::find(kCodes, reason) != std::end(kCodes);
 }
@@ -75,10 +81,12 @@ void JobLines::blocked(const JobId& job, const Event& event, ServiceLog::Line& l
             : fmt::format("aetheris {} {}{}", paused ? "resume" : "job", job.text, store_flag_);
   std::string what;
   if (parked) {
-    what = park_words(parked->until);
+    what = park_words(parked->until, parked->reason);
     line.code = is_code(parked->reason) ? parked->reason : "paused";
   } else if (waiting->wait_type == "human") {
     what = "for the decision of an operator";
+  } else if (waiting->wait_type == "job") {
+    what = "for a child job";
   } else {
     what = fmt::format("for a {}", waiting->wait_type);
   }

@@ -17,6 +17,7 @@ namespace {
 
 constexpr Duration kPollEvery = std::chrono::milliseconds(50);
 constexpr Duration kCheckEvery = std::chrono::seconds(1);
+constexpr int kDueChecksMax = 100;              // while nothing happens
 constexpr std::size_t kPageSize = 100;          // jobs per page of store::Filter
 constexpr std::size_t kUnfinishedNamed = 3;     // jobs named when unfinished ones are announced
 constexpr std::size_t kUnfinishedColumns = 80;  // … columns of their names
@@ -89,6 +90,11 @@ void JobRun::stop_runtime() {
     instance_->loop().stop();
   });
   while (!stopped && signal_ == 0) instance_->loop().run();
+}
+
+void JobRun::fail(Error problem) {
+  if (!problem_) problem_ = std::move(problem);
+  if (!job_.empty() && !finished_) finish();
 }
 
 void JobRun::finish() {
@@ -178,7 +184,8 @@ void JobRun::print_resumed_jobs() {
       if (!rows) return;
       unfinished->more = unfinished->more || rows->size() >= kPageSize;
       for (const store::JobRow& row : *rows) {
-        if (row.id == job_ || !is_ours(row) || ++unfinished->count > kUnfinishedNamed) continue;
+        if (row.id == job_ || created_here_.contains(row.id) || !is_ours(row)) continue;
+        if (++unfinished->count > kUnfinishedNamed) continue;
         unfinished->names += (unfinished->names.empty() ? "" : ", ") + row.id.text;
       }
     });
@@ -215,6 +222,10 @@ void JobRun::on_job_read(const runtime::Runtime::JobSnapshot& read) {
     }
     const auto timer =
         state.status == engine::JobStatus::waiting ? next_timer(state) : std::nullopt;
+    // Its children run here, too.
+    if (!timer && state.open_children > 0 && instance_->runtime().leased_jobs() > 0) {
+      return check_again_after(kPollEvery);
+    }
     if (!timer) return check_other_jobs();
     return check_again_after(
         std::min(*timer + kTimerSlack - now + std::chrono::milliseconds(1), kCheckEvery));
@@ -239,19 +250,36 @@ void JobRun::check_other_jobs() {
   if (options_.only) return finish();
   if (instance_->runtime().leased_jobs() > 0 || blocked_reads_ > 0)
     return check_again_after(kCheckEvery);
+  is_checking_ = true;
+  // A job that is due has a message: from a child that has ended, for example.
+  instance_->store().next_due([this](Result<std::optional<Instant>> due) {
+    if (finished_ || stopping_) return;
+    is_checking_ = false;
+    if (!due) return check_again_after(kCheckEvery);
+    if (*due && **due <= instance_->store().now() && due_checks_++ < kDueChecksMax) {
+      return check_again_after(kPollEvery);
+    }
+    find_runnable_jobs();
+  });
+}
+
+void JobRun::find_runnable_jobs() {
   struct Search {
     std::vector<std::string> statuses{"running", "queued"};
     std::string after;
     std::optional<std::uint64_t> after_number;
+    std::uint64_t commits = 0;
   };
   auto search = std::make_shared<Search>();
+  search->commits = commits_;
   auto step = std::make_shared<std::function<void()>>();
   is_checking_ = true;
   *step = [this, search, weak = std::weak_ptr(step)] {
     const auto self = weak.lock();
     if (search->statuses.empty()) {
       is_checking_ = false;
-      if (!std::exchange(check_again_, false)) return finish();
+      const bool changed = search->commits != commits_;
+      if (!std::exchange(check_again_, false) && !changed) return finish();
       return schedule_check();
     }
     store::Filter filter;
@@ -286,6 +314,8 @@ void JobRun::check_other_jobs() {
 // ---------------------------------------------------------------- events
 
 void JobRun::on_events(const JobId& job, const std::vector<Event>& events) {
+  commits_++;
+  due_checks_ = 0;
   notifier_.notify_open_questions(job, events);
   print_notify_failures();
   if (job != job_ && !job_.empty()) {
@@ -376,6 +406,10 @@ void JobRun::print_blocked_job(const JobId& job) {
     blocked_reads_--;
     schedule_check();
     if (!read || !engine::is_blocked(read->state.status)) return;
+    // It waits for children only, which answer it.
+    if (read->state.open_children > 0 && read->state.open_children == read->state.waits.size()) {
+      return;
+    }
     const auto all =
         answer_commands(api::job_body(*read, instance_->store().now()), options_.store);
     if (all.empty()) return;
@@ -498,6 +532,7 @@ void JobRun::print_wait(const WaitOpened& wait) {
   }
   const std::string what =
       wait.correlation_key.starts_with("approval/") ? "waits for approval of a call"
+      : wait.wait_type == "job" ? fmt::format("waits for job {}", wait.correlation_key.substr(4))
       : wait.wait_type == "timer"
           ? fmt::format("waits for timer until {}",
                         short_time(wait.due_at ? to_text(*wait.due_at) : ""))

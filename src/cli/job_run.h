@@ -36,6 +36,12 @@ class JobRun final : public runtime::RuntimeObserver {
 
   // Sets the instance. REQUIRES: called before it runs.
   void attach(app::Instance& instance) { instance_ = &instance; }
+  // As Options::agents.
+  void set_agents(std::set<std::string, std::less<>> agents) {
+    options_.agents = std::move(agents);
+  }
+  // The job cannot continue in this process: `problem`.
+  void fail(Error problem);
   // Runs until `job` and the recovered ones are idle, or until a signal. Returns the signal's
   // number, or 0.
   int run_until_idle(const JobId& job);
@@ -53,6 +59,7 @@ class JobRun final : public runtime::RuntimeObserver {
   void check_job();
   void on_job_read(const runtime::Runtime::JobSnapshot& read);
   void check_other_jobs();
+  void find_runnable_jobs();
   void print_resumed_jobs();
   bool is_ours(const store::JobRow& row) const;
   void check_again_after(Duration wait);
@@ -79,7 +86,7 @@ class JobRun final : public runtime::RuntimeObserver {
   void step_line(Tint tint, const char* mark, const std::string& node, const std::string& what);
 
   Terminal& terminal_;
-  const Options options_;
+  Options options_;
   app::Instance* instance_ = nullptr;
   Notifier notifier_;
   JobId job_;
@@ -93,6 +100,8 @@ class JobRun final : public runtime::RuntimeObserver {
   std::set<JobId> created_here_;   // … created here by other commands
   std::set<JobId> blocked_;        // … waiting or parked, not printed yet
   std::size_t blocked_reads_ = 0;  // concurrent reads of blocked jobs
+  std::uint64_t commits_ = 0;      // of this process, since the start
+  int due_checks_ = 0;             // since the last one
 
   // Printed bytes of partial output, by call and try; on a terminal only.
   std::shared_ptr<void> output_subscription_;

@@ -28,7 +28,8 @@ namespace ae::cli {
 namespace {
 
 struct JobsOptions : CommonOptions {
-  std::string agent, queue, error, kind, cost_min, forked_from, since, until, updated_since, text;
+  std::string agent, queue, error, kind, cost_min, forked_from, parent, since, until, updated_since,
+      text;
   std::string sort, limit, cursor, older_than;
   std::vector<std::string> statuses, labels;
   bool stalled = false, in_doubt = false, count = false;
@@ -62,6 +63,14 @@ std::vector<Option> filter_options(JobsOptions& o) {
           {"--cost-min", "COST", &o.cost_min, "only jobs whose models cost at least this: 0.50",
            kNotEmpty},
           {"--forked-from", "ID", &o.forked_from, "only forks and retries of this job", kNotEmpty},
+          {"--parent",
+           "ID",
+           &o.parent,
+           "only the child jobs of this job",
+           {.accepts = Accepts::not_empty,
+            .excludes = {"--status", "--agent", "--label", "--queue", "--error", "--kind",
+                         "--cost-min", "--forked-from", "--since", "--until", "--updated-since",
+                         "--search", "--sort", "--stalled", "--in-doubt", "--count"}}},
           {"--since", "TIME", &o.since,
            "only jobs created since then: a time, or 24h for a day ago", kNotEmpty},
           {"--until", "TIME", &o.until, "only jobs created before then", kNotEmpty},
@@ -286,6 +295,7 @@ int jobs_command(const JobsOptions& options, Terminal& terminal) {
                           {field::kind, options.kind},
                           {"cost_min", options.cost_min},
                           {field::forked_from, options.forked_from},
+                          {field::parent, options.parent},
                           {"since", options.since},
                           {field::until, options.until},
                           {"updated_since", options.updated_since},

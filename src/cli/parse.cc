@@ -9,6 +9,7 @@
 #include <deque>
 #include <functional>
 #include <map>
+#include <sstream>
 #include <type_traits>
 #include <utility>
 #include <variant>
@@ -240,6 +241,19 @@ std::vector<std::string> standard_words(int argc, char** argv) {
   return words;
 }
 
+// Takes -- and the words after it, if the command stores these itself.
+std::vector<std::string> take_after_dashes(std::string_view command_name,
+                                           std::vector<std::string>& words) {
+  const Command* const command = find_command(command_name);
+  const auto dashes = std::ranges::find(words, "--");
+  if (command == nullptr || dashes == words.end() || command->bind()->after_dashes() == nullptr) {
+    return {};
+  }
+  std::vector<std::string> after(dashes + 1, words.end());
+  words.erase(dashes, words.end());
+  return after;
+}
+
 Error unknown_command(const std::string& command) {
   agents::ClosestName nearest(command);
   for (const Command* one : commands()) nearest.consider(std::string(one->name));
@@ -254,6 +268,7 @@ Error unknown_command(const std::string& command) {
 
 Parsed parse(int raw_argc, char** raw_argv) {
   std::vector<std::string> words = standard_words(raw_argc, raw_argv);
+  std::vector<std::string> after = take_after_dashes(command_of(raw_argc, raw_argv), words);
   std::vector<char*> pointers;
   pointers.reserve(words.size());
   for (std::string& word : words) pointers.push_back(word.data());
@@ -288,7 +303,9 @@ Parsed parse(int raw_argc, char** raw_argv) {
       grammar.app().parse(argc, argv);
     } catch (const CLI::ParseError& error) {
       if (error.get_exit_code() == 0) {
-        parsed.code = grammar.app().exit(error);
+        std::ostringstream out;
+        parsed.code = grammar.app().exit(error, out, out);
+        parsed.output = std::move(out).str();
         return parsed;
       }
       std::string what = error.what();
@@ -306,6 +323,7 @@ Parsed parse(int raw_argc, char** raw_argv) {
     parsed.command = find_command(grammar.app().get_subcommands().at(0)->get_name());
     parsed.bound = grammar.take_bound(*parsed.command);
     parsed.bound->common().store_given = store_given;
+    if (auto* const into = parsed.bound->after_dashes()) *into = std::move(after);
   } catch (const std::exception& error) {
     parsed.command = nullptr;
     parsed.error = Error{Code::usage, error.what()};

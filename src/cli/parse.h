@@ -16,7 +16,8 @@ namespace ae::cli {
 struct Parsed {
   const Command* command = nullptr;               // run this command, …
   std::unique_ptr<BoundCommand> bound = nullptr;  // … with these options
-  int code = 0;                                   // or exit with this code: help was printed
+  int code = 0;                                   // or exit with this code, …
+  std::string output = {};                        // … after this text, the help, on stdout
   std::optional<Error> error = {};                // or print this error (usage, unsupported)
   std::string usage = {};  // … and this line: "usage: aetheris retry [OPTIONS] ID [FILE]"
   bool json = false;       // print the error as JSON

@@ -22,6 +22,8 @@ struct ServiceOptions : ProcessOptions {
   std::string workers, lease = "30s", log;
   std::string wait_store;  // "" = without end
   bool quiet = false;      // no line for each job
+  // Workers with code may connect: neither a file nor an agent in it is needed.
+  bool accepts_code = false;
 };
 
 // The declarations that several commands share.

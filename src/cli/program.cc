@@ -54,7 +54,10 @@ int dispatch(const Parsed& parsed, Terminal& terminal) {
     if (!parsed.usage.empty()) terminal.note(parsed.usage);
     return code;
   }
-  if (parsed.command == nullptr) return parsed.code;
+  if (parsed.command == nullptr) {
+    terminal.print(parsed.output);
+    return parsed.code;
+  }
   const bool store_given = parsed.bound->common().store_given;
   if (auto one = check_single_target(*parsed.command, store_given); !one) {
     return terminal.fail_with(one.error());

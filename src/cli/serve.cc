@@ -8,29 +8,23 @@
 #include <utility>
 
 #include "agents/agents_file.h"
-#include "agents/worker_definitions.h"
-#include "app/instance.h"
 #include "app/key_file.h"
-#include "app/reloader.h"
 #include "base/counted.h"
-#include "cli/service.h"
+#include "cli/serve.h"
+#include "cli/served_agents.h"
 #include "cli/shared.h"
 #include "net/tls_identity.h"
 
 namespace ae::cli {
 namespace {
 
-struct ServeOptions : ServiceOptions {
-  std::string listen = "127.0.0.1:7070", tls_cert, tls_key, rate;
-  bool watch = false, insecure_http = false;
-};
-
 std::vector<Option> serve_options(ServeOptions& o) {
   return std::vector<Option>{
              policies_option(o.policies),
              {"--watch", "", &o.watch,
               "reload the agents files when they are edited; running jobs keep their plan"},
-             {"FILE", "", &o.files, "the agents files; without one no job runs here"},
+             {"FILE", "", &o.files,
+              "the agents files; without one the agents are those of workers"},
              {"--listen", "ADDRESS:PORT", &o.listen, "ADDRESS:PORT (default 127.0.0.1:7070)"},
              {"--workers", "N", &o.workers, "concurrent jobs (default 256; 0 = none)"},
              {"--tls-cert", "FILE", &o.tls_cert,
@@ -38,6 +32,8 @@ std::vector<Option> serve_options(ServeOptions& o) {
              {"--tls-key", "FILE", &o.tls_key,
               "the certificate's private key (PEM, not world-readable)"},
              {"--rate", "N", &o.rate, "requests per second per key (default 200; 0 = no limit)"},
+             {"--code-versions", "POLICY", &o.code_versions,
+              "versions.policy of all code, instead of the agents' own: route, warn, strict"},
              {"--insecure-http", "", &o.insecure_http,
               "allow plain HTTP on a public address (a proxy terminates TLS)"},
              wait_store_option(o)} +
@@ -45,6 +41,16 @@ std::vector<Option> serve_options(ServeOptions& o) {
 }
 
 constexpr unsigned kRateMax = 1'000'000;
+
+// nullopt: not given.
+Result<std::optional<engine::VersionPolicy>> policy_of(const std::string& text) {
+  using Policy = engine::VersionPolicy;
+  if (text.empty()) return std::nullopt;
+  if (text == "route") return Policy::route;
+  if (text == "warn") return Policy::warn;
+  if (text == "strict") return Policy::strict;
+  return fail(Code::usage, "--code-versions must be route, warn or strict, not \"{}\"", text);
+}
 
 // nullopt: not given.
 Result<std::optional<double>> rate_of(const std::string& text) {
@@ -113,6 +119,12 @@ ServiceLog::Line reload_line(const app::Reloader::Report& report) {
   return line;
 }
 
+void print_reload(const app::Reloader::Report& report, Service& service) {
+  service.announce(reload_line(report));
+  if (report.error || !report.diagnostics.empty()) return;
+  for (const std::string& warning : report.warnings) service.warn(warning);
+}
+
 // Prints what the server runs, who may connect, and its store.
 void print_start(const ServiceSettings& service_settings, app::Instance& instance,
                  Terminal& terminal) {
@@ -122,81 +134,64 @@ void print_start(const ServiceSettings& service_settings, app::Instance& instanc
   }
   const std::string agents = names_text(Value::array(std::move(names)));
   terminal.note(fmt::format("store:    {}", safe(instance.store_name())));
-  terminal.note(fmt::format("agents:   {}", agents.empty() ? "none: it runs no jobs" : agents));
+  const bool accepts_workers = service_settings.loaded && service_settings.workers > 0;
+  terminal.note(fmt::format("agents:   {}", !agents.empty()   ? agents
+                                            : accepts_workers ? "none yet: workers offer them"
+                                                              : "none: it runs no jobs"));
   terminal.note(instance.needs_keys()
                     ? "API keys: required"
                     : "API keys: not required (`aetheris keys create` makes the first one)");
 }
 
-// The agents and tools of workers, and the reload after an edit of a file or of these.
-class ServedAgents {
- public:
-  ServedAgents(const ServeOptions& options, const app::LoadedAgents& loaded)
-      : options_(options), loaded_(loaded) {}
-
-  // A worker offers these; the faults.
-  std::vector<agents::Diagnostic> on_worker(const routines::Definitions& offered) {
-    std::vector<Value> agents, tools;
-    for (const auto& agent : offered.agents) agents.push_back(agent.definition);
-    for (const auto& tool : offered.tools) tools.push_back(tool.definition);
-    const auto is_in_file = [this](std::string_view name) {
-      return loaded_.file.agents.contains(name) || loaded_.file.tools.contains(name);
-    };
-    auto faults = of_workers_.add(agents, tools, is_in_file,
-                                  [this](const std::string& code) { return check(code); });
-    if (reloader_) reloader_->reload_soon();
-    return faults;
+void print_listening(const std::string& url, const ServeOptions& options,
+                     const ServiceSettings& service_settings, app::Instance& instance,
+                     ServerPart* part, Terminal& terminal) {
+  if (terminal.json()) {
+    return terminal.print_json(
+        Value::object({{"listening", url}, {"store", service_settings.store.text()}}));
   }
+  terminal.print(fmt::format("listening on {}\n", url));
+  if (part != nullptr) return part->print_start(instance, url);
+  if (options.log.empty() && !options.quiet) print_start(service_settings, instance, terminal);
+}
 
-  // REQUIRES: `end` is called before the instance is destroyed.
-  void begin(app::Instance& instance, Service& service) {
-    reloader_.emplace(instance,
-                      app::Reloader::Options{.files = options_.files,
-                                             .policies = options_.policies,
-                                             .is_watching = options_.watch,
-                                             .code = [this] { return of_workers_.code(); }},
-                      loaded_, [&service](const app::Reloader::Report& report) {
-                        service.announce(reload_line(report));
-                        if (report.error || !report.diagnostics.empty()) return;
-                        for (const std::string& warning : report.warnings) service.warn(warning);
-                      });
-    reloader_->begin();
-    if (!of_workers_.code().empty()) reloader_->reload_soon();
+ServedAgents::Callbacks callbacks_of(Service& service, ServerPart* part) {
+  return {.on_worker =
+              [&service, part](const routines::Definitions& offered, const auto& faults,
+                               bool is_in_use) {
+                if (part != nullptr) return part->on_worker(offered, faults, is_in_use);
+                for (const std::string& line : fault_lines(faults, offered.worker)) {
+                  service.warn(line);
+                }
+              },
+          .on_reload =
+              [&service, part](const app::Reloader::Report& report) {
+                if (part == nullptr || !part->on_reload(report)) print_reload(report, service);
+              }};
+}
+
+// nullptr: without encryption.
+Result<std::shared_ptr<net::TlsIdentity>> tls_of(const app::TlsFiles& files) {
+  if (files.certificate.empty() != files.key.empty()) {
+    return fail(Code::usage, "--tls-cert and --tls-key must be used together");
   }
+  if (files.certificate.empty()) return nullptr;
+  return app::read_tls_identity(files);
+}
 
-  void end() { reloader_.reset(); }
+}  // namespace
 
- private:
-  // The faults of the first file with this code.
-  std::vector<agents::Diagnostic> check(const std::string& code) const {
-    const auto loaded = app::load_agents(
-        options_.files.front(),
-        {.servers = app::ServerListing::never, .policies = options_.policies, .code = code});
-    if (loaded) return loaded->diagnostics;
-    return {{.code = loaded.error().code, .message = loaded.error().message}};
-  }
-
-  const ServeOptions& options_;
-  const app::LoadedAgents& loaded_;
-  agents::WorkerDefinitions of_workers_;
-  std::optional<app::Reloader> reloader_;
-};
-
-int serve_command(const ServeOptions& options, Terminal& terminal) {
+int run_server(const ServeOptions& options, Terminal& terminal, ServerPart* part) {
   const auto address = address_of(options.listen);
   if (!address) return terminal.fail_with(address.error());
   const auto rate = rate_of(options.rate);
   if (!rate) return terminal.fail_with(rate.error());
-  if (options.tls_cert.empty() != options.tls_key.empty()) {
-    return terminal.fail_with({Code::usage, "--tls-cert and --tls-key must be used together"});
-  }
+  const auto code_versions = policy_of(options.code_versions);
+  if (!code_versions) return terminal.fail_with(code_versions.error());
   const app::TlsFiles tls_files{options.tls_cert, options.tls_key};
-  std::shared_ptr<net::TlsIdentity> tls;
-  if (!options.tls_cert.empty()) {
-    auto read = app::read_tls_identity(tls_files);
-    if (!read) return terminal.fail_with(read.error());
-    tls = *std::move(read);
-  }
+  const auto read_tls = tls_of(tls_files);
+  if (!read_tls) return terminal.fail_with(read_tls.error());
+  const std::shared_ptr<net::TlsIdentity>& tls = *read_tls;
   if (options.watch && options.files.empty()) {
     return terminal.fail_with({Code::usage, "--watch needs an agents FILE to watch"});
   }
@@ -205,6 +200,7 @@ int serve_command(const ServeOptions& options, Terminal& terminal) {
   Service service(terminal, options, *service_settings);
   app::InstanceOptions site_options = service.instance_options(options, *service_settings);
   site_options.tls_key = options.tls_key;
+  site_options.code_versions = *code_versions;
   if (service_settings->loaded) {
     site_options.create = true;  // to register the agents, even if no jobs run here
     site_options.read_agent = [&file = *service_settings->loaded](std::string_view name,
@@ -214,16 +210,19 @@ int serve_command(const ServeOptions& options, Terminal& terminal) {
     };
   }
   std::optional<ServedAgents> served;
-  if (service_settings->loaded) served.emplace(options, *service_settings->loaded);
+  if (service_settings->loaded) {
+    served.emplace(options, *service_settings->loaded, callbacks_of(service, part));
+  }
   const bool runs = site_options.mode == app::InstanceOptions::Mode::run;
   if (runs) {
     site_options.on_worker = [&served](const routines::Definitions& offered) {
-      return served->on_worker(offered);
+      return served->accept(offered);
     };
   }
   auto opened = service.open(site_options);
   if (!opened) return terminal.fail_with(opened.error());
   service.attach(**opened);
+  if (served) served->attach(**opened);
   if (auto listens = (*opened)->listen(); !listens) {
     terminal.warn(fmt::format("other commands cannot reach this process through the store: {}",
                               listens.error().message));
@@ -237,23 +236,30 @@ int serve_command(const ServeOptions& options, Terminal& terminal) {
   if (tls) {
     (*opened)->loop().on_hangup([&] { reload_certificate(*tls, tls_files, terminal); });
   }
-  const std::string url = fmt::format("{}://{}:{}", tls ? "https" : "http", address->host, *port);
-  if (terminal.json()) {
-    terminal.print_json(
-        Value::object({{"listening", url}, {"store", service_settings->store.text()}}));
-  } else {
-    terminal.print(fmt::format("listening on {}\n", url));
-    if (options.log.empty() && !options.quiet) print_start(*service_settings, **opened, terminal);
-  }
+  print_listening(fmt::format("{}://{}:{}", tls ? "https" : "http", address->host, *port), options,
+                  *service_settings, **opened, part, terminal);
   if ((*opened)->has_no_live_key()) {
     terminal.warn(
         "all API keys have expired or are revoked; create one with `aetheris keys create`");
   }
   if (!terminal.flush()) return terminal.fail_with({Code::unavailable, "stdout is closed"});
-  if (options.watch || runs) served->begin(**opened, service);
+  if (options.watch || runs) served->begin(**opened, options.watch);
+  if (part != nullptr) {
+    if (auto begun = part->begin(**opened); !begun) {
+      if (served) served->end();
+      return terminal.fail_with(begun.error());
+    }
+  }
   const int code = service.run();
+  if (part != nullptr) part->end();
   if (served) served->end();
   return code;
+}
+
+namespace {
+
+int serve_command(const ServeOptions& options, Terminal& terminal) {
+  return run_server(options, terminal, nullptr);
 }
 
 }  // namespace

@@ -37,13 +37,19 @@ Result<std::size_t> workers_of(const std::string& text) {
   return workers;
 }
 
+// `workers`: concurrent jobs.
 std::expected<std::optional<app::LoadedAgents>, int> load_all(const ServiceOptions& options,
+                                                              std::size_t workers,
                                                               Terminal& terminal) {
-  const std::vector<std::string>& paths = options.files;
-  if (paths.empty()) return std::nullopt;
+  std::vector<std::string> paths = options.files;
+  if (paths.empty()) {
+    if (!options.accepts_code || workers == 0) return std::nullopt;
+    paths.emplace_back();  // all agents are those of workers
+  }
   std::vector<std::pair<std::string, app::LoadedAgents>> files;
   for (const std::string& path : paths) {
-    auto loaded = load_valid_agents(path, options.policies, terminal);
+    auto loaded = load_valid_agents(
+        path, {.policies = options.policies, .needs_agents = !options.accepts_code}, terminal);
     if (!loaded) return std::unexpected(loaded.error());
     files.emplace_back(path, *std::move(loaded));
   }
@@ -97,7 +103,7 @@ std::expected<ServiceSettings, int> parse_service_settings(const ServiceOptions&
     return {};
   }();
   if (!parsed) return std::unexpected(terminal.fail_with(parsed.error()));
-  auto loaded = load_all(options, terminal);
+  auto loaded = load_all(options, service_settings.workers, terminal);
   if (!loaded) return std::unexpected(loaded.error());
   service_settings.loaded = *std::move(loaded);
   return service_settings;
@@ -156,6 +162,7 @@ app::InstanceOptions Service::instance_options(const ServiceOptions& options,
     site_options.folders = service_settings.loaded->folders;
     for (const auto& [name, agent] : service_settings.loaded->file.agents)
       site_options.runtime.agents.push_back(name);
+    site_options.runtime.has_agents = !service_settings.loaded->file.agents.empty();
   }
   return site_options;
 }

@@ -54,13 +54,14 @@ Value number_or_text(const std::string& text) {
 }
 
 std::expected<app::LoadedAgents, int> load_valid_agents(const std::string& path,
-                                                        const std::string& policies,
+                                                        const app::AgentsFileOptions& load_options,
                                                         Terminal& terminal) {
-  auto loaded = app::load_agents(path, {.policies = policies});
+  auto loaded = app::load_agents(path, load_options);
   if (!loaded) return std::unexpected(terminal.fail_with(loaded.error()));
   for (const std::string& line : loaded->notices) terminal.note(safe(line));
   if (loaded->diagnostics.empty()) return std::move(*loaded);
-  const Error error{Code::plan_invalid, fmt::format("{} has errors; nothing was started", path)};
+  const Error error{Code::plan_invalid, fmt::format("{} has errors; nothing was started",
+                                                    path.empty() ? load_options.policies : path)};
   const Value body =
       api::problem(error).with("faults", agents::diagnostics_json(loaded->diagnostics)["faults"]);
   terminal.note(safe(agents::diagnostics_text(loaded->diagnostics), true));

@@ -41,10 +41,9 @@ PromptAnswer prompt_approval(const Value& approval, Terminal& terminal);
 Result<Value> json_argument(const std::string& text, const std::string& name);
 // A JSON number if the text is one, else the text, which the receiver validates.
 Value number_or_text(const std::string& text);
-// Loads the agents file at `path` with the policies file `policies` ("" = none); if it has
-// diagnostics, prints them and gives the exit code.
+// Loads the agents file at `path`; if it has diagnostics, prints them and gives the exit code.
 std::expected<app::LoadedAgents, int> load_valid_agents(const std::string& path,
-                                                        const std::string& policies,
+                                                        const app::AgentsFileOptions& load_options,
                                                         Terminal& terminal);
 // Warns about rules of the policies file `path` that match nothing in these files.
 void warn_of_idle_policies(const std::string& path, const std::vector<agents::Policy>& policies,

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "app/key_file.h"
+#include "cli/code_checks.h"
 #include "cli/job_reads.h"
 #include "cli/phrases.h"
 #include "cli/shared.h"
@@ -40,7 +41,7 @@ std::vector<Option> trace_options(TraceOptions& o) {
 }
 
 struct ReplayOptions : CommonOptions {
-  std::string id, at, diff_from, fields;
+  std::string id, at, diff_from, fields, code;
 };
 
 std::vector<Option> replay_options(ReplayOptions& o) {
@@ -51,7 +52,12 @@ std::vector<Option> replay_options(ReplayOptions& o) {
            "FIELDS",
            &o.fields,
            "only these fields of the state, as JSON",
-           {.choices = {"summary", "steps"}}}};
+           {.choices = {"summary", "steps"}}},
+          {"--code",
+           "FILE",
+           &o.code,
+           "instead: does this file of code fit the log? as `preflight`",
+           {.accepts = Accepts::not_empty, .excludes = {"--diff-from", "--fields"}}}};
 }
 
 struct VerifyOptions : CommonOptions {
@@ -230,7 +236,24 @@ std::string changes_text(const Value& body, const Paint& paint, std::size_t widt
   return table.text(paint, width) + (capped ? "more: only the first changes are shown\n" : "");
 }
 
+int replay_code(const ReplayOptions& options, Terminal& terminal) {
+  CodeCheckRequest request{.file = options.code, .jobs = {options.id}, .at = {}};
+  if (!options.at.empty()) {
+    const Value at = number_or_text(options.at);
+    if (!at.is_integer() || at.as_int() < 1) {
+      return terminal.fail_with(
+          {Code::usage, fmt::format("--at must be the number of an event, not \"{}\"",
+                                    options.at.substr(0, 80))});
+    }
+    request.at = static_cast<std::uint64_t>(at.as_int());
+  }
+  const auto checks = check_code(options, request, terminal);
+  if (!checks) return terminal.fail_with(checks.error());
+  return print_code_checks(*checks, terminal);
+}
+
 int replay_command(const ReplayOptions& options, Terminal& terminal) {
+  if (!options.code.empty()) return replay_code(options, terminal);
   const auto state = get_job_view(
       options, options.id, "replay",
       {{field::at, options.at}, {"diff_from", options.diff_from}, {"fields", options.fields}});

@@ -512,6 +512,13 @@ void TraceDetails::wait(const Value& node, const Value& wait, const std::string&
   if (type == "timer") {
     return detail(trunk, Tint::warn, fmt::format("until {}", short_time(wait.text(field::due_at))));
   }
+  if (type == "job") {
+    const std::string child(key.substr(key.find('/') + 1, kUuidTextSize));
+    detail(
+        trunk, Tint::warn,
+        fmt::format("waiting for job {} since {}", child, short_time(wait.text(field::opened_at))));
+    return command(trunk, "see: ", fmt::format("aetheris job {}", child));
+  }
   const std::string approval(wait.text("approval")), channel(wait.text(field::channel));
   const std::string what = key.starts_with("approval/") ? "approval of the call"
                            : channel.empty()            ? fmt::format("{} with key {}", type, key)

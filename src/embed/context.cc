@@ -236,6 +236,23 @@ Result<Value> Context::scope(std::string_view name,
       }));
 }
 
+Result<Value> Context::loop(
+    std::string_view name, const Value& state,
+    const std::function<Result<Turn>(Context&, const Value& state, std::uint64_t number)>& body) {
+  auto first = ae::embed::to_internal(state);
+  if (!first) return std::unexpected(ae::embed::to_public(first.error()));
+  return to_public_result(internal(context_).loop(
+      name, *std::move(first),
+      [&](ae::routines::Context& inner, const ae::Value& at,
+          std::uint64_t number) -> ae::Result<ae::routines::Turn> {
+        Context context = ContextFactory::make(inner);
+        const Result<Turn> turn = body(context, ae::embed::to_public(at), number);
+        if (!turn) return std::unexpected(ae::embed::to_internal(turn.error()));
+        AE_ASSIGN(ae::Value value, ae::embed::to_internal(turn->value));
+        return ae::routines::Turn{.is_last = turn->is_last, .value = std::move(value)};
+      }));
+}
+
 Result<std::vector<Value>> Context::map(
     std::string_view name, const std::vector<Value>& items,
     const std::function<Result<Value>(Context&, const Value& item, std::size_t index)>& body,

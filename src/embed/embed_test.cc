@@ -94,8 +94,10 @@ TEST_F(Embed, a_second_process_goes_on_where_the_first_one_stopped) {
   }
   auto runtime = open({agent()});
   ASSERT_TRUE(runtime) << text(runtime.error());
-  const auto sent = (*runtime)->request("POST", "/api/jobs/job-1/signal",
-                                        Value::object({{"correlation_key", "go"}, {"payload", 7}}));
+  // Also before the wait is open.
+  const auto sent = (*runtime)->request(
+      "POST", "/api/jobs/job-1/signal",
+      Value::object({{"buffer", true}, {"correlation_key", "go"}, {"payload", 7}}));
   ASSERT_TRUE(sent) << text(sent.error());
   for (int i = 0; i < 200; ++i) {
     const auto view = (*runtime)->request("GET", "/api/jobs/job-1");

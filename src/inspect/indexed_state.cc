@@ -25,8 +25,9 @@ std::size_t bytes_of(const Step& step) {
                       bytes_of(step.code) + bytes_of(step.request) + bytes_of(step.imported);
   if (step.request) bytes += step.request->position.capacity();
   if (step.code) {
-    bytes += kEntryBytes * (step.code->positions.size() + step.code->emitted.size()) +
-             sizeof(std::uint32_t) * step.code->outcomes.capacity();
+    bytes += kEntryBytes * (step.code->loops.size() + step.code->emitted.size()) +
+             step.code->outcomes.bytes();
+    for (const auto& [position, loop] : step.code->loops) bytes += bytes_of(loop.result);
     for (const auto& [name, value] : step.code->values) bytes += kEntryBytes + bytes_of(value);
   }
   if (step.call) {

@@ -21,7 +21,10 @@ namespace ae::engine {
 
 class IndexedState {
  public:
-  explicit IndexedState(const JobId& job) { state_.job = job; }
+  explicit IndexedState(const JobId& job) {
+    state_.job = job;
+    state_.keeps_folded = true;
+  }
   IndexedState(const IndexedState&) = delete;  // the tree has pointers into the state
   IndexedState& operator=(const IndexedState&) = delete;
 

@@ -71,8 +71,7 @@ std::string ReplayProof::check_event(const State& state, const NodeStarted& even
 std::string ReplayProof::check_event(const State& state, const NodeFinished& event) {
   const Step* step = find(state, event.step_id);
   if (!step) return {};
-  const bool is_scope = step->request && step->request->kind == NodeKind::scope;
-  if (is_scope && event.delivered) {
+  if (step->request && is_scope(step->request->kind) && event.delivered) {
     std::int64_t last = static_cast<std::int64_t>(step->request->delivered);
     for_each_inside(state, *step, [&](std::uint32_t index) {
       last = std::max(last, static_cast<std::int64_t>(state.steps[index].request->delivered));
@@ -99,8 +98,8 @@ std::string ReplayProof::check_event(const State& state, const CommandEmitted& e
   if (!step || !is_requested(state, state.index_of(*step))) {
     return "is recorded where the plan has no command";
   }
-  const bool model = state.tool_of(*step).is_model();
-  if (event.kind != (model ? "llm" : "tool")) {
+  const ToolPolicy& tool = state.tool_of(*step);
+  if (event.kind != (tool.child ? "workflow" : tool.is_model() ? "llm" : "tool")) {
     return "is a command of another kind than the plan's";
   }
   return {};

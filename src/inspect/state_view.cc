@@ -138,36 +138,45 @@ Value loop_view(const State& state, const LoopProgress& loop) {
                      {"turns", Value::array(std::move(turns))}}));
 }
 
+Value worker_view(const Boxed<WorkerName>& worker) {
+  if (!worker) return {};
+  return Value::object({{"key", worker->key}, {"name", worker->name}});
+}
+
 Value code_progress_view(const State& state, const CodeProgress& code) {
   std::vector<Value> outcomes;
-  outcomes.reserve(code.outcomes.size());
-  for (const std::uint32_t index : code.outcomes) {
-    outcomes.emplace_back(state.steps[index].request->position);
+  for (const OutcomeOrder::Place& place : code.outcomes.places()) {
+    outcomes.emplace_back(state.steps[place.step].request->position);
   }
+  std::vector<Member> loops;
+  loops.reserve(code.loops.size());
+  for (const auto& [position, loop] : code.loops) loops.emplace_back(position, number(loop.ended));
   std::vector<Member> emitted;
   emitted.reserve(code.emitted.size());
   for (const auto& [scope, count] : code.emitted) emitted.emplace_back(scope, number(count));
   std::vector<Member> values(code.values.begin(), code.values.end());
-  return Value::object({{"emitted", Value::object(std::move(emitted))},
-                        {"open", number(code.open)},
-                        {"outcomes", Value::array(std::move(outcomes))},
-                        {"scopes", number(code.scopes)},
-                        {"values", Value::object(std::move(values))}});
+  return Value::object(
+      {{"emitted", Value::object(std::move(emitted))},
+       {"may_repeat", code.may_repeat},
+       {"open", number(code.open)},
+       {"outcomes", Value::array(std::move(outcomes))},
+       {"scopes", number(code.scopes)},
+       {"tried", Value::array(std::vector<Value>(code.tried.begin(), code.tried.end()))},
+       {"values", Value::object(std::move(values))},
+       {field::version, code.version},
+       {"worker", worker_view(code.worker)}});
 }
 
 Value request_view(const CodeRequest& request) {
   const bool waits = request.kind == NodeKind::wait;
-  return Value::object(
-      {{"accepts_data", request.wait.accepts_data},
-       {field::arguments_hash,
-        request.arguments_hash ? Value(to_hex(*request.arguments_hash)) : Value()},
-       {field::delivered, number(request.delivered)},
-       {"ended", request.ended},
-       {field::position, request.position},
-       {"position_of_outcome",
-        request.position_of_outcome ? number(*request.position_of_outcome) : Value()},
-       {"succeeded", request.succeeded},
-       {field::wait_type, waits ? Value(to_text(request.wait.type)) : Value()}});
+  return Value::object({{"accepts_data", request.wait.accepts_data},
+                        {field::arguments_hash,
+                         request.arguments_hash ? Value(to_hex(*request.arguments_hash)) : Value()},
+                        {field::delivered, number(request.delivered)},
+                        {"ended", request.ended},
+                        {field::position, request.position},
+                        {"succeeded", request.succeeded},
+                        {field::wait_type, waits ? Value(to_text(request.wait.type)) : Value()}});
 }
 
 // Sort key: node, item or turn and call, or position; then probes and compensations in the order of

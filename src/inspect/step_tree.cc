@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "inspect/view.h"
+
 namespace ae::engine {
 
 std::string_view to_text(StepStatus status) {
@@ -15,7 +17,7 @@ std::string_view to_text(StepStatus status) {
     case StepStatus::waiting:
       return "waiting";
     case StepStatus::in_doubt:
-      return "in_doubt";
+      return to_text(StepPhase::in_doubt);
     case StepStatus::done:
       return "done";
     case StepStatus::skipped:
@@ -69,7 +71,7 @@ void StepTree::add(const Step& step, std::uint32_t index) {
   } else if (step.request) {
     const std::uint32_t scope = scope_of(step, index);
     parts_[scope == kNoStep ? step.node : scope].push_back(&step);
-    if (step.request->kind == NodeKind::scope) {
+    if (is_scope(step.request->kind)) {
       scopes_.try_emplace({step.node, step.request->position}, index);
     }
   } else if (step.is_part()) {
@@ -94,7 +96,7 @@ const StepTree::Steps& StepTree::parts_of(const Step& step) const {
     const auto calls = calls_.find({step.node, step.turn});
     return calls == calls_.end() ? kNone : calls->second;
   }
-  if (step.request && step.request->kind != NodeKind::scope) return kNone;
+  if (step.request && !is_scope(step.request->kind)) return kNone;
   const auto parts = parts_.find(step.request ? s_.index_of(step) : step.node);
   return parts == parts_.end() ? kNone : parts->second;
 }

@@ -156,8 +156,6 @@ void TraceRecord::add_value(const Event& event) {
 
 void TraceRecord::add_narrative(const Event& event, StepSpan& span) {
   if (const auto* checked = as<ConfirmationChecked>(event)) span.checks.push_back(checked);
-  if (const auto* diverged = as<RoutineDiverged>(event)) span.diverged = diverged;
-  if (const auto* failed = as<RoutineFailed>(event)) span.exception = failed;
   if (const auto* progress = as<Progress>(event)) {
     const ProgressReport reported = progress->detail.read_leniently();
     for (TrySpan& one : span.tries) {
@@ -202,6 +200,8 @@ void TraceRecord::add_to_step(const Event& event, StepSpan& span) {
     if (!committed->result.is_null()) span.result = committed->result.value;
   }
   if (const auto* decision = as<DecisionRecorded>(event)) add_decision(event, *decision, span);
+  if (const auto* diverged = as<RoutineDiverged>(event)) span.diverged = diverged;
+  if (const auto* failed = as<RoutineFailed>(event)) span.exception = failed;
   if (const auto* changed = as<StateChanged>(event)) span.changes.push_back(changed);
   if (const auto* wait = as<WaitOpened>(event)) {
     span.waits.push_back({wait, event.created_at, nullptr, {}});

@@ -30,6 +30,7 @@ class Transcript {
   Transcript(const JobId& job, const TranscriptPage& page, PlanSource plans)
       : page_(page), plans_(std::move(plans)) {
     s_.job = job;
+    s_.keeps_folded = true;
   }
   Status add(const Event& event);
   Value take();

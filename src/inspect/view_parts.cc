@@ -4,9 +4,11 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <map>
 #include <span>
 #include <utility>
 
+#include "engine/children/children.h"
 #include "engine/state/action.h"
 #include "inspect/aliases.h"
 #include "inspect/view.h"
@@ -81,17 +83,74 @@ Value pausing_view(const State& state) {
 
 Value wait_view(const State& state, const std::string& key, const Wait& wait) {
   const Step& step = state.steps[wait.step];
-  return Value::object({{"actions", Value::array(wait_actions(state, key, wait))},
-                        {field::channel, or_null(wait.channel)},
-                        {field::correlation_key, key},
-                        {field::due_at, or_null(wait.due_at)},
-                        {field::expires_at, or_null(wait.expires_at)},
-                        {field::node_id, state.node_of(step).id},
-                        {field::opened_at, to_text(wait.opened_at)},
-                        {field::position, position_of(step)},
-                        {field::reason, or_null(wait.reason)},
-                        {field::step_id, step.id.text},
-                        {field::wait_type, to_text(wait.type)}});
+  Value view = Value::object({{"actions", Value::array(wait_actions(state, key, wait))},
+                              {field::channel, or_null(wait.channel)},
+                              {field::correlation_key, key},
+                              {field::due_at, or_null(wait.due_at)},
+                              {field::expires_at, or_null(wait.expires_at)},
+                              {field::node_id, state.node_of(step).id},
+                              {field::opened_at, to_text(wait.opened_at)},
+                              {field::position, position_of(step)},
+                              {field::reason, or_null(wait.reason)},
+                              {field::step_id, step.id.text},
+                              {field::wait_type, to_text(wait.type)}});
+  if (wait.type != WaitType::job) return view;
+  return view.with("cancelled", wait.child_cancelled).with("job", child_of(state, step).text);
+}
+
+std::vector<ChildCall> child_calls(const State& state) {
+  std::vector<ChildCall> calls;
+  if (!state.plan || std::ranges::none_of(state.plan->tools, [](const ToolPolicy& tool) {
+        return tool.child.has_value();
+      })) {
+    return calls;
+  }
+  for (const Step& step : state.steps) {
+    if (step.role != Role::node || step.imported || !state.has_tool(step)) continue;
+    const ToolPolicy& tool = state.tool_of(step);
+    const bool is_map = state.kind_of(step) == NodeKind::map;
+    if (!tool.child || is_map || !step.started) continue;
+    const auto wait = state.open_wait_of(step);
+    const bool open = wait != state.waits.end() && wait->second.type == WaitType::job;
+    const bool answered = step.call && step.call->questions;
+    if (!open && !answered && !step.committed) continue;  // no child is known
+    ChildCall call{.step = &step, .job = child_of(state, step), .agent = tool.child->agent};
+    if (tool.child->detached) {
+      call.status = "detached";
+    } else if (open) {
+      call.status = "open";
+    } else if (step.call && step.call->questions &&
+               step.call->questions->answers.find(kChildAnswer) != nullptr) {
+      call.status = step.call->questions->answers[kChildAnswer].text("status", "ended");
+    } else {
+      call.status = step.committed ? "completed" : "ended";
+    }
+    calls.push_back(std::move(call));
+  }
+  return calls;
+}
+
+Value children_view(const State& state) {
+  constexpr std::size_t kShown = 20;
+  const std::vector<ChildCall> calls = child_calls(state);
+  if (calls.empty()) return {};
+  std::map<std::string, std::uint64_t> counts;
+  std::vector<Value> open;
+  for (const ChildCall& call : calls) {
+    counts[call.status]++;
+    if (call.status != "open" || open.size() == kShown) continue;
+    open.push_back(Value::object({{field::agent, call.agent},
+                                  {"id", call.job.text},
+                                  {field::node_id, state.node_of(*call.step).id},
+                                  {field::step_id, call.step->id.text}}));
+  }
+  std::vector<Member> by_status;
+  by_status.reserve(counts.size());
+  for (const auto& [status, count] : counts) by_status.emplace_back(status, number(count));
+  return Value::object({{"counts", Value::object(std::move(by_status))},
+                        {field::in_doubt, record_list_json(state.children_in_doubt)},
+                        {"open", Value::array(std::move(open))},
+                        {"total", number(calls.size())}});
 }
 
 std::vector<Value> wait_actions(const State& state, const std::string& key, const Wait& wait) {
@@ -109,6 +168,9 @@ std::vector<Value> wait_actions(const State& state, const std::string& key, cons
     return {action(act::kMessage, {{field::channel, wait.channel}, {"job_id", state.job.text}})};
   }
   if (wait.type == WaitType::timer) return {};
+  if (wait.type == WaitType::job) {
+    return {action(act::kJob, {{"job_id", child_of(state, step).text}})};
+  }
   return {action(act::kSignal, {{field::correlation_key, key}, {"job_id", state.job.text}})};
 }
 

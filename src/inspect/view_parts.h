@@ -44,6 +44,16 @@ Value pausing_view(const State& state);
 std::vector<Value> wait_actions(const State& state, const std::string& key, const Wait& wait);
 // An open wait, with its actions.
 Value wait_view(const State& state, const std::string& key, const Wait& wait);
+// A call that created a child job.
+struct ChildCall {
+  const Step* step = nullptr;
+  JobId job;  // the child
+  std::string agent;
+  std::string status;  // open, detached, or how it ended: completed, failed, cancelled
+};
+std::vector<ChildCall> child_calls(const State& state);
+// {total, counts by status, open: the first ones, in_doubt}; null = none.
+Value children_view(const State& state);
 // Calls with an unknown outcome that are probed once their requests can no longer take effect.
 std::vector<Value> settling_view(const State& state);
 

@@ -101,6 +101,11 @@ ModelTool::ModelTool(async::Loop& loop, std::unique_ptr<tools::Tool> transport, 
       codec_(std::make_shared<const ProviderCodec>(std::move(codec))) {}
 
 void ModelTool::perform(tools::Permit permit, tools::Call call, async::Done<Outcome> done) {
+  if (call.args.find("model") == nullptr && codec_->defaults.is_object()) {
+    for (const auto& [key, value] : codec_->defaults.members()) {
+      if (call.args.find(key) == nullptr) call.args = call.args.with(key, value);
+    }
+  }
   auto request = codec_->request(call.args);
   if (!request) {
     Outcome outcome;

@@ -32,6 +32,8 @@ struct ProviderCodec {
   // Members added to the request to enable streaming; null: no streaming.
   Value streaming = {};
   Endpoint endpoint = {};  // for error messages
+  // Members of a request that names no model, as far as it lacks them.
+  Value defaults = {};
 };
 
 class ModelTool final : public tools::Tool {

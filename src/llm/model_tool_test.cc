@@ -48,6 +48,27 @@ AE_TEST("model tool/temperature and max_tokens are sent if the request has them"
   EXPECT_EQ(second.find("max_completion_tokens"), nullptr);
 }
 
+AE_TEST("model tool/a request of code is completed with the model of the file and its settings") {
+  RawHttpServer server(RawHttpServer::always(raw_response(200, kAnswer)));
+  ModelFixture fixture;
+  const Value settings = Value::object(
+      {{"base_url", server.url("/v1")},
+       {"defaults", json(R"({"model":"small-1","temperature":0.5,"max_tokens":40})")}});
+  for (const char* request : {R"({"max_tokens":7,"messages":[{"role":"user","content":"x"}]})",
+                              R"({"model":"other","messages":[{"role":"user","content":"x"}]})"}) {
+    const Outcome outcome = fixture.call(settings, make_call(json(request)));
+    EXPECT_EQ(outcome.kind, OutcomeKind::success) << outcome.error_message;
+  }
+  ASSERT_EQ(server.arrivals(), 2);
+  const Value of_code = json(server.requests()[0].body);
+  EXPECT_EQ(of_code["model"], Value("small-1"));
+  EXPECT_EQ(of_code["temperature"], Value(0.5));
+  EXPECT_EQ(of_code["max_completion_tokens"], Value(7)) << "its own holds";
+  const Value of_plan = json(server.requests()[1].body);
+  EXPECT_EQ(of_plan["model"], Value("other"));
+  EXPECT_EQ(of_plan.find("temperature"), nullptr) << "a request that names its model is complete";
+}
+
 AE_TEST("model tool/a request without model or messages is rejected and not sent") {
   RawHttpServer server(RawHttpServer::always(raw_response(200, kAnswer)));
   ModelFixture fixture;

@@ -28,6 +28,7 @@ std::optional<Provider> provider_of(std::string_view name, const Value& settings
   }
   if (!provider) return provider;
   provider->codec.endpoint = endpoint_of(settings);
+  provider->codec.defaults = settings["defaults"];
   if (settings["stream"] == Value(false)) provider->codec.streaming = Value();
   return provider;
 }

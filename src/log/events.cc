@@ -17,24 +17,26 @@ bool has(const Value& array, std::string_view member) {
          });
 }
 
-// True if the plan has a tool that makes no call.
-bool records_values(const Value& tools) {
-  return tools.is_object() && std::ranges::any_of(tools.members(), [](const Member& tool) {
-           return tool.second.find("records") != nullptr;
+bool has_tool_with(const Value& tools, std::string_view member) {
+  return tools.is_object() && std::ranges::any_of(tools.members(), [member](const Member& tool) {
+           return tool.second.find(member) != nullptr;
          });
 }
 
-// 3 adds `blind`; 2 adds `budget.spent`.
+// 4 adds `parent`: a reader of 3 does not inform it of the end. 3 adds `blind`; 2 adds
+// `budget.spent`.
 std::uint8_t schema_for(const JobCreated& event) {
+  if (!event.parent.is_null()) return 4;
   if (!event.blind.is_null()) return 3;
   return event.budget.json().find("spent") != nullptr ? 2 : 1;
 }
 
-// 4 adds nodes of kind code; 3 adds tools whose value is recorded, which a reader of 2 would call;
+// 5 adds tools that create child jobs; 4 adds nodes of kind code; 3 adds tools whose value is recorded, which a reader of 2 would call;
 // 2 adds strict conditions.
 std::uint8_t schema_for(const PlanGenerated& event) {
+  if (has_tool_with(event.task_graph["tools"], "child")) return 5;
   if (has(event.task_graph["nodes"], field::code)) return 4;
-  if (records_values(event.task_graph["tools"])) return 3;
+  if (has_tool_with(event.task_graph["tools"], "records")) return 3;
   return event.task_graph.find("conditions") != nullptr ? 2 : 1;
 }
 
@@ -86,8 +88,22 @@ std::uint8_t schema_for(const JobParked& event) {
   return event.until == park_until::kVersion ? 2 : 1;
 }
 
-// 2 adds `in_doubt`: calls whose outcome remained unknown.
-std::uint8_t schema_for(const JobCompleted& event) { return event.in_doubt.is_null() ? 1 : 2; }
+// 3 adds those of child jobs. 2 adds `in_doubt`: calls whose outcome remained unknown.
+std::uint8_t schema_for(const JobCompleted& event) {
+  if (!event.children_in_doubt.is_null()) return 3;
+  return event.in_doubt.is_null() ? 1 : 2;
+}
+// 2 adds the unknown calls of child jobs.
+std::uint8_t schema_for(const JobFailed& event) {
+  return event.children_in_doubt.is_null() ? 1 : 2;
+}
+std::uint8_t schema_for(const JobCancelled& event) {
+  return event.children_in_doubt.is_null() ? 1 : 2;
+}
+// 2 adds what a child job used of the budget, and its unknown calls.
+std::uint8_t schema_for(const WaitCompleted& event) {
+  return event.children_in_doubt.is_null() && event.child_use.is_null() ? 1 : 2;
+}
 
 std::uint8_t schema_for(const auto&) { return 1; }
 

@@ -13,6 +13,13 @@ namespace {
 constexpr std::int64_t kLingerUs = 1'000'000;
 constexpr std::int64_t kLingerBodyUs = 10'000'000;  // for a client refused during its body
 
+// 0: it is not known, or not in our pid namespace.
+std::int64_t process_of(int unix_socket) {
+  ucred peer{};
+  socklen_t size = sizeof peer;
+  return ::getsockopt(unix_socket, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 ? peer.pid : 0;
+}
+
 }  // namespace
 
 HttpConnection::HttpConnection(HttpServer::Impl& server, Socket socket, std::string peer, bool tcp)
@@ -20,6 +27,7 @@ HttpConnection::HttpConnection(HttpServer::Impl& server, Socket socket, std::str
       loop_(server.loop),
       socket_(std::move(socket)),
       peer_(std::move(peer)),
+      process_(tcp ? 0 : process_of(socket_.native_handle())),
       tcp_(tcp),
       parser_(server.options.limits, HttpParser::StopMode::before_body_too) {}
 

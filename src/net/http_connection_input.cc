@@ -135,6 +135,7 @@ void HttpConnection::dispatch() {
   is_head_ = request.method == "HEAD";
   is_read_only_ = is_head_ || request.method == "GET";
   request.peer = peer_;
+  request.process = process_;
   // Not on connect: the check reads the whole process table, which silent
   // connections must not cause.
   if (!from_tool_) {

@@ -135,6 +135,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   std::unique_ptr<TlsStream> tls_;  // around the socket; null: plain text
   bool tls_shut_down_ = false;      // no more reads through tls_
   const std::string peer_;
+  const std::int64_t process_;
   std::optional<bool> from_tool_;  // nullopt: before the first request
   const bool tcp_;
   Phase phase_ = Phase::reading;

@@ -22,8 +22,9 @@ struct HttpRequest {
   std::vector<std::pair<std::string, std::string>> query;  // decoded, in order, keys may repeat
   HttpHeaders headers;                                     // names in lower case, values trimmed
   std::string body;
-  bool from_tool = false;  // HttpServer::Options::is_tool
-  std::string peer;        // "127.0.0.1:52100", "[::1]:52100", or "unix"
+  bool from_tool = false;    // HttpServer::Options::is_tool
+  std::string peer;          // "127.0.0.1:52100", "[::1]:52100", or "unix"
+  std::int64_t process = 0;  // that made the connection to a Unix socket; 0 = unknown
   bool has_body = false;
   // Holds the share of `body` in HttpServer::Options::bodies_max while it exists.
   // shared_ptr: type-erased.

@@ -288,8 +288,14 @@ std::string cost_text(std::uint64_t micros) {
 std::optional<Reservation> reservation_of(const TokenReservation& stored) {
   const auto input = amount_in(stored.input_tokens), output = amount_in(stored.output_tokens);
   const auto cost = amount_in(stored.cost_micros.value_or(0));
-  if (!input || !output || !cost) return std::nullopt;
-  return Reservation{.input_tokens = *input, .output_tokens = *output, .cost_micros = *cost};
+  const auto model_calls = amount_in(stored.model_calls.value_or(0));
+  const auto tool_calls = amount_in(stored.tool_calls.value_or(0));
+  if (!input || !output || !cost || !model_calls || !tool_calls) return std::nullopt;
+  return Reservation{.input_tokens = *input,
+                     .output_tokens = *output,
+                     .cost_micros = *cost,
+                     .model_calls = *model_calls,
+                     .tool_calls = *tool_calls};
 }
 
 TokenReservation to_record(const Reservation& reservation) {
@@ -298,7 +304,20 @@ TokenReservation to_record(const Reservation& reservation) {
   if (reservation.cost_micros > 0) {
     stored.cost_micros = static_cast<std::int64_t>(reservation.cost_micros);
   }
+  if (reservation.model_calls > 0) {
+    stored.model_calls = static_cast<std::int64_t>(reservation.model_calls);
+  }
+  if (reservation.tool_calls > 0) {
+    stored.tool_calls = static_cast<std::int64_t>(reservation.tool_calls);
+  }
   return stored;
+}
+
+Usage child_use(const Reservation& reservation) {
+  return {.tokens = sum(reservation.input_tokens, reservation.output_tokens),
+          .cost_micros = reservation.cost_micros,
+          .model_calls = reservation.model_calls,
+          .tool_calls = std::max<std::uint64_t>(reservation.tool_calls, 1)};
 }
 
 Usage model_use(const Reservation& reservation) {

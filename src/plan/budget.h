@@ -86,13 +86,17 @@ std::string cost_text(std::uint64_t micros);
 std::string amount_text(Limit limit, std::uint64_t amount);
 
 // The maximum use of one try of a model call.
+// Of a child job: its limits, and one tool call more, for the call that creates it.
 struct Reservation {
   std::uint64_t input_tokens = 0, output_tokens = 0, cost_micros = 0;
+  std::uint64_t model_calls = 0, tool_calls = 0;  // of a child job
 };
 // nullopt: not valid.
 std::optional<Reservation> reservation_of(const TokenReservation& stored);
 TokenReservation to_record(const Reservation& reservation);
 Usage model_use(const Reservation& reservation);
+// Of a call that creates a child job: the call itself counts as a tool call.
+Usage child_use(const Reservation& reservation);
 
 // Estimated tokens of a message: a third of its bytes as canonical JSON, rounded up; kImageTokens
 // for an image.

@@ -35,12 +35,17 @@ Status read_job_settings(const Value& graph, Plan& plan) {
   AE_ASSIGN(plan.deadline,
             optional_duration_at(graph, field::deadline, std::chrono::milliseconds(1)));
   if (const Value* versions = graph.find("versions")) {
-    AE_TRY(only_keys(*versions, {"policy"}));
+    AE_TRY(only_keys(*versions, {"policy", "wait"}));
     const std::string_view policy = versions->text("policy");
     if (policy != "strict" && policy != "route") {
       return fail(Code::plan_invalid, "`versions.policy` is strict or route (or not there: warn)");
     }
     plan.versions = policy == "strict" ? VersionPolicy::strict : VersionPolicy::route;
+    AE_ASSIGN(const auto wait, optional_duration_at(*versions, "wait", Duration(0)));
+    if (wait && plan.versions != VersionPolicy::route) {
+      return fail(Code::plan_invalid, "`versions.wait` needs the policy route");
+    }
+    plan.version_wait = wait.value_or(kVersionWait);
   }
   if (graph.find(kMaxAttempts) != nullptr) {
     AE_ASSIGN(plan.max_attempts, count_at(graph, kMaxAttempts, kMaxAttemptsMax));

@@ -37,7 +37,8 @@
 //                          "tools": [name…]}} ],       of a worker (engine/code/code.h)
 //     "output"?: template,
 //     "deadline"?: duration, "max_attempts"?: n,
-//     "versions"?: {"policy": "strict" | "route"},     absent: warn (VersionPolicy)
+//     "versions"?: {"policy": "strict" | "route",      absent: warn (VersionPolicy)
+//                   "wait"?: "5m"},                    of code with route: version_wait
 //     "tools": { name: {"effect": "read" | "idempotent" | "at_most_once",
 //                       "on_in_doubt": "resend" | "park" | "fail" | "probe",
 //                       "timeout": duration, "grace": duration,
@@ -123,7 +124,12 @@ struct PlanLimits {
 // records it and the job continues. strict: the process does not run the job; the job parks `until:
 // version` if no process offers its version. route: only a process that offers its version claims
 // the job; it stays queued until then.
+//
+// For code, workers offer the versions, and the job has the one that its code ran under. strict and
+// route: the code runs under that version; with route, under another one if none is offered for
+// `version_wait`. warn: it runs under the newest one that fits (engine/version/code_version.h).
 enum class VersionPolicy : std::uint8_t { warn, strict, route };
+inline constexpr Duration kVersionWait = std::chrono::minutes(5);
 
 struct Plan {
   Value task_graph;
@@ -138,6 +144,8 @@ struct Plan {
   // Maximum number of claims that end by lease expiry; 0 = the runtime's default
   std::uint32_t max_attempts = 0;
   VersionPolicy versions = VersionPolicy::warn;
+  // Of code with `route`: so long no worker offers the job's version before another one is tried
+  Duration version_wait = kVersionWait;
   Limits budget;                    // of each job
   std::vector<std::string> grants;  // capabilities that the plan may use if a model made it, sorted
   bool strict_conditions = false;   // of policies and approvals

@@ -9,13 +9,13 @@
 namespace ae::engine {
 
 std::string_view to_text(NodeKind kind) {
-  constexpr std::string_view kText[] = {"tool", "wait",    "map",       "llm",
-                                        "loop", "planner", field::code, field::scope};
+  constexpr std::string_view kText[] = {"tool",    "wait",      "map",        "llm", "loop",
+                                        "planner", field::code, field::scope, "turn"};
   return kText[static_cast<std::size_t>(kind)];
 }
 
 std::string_view to_text(WaitType type) {
-  constexpr std::string_view kText[] = {"webhook", "human", "timer", "signal", "message"};
+  constexpr std::string_view kText[] = {"webhook", "human", "timer", "signal", "message", "job"};
   return kText[static_cast<std::size_t>(type)];
 }
 

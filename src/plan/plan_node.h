@@ -25,9 +25,13 @@ enum class NodeKind : std::uint8_t {
   loop,
   planner,
   code,
-  scope  // only of a request of code
-};  // spelled as in step_id
-enum class WaitType : std::uint8_t { webhook, human, timer, signal, message };
+  scope,  // only of a request of code
+  turn    // a scope of which only the last one that ended counts: a turn of a loop of code
+};
+// A scope of code, or a turn.
+constexpr bool is_scope(NodeKind kind) { return kind == NodeKind::scope || kind == NodeKind::turn; }
+// `job`: only of the call of a tool that creates a child job.
+enum class WaitType : std::uint8_t { webhook, human, timer, signal, message, job };
 std::string_view to_text(NodeKind kind);
 std::string_view to_text(WaitType type);
 

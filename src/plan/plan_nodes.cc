@@ -92,7 +92,8 @@ class NodeReader {
         return {};
       }
       case NodeKind::scope:
-        break;  // no word of a plan
+      case NodeKind::turn:
+        break;  // no words of a plan
     }
     return {};
   }

@@ -46,8 +46,9 @@ Result<std::uint32_t> find_side_tool(const Value& value, const Plan& plan,
     return fail(Code::plan_invalid,
                 "the tool of a `probe` or `compensate` cannot require approval");
   }
-  if (plan.tools[tool].is_model()) {
-    return fail(Code::plan_invalid, "the tool of a `probe` or `compensate` cannot be a model");
+  if (plan.tools[tool].is_model() || plan.tools[tool].child) {
+    return fail(Code::plan_invalid,
+                "the tool of a `probe` or `compensate` cannot be a model, nor create a child job");
   }
   return tool;
 }

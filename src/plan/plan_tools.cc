@@ -172,13 +172,47 @@ Status read_durations(const Value& value, ToolPolicy& tool) {
   return {};
 }
 
+// A call creates one child, whose id follows from its command: it may be repeated, and changes
+// nothing else.
+Status read_child(const Value& value, ToolPolicy& tool) {
+  if (tool.effect != EffectClass::idempotent || tool.on_in_doubt != OnInDoubt::resend ||
+      tool.function || tool.local || !tool.makes_call() || !tool.changes.empty()) {
+    return fail(Code::plan_invalid,
+                "a tool with `child` is `idempotent` and `resend`, and has no `changes`");
+  }
+  auto stored = record_from_json<ChildTool>(value);
+  if (!stored) return fail(Code::plan_invalid, "`child`: {}", stored.error().message);
+  if (!is_name(stored->name)) return fail(Code::plan_invalid, "`child` names an agent");
+  ChildPolicy child{.agent = stored->name,
+                    .detached = stored->detached.value_or(false),
+                    .priority = stored->priority,
+                    .queue = stored->queue};
+  if (stored->labels.is_object()) {
+    for (const auto& [name, label] : stored->labels.members()) {
+      if (!label.is_string()) return fail(Code::plan_invalid, "a label is a text");
+      child.labels.emplace_back(name, label.as_string());
+    }
+  }
+  if (stored->deadline) {
+    const auto deadline = duration_from_text(*stored->deadline);
+    if (!deadline) return fail(Code::plan_invalid, "`child`: {}", deadline.error().message);
+    child.deadline = *deadline;
+  }
+  if (!stored->budget.is_null()) {
+    AE_ASSIGN(child.budget, limits_of(stored->budget));
+  }
+  tool.child = std::move(child);
+  return {};
+}
+
 Result<ToolPolicy> read_tool(std::string_view name, const Value& value) {
   AE_TRY(only_keys(value, {"effect",        "on_in_doubt",     "timeout",      "grace",
                            "dedupe_window", "retry",           field::version, "description",
                            "args_schema",   "result_schema",   "approval",     "approval_expires",
                            "probe",         field::compensate, "changes",      "verify",
                            "provider",      "price",           "rules",        "capabilities",
-                           "ask_expires",   "local",           "records",      "function"}));
+                           "ask_expires",   "local",           "records",      "function",
+                           "child"}));
   ToolPolicy tool;
   tool.name = name;
   if (value.find("description") != nullptr) AE_TRY(text_at(value, "description"));
@@ -221,6 +255,7 @@ Result<ToolPolicy> read_tool(std::string_view name, const Value& value) {
   AE_TRY(read_model(value, tool));
   AE_TRY(read_records(value, tool));
   AE_TRY(read_changes(value, tool));
+  if (const Value* child = value.find("child")) AE_TRY(read_child(*child, tool));
   return tool;
 }
 

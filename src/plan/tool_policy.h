@@ -9,10 +9,12 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "base/time.h"
 #include "expr/expr.h"
+#include "plan/budget.h"
 #include "plan/price.h"
 #include "schema/schema.h"
 
@@ -78,6 +80,18 @@ struct PolicyRule {
 // it.
 enum class RecordedKind : std::uint8_t { nothing, time, random, uuid };
 
+// A tool whose calls create child jobs (docs/child-jobs.md).
+struct ChildPolicy {
+  std::string agent;
+  bool detached = false;  // the call succeeds once the child is created
+  // Of the child; what is absent here is the parent's.
+  std::vector<std::pair<std::string, std::string>> labels;
+  std::optional<std::int64_t> priority;
+  std::optional<std::string> queue;
+  std::optional<Duration> deadline;
+  Limits budget;  // lowers what is left of the parent's
+};
+
 struct ToolPolicy {
   std::string name;
   std::string version;  // 16 hex digits: digest of the resolved definition
@@ -95,6 +109,11 @@ struct ToolPolicy {
   bool is_stated_in_code() const {
     return function && (name.starts_with("run:") || name.starts_with("fetch:"));
   }
+  std::optional<ChildPolicy> child;
+  // Does the job await the end of the child?
+  bool awaits_child() const { return child && !child->detached; }
+  // Its calls need no tool of this process: a routine, or the runtime itself, performs them.
+  bool needs_no_transport() const { return is_stated_in_code() || child; }
   RetryPolicy retry;
   std::optional<Schema> args_schema;
   std::string schema_digest;  // 64 hex digits: of args_schema, or of null

@@ -1,6 +1,12 @@
 // Providers: several providers as one.
 #include "routines/providers.h"
 
+#include <algorithm>
+#include <chrono>
+#include <string>
+#include <string_view>
+#include <vector>
+
 #include "testing/test.h"
 
 namespace ae::routines {
@@ -12,32 +18,61 @@ struct NoRoutine final : Routine {
 };
 
 struct FixedProvider final : RoutineProvider {
-  bool offers(const engine::Plan&, std::uint32_t) const override { return is_offered; }
-  std::unique_ptr<Routine> start(RoutineStart) override {
-    if (!has_room) return nullptr;
+  engine::OfferedCode offered(const engine::Plan&, std::uint32_t, std::string_view) const override {
+    return {.versions = versions, .own_missing_for = own_missing_for, .away = away};
+  }
+  std::vector<AgentVersion> agent_versions() const override {
+    std::vector<AgentVersion> all;
+    for (const std::string& version : versions) all.push_back({"a", version});
+    return all;
+  }
+  std::unique_ptr<Routine> start(RoutineStart start) override {
+    if (!has_room || std::ranges::find(versions, start.version) == versions.end()) return nullptr;
     started++;
     return std::make_unique<NoRoutine>();
   }
-  bool is_offered = true, has_room = true;
+  std::vector<std::string> versions{"v1"}, away;
+  Duration own_missing_for{};
+  bool has_room = true;
   int started = 0;
 };
 
 AE_TEST("providers/the first one that offers the code and has room starts it") {
   const auto plan = std::make_shared<const engine::Plan>();
+  const RoutineStart start{.plan = plan, .version = "v1"};
   FixedProvider first, second;
   Providers all;
-  EXPECT_FALSE(all.offers(*plan, 0));
-  EXPECT_EQ(all.start({.plan = plan}), nullptr);
+  EXPECT_TRUE(all.offered(*plan, 0, "v1").versions.empty());
+  EXPECT_EQ(all.start(start), nullptr);
   all.add(first);
   all.add(second);
-  EXPECT_NE(all.start({.plan = plan}), nullptr);
+  EXPECT_NE(all.start(start), nullptr);
   EXPECT_EQ(first.started, 1);
   first.has_room = false;
-  EXPECT_NE(all.start({.plan = plan}), nullptr);
+  EXPECT_NE(all.start(start), nullptr);
   EXPECT_EQ(second.started, 1);
-  second.is_offered = false;
-  EXPECT_EQ(all.start({.plan = plan}), nullptr);
-  EXPECT_TRUE(all.offers(*plan, 0));
+  second.versions.clear();
+  EXPECT_EQ(all.start(start), nullptr);
+  EXPECT_TRUE(all.offered(*plan, 0, "v1").has("v1"));
+}
+
+AE_TEST(
+    "providers/the versions of all are offered, and the job's is missing where one may get it") {
+  const engine::Plan plan{};
+  FixedProvider first, second;
+  first.own_missing_for = std::chrono::seconds(9);
+  second.own_missing_for = std::chrono::seconds(4);
+  second.versions = {"v2", "v1", "v3"};
+  Providers all;
+  all.add(first);
+  all.add(second);
+  const engine::OfferedCode offered = all.offered(plan, 0, "v0");
+  EXPECT_EQ(offered.versions, (std::vector<std::string>{"v1", "v2", "v3"}));
+  EXPECT_EQ(offered.own_missing_for, std::chrono::seconds(4));
+  EXPECT_EQ(all.agent_versions().size(), 4u);
+  first.away = {"v1"};
+  second.away = {"v2"};
+  EXPECT_EQ(all.offered(plan, 0, "v0").away, (std::vector<std::string>{"v2"}));
 }
 
 }  // namespace

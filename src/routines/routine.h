@@ -22,6 +22,7 @@
 #include "base/ids.h"
 #include "engine/code/code.h"
 #include "engine/heart/routine.h"
+#include "engine/version/code_version.h"
 #include "json/value.h"
 #include "log/outcome.h"
 #include "log/records.h"
@@ -69,6 +70,8 @@ struct RoutineStart {
   JobId job;
   std::uint32_t node = 0;
   std::shared_ptr<const engine::Plan> plan;
+  std::string version;           // of the code that runs
+  bool is_trial = false;         // another one than the job's (engine/version/code_version.h)
   Value input;                   // of the job
   Value job_value;               // {id, agent, labels, created_at}
   std::string blind;             // of the job: for H of arguments (base/ids.h)
@@ -86,15 +89,41 @@ class Routine {
   virtual void deliver(std::vector<engine::Delivery> outcomes) = 0;
   // Performs the calls of its functions: run:EFFECT, and the tools that the worker registered.
   virtual tools::Tool& functions() = 0;
+  // The worker that runs it, and is given its calls; nullopt: this process.
+  virtual std::optional<engine::WorkerName> worker() const { return std::nullopt; }
+};
+
+// One try of a call, as a worker names it.
+struct CallName {
+  JobId job;
+  InvocationId invocation;
+  std::uint32_t try_no = 0;
+  friend auto operator<=>(const CallName&, const CallName&) = default;
+};
+
+// What a worker states when it begins a session about calls of sessions that are gone.
+struct LeftCalls {
+  // Those that it received and that have not ended, or ended within `covers` before.
+  std::vector<CallName> received;
+  std::optional<Duration> covers;  // nullopt: not stated
+};
+
+struct AgentVersion {
+  std::string agent, version;
+  friend auto operator<=>(const AgentVersion&, const AgentVersion&) = default;
 };
 
 // Starts routines: one for each kind of worker.
 class RoutineProvider {
  public:
   virtual ~RoutineProvider() = default;
-  // Does this process run this code node?
-  virtual bool offers(const engine::Plan& plan, std::uint32_t node) const = 0;
-  // nullptr: this process does not offer this code, or has no room.
+  // The versions in which this process runs this code node, with all functions of the plan. `own`:
+  // the job's.
+  virtual engine::OfferedCode offered(const engine::Plan& plan, std::uint32_t node,
+                                      std::string_view own) const = 0;
+  // All versions of agents that this process runs.
+  virtual std::vector<AgentVersion> agent_versions() const = 0;
+  // nullptr: this process does not offer this version of the code, or has no room.
   virtual std::unique_ptr<Routine> start(RoutineStart start) = 0;
 };
 

@@ -2,6 +2,8 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
+
 #include "json/json.h"
 #include "log/field_names.h"
 
@@ -127,8 +129,12 @@ std::string version_capability(std::string_view agent, std::string_view version)
 
 std::vector<std::string> needed_capabilities(std::vector<std::string> required,
                                              std::string_view agent, std::string_view version,
-                                             engine::VersionPolicy versions) {
-  if (versions == engine::VersionPolicy::route) {
+                                             const engine::Plan* plan) {
+  const bool is_routed = plan != nullptr && plan->versions == engine::VersionPolicy::route &&
+                         std::ranges::none_of(plan->nodes, [](const engine::Node& node) {
+                           return node.code != nullptr;
+                         });
+  if (is_routed) {
     required.push_back(version_capability(agent, version));
   }
   return required;

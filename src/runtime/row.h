@@ -65,9 +65,10 @@ std::optional<std::string> blind_of(const JobCreated& created);
 // The capability of an execution version. A job with the version policy `route` requires it, so
 // only a process of that version claims it. Capability names of users cannot contain a colon.
 std::string version_capability(std::string_view agent, std::string_view version);
-// What a worker must offer: the capabilities of the request and, with `route`, the version.
+// What a worker must offer: the capabilities of the request and, with `route`, the version. That of
+// code is chosen when the job is claimed (runtime/code_offers.h).
 std::vector<std::string> needed_capabilities(std::vector<std::string> required,
                                              std::string_view agent, std::string_view version,
-                                             engine::VersionPolicy versions);
+                                             const engine::Plan* plan);
 
 }  // namespace ae::runtime

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -33,13 +34,16 @@ struct RuntimeOptions {
   // false: the process ends when its jobs are idle, and keeps no call open for an answer
   bool is_resident = true;
   std::vector<std::string> agents;  // claim only jobs of these agents; empty = any
+  // false: there is no agent, so nothing is claimed until Runtime::offer
+  bool has_agents = true;
   std::string execution_version = "0.1.0";
   // Events between checkpoints; fewer when a job is released
   std::uint64_t checkpoint_every = 1000;
   // Execution versions of the agents that this process offers; any other agent has
   // `execution_version`.
   std::map<std::string, std::string, std::less<>> agent_versions;
-  std::vector<std::string> capabilities;  // capabilities that this worker offers
+  std::set<std::string, std::less<>> code_agents;  // those of agent_versions that are code
+  std::vector<std::string> capabilities;           // capabilities that this worker offers
   std::vector<store::QueueLimit> queues;  // limits of running jobs per queue, over all workers
 
   const std::string& version_of(std::string_view agent) const {

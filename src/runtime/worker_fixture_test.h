@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstdio>
 #include <deque>
 #include <memory>
 #include <type_traits>
@@ -52,14 +51,14 @@ class WorkerFixture final : public RuntimeObserver {
     Duration delay = 100ms;  // of faulty slow operations
     std::vector<store::QueueLimit> queues = {};
     engine::PlanCache* plans = nullptr;
-    bool may_claim = true;
-    bool is_resident = true;
+    bool may_claim = true, is_resident = true;
     std::string version = "0.1.0";  // the execution version that it offers
     bool announces = false;         // offers `version` for the agent "agent", too
     std::vector<std::string> capabilities = {};
     std::string tool_version = "0123456789abcdef";
     RunningSlot* slot = nullptr;
     routines::RoutineProvider* routines = nullptr;
+    std::optional<Instant> functions_held_until = {};
   };
   WorkerFixture(TestEnvironment& env, std::string name, const Setup& setup)
       : env_(env), chance(setup.seed) {
@@ -74,7 +73,8 @@ class WorkerFixture final : public RuntimeObserver {
     std::map<std::string, std::string, std::less<>> agent_versions;
     if (setup.announces) agent_versions[field::agent] = setup.version;
     runtime.emplace(World{env.loop, env.steady, chance, *faulty, tool_registry, setup.plans,
-                          nullptr, nullptr, setup.slot, nullptr, setup.routines},
+                          nullptr, nullptr, setup.slot, nullptr, nullptr, setup.routines,
+                          std::nullopt, setup.functions_held_until},
                     RuntimeOptions{.worker = std::move(name),
                                    .durability = setup.durability,
                                    .may_claim = setup.may_claim,

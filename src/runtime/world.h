@@ -22,6 +22,8 @@
 
 namespace ae::runtime {
 
+class NewJobSource;
+
 class OutputHub;    // driver/output_hub.h
 class RunningSlot;  // running_slot.h
 
@@ -83,7 +85,12 @@ struct World {
   RunningSlot* slot = nullptr;
   // Runs reads of whole logs; null: they run on the loop.
   async::Executor* readers = nullptr;
+  NewJobSource* new_jobs = nullptr;               // makes child jobs; null: their calls fail
   routines::RoutineProvider* routines = nullptr;  // runs the code of jobs; null: none is offered
+  // The policy of versions of code, instead of that of each plan
+  std::optional<engine::VersionPolicy> code_versions = {};
+  // Until then workers may report about calls of an earlier process (DecisionContext)
+  std::optional<Instant> functions_held_until = {};
 };
 
 // A UUIDv7 with the time of the store.

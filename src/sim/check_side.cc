@@ -22,8 +22,8 @@ struct Command {
   Instant settled_at;                   // the newest try may take effect until then
   std::optional<Instant> ended_settle;  // tries that have ended may take effect until then
   std::optional<Instant> opening;       // of the store, when the newest try was sent
-  bool unknown = false;            // a try ended without a known outcome
-  bool is_abandoned = false;       // by a user
+  bool unknown = false;                 // a try ended without a known outcome
+  bool is_abandoned = false;            // by a user
   std::string node_id;
   std::map<std::string, Value> answers;  // its successful results, by invocation
 };

@@ -50,9 +50,12 @@ struct Batch {
   std::uint64_t expected_seq = 0;
   // nullopt: no events, only the rows below change. REQUIRES: first_seq == expected_seq + 1
   std::optional<SealedBatch> sealed;
-  // Written when `sealed` is set. REQUIRES: a commit that leaves a job neither queued nor running
+  // Written when `sealed` or `writes_row` is set. REQUIRES: a commit that leaves a job neither queued nor running
   // also releases it (or is made without a lease): a blocked job with a lease could never wake up.
   RowState row;
+  // Writes `row` without events: entries of the inbox are consumed, and the job is not due any more.
+  // REQUIRES: Unleased, the status of the row is unchanged.
+  bool writes_row = false;
   std::vector<EffectRow> effects;
   // Refused with `sequence_conflict` if one of these is recorded: a commit that decides an unknown
   // outcome lists its try here, so the decision and the result exclude each other. Load the job
@@ -73,6 +76,11 @@ struct Batch {
   // `inbox_pending`: some decisions (opening a wait, an expiry) must not overtake an accepted
   // entry.
   std::optional<std::uint64_t> inbox_read_through;
+  // Entries for the inboxes of other jobs, written with this commit. One whose id is in its inbox,
+  // or whose job does not exist or has ended, is not written. If no worker holds the other job, its
+  // wake_at becomes the time of this commit at the latest: `list_due` returns it, and the request
+  // that follows applies the entry. REQUIRES: not Create or LateResult.
+  std::vector<InboxPut> inbox_puts;
   // Replaces the job's signed head, a side record that contains its own seq. The store does not
   // interpret it.
   Boxed<std::string> signed_head;

@@ -20,6 +20,7 @@
 #include "store/conformance_ended_test.h"
 #include "store/conformance_failpoint_test.h"
 #include "store/conformance_fixture_test.h"
+#include "store/conformance_inbox_put_test.h"
 #include "store/conformance_inbox_test.h"
 #include "store/conformance_lease_test.h"
 #include "store/conformance_prune_test.h"
@@ -58,6 +59,7 @@ inline bool register_conformance(const std::string& suite, Factory factory) {
   add_all(create_cases());
   add_all(commit_cases());
   add_all(inbox_cases());
+  add_all(inbox_put_cases());
   add_all(side_row_cases());
   add_all(failpoint_cases());
   add_all(redact_cases());

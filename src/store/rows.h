@@ -85,6 +85,12 @@ struct InboxEntry {
   std::string request;       // control request: canonical JSON
 };
 
+// An entry for the inbox of another job than that of its batch.
+struct InboxPut {
+  JobId job;
+  InboxEntry entry;
+};
+
 // The reply to a consumed entry, for the sender of the request: canonical JSON. The store keeps the
 // newest kInboxRepliesMax replies of all jobs.
 struct InboxReply {

@@ -10,8 +10,8 @@ namespace {
 
 bool has_only_effects(const Batch& b) {
   return !b.sealed && b.effects_absent.empty() && b.ledger_put.empty() && b.ledger_erase.empty() &&
-         b.inbox_consumed.empty() && b.inbox_replies.empty() && !b.release && !b.signed_head &&
-         !b.summary && !b.audit;
+         b.inbox_consumed.empty() && b.inbox_replies.empty() && b.inbox_puts.empty() &&
+         !b.release && !b.signed_head && !b.summary && !b.audit;
 }
 
 Error lease_lost(const Batch& batch, const Fence& fence) {
@@ -40,9 +40,15 @@ void check_batch(const Batch& batch) {
   AE_CHECK(
       std::ranges::includes(batch.inbox_consumed, batch.inbox_replies, {}, {}, &InboxReply::number),
       batch.job.text);
-  if (create != nullptr) AE_CHECK(batch.sealed && batch.expected_seq == 0, batch.job.text);
+  if (create != nullptr) {
+    AE_CHECK(batch.sealed && batch.expected_seq == 0 && batch.inbox_puts.empty(), batch.job.text);
+  }
+  for (const InboxPut& put : batch.inbox_puts) AE_CHECK(put.job != batch.job, batch.job.text);
   if (std::holds_alternative<Batch::LateResult>(batch.authority)) {
     AE_CHECK(has_only_effects(batch), batch.job.text);
+  }
+  if (batch.writes_row) {
+    AE_CHECK(std::holds_alternative<Batch::Unleased>(batch.authority), batch.job.text);
   }
   if (batch.release) AE_CHECK(held, batch.job.text);
   if (batch.checkpoint) AE_CHECK(held, batch.job.text);
@@ -259,6 +265,7 @@ Error commit_missing(const JobId& job) {
 std::size_t written_bytes(const Batch& batch) {
   std::size_t bytes = 0;
   for (const EffectRow& effect : batch.effects) bytes += effect.record.size();
+  for (const InboxPut& put : batch.inbox_puts) bytes += put.entry.request.size();
   if (!batch.sealed) return bytes;
   bytes += batch.sealed->bytes.size();
   for (const Blob& blob : batch.sealed->blobs) bytes += blob.bytes.size();

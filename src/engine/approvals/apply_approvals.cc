@@ -169,6 +169,12 @@ Status Applier::edit_arguments(const ArgumentsEdited& edit, Step& step) {
   return {};
 }
 
+// How many parts of its map or loop have an open request, or a child job that was not cancelled.
+void Applier::count_asking(const Step& step, int change) {
+  if (step.item != kNoItem) s_.steps[step.node].map->asking += static_cast<std::uint32_t>(change);
+  if (step.turn != kNoTurn) s_.steps[step.node].loop->asking += static_cast<std::uint32_t>(change);
+}
+
 // The wait for an approval of a call.
 Status Applier::request_opened(Step& step, Wait& wait) {
   if (!step.approval || step.approval->state != ApprovalState::requested ||
@@ -176,8 +182,7 @@ Status Applier::request_opened(Step& step, Wait& wait) {
     return corrupt_event("no approval was requested");
   }
   wait.approval = true;
-  if (step.item != kNoItem) s_.steps[step.node].map->asking++;
-  if (step.turn != kNoTurn) s_.steps[step.node].loop->asking++;
+  count_asking(step, 1);
   set_phase(step, StepPhase::asking);
   return {};
 }
@@ -190,8 +195,7 @@ Status Applier::request_closed(Step& step, std::string_view outcome) {
   if (answered != (approval.state != ApprovalState::requested)) {
     return corrupt_event("the decision differs");
   }
-  if (step.item != kNoItem) s_.steps[step.node].map->asking--;
-  if (step.turn != kNoTurn) s_.steps[step.node].loop->asking--;
+  count_asking(step, -1);
   if (step.is_part()) update_work_sets(step.node);
   if (outcome == "timed_out") approval.state = ApprovalState::expired;
   if (outcome == "cancelled") approval.state = ApprovalState::withdrawn;

@@ -133,7 +133,7 @@ void Decider::finish_refused(const Step& step) {
 // A map or loop fails: the open approvals and questions of its other parts are withdrawn.
 void Decider::withdraw_requests(const Step& parent) {
   for (const auto& [key, wait] : s_.waits) {
-    if (!wait.approval && !wait.question) continue;
+    if (!wait.approval && !wait.question && wait.type != WaitType::job) continue;
     const Step& step = s_.steps[wait.step];
     if (step.is_part() && step.node == parent.node) cancel_wait(key, wait);
   }

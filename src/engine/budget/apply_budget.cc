@@ -2,7 +2,8 @@
 //
 //   none ── started ─▶ reserved ── finished ─▶ spent      if withdrawn before a byte was sent: none
 //
-// The cost of a model call is known, and counts as spent, when its command is committed.
+// The cost of a model call is known, and counts as spent, when its command is committed. What a
+// child job used is known when it ends.
 #include <algorithm>
 
 #include "engine/state/applier.h"
@@ -11,8 +12,9 @@
 namespace ae::engine {
 namespace {
 
-Usage usage_of(const Invocation& call, bool model) {
-  return model ? model_use(call.reserved) : Usage{.tool_calls = 1};
+Usage usage_of(const Invocation& call, const ToolPolicy& tool) {
+  if (tool.awaits_child()) return child_use(call.reserved);
+  return tool.is_model() ? model_use(call.reserved) : Usage{.tool_calls = 1};
 }
 
 std::optional<Limit> limit_of(std::string_view text) {
@@ -48,18 +50,20 @@ Status Applier::set_initial_budget(const JsonOf<JobBudget>& stored) {
 Status Applier::reserve(const Step& step, const JsonOf<TokenReservation>& reservation) {
   if (step.role != Role::node || !s_.budget.is_tracked()) return {};
   Invocation& call = *step.call;
-  const bool model = s_.tool_of(step).is_model();
-  const bool again = call.charge != Charge::none && !is_first_with_answers(call);
+  const ToolPolicy& tool = s_.tool_of(step);
+  const bool model = tool.is_model();
+  const bool again =
+      call.charge != Charge::none && (tool.awaits_child() || !is_first_with_answers(call));
   if (!model && again) return {};  // another try of the same call
   if (call.charge == Charge::reserved)
     return corrupt_event("the earlier try is still reserved in the budget");
-  if (model) {
+  if (model || tool.awaits_child()) {
     const auto stored = reservation.read();
     const auto reserved = stored ? reservation_of(*stored) : std::nullopt;
     if (!reserved) return corrupt_event("nothing of the job's budget is reserved for it");
     call.reserved = *reserved;
   }
-  const Usage use = usage_of(call, model);
+  const Usage use = usage_of(call, tool);
   if (!s_.budget.exceeded_by(use).empty())
     return corrupt_event("the job's budget does not allow it");
   if (!can_add(s_.budget.reserved, use))
@@ -72,12 +76,17 @@ Status Applier::reserve(const Step& step, const JsonOf<TokenReservation>& reserv
 // A try has ended. `withdrawn`: before a byte was sent.
 void Applier::settle(const Step& step, bool withdrawn) {
   Invocation& call = *step.call;
-  const bool model = s_.tool_of(step).is_model();
+  const ToolPolicy& tool = s_.tool_of(step);
+  const bool model = tool.is_model();
   if (call.charge != Charge::reserved || (model && call.outcome == OutcomeKind::success)) return;
-  Usage use = usage_of(call, model);
+  // The child runs, or may run: a process died while it created it.
+  const bool failed = call.outcome == OutcomeKind::failure && call.definite;
+  if (tool.awaits_child() && !failed) return;
+  Usage use = usage_of(call, tool);
   subtract(s_.budget.reserved, use);
   call.charge = withdrawn ? Charge::none : Charge::spent;
   if (withdrawn) return;
+  if (tool.awaits_child()) use = {.tool_calls = 1};  // no child was created
   // A refused request used no tokens; the cost of a lost answer is unknown, so
   // the reservation is charged.
   const bool refused = call.outcome == OutcomeKind::failure && call.definite;
@@ -85,11 +94,26 @@ void Applier::settle(const Step& step, bool withdrawn) {
   add(s_.budget.spent, use);
 }
 
+// A child has ended. If it did not count what it used, its whole reservation is charged.
+void Applier::settle_child(const Step& step, const JsonOf<BudgetUse>& recorded) {
+  Invocation& call = *step.call;
+  if (call.charge != Charge::reserved) return;
+  Usage use = child_use(call.reserved);
+  subtract(s_.budget.reserved, use);
+  call.charge = Charge::spent;
+  const auto stored = recorded.is_null() ? std::nullopt : spent_of(recorded.read_leniently());
+  if (stored) {
+    use = *stored;
+    add(use, {.tool_calls = 1});
+  }
+  add(s_.budget.spent, use);
+}
+
 // A model has answered.
 void Applier::settle_answer(const Step& step, const TokenUsage& usage) {
   Invocation& call = *step.call;
   if (call.charge != Charge::reserved) return;
-  Usage use = usage_of(call, true);
+  Usage use = usage_of(call, s_.tool_of(step));
   subtract(s_.budget.reserved, use);
   call.charge = Charge::spent;
   ModelUsage counted;

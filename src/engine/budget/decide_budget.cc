@@ -8,9 +8,29 @@
 
 namespace ae::engine {
 
-// The reservation of a model call whose next try sends these arguments.
+// What a child job may use: all that is left, or less if its tool limits it. REQUIRES: a call fits.
+Reservation Decider::child_reservation(const ChildPolicy& child) const {
+  Budget budget = s_.budget;
+  add(budget.reserved, reserved_);
+  const auto left = [&](Limit limit, std::uint64_t own) -> std::uint64_t {
+    const auto& most = budget.limits.max_of(limit);
+    if (!most) return 0;
+    const std::uint64_t rest = std::min(*most - std::min(*most, budget.used(limit)), kReservedMax);
+    const auto& lower = child.budget.max_of(limit);
+    return lower ? std::min(rest, *lower + own) : rest;
+  };
+  return {.input_tokens = left(Limit::tokens, 0),
+          .output_tokens = 0,
+          .cost_micros = left(Limit::cost, 0),
+          .model_calls = left(Limit::model_calls, 0),
+          .tool_calls = left(Limit::tool_calls, 1)};
+}
+
+// The reservation of a call whose next try sends these arguments. REQUIRES: of a model or a child.
 Reservation Decider::reservation(const Declaration& d, const Value& args) const {
   const Step* step = d.known;
+  const ToolPolicy& tool = s_.plan->tools[d.tool];
+  if (tool.awaits_child()) return child_reservation(*tool.child);
   if (step && step->call && step->call->try_no > 0) return step->call->reserved;
   const std::uint64_t input = d.turn == kNoTurn
                                   ? estimate_input_tokens(args)
@@ -24,13 +44,19 @@ bool Decider::counts_against_budget(const Declaration& d) const {
     return false;
   const Step* step = d.known;
   if (!step) return true;
-  const bool again =
-      step->call && step->call->charge != Charge::none && !is_first_with_answers(*step->call);
+  const bool answers =
+      !s_.plan->tools[d.tool].awaits_child() && step->call && is_first_with_answers(*step->call);
+  const bool again = step->call && step->call->charge != Charge::none && !answers;
   return step->role == Role::node && (s_.plan->tools[d.tool].is_model() || !again);
 }
 
 Usage Decider::usage_of(const Declaration& d, const Value& args) const {
-  if (!s_.plan->tools[d.tool].is_model()) return {.tool_calls = 1};
+  const ToolPolicy& tool = s_.plan->tools[d.tool];
+  // Of each limit something must be left, which another child may return.
+  if (tool.awaits_child()) {
+    return {.tokens = 1, .cost_micros = 1, .model_calls = 1, .tool_calls = 1};
+  }
+  if (!tool.is_model()) return {.tool_calls = 1};
   return model_use(reservation(d, args));
 }
 
@@ -72,9 +98,14 @@ bool Decider::fits_budget(Declaration& d, const Value& args) {
 // The amount that the declaration of a model call reserves. REQUIRES: it fits the budget.
 std::optional<Reservation> Decider::reserve(const Declaration& d, const Value& args) {
   if (!counts_against_budget(d)) return {};
-  add(reserved_, usage_of(d, args));
-  if (!s_.plan->tools[d.tool].is_model()) return {};
-  return reservation(d, args);
+  const ToolPolicy& tool = s_.plan->tools[d.tool];
+  if (!tool.is_model() && !tool.awaits_child()) {
+    add(reserved_, usage_of(d, args));
+    return {};
+  }
+  const Reservation reserved = reservation(d, args);
+  add(reserved_, tool.is_model() ? model_use(reserved) : child_use(reserved));
+  return reserved;
 }
 
 // Nothing is running, and the next call does not fit.

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <charconv>
-#include <set>
 #include <unordered_set>
 #include <utility>
 
@@ -115,6 +114,11 @@ bool is_position(std::string_view text) {
   return false;
 }
 
+std::string_view scope_of_value(std::string_view name) {
+  const std::size_t colon = name.find(':');
+  return colon == name.npos ? std::string_view() : name.substr(colon + 1);
+}
+
 bool is_request_name(std::string_view text) { return take_name(text) && text.empty(); }
 
 bool is_code_value(std::string_view name, const Value& value) {
@@ -125,22 +129,50 @@ bool is_code_value(std::string_view name, const Value& value) {
   return name.starts_with("time:") && value.is_object() && is_number_in_scope(name.substr(5));
 }
 
+std::optional<TurnPosition> turn_at(std::string_view position) {
+  constexpr std::size_t kDigitsMax = 18;
+  const std::size_t slash = position.rfind('/');
+  if (slash == position.npos) return std::nullopt;
+  const std::string_view digits = position.substr(slash + 1);
+  TurnPosition turn{.loop = position.substr(0, slash)};
+  const auto [end, error] = std::from_chars(digits.begin(), digits.end(), turn.number);
+  const bool is_number = error == std::errc() && end == digits.end() &&
+                         digits.size() <= kDigitsMax && (digits == "0" || digits.front() != '0');
+  if (!is_number) return std::nullopt;
+  return turn;
+}
+
+namespace {
+
+bool is_ended_turn(const CodeProgress& code, std::string_view position) {
+  if (code.loops.empty()) return false;
+  const auto turn = turn_at(position);
+  if (!turn) return false;
+  const auto loop = code.loops.find(turn->loop);
+  return loop != code.loops.end() && turn->number < loop->second.ended;
+}
+
+// The step of a scope, or of a turn, which has the same id; nullptr: there is none.
+const Step* scope_at(const State& state, const Step& code, std::string_view position) {
+  return state.find_step(state.request_step_id(code, position, NodeKind::scope));
+}
+
+}  // namespace
+
 bool has_request_at(const State& state, const Step& code, std::string_view position) {
   constexpr NodeKind kKinds[] = {NodeKind::tool, NodeKind::llm, NodeKind::wait, NodeKind::scope};
-  return std::ranges::any_of(kKinds, [&](NodeKind kind) {
-    return state.find_step(state.request_step_id(code, position, kind)) != nullptr;
-  });
+  return is_ended_turn(*code.code, position) || std::ranges::any_of(kKinds, [&](NodeKind kind) {
+           return state.find_step(state.request_step_id(code, position, kind)) != nullptr;
+         });
 }
 
 bool is_in_ended_scope(const State& state, const Step& code, std::string_view position) {
   if (code.code->scopes == 0) return false;
-  for (std::size_t slash = position.find('/'); slash != position.npos;
-       slash = position.find('/', slash + 1)) {
-    const Step* const scope =
-        state.find_step(state.request_step_id(code, position.substr(0, slash), NodeKind::scope));
-    if (scope != nullptr && scope->phase == StepPhase::done) return true;
-  }
-  return false;
+  return any_scope_around(position, [&](std::string_view scope) {
+    if (is_ended_turn(*code.code, scope)) return true;
+    const Step* const known = scope_at(state, code, scope);
+    return known != nullptr && known->phase == StepPhase::done;
+  });
 }
 
 bool is_inside(std::string_view position, std::string_view scope) {
@@ -189,17 +221,19 @@ Status check_values(const Step& code, const Advance& advance) {
 // Does the order of delivery have a place for these?
 Status check_order(const CodeProgress& code, const Advance& advance) {
   std::uint64_t outcomes = code.outcomes.size();
-  std::set<std::uint64_t> taken;
+  std::uint64_t next = 0;  // positions below it are final
   for (const Advance::Item& item : advance.items) {
     std::uint64_t delivered = 0;
     if (const auto* begun = std::get_if<Advance::ScopeBegun>(&item)) {
       delivered = begun->delivered;
+      next = std::max(next, delivered);
     } else if (const auto* ended = std::get_if<Advance::ScopeEnded>(&item)) {
       delivered = ended->delivered;
-      if (delivered < outcomes &&
-          (code.positions.contains(delivered) || !taken.insert(delivered).second)) {
+      const bool is_free = delivered >= code.outcomes.size() || code.outcomes.may_add(delivered);
+      if (delivered < next || !is_free) {
         return fail(Code::input_invalid, "another outcome was delivered as number {}", delivered);
       }
+      next = delivered + 1;
     }
     if (delivered > outcomes) {
       return fail(Code::input_invalid, "{} outcomes are counted; the log has {}", delivered,
@@ -211,42 +245,79 @@ Status check_order(const CodeProgress& code, const Advance& advance) {
 }
 
 // May the scopes of this advance begin and end so, one after the other?
-Status check_scopes(const State& state, const Step& code, const Advance& advance) {
-  std::unordered_set<std::string_view> open, ended;
-  const auto scope_at = [&](std::string_view position) {
-    return state.find_step(state.request_step_id(code, position, NodeKind::scope));
-  };
-  const auto is_in_ended = [&](std::string_view position) {
-    for (std::size_t slash = position.find('/'); slash != position.npos;
-         slash = position.find('/', slash + 1)) {
-      const std::string_view scope = position.substr(0, slash);
-      const Step* const known = scope_at(scope);
-      if (ended.contains(scope) || (known != nullptr && known->phase == StepPhase::done))
-        return true;
+class ScopeOrder {
+ public:
+  ScopeOrder(const State& state, const Step& code) : state_(state), code_(code) {}
+
+  bool begin(const Advance::ScopeBegun& scope) {
+    const std::string_view position = scope.position;
+    return is_position(position) && !has_request_at(state_, code_, position) &&
+           (!scope.is_turn || is_next_turn(position)) && !is_in_ended(position) &&
+           begun_.insert(position).second && (!scope.is_turn || turns_.insert(position).second);
+  }
+
+  // May code still record a value at this position, or emit one?
+  bool is_open_at(std::string_view position) const { return !is_in_ended(position); }
+
+  bool end(std::string_view position) {
+    const Step* const known = scope_at(state_, code_, position);
+    bool possible =
+        begun_.contains(position) || (known != nullptr && known->phase == StepPhase::running);
+    if (known != nullptr) {
+      for_each_inside(state_, *known, [&](std::uint32_t index) {
+        const CodeRequest& inner = *state_.steps[index].request;
+        possible = possible && (inner.ended || ended_.contains(inner.position));
+      });
     }
-    return false;
-  };
+    for (const std::string_view inner : begun_) {
+      possible = possible && (!is_inside(inner, position) || ended_.contains(inner));
+    }
+    if (!possible || !ended_.insert(position).second) return false;
+    if (known != nullptr && known->request->kind == NodeKind::turn) turns_.insert(position);
+    return true;
+  }
+
+ private:
+  bool is_in_ended(std::string_view position) const {
+    return is_in_ended_scope(state_, code_, position) ||
+           any_scope_around(position,
+                            [&](std::string_view scope) { return ended_.contains(scope); });
+  }
+
+  // Its loop has no open turn, and as many that ended as its number.
+  bool is_next_turn(std::string_view position) const {
+    const auto turn = turn_at(position);
+    if (!turn) return false;
+    const auto loop = code_.code->loops.find(turn->loop);
+    const std::uint64_t ended = loop == code_.code->loops.end() ? 0 : loop->second.ended;
+    if (turn->number == ended) return true;
+    const std::string before = fmt::format("{}/{}", turn->loop, turn->number - 1);
+    return turn->number > ended && ended_.contains(before) && turns_.contains(before);
+  }
+
+  const State& state_;
+  const Step& code_;
+  std::unordered_set<std::string_view> begun_, ended_, turns_;  // by this advance
+};
+
+Status check_scopes(const State& state, const Step& code, const Advance& advance) {
+  ScopeOrder order(state, code);
   for (const Advance::Item& item : advance.items) {
     if (const auto* begun = std::get_if<Advance::ScopeBegun>(&item)) {
-      if (!is_position(begun->position) || has_request_at(state, code, begun->position) ||
-          is_in_ended(begun->position) || !open.insert(begun->position).second) {
+      if (!order.begin(*begun)) {
         return fail(Code::input_invalid, "the scope \"{}\" cannot begin here", begun->position);
       }
     } else if (const auto* end = std::get_if<Advance::ScopeEnded>(&item)) {
-      const Step* const known = scope_at(end->position);
-      bool possible =
-          open.contains(end->position) || (known != nullptr && known->phase == StepPhase::running);
-      if (known != nullptr) {
-        for_each_inside(state, *known, [&](std::uint32_t index) {
-          const Step& inner = state.steps[index];
-          possible = possible && (inner.request->ended || ended.contains(inner.request->position));
-        });
-      }
-      for (const std::string_view inner : open) {
-        possible = possible && (!is_inside(inner, end->position) || ended.contains(inner));
-      }
-      if (!possible || !ended.insert(end->position).second) {
+      if (!order.end(end->position)) {
         return fail(Code::input_invalid, "the scope \"{}\" cannot end here", end->position);
+      }
+    } else if (const auto* value = std::get_if<Advance::NewValue>(&item)) {
+      if (!order.is_open_at(scope_of_value(value->name))) {
+        return fail(Code::input_invalid, "the scope of the value \"{}\" has ended", value->name);
+      }
+    } else if (const auto* one = std::get_if<Advance::Emitted>(&item)) {
+      if (!order.is_open_at(one->scope + '/')) {
+        return fail(Code::input_invalid, "the scope \"{}\" has ended", one->scope);
       }
     }
   }
@@ -275,7 +346,7 @@ Result<std::vector<EventBody>> record_advance(const State& state, const Step& co
     } else if (const auto* begun = std::get_if<Advance::ScopeBegun>(&item)) {
       events.emplace_back(
           NodeStarted{.delivered = position_or_absent(begun->delivered),
-                      .kind = to_text(NodeKind::scope),
+                      .kind = to_text(begun->is_turn ? NodeKind::turn : NodeKind::scope),
                       .node_id = node,
                       .position = begun->position,
                       .step_id = state.request_step_id(code, begun->position, NodeKind::scope),
@@ -314,48 +385,67 @@ Result<std::vector<EventBody>> record_advance(const State& state, const Step& co
   return events;
 }
 
+namespace {
+
+RecordedRequest recorded_request(const State& state, const Step& step) {
+  const CodeRequest& request = *step.request;
+  const bool calls = request.kind == NodeKind::tool || request.kind == NodeKind::llm;
+  return {.position = request.position,
+          .kind = request.kind,
+          .tool = calls ? state.plan->tools[step.tool].name : std::string(),
+          .arguments_hash = request.arguments_hash,
+          .wait = request.wait.type,
+          .delivered = request.delivered};
+}
+
+// The end of the last turn that ended.
+Delivery end_of(const std::string& position, const CodeLoop& loop) {
+  return {.position = position,
+          .kind = NodeKind::turn,
+          .result = loop.result,
+          .failure = loop.failure,
+          .erased = loop.erased};
+}
+
+}  // namespace
+
+std::uint64_t CodeRecord::outcomes() const {
+  std::uint64_t count = 0;
+  for (const Delivery& one : deliveries) count += std::max<std::uint64_t>(one.passed_over, 1);
+  return count;
+}
+
 CodeRecord record_of(const State& state, const Step& code) {
   const CodeProgress& progress = *code.code;
   CodeRecord record{.values = progress.values, .emitted = progress.emitted};
-  std::unordered_set<std::string_view> ended_scopes;
-  for (const std::uint32_t index : progress.outcomes) {
-    const CodeRequest& request = *state.steps[index].request;
-    if (request.kind == NodeKind::scope) ended_scopes.insert(request.position);
+  std::map<std::uint64_t, Delivery> given;  // by position
+  for (const auto& [loop_position, loop] : progress.loops) {
+    const std::string position = fmt::format("{}/{}", loop_position, loop.ended - 1);
+    if (is_in_ended_scope(state, code, position)) continue;
+    record.requests.push_back(
+        {.position = position, .kind = NodeKind::turn, .delivered = loop.delivered});
+    given.emplace(loop.position, end_of(position, loop));
   }
-  const auto is_folded = [&](std::string_view position) {
-    for (std::size_t slash = position.find('/'); slash != position.npos && !ended_scopes.empty();
-         slash = position.find('/', slash + 1)) {
-      if (ended_scopes.contains(position.substr(0, slash))) return true;
-    }
-    return false;
-  };
   for (std::uint32_t i = code.node; i < state.steps.size(); ++i) {
     const Step& step = state.steps[i];
-    if (!step.request || step.node != code.node || is_folded(step.request->position)) continue;
-    const CodeRequest& request = *step.request;
-    const bool calls = request.kind == NodeKind::tool || request.kind == NodeKind::llm;
-    record.requests.push_back({.position = request.position,
-                               .kind = request.kind,
-                               .tool = calls ? state.plan->tools[step.tool].name : std::string(),
-                               .arguments_hash = request.arguments_hash,
-                               .wait = request.wait.type,
-                               .delivered = request.delivered});
-  }
-  // Outcomes with a position have it; the others fill the free ones in log order.
-  record.deliveries.resize(progress.outcomes.size());
-  std::size_t free = 0;
-  for (const std::uint32_t index : progress.outcomes) {
-    const Step& step = state.steps[index];
-    std::size_t position = 0;
-    if (step.request->position_of_outcome) {
-      position = static_cast<std::size_t>(*step.request->position_of_outcome);
-    } else {
-      while (progress.positions.contains(free)) free++;
-      position = free++;
+    if (step.request && step.node == code.node && !step.request->folded) {
+      record.requests.push_back(recorded_request(state, step));
     }
-    record.deliveries[position] = delivery_of(state, step);
-    record.deliveries[position].passed_over = is_folded(step.request->position);
   }
+  for (const OutcomeOrder::Place& place : progress.outcomes.places()) {
+    given.emplace(place.position, delivery_of(state, state.steps[place.step]));
+  }
+  std::uint64_t next = 0;
+  const auto pass_over = [&](std::uint64_t up_to) {
+    if (up_to > next) record.deliveries.push_back({.passed_over = up_to - next});
+    next = up_to;
+  };
+  for (auto& [position, delivery] : given) {
+    pass_over(position);
+    record.deliveries.push_back(std::move(delivery));
+    next++;
+  }
+  pass_over(progress.outcomes.size());
   return record;
 }
 

@@ -20,6 +20,11 @@
 //
 //   { scope "/" } name [ "@" key ] [ "~" 16 hex digits ] [ "#" n ]       at most 512 bytes, n from 2
 //
+// A scope whose result is recorded is never run again: its result is given to a later routine, and
+// what happened inside is only counted. So is a turn of a loop, a scope at the position of the loop,
+// "/" and its number; of a loop only the last turn that ended counts. What is inside of them leaves
+// the state (State::steps), unless it may have to be undone or is unknown.
+//
 // formal/routine.pml models the order; docs/decisions/0100-code-agents.md states why it suffices.
 // Threads: pure functions.
 #pragma once
@@ -55,8 +60,25 @@ bool is_request_name(std::string_view text);
 bool has_request_at(const State& state, const Step& code, std::string_view position);
 // Has one of the scopes around this position ended?
 bool is_in_ended_scope(const State& state, const Step& code, std::string_view position);
+// Is this so for one of the scopes around the position, which are named from the outermost?
+template <class Is>
+bool any_scope_around(std::string_view position, Is is) {
+  for (std::size_t slash = position.find('/'); slash != position.npos;
+       slash = position.find('/', slash + 1)) {
+    if (is(position.substr(0, slash))) return true;
+  }
+  return false;
+}
 // Is `position` inside of the scope at `scope`?
 bool is_inside(std::string_view position, std::string_view scope);
+
+// A turn of a loop: { position of the loop "/" } number
+struct TurnPosition {
+  std::string_view loop;
+  std::uint64_t number = 0;
+};
+// nullopt: it is no position of a turn.
+std::optional<TurnPosition> turn_at(std::string_view position);
 
 // The steps of the requests of this code node that are inside of a scope. `Inside`: gets each step.
 template <class Inside>
@@ -81,6 +103,7 @@ struct Advance {
   struct ScopeBegun {
     std::string position;
     std::uint64_t delivered = 0;
+    bool is_turn = false;
   };
   struct ScopeEnded {
     std::string position;
@@ -99,6 +122,8 @@ struct Advance {
 // May code record this value under this name: time:{scope/}n, an object; uuid:{scope/}n and random,
 // texts; patch:ID, a boolean?
 bool is_code_value(std::string_view name, const Value& value);
+// The position of such a value, whose scopes are those around it: what follows the ":".
+std::string_view scope_of_value(std::string_view name);
 // The events of an advance, which `apply` accepts. Fails with payload_too_large, input_invalid:
 // nothing of it is to be written. REQUIRES: the code runs, in a running job that does not end.
 Result<std::vector<EventBody>> record_advance(const State& state, const Step& code,
@@ -112,7 +137,8 @@ struct Delivery {
   Boxed<Failure> failure;                    // it failed
   bool timed_out = false, rejected = false;  // of a wait
   bool erased = false;                       // `result` is no longer in the log
-  bool passed_over = false;                  // inside of a scope that has ended: counted, not given
+  // Not 0: no outcome, but so many inside of scopes that have ended. They are counted, not given.
+  std::uint64_t passed_over = 0;
 };
 // REQUIRES: the request has an outcome.
 Delivery delivery_of(const State& state, const Step& request);
@@ -127,12 +153,16 @@ struct RecordedRequest {
   std::uint64_t delivered = 0;
 };
 
-// What a new routine is given: all that is recorded, without what is inside of ended scopes.
+// What a new routine is given: all that is recorded, without what is inside of ended scopes, and of
+// each loop without the turns before the last one that ended.
 struct CodeRecord {
-  std::vector<RecordedRequest> requests;  // in the order of their starts
+  std::vector<RecordedRequest> requests;  // in the order of their starts; ends of loops first
   std::vector<Delivery> deliveries;       // in the order of delivery
   std::map<std::string, Value> values;    // as CodeProgress::values
   std::map<std::string, std::uint64_t> emitted;
+
+  // How many outcomes it counts.
+  std::uint64_t outcomes() const;
 };
 // REQUIRES: `code` is the step of a running code node.
 CodeRecord record_of(const State& state, const Step& code);

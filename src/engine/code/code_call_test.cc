@@ -455,6 +455,35 @@ AE_TEST("code unknown/a function whose outcome is unknown is retried by its rout
   expect_same_again(job);
 }
 
+AE_TEST("code unknown/a call whose worker was lost is sent again without a retry policy") {
+  for (const std::string_view effect : {"idempotent", "read"}) {
+    CodeJob job = buying({.tool = fmt::format("'effect':'{}','function':true", effect)});
+    job.claim().unknown("code/a", "worker_lost").after(1s);
+    ASSERT_EQ(job.tries("code/a"), 2u) << effect << job.log_text();
+    EXPECT_EQ(job.sent[1].external_key, job.sent[0].external_key);
+    job.ok("code/a", "7");
+    EXPECT_EQ(reported(job), json("{'result':7}"));
+    expect_same_again(job);
+  }
+}
+
+AE_TEST("code unknown/a function that ends its worker is not sent again for ever") {
+  CodeJob job = buying({.tool = kFunction});
+  job.claim();
+  for (int i = 0; i < 20 && job.status() == "running"; ++i) {
+    job.unknown("code/a", "worker_lost").after(1h);
+  }
+  EXPECT_EQ(job.tries("code/a"), 10u) << job.log_text();
+  EXPECT_EQ(job.status(), "parked");
+}
+
+AE_TEST("code unknown/an at_most_once call parks when its worker was lost") {
+  CodeJob job = buying({.tool = "'effect':'at_most_once','on_in_doubt':'park','function':true"});
+  job.claim().unknown("code/a", "worker_lost").after(1s);
+  EXPECT_EQ(job.tries("code/a"), 1u) << job.log_text();
+  EXPECT_EQ(job.status(), "parked");
+}
+
 AE_TEST("code unknown/a function that outlived its routine is recorded without a position") {
   CodeJob job = buying({.tool = kFunction});
   job.claim();
@@ -511,7 +540,6 @@ AE_TEST("code result/one that breaks its schema is a failure, given after its co
     CodeJob job = buying({.tool = fmt::format("'result_schema':{{'type':'integer'}}{}", function)});
     job.claim().ok("code/a", "'text'");
     EXPECT_EQ(reported(job), json("{'code':'tool_output_invalid'}")) << job.log_text();
-    EXPECT_EQ(job.step("code/a").request->position_of_outcome, std::nullopt);
     expect_same_again(job);
   }
 }

@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "engine/code/random_program_test.h"
 #include "engine/fixtures/code_fixture_test.h"
 #include "engine/fixtures/dice_test.h"
 #include "engine/fixtures/forged_event_test.h"
@@ -24,120 +25,6 @@
 
 namespace ae::engine::testing {
 namespace {
-
-// ---------------------------------------------------------------- random programs
-
-enum class Act : std::uint8_t {
-  request,
-  wait,
-  cancel,
-  value,
-  patch,
-  emit,
-  all,
-  race,
-  scope,
-  outside
-};
-
-struct Statement {
-  Act act = Act::request;
-  std::string name, tool;
-  NewWait wait;
-  bool draws_uuid = false;
-  bool cancels_call = false;                   // instead of a wait
-  bool changes_x = true;                       // its result does
-  std::vector<std::vector<Statement>> blocks;  // branches, or the body of a scope
-};
-using Block = std::vector<Statement>;
-
-struct RandomProgram {
-  Block block;
-  // A replay may make its requests late. Then names are unique, and only outcomes change x.
-  bool is_delayed = false;
-  std::uint32_t requests = 0;
-};
-
-class ProgramMaker {
- public:
-  ProgramMaker(Dice& dice, RandomProgram& program) : dice_(dice), program_(program) {}
-
-  Block block(std::uint32_t depth, bool inside_scope) {
-    Block block;
-    for (std::uint64_t n = 1 + dice_.below(3); n > 0 && program_.requests < 14; --n) {
-      block.push_back(statement(depth, inside_scope));
-    }
-    return block;
-  }
-
- private:
-  Statement statement(std::uint32_t depth, bool inside_scope) {
-    Statement made;
-    const std::uint64_t kind = dice_.below(depth == 0 ? 12 : 20);
-    if (kind < 7) {
-      constexpr const char* kTools[] = {
-          "run:read", "run:idempotent", "run:idempotent", "look", "put", "put", "run:at_most_once"};
-      made.tool = kTools[kind];
-      name(made, "call");
-      if (dice_.one_in(5)) {
-        made.act = Act::cancel;
-        made.wait.type = dice_.one_in(2) ? WaitType::signal : WaitType::human;
-        made.cancels_call = dice_.one_in(2);
-      }
-    } else if (kind == 7) {
-      made.act = Act::wait;
-      name(made, "wait");
-      constexpr WaitType kTypes[] = {WaitType::signal, WaitType::human, WaitType::timer,
-                                     WaitType::message};
-      made.wait.type = kTypes[dice_.below(4)];
-      if (made.wait.type == WaitType::timer) made.wait.lasts = 20s;
-      if (made.wait.type == WaitType::message) made.wait.channel = "c";
-      if (made.wait.type == WaitType::human && dice_.one_in(2)) made.wait.expires = 60s;
-    } else if (kind == 8) {
-      made.act = Act::value;
-      made.name = program_.is_delayed ? fmt::format("v{}", ++values_) : "v";
-      made.draws_uuid = dice_.one_in(2);
-      made.changes_x = !program_.is_delayed;
-    } else if (kind == 9) {
-      made.act = Act::patch;
-      made.name = fmt::format("p{}", dice_.below(3));
-      made.changes_x = !program_.is_delayed;
-    } else if (kind == 10 || (kind == 11 && (!inside_scope || program_.is_delayed))) {
-      made.act = Act::emit;
-      made.name = fmt::format("e{}", ++values_);
-      made.changes_x = false;
-    } else if (kind == 11) {
-      made.act = Act::outside;
-    } else if (kind < 16) {
-      made.changes_x = !program_.is_delayed;
-      made.act = kind < 14 ? Act::all : Act::race;
-      for (std::uint64_t n = 2 + dice_.below(2); n > 0; --n) {
-        made.blocks.push_back(block(depth - 1, inside_scope));
-      }
-    } else {
-      made.act = Act::scope;
-      made.name = fmt::format("scope/{}", ++scopes_);
-      made.blocks.push_back(block(depth - 1, true));
-    }
-    return made;
-  }
-  void name(Statement& made, std::string_view kind) {
-    program_.requests++;
-    made.name = program_.is_delayed ? fmt::format("{}{}", kind, program_.requests)
-                                    : fmt::format("{}{}", kind, dice_.below(2));
-  }
-
-  Dice& dice_;
-  RandomProgram& program_;
-  std::uint32_t scopes_ = 0, values_ = 0;
-};
-
-RandomProgram random_program(Dice& dice) {
-  RandomProgram program;
-  program.is_delayed = dice.one_in(2);
-  program.block = ProgramMaker(dice, program).block(3, false);
-  return program;
-}
 
 // What the branches of one routine share: x is in every request, and each outcome changes it.
 struct Shared {
@@ -186,6 +73,8 @@ class Runner {
         return branches(ctx, statement);
       case Act::scope:
         return closed_scope(ctx, statement);
+      case Act::loop:
+        return loop(ctx, statement);
       case Act::outside:
         return outside();
       default:
@@ -251,6 +140,18 @@ class Runner {
     co_return co_await scope;
   }
 
+  // Each turn continues with the result of the one before.
+  Script loop(CodeContext ctx, const Statement& statement) {
+    Value last(variable());
+    for (std::uint64_t n = ctx.first_turn(statement.name); n < statement.turns; ++n) {
+      Runner inner = *this;
+      inner.local_ = std::make_shared<std::string>(last.as_string());
+      const CodeContext within = ctx.inside(fmt::format("{}/{}", statement.name, n));
+      last = co_await ctx.turn(statement.name, n, run(inner, within, &statement.blocks[0]));
+    }
+    co_return last;
+  }
+
   // A closed scope awaits a request from outside of it.
   Script outside() {
     Value result;
@@ -297,6 +198,7 @@ class Walk {
                                   "'picky':{'args_schema':{'type':'object','required':['never']}},"
                                   "'registered':{'function':true,'approval':'required'}}}"});
     CodeJob& job = *job_;
+    job.state.keeps_folded = true;  // the walk refers to steps by index; check_dropping drops them
     records_rarely_ = dice_.one_in(2);
     job.is_stepwise = true;
     job.keeps_routines = dice_.one_in(2);
@@ -529,7 +431,7 @@ class Walk {
       if (step.request && step.request->ended) durable.insert(step.request->position);
     }
     std::size_t n = 0;
-    while (n < order.size() && durable.contains(order[n])) n++;
+    while (n < order.size() && (order[n].empty() || durable.contains(order[n]))) n++;
     order.resize(n);
     if (order.size() > durable_order_.size()) durable_order_ = std::move(order);
   }
@@ -553,7 +455,8 @@ class Walk {
     const ScriptedRoutine* const routine = job.routine();
     if (routine == nullptr || is_terminal(job.state.status)) return;
     for (std::size_t i = 0; i < std::min(routine->order.size(), durable_order_.size()); ++i) {
-      ASSERT_EQ(routine->order[i], durable_order_[i]) << job.log_text();
+      const bool is_passed_over = routine->order[i].empty() || durable_order_[i].empty();
+      ASSERT_TRUE(is_passed_over || routine->order[i] == durable_order_[i]) << job.log_text();
     }
     each<ToolInvocationStarted>(job.log, [&](const ToolInvocationStarted& event) {
       const Step* const step = job.state.find_step(event.step_id);
@@ -566,13 +469,62 @@ class Walk {
                              !routine->advances[0].function;
     if (!is_recorded || !job.state.routines.contains(0)) return;
     const CodeRecord record = job.record();
-    ASSERT_LE(routine->order.size(), record.deliveries.size()) << job.log_text();
+    std::vector<std::string> recorded;  // "": passed over
+    for (const Delivery& one : record.deliveries) {
+      recorded.resize(recorded.size() + one.passed_over);
+      if (one.passed_over == 0) recorded.push_back(one.position);
+    }
+    ASSERT_LE(routine->order.size(), recorded.size()) << job.log_text();
     for (std::size_t i = 0; i < routine->order.size(); ++i) {
-      ASSERT_EQ(routine->order[i], record.deliveries[i].position) << i << "\n" << job.log_text();
+      const bool is_passed_over = routine->order[i].empty() || recorded[i].empty();
+      ASSERT_TRUE(is_passed_over || routine->order[i] == recorded[i])
+          << i << ": " << routine->order[i] << "\n"
+          << job.log_text();
     }
   }
 
+  // Steps that are dropped change nothing that a routine or a decision reads.
+  void check_dropping() const {
+    const CodeJob& job = *job_;
+    const PlanSource same = [&](const Value&, std::string_view) {
+      return Result<std::shared_ptr<const Plan>>(job.plan);
+    };
+    State all, dropping;
+    all.job = dropping.job = job.state.job;
+    all.keeps_folded = true;
+    const auto ids = [](const State& state, const auto& indexes) {
+      std::vector<std::string> ids;
+      for (const std::uint32_t index : indexes) ids.emplace_back(state.steps[index].id.text.view());
+      return ids;
+    };
+    for (const Event& event : job.log) {
+      ASSERT_TRUE(apply(all, event, same));
+      ASSERT_TRUE(apply(dropping, event, same));
+      drop_all_folded_steps(dropping);
+      ASSERT_EQ(ids(all, all.todo), ids(dropping, dropping.todo));
+      ASSERT_EQ(ids(all, all.startable), ids(dropping, dropping.startable));
+      ASSERT_EQ(ids(all, all.calling), ids(dropping, dropping.calling));
+      ASSERT_EQ(ids(all, all.undoable), ids(dropping, dropping.undoable));
+      ASSERT_EQ(all.unknown_call_keys(), dropping.unknown_call_keys());
+      ASSERT_EQ(all.next_due(), dropping.next_due());
+      if (!all.routines.contains(0)) continue;
+      ASSERT_EQ(text_of(record_of(all, all.steps[0])),
+                text_of(record_of(dropping, dropping.steps[0])));
+    }
+  }
+  static std::string text_of(const CodeRecord& record) {
+    std::string text;
+    for (const RecordedRequest& one : record.requests) {
+      text += fmt::format("{} {}; ", one.position, one.delivered);
+    }
+    for (const Delivery& one : record.deliveries) {
+      text += fmt::format("{} {} {}; ", one.position, one.passed_over, canonical(one.result));
+    }
+    return text;
+  }
+
   void check_end() const {
+    check_dropping();
     const CodeJob& job = *job_;
     VerifyInput input;
     input.job = job.state.job;
@@ -591,8 +543,9 @@ class Walk {
     });
     std::set<std::string> emitted;
     each<ValueEmitted>(job.log, [&](const ValueEmitted& event) {
-      EXPECT_TRUE(emitted.insert(event.value_name).second) << event.value_name << "\n"
-                                                           << job.log_text();
+      EXPECT_TRUE(emitted.insert(or_empty(event.scope) + '/' + event.value_name).second)
+          << event.value_name << "\n"
+          << job.log_text();
     });
   }
 

@@ -88,7 +88,6 @@ AE_TEST("code/an outcome is recorded at the position where the routine received 
   job.record_advances();
   job.commit();
   EXPECT_EQ(job.last<ToolInvocationFinished>().delivered, 0);
-  EXPECT_EQ(job.step("code/local").request->position_of_outcome, 0u);
   ASSERT_EQ(job.record().deliveries.size(), 2u);
   EXPECT_EQ(job.record().deliveries[0].position, "local");
   EXPECT_EQ(job.record().deliveries[1].position, "put") << "it fills the free position";
@@ -189,7 +188,7 @@ AE_TEST("code/the advances of one commit are recorded one after the other") {
   job.is_stepwise = true;
   job.ok("code/s/a").ok("code/b");  // at positions 0 and 2; the result of the scope is at 1
   job.record_advances();
-  EXPECT_EQ(job.step("code/b").request->position_of_outcome, std::nullopt) << job.log_text();
+  EXPECT_EQ(job.last<ToolInvocationFinished>().delivered, std::nullopt) << job.log_text();
   ASSERT_EQ(job.record().deliveries.size(), 3u);
   EXPECT_EQ(job.record().deliveries[1].position, "s");
   EXPECT_EQ(job.record().deliveries[2].position, "b");
@@ -401,168 +400,6 @@ AE_TEST("code/code does not end while a request has no outcome") {
   EXPECT_TRUE(is_corrupt(job, end));
   job.ok("code/a").ok("code/b");
   EXPECT_EQ(job.status(), "completed");
-}
-
-// ---------------------------------------------------------------- scopes
-
-Script inner(CodeContext ctx) {
-  co_await ctx.run("x", "idempotent");
-  const Value y = co_await ctx.call("put");
-  co_return Value::array({y, y});
-}
-Script one_scope(CodeContext ctx) {
-  const Value result = co_await ctx.scope("s", inner(ctx.inside("s")));
-  co_return co_await ctx.run("after", "idempotent", argument("result", result));
-}
-
-AE_TEST("scope/its result is recorded, and a later routine does not run it again") {
-  CodeJob job(&one_scope);
-  job.claim().ok("code/s/x").ok("code/s/put", "2");
-  EXPECT_EQ(job.step("code/s").phase, StepPhase::done) << job.log_text();
-  EXPECT_EQ(job.step("code/s").result, json("[2,2]"));
-  EXPECT_EQ(job.sent.back().arguments, json("{'result':[2,2]}"));
-  const CodeRecord record = job.record();
-  ASSERT_EQ(record.requests.size(), 2u) << "the scope, and the call after it";
-  EXPECT_EQ(record.requests[0].position, "s");
-  ASSERT_EQ(record.deliveries.size(), 3u);
-  EXPECT_TRUE(record.deliveries[0].passed_over && record.deliveries[1].passed_over);
-  EXPECT_EQ(record.deliveries[2].result, json("[2,2]"));
-  job.crash();
-  EXPECT_EQ(job.routine()->made.size(), 1u) << "its calls are not made again";
-  EXPECT_EQ(job.ok("code/after").status(), "completed") << job.log_text();
-  expect_proved(job);
-}
-
-AE_TEST("scope/one that has not ended is run again") {
-  CodeJob job(&one_scope);
-  job.claim().ok("code/s/x").crash();
-  EXPECT_EQ(job.routine()->made.size(), 2u);
-  job.ok("code/s/put", "2").ok("code/after");
-  EXPECT_EQ(job.status(), "completed") << job.log_text();
-}
-
-AE_TEST("scope/its end is in the commit of the success that ends it") {
-  CodeJob job([](CodeContext ctx) -> Script {
-    co_await ctx.scope("s", one_function(ctx.inside("s")));
-    co_return co_await ctx.run("after", "idempotent");
-  });
-  job.claim();
-  const std::size_t commits = job.commits.size();
-  job.ok("code/s/a", "5");
-  ASSERT_EQ(job.commits.size(), commits + 1) << job.log_text();
-  EXPECT_EQ(job.step("code/s").result, Value(5));
-  EXPECT_EQ(job.step("code/after").request->delivered, 2u) << "its result is an outcome, too";
-  EXPECT_EQ(job.step("code/s/a").phase, StepPhase::done);
-  EXPECT_EQ(job.crash().ok("code/after").status(), "completed");
-  expect_proved(job);
-}
-
-AE_TEST("scope/a failure of its body is its failure, and is given again") {
-  CodeJob job([](CodeContext ctx) -> Script {
-    std::string code;
-    const auto body = [](CodeContext in) -> Script { co_return co_await in.call("once"); };
-    try {
-      co_await ctx.scope("s", body(ctx.inside("s")));
-    } catch (const CodeFailure& failed) {
-      code = failed.failure.code;
-    }
-    co_return co_await ctx.run("after", "idempotent", argument("code", code));
-  });
-  job.claim().fails("code/s/once", "http_422");
-  EXPECT_EQ(job.step("code/s").failure->code, "http_422");
-  EXPECT_EQ(job.sent.back().arguments, json("{'code':'http_422'}"));
-  EXPECT_EQ(job.crash().ok("code/after").status(), "completed") << job.log_text();
-  expect_proved(job);
-}
-
-AE_TEST("scope/it ends when the requests of a loser inside of it have their outcomes") {
-  CodeJob job([](CodeContext ctx) -> Script {
-    const auto body = [](CodeContext in) -> Script {
-      std::vector<Awaited> all{in.run("fast", "idempotent"), in.run("slow", "idempotent")};
-      const std::size_t first = co_await CodeContext::first(all);
-      co_return Value(static_cast<std::uint64_t>(first));
-    };
-    co_return co_await ctx.scope("s", body(ctx.inside("s")));
-  });
-  job.claim().ok("code/s/fast");
-  EXPECT_EQ(job.step("code/s").phase, StepPhase::running);
-  job.crash().ok("code/s/slow");
-  EXPECT_EQ(job.status(), "completed") << job.log_text();
-  EXPECT_EQ(job.state.result, json("{'code':0}"));
-}
-
-AE_TEST("scope/scopes may be inside of scopes") {
-  CodeJob job([](CodeContext ctx) -> Script {
-    const auto body = [](CodeContext in) -> Script {
-      co_await in.scope("t", one_function(in.inside("t")));
-      co_return co_await in.run("y", "idempotent");
-    };
-    co_await ctx.scope("s", body(ctx.inside("s")));
-    co_return co_await ctx.run("z", "idempotent");
-  });
-  job.claim().ok("code/s/t/a", "1").crash().ok("code/s/y", "2").crash();
-  EXPECT_EQ(job.record().requests.size(), 2u);
-  EXPECT_EQ(job.ok("code/z", "3").status(), "completed") << job.log_text();
-  expect_proved(job);
-}
-
-AE_TEST("scope/nothing is requested inside of one that has ended") {
-  CodeJob job(&one_scope);
-  job.claim().ok("code/s/x").ok("code/s/put");
-  EXPECT_TRUE(is_corrupt(job, started(job, "s/z", NodeKind::tool, "put")));
-  EXPECT_TRUE(is_corrupt(job, started(job, "s/t/z", NodeKind::wait)));
-  EXPECT_TRUE(is_corrupt(job, started(job, "s/t", NodeKind::scope)));
-  EXPECT_FALSE(is_corrupt(job, started(job, "st/z", NodeKind::tool, "put")));
-}
-
-AE_TEST("scope/it ends once, and not while a request inside of it is open") {
-  CodeJob job(&one_scope);
-  job.claim();
-  const auto end = [&](std::string_view position) {
-    return NodeFinished{
-        .node_id = "code",
-        .result = Value(1),
-        .result_type = "pure",
-        .step_id = job.state.request_step_id(job.step("code"), position, NodeKind::scope),
-        .try_no = 1};
-  };
-  EXPECT_TRUE(is_corrupt(job, end("s")));
-  EXPECT_TRUE(is_corrupt(job, end("unknown")));
-  job.ok("code/s/x").ok("code/s/put");
-  EXPECT_TRUE(is_corrupt(job, end("s")));
-}
-
-AE_TEST("scope/an advance with a scope that cannot begin or end there is refused") {
-  using Begun = Advance::ScopeBegun;
-  using Ended = Advance::ScopeEnded;
-  CodeJob job(&one_scope);
-  job.claim();
-  const auto is_possible = [&](std::vector<Advance::Item> items) {
-    const auto events = record_advance(job.state, job.step("code"), {.items = std::move(items)});
-    return events || events.error().code != Code::input_invalid;
-  };
-  EXPECT_TRUE(is_possible({Begun{.position = "t"}, Ended{.position = "t"}}));
-  EXPECT_TRUE(is_possible({Begun{.position = "t"}, Begun{.position = "t/u"},
-                           Ended{.position = "t/u"}, Ended{.position = "t"}}));
-  EXPECT_FALSE(is_possible({Begun{.position = "s"}})) << "it has begun";
-  EXPECT_FALSE(is_possible({Begun{.position = "t"}, Begun{.position = "t"}}));
-  EXPECT_FALSE(is_possible({Begun{.position = "t t"}}));
-  EXPECT_FALSE(is_possible({Ended{.position = "t"}}));
-  EXPECT_FALSE(is_possible({Ended{.position = "s"}})) << "a request inside of it is open";
-  EXPECT_FALSE(
-      is_possible({Begun{.position = "t"}, Begun{.position = "t/u"}, Ended{.position = "t"}}));
-  EXPECT_FALSE(
-      is_possible({Begun{.position = "t"}, Ended{.position = "t"}, Begun{.position = "t/u"}}));
-  EXPECT_FALSE(is_possible({Begun{.position = "s/x"}})) << "a call has this position";
-}
-
-AE_TEST("scope/what is inside of an ended scope keeps no result in memory") {
-  CodeJob job(&one_scope);
-  job.claim().ok("code/s/x", "'large'").ok("code/s/put", "'larger'");
-  for (const std::string_view inside : {"code/s/x", "code/s/put"}) {
-    EXPECT_TRUE(job.step(inside).result.is_null()) << inside;
-    EXPECT_EQ(job.step(inside).call, nullptr) << inside;
-  }
 }
 
 // ---------------------------------------------------------------- values

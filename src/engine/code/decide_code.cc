@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "engine/code/code.h"
 #include "engine/heart/decider.h"
 #include "engine/heart/features.h"
 #include "engine/heart/request.h"
@@ -59,12 +60,12 @@ void Decider::decide_routines() {
     const Routine* const routine = routine_of(code);
     if (failed_ || decision_.release || is_full()) return;
     if (routine != nullptr && routine->divergence) {
-      park_diverged_routine(code, *routine->divergence);
+      park_diverged_routine(code, *routine);
       continue;
     }
     if (routine == nullptr || !routine->is_live) continue;
     if (routine->end) {
-      end_code(code, *routine->end);  // closes all its waits
+      end_code(code, *routine);  // closes all its waits
       continue;
     }
     // The number of outcomes in the log when the next event is applied.
@@ -118,7 +119,7 @@ bool Decider::withdraw_call(const Step& step) {
     fail_cancelled(step);
     return true;
   }
-  cancel_wait_of(step);  // for an approval, or for an answer to its tool
+  cancel_wait_of(step);  // for an approval, an answer to its tool, or the end of its child
   return false;
 }
 
@@ -135,6 +136,8 @@ void Decider::admit_requests(const Step& code, const Routine& routine, std::uint
     const StepId id = s_.request_step_id(code, request.position, request.kind);
     const Step* const known = s_.find_step(id);
     if (known != nullptr && (known->phase != StepPhase::ready || known->approval)) continue;
+    // It had its outcome, and its step was dropped.
+    if (known == nullptr && is_in_ended_scope(s_, code, request.position)) continue;
     if (request.kind == NodeKind::wait) {
       if (known != nullptr) continue;
       start_request(code, request, id, outcomes);
@@ -223,9 +226,10 @@ bool Decider::open_requested_wait(const Step& code, const NewRequest& request, c
         code, id,
         recorded_error(
             {Code::correlation_key_reused,
-             fmt::format("the key \"{}\" was used before in this job, or is one of the "
-                         "runtime's own (resolve/…, approval/…, input/…#n); make keys differ",
-                         key)}));
+             fmt::format(
+                 "the key \"{}\" was used before in this job, or is one of the "
+                 "runtime's own (resolve/…, approval/…, input/…#n, job/…); make keys differ",
+                 key)}));
     return false;
   }
   if (wait.question.size() > kQuestionMessageMax || canonical_exceeds(wait.data, kQuestionMax)) {
@@ -258,9 +262,10 @@ bool Decider::open_requested_wait(const Step& code, const NewRequest& request, c
 }
 
 // The code has returned: its open waits are closed and its calls awaited, then it ends.
-void Decider::end_code(const Step& code, const RoutineEnd& end) {
+void Decider::end_code(const Step& code, const Routine& routine) {
+  const RoutineEnd& end = *routine.end;
   if (end.exception && !s_.node_of(code).code->fail_on_exception) {
-    return park_failed_routine(code, *end.exception);
+    return park_failed_routine(code, routine);
   }
   for (const auto& [key, wait] : s_.waits) {
     const Step& step = s_.steps[wait.step];
@@ -291,20 +296,23 @@ void Decider::end_code(const Step& code, const RoutineEnd& end) {
   emit_of(code, NodeFinished{.result = end.result, .result_type = "pure", .try_no = 1});
 }
 
-void Decider::park_diverged_routine(const Step& code, const Divergence& divergence) {
+void Decider::park_diverged_routine(const Step& code, const Routine& routine) {
   if (!decision_.events.empty() || s_.has_live_call()) return;
-  emit_of(code, RoutineDiverged{.detail = divergence,
-                                .version = none_if_empty(s_.node_of(code).code->version)});
+  // Its divergence is recorded, and its driver starts another one.
+  if (routine.falls_back && code.code->was_tried(routine.version)) return;
+  emit_of(code, RoutineDiverged{.detail = *routine.divergence,
+                                .version = none_if_empty(routine.version)});
+  if (routine.falls_back) return;
   emit(JobParked{.reason = std::string(code_name(Code::non_determinism)),
                  .until = park_until::kVersion});
   decision_.release = true;
 }
 
 // Other code may continue: what is open stays open, and calls in flight are awaited.
-void Decider::park_failed_routine(const Step& code, const Value& exception) {
+void Decider::park_failed_routine(const Step& code, const Routine& routine) {
   if (!decision_.events.empty() || s_.has_live_call() || awaits_routine()) return;
-  emit_of(code, RoutineFailed{.error = exception,
-                              .version = none_if_empty(s_.node_of(code).code->version)});
+  emit_of(code, RoutineFailed{.error = *routine.end->exception,
+                              .version = none_if_empty(routine.version)});
   emit(JobParked{.reason = "routine_failed", .until = park_until::kVersion});
   decision_.release = true;
 }

@@ -1,5 +1,6 @@
 #include "engine/code/replay.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "base/error.h"
@@ -20,7 +21,7 @@ Value text_of(const MadeRequest& request) {
 bool is_same(const MadeRequest& made, const RecordedRequest& recorded) {
   if (made.kind != recorded.kind) return false;
   if (made.kind == NodeKind::wait) return made.wait == recorded.wait;
-  if (made.kind == NodeKind::scope) return true;
+  if (is_scope(made.kind)) return true;
   // A call that was refused has no recorded arguments.
   return made.tool == recorded.tool && (!recorded.arguments_hash || !made.arguments_hash ||
                                         *made.arguments_hash == *recorded.arguments_hash);
@@ -29,11 +30,11 @@ bool is_same(const MadeRequest& made, const RecordedRequest& recorded) {
 }  // namespace
 
 Replay::Replay(CodeRecord record) : record_(std::move(record)), matched_(record_.requests.size()) {
-  unmatched_at_.resize(record_.deliveries.size() + 1);
+  const std::uint64_t outcomes = record_.outcomes();
   for (std::size_t i = 0; i < record_.requests.size(); ++i) {
     const RecordedRequest& request = record_.requests[i];
     by_position_.emplace(request.position, i);
-    AE_CHECK(request.delivered < unmatched_at_.size(), request.position);
+    AE_CHECK(request.delivered <= outcomes, request.position);
     unmatched_at_[request.delivered]++;
   }
   unmatched_ = record_.requests.size();
@@ -58,6 +59,16 @@ Replay::Match Replay::match(const MadeRequest& request) {
   return Match::recorded;
 }
 
+std::optional<std::uint64_t> Replay::first_turn(std::string_view loop) const {
+  std::optional<std::uint64_t> first;
+  for (const RecordedRequest& request : record_.requests) {
+    if (request.kind != NodeKind::turn) continue;
+    const auto turn = turn_at(request.position);
+    if (turn && turn->loop == loop && (!first || turn->number < *first)) first = turn->number;
+  }
+  return first;
+}
+
 const Value* Replay::value(const std::string& name) const {
   const auto found = record_.values.find(name);
   return found == record_.values.end() ? nullptr : &found->second;
@@ -70,8 +81,13 @@ bool Replay::was_emitted(const std::string& scope) {
 
 const Delivery& Replay::deliver() {
   AE_CHECK(may_deliver(), "no outcome may be delivered");
-  const Delivery& next = record_.deliveries[delivered_++];
-  due_ += unmatched_at_[delivered_];
+  const Delivery& next = record_.deliveries[next_++];
+  const std::uint64_t before = delivered_;
+  delivered_ += std::max<std::uint64_t>(next.passed_over, 1);
+  for (auto at = unmatched_at_.upper_bound(before);
+       at != unmatched_at_.end() && at->first <= delivered_; ++at) {
+    due_ += at->second;
+  }
   return next;
 }
 

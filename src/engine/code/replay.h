@@ -2,7 +2,7 @@
 //
 //   R1  Position p is delivered only when every recorded request with `delivered` <= p was made
 //       again. A scope that has ended is one request; what is inside of it is counted and passed
-//       over.
+//       over. A loop begins with its last turn that ended.
 //   R2  The frontier: all recorded requests were made and all recorded outcomes delivered. Nothing
 //       new is admitted before.
 //   R3  A recorded value is matched by its name. An emitted value is matched by its number.
@@ -46,16 +46,19 @@ class Replay {
   // A request of the routine. diverged: `divergence` says how it differs from its record. REQUIRES:
   // each position is requested once.
   Match match(const MadeRequest& request);
+  // The recorded turn of this loop with the lowest number: the last one that ended, or an open one.
+  // nullopt: none is recorded.
+  std::optional<std::uint64_t> first_turn(std::string_view loop) const;
   // The recorded value with this name; nullptr: it is new.
   const Value* value(const std::string& name) const;
   // The routine emits a value in this scope. Is it recorded?
   bool was_emitted(const std::string& scope);
 
   // May the next recorded outcome be delivered? REQUIRES: the routine has settled.
-  bool may_deliver() const { return delivered_ < record_.deliveries.size() && due_ == 0; }
+  bool may_deliver() const { return next_ < record_.deliveries.size() && due_ == 0; }
   // REQUIRES: may_deliver.
   const Delivery& deliver();
-  bool is_at_frontier() const { return delivered_ >= record_.deliveries.size() && unmatched_ == 0; }
+  bool is_at_frontier() const { return next_ >= record_.deliveries.size() && unmatched_ == 0; }
   // An outcome that is not in the record was delivered. REQUIRES: is_at_frontier.
   void count_delivery() { ++delivered_; }
   // How many outcomes were delivered or passed over.
@@ -71,9 +74,10 @@ class Replay {
   CodeRecord record_;
   std::unordered_map<std::string_view, std::size_t> by_position_;  // of record_.requests
   std::vector<bool> matched_;                                      // by request
-  std::vector<std::uint32_t> unmatched_at_;                        // by `delivered`
+  std::map<std::uint64_t, std::uint32_t> unmatched_at_;            // by `delivered`
   std::size_t unmatched_ = 0;
-  std::size_t due_ = 0;  // unmatched ones with delivered <= delivered_
+  std::size_t due_ = 0;   // unmatched ones with delivered <= delivered_
+  std::size_t next_ = 0;  // of record_.deliveries
   std::uint64_t delivered_ = 0;
   std::map<std::string, std::uint64_t> emitted_;
   std::optional<Divergence> divergence_;

@@ -10,8 +10,7 @@ namespace ae::engine {
 
 Status check_delivery(const State& state, const Step& request, std::uint64_t delivered) {
   const CodeProgress& code = *state.steps[request.node].code;
-  if (delivered == code.outcomes.size()) return {};
-  if (delivered < code.outcomes.size() && !code.positions.contains(delivered)) return {};
+  if (code.outcomes.may_add(delivered)) return {};
   return fail(Code::input_invalid, "the success of \"{}\" cannot be number {} of {} outcomes",
               request.request->position, delivered, code.outcomes.size() + 1);
 }
@@ -29,11 +28,9 @@ struct ScopesOf {
     }
   }
   bool has_ended_around(std::string_view position) const {
-    for (std::size_t slash = position.find('/'); slash != position.npos && !ended.empty();
-         slash = position.find('/', slash + 1)) {
-      if (ended.contains(position.substr(0, slash))) return true;
-    }
-    return false;
+    return !ended.empty() && any_scope_around(position, [&](std::string_view scope) {
+      return ended.contains(scope);
+    });
   }
 
   std::unordered_set<std::string_view> begun, ended;

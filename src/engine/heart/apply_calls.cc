@@ -47,7 +47,8 @@ bool Applier::has_own_external_key(const ToolInvocationStarted& event, const Ste
 // May this event start a try of the step's call?
 Status Applier::check_may_start(const Step* step) const {
   if (!step || !step->started) return corrupt_event("no such step");
-  if (s_.ending && step->role == Role::node && !s_.blocks_ending(*step)) {
+  if (s_.ending && step->role == Role::node && !s_.blocks_ending(*step) &&
+      !s_.has_ended_child(*step)) {
     return corrupt_event("nothing starts in a job that ends");
   }
   if (s_.status != JobStatus::running) return corrupt_event("no worker holds the job");
@@ -151,6 +152,8 @@ Status Applier::apply(const ToolInvocationStarted& event) {
   s_.tries_started++;
   if (s_.tool_of(*step).is_model()) s_.models.tries++;
   call.attempt = s_.attempt;
+  call.worker.reset();
+  if (step->request && s_.tool_of(*step).function) call.worker = s_.steps[step->node].code->worker;
   call.send_by = event.send_by;
   call.deadline = event.deadline;
   call.taken_over_at.reset();
@@ -159,6 +162,18 @@ Status Applier::apply(const ToolInvocationStarted& event) {
   call.next_opening.reset();
   set_phase(*step, StepPhase::calling);
   return {};
+}
+
+// The newest try has ended, and its request may still take effect.
+void Applier::note_unsettled_end(Step& step) {
+  Invocation& call = *step.call;
+  // Its own attempt, or the process that opened the store since, saw its process group end.
+  const bool has_ended =
+      s_.tool_of(step).local &&
+      (s_.opened_at || (s_.status == JobStatus::running && call.attempt == s_.attempt));
+  // In `redo` it was settled when that was decided.
+  if (has_ended || step.phase == StepPhase::redo) return;
+  call.ended_deadline = std::max(call.ended_deadline, std::optional(call.deadline));
 }
 
 Status Applier::apply(const ToolInvocationFinished& event) {
@@ -220,14 +235,8 @@ Status Applier::apply(const ToolInvocationFinished& event) {
     call.uncertain_tries.insert(call.try_no);
     s_.had_unknown_outcome = true;
   }
-  // Its own attempt, or the process that opened the store since, saw its process group end.
-  const bool ended =
-      s_.tool_of(*step).local &&
-      (s_.opened_at || (s_.status == JobStatus::running && call.attempt == s_.attempt));
-  // In `redo` it was settled when that was decided.
-  if (!certain && !ended && !event.settled.value_or(false) && step->phase != StepPhase::redo) {
-    call.ended_deadline = std::max(call.ended_deadline, std::optional(call.deadline));
-  }
+  if (certain) call.worker.reset();
+  if (!certain && !event.settled.value_or(false)) note_unsettled_end(*step);
   // The `not_happened` decision was made before it was known that the tool asks a question.
   const bool sends_answers =
       step->phase == StepPhase::redo && call.outcome == OutcomeKind::input_required;

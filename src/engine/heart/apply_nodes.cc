@@ -40,8 +40,9 @@ Status Applier::apply(const NodeStarted& event) {
     set_phase(*step, StepPhase::looping);
   } else if (s_.node_of(*step).code && !step->is_part()) {
     step->code = std::make_unique<CodeProgress>();
+    step->code->version = s_.node_of(*step).code->version;
     set_phase(*step, StepPhase::running);
-  } else if (step->request && step->request->kind == NodeKind::scope) {
+  } else if (step->request && is_scope(step->request->kind)) {
     set_phase(*step, StepPhase::running);
   } else if (step->is_part()) {  // a new one; a node is in its set since it became ready
     update_work_sets(index_of(*step));
@@ -93,10 +94,10 @@ Status Applier::apply(const NodeFinished& event) {
   Step* step = this->step(event.step_id);
   const ResultType type = result_type_of(event.result_type);
   if (!step || !may_finish(event, type, *step)) return corrupt_event("no such step to finish so");
-  if (event.delivered && !(step->request && step->request->kind == NodeKind::scope)) {
+  if (event.delivered && !(step->request && is_scope(step->request->kind))) {
     return corrupt_event("only the result of a scope has a position");
   }
-  const bool has_result = step->code || (step->request && step->request->kind == NodeKind::scope);
+  const bool has_result = step->code || (step->request && is_scope(step->request->kind));
   if (!event.result.is_null() && !has_result) {
     return corrupt_event("the result of this step is in another event");
   }

@@ -92,6 +92,12 @@ void for_each_member(Is<ApproveRequest> auto&& approve, auto&& member) {
   member(field::traceparent, traceparent);
 }
 
+void for_each_member(Is<ChildEndedRequest> auto&& ended, auto&& member) {
+  auto& [command_id, end] = ended;
+  member("call", command_id);
+  member("child_end", end);
+}
+
 template <class Body>
   requires Is<Body, TimersRequest> || Is<Body, ResumeRequest> || Is<Body, VersionRequest>
 void for_each_member(Body&&, auto&&) {}

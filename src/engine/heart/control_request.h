@@ -107,9 +107,16 @@ struct ApproveRequest {
   Value payload() const;  // decision and note, as a wait records them
 };
 
+// A child job has ended. Its id is that of the request. Sent by the commit that ends it.
+struct ChildEndedRequest {
+  static constexpr std::string_view kKind = "child_ended";
+  std::string command_id;  // of the call that created it
+  Value end;               // a ChildEnd
+};
+
 using RequestBody = std::variant<SignalRequest, CancelRequest, ResolveRequest, TimersRequest,
                                  MessageRequest, PauseRequest, ResumeRequest, PlanRequest,
-                                 BudgetRequest, VersionRequest, ApproveRequest>;
+                                 BudgetRequest, VersionRequest, ApproveRequest, ChildEndedRequest>;
 
 struct ControlRequest {
   std::string id;  // chosen by the sender; requests with the same id are one

@@ -82,7 +82,13 @@ std::vector<StoredRequest> stored_requests() {
        "1e18162a7a22a56a"},
       {{.id = "r1", .by = "w", .body = VersionRequest{}},
        "{'kind':'version', 'id':'r1', 'by':'w'}",
-       "04cb3bd8366ea704"}};
+       "04cb3bd8366ea704"},
+      {{.id = "child-1",
+        .body = ChildEndedRequest{.command_id = "0123456789abcdef",
+                                  .end = json("{'status':'completed'}")}},
+       "{'kind':'child_ended', 'id':'child-1', 'call':'0123456789abcdef',"
+       " 'child_end':{'status':'completed'}}",
+       "4d87327e2dbd54a8"}};
 }
 
 AE_TEST("request/each kind is written as its stored JSON and reads back") {

@@ -225,7 +225,9 @@ Verdict admit(const State& state, const CallRequest& request) {
     return step.failure ? Verdict::refuse : Verdict::recorded;
   }
   // In an ending job only a call with an unknown outcome that could be undone may be resent.
-  const bool ends = state.ending && step.role == Role::node && !state.blocks_ending(step);
+  // The outcome of a child that has ended is recorded, too.
+  const bool ends = state.ending && step.role == Role::node && !state.blocks_ending(step) &&
+                    !state.has_ended_child(step);
   if (ends || is_terminal(state.status)) return Verdict::refuse;
   const bool approved =
       !request.arguments || is_approved(state, &step, state.tool_of(step), request);
@@ -307,6 +309,7 @@ std::vector<EventBody> job_events(const NewJobEvents& job) {
                      .tracestate = none_if_empty(job.tracestate)};
   if (!job.blind.empty()) created.blind = Value(job.blind);
   if (job.forked_from) created.forked_from = *job.forked_from;
+  if (job.parent) created.parent = *job.parent;
   if (job.labels.size() > 0) created.labels = job.labels;
   const Limits& budget = job.budget.any() ? job.budget : job.plan->budget;
   if (budget.any()) {

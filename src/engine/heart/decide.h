@@ -16,6 +16,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <set>
 #include <vector>
 
 #include "engine/state/state.h"
@@ -33,6 +34,7 @@ struct Confirmation {
 // By resource_key.
 using Confirmations = std::map<std::string, Confirmation>;
 
+struct CodeOffers;  // version/code_version.h
 struct Routine;
 
 struct DecisionContext {
@@ -57,6 +59,14 @@ struct DecisionContext {
   // The routines of the job's code in this process, by the index of the node (routine.h); nullptr =
   // none.
   const std::map<std::uint32_t, Routine>* routines = nullptr;
+  // Calls that an earlier attempt gave to a worker process are left alone until then: the worker may
+  // report about them. nullopt = not at all.
+  std::optional<Instant> functions_held_until = {};
+  // Those that their worker reported as received, until their deadline. nullptr = none.
+  const std::set<InvocationId>* held_calls = nullptr;
+  // The versions of the job's code that workers of this process offer (version/code_version.h), for
+  // a request; nullptr = none.
+  const CodeOffers* code_offers = nullptr;
 };
 
 struct DecideLimits {
@@ -164,6 +174,7 @@ struct NewJobEvents {
   Value explicit_options;  // which of these four the request set; null = none
   const Plan* plan = nullptr;
   std::string planner_version = std::string(kPlannerVersion);  // of the plan; "" = unknown
+  std::optional<JobParent> parent;                             // of a child job
   // Of a fork, with the events that import the results of the origin.
   std::optional<ForkOrigin> forked_from;
   std::vector<EventBody> imported;

@@ -36,6 +36,14 @@ bool still_running(const ToolPolicy& tool, const Invocation& call) {
          (call.error().code == "http_409" || call.error().code == "http_425");
 }
 
+// The worker died during the call: as after a crash of the runtime, `on_in_doubt` decides, not
+// `retry`. Limited, since the function may be what ends its worker.
+constexpr std::uint32_t kLostTriesMax = 10;
+bool is_resent_without_retry(const State& state, const Step& step) {
+  return state.tool_of(step).function && step.call->error().code == "worker_lost" &&
+         state.on_in_doubt_of(step) == OnInDoubt::resend;
+}
+
 // The error of a failed model call for a reader without the job: the node, the model,
 // and the number of tries.
 std::string describe_failure(const State& state, const Step& step, std::string_view error,
@@ -56,6 +64,7 @@ std::string describe_failure(const State& state, const Step& step, std::string_v
 bool has_tries_left(const State& state, const Step& step) {
   const ToolPolicy& tool = state.tool_of(step);
   const Invocation& call = *step.call;
+  if (is_resent_without_retry(state, step)) return call.counted_tries < kLostTriesMax;
   return call.counted_tries < state.max_attempts_of(step) &&
          (tool.retry.covers(call.error().code) || still_running(tool, call));
 }
@@ -141,7 +150,8 @@ void Decider::emit_command(const Declaration& d, std::string_view input_ref) {
   auto& event = emit<CommandEmitted>();
   event.command_id = event.step_id = d.step;
   event.input_ref = input_ref;
-  event.kind = s_.plan->tools[d.tool].is_model() ? "llm" : "tool";
+  const ToolPolicy& tool = s_.plan->tools[d.tool];
+  event.kind = tool.is_model() ? "llm" : tool.child ? "workflow" : "tool";
   event.node_id = d.node.id;
   if (d.of != nullptr) event.of = d.of->id;
   if (const CallOptions* const options = options_of(d)) event.options = to_json(*options);
@@ -269,6 +279,13 @@ void Decider::handle_orphaned_try(const Step& step) {
     const Instant settled = std::max(call.send_by, left) + tool.grace;
     if (context_.now < settled) return revisit_at(settled);
   }
+  if (call.worker) {  // it may report how the call ended, or that it did not receive it
+    const bool was_received =
+        context_.held_calls != nullptr && context_.held_calls->contains(call.id);
+    const Instant until = std::max(context_.functions_held_until.value_or(context_.now),
+                                   was_received ? call.deadline : context_.now);
+    if (context_.now < until) return revisit_at(until);
+  }
   const bool changed = has_changed(step);
   if (step.role == Role::probe && !changed) return declare_try(step, true);  // it only reads
   if (step.role == Role::probe) return fail_step(step, code_name(Code::invocation_in_doubt), "");
@@ -289,8 +306,12 @@ void Decider::handle_orphaned_try(const Step& step) {
 // The newest try ended in a definite failure.
 void Decider::handle_definite_failure(const Step& step) {
   const Invocation& call = *step.call;
-  if (call.outcome == OutcomeKind::input_required) return handle_questions(step);
-  if (call.unsent_tries > 0 && is_cancelled(step)) return fail_cancelled(step);
+  const bool has_child = s_.awaits_child(step);
+  if (call.outcome == OutcomeKind::input_required) {
+    return has_child ? await_child(step) : handle_questions(step);
+  }
+  const bool awaited = has_child && s_.has_ended_child(step);  // its outcome is recorded
+  if (call.unsent_tries > 0 && is_cancelled(step) && !awaited) return fail_cancelled(step);
   if (call.unsent_tries > 0) {
     // Another process could not send it. This one tries at once, then with increasing delays.
     return call.attempt == s_.attempt ? schedule_retry(step) : declare_try(step, false);
@@ -371,9 +392,11 @@ void Decider::schedule_retry(const Step& step) {
 // Makes the next try when its time has come. A long back-off may exceed the
 // downstream's dedupe window.
 void Decider::continue_after_backoff(const Step& step) {
-  if (is_cancelled(step) && !s_.may_have_happened(step)) return fail_cancelled(step);
+  if (is_cancelled(step) && !s_.may_have_happened(step) && !s_.has_ended_child(step)) {
+    return fail_cancelled(step);
+  }
   if (context_.now < step.not_before) return decide_again_at(step.not_before);
-  if (step.call->outcome == OutcomeKind::input_required) return handle_questions(step);
+  if (step.call->outcome == OutcomeKind::input_required) return handle_definite_failure(step);
   // A read with a lost answer has no unknown effect, but is not resent by
   // another version of the tool.
   if (s_.may_have_happened(step) || (!step.call->definite && has_changed(step))) {

@@ -2,6 +2,7 @@
 #include <fmt/core.h>
 
 #include "engine/heart/decider.h"
+#include "engine/heart/features.h"
 #include "log/park_until.h"
 
 namespace ae::engine {
@@ -34,7 +35,8 @@ void Decider::complete_job() {
     return end_with_error(code_name(result.error().code),
                           fmt::format("output: {}", result.error().message));
   }
-  emit(JobCompleted{.in_doubt = list_or_absent(s_.unknown_call_keys()),
+  emit(JobCompleted{.children_in_doubt = list_or_absent(s_.children_in_doubt),
+                    .in_doubt = list_or_absent(s_.unknown_call_keys()),
                     .result = std::move(*result),
                     .undelivered = list_or_absent(undelivered())});
   decision_.release = true;
@@ -44,6 +46,7 @@ void Decider::complete_job() {
 std::vector<UndeliveredMessage> Decider::undelivered() const {
   std::vector<UndeliveredMessage> left = s_.undelivered;
   for (const auto& [key, early] : s_.early_signals) {
+    if (is_child_wait_key(key)) continue;
     for (const BufferedMessage& kept : early) {
       left.push_back({.correlation_key = key, .signal_id = kept.id});
     }
@@ -57,6 +60,7 @@ std::vector<UndeliveredMessage> Decider::undelivered() const {
 }
 
 void Decider::cancel_wait(const std::string& key, const Wait& wait) {
+  if (wait.type == WaitType::job) return cancel_child(wait);  // and still awaited
   emit_of(s_.steps[wait.step], WaitCompleted{.correlation_key = key,
                                              .outcome = "cancelled",
                                              .wait_type = std::string(to_text(wait.type))});
@@ -90,6 +94,8 @@ void Decider::end_job(const Ending& ending) {
     }
   }
   if (!decision_.events.empty()) return;
+  const bool has_children = await_children();
+  if (!decision_.events.empty()) return;
   for (std::uint32_t index : s_.calling) {
     const Step& step = s_.steps[index];
     if (s_.is_live(step)) return;
@@ -103,6 +109,12 @@ void Decider::end_job(const Ending& ending) {
       return decide_again_at(step.call->deadline);
     }
   }
+  // Its children end, and are compensated, before it.
+  if (has_children) {
+    const bool may_exist = s_.has_unknown_child();
+    if (s_.status == JobStatus::running && !may_exist && s_.open_children > 0) wait_for_answers();
+    if (!may_exist) return;
+  }
   if (s_.must_undo() && s_.status == JobStatus::running && has_wrong_version(s_, context_)) {
     return park_for_version();
   }
@@ -113,6 +125,7 @@ void Decider::end_job(const Ending& ending) {
   }
   for (const auto& [key, wait] : s_.waits) cancel_wait(key, wait);
   const auto end_with = [&](auto event) {
+    event.children_in_doubt = list_or_absent(s_.children_in_doubt);
     event.in_doubt = list_or_absent(in_doubt);
     event.compensated = list_or_absent(steps_list(s_, s_.undone));
     event.uncompensated = list_or_absent(steps_list(s_, not_undone(s_)));
@@ -159,10 +172,19 @@ void Decider::become_idle() {
   if (revisit_at_ && (!backoff || *revisit_at_ < *backoff)) backoff = revisit_at_;
   // Tries that only need a resend are resent before the job parks, so that no operator
   // has to check their outcome.
-  if (!exceeded_limits_.empty() && (!backoff || *backoff <= context_.now)) return park_for_budget();
+  // A child that ends returns what it did not use of the budget.
+  const bool may_fit_later = s_.open_children > 0;
+  if (!exceeded_limits_.empty() && !may_fit_later && (!backoff || *backoff <= context_.now)) {
+    return park_for_budget();
+  }
   if (release_until(backoff)) return;
   if (s_.waits.empty() && !s_.routines.empty()) return park_stalled_routine();
   AE_CHECK(!s_.waits.empty(), fmt::format("nothing can move, nothing is awaited: {}", s_.job.text));
+  wait_for_answers();
+}
+
+// REQUIRES: a wait is open.
+void Decider::wait_for_answers() {
   const bool all_resolve =
       std::ranges::all_of(s_.waits, [](const auto& entry) { return entry.second.resolve; });
   decision_.release = true;

@@ -35,6 +35,7 @@ void Decider::decide_ready(const Step& step) {
     case NodeKind::planner:
     case NodeKind::code:
     case NodeKind::scope:
+    case NodeKind::turn:
       return;  // it has parts
   }
 }

@@ -1,6 +1,6 @@
 // Decider: makes the decision of one call of `decide`. Its parts: decide.cc (which step is next),
 // decide_calls.cc (the ledger's rules), decide_approvals.cc (approvals), decide_questions.cc
-// (questions of a tool during its call), decide_nodes.cc (the plan), decide_waits.cc (its waits),
+// (questions of a tool during its call), decide_children.cc (child jobs), decide_nodes.cc (the plan), decide_waits.cc (its waits),
 // decide_loop.cc (loops), decide_code.cc (code), decide_value.cc (times, random numbers, UUIDs),
 // decide_budget.cc (the budget), decide_probe.cc (probes of calls with an unknown outcome),
 // decide_confirm.cc (verification of external changes), decide_undo.cc (compensation),
@@ -81,15 +81,18 @@ class Decider {
   bool admit_call(const Step& code, const NewRequest& request, const StepId& id, const Step* known,
                   std::uint64_t outcomes);
   bool open_requested_wait(const Step& code, const NewRequest& request, const StepId& id);
-  void end_code(const Step& code, const RoutineEnd& end);
-  void park_diverged_routine(const Step& code, const Divergence& divergence);
-  void park_failed_routine(const Step& code, const Value& exception);
+  void end_code(const Step& code, const Routine& routine);
+  void park_diverged_routine(const Step& code, const Routine& routine);
+  void park_failed_routine(const Step& code, const Routine& routine);
   void park_stalled_routine();
   void drain_for_pause();
   Result<Value> arguments(const Node& node, std::uint32_t item) const;
   Result<Value> arguments(const Step& step) const;
   void handle_definite_failure(const Step& step);
   void handle_questions(const Step& step);
+  void await_child(const Step& step);
+  void cancel_child(const Wait& wait);
+  bool await_children();
   void handle_unknown_outcome(const Step& step);
   void handle_orphaned_try(const Step& step);
   void schedule_retry(const Step& step);
@@ -131,6 +134,7 @@ class Decider {
   std::uint32_t lost_claims_max() const;
   void end_with_error(std::string_view code, std::string message);
   void become_idle();
+  void wait_for_answers();
   void cancel_wait(const std::string& key, const Wait& wait);
   void end_job(const Ending& ending);
   void complete_job();
@@ -147,6 +151,7 @@ class Decider {
   ExternalKey external_key_of(const Declaration& d) const;
   void digest(Declaration& d) const;
   bool counts_against_budget(const Declaration& d) const;
+  Reservation child_reservation(const ChildPolicy& child) const;
   Reservation reservation(const Declaration& d, const Value& args) const;
   Usage usage_of(const Declaration& d, const Value& args) const;
   bool may_fit_budget(const ToolPolicy& tool);

@@ -379,6 +379,7 @@ std::optional<FailedField> failed_field_of(const State& state, const Step& step,
       return failed_arguments(state, node, written["args"], scope);
     case NodeKind::code:
     case NodeKind::scope:
+    case NodeKind::turn:
       break;
   }
   return std::nullopt;

@@ -5,6 +5,7 @@
 // feature includes the header of another one, and no header includes this one.
 #pragma once
 
+#include "engine/children/children.h"
 #include "engine/code/code.h"
 #include "engine/confirm/confirm.h"
 #include "engine/loop/loop.h"

@@ -241,8 +241,9 @@ Value invalid_result_summary(const Value& result, std::string_view reason, bool 
 }
 
 // Probes and compensations must not ask a user, and no call may ask invalid questions.
-Outcome validated_questions(Outcome outcome, bool may_ask_user) {
+Outcome validated_questions(Outcome outcome, bool may_ask_user, bool awaits_child) {
   outcome.definite = true;
+  if (awaits_child) return outcome;  // the runtime has created the child
   auto good = check_questions(outcome.result);
   if (may_ask_user && good) return outcome;
   outcome.kind = OutcomeKind::failure;
@@ -259,10 +260,11 @@ Outcome validated_questions(Outcome outcome, bool may_ask_user) {
 class ValidatedOutcome {
  public:
   // Borrows the outcome.
-  ValidatedOutcome(const Outcome& observed, const std::optional<Schema>& schema, bool may_ask_user)
+  ValidatedOutcome(const Outcome& observed, const std::optional<Schema>& schema, bool may_ask_user,
+                   bool awaits_child)
       : observed_(observed) {
     if (observed.kind == OutcomeKind::input_required) {
-      replaced_ = validated_questions(observed, may_ask_user);
+      replaced_ = validated_questions(observed, may_ask_user, awaits_child);
     } else if (observed.kind == OutcomeKind::success && !observed.invalid) {
       check_result(schema);
     }
@@ -460,7 +462,8 @@ std::vector<EventBody> record_outcome(const State& state, std::uint32_t index,
   const Step& step = state.steps[index];
   AE_CHECK(step.call && step.call->open, fmt::format("{} step {}", state.job.text, step.id.text));
   const ToolPolicy& tool = state.tool_of(step);
-  const ValidatedOutcome validated(observed, tool.result_schema, step.role == Role::node);
+  const ValidatedOutcome validated(observed, tool.result_schema, step.role == Role::node,
+                                   state.awaits_child(step));
   const Outcome& outcome = *validated;
   std::vector<EventBody> events;
   events.reserve(2 + tool.changes.size());
@@ -492,6 +495,7 @@ SentTry sent_try_of(const State& state, const Step& step) {
     sent.request = call.arguments;
   }
   sent.may_ask_user = step.role == Role::node;
+  sent.awaits_child = state.awaits_child(step);
   sent.result_schema = tool.result_schema;
   sent.result_digest = tool.result_digest;
   return sent;
@@ -589,7 +593,8 @@ std::optional<std::pair<InvocationId, std::uint32_t>> decided_effect_slot(const 
 
 Value effect_record(const JobId& job, const SentTry& sent, const Outcome& observed, Instant at,
                     Arrival arrival) {
-  const ValidatedOutcome validated(observed, sent.result_schema, sent.may_ask_user);
+  const ValidatedOutcome validated(observed, sent.result_schema, sent.may_ask_user,
+                                   sent.awaits_child);
   const Outcome& outcome = *validated;
   EffectRecord record{.attempt_id = sent.attempt.text,
                       .command_id = sent.step,

@@ -43,7 +43,8 @@ struct SentTry {
   // The plan's schema for results, and its digest; "" = there is none.
   std::optional<Schema> result_schema;
   std::string result_digest;
-  bool may_ask_user = true;  // may end with questions to a user (schema/question.h)
+  bool awaits_child = false;  // creates a child job whose end is awaited
+  bool may_ask_user = true;   // may end with questions to a user (schema/question.h)
 };
 SentTry sent_try_of(const State& state, const Step& step);
 // The effect record of SPEC §5, for the effect store. `late`: written after its try was closed or

@@ -2,7 +2,7 @@
 // request_timers.cc (timers), request_signals.cc (signals and messages), request_approvals.cc
 // (approvals of all kinds, and answers to approval requests of calls), request_pause.cc (pause and resume), request_confirm.cc (answers
 // to a failed verification), request_plan.cc (another plan), request_budget.cc (more budget),
-// request_questions.cc (answers to questions of tools),
+// request_questions.cc (answers to questions of tools), request_children.cc (ends of child jobs),
 // request_version.cc (the versions that a process offers).
 //
 // Only `apply_request` and `decide` use it. Pure.
@@ -40,6 +40,11 @@ Result<AppliedRequest> apply_request(const State& state, const ControlRequest& r
                                      const VersionRequest& version, const DecisionContext& context);
 Result<AppliedRequest> apply_request(const State& state, const ControlRequest& request,
                                      const ApproveRequest& approve, const DecisionContext& context);
+Result<AppliedRequest> apply_request(const State& state, const ControlRequest& request,
+                                     const ChildEndedRequest& ended,
+                                     const DecisionContext& context);
+// The members of the event that a fold reads, from the end of a child.
+void set_child_end(const Value& payload, WaitCompleted& event);
 // An answer to a wait, of a signal or an approver. Borrows the texts of the request.
 struct WaitAnswer {
   std::string_view wait_type;  // "" = any
@@ -82,8 +87,6 @@ Value recorded_answer(const State& state, const WaitAnswer& answer);
 std::string after_rejection(const State& state, const Step& step);
 // Keys that no wait of a plan may have, and that cannot be answered early.
 bool is_reserved_key(std::string_view key);
-// `by` of what the runtime records on its own.
-inline constexpr std::string_view kRuntimeActor = "runtime";
 // `by` of a request without an author. Logs of earlier builds have "somebody".
 inline constexpr std::string_view kUnnamedActor = "operator";
 // The author of a request, or kUnnamedActor.
@@ -101,6 +104,8 @@ WaitCompleted wait_completed_event(const State& state, const std::string& key, c
 // The same event with the request that ended it, and with what is recorded of its answer.
 WaitCompleted with_answer(WaitCompleted event, const ControlRequest& request,
                           const WaitAnswer& answer, const Value& payload);
+// The reply to the request that ended the wait of this key.
+Value delivered_reply(const std::string& key, std::string_view outcome);
 
 // The outcome of a wait with this payload: signalled, approved or rejected. `rules`: nullptr: it is
 // the approval of a call. Fails with input_invalid: a human answer without a decision.

@@ -54,6 +54,7 @@ struct RoutineEnd {
 };
 
 struct Routine {
+  std::string version;  // of the code that it runs
   // At the frontier: it has made all recorded requests again and was given all recorded outcomes.
   // Nothing of it is admitted before.
   bool is_live = false;
@@ -65,6 +66,7 @@ struct Routine {
   std::optional<RoutineEnd> end;
   // The code does not make what the log holds: the job parks until code comes that does.
   std::optional<Divergence> divergence;
+  bool falls_back = false;  // after a divergence another version is started instead
 
   bool has_cancelled(std::string_view position) const {
     return std::ranges::find(cancelled, position) != cancelled.end();

@@ -257,7 +257,8 @@ AE_TEST("probe/on a shared store the probe waits for each try, also one before t
   expect_proved(job);
 }
 
-AE_TEST("probe/the opening of the store after a try limits it, and later tries do not change that") {
+AE_TEST(
+    "probe/the opening of the store after a try limits it, and later tries do not change that") {
   JobFixture job = paying("[{'id':'pay','kind':'tool','tool':'set'}]");
   job.opened_at = job.now;
   job.claim().times_out("pay");

@@ -33,8 +33,7 @@ Status Applier::question_opened(Step& step, std::string_view key, Wait& wait) {
   questions.number++;
   wait.resolve = false;
   wait.question = true;
-  if (step.item != kNoItem) s_.steps[step.node].map->asking++;
-  if (step.turn != kNoTurn) s_.steps[step.node].loop->asking++;
+  count_asking(step, 1);
   set_phase(step, StepPhase::questioned);
   return {};
 }
@@ -50,8 +49,7 @@ Status Applier::question_closed(Step& step, std::string_view outcome, const Valu
     Questions& questions = *step.call->questions;
     questions.answers = questions.answers.with(question->first, answered ? payload : silence);
   }
-  if (step.item != kNoItem) s_.steps[step.node].map->asking--;
-  if (step.turn != kNoTurn) s_.steps[step.node].loop->asking--;
+  count_asking(step, -1);
   set_phase(step, StepPhase::settled);
   if (step.is_part()) update_work_sets(step.node);
   return {};

@@ -41,11 +41,9 @@ Result<AppliedRequest> apply_question_answer(const State& state, const std::stri
     return std::unexpected(std::move(error));
   }
   const std::string_view outcome = action == "accept" ? "approved" : "rejected";
-  AppliedRequest applied{
-      .events = {with_answer(wait_completed_event(state, key, wait, outcome), request, answer,
-                             *validated)},
-      .answer = Value::object(
-          {{field::correlation_key, key}, {field::delivered, true}, {field::outcome, outcome}})};
+  AppliedRequest applied{.events = {with_answer(wait_completed_event(state, key, wait, outcome),
+                                                request, answer, *validated)},
+                         .answer = delivered_reply(key, outcome)};
   if (outcome == "rejected") {
     applied.answer = applied.answer.with(
         "then", fmt::format("the tool \"{}\" gets the rejection as the answer", step.call->tool));

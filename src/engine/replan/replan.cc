@@ -182,6 +182,7 @@ const Step* ReplanBuilder::carried_step(const Node& node) const {
     case NodeKind::planner:
     case NodeKind::code:
     case NodeKind::scope:
+    case NodeKind::turn:
       return nullptr;  // it has parts
   }
   return nullptr;

@@ -3,7 +3,7 @@
 // code), apply_calls.cc (calls),
 // apply_side.cc (probes and compensations), apply_value.cc (times, random numbers and UUIDs),
 // apply_confirm.cc (changes and their verification), apply_approvals.cc (approvals),
-// apply_questions.cc (questions of tools), apply_pause.cc (pauses), apply_budget.cc (the budget),
+// apply_questions.cc (questions of tools), apply_children.cc (child jobs), apply_pause.cc (pauses), apply_budget.cc (the budget),
 // apply_fork.cc (imports of a fork), apply_planner.cc (the plan that a model made) and
 // apply_replan.cc (re-plans).
 //
@@ -80,7 +80,7 @@ class Applier {
   Status apply(const EndDecided& end, const DecisionRecorded& event, Step* step);
   Status apply(const PlanReplaced&, const DecisionRecorded&, Step*) { return {}; }
   Status apply(const PatchDecided& patch, const DecisionRecorded& event, Step* step);
-  Status apply(const VersionMoved&, const DecisionRecorded&, Step*) { return {}; }
+  Status apply(const VersionMoved& moved, const DecisionRecorded& event, Step* step);
   Status apply(const NodeStarted& event);
   Status apply(const NodeFinished& event);
   Status apply(const CommandEmitted& event);
@@ -93,6 +93,7 @@ class Applier {
   Status apply(const StateChanged& event);
   Status apply(const WaitOpened& event);
   Status apply(const WaitCompleted& event);
+  Status apply(const ChildCancelRequested& event);
   Status apply(const AgentMessage& event);
   Status apply(const TimerFired& event);
   Status apply(const TimeRecorded& event);
@@ -101,7 +102,7 @@ class Applier {
   Status apply(const HttpRecorded&) { return {}; }
   Status apply(const ValueEmitted& event);
   Status apply(const OutcomeNoted& event);
-  // Narrative events change nothing, nor do events of unknown types.
+  // Other narrative events change nothing, nor do events of unknown types.
   Status apply(const UnknownEvent&) { return {}; }
   Status apply(const RecoveryStarted&) { return {}; }
   Status apply(const RecoveryCompleted&) { return {}; }
@@ -110,9 +111,11 @@ class Applier {
   Status apply(const AgentThoughtRecorded&) { return {}; }
   Status apply(const StateCheckpointed&) { return {}; }
   Status apply(const VersionMismatched&) { return {}; }
-  Status apply(const RoutineStarted&) { return {}; }
-  Status apply(const RoutineDiverged&) { return {}; }
-  Status apply(const RoutineFailed&) { return {}; }
+  Status apply(const RoutineStarted& event);
+  Status apply(const RoutineDiverged& event);
+  Status apply(const RoutineFailed& event);
+  void version_tried(const StepId& code, const std::optional<std::string>& version);
+  void may_repeat_versions();
 
   Step* step(const StepId& id);  // nullptr: there is none
   Step* step_or_new_part(const NodeStarted& event);
@@ -139,9 +142,12 @@ class Applier {
   Status loop_part_finished(Step& step);
   Step* next_request(Step& code, const NodeStarted& event);
   bool may_finish_code(const NodeFinished& event, const Step& step) const;
-  Status add_outcome(Step& request, std::optional<std::int64_t> position);
+  static bool is_next_turn(const CodeProgress& code, std::string_view position);
+  Status add_outcome(Step& request, std::optional<std::int64_t> named);
+  static void turn_ended(CodeProgress& code, const Step& turn, std::uint64_t position);
   Status request_finished(Step& step);
   void fold_request(Step& step);
+  static void forget_inside(CodeProgress& progress, std::string_view scope);
   Status code_value_recorded(Step& code, std::string_view name, const Erasable& value);
   Status import_running_loop(Step& loop);
   Status import_of_loop(Step& loop, const ForkEntry& entry, const Erasable& results);
@@ -193,6 +199,10 @@ class Applier {
   void await_answers(Step& step, const Erasable& result);
   bool is_question(const Step& step) const;
   Status question_opened(Step& step, std::string_view key, Wait& wait);
+  Status child_created(Step& step, std::string_view key, Wait& wait);
+  Status child_ended(Step& step, const Wait& wait, const WaitCompleted& event,
+                     const Value& payload);
+  void count_asking(const Step& step, int change);
   Status question_closed(Step& step, std::string_view outcome, const Value& payload);
   Status request_closed(Step& step, std::string_view outcome);
   Status check_may_start(const Step* step) const;
@@ -211,7 +221,9 @@ class Applier {
   Status set_initial_budget(const JsonOf<JobBudget>& stored);
   Status reserve(const Step& step, const JsonOf<TokenReservation>& reservation);
   void settle(const Step& step, bool withdrawn);
+  void note_unsettled_end(Step& step);
   void settle_answer(const Step& step, const TokenUsage& usage);
+  void settle_child(const Step& step, const JsonOf<BudgetUse>& recorded);
   static void record_notices(LoopProgress& loop, const Value& arguments);
   Status wall_passed(const TimerFired& event);
   bool has_room(const BudgetExceeded& exceeded) const;

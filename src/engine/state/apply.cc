@@ -148,6 +148,11 @@ Status Applier::apply(const JobCreated& event) {
     if (!origin) return corrupt_event(origin.error().message);
     s_.forked_from = *std::move(origin);
   }
+  if (!event.parent.is_null()) {
+    auto parent = event.parent.read();
+    if (!parent) return corrupt_event(parent.error().message);
+    s_.parent = *std::move(parent);
+  }
   if (event.blind.erased) {
     s_.blind_erased = true;
   } else if (!event.blind.is_null()) {
@@ -156,6 +161,8 @@ Status Applier::apply(const JobCreated& event) {
     if (s_.blind.size() != kBlindDigits || !from_hex(s_.blind))
       return corrupt_event("a blind is 32 hex digits");
   }
+  s_.priority = event.priority.value_or(0);
+  s_.queue = or_empty(event.queue);
   s_.traceparent = or_empty(event.traceparent);
   s_.tracestate = or_empty(event.tracestate);
   s_.deadline = event.deadline;
@@ -336,8 +343,9 @@ Status Applier::apply(const JobParked& event) {
   return {};
 }
 
-Status Applier::apply(const JobResumed&) {
+Status Applier::apply(const JobResumed& event) {
   if (!may_resume()) return corrupt_event("a request of another kind ends this park");
+  if (event.by != kRuntimeActor) may_repeat_versions();
   withdraw_escalations();
   allow_one_more_attempt();
   return {};
@@ -399,6 +407,7 @@ Status Applier::run() {
   s_.status = *status;
   s_.seq++;
   s_.updated_at = created_at_;
+  drop_folded_steps(s_);
   return {};
 }
 

@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "engine/state/checkpoint_bytes.h"
+#include "engine/state/indexes.h"
 #include "json/json.h"
 
 namespace ae::engine {
@@ -54,6 +55,18 @@ void parts(A& a, Part<A, ForkOrigin>& x) {
 }
 
 template <class A>
+void parts(A& a, Part<A, JobParent>& x) {
+  auto& [command_id, detached, job_id, tree_depth] = x;
+  all(a, command_id, detached, job_id, tree_depth);
+}
+
+template <class A>
+void parts(A& a, Part<A, ChildInDoubt>& x) {
+  auto& [idempotency_keys, job_id] = x;
+  all(a, idempotency_keys, job_id);
+}
+
+template <class A>
 void parts(A& a, Part<A, UndeliveredMessage>& x) {
   auto& [channel, correlation_key, message_id, signal_id] = x;
   all(a, channel, correlation_key, message_id, signal_id);
@@ -61,18 +74,24 @@ void parts(A& a, Part<A, UndeliveredMessage>& x) {
 
 template <class A>
 void parts(A& a, Part<A, Invocation>& x) {
-  auto& [id, key, external_key, arguments, arguments_hash, tool, tool_version, attempt, try_no,
-         counted_tries, unsent_tries, absent_tries, last_late_try, erased, open, outcome_unknown,
-         first_send_by, send_by, deadline, ended_deadline, taken_over_at, sent_opening, next_opening,
-         checkable_from, ended_at, uncertain_tries, outcome, definite, retryable, charge, failure,
-         retry_after, reserved, questions] = x;
+  auto& [id, key, external_key, arguments, arguments_hash, tool, tool_version, attempt, worker,
+         try_no, counted_tries, unsent_tries, absent_tries, last_late_try, erased, open,
+         outcome_unknown, first_send_by, send_by, deadline, ended_deadline, taken_over_at,
+         sent_opening, next_opening, checkable_from, ended_at, uncertain_tries, outcome, definite,
+         retryable, charge, failure, retry_after, reserved, questions] = x;
   Failure error = x.error();
   all(a, id, key, external_key, arguments, erased, arguments_hash, tool, tool_version, try_no,
       counted_tries, outcome_unknown, unsent_tries, absent_tries, last_late_try, open, attempt,
       first_send_by, send_by, deadline, ended_deadline, taken_over_at, sent_opening, next_opening,
       checkable_from, ended_at, uncertain_tries, outcome, definite, retryable, error, retry_after,
-      charge, reserved, questions);
+      charge, reserved, questions, worker);
   if constexpr (A::kReads) failure = boxed(std::move(error));
+}
+
+template <class A>
+void parts(A& a, Part<A, WorkerName>& x) {
+  auto& [key, name] = x;
+  all(a, key, name);
 }
 
 template <class A>
@@ -83,8 +102,8 @@ void parts(A& a, Part<A, Questions>& x) {
 
 template <class A>
 void parts(A& a, Part<A, Reservation>& x) {
-  auto& [input_tokens, output_tokens, cost_micros] = x;
-  all(a, input_tokens, output_tokens, cost_micros);
+  auto& [input_tokens, output_tokens, cost_micros, model_calls, tool_calls] = x;
+  all(a, input_tokens, output_tokens, cost_micros, model_calls, tool_calls);
 }
 
 template <class A>
@@ -151,16 +170,37 @@ void parts(A& a, Part<A, CallOptions>& x) {
 
 template <class A>
 void parts(A& a, Part<A, CodeRequest>& x) {
-  auto& [position, kind, delivered, arguments_hash, position_of_outcome, ended, succeeded, wait,
-         options] = x;
-  all(a, position, kind, delivered, arguments_hash, position_of_outcome, ended, succeeded, wait,
-      options);
+  auto& [position, kind, delivered, arguments_hash, ended, folded, succeeded, wait, options] = x;
+  all(a, position, kind, delivered, arguments_hash, ended, folded, succeeded, wait, options);
+}
+
+template <class A>
+void parts(A& a, Part<A, OutcomeOrder::Place>& x) {
+  auto& [position, step] = x;
+  all(a, position, step);
+}
+
+template <class A>
+void parts(A& a, Part<A, OutcomeOrder::Logged>& x) {
+  auto& [number, step] = x;
+  all(a, number, step);
+}
+
+template <class A>
+void parts(A& a, Part<A, OutcomeOrder>& x) {
+  OutcomeOrder::fields(x, [&](auto&... fields) { all(a, fields...); });
+}
+
+template <class A>
+void parts(A& a, Part<A, CodeLoop>& x) {
+  auto& [ended, delivered, position, result, failure, erased] = x;
+  all(a, ended, delivered, position, result, failure, erased);
 }
 
 template <class A>
 void parts(A& a, Part<A, CodeProgress>& x) {
-  auto& [outcomes, positions, open, scopes, values, emitted] = x;
-  all(a, outcomes, positions, open, scopes, values, emitted);
+  auto& [outcomes, open, scopes, loops, values, emitted, version, worker, tried, may_repeat] = x;
+  all(a, outcomes, open, scopes, loops, values, emitted, version, worker, tried, may_repeat);
 }
 
 template <class A>
@@ -217,10 +257,10 @@ void parts(A& a, Part<A, PendingPause>& x) {
 
 template <class A>
 void parts(A& a, Part<A, Wait>& x) {
-  auto& [step, type, due_at, expires_at, resolve, approval, question, opened_at, reason, channel,
-         opened_seq, prompt, data] = x;
-  all(a, step, type, due_at, expires_at, resolve, approval, question, opened_at, reason, channel,
-      opened_seq, prompt, data);
+  auto& [step, type, due_at, expires_at, resolve, approval, question, child_cancelled, opened_at,
+         reason, channel, opened_seq, prompt, data] = x;
+  all(a, step, type, due_at, expires_at, resolve, approval, question, child_cancelled, opened_at,
+      reason, channel, opened_seq, prompt, data);
 }
 
 template <class A>
@@ -268,21 +308,23 @@ template <class A>
 void parts(A& a, Part<A, State>& x) {
   auto& [job, status, planned_by_model, deadline_fired, had_unknown_outcome, blind_erased,
          plan_number, plan, seq, updated_at, attempt, opened_at, steps, todo, startable, calling,
-         routines, nodes_left, open_tries, tries_started, lost_claims, process_deaths, deadline,
-         not_before, pause_request, ending, undoable, to_confirm, waits, blind, input, job_root,
-         budget, agent, labels, forked_from, execution_version, traceparent, tracestate, epoch,
-         started_at, models, map_items, open_requests, closed_waits, pending_messages,
+         routines, nodes_left, folded_steps, keeps_folded, open_tries, tries_started, lost_claims,
+         process_deaths, deadline, not_before, pause_request, ending, undoable, to_confirm, waits,
+         blind, input, job_root, budget, agent, labels, forked_from, parent, priority, queue,
+         execution_version, traceparent, tracestate, epoch, started_at, models, map_items,
+         open_children, children_in_doubt, open_requests, closed_waits, pending_messages,
          early_signals, message_keys, signals, parked_reason, parked_until, parked_since, changes,
          escalated, undone, given_up, result, error, final_in_doubt, noted, earlier_unknown,
          undelivered] = x;
-  all(a, job, agent, input, labels, job_root, forked_from, blind, blind_erased, execution_version,
-      traceparent, tracestate, status, seq, updated_at, attempt, epoch, opened_at, started_at,
-      lost_claims, process_deaths, deadline, not_before, deadline_fired, plan_number,
-      planned_by_model, steps, todo, startable, calling, routines, open_tries, tries_started,
-      had_unknown_outcome, nodes_left, map_items, waits, open_requests, closed_waits,
-      pending_messages, early_signals, message_keys, pause_request, parked_reason, parked_until,
-      parked_since, ending, undoable, undone, given_up, result, error, final_in_doubt, noted,
-      earlier_unknown, undelivered, signals, models, budget, changes, to_confirm, escalated);
+  all(a, job, agent, input, labels, job_root, forked_from, parent, priority, queue, blind,
+      blind_erased, execution_version, traceparent, tracestate, status, seq, updated_at, attempt,
+      epoch, opened_at, started_at, lost_claims, process_deaths, deadline, not_before,
+      deadline_fired, plan_number, planned_by_model, steps, todo, startable, calling, routines,
+      open_tries, tries_started, had_unknown_outcome, nodes_left, folded_steps, map_items,
+      open_children, children_in_doubt, waits, open_requests, closed_waits, pending_messages,
+      early_signals, message_keys, pause_request, parked_reason, parked_until, parked_since, ending,
+      undoable, undone, given_up, result, error, final_in_doubt, noted, earlier_unknown,
+      undelivered, signals, models, budget, changes, to_confirm, escalated);
 }
 
 // ---------------------------------------------------------------- the types of fields
@@ -379,6 +421,8 @@ template <class T>
 void write(Writer& a, const T& x) {
   if constexpr (std::same_as<T, bool> || std::unsigned_integral<T>) {
     a.number(x);
+  } else if constexpr (std::same_as<T, std::int64_t>) {
+    a.number(zig_zag(x));
   } else if constexpr (std::is_enum_v<T>) {
     a.number(static_cast<std::uint64_t>(x));
   } else if constexpr (std::same_as<T, std::string>) {
@@ -443,6 +487,14 @@ void write(Writer& a, const std::map<std::string, T, Less>& x) {
   }
 }
 template <class T>
+void write(Writer& a, const std::map<std::uint64_t, T>& x) {
+  a.number(x.size());
+  for (const auto& [key, item] : x) {
+    a.number(key);
+    write(a, item);
+  }
+}
+template <class T>
 void write(Writer& a, const std::deque<T>& x) {
   a.number(x.size());
   for (const T& item : x) write(a, item);
@@ -454,6 +506,8 @@ void read(Reader& a, T& x) {
     x = take_value(a);
   } else if constexpr (std::same_as<T, bool>) {
     x = a.flag();
+  } else if constexpr (std::same_as<T, std::int64_t>) {
+    x = un_zig_zag(a.number());
   } else if constexpr (std::unsigned_integral<T> || std::is_enum_v<T>) {
     const std::uint64_t n = a.number();
     x = static_cast<T>(n);
@@ -532,6 +586,14 @@ void read(Reader& a, std::map<std::string, T, Less>& x) {
   }
 }
 template <class T>
+void read(Reader& a, std::map<std::uint64_t, T>& x) {
+  for (std::uint64_t n = a.count(); n > 0 && a.ok(); --n) {
+    const std::uint64_t key = a.number();
+    if (!x.empty() && x.rbegin()->first >= key) a.refuse();
+    read(a, x[key]);
+  }
+}
+template <class T>
 void read(Reader& a, std::deque<T>& x) {
   for (std::uint64_t n = a.count(); n > 0 && a.ok(); --n) read(a, x.emplace_back());
 }
@@ -547,78 +609,6 @@ void all(A& a, T&... fields) {
 
 std::unexpected<Error> checkpoint_error() {
   return fail(Code::log_corrupt, "the checkpoint is damaged, or not of this job and event");
-}
-
-bool has_valid_loop_indexes(const State& state, const Step& step) {
-  const std::size_t tools = state.plan->tools.size();
-  const Node& node = state.plan->nodes[step.node];
-  if (step.turn != kNoTurn && !node.loop) return false;
-  if (step.is_loop_call() && step.role == Role::node && step.tool >= tools) return false;
-  const bool looping = step.phase == StepPhase::looping;
-  // An imported running loop is ready to continue.
-  const bool begun = looping || (step.phase == StepPhase::ready && step.loop);
-  if (begun != (step.loop != nullptr) || (begun && (!node.loop || step.is_part()))) return false;
-  if (!begun) return true;
-  const LoopProgress& loop = *step.loop;
-  for (const LoopTurn& turn : loop.turns) {
-    if (turn.step >= state.steps.size() || !state.steps[turn.step].is_turn()) return false;
-    for (const LoopCall& call : turn.calls) {
-      if (call.tool >= tools || (call.step != kNoStep && call.step >= state.steps.size())) {
-        return false;
-      }
-    }
-  }
-  return loop.turns.empty() || loop.next <= loop.turns.back().calls.size();
-}
-
-bool has_valid_code_indexes(const State& state, const Step& step) {
-  if ((step.code || step.request) && !state.plan->nodes[step.node].code) return false;
-  if (step.request) {
-    const NodeKind kind = step.request->kind;
-    const bool calls = kind == NodeKind::tool || kind == NodeKind::llm;
-    if (calls && step.tool >= state.plan->tools.size()) return false;
-    if (step.code || !state.steps[step.node].code) return false;
-  }
-  if (step.phase == StepPhase::running && !step.code && !step.request) return false;
-  return !step.code || std::ranges::all_of(step.code->outcomes, [&](std::uint32_t index) {
-    return index < state.steps.size() && state.steps[index].request;
-  });
-}
-
-// Is every index in the state within its range?
-bool has_valid_indexes(const State& state) {
-  const std::size_t nodes = state.plan->nodes.size();
-  if (state.steps.size() < nodes) return false;
-  for (std::uint32_t i = 0; i < state.steps.size(); ++i) {
-    if (state.index_of(state.steps[i].id) != i) return false;  // two steps have one id
-  }
-  for (const Step& step : state.steps) {
-    if (step.node >= nodes || (step.role != Role::node) != (step.of < state.steps.size())) {
-      return false;
-    }
-    for (const std::uint32_t side_step : {step.probe, step.undo}) {
-      if (side_step != kNoStep && side_step >= state.steps.size()) return false;
-    }
-    if (!has_valid_loop_indexes(state, step) || !has_valid_code_indexes(state, step)) return false;
-  }
-  for (const auto* indexes : {&state.undoable, &state.undone, &state.given_up}) {
-    for (const std::uint32_t index : *indexes) {
-      if (index >= state.steps.size()) return false;
-    }
-  }
-  for (const auto* indexes : {&state.todo, &state.startable, &state.calling, &state.routines}) {
-    if (!indexes->empty() && indexes->last() >= state.steps.size()) return false;
-  }
-  for (const auto& [key, wait] : state.waits) {
-    if (wait.step >= state.steps.size()) return false;
-    const Step& step = state.steps[wait.step];
-    if (wait.question && (!step.call || !step.call->questions)) return false;
-  }
-  for (const auto& [key, change] : state.changes) {
-    if (change.step >= state.steps.size()) return false;
-  }
-  return std::ranges::all_of(state.to_confirm,
-                             [&](const auto& key) { return state.changes.contains(key); });
 }
 
 }  // namespace

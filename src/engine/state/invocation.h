@@ -44,6 +44,13 @@ struct Questions {
   std::uint32_t number = 0;  // of the newest question, over all rounds
 };
 
+// A worker process that runs code (docs/worker-protocol.md).
+struct WorkerName {
+  std::string key;  // the id of the API key that it has; "" = none
+  std::string name;
+  friend auto operator<=>(const WorkerName&, const WorkerName&) = default;
+};
+
 // The call of a step. All its tries share keys and arguments.
 struct Invocation {
   InvocationId id;
@@ -53,7 +60,9 @@ struct Invocation {
   Hash arguments_hash;
   std::string tool;
   ShortDigest tool_version;
-  AttemptId attempt;         // declared the newest try
+  AttemptId attempt;  // declared the newest try
+  // Of a function of code whose outcome is not certain: the worker that the newest try was given to.
+  Boxed<WorkerName> worker;
   std::uint32_t try_no = 0;  // the newest try
   // Tries that count against max_attempts: neither withdrawn tries nor resends after a crash.
   std::uint32_t counted_tries = 0;

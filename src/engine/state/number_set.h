@@ -44,6 +44,11 @@ class NumberSet {
   }
   void insert(std::uint32_t number) { set(number, true); }
   void clear() { numbers_.clear(); }
+  // Changes each number by `change`, which keeps their order.
+  template <class Change>
+  void renumber(Change change) {
+    for (std::uint32_t& number : numbers_) change(number);
+  }
 
  private:
   std::vector<std::uint32_t> numbers_;

@@ -11,9 +11,11 @@
 
 namespace ae::engine {
 
-IncrementalFold::IncrementalFold(const JobId& job, std::span<const Event> events, PlanSource plans)
+IncrementalFold::IncrementalFold(const JobId& job, std::span<const Event> events, PlanSource plans,
+                                 bool keeps_folded)
     : left_(events), plans_(std::move(plans)) {
   state_->job = job;
+  state_->keeps_folded = keeps_folded;
 }
 
 bool IncrementalFold::next() {
@@ -79,10 +81,25 @@ OnInDoubt State::on_in_doubt_of(const Step& step) const {
   return options && options->on_in_doubt ? *options->on_in_doubt : tool_of(step).on_in_doubt;
 }
 
+bool State::has_ended_child(const Step& step) const {
+  if (!step.call || step.call->open || !step.call->questions || !awaits_child(step)) return false;
+  const bool is_recorded =
+      step.call->outcome != OutcomeKind::input_required && step.call->unsent_tries == 0;
+  return !is_recorded && step.call->questions->answers.find(kChildAnswer) != nullptr;
+}
+
+bool State::has_unknown_child() const {
+  return std::ranges::any_of(calling, [this](std::uint32_t index) {
+    return awaits_child(steps[index]) && !is_live(steps[index]);
+  });
+}
+
 bool State::blocks_ending(const Step& step) const {
   if (step.role != Role::node || !may_have_happened(step)) return false;
   const ToolPolicy& tool = tool_of(step);
-  if (!tool.compensate || on_in_doubt_of(step) == OnInDoubt::fail) return false;
+  // A child that may exist must be found, and cancelled.
+  const bool matters = tool.compensate || tool.awaits_child();
+  if (!matters || on_in_doubt_of(step) == OnInDoubt::fail) return false;
   switch (step.phase) {
     case StepPhase::calling:
     case StepPhase::settled:
@@ -159,7 +176,7 @@ bool State::may_have_changed(const Step& step) const {
 
 bool State::has_tool(const Step& step) const {
   const NodeKind kind = kind_of(step);
-  return kind != NodeKind::wait && kind != NodeKind::code && kind != NodeKind::scope;
+  return kind != NodeKind::wait && kind != NodeKind::code && !is_scope(kind);
 }
 
 std::uint32_t State::tool_index(const Step& step) const {
@@ -235,7 +252,8 @@ std::string request_path(const Step& code, std::string_view position) {
 }  // namespace
 
 StepId State::request_step_id(const Step& code, std::string_view position, NodeKind kind) const {
-  return step_id(job, plan->decision, request_path(code, position), to_text(kind));
+  const NodeKind named = kind == NodeKind::turn ? NodeKind::scope : kind;
+  return step_id(job, plan->decision, request_path(code, position), to_text(named));
 }
 
 std::string State::path_of(const Step& step) const {

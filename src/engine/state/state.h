@@ -57,6 +57,8 @@ struct Ending {
   bool compensate = true;  // undo committed steps whose tools name a compensation first
 };
 
+// `by` of what the runtime records on its own.
+inline constexpr std::string_view kRuntimeActor = "runtime";
 // The reason of a job_requeued that counts a process death, and of the park after the last one.
 inline constexpr std::string_view kProcessDied = "process_died";
 inline constexpr std::string_view kWornOut = "worn_out";
@@ -65,6 +67,9 @@ inline constexpr std::uint32_t kProcessDeathsMax = 2;
 // The `effect_id` of the timer_fired of the job's deadline, and of the `wall` limit of its budget.
 inline constexpr std::string_view kDeadlineTimer = "deadline";
 inline constexpr std::string_view kWallTimer = "budget";
+
+// The name of the end of a child job among the answers of its call.
+inline constexpr std::string_view kChildAnswer = "job";
 
 class State {
  public:
@@ -94,6 +99,8 @@ class State {
   NumberSet calling;                 // steps with an open try
   NumberSet routines;                // code nodes that have started and not finished
   std::uint32_t nodes_left = 0;
+  std::uint32_t folded_steps = 0;   // requests of code, folded since steps were last dropped
+  bool keeps_folded = false;        // they are never dropped: for views of the job
   std::uint32_t open_tries = 0;     // including tries of calls with an open resolve wait
   std::uint64_t tries_started = 0;  // of all steps
   // Consecutive attempts that ended without a release and without progress.
@@ -119,6 +126,9 @@ class State {
   std::string agent;
   Value labels;
   std::optional<ForkOrigin> forked_from;
+  std::optional<JobParent> parent;  // of a child job
+  std::int64_t priority = 0;
+  std::string queue;  // "" = the default queue
   std::string execution_version;
   std::string traceparent, tracestate;  // of the request that created the job; "" = none
   std::uint64_t epoch = 0;
@@ -126,8 +136,11 @@ class State {
 
   // ---- of some jobs
   ModelUsage models;
-  std::uint64_t map_items = 0;  // of all started maps, in any state
-  OpenRequests open_requests;   // a count of `waits`
+  std::uint64_t map_items = 0;      // of all started maps, in any state
+  std::uint32_t open_children = 0;  // waits of type job
+  // Of children that have ended with calls whose outcome is unknown.
+  std::vector<ChildInDoubt> children_in_doubt;
+  OpenRequests open_requests;  // a count of `waits`
   std::map<std::string, ClosedWait> closed_waits;
   // Undelivered messages, by channel.
   std::map<std::string, std::deque<BufferedMessage>> pending_messages;
@@ -193,8 +206,18 @@ class State {
   bool awaits_operator_before_end() const;
   // Is there a step to undo, or a call with an unknown outcome that may need it?
   bool needs_undo() const;
-  // Must the job undo a step before it ends?
-  bool must_undo() const { return ending && ending->compensate && needs_undo(); }
+  // Must the job undo a step before it ends, or learn whether a child job exists?
+  bool must_undo() const {
+    return ending && (ending->compensate ? needs_undo() : has_unknown_child());
+  }
+  // Does its call create a child job whose end the job awaits?
+  bool awaits_child(const Step& step) const {
+    return step.role == Role::node && has_tool(step) && tool_of(step).awaits_child();
+  }
+  // The child has ended, and the next try of its call records its outcome.
+  bool has_ended_child(const Step& step) const;
+  // A process died while it created a child: the child may exist.
+  bool has_unknown_child() const;
   // The call of a step, for display.
   UnknownCall call_of(const Step& step) const;
   // The calls whose outcome is unknown.
@@ -276,7 +299,8 @@ class State {
   // Of a turn of a loop (`nth` = kNoTurn), or of a call of one.
   StepId part_step_id(const Step& loop, std::uint32_t turn, std::uint32_t nth) const;
   std::string part_path(const Step& loop, std::uint32_t turn, std::uint32_t nth) const;
-  // Of a request of code.
+  // Of a request of code. A turn has the id that a scope at its position would have: the end of a
+  // scope states only its position, and a position is used once.
   StepId request_step_id(const Step& code, std::string_view position, NodeKind kind) const;
   // The earliest instant at which a timer, an expiry or the deadline is due; nullopt = none.
   std::optional<Instant> next_due() const;
@@ -306,12 +330,19 @@ Status apply(State& state, const EventBody& event, Instant created_at, const Pla
 Status apply(State& state, const Event& event, const PlanSource& plans);
 
 Result<State> fold(const JobId& job, const std::vector<Event>& events, const PlanSource& plans);
+// Drops the steps of folded requests that nothing refers to. Indexes change; those of nodes do not,
+// nor does the order of the others.
+void drop_all_folded_steps(State& state);
+// The same, if they are many. `apply` does this after an event.
+void drop_folded_steps(State& state);
 
 // The same, one event at a time, because applying an event may evaluate
 // expressions. Borrows the events.
 class IncrementalFold {
  public:
-  IncrementalFold(const JobId& job, std::span<const Event> events, PlanSource plans);
+  // `keeps_folded`: State::keeps_folded.
+  IncrementalFold(const JobId& job, std::span<const Event> events, PlanSource plans,
+                  bool keeps_folded = false);
   bool next();  // false: no event is left, or one could not be applied
   Result<State> take() && { return std::move(state_); }
 

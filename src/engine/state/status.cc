@@ -144,6 +144,8 @@ std::string_view wait_reason(const Wait& wait) {
       return "timer_pending";
     case WaitType::message:
       return "message_awaited";
+    case WaitType::job:
+      return "job_awaited";
     case WaitType::signal:
     case WaitType::webhook:
       return "signal_awaited";

@@ -19,6 +19,7 @@
 #include "base/ids.h"
 #include "base/time.h"
 #include "engine/state/invocation.h"
+#include "engine/state/outcome_order.h"
 #include "json/value.h"
 #include "plan/budget.h"
 #include "plan/call_options.h"
@@ -131,21 +132,44 @@ struct CodeRequest {
   NodeKind kind = NodeKind::tool;
   std::uint64_t delivered = 0;         // outcomes that the routine had been given before it
   std::optional<Hash> arguments_hash;  // of a call, once its arguments are recorded
-  std::optional<std::uint64_t> position_of_outcome;  // where the log names one
-  bool ended = false;                                // its outcome is in CodeProgress::outcomes
+  bool ended = false;                  // its outcome is in CodeProgress::outcomes
+  bool folded = false;  // inside of a scope that has ended, or a turn that has: no routine makes it
   bool succeeded = false;      // with a success of its call, whose output is valid
   WaitRules wait;              // of a wait
   Boxed<CallOptions> options;  // of a call, as far as it set any
 };
 
+// A loop of code, of which a turn has ended. A later routine begins with the end of the last one.
+struct CodeLoop {
+  std::uint64_t ended = 0;      // turns
+  std::uint64_t delivered = 0;  // of the last one that ended: as CodeRequest::delivered
+  std::uint64_t position = 0;   // of its end, in the order of delivery
+  Value result;
+  Boxed<Failure> failure;
+  bool erased = false;  // `result` was erased from the log
+};
+
 // What a code node has requested, and the order of the outcomes.
 struct CodeProgress {
-  std::vector<std::uint32_t> outcomes;  // the steps of requests with an outcome, in log order
-  std::set<std::uint64_t> positions;    // in the order of delivery, as far as the log names them
-  std::uint32_t open = 0;               // requests without an end
-  std::uint32_t scopes = 0;             // of its requests
+  OutcomeOrder outcomes;     // of its requests, each with the index of its step
+  std::uint32_t open = 0;    // requests without an end
+  std::uint32_t scopes = 0;  // of its requests
+  std::map<std::string, CodeLoop, std::less<>> loops;  // by position
   std::map<std::string, Value> values;  // recorded times, seeds, UUIDs and patches, by name
   std::map<std::string, std::uint64_t> emitted;  // values emitted, by scope
+  // The version of the code that runs the job: that of the plan, until a trial of another one has
+  // made the recorded requests (engine/version/code_version.h).
+  std::string version;
+  Boxed<WorkerName> worker;  // runs the newest routine
+  // Versions that did not fit since the last request, at most kVersionsTriedMax, the oldest first.
+  std::vector<std::string> tried;
+  // An operator resumed the job since: the next routine may be of a version that was tried.
+  bool may_repeat = false;
+
+  static constexpr std::size_t kVersionsTriedMax = 64;
+  bool was_tried(std::string_view one) const {
+    return std::ranges::find(tried, one) != tried.end();
+  }
 };
 
 // What a step takes over from the call of another job: the origin of this fork.

@@ -21,7 +21,9 @@ struct Wait {
   bool resolve = false;   // for a call with an unknown outcome
   bool approval = false;  // for a call that needs approval
   bool question = false;  // for a question of a tool during its call
-  Instant opened_at;      // the writer's clock; for display
+  // Of type job, for the end of a child: its cancellation was requested.
+  bool child_cancelled = false;
+  Instant opened_at;  // the writer's clock; for display
   std::string reason;
   std::string channel;           // of a message wait
   std::uint64_t opened_seq = 0;  // waits for one channel are served in this order
@@ -30,7 +32,7 @@ struct Wait {
 };
 
 // Why the job waits: approval_required, input_required, human_answer_required, timer_pending,
-// message_awaited, signal_awaited. Stored in job_waiting.
+// message_awaited, signal_awaited, job_awaited. Stored in job_waiting.
 std::string_view wait_reason(const Wait& wait);
 
 // Open waits, by what an operator is asked for.

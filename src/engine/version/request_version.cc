@@ -3,6 +3,7 @@
 #include <fmt/core.h>
 
 #include "engine/heart/request.h"
+#include "engine/version/code_version.h"
 #include "log/park_until.h"
 
 namespace ae::engine {
@@ -14,7 +15,11 @@ Result<AppliedRequest> apply_request(const State& state, const ControlRequest& r
   applied.answer = Value::object({{"resumed", false}});
   if (state.status != JobStatus::parked || has_wrong_version(state, context)) return applied;
   const std::string by = request.by.empty() ? std::string(kRuntimeActor) : request.by;
-  if (state.awaits_version() && !state.awaits_code()) {
+  const bool is_code_there =
+      context.code_offers != nullptr && state.awaits_code() && may_fit(state, *context.code_offers);
+  if (is_code_there) {
+    applied.events.emplace_back(JobResumed{.by = std::string(kRuntimeActor)});
+  } else if (state.awaits_version() && !state.awaits_code()) {
     applied.events.emplace_back(JobResumed{.by = by});
   } else if (state.parked_until == park_until::kResolve) {
     for (const std::string& key : unknown_calls_to_resend(state, context)) {

@@ -8,8 +8,8 @@ namespace ae::engine {
 namespace {
 
 std::optional<WaitType> wait_type_of(std::string_view text) {
-  for (auto type :
-       {WaitType::webhook, WaitType::human, WaitType::timer, WaitType::signal, WaitType::message}) {
+  for (auto type : {WaitType::webhook, WaitType::human, WaitType::timer, WaitType::signal,
+                    WaitType::message, WaitType::job}) {
     if (to_text(type) == text) return type;
   }
   return std::nullopt;
@@ -23,6 +23,7 @@ Status Applier::apply(const WaitOpened& event) {
   std::string key = event.correlation_key;
   const bool for_approval = key.starts_with("approval/");
   const bool question = is_question(*step);
+  const bool child = question && s_.awaits_child(*step);
   const bool unmade = step->role == Role::undo && step->phase == StepPhase::ready;
   const bool of_call =
       (step->call || unmade) && step->phase != StepPhase::done && !step->committed && !for_approval;
@@ -44,6 +45,7 @@ Status Applier::apply(const WaitOpened& event) {
             .reason = or_empty(event.reason),
             .channel = or_empty(event.channel),
             .opened_seq = s_.seq + 1};
+  if (child != (*type == WaitType::job)) return corrupt_event("no child job is awaited");
   if (of_node && *type == WaitType::message && wait.channel.empty())
     return corrupt_event("without a channel");
   if (of_node && step->request) {
@@ -69,6 +71,8 @@ Status Applier::apply(const WaitOpened& event) {
   step->wait_key = key;
   if (for_approval) {
     AE_TRY(request_opened(*step, wait));
+  } else if (child) {
+    AE_TRY(child_created(*step, key, wait));
   } else if (question) {
     AE_TRY(question_opened(*step, key, wait));
   } else {
@@ -111,6 +115,8 @@ Status Applier::apply(const WaitCompleted& event) {
     }
     if (wait.approval) {
       AE_TRY(request_closed(step, outcome));
+    } else if (wait.type == WaitType::job) {
+      AE_TRY(child_ended(step, wait, event, payload));
     } else if (wait.question) {
       AE_TRY(question_closed(step, outcome, payload));
     } else {

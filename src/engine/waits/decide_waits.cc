@@ -27,7 +27,7 @@ void Decider::start_wait(const Step& step) {
     return fail_step(
         step, {Code::correlation_key_reused,
                fmt::format("the key \"{}\" was used before in this job, or is one of the runtime's "
-                           "own (resolve/…, approval/…, input/…#n); make keys differ",
+                           "own (resolve/…, approval/…, input/…#n, job/…); make keys differ",
                            key)});
   }
   WaitOpened wait{.channel = none_if_empty(channel),

@@ -121,7 +121,7 @@ Result<AppliedRequest> buffer_early_signal(const State& state, const ControlRequ
                                            const SignalRequest& signal, const std::string& key) {
   if (is_reserved_key(key)) {
     return fail(Code::wait_mismatch,
-                "keys of the form resolve/…, approval/… and input/…#n are reserved for the "
+                "keys of the form resolve/…, approval/…, input/…#n and job/… are reserved for the "
                 "runtime: such requests cannot be answered early");
   }
   if (key.empty() || key.size() > kKeyMax) {
@@ -182,6 +182,11 @@ std::string after_rejection(const State& state, const Step& step) {
   return fmt::format("the job fails at {}", name);
 }
 
+Value delivered_reply(const std::string& key, std::string_view outcome) {
+  return Value::object(
+      {{field::correlation_key, key}, {field::delivered, true}, {field::outcome, outcome}});
+}
+
 WaitCompleted with_answer(WaitCompleted event, const ControlRequest& request,
                           const WaitAnswer& answer, const Value& payload) {
   event.by = none_if_empty(request.by);
@@ -192,7 +197,8 @@ WaitCompleted with_answer(WaitCompleted event, const ControlRequest& request,
 }
 
 bool is_reserved_key(std::string_view key) {
-  return key.starts_with("resolve/") || key.starts_with("approval/") || is_question_wait_key(key);
+  return key.starts_with("resolve/") || key.starts_with("approval/") || is_question_wait_key(key) ||
+         is_child_wait_key(key);
 }
 
 Result<std::string_view> outcome_of_answer(const WaitRules* rules, const Value& payload) {
@@ -331,7 +337,8 @@ Result<AppliedRequest> apply_wait_answer(const State& state, const std::string& 
   const auto found = state.waits.find(key);
   const bool open = found != state.waits.end() && !found->second.resolve &&
                     found->second.type != WaitType::timer &&
-                    found->second.type != WaitType::message && !state.ending;
+                    found->second.type != WaitType::message &&
+                    found->second.type != WaitType::job && !state.ending;
   if (!open) {
     return fail(Code::wait_mismatch, Action{.act = act::kJob, .job = state.job.text},
                 "no open wait of this job has the key \"{}\"", key);
@@ -351,8 +358,7 @@ Result<AppliedRequest> apply_wait_answer(const State& state, const std::string& 
   AppliedRequest applied;
   applied.events.emplace_back(with_answer(wait_completed_event(state, key, wait, outcome), request,
                                           answer, answer.payload));
-  applied.answer = Value::object(
-      {{field::correlation_key, key}, {field::delivered, true}, {field::outcome, outcome}});
+  applied.answer = delivered_reply(key, outcome);
   if (outcome == "rejected") {
     applied.answer = applied.answer.with("then", after_rejection(state, step));
   }

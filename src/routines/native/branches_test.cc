@@ -228,6 +228,44 @@ AE_TEST("scope/the result of a closed scope is recorded, when its requests have 
   EXPECT_EQ(job.result(), R"({"code":1})") << job.log_text();
 }
 
+// The map runs in one branch and the race in the other, both in the scope of the whole code.
+AE_TEST("race/a map with the same name keeps its requests when the race ends") {
+  NativeWorld world;
+  world.add([](Context& ctx, const Value&) -> Result<Value> {
+    const auto maps = [&](Context&) -> Result<Value> {
+      AE_ASSIGN(std::vector<Value> done,
+                ctx.map("same", numbers(2), [](Context& item, const Value&, std::size_t) {
+                  return item.call("ask", kNone);
+                }));
+      return Value::array(std::move(done));
+    };
+    const auto races = [&](Context&) -> Result<Value> {
+      const std::vector<RaceBranch> branches{
+          {"quick", [](Context& inner) { return inner.call("ask", kNone); }},
+          {"slow", [](Context& inner) { return inner.call("ask", kNone); }}};
+      AE_ASSIGN(const RaceResult result, ctx.race("same", branches));
+      return Value(result.won);
+    };
+    AE_ASSIGN(std::vector<Value> both,
+              ctx.map("both", numbers(2), [&](Context& inner, const Value&, std::size_t i) {
+                return i == 0 ? maps(inner) : races(inner);
+              }));
+    return Value::array(std::move(both));
+  });
+  NativeJob job(world);
+  job.run();
+  EXPECT_EQ(job.positions(),
+            Texts({"same/0/ask", "same/1/ask", "same/quick/ask", "same/slow/ask"}));
+  job.answer("same/quick/ask", "1");
+  job.run();
+  for (const std::string_view open : {"same/0/ask", "same/1/ask", "same/slow/ask"}) {
+    job.answer(std::string(open), "2");
+    job.run();
+  }
+  EXPECT_EQ(job.result(), R"({"code":[[2,2],"quick"]})") << job.log_text();
+  EXPECT_TRUE(world.has_no_threads());
+}
+
 AE_TEST("scope/closed scopes in a loop have numbers, and items of a map can be closed scopes") {
   NativeWorld world;
   world.add([](Context& ctx, const Value&) -> Result<Value> {
@@ -256,6 +294,54 @@ AE_TEST("scope/closed scopes in a loop have numbers, and items of a map can be c
   job.run();
   EXPECT_EQ(job.result(), R"({"code":[0,1,2,3]})") << job.log_text();
   EXPECT_EQ(job.count(EventType::node_finished), 13u);
+}
+
+AE_TEST("loop/a routine that continues begins with the newest turn") {
+  std::vector<std::uint64_t> turns;
+  NativeWorld world;
+  world.add([&](Context& ctx, const Value&) {
+    return ctx.loop("chat", Value(0),
+                    [&](Context& turn, const Value& sum, std::uint64_t number) -> Result<Turn> {
+                      turns.push_back(number);
+                      AE_ASSIGN(const Value more, turn.call("ask", kNone));
+                      return Turn{.is_last = number == 9,
+                                  .value = Value(sum.as_int() + more.as_int())};
+                    });
+  });
+  NativeJob job(world);
+  job.run();
+  for (int n = 0; n < 7; ++n) {
+    job.answer(fmt::format("chat/{}/ask", n), "1");
+    job.run();
+  }
+  job.crash();
+  job.run();
+  for (int n = 7; n < 10; ++n) {
+    job.answer(fmt::format("chat/{}/ask", n), "2");
+    job.run();
+  }
+  EXPECT_EQ(job.status(), "completed") << job.log_text();
+  EXPECT_EQ(job.result(), R"({"code":13})");
+  EXPECT_EQ(turns, (std::vector<std::uint64_t>{0, 1, 2, 3, 4, 5, 6, 7, 7, 8, 9}));
+}
+
+AE_TEST("loop/the failure of a turn is that of the loop, also for a later routine") {
+  NativeWorld world;
+  world.add([](Context& ctx, const Value&) -> Result<Value> {
+    const Result<Value> end =
+        ctx.loop("chat", Value(0), [](Context&, const Value&, std::uint64_t) -> Result<Turn> {
+          return fail(Code::denied, "no");
+        });
+    AE_TRY(ctx.call("ask", kNone));
+    return Value(end ? std::string("none") : end.error().message);
+  });
+  NativeJob job(world);
+  job.run();
+  job.crash();
+  job.run();
+  job.answer("ask", "1");
+  job.run();
+  EXPECT_EQ(job.result(), R"({"code":"no"})") << job.log_text();
 }
 
 AE_TEST("scope/inside of a closed scope only its own Context can be used") {

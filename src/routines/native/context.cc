@@ -193,17 +193,40 @@ Result<std::size_t> Context::first(std::span<const Pending> pending) {
 Result<Value> Context::scope(std::string_view name, const ScopeBody& body,
                              std::optional<std::uint64_t> number) {
   AE_ASSIGN(const Execution::BegunScope begun, execution_.begin_scope(*this, name, number));
-  if (begun.closed != nullptr) {
-    Context inner(execution_, begun.closed->position, begun.closed);
+  return run_closed(begun.request, begun.closed, body);
+}
+
+// A turn records {next: state} or {done: result}.
+Result<Value> Context::loop(std::string_view name, Value state, const TurnBody& body) {
+  AE_ASSIGN(const Execution::BegunLoop loop, execution_.begin_loop(*this, name));
+  for (std::uint64_t number = loop.first_turn;; ++number) {
+    const auto run_turn = [&](Context& inner) -> Result<Value> {
+      AE_ASSIGN(Turn turn, body(inner, state, number));
+      return Value::object({{turn.is_last ? "done" : "next", std::move(turn.value)}});
+    };
+    AE_ASSIGN(const Execution::BegunScope begun,
+              execution_.begin_turn(*this, loop.position, number));
+    AE_ASSIGN(const Value end, run_closed(begun.request, begun.closed, run_turn));
+    if (const Value* const result = end.find("done")) return *result;
+    state = end["next"];
+  }
+}
+
+// `closed`: nullptr: its result is recorded.
+Result<Value> Context::run_closed(const std::shared_ptr<Request>& request,
+                                  const std::shared_ptr<ClosedScope>& closed,
+                                  const ScopeBody& body) {
+  if (closed != nullptr) {
+    Context inner(execution_, closed->position, closed);
     try {
-      execution_.end_scope(begun.closed, body(inner));
+      execution_.end_scope(closed, body(inner));
     } catch (...) {
       // What a scope returns is recorded. An exception is no result, so the code ends with it.
       execution_.end_with_exception(std::current_exception());
       throw;
     }
   }
-  return execution_.await(*begun.request);
+  return execution_.await(*request);
 }
 
 struct Context::MapRun {
@@ -230,6 +253,7 @@ Result<Value> Context::map_item(MapRun& map, std::size_t index) {
 void Context::map_items(MapRun& map) {
   while (map.next < map.items.size() && !map.failure && !map.thrown) {
     const std::size_t index = map.next++;
+    execution_.begin_branch();
     try {
       Result<Value> result = map_item(map, index);
       if (result) {
@@ -249,7 +273,7 @@ void Context::map_items(MapRun& map) {
       if (map.failure || map.thrown) return;
       map.thrown = std::current_exception();
     }
-    execution_.stop_other_branches(map.scope, fmt::format("{}/{}", map.scope, index));
+    execution_.stop_other_branches();
   }
 }
 
@@ -311,7 +335,7 @@ Result<RaceResult> Context::race(std::string_view name, std::span<const RaceBran
       won = &branch;
       result = std::move(its_result);
       thrown = std::move(its_exception);
-      execution_.stop_other_branches(scope, its_scope);
+      execution_.stop_other_branches();
     });
   }
   execution_.run_branches(std::move(runs));

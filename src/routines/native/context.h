@@ -15,6 +15,8 @@
 //
 // Threads: the threads of its routine, which take turns (turns.h): never two at a time, so what
 // they share needs no lock. A lock that is held during a call of the Context blocks the routine.
+//
+// Long: the API of code, method by method.
 #pragma once
 
 #include <cstddef>
@@ -66,6 +68,12 @@ struct Request;
 
 using AgentBody = std::function<Result<Value>(Context&, const Value& input)>;
 using ScopeBody = std::function<Result<Value>(Context&)>;
+// The end of a turn of a loop: the state of the next turn, or the result of the loop.
+struct Turn {
+  bool is_last = false;
+  Value value = {};
+};
+using TurnBody = std::function<Result<Turn>(Context&, const Value& state, std::uint64_t number)>;
 using ItemBody = std::function<Result<Value>(Context&, const Value& item, std::size_t index)>;
 
 inline constexpr std::size_t kBranchesMax = 64;  // threads of one map, branches of one race
@@ -153,6 +161,10 @@ class Context {
   // name, with its number, is used once.
   Result<Value> scope(std::string_view name, const ScopeBody& body,
                       std::optional<std::uint64_t> number = {});
+  // Repeats `body` with the state that it returned last, until it returns a result. Each turn is a
+  // closed scope, `name/number`; of those that ended, a later routine is given only the last. So a
+  // job of any number of turns continues at once. A name is used once in a scope.
+  Result<Value> loop(std::string_view name, Value state, const TurnBody& body);
   // Branches on threads of the routine, each in the scope `name/index`.
   Result<std::vector<Value>> map(std::string_view name, std::span<const Value> items,
                                  const ItemBody& body, const MapOptions& options = {});
@@ -180,6 +192,8 @@ class Context {
       : execution_(execution), scope_(std::move(scope)), closed_(std::move(closed)) {}
   struct MapRun;
   Pending pending(Result<std::shared_ptr<Request>> request);
+  Result<Value> run_closed(const std::shared_ptr<Request>& request,
+                           const std::shared_ptr<ClosedScope>& closed, const ScopeBody& body);
   Pending request_call(engine::NodeKind kind, std::string_view tool, std::string_view name,
                        Value args, Function function, const RequestOptions& options);
   Pending request_wait(engine::NewWait wait, std::string_view name, const RequestOptions& options);

@@ -195,7 +195,11 @@ AE_TEST("drop/no routine is started when all places are taken, or for code that 
   job.run();
   const auto start = [&](std::string_view version) {
     const auto plan = testing::agent_plan("", version);
-    return world.routines->start({.job = job.state.job, .node = 0, .plan = plan, .client = &job});
+    return world.routines->start({.job = job.state.job,
+                                  .node = 0,
+                                  .plan = plan,
+                                  .version = std::string(version),
+                                  .client = &job});
   };
   EXPECT_EQ(start(""), nullptr) << "full";
   job.lose_routine();

@@ -39,7 +39,7 @@ engine::RoutineEnd call_body(const AgentBody& body, Context& context, const Valu
 std::set<std::string> ended_scopes(const engine::CodeRecord& record) {
   std::set<std::string> ended;
   for (const engine::Delivery& outcome : record.deliveries) {
-    if (outcome.kind == engine::NodeKind::scope && !outcome.passed_over) {
+    if (is_scope(outcome.kind) && outcome.passed_over == 0) {
       ended.insert(outcome.position);
     }
   }
@@ -222,10 +222,12 @@ Execution::MadeRequest Execution::add_request(const Context& context, std::strin
     return std::unexpected(evicted(false));
   }
   const bool is_new = match == engine::Replay::Match::is_new;
-  if (made.kind == engine::NodeKind::scope) {
+  if (is_scope(made.kind)) {
     if (is_new) {
       advance_.recorded.items.emplace_back(
-          engine::Advance::ScopeBegun{.position = position, .delivered = replay_.delivered()});
+          engine::Advance::ScopeBegun{.position = position,
+                                      .delivered = replay_.delivered(),
+                                      .is_turn = made.kind == engine::NodeKind::turn});
     }
   } else if (is_new || without_call_.contains(position)) {
     advance_.requests.push_back({.position = position,
@@ -241,6 +243,7 @@ Execution::MadeRequest Execution::add_request(const Context& context, std::strin
   request->kind = made.kind;
   request->tool = tool;
   request->closed = context.closed_;
+  request->branch = t_current.thread->branch;
   if (made.function) request->function = std::make_shared<const Function>(std::move(made.function));
   open++;
   open_.emplace(std::move(position), request);
@@ -325,9 +328,30 @@ void Execution::cancel_open(Request& request) {
 Result<Execution::BegunScope> Execution::begin_scope(const Context& context, std::string_view name,
                                                      std::optional<std::uint64_t> number) {
   const std::scoped_lock lock(mutex_);
-  AE_ASSIGN(RoutineThread* const self, caller(context));
+  AE_TRY(caller(context));
   AE_ASSIGN(std::string position, positions_.closed_scope(context.scope_, name, number));
-  AE_ASSIGN(auto request, add_request(context, position, {.kind = engine::NodeKind::scope}, 0, {}));
+  return begin_closed(context, std::move(position), engine::NodeKind::scope);
+}
+
+Result<Execution::BegunLoop> Execution::begin_loop(const Context& context, std::string_view name) {
+  const std::scoped_lock lock(mutex_);
+  AE_TRY(caller(context));
+  AE_ASSIGN(std::string position, positions_.loop(context.scope_, name));
+  const std::uint64_t first = replay_.first_turn(position).value_or(0);
+  return BegunLoop{std::move(position), first};
+}
+
+Result<Execution::BegunScope> Execution::begin_turn(const Context& context, const std::string& loop,
+                                                    std::uint64_t number) {
+  const std::scoped_lock lock(mutex_);
+  return begin_closed(context, fmt::format("{}/{}", loop, number), engine::NodeKind::turn);
+}
+
+// REQUIRES: the mutex is held.
+Result<Execution::BegunScope> Execution::begin_closed(const Context& context, std::string position,
+                                                      engine::NodeKind kind) {
+  AE_ASSIGN(RoutineThread* const self, caller(context));
+  AE_ASSIGN(auto request, add_request(context, position, {.kind = kind}, 0, {}));
   if (ended_scopes_.contains(position)) return BegunScope{std::move(request), nullptr};
   auto closed = std::make_shared<ClosedScope>();
   closed->position = std::move(position);
@@ -366,24 +390,36 @@ void Execution::run_branches(std::vector<std::move_only_function<void()>> branch
   Lock lock(mutex_);
   if (is_inert_) return;
   RoutineThread& self = *t_current.thread;
+  const auto of_all = std::make_shared<const Branch>(self.branch);
   bool all_run = true;
   for (auto& branch : branches) {
     if (!all_run) break;
-    all_run = spawn(turns_.add(&self), std::move(branch));
+    RoutineThread& thread = turns_.add(&self);
+    thread.branch = std::make_shared<const Branch>(of_all);
+    all_run = spawn(thread, std::move(branch));
   }
   if (!all_run) lose({Code::unavailable, "no thread is left for a branch of the routine"});
   turns_.wait_for_threads(lock, self);
 }
 
-void Execution::stop_other_branches(const std::string& scope, const std::string& but) {
+void Execution::begin_branch() {
+  const std::scoped_lock lock(mutex_);
+  RoutineThread& self = *t_current.thread;
+  self.branch = std::make_shared<const Branch>(self.branch->outer);
+}
+
+void Execution::stop_other_branches() {
   const std::scoped_lock lock(mutex_);
   const RoutineThread& self = *t_current.thread;
   if (is_inert_ || forced_end_ || self.is_stopped) return;
   turns_.stop_below(*self.parent, &self);
+  const Branch* const of_all = self.branch->outer.get();
   for (const auto& [position, request] : OpenRequests(open_)) {
-    if (engine::is_inside(position, scope) && !engine::is_inside(position, but)) {
-      cancel_open(*request);
+    const Branch* branch = request->branch.get();
+    while (branch != nullptr && branch != self.branch.get() && branch != of_all) {
+      branch = branch->outer.get();
     }
+    if (branch == of_all) cancel_open(*request);
   }
 }
 

@@ -10,6 +10,8 @@
 // What comes: durable outcomes from the client, successes of functions, and results of closed
 // scopes. Threads: any; each public function takes the mutex. The functions for the loop are called
 // on its thread.
+//
+// Long: the parts of one routine, which share a mutex.
 #pragma once
 
 #include <array>
@@ -89,6 +91,14 @@ class Execution final : public std::enable_shared_from_this<Execution> {
   };
   Result<BegunScope> begin_scope(const Context& context, std::string_view name,
                                  std::optional<std::uint64_t> number);
+  // A loop of this name. Its turns begin with this number.
+  struct BegunLoop {
+    std::string position;
+    std::uint64_t first_turn = 0;
+  };
+  Result<BegunLoop> begin_loop(const Context& context, std::string_view name);
+  Result<BegunScope> begin_turn(const Context& context, const std::string& loop,
+                                std::uint64_t number);
   // The body has returned. Its open waits are closed.
   void end_scope(const std::shared_ptr<ClosedScope>& closed, const Result<Value>& result);
   // The scope of the branches of a map or race. Fails with input_invalid, evicted.
@@ -96,9 +106,9 @@ class Execution final : public std::enable_shared_from_this<Execution> {
   // Runs each on a thread of its own, until all have ended. Not all run if the routine was dropped,
   // or if there is no thread for one: then the routine is lost.
   void run_branches(std::vector<std::move_only_function<void()>> branches);
-  // Stops the other branches of this thread's map or race; `scope`: of all, `but`: of this one.
-  // Their waits are closed.
-  void stop_other_branches(const std::string& scope, const std::string& but);
+  void begin_branch();  // the next one of this thread: another item of a map
+  // Stops the other branches of this thread's map or race. Their waits are closed.
+  void stop_other_branches();
   // A closed scope threw this: the routine ends with it.
   void end_with_exception(std::exception_ptr thrown);
   // Fails with evicted: the calls of this thread are not performed.
@@ -137,6 +147,8 @@ class Execution final : public std::enable_shared_from_this<Execution> {
 
   Result<std::uint32_t> granted_tool(const Made& made) const;
   Status check_arguments(const Made& made) const;
+  Result<BegunScope> begin_closed(const Context& context, std::string position,
+                                  engine::NodeKind kind);
   MadeRequest add_request(const Context& context, std::string position, Made made,
                           std::uint32_t tool, std::optional<Hash> arguments_hash);
   Result<Value> result_of(const Request& request) const;

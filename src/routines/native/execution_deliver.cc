@@ -73,7 +73,7 @@ bool Execution::deliver_next() {
     }
     if (replay_.may_deliver()) {
       const engine::Delivery& next = replay_.deliver();
-      if (!next.passed_over) complete(next.position, next);
+      if (next.passed_over == 0) complete(next.position, next);
       return true;
     }
     AE_CHECK(replay_.is_at_frontier(), start_.job.text);

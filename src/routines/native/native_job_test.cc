@@ -231,7 +231,7 @@ bool NativeJob::commit_all() {
 
 void NativeJob::start_routine() {
   given_.clear();
-  for (const std::uint32_t index : state.steps[0].code->outcomes) given_.insert(index);
+  for (const auto& place : state.steps[0].code->outcomes.places()) given_.insert(place.step);
   routine_ = world_.routines->start({.job = state.job,
                                      .node = 0,
                                      .plan = plan,
@@ -248,7 +248,7 @@ void NativeJob::start_routine() {
 void NativeJob::deliver() {
   if (routine_ == nullptr || state.routines.empty()) return;
   std::vector<engine::Delivery> outcomes;
-  for (const std::uint32_t index : state.steps[0].code->outcomes) {
+  for (const auto& [number, index] : state.steps[0].code->outcomes.since(0)) {
     if (given_.insert(index).second) {
       outcomes.push_back(engine::delivery_of(state, state.steps[index]));
     }

@@ -123,21 +123,36 @@ tools::Tool* NativeRoutines::tool(std::string_view name) const {
   return found == tools_.end() ? nullptr : found->second.get();
 }
 
-const NativeAgent* NativeRoutines::offered(const engine::Plan& plan, std::uint32_t node) const {
-  const engine::CodeSpec& code = *plan.nodes[node].code;
-  const bool has_functions = std::ranges::all_of(code.tools, [&](std::uint32_t index) {
+// Are all functions that the plan grants the agent registered here?
+bool NativeRoutines::has_functions(const engine::Plan& plan, std::uint32_t node) const {
+  return std::ranges::all_of(plan.nodes[node].code->tools, [&](std::uint32_t index) {
     const engine::ToolPolicy& tool = plan.tools[index];
     return !tool.function || tool.is_stated_in_code() || tools_.contains(tool.name);
   });
-  const auto found = std::ranges::find_if(agents_, [&](const NativeAgent& agent) {
-    return agent.name == code.agent && agent.version == code.version;
-  });
-  return has_functions && found != agents_.end() ? &*found : nullptr;
+}
+
+engine::OfferedCode NativeRoutines::offered(const engine::Plan& plan, std::uint32_t node,
+                                            std::string_view) const {
+  engine::OfferedCode offered{.versions = {}, .own_missing_for = Duration::max()};
+  if (!has_functions(plan, node)) return offered;
+  for (const NativeAgent& agent : agents_) {
+    if (agent.name == plan.nodes[node].code->agent) offered.versions.push_back(agent.version);
+  }
+  return offered;
+}
+
+std::vector<AgentVersion> NativeRoutines::agent_versions() const {
+  std::vector<AgentVersion> all;
+  all.reserve(agents_.size());
+  for (const NativeAgent& agent : agents_) all.push_back({agent.name, agent.version});
+  return all;
 }
 
 std::unique_ptr<Routine> NativeRoutines::start(RoutineStart start) {
-  const NativeAgent* const agent = offered(*start.plan, start.node);
-  if (agent == nullptr) return nullptr;
+  const auto agent = std::ranges::find_if(agents_, [&](const NativeAgent& one) {
+    return one.name == start.plan->nodes[start.node].code->agent && one.version == start.version;
+  });
+  if (agent == agents_.end() || !has_functions(*start.plan, start.node)) return nullptr;
   auto place = threads_.reserve();
   if (place == nullptr) return nullptr;
   std::array<std::uint64_t, 4> entropy{};

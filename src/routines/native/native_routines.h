@@ -67,10 +67,10 @@ class NativeRoutines final : public RoutineProvider {
   // loops, probes, compensations. nullptr: there is none. It lives as long as this object.
   tools::Tool* tool(std::string_view name) const;
 
-  // nullptr also if the plan grants the agent a function that is not registered here.
-  bool offers(const engine::Plan& plan, std::uint32_t node) const override {
-    return offered(plan, node) != nullptr;
-  }
+  // No other version comes while this process lives.
+  engine::OfferedCode offered(const engine::Plan& plan, std::uint32_t node,
+                              std::string_view own) const override;
+  std::vector<AgentVersion> agent_versions() const override;
   std::unique_ptr<Routine> start(RoutineStart start) override;
 
   std::size_t running_routines() const { return threads_.routines(); }  // also dropped ones
@@ -82,7 +82,7 @@ class NativeRoutines final : public RoutineProvider {
  private:
   class NativeRoutine;
   class FunctionTool;
-  const NativeAgent* offered(const engine::Plan& plan, std::uint32_t node) const;
+  bool has_functions(const engine::Plan& plan, std::uint32_t node) const;
   void on_dropped(const std::shared_ptr<RoutineThreads::Place>& place);
 
   const Parts parts_;

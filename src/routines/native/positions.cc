@@ -79,6 +79,16 @@ Result<std::string> Positions::closed_scope(std::string_view scope, std::string_
   return position;
 }
 
+Result<std::string> Positions::loop(std::string_view scope, std::string_view name) {
+  AE_TRY(check_name(name));
+  std::string position = joined(scope, name);
+  if (!scopes_.emplace(position, Use::turns).second) {
+    return fail(Code::input_invalid, "\"{}\" was used before; give each loop another name",
+                position);
+  }
+  return position;
+}
+
 Result<std::string> Positions::open_scope(std::string_view scope, std::string_view name) {
   AE_TRY(check_name(name));
   std::string position = joined(scope, name);
@@ -89,10 +99,11 @@ Result<std::string> Positions::open_scope(std::string_view scope, std::string_vi
 // The branches of a map or race, and closed scopes with numbers, may use a name again.
 Status Positions::use_scope(const std::string& position, Use use) {
   if (const auto [found, is_new] = scopes_.emplace(position, use); found->second == use) return {};
-  return fail(Code::input_invalid,
-              "the scope \"{}\" was used before: closed scopes, and the branches of a map or race, "
-              "have different names",
-              position);
+  return fail(
+      Code::input_invalid,
+      "the scope \"{}\" was used before: closed scopes, loops, and the branches of a map or "
+      "race, have different names",
+      position);
 }
 
 void Positions::forget_inside(std::string_view scope) {

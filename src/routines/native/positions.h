@@ -25,6 +25,8 @@ class Positions {
   // used before.
   Result<std::string> closed_scope(std::string_view scope, std::string_view name,
                                    std::optional<std::uint64_t> number);
+  // Of a loop. Fails with input_invalid: also if the name was used before.
+  Result<std::string> loop(std::string_view scope, std::string_view name);
   // The scope of the branches of a map or race, which may be used again: its names count on.
   Result<std::string> open_scope(std::string_view scope, std::string_view name);
   // This closed scope has ended: no position inside of it is requested any more.
@@ -33,7 +35,7 @@ class Positions {
  private:
   std::map<std::string, std::uint64_t> counts_;  // of requests, by position without #n
   std::set<std::string> keys_;                   // positions with a key
-  enum class Use : std::uint8_t { closed, numbered, branches };
+  enum class Use : std::uint8_t { closed, numbered, turns, branches };
   Status use_scope(const std::string& position, Use use);
   std::map<std::string, Use> scopes_;
 };

@@ -61,6 +61,14 @@ AE_TEST("positions/a closed scope is used once, unless it has a number") {
   EXPECT_FALSE(positions.closed_scope("", "map", 0));
 }
 
+AE_TEST("positions/the name of a loop is used once in its scope") {
+  Positions positions;
+  EXPECT_EQ(positions.loop("", "chat"), "chat");
+  EXPECT_FALSE(positions.loop("", "chat"));
+  EXPECT_FALSE(positions.closed_scope("", "chat", 0)) << "it could be a turn";
+  EXPECT_EQ(positions.loop("s", "chat"), "s/chat");
+}
+
 AE_TEST("positions/a closed scope and a request share the names") {
   Positions positions;
   EXPECT_EQ(positions.closed_scope("", "a", {}), "a");

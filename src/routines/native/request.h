@@ -21,12 +21,18 @@ namespace ae::routines {
 struct ClosedScope;
 struct RoutineThread;
 
+// A map or race that runs, or one of its branches: `outer` is the map or race.
+struct Branch {
+  std::shared_ptr<const Branch> outer;
+};
+
 struct Request {
   std::string position;
   engine::NodeKind kind = engine::NodeKind::tool;
   std::shared_ptr<const Function> function;  // of a run
   std::uint32_t tool = 0;                    // of a call
   std::shared_ptr<ClosedScope> closed;       // the innermost one around it
+  std::shared_ptr<const Branch> branch;      // that made it; nullptr: none
   bool is_cancelled = false;
   std::vector<RoutineThread*> waiting;
   std::optional<std::uint64_t> delivered;  // its place in the order of deliveries

@@ -18,11 +18,13 @@
 #include <deque>
 #include <functional>
 #include <list>
+#include <memory>
 #include <mutex>
 #include <string>
 
 namespace ae::routines {
 
+struct Branch;
 struct ClosedScope;
 
 // One thread of a routine.
@@ -30,8 +32,9 @@ struct RoutineThread {
   enum class State { queued, running, waits_for_outcome, waits_for_threads };
 
   RoutineThread* parent = nullptr;
-  const ClosedScope* closed = nullptr;  // the innermost closed scope that it runs
-  std::size_t children = 0;             // threads that it started and that have not ended
+  const ClosedScope* closed = nullptr;   // the innermost closed scope that it runs
+  std::shared_ptr<const Branch> branch;  // that it runs; nullptr: none
+  std::size_t children = 0;              // threads that it started and that have not ended
   State state = State::queued;
   bool is_stopped = false;  // its branch is not needed any more: its calls fail
   std::condition_variable its_turn;

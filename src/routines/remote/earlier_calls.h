@@ -1,9 +1,7 @@
 // EarlierCalls: what a worker reports about calls that an earlier process of this server declared.
 //
 // RemoteRoutines knows the calls of its own sessions for 10 minutes after they ended. Others come
-// here. To be implemented with the store: the effect store and the log say whether such a call is
-// open or in doubt, and which worker was given it; until then such reports are dropped, and these
-// calls stay in doubt.
+// here: the log says which worker was given such a call, and the reports of no other one count.
 // Threads: the loop's.
 #pragma once
 
@@ -22,7 +20,7 @@ class EarlierCalls {
   // declared call that was meant for this worker and is not among them was never begun.
   // `principal`: as in RemoteRoutines::accept.
   virtual void on_left(std::string_view principal, std::string_view worker,
-                       const std::vector<CallName>& left) = 0;
+                       const LeftCalls& left) = 0;
   // How such a call ended.
   virtual void on_late(std::string_view principal, std::string_view worker, const CallName& call,
                        const Outcome& outcome) = 0;

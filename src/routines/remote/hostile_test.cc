@@ -75,8 +75,11 @@ AE_TEST("worker session/changed messages touch nothing that the worker was not g
 
     ScriptedWorker hostile(world);
     hostile.begin();
-    std::unique_ptr<Routine> routine = world.routines->start(
-        {.job = JobId("job-2"), .plan = world.plan, .record = {}, .client = &client});
+    std::unique_ptr<Routine> routine = world.routines->start({.job = JobId("job-2"),
+                                                              .plan = world.plan,
+                                                              .version = "1",
+                                                              .record = {},
+                                                              .client = &client});
     ASSERT_NE(routine, nullptr);
     client.routine = &routine;
     const auto its_call = world.perform(routine->functions(), "run:read", "g");
@@ -84,8 +87,11 @@ AE_TEST("worker session/changed messages touch nothing that the worker was not g
       const Value message = json(kMessages[random.below(std::size(kMessages))]);
       hostile.send(canonical(changed(message, random, 4 + random.below(30))));
       if (routine == nullptr && random.below(4) == 0) {
-        routine = world.routines->start(
-            {.job = JobId("job-2"), .plan = world.plan, .record = {}, .client = &client});
+        routine = world.routines->start({.job = JobId("job-2"),
+                                         .plan = world.plan,
+                                         .version = "1",
+                                         .record = {},
+                                         .client = &client});
       }
     }
     EXPECT_LE(its_call->outcomes.size(), 1u) << seed;

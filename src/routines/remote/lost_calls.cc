@@ -34,13 +34,14 @@ void LostCalls::end(std::map<CallName, Entry>::iterator entry, Outcome outcome) 
 }
 
 void LostCalls::on_left(std::string_view principal, std::string_view worker,
-                        const std::vector<CallName>& left) {
+                        const LeftCalls& left) {
   std::vector<CallName> never_received;
-  std::vector<CallName> sorted = left;
+  std::vector<CallName> sorted = left.received;
   std::ranges::sort(sorted);
+  const Duration covered_from = left.covers ? clock_.since_start() - *left.covers : Duration::min();
   for (const auto& [name, entry] : calls_) {
     const bool is_its = entry.call.principal == principal && entry.call.worker == worker &&
-                        !entry.call.was_received;
+                        !entry.call.was_received && entry.call.sent_at >= covered_from;
     if (is_its && !std::ranges::binary_search(sorted, name)) never_received.push_back(name);
   }
   for (const CallName& name : never_received) {

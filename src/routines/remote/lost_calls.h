@@ -32,15 +32,15 @@ class LostCalls {
     std::string principal, worker;  // that it was given to
     async::Done<Outcome> done;      // empty: its outcome was reported
     async::Done<Outcome> on_late_outcome;
-    Duration send_by{};         // by the steady clock: its permit expires
+    // By the steady clock: it was written to the connection, and its permit expires
+    Duration sent_at{}, send_by{};
     bool was_received = false;  // the worker has reported about it: it was begun
   };
   LostCalls(async::Loop& loop, async::SteadyClock& clock) : loop_(loop), clock_(clock) {}
 
   void add(const CallName& name, Call call);
-  // The worker begins a session: those of its calls that are not in `left` were never begun.
-  void on_left(std::string_view principal, std::string_view worker,
-               const std::vector<CallName>& left);
+  // The worker begins a session: those of its calls that `left` covers and lacks were never begun.
+  void on_left(std::string_view principal, std::string_view worker, const LeftCalls& left);
   // False: there is no such call of this worker.
   bool on_late(std::string_view principal, std::string_view worker, const CallName& name,
                const Outcome& outcome);

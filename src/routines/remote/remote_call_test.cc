@@ -110,8 +110,11 @@ AE_TEST("remote call/a call of another routine or session cannot be ended") {
   EXPECT_FALSE(call->is_done());
   const auto first = std::move(one.world.routine);
   RecordingClient second;
-  auto routine = one.world.routines->start(
-      {.job = JobId("job-2"), .plan = one.world.plan, .record = {}, .client = &second});
+  auto routine = one.world.routines->start({.job = JobId("job-2"),
+                                            .plan = one.world.plan,
+                                            .version = "1",
+                                            .record = {},
+                                            .client = &second});
   ASSERT_NE(routine, nullptr);
   other.send(R"({'type': 'advance', 'routine': 1, 'delivered': 1,
                  'functions': [{'call': 1, 'result': 1, 'delivered': 0}]})");
@@ -242,6 +245,19 @@ AE_TEST("remote call/that its worker never received is not_sent, when it says so
   }
 }
 
+AE_TEST("remote call/a report that does not cover the call has no effect") {
+  for (const bool is_covered : {false, true}) {
+    Running one;
+    const auto call = one.perform("run:at_most_once", "g");
+    one.worker.disconnect();
+    one.world.loop.advance(10s);
+    one.worker.connect();
+    one.worker.begin(fmt::format(", 'left': [], 'left_for_ms': {}", is_covered ? 11'000 : 9'000));
+    one.world.loop.advance(1s);  // its permit has expired
+    EXPECT_EQ(call->code(), is_covered ? "not_sent" : "worker_lost");
+  }
+}
+
 AE_TEST("remote call/its end is known when its worker connects again") {
   for (const bool is_late : {false, true}) {
     Running one;
@@ -279,7 +295,7 @@ AE_TEST("remote call/reports about calls of an earlier process are passed on") {
   ScriptedWorker worker(world);
   worker.begin(fmt::format(", 'left': [{{{}}}]", kName));
   ASSERT_EQ(world.earlier.left.size(), 1u);
-  EXPECT_EQ(world.earlier.left[0].second.at(0).invocation.text, "i-f");
+  EXPECT_EQ(world.earlier.left[0].second.received.at(0).invocation.text, "i-f");
   worker.send(
       fmt::format("{{'type': 'late', {}, 'failure': {{'code': 'x', 'message': 'm'}}}}", kName));
   ASSERT_EQ(world.earlier.late.size(), 1u);

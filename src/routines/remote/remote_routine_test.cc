@@ -224,7 +224,7 @@ AE_TEST("remote routine/it is started where there is room, in the worker with th
     running.push_back(std::move(world.routine));
   }
   EXPECT_FALSE(world.start()) << "each has room for four";
-  EXPECT_TRUE(world.routines->offers(*world.plan, 0));
+  EXPECT_TRUE(world.is_offered());
   int starts = 0;
   while (!one.next("start").is_null()) starts++;
   EXPECT_EQ(starts, 4);

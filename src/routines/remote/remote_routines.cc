@@ -3,6 +3,8 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <limits>
+#include <set>
 #include <utility>
 
 #include "json/json.h"
@@ -15,6 +17,8 @@ namespace ae::routines {
 namespace {
 
 constexpr std::size_t kToolNamesMax = 65'536;  // of all workers since the start
+constexpr std::size_t kVersionsMax = 65'536;   // of agents, since the start
+constexpr std::size_t kWorkersMax = 65'536;    // whose newest connection is known
 constexpr Duration kErrorsPeriod = std::chrono::minutes(1);
 
 }  // namespace
@@ -49,7 +53,10 @@ class RemoteRoutines::RegisteredTool final : public tools::Tool {
 };
 
 RemoteRoutines::RemoteRoutines(Parts parts, const RemoteLimits& limits)
-    : parts_(std::move(parts)), limits_(limits), lost_(parts_.loop, parts_.steady_clock) {}
+    : parts_(std::move(parts)),
+      limits_(limits),
+      lost_(parts_.loop, parts_.steady_clock),
+      started_at_(parts_.steady_clock.since_start()) {}
 
 RemoteRoutines::~RemoteRoutines() { AE_CHECK(running_routines() == 0, "routines are running"); }
 
@@ -66,12 +73,13 @@ void RemoteRoutines::changed() {
 // ---------------------------------------------------------------- connections
 
 RemoteRoutines::ConnectionId RemoteRoutines::accept(std::unique_ptr<WorkerConnection> connection,
-                                                    std::string principal) {
+                                                    std::string principal, std::int64_t process) {
   const ConnectionId id = ++last_connection_;
   const auto without_hello = static_cast<std::size_t>(
       std::ranges::count_if(connections_, [](const auto& one) { return !one.second.session; }));
   connections_.emplace(id, Connection{.connection = std::move(connection),
                                       .principal = std::move(principal),
+                                      .process = process,
                                       .accepted_at = parts_.steady_clock.since_start(),
                                       .session = nullptr});
   if (is_closing_) {
@@ -132,6 +140,9 @@ void RemoteRoutines::on_first_frame(ConnectionId id, const WorkerFrame& frame) {
     connections_.at(id).connection->send(frame_text(1, frame.number, canonical(error)));
     return close_connection(id, close_code::kPolicy, hello.error().message);
   }
+  if (is_delayed(connections_.at(id).principal, *hello)) {
+    return close_connection(id, close_code::kPolicy, "a newer connection of this worker exists");
+  }
   if (!hello->resume.empty() && resume(id, *hello)) return;
   begin(id, *std::move(hello));
 }
@@ -157,6 +168,20 @@ Value RemoteRoutines::welcome(const Session& session, bool is_resumed,
                         {"resumed", is_resumed},
                         {"session", session.id()},
                         {"type", "welcome"}});
+}
+
+// A hello that was sent before the one of a newer connection: what it states is outdated.
+bool RemoteRoutines::is_delayed(const std::string& principal, const Hello& hello) {
+  if (hello.connection == 0) return false;
+  const auto known = newest_connections_.find({principal, hello.worker});
+  if (known != newest_connections_.end()) {
+    if (hello.connection <= known->second) return true;
+    known->second = hello.connection;
+    return false;
+  }
+  if (newest_connections_.size() >= kWorkersMax) newest_connections_.clear();
+  newest_connections_.emplace(std::pair(principal, hello.worker), hello.connection);
+  return false;
 }
 
 // The old connection may not be known to be lost.
@@ -199,7 +224,8 @@ void RemoteRoutines::begin(ConnectionId id, Hello hello) {
     faults = parts_.on_hello({.principal = principal,
                               .worker = hello.worker,
                               .agents = hello.agents,
-                              .tools = hello.tools});
+                              .tools = hello.tools,
+                              .process = connection.process});
   }
   const auto session = std::make_shared<Session>(Session::Parts{.loop = parts_.loop,
                                                                 .clock = parts_.clock,
@@ -207,8 +233,9 @@ void RemoteRoutines::begin(ConnectionId id, Hello hello) {
                                                                 .lost = lost_,
                                                                 .earlier = parts_.earlier},
                                                  session_id, principal, std::move(hello));
-  for (const AgentFault& fault : faults) session->remove_agent(fault.name, fault.version);
+  for (const AgentFault& fault : faults) session->remove_agent({fault.name, fault.version});
   if (!faults.empty()) session->remove_tools();
+  add_versions(*session);
   for (const WorkerTool& tool : session->hello().tools) {
     if (!faults.empty()) break;
     if (tools_.contains(tool.name) || tools_.size() >= kToolNamesMax) continue;
@@ -242,6 +269,7 @@ RemoteRoutines::ConnectionId RemoteRoutines::connection_of(const Session& sessio
 
 void RemoteRoutines::lose(const SessionPtr& session, std::string_view why) {
   if (sessions_.erase(session->id()) == 0) return;
+  on_versions_left(*session);
   session->lose(why);
   changed();
 }
@@ -329,35 +357,155 @@ void RemoteRoutines::sweep() {
 
 // ---------------------------------------------------------------- routines and tools
 
-RemoteRoutines::SessionPtr RemoteRoutines::find_session(const engine::Plan& plan,
-                                                        std::uint32_t node, bool with_room) const {
-  const engine::CodeSpec& code = *plan.nodes[node].code;
-  SessionPtr best;
-  for (const auto& [id, session] : sessions_) {
-    if (!session->offers_agent(code.agent, code.version)) continue;
-    const bool has_functions = std::ranges::all_of(code.tools, [&](std::uint32_t index) {
-      const engine::ToolPolicy& tool = plan.tools[index];
-      return !tool.function || tool.is_stated_in_code() || session->offers_tool(tool.name);
-    });
-    if (!has_functions || (with_room && !session->has_room())) continue;
-    if (!best || session->routines() < best->routines()) best = session;
+void RemoteRoutines::add_versions(const Session& session) {
+  for (const AgentVersion& one : session.agents()) {
+    if (order_.size() < kVersionsMax) order_.emplace(one, order_.size());
   }
-  return best;
 }
 
-bool RemoteRoutines::offers(const engine::Plan& plan, std::uint32_t node) const {
-  return find_session(plan, node, false) != nullptr;
+// Higher is newer. The order of the store holds over restarts; versions that are not registered
+// (yet) are newer, in the order of their arrival.
+std::pair<std::size_t, std::size_t> RemoteRoutines::order_of(const AgentVersion& version) const {
+  const auto registered = parts_.rank ? parts_.rank(version) : std::nullopt;
+  const auto arrived = order_.find(version);
+  return {registered.value_or(std::numeric_limits<std::size_t>::max()),
+          arrived == order_.end() ? 0 : arrived->second};
+}
+
+void RemoteRoutines::on_versions_left(const Session& session) {
+  const Duration now = session.draining_since().value_or(parts_.steady_clock.since_start());
+  for (const AgentVersion& one : session.agents()) {
+    if (!order_.contains(one)) continue;
+    Duration& left_at = left_at_[one];
+    left_at = std::max(left_at, now);
+  }
+}
+
+bool RemoteRoutines::can_run(const Session& session, const engine::Plan& plan, std::uint32_t node,
+                             const std::string& version) const {
+  const engine::CodeSpec& code = *plan.nodes[node].code;
+  if (!session.offers_agent({code.agent, version})) return false;
+  return std::ranges::all_of(code.tools, [&](std::uint32_t index) {
+    const engine::ToolPolicy& tool = plan.tools[index];
+    return !tool.function || tool.is_stated_in_code() || session.offers_tool(tool.name);
+  });
+}
+
+// Sessions that may be resumed count: their workers may be back at once.
+engine::OfferedCode RemoteRoutines::offered(const engine::Plan& plan, std::uint32_t node,
+                                            std::string_view own) const {
+  const std::string& agent = plan.nodes[node].code->agent;
+  const Duration now = parts_.steady_clock.since_start();
+  std::map<std::string, bool> is_attached;  // by version: has a worker with it a connection?
+  Duration own_left_at = started_at_;
+  if (const auto left = left_at_.find({agent, std::string(own)}); left != left_at_.end()) {
+    own_left_at = left->second;
+  }
+  for (const auto& [id, session] : sessions_) {
+    for (const AgentVersion& one : session->agents()) {
+      if (one.agent != agent || !can_run(*session, plan, node, one.version)) continue;
+      if (const auto drained = session->draining_since()) {
+        if (one.version == own) own_left_at = std::max(own_left_at, *drained);
+        continue;
+      }
+      is_attached[one.version] |= session->is_attached();
+    }
+  }
+  std::vector<std::pair<std::pair<std::size_t, std::size_t>, std::string>> sorted;
+  engine::OfferedCode offered{.versions = {}, .own_missing_for = now - own_left_at};
+  for (const auto& [version, attached] : is_attached) {
+    sorted.emplace_back(order_of({agent, version}), version);
+    if (!attached) offered.away.push_back(version);
+  }
+  std::ranges::sort(sorted);
+  for (auto& [order, version] : sorted) offered.versions.push_back(std::move(version));
+  return offered;
+}
+
+std::vector<AgentVersion> RemoteRoutines::agent_versions() const {
+  std::set<AgentVersion> all;
+  for (const auto& [id, session] : sessions_) {
+    if (!session->draining_since()) all.insert(session->agents().begin(), session->agents().end());
+  }
+  return {all.begin(), all.end()};
 }
 
 std::unique_ptr<Routine> RemoteRoutines::start(RoutineStart start) {
   if (is_closing_) return nullptr;
-  const SessionPtr session = find_session(*start.plan, start.node, true);
-  return session ? session->start(std::move(start)) : nullptr;
+  SessionPtr best;
+  for (const auto& [id, session] : sessions_) {
+    if (!session->has_room() || !can_run(*session, *start.plan, start.node, start.version))
+      continue;
+    if (!best || session->routines() < best->routines()) best = session;
+  }
+  return best ? best->start(std::move(start)) : nullptr;
 }
 
 tools::Tool* RemoteRoutines::tool(std::string_view name) const {
   const auto found = tools_.find(name);
   return found == tools_.end() ? nullptr : found->second.get();
+}
+
+void RemoteRoutines::drain(std::string_view worker) {
+  for (const auto& [id, session] : std::map(sessions_)) {
+    if (session->hello().worker == worker) session->drain();
+  }
+}
+
+void RemoteRoutines::end(std::string_view worker) {
+  for (const auto& [id, session] : std::map(sessions_)) {
+    if (session->hello().worker != worker) continue;
+    close_connection(connection_of(*session), close_code::kGoingAway, "the worker ended");
+    lose(session, "the worker ended");
+  }
+}
+
+std::vector<WorkerSummary> RemoteRoutines::workers() const {
+  std::vector<WorkerSummary> all;
+  for (const auto& [id, session] : sessions_) {
+    const Hello& hello = session->hello();
+    WorkerSummary one{.worker = hello.worker,
+                      .sdk = hello.sdk,
+                      .routines = session->routines(),
+                      .routines_max = hello.routines_max,
+                      .calls = session->calls().size(),
+                      .calls_max = hello.calls_max,
+                      .is_attached = session->is_attached(),
+                      .is_draining = session->draining_since().has_value(),
+                      .since = session->begun_at()};
+    for (const WorkerAgent& agent : hello.agents) {
+      if (session->offers_agent({agent.name, agent.version})) one.agents.push_back(agent);
+    }
+    for (const WorkerTool& tool : hello.tools) {
+      if (session->offers_tool(tool.name)) one.tools.push_back(tool.name);
+    }
+    all.push_back(std::move(one));
+  }
+  std::ranges::sort(all, {},
+                    [](const WorkerSummary& one) { return std::pair(one.since, one.worker); });
+  return all;
+}
+
+Value to_json(const WorkerSummary& summary) {
+  std::vector<Value> agents;
+  agents.reserve(summary.agents.size());
+  for (const WorkerAgent& agent : summary.agents) {
+    agents.push_back(Value::object({{"language", agent.definition["language"]},
+                                    {"name", agent.name},
+                                    {field::version, agent.version}}));
+  }
+  std::vector<Value> tools(summary.tools.begin(), summary.tools.end());
+  return Value::object({{"agents", Value::array(std::move(agents))},
+                        {"calls", std::uint64_t{summary.calls}},
+                        {"calls_max", std::uint64_t{summary.calls_max}},
+                        {"connected", summary.is_attached},
+                        {"draining", summary.is_draining},
+                        {"routines", std::uint64_t{summary.routines}},
+                        {"routines_max", std::uint64_t{summary.routines_max}},
+                        {"sdk", summary.sdk},
+                        {"since", to_text(summary.since)},
+                        {"tools", Value::array(std::move(tools))},
+                        {"worker", summary.worker}});
 }
 
 }  // namespace ae::routines

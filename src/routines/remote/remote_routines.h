@@ -17,8 +17,10 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "async/alive.h"
@@ -48,12 +50,26 @@ struct Definitions {
   std::string principal, worker;
   std::vector<WorkerAgent> agents;
   std::vector<WorkerTool> tools;
+  std::int64_t process = 0;  // that made the connection; 0 = unknown
 };
 // Why an agent is not accepted; for the worker's author.
 struct AgentFault {
   std::string name, version;
   Value faults;  // an array
 };
+
+// A worker and what it runs, for operators.
+struct WorkerSummary {
+  std::string worker, sdk;
+  std::vector<WorkerAgent> agents;  // that were accepted
+  std::vector<std::string> tools;
+  std::size_t routines = 0, routines_max = 0, calls = 0, calls_max = 0;
+  bool is_attached = true, is_draining = false;
+  Instant since{};
+};
+
+// As in `code_workers` of GET /api/workers.
+Value to_json(const WorkerSummary& summary);
 
 class RemoteRoutines final : public RoutineProvider {
  public:
@@ -66,6 +82,9 @@ class RemoteRoutines final : public RoutineProvider {
     // Registers the agents and tools of a worker; those with faults are not offered. Empty: all are
     // accepted.
     std::function<std::vector<AgentFault>(const Definitions&)> on_hello = {};
+    // The place of this version among those of its agent that are registered in the store, the
+    // newest last; nullopt: it is not registered. Empty: none is.
+    std::function<std::optional<std::size_t>(const AgentVersion&)> rank = {};
     // What this process offers has changed, or there is room again. May be empty.
     std::function<void()> on_change = {};
   };
@@ -74,8 +93,10 @@ class RemoteRoutines final : public RoutineProvider {
   ~RemoteRoutines() override;
 
   using ConnectionId = std::uint64_t;
-  // A connection of this principal, whose role is worker or admin; "" = without a key.
-  ConnectionId accept(std::unique_ptr<WorkerConnection> connection, std::string principal);
+  // A connection of this principal, whose role is worker or admin; "" = without a key. `process`:
+  // Definitions::process.
+  ConnectionId accept(std::unique_ptr<WorkerConnection> connection, std::string principal,
+                      std::int64_t process = 0);
   // No effect for a connection that is gone.
   void on_text(ConnectionId connection, std::string_view text);
   void on_closed(ConnectionId connection, std::uint16_t code);
@@ -87,13 +108,20 @@ class RemoteRoutines final : public RoutineProvider {
   // Closes all connections. REQUIRES: its routines are destroyed.
   void close();
 
-  bool offers(const engine::Plan& plan, std::uint32_t node) const override;
+  engine::OfferedCode offered(const engine::Plan& plan, std::uint32_t node,
+                              std::string_view own) const override;
+  std::vector<AgentVersion> agent_versions() const override;
   std::unique_ptr<Routine> start(RoutineStart start) override;
   // Performs the calls of a registered tool that are not requests of a routine: of plans and loops.
   // nullptr: no worker has registered it in this process, or too many names were. It lives as long as this object; its calls
   // are not sent while no worker has it.
   tools::Tool* tool(std::string_view name) const;
 
+  // As the message `drain` of this worker.
+  void drain(std::string_view worker);
+  // The process of this worker has ended: its sessions are gone.
+  void end(std::string_view worker);
+  std::vector<WorkerSummary> workers() const;
   std::size_t sessions() const { return sessions_.size(); }
   std::size_t connections() const { return connections_.size(); }
   std::size_t running_routines() const;
@@ -104,18 +132,24 @@ class RemoteRoutines final : public RoutineProvider {
   struct Connection {
     std::unique_ptr<WorkerConnection> connection;
     std::string principal;
+    std::int64_t process = 0;
     Duration accepted_at{};
     SessionPtr session;  // nullptr: before its hello
   };
 
   void on_first_frame(ConnectionId id, const WorkerFrame& frame);
+  bool is_delayed(const std::string& principal, const Hello& hello);
   void begin(ConnectionId id, Hello hello);
   bool resume(ConnectionId id, const Hello& hello);
   Value welcome(const Session& session, bool is_resumed, std::vector<AgentFault> faults) const;
   void close_connection(ConnectionId id, std::uint16_t code, std::string_view reason);
   void lose(const SessionPtr& session, std::string_view why);
   ConnectionId connection_of(const Session& session) const;
-  SessionPtr find_session(const engine::Plan& plan, std::uint32_t node, bool with_room) const;
+  bool can_run(const Session& session, const engine::Plan& plan, std::uint32_t node,
+               const std::string& version) const;
+  void add_versions(const Session& session);
+  std::pair<std::size_t, std::size_t> order_of(const AgentVersion& version) const;
+  void on_versions_left(const Session& session);
   void schedule_sweep();
   void sweep();
   void changed();
@@ -127,6 +161,11 @@ class RemoteRoutines final : public RoutineProvider {
   ConnectionId last_connection_ = 0;
   std::map<std::string, SessionPtr, std::less<>> sessions_;  // by id
   std::map<std::string, std::unique_ptr<RegisteredTool>, std::less<>> tools_;
+  std::map<AgentVersion, std::size_t> order_;  // in which workers offered them first
+  std::map<AgentVersion, Duration> left_at_;   // when the last worker with it left, or drained
+  const Duration started_at_;
+  // The number of the newest connection of each worker, by its principal and name.
+  std::map<std::pair<std::string, std::string>, std::uint64_t> newest_connections_;
   bool is_closing_ = false;
   bool is_sweep_scheduled_ = false;
   Duration errors_forgotten_at_{};

@@ -5,6 +5,7 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <memory>
 #include <optional>
 #include <string>
@@ -64,15 +65,14 @@ struct RecordingClient final : RoutineClient {
 };
 
 struct RecordingEarlierCalls final : EarlierCalls {
-  void on_left(std::string_view, std::string_view worker,
-               const std::vector<CallName>& calls) override {
+  void on_left(std::string_view, std::string_view worker, const LeftCalls& calls) override {
     left.emplace_back(std::string(worker), calls);
   }
   void on_late(std::string_view, std::string_view, const CallName& call,
                const Outcome& outcome) override {
     late.emplace_back(call, outcome);
   }
-  std::vector<std::pair<std::string, std::vector<CallName>>> left;
+  std::vector<std::pair<std::string, LeftCalls>> left;
   std::vector<std::pair<CallName, Outcome>> late;
 };
 
@@ -87,17 +87,23 @@ struct TestCall {
 
 struct RemoteWorld {
   explicit RemoteWorld(const RemoteLimits& limits = {}) {
-    routines.emplace(RemoteRoutines::Parts{.loop = loop,
-                                           .clock = loop,
-                                           .steady_clock = clock,
-                                           .random = random,
-                                           .earlier = &earlier,
-                                           .on_hello =
-                                               [this](const Definitions& definitions) {
-                                                 hellos.push_back(definitions);
-                                                 return faults;
-                                               },
-                                           .on_change = [this] { changes++; }},
+    routines.emplace(RemoteRoutines::Parts{
+                         .loop = loop,
+                         .clock = loop,
+                         .steady_clock = clock,
+                         .random = random,
+                         .earlier = &earlier,
+                         .on_hello =
+                             [this](const Definitions& definitions) {
+                               hellos.push_back(definitions);
+                               return faults;
+                             },
+                         .rank = [this](const AgentVersion& one) -> std::optional<std::size_t> {
+                           const auto found = std::ranges::find(registered, one.version);
+                           if (found == registered.end()) return std::nullopt;
+                           return static_cast<std::size_t>(found - registered.begin());
+                         },
+                         .on_change = [this] { changes++; }},
                      limits);
     client.routine = &routine;
   }
@@ -107,11 +113,15 @@ struct RemoteWorld {
     loop.run_ready();
   }
 
+  engine::OfferedCode offered() const { return routines->offered(*plan, 0, "1"); }
+  bool is_offered() const { return offered().has("1"); }
   // Starts `routine`, with this record; false: it was not started.
   bool start(engine::CodeRecord record = {}) {
     routine = routines->start({.job = JobId("job-1"),
                                .node = 0,
                                .plan = plan,
+                               .version = version,
+                               .is_trial = version != "1",
                                .input = json("{'n': 1}"),
                                .job_value = json("{'id': 'job-1', 'agent': 'agent'}"),
                                .blind = std::string(32, 'b'),
@@ -154,6 +164,8 @@ struct RemoteWorld {
   std::vector<Definitions> hellos;
   std::vector<AgentFault> faults;
   int changes = 0;
+  std::string version = "1";
+  std::vector<std::string> registered;  // versions, the oldest first
   const std::shared_ptr<const engine::Plan> plan = remote_plan();
   std::optional<RemoteRoutines> routines;
   std::unique_ptr<Routine> routine;

@@ -52,9 +52,9 @@ class ScriptedWorker {
   std::string hello(std::string_view more = "") const {
     return fmt::format(
         "{{'type': 'hello', 'protocol': 1, 'sdk': 'test/1', 'worker': '{}', 'agents': [{{'name': "
-        "'agent', 'version': '1'}}], 'tools': [{{'name': 'score'}}], 'capacity': {{'routines': 4, "
+        "'agent', 'version': '{}'}}], 'tools': [{{'name': 'score'}}], 'capacity': {{'routines': 4, "
         "'calls': 4}}{}}}",
-        name_, more);
+        name_, version, more);
   }
   // Begins a session; the welcome.
   Value begin(std::string_view more = "") {
@@ -112,7 +112,7 @@ class ScriptedWorker {
   void drop_texts() { wire_->texts.clear(); }
   std::uint64_t received() const { return received_; }
 
-  std::string session;
+  std::string session, version = "1";
 
  private:
   struct Connection final : WorkerConnection {

@@ -40,6 +40,7 @@ struct Part {
 }  // namespace
 
 Value outcome_value(const engine::Delivery& outcome) {
+  if (outcome.passed_over > 0) return Value::object({{"passed_over", outcome.passed_over}});
   std::vector<Member> members{{field::kind, to_text(outcome.kind)},
                               {field::position, outcome.position}};
   const auto add_flag = [&](const char* name, bool is_set) {
@@ -48,11 +49,10 @@ Value outcome_value(const engine::Delivery& outcome) {
   add_flag("timed_out", outcome.timed_out);
   add_flag("rejected", outcome.rejected);
   add_flag("erased", outcome.erased);
-  add_flag("passed_over", outcome.passed_over);
   if (outcome.failure) {
     members.emplace_back("failure", Value::object({{field::code, outcome.failure->code},
                                                    {"message", outcome.failure->message}}));
-  } else if (!outcome.passed_over) {
+  } else {
     members.emplace_back(field::result, outcome.result);
   }
   return Value::object(std::move(members));
@@ -104,11 +104,13 @@ std::vector<Value> record_parts(const engine::CodeRecord& record) {
       add(&Part::requests, request_value(record.requests[order[next]]));
     }
   };
-  for (std::size_t p = 0; p < record.deliveries.size(); ++p) {
-    add_requests(p);
-    add(&Part::deliveries, outcome_value(record.deliveries[p]));
+  std::uint64_t delivered = 0;
+  for (const engine::Delivery& delivery : record.deliveries) {
+    add_requests(delivered);
+    add(&Part::deliveries, outcome_value(delivery));
+    delivered += std::max<std::uint64_t>(delivery.passed_over, 1);
   }
-  add_requests(record.deliveries.size());
+  add_requests(delivered);
   end_part();
   return parts;
 }

@@ -20,7 +20,7 @@ inline std::int64_t milliseconds(Duration duration) {
   return std::chrono::duration_cast<std::chrono::milliseconds>(duration).count();
 }
 
-// {position, kind, result | failure, timed_out?, rejected?, erased?, passed_over?}
+// {position, kind, result | failure, timed_out?, rejected?, erased?}, or {passed_over}
 Value outcome_value(const engine::Delivery& outcome);
 // Outcomes in parts, for `deliver`.
 std::vector<std::vector<Value>> outcome_parts(const std::vector<engine::Delivery>& outcomes);

@@ -16,6 +16,7 @@ Session::Session(const Parts& parts, std::string id, std::string principal, Hell
       id_(std::move(id)),
       principal_(std::move(principal)),
       hello_(std::move(hello)),
+      begun_at_(parts.clock.now()),
       received_at_(parts.steady_clock.since_start()),
       calls_({.loop = parts.loop,
               .clock = parts.steady_clock,
@@ -23,7 +24,7 @@ Session::Session(const Parts& parts, std::string id, std::string principal, Hell
               .calls_max = std::max<std::size_t>(hello_.calls_max, 1),
               .on_ready = [this](std::uint64_t call) { add(call); },
               .send = [this](const Value& message) { send(message); }}) {
-  for (const WorkerAgent& agent : hello_.agents) agents_.emplace(agent.name, agent.version);
+  for (const WorkerAgent& agent : hello_.agents) agents_.insert({agent.name, agent.version});
   for (const WorkerTool& tool : hello_.tools) tools_.insert(tool.name);
 }
 
@@ -126,16 +127,8 @@ void Session::lose(std::string_view why) {
 
 // ---------------------------------------------------------------- what it runs
 
-bool Session::offers_agent(std::string_view name, std::string_view version) const {
-  return agents_.contains({std::string(name), std::string(version)});
-}
-
-void Session::remove_agent(const std::string& name, const std::string& version) {
-  agents_.erase({name, version});
-}
-
 bool Session::has_room() const {
-  return is_attached() && !is_draining_ && !is_gone_ && routines_.size() < hello_.routines_max &&
+  return is_attached() && !draining_since_ && !is_gone_ && routines_.size() < hello_.routines_max &&
          connection_->unsent() <= kUnsentHigh && frames_.kept_bytes() <= kKeptMax / 4;
 }
 
@@ -154,7 +147,8 @@ std::unique_ptr<Routine> Session::start(RoutineStart start) {
     members.emplace_back("type", "start");
     members.emplace_back("job", start.job_value);
     members.emplace_back(field::agent, code.agent);
-    members.emplace_back(field::version, code.version);
+    members.emplace_back(field::version, start.version);
+    if (start.is_trial) members.emplace_back("trial", true);
     members.emplace_back(field::input, start.input);
     members.emplace_back("now", to_text(parts_.clock.now()));
     members.emplace_back(field::blind, start.blind);
@@ -197,7 +191,10 @@ Status Session::handle(const Value& message, std::string_view type) {
   if (type == "text") return calls_.on_text(message);
   if (type == "progress") return calls_.on_progress(message);
   if (type == field::late) return on_late(message);
-  if (type == "drain") return on_drain();
+  if (type == "drain") {
+    drain();
+    return {};
+  }
   if (type == "hello") return fail(Code::input_invalid, "the session has begun");
   if (type != "diverged" && type != "lost") return {};  // heartbeat, or of a newer protocol
   AE_ASSIGN(RemoteRoutine* const routine, find_routine(message));
@@ -301,19 +298,19 @@ Status Session::on_late(const Value& message) {
   return {};
 }
 
-Status Session::on_drain() {
-  if (std::exchange(is_draining_, true)) return {};
+void Session::drain() {
+  if (draining_since_) return;
+  draining_since_ = parts_.steady_clock.since_start();
   for (const auto& [number, routine] : std::map(routines_)) {
     if (const auto still = routines_.find(number); still != routines_.end()) {
       release_if_idle(*still->second);
     }
   }
-  return {};
 }
 
 // In a worker that stops, a routine that waits for others can be run elsewhere.
 void Session::release_if_idle(RemoteRoutine& routine) {
-  if (!is_draining_ || !routine.has_settled_ || routine.has_ended_ ||
+  if (!draining_since_ || !routine.has_settled_ || routine.has_ended_ ||
       calls_.has_calls_of(routine.number_)) {
     return;
   }

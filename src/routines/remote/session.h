@@ -55,6 +55,7 @@ class Session final : public std::enable_shared_from_this<Session> {
   const std::string& id() const { return id_; }
   const std::string& principal() const { return principal_; }
   const Hello& hello() const { return hello_; }
+  Instant begun_at() const { return begun_at_; }
 
   // ---- its connection
 
@@ -86,12 +87,17 @@ class Session final : public std::enable_shared_from_this<Session> {
 
   // ---- what it runs
 
-  bool offers_agent(std::string_view name, std::string_view version) const;
+  const std::set<AgentVersion>& agents() const { return agents_; }
+  bool offers_agent(const AgentVersion& agent) const { return agents_.contains(agent); }
   bool offers_tool(std::string_view name) const { return tools_.contains(name); }
   void remove_tools() { tools_.clear(); }  // its definitions are not accepted
-  void remove_agent(const std::string& name, const std::string& version);
+  void remove_agent(const AgentVersion& agent) { agents_.erase(agent); }
+  // By the steady clock: no routine is started here any more. nullopt: it does not drain.
+  std::optional<Duration> draining_since() const { return draining_since_; }
   // May a routine be started here now?
   bool has_room() const;
+  // No routine is started here any more, and those that wait for others are released.
+  void drain();
   std::size_t routines() const { return routines_.size(); }
   std::unique_ptr<Routine> start(RoutineStart start);
   SessionCalls& calls() { return calls_; }
@@ -110,7 +116,6 @@ class Session final : public std::enable_shared_from_this<Session> {
   Status on_advance(const Value& message);
   Status end_functions(const Value& message);
   Status on_late(const Value& message);
-  Status on_drain();
   // nullptr: it is gone. Fails with not_found: there never was one.
   Result<RemoteRoutine*> find_routine(const Value& message) const;
   void refuse(RemoteRoutine& routine, const Error& why);
@@ -121,14 +126,16 @@ class Session final : public std::enable_shared_from_this<Session> {
   const Parts parts_;
   const std::string id_, principal_;
   const Hello hello_;
-  std::set<std::pair<std::string, std::string>> agents_;  // name and version
+  const Instant begun_at_;
+  std::set<AgentVersion> agents_;
   std::set<std::string, std::less<>> tools_;
   Frames frames_{1};  // the hello
   std::vector<Pending> pending_;
   bool is_flush_posted_ = false;
   WorkerConnection* connection_ = nullptr;
   Duration received_at_{}, acked_at_{}, detached_at_{};
-  bool is_gone_ = false, is_draining_ = false;
+  bool is_gone_ = false;
+  std::optional<Duration> draining_since_;
   int errors_ = 0;
   std::map<std::uint64_t, RemoteRoutine*> routines_;  // not dropped
   std::uint64_t last_routine_ = 0;
@@ -142,6 +149,9 @@ class RemoteRoutine final : public Routine, private tools::Tool {
   ~RemoteRoutine() override;
   void deliver(std::vector<engine::Delivery> outcomes) override;
   tools::Tool& functions() override { return *this; }
+  std::optional<engine::WorkerName> worker() const override {
+    return engine::WorkerName{.key = session_->principal(), .name = session_->hello().worker};
+  }
 
  private:
   friend class Session;

@@ -181,6 +181,7 @@ Status SessionCalls::on_ended(const Value& message, const std::string& principal
                      .worker = worker,
                      .done = {},
                      .on_late_outcome = std::exchange(entry.call.on_late_outcome, nullptr),
+                     .sent_at = entry.sent_at,
                      .send_by = entry.send_by,
                      .was_received = true});
   }
@@ -275,6 +276,7 @@ void SessionCalls::lose(const std::string& principal, const std::string& worker)
                      .worker = worker,
                      .done = std::move(entry.done),
                      .on_late_outcome = std::move(entry.call.on_late_outcome),
+                     .sent_at = entry.sent_at,
                      .send_by = entry.send_by});
   }
 }

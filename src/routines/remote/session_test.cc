@@ -1,5 +1,6 @@
 // Sessions of workers: hello, resume, silence, drain, closing; what a session refuses.
 #include <string>
+#include <vector>
 
 #include "routines/remote/scripted_worker_test.h"
 
@@ -8,7 +9,7 @@ namespace {
 
 AE_TEST("worker session/a hello begins a session, and its agents and tools are offered") {
   RemoteWorld world;
-  EXPECT_FALSE(world.routines->offers(*world.plan, 0));
+  EXPECT_FALSE(world.is_offered());
   ScriptedWorker worker(world);
   const Value welcome = worker.begin();
   EXPECT_FALSE(welcome.text("session").empty());
@@ -18,7 +19,7 @@ AE_TEST("worker session/a hello begins a session, and its agents and tools are o
   EXPECT_EQ(welcome["resumed"], Value(false));
   EXPECT_EQ(welcome["now"], Value("2026-01-01T00:00:00.000000Z"));
   EXPECT_EQ(worker.received(), 1u) << "the welcome is frame 1";
-  EXPECT_TRUE(world.routines->offers(*world.plan, 0));
+  EXPECT_TRUE(world.is_offered());
   EXPECT_NE(world.routines->tool("score"), nullptr);
   EXPECT_EQ(world.routines->tool("other"), nullptr);
   EXPECT_EQ(world.hellos.at(0).principal, "key-1");
@@ -32,7 +33,7 @@ AE_TEST("worker session/an agent with faults is not offered, and its faults are 
   ScriptedWorker worker(world);
   EXPECT_EQ(canonical(worker.begin()["agents"]),
             R"([{"faults":["no such tool"],"name":"agent","version":"1"}])");
-  EXPECT_FALSE(world.routines->offers(*world.plan, 0));
+  EXPECT_FALSE(world.is_offered());
 }
 
 AE_TEST("worker session/a connection without a hello in time, or with another message, is closed") {
@@ -309,6 +310,115 @@ AE_TEST("worker session/sessions are limited, in all and for each key") {
   ScriptedWorker a(world), b(world), c(world), d(world);
   EXPECT_EQ(c.close_code(), 0u);
   EXPECT_EQ(d.close_code(), 1008u) << "three connections are without a hello";
+}
+
+AE_TEST("worker session/a hello that was delayed behind a newer connection is refused") {
+  RemoteWorld world;
+  ScriptedWorker newer(world), delayed(world), other(world, "key-2");
+  newer.begin(", 'connection': 2");
+  delayed.send(delayed.hello(", 'connection': 1, 'left': []"));
+  EXPECT_EQ(delayed.close_code(), 1008u);
+  EXPECT_EQ(world.routines->sessions(), 1u) << "its session is not replaced";
+  EXPECT_FALSE(other.begin(", 'connection': 1").text("session").empty());
+  newer.connect();
+  EXPECT_FALSE(newer.begin(", 'connection': 3, 'left': []").text("session").empty());
+}
+
+// ---------------------------------------------------------------- versions
+
+AE_TEST("worker versions/those of all workers are offered, the newest last") {
+  RemoteWorld world;
+  world.registered = {"0"};
+  ScriptedWorker first(world), second(world, "key-1", "host:2"), third(world, "key-1", "host:3");
+  second.version = "2";
+  third.version = "0";
+  first.begin();
+  second.begin();
+  third.begin();
+  using Versions = std::vector<std::string>;
+  EXPECT_EQ(world.offered().versions, Versions({"0", "1", "2"}));
+  first.disconnect(1000);
+  EXPECT_EQ(world.offered().versions, Versions({"0", "2"}));
+  first.connect();
+  first.begin();
+  EXPECT_EQ(world.offered().versions, Versions({"0", "1", "2"})) << "the order is that of before";
+  EXPECT_EQ(world.routines->agent_versions().size(), 3u);
+}
+
+AE_TEST("worker versions/one whose workers have lost their connections is away") {
+  RemoteWorld world;
+  ScriptedWorker first(world), second(world, "key-1", "host:2");
+  first.begin();
+  second.begin();
+  EXPECT_TRUE(world.offered().away.empty());
+  first.disconnect(1006);
+  EXPECT_TRUE(world.offered().away.empty()) << "the other one is connected";
+  second.disconnect(1006);
+  EXPECT_TRUE(world.is_offered());
+  EXPECT_EQ(world.offered().away, std::vector<std::string>({"1"}));
+  EXPECT_FALSE(world.start());
+}
+
+AE_TEST("worker versions/their order is that of the store, in whichever order workers connect") {
+  RemoteWorld world;
+  world.registered = {"1", "2", "3"};
+  ScriptedWorker first(world), second(world, "key-1", "host:2"), third(world, "key-1", "host:3"),
+      fourth(world, "key-1", "host:4");
+  second.version = "3";
+  third.version = "2";
+  fourth.version = "4";  // of a deployment now
+  fourth.begin();
+  second.begin();
+  third.begin();
+  first.begin();
+  using Versions = std::vector<std::string>;
+  EXPECT_EQ(world.offered().versions, Versions({"1", "2", "3", "4"}));
+  world.registered.emplace_back("4");
+  EXPECT_EQ(world.offered().versions, Versions({"1", "2", "3", "4"}));
+}
+
+AE_TEST(
+    "worker versions/a routine is started in a worker with its version, as a trial if it is "
+    "another") {
+  RemoteWorld world;
+  ScriptedWorker first(world), second(world, "key-1", "host:2");
+  second.version = "2";
+  first.begin();
+  second.begin();
+  world.version = "2";
+  EXPECT_TRUE(world.start());
+  EXPECT_FALSE(first.has_messages());
+  const Value start = second.next("start");
+  EXPECT_EQ(start["version"], Value("2"));
+  EXPECT_EQ(start["trial"], Value(true));
+  world.routine.reset();
+  world.version = "1";
+  EXPECT_TRUE(world.start());
+  EXPECT_EQ(first.next("start").find("trial"), nullptr);
+  world.routine.reset();
+  world.version = "3";
+  EXPECT_FALSE(world.start());
+}
+
+AE_TEST("worker versions/the time without a version counts from its last worker, or its drain") {
+  RemoteWorld world;
+  world.loop.advance(10s);
+  ScriptedWorker first(world), second(world, "key-1", "host:2");
+  second.version = "2";
+  second.begin();
+  EXPECT_EQ(world.offered().own_missing_for, 10s) << "no worker has had it since the start";
+  first.begin();
+  EXPECT_TRUE(world.is_offered());
+  world.loop.advance(5s);
+  first.send("{'type': 'drain'}");
+  second.send("{'type': 'heartbeat'}");
+  EXPECT_FALSE(world.is_offered());
+  world.loop.advance(3s);
+  EXPECT_EQ(world.offered().own_missing_for, 3s);
+  first.disconnect(1000);
+  world.loop.advance(4s);
+  EXPECT_EQ(world.offered().own_missing_for, 7s);
+  EXPECT_EQ(world.offered().versions, std::vector<std::string>{"2"});
 }
 
 }  // namespace

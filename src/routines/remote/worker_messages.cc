@@ -19,6 +19,7 @@ constexpr std::size_t kDepthMax = kJsonDepthMax - 10;  // events have some level
 constexpr std::size_t kTextMax = 4'096;                // bytes of a message or a stack
 constexpr std::size_t kNameMax = 256;
 constexpr std::size_t kCodeMax = 128;
+constexpr std::size_t kWhereMax = 4'096;
 constexpr std::uint64_t kMillisecondsMax = 36'500ULL * 24 * 3'600 * 1'000;
 
 std::unexpected<Error> wrong(std::string_view name, std::string_view expected) {
@@ -178,6 +179,7 @@ Result<engine::Advance::Item> read_item(const Value& item) {
     engine::Advance::ScopeBegun begun;
     AE_ASSIGN(begun.position, read_position(item, field::position));
     AE_ASSIGN(begun.delivered, read_number(item, field::delivered));
+    AE_ASSIGN(begun.is_turn, read_flag(item, "turn", false));
     return begun;
   }
   if (kind == "scope_ended") {
@@ -292,10 +294,14 @@ Result<Hello> read_hello(const Value& message) {
     AE_ASSIGN(const auto left, read_items(message, "left"));
     if (left.size() > kLeftMax) return wrong("left", "an array of so few calls");
     hello.left.emplace();
+    AE_ASSIGN(hello.left->covers, read_duration(message, "left_for_ms"));
     for (const Value& one : left) {
       AE_ASSIGN(CallName name, read_call_name(one));
-      hello.left->push_back(std::move(name));
+      hello.left->received.push_back(std::move(name));
     }
+  }
+  if (message.find("connection") != nullptr) {
+    AE_ASSIGN(hello.connection, read_number(message, "connection"));
   }
   return hello;
 }
@@ -369,6 +375,11 @@ Result<Divergence> read_diverged(const Value& message) {
   if (const Value* const what = message.find("found"); what != nullptr && !what->is_null()) {
     AE_TRY(check_value(*what, "found", 16u << 10));
     found.found = *what;
+  }
+  if (const Value* const where = message.find("where"); where != nullptr && !where->is_null()) {
+    AE_ASSIGN(const std::string text, read_text(message, "where", kWhereMax));
+    const Value what = found.found.is_object() ? found.found : Value::object({});
+    found.found = what.with("where", tools::printable(text, tools::LineBreaks::escape));
   }
   return found;
 }

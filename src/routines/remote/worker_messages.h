@@ -33,14 +33,6 @@ struct WorkerFrame {
 };
 Result<WorkerFrame> read_frame(std::string_view text);
 
-// One try of a call, as a worker names it.
-struct CallName {
-  JobId job;
-  InvocationId invocation;
-  std::uint32_t try_no = 0;
-  friend auto operator<=>(const CallName&, const CallName&) = default;
-};
-
 struct WorkerAgent {
   std::string name, version;  // version "" = none
   Value definition;
@@ -57,7 +49,8 @@ struct Hello {
   std::size_t routines_max = 0, calls_max = 0;
   std::string resume;  // "" = a new session
   std::uint64_t resume_ack = 0;
-  std::optional<std::vector<CallName>> left;
+  std::optional<LeftCalls> left;
+  std::uint64_t connection = 0;  // of this worker process, from 1; 0 = not stated
 };
 Result<Hello> read_hello(const Value& message);
 

@@ -13,6 +13,7 @@
 #include "engine/heart/side_record.h"
 #include "engine/state/checkpoint.h"
 #include "json/json.h"
+#include "runtime/child_requests.h"
 #include "runtime/driver/job_checks.h"
 #include "runtime/driver/ledger_row.h"
 #include "runtime/log.h"
@@ -45,10 +46,11 @@ JobDriver::JobDriver(World& world, JobDriverHost& host, JobId job, store::Lease 
       slice_name_(RunningSlot::name_of(job_, lease_.fence)),
       drafts_(host.durability()),
       routines_(
-          world.routines,
+          world,
           {.on_advance = [this](ObservedAdvance observed) { on_advance(std::move(observed)); },
            .on_dropped = [this](std::uint32_t node) { on_routine_dropped(node); },
-           .on_input = [this] { pump(); }}) {}
+           .on_input = [this] { pump(); },
+           .on_version_wait = [this](Duration wait) { host_.on_version_wait(wait); }}) {}
 
 // Random words only for plans that need them; otherwise the random source is read only once per
 // decision.
@@ -72,7 +74,9 @@ engine::DecisionContext JobDriver::context(Instant now) {
           .tool_versions = &tool_versions_,
           .execution_version = version_ ? &*version_ : nullptr,
           .confirmations = confirmer_ ? &confirmer_->confirmations() : nullptr,
-          .routines = routines_.empty() ? nullptr : &routines_.wanted(state_)};
+          .routines = routines_.empty() ? nullptr : &routines_.wanted(state_),
+          .functions_held_until = world_.functions_held_until,
+          .held_calls = &reported_.held};
 }
 
 // ---------------------------------------------------------------- input
@@ -193,7 +197,7 @@ void JobDriver::add_decided(EventBody&& draft) {
 bool JobDriver::record(ObservedOutcome& observed) {
   const engine::SentTry& sent = observed.call->sent;
   const std::uint32_t index = state_.index_of(sent.step);
-  AE_CHECK(index != engine::kNoStep, job_.text);
+  if (index == engine::kNoStep) return false;  // it has an outcome, and its step was dropped
   const engine::Step& step = state_.steps[index];
   if (!step.call || !step.call->open || step.call->try_no != sent.try_no) {
     // Its routine went on from a success that the log does not hold.
@@ -260,7 +264,8 @@ void JobDriver::apply_inbox() {
   for (const Received& one : received) {
     const Result<Value> answer = apply_received(one.request);
     // A hint has no sender.
-    if (one.request && one.request->is<engine::TimersRequest>()) continue;
+    if (one.request && one.request->is<engine::TimersRequest, engine::ChildEndedRequest>())
+      continue;
     drafts_.inbox_applied[one.entry].reply = reply_text(answer);
   }
 }
@@ -327,7 +332,8 @@ void JobDriver::collect_events() {
   while (drafts_.event_count() < 4096 && !is_slice_over()) {
     if (!routines_.empty())
       routines_.wanted(state_);  // the decision before may have added outcomes
-    engine::decide(state_, decision_context, {}, unfinished_ ? &*unfinished_ : nullptr, decision);
+    engine::decide(state_, decision_context, limits_, unfinished_ ? &*unfinished_ : nullptr,
+                   decision);
     next_decision_at_ = decision.decide_again_at;
     if (!decision.confirm.empty()) start_checks(decision.confirm);
     if (decision.events.empty()) {
@@ -456,6 +462,7 @@ void JobDriver::commit_next() {
   sealed_end_ = durable_end_;
   const bool checkpoints = pending_commits_.empty() && !pending_commit.events.empty() &&
                            should_checkpoint(pending_commit.release);
+  for (const auto& one : pending_commit.events) add_child_request(state_, one.body, batch);
   if (!pending_commit.events.empty()) {
     LogWriter writer(world_, job_, durable_end_, batch_time_, lease_.fence.attempt);
     if (checkpoints) add_checkpoint_event(pending_commit, writer);
@@ -524,12 +531,14 @@ void JobDriver::on_committed(Result<store::CommitResult> result) {
   committing_ = false;
   const bool released = batch_->release;
   const bool has_events = batch_->sealed.has_value();
+  const std::vector<JobId> addressees = addressees_of(*batch_);
   if (has_events) log_bytes_ += bytes_of(*batch_->sealed);
   batch_.reset();
   durable_end_ = sealed_end_;
   if (has_events) host_.on_committed_events(job_, std::exchange(observed_events_, {}));
   for (const auto& [id, reply] : std::exchange(committing_replies_, {}))
     host_.on_inbox_reply(job_, id, reply);
+  if (!addressees.empty()) host_.on_inbox_puts(addressees);
   if (ended_) return;
   if (!pending_commits_.empty()) return commit_next();
   observed_.on_durable();

@@ -61,6 +61,10 @@ class JobDriver : public std::enable_shared_from_this<JobDriver> {
   // A heartbeat was sent; on_heartbeat_answered: its reply arrived, whatever it is.
   void on_heartbeat_sent(Instant at) { pending_heartbeats_.insert(at); }
   void on_heartbeat_answered(Instant at) { pending_heartbeats_.extract(at); }
+  // A worker reports about calls that an earlier process gave to it.
+  // Is a call of this step in flight here?
+  bool performs(const StepId& step) const { return in_flight_.find(step) != nullptr; }
+  void on_worker_report(const engine::WorkerName& worker, const WorkerReport& report);
   // The lease is lost: stops at once and writes nothing more except late results.
   void on_lease_lost();
   // Nothing more can be written: calls answered since the last commit have an unknown outcome.
@@ -76,15 +80,9 @@ class JobDriver : public std::enable_shared_from_this<JobDriver> {
   Instant lease_until() const { return lease_.lease_until; }
 
  private:
-  struct InFlightNote {
-    InvocationId invocation;
-    std::uint32_t try_no;
-    Value note;
-    async::Done<Status> on_written;
-  };
-
   void on_loaded(Result<LoadedState> loaded_state);
-  void defer_to_other_version(std::shared_ptr<store::LoadedJob> loaded);
+  std::optional<std::string> missing_version();
+  void defer_to_other_version(const std::string& version, std::shared_ptr<store::LoadedJob> loaded);
   void take_over(const store::LoadedJob& loaded);
   bool should_checkpoint(bool release) const;
   void release_claim(Error problem);
@@ -143,6 +141,7 @@ class JobDriver : public std::enable_shared_from_this<JobDriver> {
   std::string worker_;
   const std::string slice_name_;  // name of this job's slice in the running slot
   Ledger ledger_;
+  const engine::DecideLimits limits_{};
 
   engine::State state_;  // includes all drafts; equals the log once all commits are durable
   LogEnd durable_end_;   // of the durable log
@@ -189,7 +188,8 @@ class JobDriver : public std::enable_shared_from_this<JobDriver> {
   ProgressReports progress_reports_;                       // of calls in `in_flight_`
   Instant batch_time_;                                     // time of all events drafted together
   std::map<InvocationId, std::uint32_t> tries_with_note_;  // calls with an in-flight row to erase
-  std::multiset<Instant> pending_heartbeats_;              // lease renewals without a reply
+  ReportedCalls reported_;
+  std::multiset<Instant> pending_heartbeats_;  // lease renewals without a reply
   std::optional<async::TimerId> timer_, drain_timer_;
   std::vector<Event> observed_events_;                                   // of the commit in flight
   std::vector<std::pair<std::string, std::string>> committing_replies_;  // by id of the entry

@@ -106,8 +106,10 @@ void JobDriver::perform(const StepId& step_id) {
   const std::uint32_t index = state_.tool_index(step);
   tools::Tool* tool = nullptr;
   if (step.request && step.role == engine::Role::node && state_.tool_of(step).function) {
-    tool = routines_.functions_of(step.node);
+    tool = routines_.functions_of(step.node, call.worker);
     if (tool == nullptr) return withdraw("its routine is not here");
+  } else if (state_.tool_of(step).child) {
+    tool = &host_.child_jobs();
   } else {
     auto* entry = world_.tool_registry.find(call.tool, index < tool_versions_.size()
                                                            ? std::string_view(tool_versions_[index])
@@ -120,7 +122,8 @@ void JobDriver::perform(const StepId& step_id) {
   if (newer_request_) return withdraw("the job is left to a newer version");
   if (draining_) return withdraw("the process is stopping");
   // A repetition that resolves an unknown outcome is sent.
-  if (routines_.has_cancelled(step) && !call.outcome_unknown) {
+  const bool records_child = state_.awaits_child(step) && !engine::inputs_of(call).is_null();
+  if (routines_.has_cancelled(step) && !call.outcome_unknown && !records_child) {
     return withdraw("its code does not need it any more");
   }
   if (AE_FAILPOINT("tool.before") != async::FailpointAction::proceed)
@@ -141,6 +144,33 @@ void JobDriver::perform(const StepId& step_id) {
   request.send_within = call.send_by - world_.store.latest_now();
   if (request.send_within.count() <= 0) return withdraw("its send deadline had passed");
   tool->perform(std::move(*permit), std::move(request), std::move(answer));
+}
+
+// Only calls that an earlier process gave to the worker: it could not know the others when it
+// reported.
+void JobDriver::on_worker_report(const engine::WorkerName& worker, const WorkerReport& report) {
+  if (ended_) return;
+  const bool is_owned = world_.store.owned();
+  bool holds = false;
+  for (const std::uint32_t index : state_.calling) {
+    const engine::Step& step = state_.steps[index];
+    const engine::Invocation& call = *step.call;
+    if (call.worker != worker || call.attempt == lease_.fence.attempt) continue;
+    const bool was_before =
+        is_owned ? call.sent_opening != world_.store.opened_at() : call.send_by <= report.at;
+    const bool was_received = report.received.contains({job_, call.id, call.try_no});
+    const bool is_covered = was_before && call.send_by - limits_.send_window >= report.covers_from;
+    if (!was_received && !is_covered) continue;
+    holds = reported_.held.insert(call.id).second || holds;
+    if (was_received || !reported_.not_received.emplace(call.id, call.try_no).second) continue;
+    host_.on_late_result(job_, engine::sent_try_of(state_, step),
+                         {.kind = OutcomeKind::failure,
+                          .definite = true,
+                          .retryable = true,
+                          .error_code = "not_sent",
+                          .error_message = "the worker had not received this call"});
+  }
+  if (holds) pump();
 }
 
 void JobDriver::on_advance(ObservedAdvance observed) {

@@ -17,7 +17,9 @@
 #include "plan/plan_cache.h"
 #include "runtime/job_cache.h"
 #include "runtime/runtime_options.h"
+#include "runtime/worker_reports.h"
 #include "store/store.h"
+#include "tools/tool.h"
 
 namespace ae::runtime {
 
@@ -35,6 +37,10 @@ class JobDriverHost {
   virtual std::vector<Event> observed_events(std::vector<Event> events) const = 0;
   // Called after events became durable.
   virtual void on_committed_events(const JobId& job, const std::vector<Event>& events) = 0;
+  // A commit has put entries into the inboxes of these jobs.
+  virtual void on_inbox_puts(const std::vector<JobId>& jobs) = 0;
+  // The tool that creates child jobs.
+  virtual tools::Tool& child_jobs() = 0;
   // The reply to an inbox entry became durable.
   virtual void on_inbox_reply(const JobId& job, const std::string& id,
                               const std::string& reply) = 0;
@@ -65,6 +71,9 @@ class JobDriverHost {
   // capabilities that the job needs?
   virtual void check_offered_elsewhere(const store::JobRow& row, const std::string& version,
                                        async::Done<Result<bool>> done) = 0;
+  virtual const WorkerReports& worker_reports() const = 0;
+  // A job's version of its code is not offered: another one may be tried after this time.
+  virtual void on_version_wait(Duration wait) = 0;
   // The store accepts no more writes until the process restarts: all drivers give up.
   virtual void store_stopped(const Error& error) = 0;
   virtual void warn(const JobId& job, const std::string& what) = 0;

@@ -11,6 +11,7 @@
 #include "engine/heart/side_record.h"
 #include "json/json.h"
 #include "log/field_names.h"
+#include "runtime/code_offers.h"
 #include "runtime/driver/job_checks.h"
 #include "runtime/driver/job_driver.h"
 #include "runtime/driver/ledger_row.h"
@@ -48,32 +49,40 @@ void JobDriver::on_loaded(Result<LoadedState> loaded_state) {
   checkpoint_seq_ = loaded_state->checkpoint_seq;
   checkpoint_bytes_ = loaded_state->checkpoint_bytes;
   if (auto status = check_row(state_, loaded->row); !status) return release_claim(status.error());
-  if (!version_) version_ = host_.version_of(state_.agent);
+  if (!version_) version_ = offered_version(world_, state_, host_.version_of(state_.agent));
   if (auto resolved = resolve_tools(); !resolved) return release_claim(resolved.error());
   newer_request_ = find_newer_request(job_, loaded->inbox, inbox_read_);
   if (newer_request_ && state_.attempt != lease_.fence.attempt)
     return release_claim(*newer_request_);
   if (auto status = end_leftover_calls(*loaded); !status) return release_claim(status.error());
   const bool takes_over = state_.attempt != lease_.fence.attempt;
-  if (takes_over && !world_.store.owned() &&
-      engine::has_wrong_version(state_, context(world_.store.now()))) {
-    return defer_to_other_version(std::make_shared<store::LoadedJob>(std::move(*loaded)));
+  const auto missing = takes_over && !world_.store.owned() ? missing_version() : std::nullopt;
+  if (missing) {
+    return defer_to_other_version(*missing, std::make_shared<store::LoadedJob>(std::move(*loaded)));
   }
   take_over(*loaded);
 }
 
-// A strict job of another execution version: a process that offers the version takes the job,
-// otherwise it parks (SPEC §12).
-void JobDriver::defer_to_other_version(std::shared_ptr<store::LoadedJob> loaded) {
+// The job's version, if it would run here under another one, or park.
+std::optional<std::string> JobDriver::missing_version() {
+  if (auto code = other_code(world_, state_)) return code;
+  const bool is_wrong = engine::has_wrong_version(state_, context(world_.store.now()));
+  return is_wrong ? std::optional(state_.execution_version) : std::nullopt;
+}
+
+// A strict job of another execution version, or a job of code whose version is not offered here: a
+// process that offers the version takes the job. Otherwise a strict job parks (SPEC §12), and one of
+// code is tried here.
+void JobDriver::defer_to_other_version(const std::string& version,
+                                       std::shared_ptr<store::LoadedJob> loaded) {
   host_.check_offered_elsewhere(
-      loaded->row, state_.execution_version,
-      [self = shared_from_this(), loaded](Result<bool> offered) {
+      loaded->row, version, [self = shared_from_this(), loaded](Result<bool> offered) {
         if (self->ended_) return;
         if (!offered) return self->release_claim(offered.error());
         // This process may have loaded other agents meanwhile.
-        self->version_ = self->host_.version_of(self->state_.agent);
-        if (!*offered ||
-            !engine::has_wrong_version(self->state_, self->context(self->world_.store.now()))) {
+        self->version_ =
+            offered_version(self->world_, self->state_, self->host_.version_of(self->state_.agent));
+        if (!*offered || !self->missing_version()) {
           if (auto tools = self->resolve_tools(); !tools) return self->release_claim(tools.error());
           return self->take_over(*loaded);
         }
@@ -103,6 +112,10 @@ void JobDriver::take_over(const store::LoadedJob& loaded) {
   }
   repair_ledger(loaded);
   open_questions_ = open_questions_of(state_);
+  host_.worker_reports().for_each(
+      [this](const engine::WorkerName& worker, const WorkerReport& report) {
+        on_worker_report(worker, report);
+      });
   pump();
 }
 
@@ -168,17 +181,15 @@ Status JobDriver::resolve_tools() {
                           state_.execution_version, *version_));
   }
   for (const engine::Node& node : state_.plan->nodes) {
-    if (!node.code ||
-        (world_.routines != nullptr && world_.routines->offers(*state_.plan, node.index))) {
-      continue;
-    }
-    return fail(Code::needs_version, "no worker here runs the code of the agent \"{}\"{}",
-                node.code->agent,
-                node.code->version.empty() ? "" : ", version " + node.code->version);
+    if (!node.code) continue;
+    std::optional<Duration> again_in;
+    const auto version = choose_code_version(world_, state_, node.index, again_in);
+    if (again_in) host_.on_version_wait(*again_in);
+    if (!version) return std::unexpected(version.error());
   }
   for (const engine::ToolPolicy& tool : state_.plan->tools) {
     // The engine supplies the value, or the code its function.
-    if (!tool.makes_call() || tool.is_stated_in_code()) {
+    if (!tool.makes_call() || tool.needs_no_transport()) {
       tool_versions_.push_back(tool.version);
       continue;
     }
@@ -266,8 +277,8 @@ void JobDriver::adopt(engine::State state, const Hash& head, std::size_t bytes) 
   summary_key_ = engine::summary_key(state_);
   durable_end_ = {state_.seq, head};
   log_bytes_ = bytes;
-  version_ = host_.version_of(state_.agent);
-  if (auto resolved = resolve_tools(); !resolved) return end(resolved.error());
+  version_ = offered_version(world_, state_, host_.version_of(state_.agent));
+  if (auto resolved = resolve_tools(); !resolved) return release_claim(resolved.error());
   pump();
 }
 

@@ -5,14 +5,32 @@
 #include <span>
 #include <utility>
 
+#include "engine/code/code.h"
 #include "engine/code/request_code.h"
+#include "runtime/code_offers.h"
 
 namespace ae::runtime {
+namespace {
 
-tools::Tool* JobRoutines::functions_of(std::uint32_t node) const {
+// A worker offers the code, and did not start it.
+std::unexpected<Error> not_started(const World& world, const engine::State& state,
+                                   const engine::Step& code, const std::string& version) {
+  const engine::OfferedCode offered = offered_code(world, state, code.node);
+  const bool is_away = std::ranges::find(offered.away, version) != offered.away.end();
+  return fail(Code::needs_version, "no worker here {} the code of the agent \"{}\"{}{}",
+              is_away ? "is connected with" : "has room for", state.node_of(code).code->agent,
+              version.empty() ? "" : ", version " + version,
+              is_away ? ": its connection is lost" : "");
+}
+
+}  // namespace
+
+tools::Tool* JobRoutines::functions_of(std::uint32_t node,
+                                       const Boxed<engine::WorkerName>& worker) const {
   const auto found = running_.find(node);
   if (found == running_.end() || found->second.routine == nullptr) return nullptr;
-  return &found->second.routine->functions();
+  routines::Routine& routine = *found->second.routine;
+  return worker == Boxed<engine::WorkerName>(routine.worker()) ? &routine.functions() : nullptr;
 }
 
 // A routine has settled when it has nothing to do, and was given all that the log holds.
@@ -22,6 +40,11 @@ const engine::Routines& JobRoutines::wanted(const engine::State& state) {
     wanted_[node].has_settled =
         running.routine == nullptr ||
         (running.has_settled && code && running.delivered == code->outcomes.size());
+  }
+  for (auto& [node, wants] : wanted_) {
+    if (!wants.divergence) continue;
+    wants.falls_back = engine::has_fallback(
+        state, node, wants.version, offered_code(world_, state, node), world_.code_versions);
   }
   return wanted_;
 }
@@ -37,36 +60,53 @@ Status JobRoutines::on_durable(const JobId& job, const engine::State& durable) {
     return {};
   }
   if (lost_) return std::unexpected(*std::exchange(lost_, std::nullopt));
+  drop_replaced(durable);
   AE_TRY(start_missing(job, durable));
   forget_admitted(durable);
   give_outcomes(durable);
   return {};
 }
 
+// Its divergence is in the log, and another version is started instead.
+void JobRoutines::drop_replaced(const engine::State& durable) {
+  std::vector<std::uint32_t> replaced;
+  for (const auto& [node, wants] : wanted_) {
+    if (wants.falls_back && durable.steps[node].code->was_tried(wants.version))
+      replaced.push_back(node);
+  }
+  for (const std::uint32_t node : replaced) drop(node);
+}
+
 Status JobRoutines::start_missing(const JobId& job, const engine::State& durable) {
   for (const std::uint32_t node : durable.routines) {
     if (running_.contains(node)) continue;
     const engine::Step& code = durable.steps[node];
-    auto routine = provider_ == nullptr
-                       ? nullptr
-                       : provider_->start({.job = job,
+    std::optional<Duration> again_in;
+    Result<std::string> version = choose_code_version(world_, durable, node, again_in);
+    if (again_in) callbacks_.on_version_wait(*again_in);
+    if (!version) return std::unexpected(version.error());
+    engine::CodeRecord record = engine::record_of(durable, code);
+    const std::size_t requests = record.requests.size();
+    auto routine = world_.routines->start({.job = job,
                                            .node = node,
                                            .plan = durable.plan,
+                                           .version = *version,
+                                           .is_trial = *version != code.code->version,
                                            .input = durable.input,
                                            .job_value = durable.job_root,
                                            .blind = durable.blind,
                                            .is_blind_erased = durable.blind_erased,
-                                           .record = engine::record_of(durable, code),
+                                           .record = std::move(record),
                                            .client = this});
     if (routine == nullptr) {
-      const engine::CodeSpec& spec = *durable.node_of(code).code;
-      return fail(Code::needs_version, "no worker here runs the code of the agent \"{}\"{}",
-                  spec.agent, spec.version.empty() ? "" : ", version " + spec.version);
+      return not_started(world_, durable, code, *version);
     }
+    wanted_[node] = {.version = *version};
     running_.emplace(node, Running{.routine = std::move(routine),
+                                   .version = *std::move(version),
+                                   .requests = requests,
                                    .given = code.code->outcomes.size(),
                                    .given_early = {}});
-    wanted_[node] = {};
   }
   return {};
 }
@@ -77,7 +117,8 @@ void JobRoutines::forget_admitted(const engine::State& durable) {
     std::erase_if(wants.requests, [&](const engine::NewRequest& request) {
       const engine::Step* const step =
           durable.find_step(durable.request_step_id(code, request.position, request.kind));
-      return step != nullptr && (step->phase != engine::StepPhase::ready || step->approval);
+      if (step == nullptr) return engine::is_in_ended_scope(durable, code, request.position);
+      return step->phase != engine::StepPhase::ready || step->approval;
     });
     std::erase_if(wants.cancelled, [&](const std::string& position) {
       for (const auto kind :
@@ -86,7 +127,7 @@ void JobRoutines::forget_admitted(const engine::State& durable) {
             durable.find_step(durable.request_step_id(code, position, kind));
         if (step != nullptr) return step->phase == engine::StepPhase::done;
       }
-      return false;
+      return engine::is_in_ended_scope(durable, code, position);
     });
   }
 }
@@ -96,14 +137,26 @@ void JobRoutines::give_outcomes(const engine::State& durable) {
     if (running.routine == nullptr) continue;
     const auto& outcomes = durable.steps[node].code->outcomes;
     std::vector<engine::Delivery> deliveries;
-    for (; running.given < outcomes.size(); ++running.given) {
-      const engine::Step& step = durable.steps[outcomes[running.given]];
-      if (running.given_early.erase(step.id) > 0) continue;
-      if (step.request->kind == engine::NodeKind::scope) continue;  // it ended the scope itself
+    std::uint64_t given = outcomes.size();
+    for (const auto& [number, index] : outcomes.since(running.given)) {
+      const engine::Step& step = durable.steps[index];
+      if (running.given_early.contains(step.id)) continue;
+      if (is_scope(step.request->kind)) continue;  // it ended the scope itself
       // The success of a remote call is in the log before its step is finished.
-      if (step.phase != engine::StepPhase::done) break;
+      if (step.phase != engine::StepPhase::done) {
+        given = number;
+        break;
+      }
       deliveries.push_back(engine::delivery_of(durable, step));
     }
+    running.given = given;
+    // Those that the log has before this number were passed now.
+    std::set<StepId> open;
+    for (const auto& [number, index] : outcomes.since(given)) open.insert(durable.steps[index].id);
+    std::erase_if(running.given_early, [&](const StepId& id) {
+      const engine::Step* const step = durable.find_step(id);
+      return step == nullptr || (step->request->ended && !open.contains(id));
+    });
     if (!deliveries.empty()) running.routine->deliver(std::move(deliveries));
   }
 }
@@ -112,16 +165,25 @@ Result<std::vector<EventBody>> JobRoutines::events_of(const engine::State& state
                                                       const ObservedAdvance& observed) const {
   const engine::Step& code = state.steps[observed.node];
   std::vector<EventBody> events;
-  const engine::CodeSpec& spec = *state.node_of(code).code;
-  if (observed.starts) {
-    events.emplace_back(RoutineStarted{
-        .attempt_id = state.attempt.text,
-        .node_id = state.node_of(code).id,
-        .step_id = code.id,
-        .version = spec.version.empty() ? std::nullopt : std::optional(spec.version)});
-  }
   const routines::Advance& advance = observed.advance;
+  const auto running = running_.find(observed.node);
   const auto wants = wanted_.find(observed.node);
+  // A trial that throws at the frontier does not move the job; what its other branches do after
+  // that is not recorded either.
+  const bool has_thrown =
+      (advance.end && advance.end->exception) ||
+      (wants != wanted_.end() && wants->second.end && wants->second.end->exception);
+  const bool fails = has_thrown && !state.node_of(code).code->fail_on_exception &&
+                     running != running_.end() && running->second.version != code.code->version;
+  if (fails) return events;
+  if (observed.starts && running != running_.end()) {
+    const Running& routine = running->second;
+    events = engine::routine_started_events(
+        state, code,
+        {.version = routine.version,
+         .requests = routine.requests,
+         .worker = routine.routine ? routine.routine->worker() : std::nullopt});
+  }
   AE_TRY(engine::check_advance(
       state, code, advance.recorded, advance.requests,
       wants == wanted_.end() ? std::span<const engine::NewRequest>() : wants->second.requests));
@@ -177,7 +239,8 @@ void JobRoutines::fail_routine(std::uint32_t node, const Error& why) {
   const auto running = running_.find(node);
   if (running == running_.end()) return;
   running->second.routine.reset();
-  wanted_[node] = {.is_live = true,
+  wanted_[node] = {.version = running->second.version,
+                   .is_live = true,
                    .has_settled = true,
                    .end = engine::RoutineEnd{
                        .exception = Value::object({{"message", Value(why.message)},

@@ -19,6 +19,7 @@
 #include "engine/state/state.h"
 #include "routines/routine.h"
 #include "runtime/driver/performed_calls.h"
+#include "runtime/world.h"
 
 namespace ae::runtime {
 
@@ -32,15 +33,18 @@ class JobRoutines final : public routines::RoutineClient {
     std::function<void(std::uint32_t node)> on_dropped;
     // A routine wants something else. It may be called while this object is used.
     std::function<void()> on_input;
+    // No version of the code can be started; another one may be tried after this time.
+    std::function<void(Duration)> on_version_wait;
   };
-  JobRoutines(routines::RoutineProvider* provider, Callbacks callbacks)
-      : provider_(provider), callbacks_(std::move(callbacks)) {}
+  JobRoutines(const World& world, Callbacks callbacks)
+      : world_(world), callbacks_(std::move(callbacks)) {}
 
   // What the routines want, for DecisionContext::routines; valid until the next call.
   const engine::Routines& wanted(const engine::State& state);
   bool empty() const { return running_.empty(); }
-  // Performs the calls of the code's functions. nullptr: no routine of this node is here.
-  tools::Tool* functions_of(std::uint32_t node) const;
+  // Performs a call of the code's functions. `worker`: as its declaration names it. nullptr: the
+  // routine of this node is not here, or runs in another worker.
+  tools::Tool* functions_of(std::uint32_t node, const Boxed<engine::WorkerName>& worker) const;
 
   // Starts the routines of running code nodes that have none, and drops those of others. Gives
   // durable outcomes to the routines, and forgets requests that are in the log. REQUIRES: `durable`
@@ -72,7 +76,9 @@ class JobRoutines final : public routines::RoutineClient {
  private:
   struct Running {
     std::unique_ptr<routines::Routine> routine;  // nullptr: it broke a rule
-    std::size_t given = 0;  // the outcomes of the log before this one were given, or are known
+    std::string version;
+    std::size_t requests = 0;  // of its record
+    std::uint64_t given = 0;   // the outcomes of the log before this one were given, or are known
     std::set<StepId> given_early;  // successes that it was given before they were durable
     bool noted = false;            // its start is in an advance
     // Of its newest recorded advance:
@@ -81,10 +87,11 @@ class JobRoutines final : public routines::RoutineClient {
   };
 
   Status start_missing(const JobId& job, const engine::State& durable);
+  void drop_replaced(const engine::State& durable);
   void give_outcomes(const engine::State& durable);
   void forget_admitted(const engine::State& durable);
 
-  routines::RoutineProvider* const provider_;
+  const World& world_;
   const Callbacks callbacks_;
   std::map<std::uint32_t, Running> running_;
   engine::Routines wanted_;

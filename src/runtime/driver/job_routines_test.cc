@@ -28,6 +28,7 @@ class PlayedRoutine final : public routines::Routine {
     std::ranges::move(outcomes, std::back_inserter(given));
   }
   tools::Tool& functions() override { return tool_; }
+  std::optional<engine::WorkerName> worker() const override { return its_worker; }
 
   void advance(Advance advance) { started.client->on_advance(started.node, std::move(advance)); }
   // The success of the function of the n-th call, given to the routine as this outcome.
@@ -40,6 +41,7 @@ class PlayedRoutine final : public routines::Routine {
   routines::RoutineStart started;
   std::vector<engine::Delivery> given;
   std::deque<PendingCall> calls;
+  std::optional<engine::WorkerName> its_worker;
 
  private:
   ManualTool tool_{calls};
@@ -48,29 +50,49 @@ class PlayedRoutine final : public routines::Routine {
 
 class Provider final : public routines::RoutineProvider {
  public:
-  bool offers(const engine::Plan&, std::uint32_t) const override { return true; }
-  std::unique_ptr<routines::Routine> start(routines::RoutineStart start) override {
-    starts++;
-    return std::make_unique<PlayedRoutine>(std::move(start), current);
+  engine::OfferedCode offered(const engine::Plan&, std::uint32_t, std::string_view) const override {
+    return {.versions = versions, .own_missing_for = own_missing_for, .away = away};
   }
+  std::vector<routines::AgentVersion> agent_versions() const override {
+    std::vector<routines::AgentVersion> all;
+    for (const std::string& version : versions) all.push_back({"agent", version});
+    return all;
+  }
+  std::unique_ptr<routines::Routine> start(routines::RoutineStart start) override {
+    if (!has_room) return nullptr;
+    starts++;
+    auto routine = std::make_unique<PlayedRoutine>(std::move(start), current);
+    routine->its_worker = worker;
+    return routine;
+  }
+  std::optional<engine::WorkerName> worker;
+  std::vector<std::string> versions{""}, away;
+  bool has_room = true;
+  Duration own_missing_for{};
   PlayedRoutine* current = nullptr;
   int starts = 0;
 };
 
-std::shared_ptr<const engine::Plan> code_plan() {
-  const std::string policy =
-      "'on_in_doubt':'resend', 'timeout':'600s', 'grace':'30s', 'dedupe_window':'24h',"
-      "'version':'0123456789abcdef', 'retry':{'max_attempts':1, 'initial_backoff':'200ms',"
-      "'max_backoff':'10s', 'multiplier':2, 'retry_on':['connect']}";
+std::shared_ptr<const engine::Plan> code_plan(const std::string& code = "",
+                                              const std::string& more = "") {
+  const auto tool = [](const std::string& members, const std::string& on_in_doubt = "resend") {
+    return "{" + members + ", 'on_in_doubt':'" + on_in_doubt +
+           "', 'timeout':'600s', 'grace':'30s', 'dedupe_window':'24h',"
+           "'version':'0123456789abcdef', 'retry':{'max_attempts':1, 'initial_backoff':'200ms',"
+           "'max_backoff':'10s', 'multiplier':2, 'retry_on':['connect']}}";
+  };
   auto compiled = engine::Plan::compile(
       json("{'schema':1, 'nodes': [{'id':'code', 'kind':'code', 'code': {'agent':'agent',"
-           "'language':'cpp', 'tools':['do', 'run:read']}}], 'tools': {'do': {'effect':'read'," +
-           policy + "}, 'run:read': {'effect':'read', 'function':true," + policy + "}}}"));
+           "'language':'cpp'" +
+           code + ", 'tools':['do', 'run:at_most_once', 'run:read']}}]" + more +
+           ", 'tools': {'do': " + tool("'effect':'read'") +
+           ", 'run:at_most_once': " + tool("'effect':'at_most_once', 'function':true", "park") +
+           ", 'run:read': " + tool("'effect':'read', 'function':true") + "}}"));
   AE_CHECK(compiled.has_value(), compiled ? "" : compiled.error().message);
   return *compiled;
 }
 
-constexpr std::uint32_t kDo = 0, kRead = 1;
+constexpr std::uint32_t kDo = 0, kMail = 1, kRead = 2;
 
 engine::NewRequest call(std::string position, std::uint32_t tool, std::uint64_t delivered = 0) {
   return {.position = std::move(position),
@@ -327,6 +349,341 @@ TEST_F(JobRoutines, advances_are_recorded_again_in_their_order_when_their_commit
   for (int i = 0; i < 100 && provider.current == nullptr; ++i) env.loop.advance(100ms);
   ASSERT_EQ(provider.starts, 2);
   EXPECT_EQ(routine().started.record.deliveries.size(), 4u);
+}
+
+// ---------------------------------------------------------------- versions
+
+std::shared_ptr<const engine::Plan> versioned_plan(const std::string& policy = "'policy':'route'") {
+  return code_plan(", 'version':'v1'", policy.empty() ? "" : ", 'versions': {" + policy + "}");
+}
+
+class CodeVersions : public ::testing::Test {
+ protected:
+  explicit CodeVersions() {
+    provider.versions = {"v1"};
+    worker.runtime->start();
+  }
+
+  // A job that made one request under v1, and waits for a signal.
+  void begin(const std::string& policy = "'policy':'route'") {
+    worker.create(versioned_plan(policy));
+    engine::NewRequest wait{.position = "s", .kind = engine::NodeKind::wait};
+    wait.wait.key = "s";
+    provider.current->advance({.requests = {wait}});
+    env.loop.run_ready();
+    ASSERT_EQ(status(), "waiting");
+  }
+  void offer(std::vector<std::string> versions, Duration own_missing_for = Duration(0)) {
+    provider.versions = std::move(versions);
+    provider.own_missing_for = own_missing_for;
+    worker.runtime->on_routines_changed();
+    env.loop.run_ready();
+  }
+  void signal() {
+    worker.runtime->submit_request(kJob, {.body = engine::SignalRequest{.correlation_key = "s"}},
+                                   [](const Result<Value>&) {});
+    env.loop.run_ready();
+  }
+  std::string status() { return worker.status(); }
+  std::string version() { return worker.read().state.steps[0].code->version; }
+  std::string running() {
+    return provider.current == nullptr ? "" : provider.current->started.version;
+  }
+  void advance(Advance advance) {
+    provider.current->advance(std::move(advance));
+    env.loop.run_ready();
+  }
+  void diverge() {
+    const auto& started = provider.current->started;
+    started.client->on_diverged(started.node,
+                                {.delivered = 0, .finding = "missing", .position = "s"});
+    env.loop.run_ready();
+  }
+
+  TestEnvironment env;
+  Provider provider;
+  WorkerFixture worker{env, "A", {.announces = true, .routines = &provider}};
+};
+
+TEST_F(CodeVersions, the_jobs_version_runs_while_it_is_offered) {
+  begin();
+  offer({"v1", "v2"});
+  signal();
+  EXPECT_EQ(running(), "v1");
+  EXPECT_FALSE(provider.current->started.is_trial);
+}
+
+TEST_F(CodeVersions, another_version_is_tried_after_the_wait) {
+  begin();
+  offer({"v2"}, std::chrono::minutes(1));
+  signal();
+  EXPECT_EQ(running(), "");
+  ASSERT_NE(worker.runtime->refusal_of(kJob), nullptr);
+  EXPECT_NE(worker.runtime->refusal_of(kJob)->message.find("v2 is tried in 4m"), std::string::npos)
+      << worker.runtime->refusal_of(kJob)->message;
+  provider.own_missing_for = std::chrono::minutes(6);
+  env.loop.advance(std::chrono::minutes(5));
+  ASSERT_EQ(running(), "v2");
+  EXPECT_TRUE(provider.current->started.is_trial);
+  EXPECT_EQ(provider.current->started.record.requests.size(), 1u);
+  EXPECT_EQ(version(), "v1");
+  advance({.delivered = 1, .requests = {call("a", kDo, 1)}});
+  EXPECT_EQ(version(), "v2");
+  const auto read = worker.read();
+  const auto moved = std::ranges::find_if(
+      read.events, [](const Event& event) { return decision_as<VersionMoved>(event).has_value(); });
+  ASSERT_NE(moved, read.events.end());
+  EXPECT_EQ(decision_as<VersionMoved>(*moved)->requests, 1);
+  const auto started = std::ranges::find_if(read.events, [](const Event& event) {
+    return as<NodeStarted>(event) != nullptr && as<NodeStarted>(event)->position == "a";
+  });
+  ASSERT_NE(started, read.events.end());
+  EXPECT_LT(moved->seq, started->seq);
+}
+
+TEST_F(CodeVersions, a_parked_job_is_tried_with_each_new_version_once) {
+  begin();
+  offer({"v1"});
+  signal();
+  diverge();
+  ASSERT_EQ(status(), "parked");
+  offer({"v1"});
+  EXPECT_EQ(status(), "parked");
+  offer({"v1", "v2"});
+  ASSERT_EQ(running(), "v2") << status();
+  diverge();
+  EXPECT_EQ(status(), "parked");
+  offer({"v2"});
+  offer({"v1", "v2"});
+  EXPECT_EQ(status(), "parked") << "both were tried";
+  offer({"v1", "v2", "v3"});
+  ASSERT_EQ(running(), "v3");
+  advance({.delivered = 1, .end = engine::RoutineEnd{.result = Value(1)}});
+  EXPECT_EQ(status(), "completed");
+}
+
+TEST_F(CodeVersions, code_that_failed_is_replaced_by_a_new_version) {
+  begin();
+  signal();
+  advance({.delivered = 1,
+           .end = engine::RoutineEnd{.exception = json("{'name':'E','message':'typo'}")}});
+  ASSERT_EQ(status(), "parked");
+  offer({"v1", "v2"});
+  ASSERT_EQ(running(), "v2");
+  advance({.delivered = 1, .end = engine::RoutineEnd{.result = Value(1)}});
+  EXPECT_EQ(status(), "completed");
+  EXPECT_EQ(version(), "v2");
+}
+
+TEST_F(CodeVersions, nothing_of_a_trial_is_recorded_after_it_threw) {
+  begin();
+  offer({"v2"}, std::chrono::minutes(6));
+  signal();
+  ASSERT_EQ(running(), "v2");
+  advance({.delivered = 1,
+           .has_settled = false,
+           .end = engine::RoutineEnd{.exception = json("{'name':'E','message':'typo'}")}});
+  Advance of_a_branch{.delivered = 1};
+  of_a_branch.recorded.items = {
+      Item::Emitted{.scope = "", .name = "n", .value = Value(1)},
+      Item::NewValue{.name = "time:1", .value = json("{'ms':1,'time':'t'}")}};
+  advance(std::move(of_a_branch));
+  EXPECT_EQ(status(), "parked");
+  const auto read = worker.read();
+  EXPECT_EQ(all_of<RoutineFailed>(read.events).size(), 1u);
+  EXPECT_TRUE(all_of<ValueEmitted>(read.events).empty());
+  EXPECT_TRUE(all_of<TimeRecorded>(read.events).empty());
+  EXPECT_EQ(version(), "v1");
+}
+
+TEST_F(CodeVersions, warn_starts_the_jobs_version_after_the_newest_diverged) {
+  begin("");
+  offer({"v1", "v2"});
+  signal();
+  ASSERT_EQ(running(), "v2");
+  diverge();
+  EXPECT_EQ(running(), "v1") << status();
+  EXPECT_EQ(status(), "running");
+  advance({.delivered = 1, .end = engine::RoutineEnd{.result = Value(1)}});
+  EXPECT_EQ(status(), "completed");
+  EXPECT_EQ(version(), "v1");
+}
+
+TEST_F(CodeVersions, a_moment_without_the_jobs_version_repeats_no_trial) {
+  begin("");
+  offer({"v1", "v2"});
+  signal();
+  diverge();
+  ASSERT_EQ(running(), "v1");
+  const auto& started = provider.current->started;
+  provider.versions = {"v2"};
+  provider.own_missing_for = std::chrono::seconds(1);
+  started.client->on_lost(started.node, {Code::unavailable, "it is gone"});
+  env.loop.run_ready();
+  env.loop.advance(std::chrono::seconds(5));
+  EXPECT_EQ(running(), "");
+  EXPECT_NE(status(), "parked");
+  offer({"v1", "v2"});
+  EXPECT_EQ(running(), "v1") << status();
+  EXPECT_EQ(all_of<RoutineDiverged>(worker.read().events).size(), 1u);
+}
+
+TEST_F(CodeVersions, a_job_states_why_its_code_is_not_started) {
+  begin();
+  provider.has_room = false;
+  signal();
+  ASSERT_NE(worker.runtime->refusal_of(kJob), nullptr);
+  EXPECT_EQ(worker.runtime->refusal_of(kJob)->message,
+            "no worker here has room for the code of the agent \"agent\", version v1");
+  provider.away = {"v1"};
+  offer({"v1"});
+  ASSERT_NE(worker.runtime->refusal_of(kJob), nullptr);
+  EXPECT_EQ(worker.runtime->refusal_of(kJob)->message,
+            "no worker here is connected with the code of the agent \"agent\", version v1: its "
+            "connection is lost");
+}
+
+TEST_F(CodeVersions, a_strict_job_parks_until_its_version_is_offered) {
+  begin("'policy':'strict'");
+  offer({"v2"});
+  signal();
+  EXPECT_EQ(status(), "parked");
+  EXPECT_EQ(worker.read().state.parked_reason, "execution_version_mismatch");
+  offer({"v2", "v3"});
+  EXPECT_EQ(status(), "parked");
+  offer({"v3", "v1"});
+  EXPECT_EQ(running(), "v1") << status();
+}
+
+// ---------------------------------------------------------------- a restarted server
+
+class RestartedServer : public ::testing::Test {
+ protected:
+  static constexpr Duration kResume = std::chrono::seconds(20);
+
+  RestartedServer() {
+    provider.worker = worker_name;
+    start();
+    server->create(code_plan());
+    provider.current->advance({.requests = {call("m", kMail)}});
+    env.loop.run_ready();
+    AE_CHECK(provider.current->calls.size() == 1);
+    const auto read = server->read();
+    const engine::Invocation& sent = *read.state.steps[1].call;
+    name = {.job = kJob, .invocation = sent.id, .try_no = sent.try_no};
+    server.reset();  // without any further commit
+    provider.versions.clear();
+    env.loop.advance(std::chrono::seconds(1));
+    start();
+  }
+  // The worker has connected, after its report.
+  void connect() {
+    provider.versions = {""};
+    server->runtime->on_routines_changed();
+    env.loop.run_ready();
+    replay();
+  }
+  void start() {
+    server.emplace(env, "A",
+                   WorkerFixture::Setup{.owned = true,
+                                        .seed = ++seed,
+                                        .routines = &provider,
+                                        .functions_held_until = env.loop.now() + kResume});
+    server->runtime->start();
+    env.loop.run_ready();
+  }
+  void report(std::vector<routines::CallName> received,
+              std::optional<Duration> covers = std::chrono::minutes(1)) {
+    server->runtime->on_worker_left(worker_name,
+                                    {.received = std::move(received), .covers = covers});
+    env.loop.run_ready();
+  }
+  // The routine of the new process makes its request again, if it was started.
+  void replay() {
+    if (provider.current != nullptr) provider.current->advance({});
+    env.loop.run_ready();
+  }
+  void advance(Duration time) {
+    env.loop.advance(time);
+    replay();
+  }
+  std::size_t calls() { return provider.current == nullptr ? 0 : provider.current->calls.size(); }
+  Value result() { return server->read().state.steps[1].result; }
+
+  const engine::WorkerName worker_name{.key = "k", .name = "host:1:a"};
+  TestEnvironment env;
+  Provider provider;
+  std::optional<WorkerFixture> server;
+  std::uint64_t seed = 0;
+  routines::CallName name;
+};
+
+TEST_F(RestartedServer, a_call_that_the_worker_did_not_receive_is_made_again) {
+  report({});
+  connect();
+  ASSERT_EQ(calls(), 1u) << server->status();
+  EXPECT_EQ(provider.current->calls[0].call.try_no, 2u);
+}
+
+TEST_F(RestartedServer, a_report_that_comes_later_counts_too) {
+  connect();
+  EXPECT_EQ(calls(), 0u) << "it waits for a report";
+  report({});
+  advance(kResume);
+  advance(std::chrono::seconds(5));
+  EXPECT_EQ(calls(), 1u) << server->status();
+}
+
+TEST_F(RestartedServer, a_late_success_is_recorded) {
+  report({name});
+  connect();
+  server->runtime->on_worker_late(worker_name, name,
+                                  {.kind = OutcomeKind::success, .result = json("'sent'")});
+  env.loop.run_ready();
+  EXPECT_EQ(result(), Value("sent")) << server->status();
+  replay();
+  EXPECT_EQ(calls(), 0u);
+}
+
+TEST_F(RestartedServer, only_the_worker_that_was_given_the_call_reports_about_it) {
+  const engine::WorkerName other{.key = "k", .name = "host:2:b"};
+  server->runtime->on_worker_left(other, {});
+  connect();
+  server->runtime->on_worker_late(other, name,
+                                  {.kind = OutcomeKind::success, .result = json("'forged'")});
+  advance(kResume);
+  EXPECT_EQ(server->status(), "parked");
+  EXPECT_EQ(calls(), 0u);
+  EXPECT_TRUE(result().is_null());
+}
+
+TEST_F(RestartedServer, an_end_counts_only_of_a_call_that_the_workers_report_lists) {
+  connect();
+  server->runtime->on_worker_late(worker_name, name,
+                                  {.kind = OutcomeKind::success, .result = json("'sent'")});
+  env.loop.run_ready();
+  EXPECT_TRUE(result().is_null());
+  report({name});
+  server->runtime->on_worker_late(worker_name, name,
+                                  {.kind = OutcomeKind::success, .result = json("'sent'")});
+  env.loop.run_ready();
+  EXPECT_EQ(result(), Value("sent")) << server->status();
+}
+
+TEST_F(RestartedServer, a_report_that_does_not_cover_the_call_has_no_effect) {
+  report({}, std::chrono::milliseconds(1));
+  connect();
+  advance(kResume);
+  EXPECT_EQ(server->status(), "parked");
+}
+
+TEST_F(RestartedServer, a_call_that_the_worker_performs_is_awaited_until_its_deadline) {
+  report({name});
+  connect();
+  advance(kResume * 2);
+  EXPECT_NE(server->status(), "parked");
+  advance(std::chrono::minutes(11));
+  EXPECT_EQ(server->status(), "parked");
 }
 
 }  // namespace

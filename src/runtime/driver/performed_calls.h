@@ -36,6 +36,14 @@ struct PerformedCall {
   std::string traceparent, tracestate;  // of the request that created the job
 };
 
+// What a tool notes about its call while that is in flight.
+struct InFlightNote {
+  InvocationId invocation;
+  std::uint32_t try_no;
+  Value note;
+  async::Done<Status> on_written;
+};
+
 struct ObservedOutcome {
   std::shared_ptr<const PerformedCall> call;
   Outcome outcome;

@@ -22,6 +22,7 @@ constexpr std::size_t kOutagesMax = 4096;  // jobs lost to outages that are reme
 // Interval between two sweeps for jobs whose versions this process offers: a job may park while a
 // sweep is running.
 constexpr Duration kSweepEvery = std::chrono::minutes(1);
+constexpr Duration kCoveredMin = std::chrono::seconds(15);  // if a report does not state it
 
 }  // namespace
 
@@ -33,6 +34,7 @@ Runtime::Runtime(World world, RuntimeOptions options, RuntimeObserver* observer)
       job_reader_(world_, plans_, job_cache_),
       request_submitter_(world_, *this, job_reader_, plans_),
       job_creator_(world_, options_, *this, job_reader_),
+      child_jobs_(world_, *this, job_reader_),
       late_results_(
           world_,
           [this](const JobId& job, async::Done<Result<Value>> done) {
@@ -51,13 +53,96 @@ Runtime::Runtime(World world, RuntimeOptions options, RuntimeObserver* observer)
 void Runtime::update_offered() {
   offered_ = options_.capabilities;
   for (const auto& [agent, version] : options_.agent_versions) {
+    if (options_.code_agents.contains(agent)) continue;  // workers offer their versions
     offered_.push_back(version_capability(agent, version));
+  }
+  if (world_.routines == nullptr) return;
+  for (const auto& [agent, version] : world_.routines->agent_versions()) {
+    std::string capability = version_capability(agent, version);
+    if (std::ranges::find(offered_, capability) == offered_.end()) {
+      offered_.push_back(std::move(capability));
+    }
   }
 }
 
+void Runtime::on_routines_changed() {
+  const std::vector<std::string> before = std::exchange(offered_, {});
+  update_offered();
+  retry_refused();
+  const bool has_new = std::ranges::any_of(offered_, [&](const std::string& one) {
+    return std::ranges::find(before, one) == before.end();
+  });
+  if (!has_new || !started_) return;
+  version_sweeper_.on_offer_changed();
+  sweep_versions();
+}
+
+void Runtime::read(const JobId& job, async::Done<Result<JobSnapshot>> done) {
+  job_reader_.read<JobSnapshot>(
+      job, {}, [](JobSnapshot& read) -> Result<JobSnapshot> { return std::move(read); },
+      std::move(done));
+}
+
+void Runtime::read_state(const JobId& job, async::Done<Result<JobSnapshot>> done) {
+  job_reader_.read_state<JobSnapshot>(
+      job, [](JobSnapshot& read) -> Result<JobSnapshot> { return std::move(read); },
+      std::move(done));
+}
+
+void Runtime::on_worker_left(const engine::WorkerName& worker, const routines::LeftCalls& left) {
+  const Instant now = world_.store.now();
+  const WorkerReport* const kept =
+      worker_reports_.add(worker, {.received = {left.received.begin(), left.received.end()},
+                                   .at = now,
+                                   .covers_from = now - left.covers.value_or(kCoveredMin)});
+  if (kept == nullptr) return;
+  const auto drivers = drivers_;
+  for (const auto& [job, driver] : drivers) driver->on_worker_report(worker, *kept);
+}
+
+// Only of an open call that the log says was given to this worker. A job is read for it only if the
+// worker's report lists the call, and once.
+void Runtime::on_worker_late(const engine::WorkerName& worker, const routines::CallName& call,
+                             const Outcome& outcome) {
+  if (!worker_reports_.add_end(worker, call)) return;
+  using Sent = std::optional<engine::SentTry>;
+  job_reader_.read_state<Sent>(
+      call.job,
+      [worker, call](JobSnapshot& read) -> Result<Sent> {
+        for (const engine::Step& step : read.state.steps) {
+          if (!step.call || step.call->id != call.invocation) continue;
+          if (step.call->worker != worker || step.call->try_no != call.try_no) continue;
+          return engine::sent_try_of(read.state, step);
+        }
+        return std::nullopt;
+      },
+      [this, alive = alive_.watch(), job = call.job, outcome](Result<Sent> sent) {
+        if (!alive || !sent || !*sent || store_stopped_) return;
+        // What this process performs ends with its answer.
+        const auto driver = drivers_.find(job);
+        if (driver != drivers_.end() && driver->second->performs((*sent)->step)) return;
+        late_results_.add(job, **sent, outcome);
+      });
+}
+
+// One timer: what is refused for a longer time waits again.
+void Runtime::on_version_wait(Duration wait) {
+  const Instant due = world_.store.now() + wait;
+  if (version_wait_timer_ && version_wait_due_ <= due) return;
+  if (version_wait_timer_) world_.loop.cancel(*version_wait_timer_);
+  version_wait_due_ = due;
+  version_wait_timer_ = world_.loop.after(wait + std::chrono::milliseconds(1), [this] {
+    version_wait_timer_.reset();
+    retry_refused();
+  });
+}
+
 void Runtime::offer(std::vector<std::string> agents,
-                    std::map<std::string, std::string, std::less<>> agent_versions) {
+                    std::map<std::string, std::string, std::less<>> agent_versions,
+                    std::set<std::string, std::less<>> code_agents) {
   options_.agents = std::move(agents);
+  options_.code_agents = std::move(code_agents);
+  options_.has_agents = !options_.agents.empty();
   options_.agent_versions = std::move(agent_versions);
   update_offered();
   version_sweeper_.on_offer_changed();
@@ -97,6 +182,7 @@ void Runtime::check_offered_elsewhere(const store::JobRow& row, const std::strin
 
 bool Runtime::may_claim(const std::string& agent,
                         const std::vector<std::string>& capabilities) const {
+  if (!options_.has_agents) return false;
   const std::vector<std::string>& agents = options_.agents;
   const bool may_claim_here = agents.empty() || std::ranges::find(agents, agent) != agents.end();
   return may_claim_here && std::ranges::all_of(capabilities, [&](const std::string& needed) {
@@ -113,7 +199,7 @@ Status Runtime::check_can_run(const std::string& agent, const engine::Plan& plan
                 agent);
   }
   for (const engine::ToolPolicy& tool : plan.tools) {
-    if (!tool.makes_call() || tool.is_stated_in_code()) continue;
+    if (!tool.makes_call() || tool.needs_no_transport()) continue;
     const ToolRegistry::Entry* const entry = world_.tool_registry.find(tool.name, tool.version);
     if (entry == nullptr ? !owned : entry->version == tool.version) continue;
     return fail(Code::needs_version,
@@ -137,6 +223,7 @@ Runtime::~Runtime() {
   if (tick_timer_) world_.loop.cancel(*tick_timer_);
   if (heartbeat_timer_) world_.loop.cancel(*heartbeat_timer_);
   if (due_timer_) world_.loop.cancel(*due_timer_);
+  if (version_wait_timer_) world_.loop.cancel(*version_wait_timer_);
 }
 
 void Runtime::start() {
@@ -226,7 +313,7 @@ void Runtime::heartbeat() {
     heartbeat_timer_.reset();
     heartbeat();
   });
-  if (options_.may_claim && !stopping_) announce(options_.lease);
+  if (options_.may_claim && options_.has_agents && !stopping_) announce(options_.lease);
   if (world_.steady.since_start() - last_sweep_ >= kSweepEvery) sweep_versions();
   version_sweeper_.recheck_deferred([this](const std::vector<JobId>& jobs) {
     for (const JobId& job : jobs) refused_.erase(job);
@@ -322,8 +409,8 @@ void Runtime::start_created(CreatedJob&& created, store::Lease lease) {
 }
 
 void Runtime::claim_more() {
-  if (!started_ || !options_.may_claim || stopping_ || claiming_ || !claimable_ ||
-      drivers_.size() >= options_.leased_max) {
+  if (!started_ || !options_.may_claim || !options_.has_agents || stopping_ || claiming_ ||
+      !claimable_ || drivers_.size() >= options_.leased_max) {
     return;
   }
   claiming_ = true;
@@ -399,6 +486,7 @@ void Runtime::fire_due_timers() {
     // A process that claims detects an outage there.
     if (!options_.may_claim) update_store_health(due ? nullptr : &due.error());
     if (!due) return;
+    if (std::exchange(fire_again_, false)) fire_due_timers();
     struct Page {
       std::size_t left = 0;
       bool full = false, fired = false;
@@ -547,6 +635,19 @@ void Runtime::submit_request(JobId job, engine::ControlRequest request,
 
 void Runtime::on_inbox_written(const JobId& job) {
   if (auto it = drivers_.find(job); it != drivers_.end()) it->second->on_inbox_notify();
+}
+
+// Those that no worker holds are due. The hint of the store reaches lease holders in other
+// processes.
+void Runtime::on_inbox_puts(const std::vector<JobId>& jobs) {
+  bool others = false;
+  for (const JobId& job : jobs) {
+    others = others || !drivers_.contains(job);
+    on_inbox_written(job);
+  }
+  if (!others) return;
+  fire_again_ = firing_;
+  fire_due_timers();
 }
 
 void Runtime::on_inbox_reply(const JobId& job, const std::string& id, const std::string& reply) {

@@ -2,6 +2,8 @@
 //
 // It does not decide what a job does next: each JobDriver calls engine::decide for that. Threads:
 // the loop's.
+//
+// Long: one class, which is the host of all that it owns.
 #pragma once
 
 #include <functional>
@@ -14,26 +16,26 @@
 #include <vector>
 
 #include "async/alive.h"
-#include "engine/heart/ingest.h"
-#include "plan/plan.h"
 #include "plan/plan_cache.h"
 #include "runtime/driver/job_driver.h"
-#include "runtime/driver/job_driver_host.h"
 #include "runtime/driver/late_results.h"
 #include "runtime/job_cache.h"
 #include "runtime/log.h"
 #include "runtime/row.h"
 #include "runtime/runtime_options.h"
 #include "runtime/scheduler/versions.h"
+#include "runtime/service/child_jobs.h"
 #include "runtime/service/create.h"
 #include "runtime/service/job_reader.h"
-#include "runtime/service/new_job.h"
 #include "runtime/service/request_submitter.h"
 #include "runtime/world.h"
 
 namespace ae::runtime {
 
-class Runtime : private JobDriverHost, private RequestHost, private JobCreatorHost {
+class Runtime : private JobDriverHost,
+                private RequestHost,
+                private JobCreatorHost,
+                private ChildJobsHost {
  public:
   Runtime(World world, RuntimeOptions options, RuntimeObserver* observer);
   ~Runtime() override;
@@ -41,7 +43,7 @@ class Runtime : private JobDriverHost, private RequestHost, private JobCreatorHo
   void start();
   // Fails with input_invalid, already_exists (this job id), idempotency_conflict, unavailable,
   // unknown_outcome.
-  void create(NewJobRequest request, async::Done<Result<CreateResult>> done);
+  void create(NewJobRequest request, async::Done<Result<CreateResult>> done) override;
   // Creates a job that continues from an event of another job; it is left queued. The origin is
   // read and its chain verified; it is not changed. Fails with not_found, log_corrupt, the errors
   // of engine::fork_at and retry_point, of `create`, and of a control request with a replacement
@@ -58,17 +60,9 @@ class Runtime : private JobDriverHost, private RequestHost, private JobCreatorHo
   using JobSnapshot = runtime::JobSnapshot;
   JobReader& reader() { return job_reader_; }
   // The whole snapshot, of a short log: it is destroyed on the loop.
-  void read(JobId job, async::Done<Result<JobSnapshot>> done) {
-    job_reader_.read<JobSnapshot>(
-        job, {}, [](JobSnapshot& read) -> Result<JobSnapshot> { return std::move(read); },
-        std::move(done));
-  }
+  void read(const JobId& job, async::Done<Result<JobSnapshot>> done);
   // Without events, as JobReader::read_state; the snapshot is destroyed on the loop.
-  void read_state(JobId job, async::Done<Result<JobSnapshot>> done) {
-    job_reader_.read_state<JobSnapshot>(
-        job, [](JobSnapshot& read) -> Result<JobSnapshot> { return std::move(read); },
-        std::move(done));
-  }
+  void read_state(const JobId& job, async::Done<Result<JobSnapshot>> done);
 
   // Stops claiming, drains every driver, then calls `stopped`. `grace`: how long to wait for calls
   // in flight.
@@ -89,11 +83,19 @@ class Runtime : private JobDriverHost, private RequestHost, private JobCreatorHo
     auto it = refused_.find(job);
     return it == refused_.end() ? nullptr : &it->second;
   }
-  // Claims jobs of these agents, with these execution versions, from now on. REQUIRES: not empty;
-  // offered under the same conditions as those of the options.
+  // Claims jobs of these agents, with these execution versions, from now on; of none: nothing.
+  // `code_agents`: those that are code. Offered under the same conditions as those of the options.
   void offer(std::vector<std::string> agents,
-             std::map<std::string, std::string, std::less<>> agent_versions);
+             std::map<std::string, std::string, std::less<>> agent_versions,
+             std::set<std::string, std::less<>> code_agents = {});
   void retry_refused();  // this process has other tools or code now: claims jobs that lacked them
+  // Workers offer other code, or have room again. Parked jobs that wait for it are resumed.
+  void on_routines_changed();
+  // A worker reports about calls that an earlier process gave to it: the rest was never begun.
+  void on_worker_left(const engine::WorkerName& worker, const routines::LeftCalls& left);
+  // How such a call ended.
+  void on_worker_late(const engine::WorkerName& worker, const routines::CallName& call,
+                      const Outcome& outcome);
   // Drops the cached state, so that the job is read again: its values were erased.
   void drop_cached(const JobId& job) { static_cast<void>(job_cache_.extract(job)); }
   bool is_leased(const JobId& job) const { return drivers_.contains(job); }
@@ -101,7 +103,7 @@ class Runtime : private JobDriverHost, private RequestHost, private JobCreatorHo
   std::string agent_of(const JobId& job) const;
   // State of a job that runs here, including events that are not committed yet; nullptr = it does
   // not run here. Valid until the current loop task ends.
-  const engine::State* state_of(const JobId& job) const;
+  const engine::State* state_of(const JobId& job) const override;
   std::size_t leased_jobs() const { return drivers_.size(); }
   const Counters& counters() const { return counters_; }
   const RuntimeOptions& options() const { return options_; }
@@ -134,8 +136,12 @@ class Runtime : private JobDriverHost, private RequestHost, private JobCreatorHo
     return it != lost_to_outage_.end() && it->second.contains(attempt);
   }
   void on_inbox_written(const JobId& job) override;
+  void on_inbox_puts(const std::vector<JobId>& jobs) override;
+  tools::Tool& child_jobs() override { return child_jobs_; }
   void on_inbox_reply(const JobId& job, const std::string& id, const std::string& reply) override;
   void on_claimable() override;
+  const WorkerReports& worker_reports() const override { return worker_reports_; }
+  void on_version_wait(Duration wait) override;
   void check_offered_elsewhere(const store::JobRow& row, const std::string& version,
                                async::Done<Result<bool>> done) override;
   void on_late_result(const JobId& job, const engine::SentTry& sent,
@@ -177,6 +183,7 @@ class Runtime : private JobDriverHost, private RequestHost, private JobCreatorHo
   JobReader job_reader_;
   RequestSubmitter request_submitter_;
   JobCreator job_creator_;
+  ChildJobs child_jobs_;
   LateResults late_results_;
   std::map<JobId, std::shared_ptr<JobDriver>> drivers_;
   VersionSweeper version_sweeper_;
@@ -186,10 +193,13 @@ class Runtime : private JobDriverHost, private RequestHost, private JobCreatorHo
   std::set<JobId> jobs_with_unknown_call_;
   // Attempts of this process that lost their lease because the store did not respond in time.
   std::map<JobId, std::set<AttemptId>> lost_to_outage_;
-  bool started_ = false, stopping_ = false, claiming_ = false, claimable_ = true, firing_ = false;
+  bool started_ = false, stopping_ = false, claiming_ = false, claimable_ = true, firing_ = false,
+       fire_again_ = false;
   bool store_unavailable_ = false, store_stopped_ = false;
   std::uint64_t ticks_ = 0;
-  std::optional<async::TimerId> tick_timer_, heartbeat_timer_, due_timer_;
+  std::optional<async::TimerId> tick_timer_, heartbeat_timer_, due_timer_, version_wait_timer_;
+  Instant version_wait_due_;
+  WorkerReports worker_reports_;
   Duration last_sweep_{};                 // steady clock
   std::vector<async::Task> after_death_;  // tasks that wait until the process death is recorded
   Duration grace_{};

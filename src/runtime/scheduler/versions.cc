@@ -44,6 +44,7 @@ std::optional<WorkerOffer> worker_offer(std::string_view announcement) {
 }
 
 bool may_claim_agent(const WorkerOffer& offer, const std::string& agent) {
+  if (!offer.has_agents) return false;
   return offer.agents.empty() || std::ranges::find(offer.agents, agent) != offer.agents.end();
 }
 

@@ -35,6 +35,7 @@ namespace ae::runtime {
 struct WorkerOffer {
   std::vector<std::string> agents;  // empty = any
   std::vector<std::string> offers;  // capabilities and versions
+  bool has_agents = true;           // false: it claims nothing
 };
 // Parses a worker's announcement (Runtime::announce); nullopt: not readable.
 std::optional<WorkerOffer> worker_offer(std::string_view announcement);

@@ -57,6 +57,7 @@ engine::NewJobEvents new_job_events(const NewJobRequest& request,
     fresh.spent = request.fork->spent;
     fresh.blind = request.fork->blind;
   }
+  fresh.parent = request.parent;
   if (!request.fork || request.fork->blind_erased) fresh.blind = draw_blind(random);
   fresh.budget = request.budget;
   fresh.now = now;
@@ -111,9 +112,8 @@ store::NewJob new_row(const NewJobRequest& request, const engine::NewJobEvents& 
   row.request_hash = request_hash(fresh.blind, job_request_of(request, fresh));
   row.labels = labels_of(fresh.labels);
   row.priority = request.priority;
-  row.capabilities =
-      needed_capabilities(request.required_capabilities, request.agent, fresh.execution_version,
-                          effective_plan(request)->versions);
+  row.capabilities = needed_capabilities(request.required_capabilities, request.agent,
+                                         fresh.execution_version, effective_plan(request).get());
   if (fresh.forked_from) row.forked_from = fresh.forked_from->job_id;
   return row;
 }

@@ -21,7 +21,9 @@ Result<JobSnapshot> open_and_fold(const JobId& job, store::LoadedJob loaded,
   // Freed before the fold, which needs memory of its own.
   loaded.commits = {};
   loaded.blobs = {};
-  engine::IncrementalFold folding(loaded.row.id, snapshot.events, plans.source());
+  // Views show all steps.
+  engine::IncrementalFold folding(loaded.row.id, snapshot.events, plans.source(),
+                                  /*keeps_folded=*/true);
   while (folding.next()) {
     if (interrupt.requested()) return std::unexpected(read_interrupted_error());
   }

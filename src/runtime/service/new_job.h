@@ -10,6 +10,8 @@
 #include <utility>
 #include <vector>
 
+#include "async/loop.h"
+#include "base/error.h"
 #include "base/ids.h"
 #include "base/time.h"
 #include "engine/fork/fork.h"
@@ -43,6 +45,7 @@ struct NewJobRequest {
   // The options above that the request set itself and that are not the agent's: they are part of
   // what the idempotency key identifies. null = none.
   Value explicit_options;
+  std::optional<JobParent> parent = {};  // of a child job
   // Create the job with a lease and run it here at once, if there is capacity; false: leave it
   // queued.
   bool start_here = true;
@@ -52,6 +55,23 @@ struct NewJobRequest {
   std::optional<store::AuditEntry> audit;  // written with the job
   std::string traceparent,
       tracestate;  // of the caller (base/trace_context.h); not compared for idempotency
+};
+
+// A child job, before its agent is known.
+struct ChildJobSpec {
+  JobId id;
+  std::string agent;
+  Value input, labels;
+  std::int64_t priority = 0;
+  std::optional<std::string> queue;  // nullopt = that of the agent
+};
+
+// Makes requests for jobs of the agents that this process offers.
+class NewJobSource {
+ public:
+  virtual ~NewJobSource() = default;
+  // Fails as POST /api/jobs.
+  virtual void make_child_request(ChildJobSpec spec, async::Done<Result<NewJobRequest>> done) = 0;
 };
 
 struct ForkRequest {

@@ -64,7 +64,7 @@ class Projector {
     for (const Event& event : opened.events) {
       AE_TRY(engine::apply(state_, event, plans_.source()));
       const bool first_plan = event.type == EventType::plan_generated && state_.plan_number == 0;
-      if (first_plan) versions_ = state_.plan->versions;
+      if (first_plan) first_plan_ = state_.plan;
       out_.updated_at = event.created_at;
       match_known_ends(event);
     }
@@ -123,8 +123,9 @@ class Projector {
     }
     if (created.priority) out_.priority = *created.priority;
     if (!or_empty(created.queue).empty()) out_.queue = *created.queue;
-    out_.capabilities = needed_capabilities(created.required_capabilities.read_leniently(),
-                                            out_.agent, created.execution_version, versions_);
+    out_.capabilities =
+        needed_capabilities(created.required_capabilities.read_leniently(), out_.agent,
+                            created.execution_version, first_plan_.get());
     out_.request_hash = request_hash_of(job_created_);
     return {};
   }
@@ -151,7 +152,7 @@ class Projector {
   engine::SummaryKey summary_key_;  // after the commit before
   Event job_created_;
   // Of the plan that the job was created with
-  engine::VersionPolicy versions_ = engine::VersionPolicy::warn;
+  std::shared_ptr<const engine::Plan> first_plan_;
   std::optional<std::string> checkpoint_bytes_;
   store::Projection out_;
 };

@@ -9,6 +9,8 @@
 #include "engine/heart/side_record.h"
 #include "json/json.h"
 #include "log/seal.h"
+#include "runtime/child_requests.h"
+#include "runtime/code_offers.h"
 #include "runtime/log.h"
 #include "runtime/log_writer.h"
 #include "runtime/open_questions.h"
@@ -32,9 +34,16 @@ std::string_view key_of(const engine::ControlRequest& request) {
   return signal == nullptr ? std::string_view() : signal->correlation_key;
 }
 
+// The end of a child, or a cancel, which a parent sends to its child: they are in the inbox of a job
+// that no worker holds, too.
+bool is_of_another_job(const engine::ControlRequest& request) {
+  return request.is<engine::ChildEndedRequest, engine::CancelRequest>();
+}
+
 // Must `before`, which was accepted first, be applied first? Messages of one channel, and requests
 // that may answer the same wait or the same call.
 bool applies_before(const engine::ControlRequest& before, const engine::ControlRequest& request) {
+  if (is_of_another_job(before)) return true;
   const auto* const earlier = before.as<engine::MessageRequest>();
   const auto* const message = request.as<engine::MessageRequest>();
   if (earlier != nullptr && message != nullptr) return earlier->channel == message->channel;
@@ -44,6 +53,12 @@ bool applies_before(const engine::ControlRequest& before, const engine::ControlR
   if (!answers(before) || !answers(request)) return false;
   const std::string_view first = key_of(before), key = key_of(request);
   return first.empty() || key.empty() || first == key;
+}
+
+// The job has changed since it was read: it is read again.
+bool has_changed(const Error& error) {
+  return error.code == Code::held || error.code == Code::sequence_conflict ||
+         error.code == Code::inbox_pending;
 }
 
 Result<engine::ControlRequest> read_entry(const JobId& job, const store::InboxEntry& entry) {
@@ -88,12 +103,17 @@ Result<std::vector<AppliedEntry>> collect_earlier_requests(
     const auto request = read_entry(state.job, entry);
     if (!request || !applies_before(*request, new_request)) continue;
     auto applied = engine::apply_request(state, *request, context);
+    if (!applied && is_of_another_job(*request)) {  // it has no effect any more
+      entries.push_back({.number = entry.number, .id = entry.id, .reply = {}});
+      continue;
+    }
     if (!applied) continue;  // the job is ending: `apply_remaining_requests` handles this entry
     for (EventBody& draft : applied->events) {
       AE_TRY(engine::apply(state, draft, context.now, plans));
       events.push_back(std::move(draft));
     }
-    entries.push_back({entry.number, entry.id, reply_text(applied->answer)});
+    const bool has_sender = !request->is<engine::ChildEndedRequest>();
+    entries.push_back({entry.number, entry.id, has_sender ? reply_text(applied->answer) : ""});
     if (entry.id == own_id) break;  // the same request, sent again
   }
   return entries;
@@ -168,6 +188,15 @@ Status finish_ending_job(const engine::State& state, const std::vector<store::In
 
 }  // namespace
 
+// What a request, and the inbox before it, have done.
+struct RequestSubmitter::Applied {
+  std::vector<EventBody> events;
+  std::vector<AppliedEntry> entries;
+  std::vector<std::pair<InvocationId, std::uint32_t>> decided;  // calls without a result
+  engine::SummaryKey summary_key;                               // before them
+  Instant now;
+};
+
 struct RequestSubmitter::ActiveRequest {
   JobId job;
   engine::ControlRequest request;
@@ -236,20 +265,28 @@ void RequestSubmitter::apply_or_enqueue(std::shared_ptr<ActiveRequest> active, J
   auto entries = collect_earlier_requests(read.state, read.inbox, active->request, context,
                                           plans_.source(), events);
   if (!entries) return active->done(std::unexpected(entries.error()));
-  const std::vector<std::string> offered = tool_versions(read.state);
-  // The request is applied as this process would continue the job
+  const Offered offered = this->offered(read.state);
   engine::DecisionContext offering = context;
-  offering.tool_versions = &offered;
-  offering.execution_version = &host_.version_of(read.state.agent);
+  offering.tool_versions = &offered.tools;
+  offering.execution_version = &offered.version;
+  offering.code_offers = &offered.code;
   auto applied = engine::apply_request(read.state, active->request, offering);
   if (applied && !applied->events.empty()) {
     if (auto in_time = check_in_time(read, active->request, now); !in_time) {
       applied = std::unexpected(in_time.error());
     }
   }
-  const Result<Value> answer =
+  Result<Value> answer =
       applied ? Result<Value>(applied->answer) : std::unexpected(applied.error());
-  if (events.empty() && (!applied || applied->events.empty())) {
+  const bool is_unchanged = events.empty() && (!applied || applied->events.empty());
+  // Else the job would stay due.
+  if (is_unchanged && !entries->empty()) {
+    return consume_entries(active, std::move(read), *std::move(entries), std::move(answer));
+  }
+  if (active->request.is<engine::TimersRequest>() && applied) {
+    answer = Value::object({{"fired", std::uint64_t{events.size() + applied->events.size()}}});
+  }
+  if (is_unchanged) {
     reader_.cache_state(active->job, std::move(read));
     return active->done(answer);
   }
@@ -275,26 +312,64 @@ void RequestSubmitter::apply_or_enqueue(std::shared_ptr<ActiveRequest> active, J
       !finished) {
     return active->done(std::unexpected(finished.error()));
   }
-  LogWriter writer(world_, active->job, {read.row.last_seq, read.row.head}, now, std::nullopt);
+  commit(std::move(active), std::move(read),
+         {.events = std::move(events),
+          .entries = *std::move(entries),
+          .decided = std::move(decided),
+          .summary_key = summary_key,
+          .now = now},
+         std::move(answer));
+}
+
+// The job after these events.
+void RequestSubmitter::commit(std::shared_ptr<ActiveRequest> active, JobSnapshot&& read,
+                              Applied applied, Result<Value> answer) {
+  LogWriter writer(world_, active->job, {read.row.last_seq, read.row.head}, applied.now,
+                   std::nullopt);
   store::Batch batch;
-  auto sealed_events = writer.append(std::move(events), row_of(read.state), batch);
+  for (const EventBody& event : applied.events) add_child_request(read.state, event, batch);
+  auto sealed_events = writer.append(std::move(applied.events), row_of(read.state), batch);
   if (!sealed_events) return active->done(std::unexpected(sealed_events.error()));
   batch.authority = store::Batch::Unleased{};
-  batch.summary = changed_summary(read.state, summary_key);
-  batch.effects_absent = std::move(decided);
-  consume(*std::move(entries), batch);
-  sign_head(world_, writer.end(), now, batch);
+  // An entry that comes meanwhile makes the job due, which this row would undo.
+  batch.inbox_read_through = read.inbox.empty() ? 0 : read.inbox.back().number;
+  batch.summary = changed_summary(read.state, applied.summary_key);
+  batch.effects_absent = std::move(applied.decided);
+  consume(std::move(applied.entries), batch);
+  sign_head(world_, writer.end(), applied.now, batch);
   read.row.head = writer.end().head;
   read.bytes += bytes_of(*batch.sealed);
+  std::vector<JobId> addressees = addressees_of(batch);
   commit_until_known(world_, alive_.watch(), std::make_shared<store::Batch>(std::move(batch)),
                      [this, active, sealed_events = *std::move(sealed_events), answer,
+                      addressees = std::move(addressees),
                       read = std::move(read)](Result<store::CommitResult> result) mutable {
-                       if (result)
+                       if (result) {
+                         if (!addressees.empty()) host_.on_inbox_puts(addressees);
                          return on_applied(active, std::move(read), sealed_events, answer);
-                       const Code code = result.error().code;
-                       if (code == Code::held || code == Code::sequence_conflict)
-                         return try_request(active);
+                       }
+                       if (has_changed(result.error())) return try_request(active);
                        active->done(std::unexpected(result.error()));
+                     });
+}
+
+// Entries of the inbox that change nothing.
+void RequestSubmitter::consume_entries(const std::shared_ptr<ActiveRequest>& active,
+                                       JobSnapshot&& read, std::vector<AppliedEntry> entries,
+                                       Result<Value> answer) {
+  store::Batch batch{
+      .job = active->job, .authority = store::Batch::Unleased{}, .expected_seq = read.row.last_seq};
+  batch.row = row_of(read.state);
+  batch.writes_row = true;
+  batch.inbox_read_through = read.inbox.back().number;
+  consume(std::move(entries), batch);
+  commit_until_known(world_, alive_.watch(), std::make_shared<store::Batch>(std::move(batch)),
+                     [this, active, answer = std::move(answer),
+                      read = std::move(read)](Result<store::CommitResult> result) mutable {
+                       if (!result && has_changed(result.error())) return try_request(active);
+                       if (!result) return active->done(std::unexpected(result.error()));
+                       reader_.cache_state(active->job, std::move(read));
+                       active->done(std::move(answer));
                      });
 }
 
@@ -454,13 +529,20 @@ void RequestSubmitter::finish(const std::shared_ptr<ActiveRequest>& active, Resu
   active->done(std::move(answer));
 }
 
+// As this process would continue the job.
+RequestSubmitter::Offered RequestSubmitter::offered(const engine::State& state) {
+  return {.tools = tool_versions(state),
+          .version = offered_version(world_, state, host_.version_of(state.agent)),
+          .code = state.awaits_code() ? code_offers(world_, state) : engine::CodeOffers()};
+}
+
 // This process's versions of the plan's tools; "" = it does not offer the tool.
 std::vector<std::string> RequestSubmitter::tool_versions(const engine::State& state) {
   std::vector<std::string> versions;
   if (!state.plan) return versions;
   for (const engine::ToolPolicy& tool : state.plan->tools) {
     const ToolRegistry::Entry* entry = world_.tool_registry.find(tool.name, tool.version);
-    const bool has_version = entry != nullptr || tool.is_stated_in_code();
+    const bool has_version = entry != nullptr || tool.needs_no_transport();
     versions.push_back(!has_version ? "" : entry != nullptr ? entry->version : tool.version);
   }
   return versions;

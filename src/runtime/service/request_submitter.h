@@ -18,8 +18,10 @@
 #include "base/error.h"
 #include "base/ids.h"
 #include "engine/heart/ingest.h"
+#include "engine/version/code_version.h"
 #include "json/value.h"
 #include "plan/plan_cache.h"
+#include "runtime/reply.h"
 #include "runtime/service/job_reader.h"
 #include "runtime/world.h"
 
@@ -32,6 +34,8 @@ class RequestHost {
   virtual const std::string& version_of(const std::string& agent) const = 0;
   // Called after events became durable.
   virtual void on_committed_events(const JobId& job, const std::vector<Event>& events) = 0;
+  // A commit has put entries into the inboxes of these jobs.
+  virtual void on_inbox_puts(const std::vector<JobId>& jobs) = 0;
   // The inbox of the job has a new entry.
   virtual void on_inbox_written(const JobId& job) = 0;
   // Does this process claim jobs of this agent that need these capabilities?
@@ -57,8 +61,13 @@ class RequestSubmitter {
 
  private:
   struct ActiveRequest;
+  struct Applied;
   void try_request(std::shared_ptr<ActiveRequest> active);
   void apply_or_enqueue(std::shared_ptr<ActiveRequest> active, JobSnapshot&& read);
+  void commit(std::shared_ptr<ActiveRequest> active, JobSnapshot&& read, Applied applied,
+              Result<Value> answer);
+  void consume_entries(const std::shared_ptr<ActiveRequest>& active, JobSnapshot&& read,
+                       std::vector<AppliedEntry> entries, Result<Value> answer);
   void on_applied(const std::shared_ptr<ActiveRequest>& active, JobSnapshot&& read,
                   const std::vector<Event>& events, const Result<Value>& answer);
   void enqueue(std::shared_ptr<ActiveRequest> active, JobSnapshot&& read);
@@ -71,6 +80,12 @@ class RequestSubmitter {
   void stop_waiting(const std::shared_ptr<ActiveRequest>& active);
   void finish(const std::shared_ptr<ActiveRequest>& active, Result<Value> answer);
   engine::DecisionContext request_context();
+  struct Offered {
+    std::vector<std::string> tools;  // versions, by index into Plan::tools
+    std::string version;             // the execution version
+    engine::CodeOffers code;         // if the job waits for other code
+  };
+  Offered offered(const engine::State& state);
   std::vector<std::string> tool_versions(const engine::State& state);
 
   World& world_;

@@ -21,8 +21,28 @@ bool MemoryDisk::Data::is_committed(const Job& job, const SealedBatch& sealed) c
   return it != job.commits.end() && it->first_seq == sealed.first_seq && it->bytes == sealed.bytes;
 }
 
+// An entry for a job that no worker holds makes it due.
+void MemoryDisk::Data::put_inbox(InboxPut& put, Instant now) {
+  Job* const job = find(put.job);
+  if (job == nullptr || has_ended(job->row.status)) return;
+  add_to_inbox(*job, std::move(put.entry));
+  if (job->row.claim || (job->row.wake_at && *job->row.wake_at <= now)) return;
+  remove_from_indexes(*job);
+  job->row.wake_at = now;
+  add_to_indexes(*job);
+}
+
+void MemoryDisk::Data::add_to_inbox(Job& job, InboxEntry entry) {
+  const bool waits = std::ranges::any_of(
+      job.inbox, [&](const auto& other) { return other.second.id == entry.id; });
+  if (waits) return;
+  entry.number = ++last_inbox;
+  job.replies.erase(entry.id);
+  job.inbox.emplace(entry.number, std::move(entry));
+}
+
 Result<CommitResult> MemoryDisk::Data::commit(Batch& batch, BatchFailpoints& failpoints,
-                                              bool& written) {
+                                              Instant now, bool& written) {
   Job* job = find(batch.job);
   if (job == nullptr) return std::unexpected(job_not_found(batch.job));
   if (batch.sealed && is_committed(*job, *batch.sealed)) {
@@ -48,6 +68,7 @@ Result<CommitResult> MemoryDisk::Data::commit(Batch& batch, BatchFailpoints& fai
   const bool stays_leased = job->row.claim && !batch.release;
   if (!stays_leased) remove_from_indexes(*job);
   if (batch.sealed) append(*job, *batch.sealed, batch.row);
+  if (batch.writes_row) set_row(*job, batch.row);
   for (const EffectRow& e : batch.effects)
     job->effects.emplace(Slot(e.invocation.text, e.try_no), e.record);
   for (const LedgerRow& l : batch.ledger_put) {
@@ -66,6 +87,7 @@ Result<CommitResult> MemoryDisk::Data::commit(Batch& batch, BatchFailpoints& fai
   if (batch.checkpoint) job->checkpoint = Checkpoint{job->row.last_seq, *batch.checkpoint};
   if (batch.release) release(*job);
   if (!stays_leased) add_to_indexes(*job);
+  for (InboxPut& put : batch.inbox_puts) put_inbox(put, now);
   if (batch.audit) append_audit_entry(*batch.audit);
   return CommitResult{.last_seq = job->row.last_seq};
 }
@@ -139,6 +161,11 @@ void MemoryDisk::Data::append(Job& job, SealedBatch& sealed, const RowState& sta
   row.last_seq = sealed.last_seq;
   row.head = sealed.head;
   row.updated_at = sealed.created_at;
+  set_row(job, state);
+}
+
+void MemoryDisk::Data::set_row(Job& job, const RowState& state) {
+  JobRow& row = job.row;
   row.status = state.status;
   row.not_before = state.not_before;
   row.wake_at = state.wake_at;
@@ -153,7 +180,7 @@ void MemoryStore::commit(Batch batch, async::Done<Result<CommitResult>> done) {
     bool written = false;
     auto result = std::holds_alternative<Batch::Create>(batch.authority)
                       ? data_.create(batch, failpoints, clock_.now(), written)
-                      : data_.commit(batch, failpoints, written);
+                      : data_.commit(batch, failpoints, clock_.now(), written);
     if (!written) return result;
     if (auto error = failpoints.after()) return std::unexpected(*std::move(error));
     return result;
@@ -166,13 +193,7 @@ void MemoryStore::put_inbox(JobId job, InboxEntry entry, async::Done<Result<void
     Data::Job* found = data_.find(job);
     if (found == nullptr) return std::unexpected(job_not_found(job));
     if (!found->row.claim) return std::unexpected(job_not_leased(job));
-    const bool waits = std::ranges::any_of(
-        found->inbox, [&](const auto& other) { return other.second.id == entry.id; });
-    if (!waits) {
-      entry.number = ++data_.last_inbox;
-      found->replies.erase(entry.id);
-      found->inbox.emplace(entry.number, std::move(entry));
-    }
+    data_.add_to_inbox(*found, std::move(entry));
     if (auto error = hit_after_failpoint("signal.after_inbox"))
       return std::unexpected(*std::move(error));
     return {};

@@ -94,11 +94,15 @@ struct MemoryDisk::Data {
 
   bool is_committed(const Job& job, const SealedBatch& sealed) const;
   // They set `written` if the batch has changed the data. They take bytes out of it.
-  Result<CommitResult> commit(Batch& batch, BatchFailpoints& failpoints, bool& written);
+  Result<CommitResult> commit(Batch& batch, BatchFailpoints& failpoints, Instant now,
+                              bool& written);
+  void put_inbox(InboxPut& put, Instant now);
+  void add_to_inbox(Job& job, InboxEntry entry);  // unless it has an entry with this id
   Result<CommitResult> create(Batch& batch, BatchFailpoints& failpoints, Instant now,
                               bool& written);
   // Takes the bytes.
   void append(Job& job, SealedBatch& sealed, const RowState& row);
+  static void set_row(Job& job, const RowState& state);
 };
 
 }  // namespace ae::store

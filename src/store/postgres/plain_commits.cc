@@ -41,9 +41,9 @@ bool PlainCommits::is_plain(const Batch& batch, const WrittenRow& written) {
   return std::holds_alternative<Batch::Leased>(batch.authority) && batch.sealed &&
          batch.sealed->blobs.empty() && batch.effects.empty() && batch.effects_absent.empty() &&
          batch.ledger_put.empty() && batch.ledger_erase.empty() && batch.inbox_consumed.empty() &&
-         batch.inbox_replies.empty() && !batch.inbox_read_through && !batch.release &&
-         !batch.signed_head && !batch.summary && !batch.checkpoint && !batch.audit &&
-         fence_of(batch) == written.fence && is_same(batch.row, written.row);
+         batch.inbox_replies.empty() && batch.inbox_puts.empty() && !batch.inbox_read_through &&
+         !batch.release && !batch.signed_head && !batch.summary && !batch.checkpoint &&
+         !batch.audit && fence_of(batch) == written.fence && is_same(batch.row, written.row);
 }
 
 Pg<std::optional<Instant>> PlainCommits::write(Connection& connection) {

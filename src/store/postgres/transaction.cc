@@ -67,11 +67,13 @@ std::optional<Error> Transaction::find_refusal(const Batch& batch, const Job& jo
 
 Transaction::Answer Transaction::commit(const Batch& batch, BatchFailpoints& failpoints,
                                         Instant now) {
-  return std::holds_alternative<Batch::Create>(batch.authority) ? create(batch, failpoints, now)
-                                                                : append_batch(batch, failpoints);
+  return std::holds_alternative<Batch::Create>(batch.authority)
+             ? create(batch, failpoints, now)
+             : append_batch(batch, failpoints, now);
 }
 
-Transaction::Answer Transaction::append_batch(const Batch& batch, BatchFailpoints& failpoints) {
+Transaction::Answer Transaction::append_batch(const Batch& batch, BatchFailpoints& failpoints,
+                                              Instant now) {
   Job* const job = find(batch.job);
   if (job == nullptr) return {std::unexpected(job_not_found(batch.job))};
   if (batch.sealed && is_committed(batch.job, *job, *batch.sealed)) {
@@ -85,6 +87,10 @@ Transaction::Answer Transaction::append_batch(const Batch& batch, BatchFailpoint
     eligible_at |= !is_same(batch.row, job->row);
     append(*batch.sealed, batch.row, *job);
   }
+  if (batch.writes_row) {
+    eligible_at = true;
+    job->row = batch.row;
+  }
   write_rows(batch, *job);
   if (batch.release) {
     job->attempt.reset();
@@ -94,7 +100,28 @@ Transaction::Answer Transaction::append_batch(const Batch& batch, BatchFailpoint
   }
   if (eligible_at) job->become_eligible();
   if (job->ready && !was_ready) hints_.add_claimable(job->agent, job->capabilities);
+  for (const InboxPut& put : batch.inbox_puts) put_inbox(put, now);
   return {CommitResult{.last_seq = job->last_seq}, true};
+}
+
+// Of another job than that of the commit. One that no worker holds is due.
+void Transaction::put_inbox(const InboxPut& put, Instant now) {
+  Job* const job = find(put.job);
+  if (job == nullptr || has_ended(job->row.status)) return;
+  add_to_inbox(*job, put.entry);
+  if (job->attempt) return hints_.add_inbox(put.job);
+  if (job->row.wake_at && *job->row.wake_at <= now) return;
+  job->row.wake_at = now;
+  job->become_eligible();
+}
+
+void Transaction::add_to_inbox(Job& job, const InboxEntry& entry) {
+  const auto is_same = [&](const auto& other) { return other == entry.id; };
+  if (std::ranges::any_of(job.inbox, is_same, [](const auto& e) { return e.second; }) ||
+      std::ranges::any_of(job.new_inbox_entries, is_same, [](const auto& e) { return e.id; })) {
+    return;
+  }
+  job.new_inbox_entries.push_back(entry);
 }
 
 // The answer of a Create that writes nothing, if this is one.
@@ -194,13 +221,9 @@ Result<void> Transaction::put_inbox(const JobId& id, const InboxEntry& entry) {
   Job* const job = find(id);
   if (job == nullptr) return std::unexpected(job_not_found(id));
   if (!job->attempt) return std::unexpected(job_not_leased(id));
-  const auto is_same = [&](const auto& other) { return other == entry.id; };
-  if (std::ranges::any_of(job->inbox, is_same, [](const auto& e) { return e.second; }) ||
-      std::ranges::any_of(job->new_inbox_entries, is_same, [](const auto& e) { return e.id; })) {
-    return {};
-  }
-  job->new_inbox_entries.push_back(entry);
-  hints_.add_inbox(id);
+  const std::size_t before = job->new_inbox_entries.size();
+  add_to_inbox(*job, entry);
+  if (job->new_inbox_entries.size() > before) hints_.add_inbox(id);
   return {};
 }
 

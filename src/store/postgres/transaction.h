@@ -123,7 +123,9 @@ class Transaction {
   Answer create(const Batch& batch, BatchFailpoints& failpoints, Instant now);
   std::optional<Result<CommitResult>> find_repeated_create(const Batch& batch,
                                                            const NewJob& new_job);
-  Answer append_batch(const Batch& batch, BatchFailpoints& failpoints);
+  Answer append_batch(const Batch& batch, BatchFailpoints& failpoints, Instant now);
+  void put_inbox(const InboxPut& put, Instant now);
+  static void add_to_inbox(Job& job, const InboxEntry& entry);
   void append(const SealedBatch& sealed, const RowState& row, Job& job);
   void write_rows(const Batch& batch, Job& job);
   Lease acquire(const JobId& id, Job& job, const std::string& worker, const AttemptId& attempt,

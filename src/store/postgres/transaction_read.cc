@@ -80,6 +80,7 @@ void Transaction::declare_reads(const Batch& batch) {
     }
   }
   if (batch.release || batch.inbox_read_through) declare_inbox_read(batch.job);
+  for (const InboxPut& put : batch.inbox_puts) declare_inbox_read(put.job);
   for (const auto& [invocation, try_no] : batch.effects_absent) {
     declared_effects_.emplace(batch.job.text, Slot(invocation.text, try_no));
   }

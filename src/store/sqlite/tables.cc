@@ -73,7 +73,7 @@ Sql<Tables::Commit> Tables::commit(const Batch& batch, BatchFailpoints& failpoin
   const bool may_fail_before_commit = BatchFailpoints::may_fail_before_commit(batch);
   if (may_fail_before_commit) AE_TRY(savepoint_.run());
   const bool is_new = std::holds_alternative<Batch::Create>(batch.authority);
-  AE_ASSIGN(Commit commit, is_new ? create(batch, now) : append_batch(batch));
+  AE_ASSIGN(Commit commit, is_new ? create(batch, now) : append_batch(batch, now));
   if (commit.written) {
     if (auto error = failpoints.before_commit()) {
       AE_TRY(rollback_savepoint_.run());
@@ -86,7 +86,7 @@ Sql<Tables::Commit> Tables::commit(const Batch& batch, BatchFailpoints& failpoin
   return commit;
 }
 
-Sql<Tables::Commit> Tables::append_batch(const Batch& batch) {
+Sql<Tables::Commit> Tables::append_batch(const Batch& batch, Instant now) {
   auto found = find(batch.job);
   if (!found && found.error().corrupt()) return Commit{std::unexpected(commit_missing(batch.job))};
   AE_ASSIGN(Job * job, std::move(found));
@@ -102,17 +102,16 @@ Sql<Tables::Commit> Tables::append_batch(const Batch& batch) {
   AE_ASSIGN(auto refusal, find_refusal(batch, *job));
   if (refusal) return Commit{std::unexpected(*std::move(refusal))};
   AE_TRY(write(batch, *job));
+  for (const InboxPut& put : batch.inbox_puts) AE_TRY(put_inbox(put, now));
   return Commit{CommitResult{.last_seq = job->last_seq}, true};
 }
 
 Sql<void> Tables::write(const Batch& batch, Job& job) {
   bool changed = batch.release;
-  if (batch.sealed) {
-    AE_TRY(append(*batch.sealed, job));
-    if (!same(batch.row, job.row)) {
-      job.row = batch.row;
-      changed = true;
-    }
+  if (batch.sealed) AE_TRY(append(*batch.sealed, job));
+  if ((batch.sealed || batch.writes_row) && !same(batch.row, job.row)) {
+    job.row = batch.row;
+    changed = true;
   }
   AE_TRY(write_rows(batch, job));
   if (batch.release) {
@@ -279,6 +278,24 @@ Sql<void> Tables::insert_job(const Batch& batch, const NewJob& requested, Job& j
 }
 
 Sql<void> Tables::append_audit_entry(const AuditEntry& entry) { return append_audit(*db_, entry); }
+
+// Of another job than that of the commit. A damaged log of it does not refuse the commit.
+Sql<void> Tables::put_inbox(const InboxPut& put, Instant now) {
+  auto found = find(put.job);
+  if (!found && found.error().corrupt()) return {};
+  AE_ASSIGN(Job * job, std::move(found));
+  if (job == nullptr) return {};
+  if (!has_ended(job->row.status)) {
+    AE_TRY(put_inbox_.run(job->id, put.entry.id, Bytes{put.entry.request}));
+    AE_TRY(delete_reply_.run(job->id, put.entry.id));
+    if (!job->attempt && (!job->row.wake_at || *job->row.wake_at > now)) {
+      job->row.wake_at = now;
+      AE_TRY(write_state(*job));
+    }
+  }
+  evict_if_idle(put.job);
+  return {};
+}
 
 Tables::SqlResult<void> Tables::put_inbox(const JobId& id, const InboxEntry& entry) {
   auto found = find(id);

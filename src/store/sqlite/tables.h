@@ -153,11 +153,12 @@ class Tables {
   Sql<Commit> create(const Batch& batch, Instant now);
   Sql<std::optional<Result<CommitResult>>> find_repeated_create(const Batch& batch,
                                                                 const NewJob& requested);
-  Sql<Commit> append_batch(const Batch& batch);
+  Sql<Commit> append_batch(const Batch& batch, Instant now);
   Sql<void> insert_job(const Batch& batch, const NewJob& requested, Job& job);
   Sql<void> write(const Batch& batch, Job& job);
   Sql<void> append(const SealedBatch& sealed, Job& job);
   Sql<void> write_rows(const Batch& batch, const Job& job);
+  Sql<void> put_inbox(const InboxPut& put, Instant now);
   Sql<std::string> put_blobs(const SealedBatch& sealed);
   Sql<void> write_state(const Job& job);
   Sql<Lease> acquire(const JobId& id, Job& job, const std::string& worker, const AttemptId& attempt,
