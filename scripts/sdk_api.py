@@ -27,6 +27,7 @@ PARTS = [
     ("wrap/ai_sdk", "aetheris/ai-sdk", "Vercel AI SDK"),
     ("wrap/langgraph", "aetheris/langgraph", "LangGraph"),
     ("wrap/openai_agents", "aetheris/openai-agents", "OpenAI Agents"),
+    ("testing", "aetheris/testing", "Tests"),
 ]
 
 

@@ -22,6 +22,7 @@ import time
 sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import oracles  # noqa: E402
+from shared.code_world import CodeWorld, free_address, kill_at_any_time  # noqa: E402
 from shared.home import PATIENCE, run_tests, until  # noqa: E402
 from shared.program import BIN, ROOT  # noqa: E402
 
@@ -157,85 +158,13 @@ def environment():
             "PYTHONPATH": str(SDK), "PYTHONDONTWRITEBYTECODE": "1"}
 
 
-def free_address():
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return f"127.0.0.1:{free.getsockname()[1]}"
+class World(CodeWorld):
+    """With a worker of Python, and a client."""
 
-
-class World:
-    """A server with a store, and a worker with a file of agents, in one folder."""
-
-    def __init__(self, agent=AGENT, agents_yaml=None, env=None):
-        self.folder = pathlib.Path(tempfile.mkdtemp())
-        (self.folder / "agents.yaml").write_text(agents_yaml or (SDK / "README.md").read_text().split("```yaml\n")[1].split("```")[0])
-        (self.folder / "agent.py").write_text(agent)
-        self.server = self.worker = None
-        self.address = free_address()
-        self.env = {**environment(), **(env or {})}
-        self.log = open(self.folder / "log.txt", "w")
+    def __init__(self, agent=AGENT, files=None, env=None):
+        super().__init__([sys.executable, "-m", "aetheris", "agent.py"], {"agent.py": agent, **(files or {})},
+                         {"PYTHONPATH": str(SDK), "PYTHONDONTWRITEBYTECODE": "1", **(env or {})})
         self.client = aetheris.Client(f"http://{self.address}")
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        for process in (self.worker, self.server):
-            if process is not None:
-                process.kill()
-                process.wait()
-        self.log.close()
-        shutil.rmtree(self.folder, ignore_errors=True)
-
-    def start_server(self):
-        self.server = subprocess.Popen([BIN, "serve", "agents.yaml", "--listen", self.address], cwd=self.folder,
-                                       stdout=self.log, stderr=self.log, env=self.env)
-
-    def start_worker(self):
-        path = self.folder / ".aetheris/aetheris.sock"
-        self.worker = subprocess.Popen([sys.executable, "-m", "aetheris", "agent.py"], cwd=self.folder, stdout=self.log,
-                                       stderr=self.log, env={**self.env, "AETHERIS_SOCKET": str(path)})
-
-    def command(self, *words):
-        done = subprocess.run([BIN, *words, "--json"], cwd=self.folder, capture_output=True, text=True, timeout=PATIENCE,
-                              env=self.env)
-        return done.returncode, done.stdout, done.stderr
-
-    def job(self, name):
-        try:
-            return self.client.job(name)
-        except aetheris.AetherisError:  # the server is not listening yet
-            return None
-
-    def reaches(self, name, *statuses):
-        def reached():
-            job = self.job(name)
-            return job if job is not None and job["status"] in statuses else None
-        try:
-            return until(reached)
-        except AssertionError:
-            raise AssertionError(f"{name}: {self.job(name)}\n{self.output()}") from None
-
-    def create(self, agent, data, name):
-        """Once the server knows the agent."""
-        def created():
-            try:
-                return self.client.create(agent, data, id=name)
-            except aetheris.AetherisError:  # not listening yet, or the agent is not known yet
-                return None
-        until(created)
-
-    def verify(self, name):
-        code, out, error = self.command("verify", name)
-        assert code == 0, (name, out, error)
-
-    def lines(self, name):
-        path = self.folder / name
-        return path.read_text().splitlines() if path.exists() else []
-
-    def output(self):
-        self.log.flush()
-        return (self.folder / "log.txt").read_text()[-4000:]
 
 
 @test
@@ -263,8 +192,7 @@ def an_approval_waits_without_a_worker():
         world.start_worker()
         world.create("greet", {"name": "Ada"}, "greet-1")
         world.reaches("greet-1", "waiting")
-        world.worker.kill()
-        world.worker.wait()
+        world.kill_worker()
         request, = world.client.requests("greet-1")
         assert "Greet Ada?" in json.dumps(request), request
         world.client.approve(request["id"], note="ok")
@@ -362,32 +290,7 @@ def killed_at_any_time_effects_happen_once():
             world.start_worker()
             for name, kind in names.items():
                 world.create(kind, {"order": name}, name)
-            for _ in range(6):
-                time.sleep(choice.uniform(0.0, 0.5))
-                if victims in ("worker", "both"):
-                    world.worker.send_signal(signal.SIGKILL)
-                    world.worker.wait()
-                if victims in ("server", "both"):
-                    world.server.send_signal(signal.SIGKILL)
-                    world.server.wait()
-                    world.start_server()
-                if victims in ("worker", "both"):
-                    world.start_worker()
-
-            def ended():
-                jobs = [world.job(name) for name in names]
-                return all(job is not None and job["status"] in ("completed", "parked", "failed") for job in jobs) and jobs
-            jobs = until(ended, patience=240)
-            for job in jobs:
-                unknown = job["status"] == "parked" and job["parked"]["reason"] == "invocation_in_doubt"
-                assert unknown or job["status"] == "completed" and job["result"] == RESULT, (job, victims, repeat, world.output())
-                code, out, error = world.command("verify", job["id"])
-                assert code == 0, (out, error, repeat)
-            mails, payments = world.lines("mails.txt"), world.lines("payments.txt")
-            assert len(mails) == len(set(mails)) <= len(names), (mails, victims, repeat)
-            assert len(payments) == len(set(payments)) <= len(names), (payments, victims, repeat)
-            completed = sum(job["status"] == "completed" for job in jobs)
-            assert len(mails) >= completed and len(payments) >= completed, (mails, payments, repeat)
+            kill_at_any_time(world, names, victims, choice, lambda result: result == RESULT, repeat)
 
 
 class Search(http.server.BaseHTTPRequestHandler):
@@ -416,13 +319,13 @@ def the_research_example_runs_with_a_scripted_model_and_a_killed_worker():
         url = model.stdout.readline().split()[-1]
         env = {"MODEL_URL": f"{url}/v1", "MODEL": "research_model", "MODEL_KEY": "any-key",
                "SEARCH_URL": f"http://127.0.0.1:{search.server_port}"}
-        with World((SDK / "examples/research.py").read_text(), (SDK / "examples/agents.yaml").read_text(), env) as world:
+        files = {"agents.yaml": (SDK / "examples/agents.yaml").read_text()}
+        with World((SDK / "examples/research.py").read_text(), files, env) as world:
             world.start_server()
             world.start_worker()
             world.create("research", {"topic": "bees"}, "bees")
             time.sleep(random.Random(SEED).uniform(0, 1))
-            world.worker.kill()
-            world.worker.wait()
+            world.kill_worker()
             world.start_worker()
             try:
                 request = until(lambda: next(iter(world.client.requests("bees")), None))
@@ -460,7 +363,7 @@ def the_wheel_installs_without_a_network_and_the_quickstart_runs_as_written():
         assert "site-packages" in checked and aetheris.SDK_VERSION in checked, checked
         os.symlink(BIN, folder / "aetheris")
         env["PATH"] = f"{folder}/venv/bin:{folder}:{env['PATH']}"
-        files = iter(("agents.yaml", "refund.py", "run.py"))
+        files = iter(("refund.py", "run.py"))
         commands = []
         for language, body in blocks:
             body = body.replace("127.0.0.1:7070", address)

@@ -27,8 +27,9 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "scripts"))
 import npm_packages  # noqa: E402
 import oracles  # noqa: E402
-from shared.home import PATIENCE, run_tests, until  # noqa: E402
-from shared.program import BIN, ROOT  # noqa: E402
+from shared.code_world import CodeWorld, kill_at_any_time  # noqa: E402
+from shared.home import run_tests, until  # noqa: E402
+from shared.program import ROOT  # noqa: E402
 
 SEED = int(os.environ.get("AETHERIS_SEED") or random.SystemRandom().randrange(1 << 31))
 SECRET = "correct/horse+battery"
@@ -172,70 +173,13 @@ export const greet = agent("greet", {}, async (ctx, input) => {
 """
 
 
-class World:
-    """A server with a store, and a worker with the agent above, in one folder."""
+class World(CodeWorld):
+    """With a worker of TypeScript."""
 
     def __init__(self):
-        self.folder = pathlib.Path(tempfile.mkdtemp())
-        (self.folder / "agents.yaml").write_text("""aetheris: 1
-tools: { echo: { native: echo, effect: read } }
-agents: { echo: { plan: [ { id: e, tool: echo } ] } }
-""")
-        (self.folder / "agent.ts").write_text(AGENT.replace("SDK", str(npm_packages.sdk())))
-        self.server = self.worker = None
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.address = f"127.0.0.1:{free.getsockname()[1]}"
-        self.log = open(self.folder / "log.txt", "w")
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        for process in (self.worker, self.server):
-            if process is not None:
-                process.kill()
-                process.wait()
-        shutil.rmtree(self.folder, ignore_errors=True)
-
-    def start_server(self):
-        self.server = subprocess.Popen([BIN, "serve", "agents.yaml", "--listen", self.address], cwd=self.folder,
-                                       stdout=self.log, stderr=self.log)
-
-    def start_worker(self):
-        path = self.folder / ".aetheris/aetheris.sock"
-        self.worker = subprocess.Popen([oracles.node(), npm_packages.sdk() / "src/worker_main.ts", "agent.ts"], cwd=self.folder,
-                                       stdout=self.log, stderr=self.log,
-                                       env={**os.environ, "AETHERIS_SOCKET": str(path), "SHOP_API_KEY": SECRET})
-
-    def command(self, *words):
-        done = subprocess.run([BIN, *words, "--json"], cwd=self.folder, capture_output=True, text=True, timeout=PATIENCE)
-        return done.returncode, done.stdout, done.stderr
-
-    def job(self, name):
-        code, out, _ = self.command("job", name)
-        return json.loads(out) if code == 0 else None
-
-    def create(self, agent, data, name):
-        """Once the server knows the agent."""
-        def created():
-            request = urllib.request.Request(
-                f"http://{self.address}/api/jobs", method="POST", headers={"Content-Type": "application/json"},
-                data=json.dumps({"agent": agent, "input": data, "id": name}).encode())
-            try:
-                with urllib.request.urlopen(request, timeout=PATIENCE):
-                    return True
-            except OSError:  # not listening yet, or the agent is not known yet
-                return False
-        until(created)
-
-    def lines(self, name):
-        path = self.folder / name
-        return path.read_text().splitlines() if path.exists() else []
-
-    def output(self):
-        self.log.flush()
-        return (self.folder / "log.txt").read_text()[-4000:]
+        sdk = npm_packages.sdk()
+        super().__init__([oracles.node(), sdk / "src/worker_main.ts", "agent.ts"],
+                         {"agent.ts": AGENT.replace("SDK", str(sdk))}, {"SHOP_API_KEY": SECRET})
 
 
 @test
@@ -244,14 +188,13 @@ def a_job_runs_functions_of_a_worker_and_verifies():
         world.start_server()
         world.start_worker()
         world.create("refund", {"order": "43"}, "refund-43")
-        until(lambda: world.job("refund-43")["status"] == "completed")
-        job = world.job("refund-43")
+        job = world.reaches("refund-43", "completed")
         assert job["result"] == {"id": 36, "packed": ["a9", "b9", "c9"], "paid": True}, (job, world.output())
         assert len(world.lines("payments.txt")) == 1 and len(world.lines("mails.txt")) == 1
         code, out, error = world.command("verify", "refund-43")
         assert code == 0, (out, error)
         world.create("refund", {"order": "99"}, "refund-99")
-        until(lambda: world.job("refund-99")["status"] == "failed")
+        world.reaches("refund-99", "failed")
         assert world.job("refund-99")["error"]["code"] == "no_order", world.job("refund-99")
 
 
@@ -261,15 +204,14 @@ def an_approval_waits_without_a_worker():
         world.start_server()
         world.start_worker()
         world.create("greet", {"name": "Ada"}, "greet-1")
-        until(lambda: world.job("greet-1")["status"] == "waiting")
-        world.worker.kill()
-        world.worker.wait()
+        world.reaches("greet-1", "waiting")
+        world.kill_worker()
         code, out, error = world.command("requests")
         assert "Greet Ada?" in out, (out, error)
         code, out, error = world.command("approve", json.loads(out)["requests"][0]["id"])
         assert code == 0, (out, error)
         world.start_worker()
-        until(lambda: world.job("greet-1")["status"] == "completed")
+        world.reaches("greet-1", "completed")
 
 
 @test
@@ -294,7 +236,7 @@ def calls_that_lost_a_race_are_withdrawn_or_awaited():
         assert outcomes() == {"first/signal/signal": None, "first/never/never": "cancelled"}, outcomes()
         assert world.job("chosen-1")["status"] == "running"  # an effect of `slow` must be known
         (world.folder / "go").touch()
-        until(lambda: world.job("chosen-1")["status"] == "completed")
+        world.reaches("chosen-1", "completed")
         assert world.job("chosen-1")["result"] == {"after": 1, "value": "now", "won": "signal"}, world.output()
         assert outcomes()["first/slow/slow"] is None, outcomes()
         assert [line.split()[0] for line in world.lines("calls.txt")] == ["slow"], world.lines("calls.txt")
@@ -319,7 +261,7 @@ def a_read_by_http_is_tried_again_by_the_engine():
         world.start_server()
         world.start_worker()
         world.create("status", {"url": f"http://127.0.0.1:{server.server_port}/"}, "status-1")
-        until(lambda: world.job("status-1")["status"] == "completed")
+        world.reaches("status-1", "completed")
         assert world.job("status-1")["result"] == 200 and statuses == [], (statuses, world.output())
         server.shutdown()
 
@@ -331,13 +273,13 @@ def the_worker_reports_mistakes_with_job_and_place():
         world.start_worker()
         for agent in ("ungranted", "unstated", "mistaken"):
             world.create(agent, None, f"{agent}-1")
-        until(lambda: world.job("ungranted-1")["status"] == "failed")
+        world.reaches("ungranted-1", "failed")
         error = world.job("ungranted-1")["error"]
         assert error["code"] == "tool_not_granted" and "`uses`" in error["message"], error
-        until(lambda: world.job("unstated-1")["status"] == "parked")
+        world.reaches("unstated-1", "parked")
         until(lambda: "job unstated-1 (agent unstated): the server refused a request" in world.output())
         assert "Add it to `uses` of the agent" in world.output(), world.output()
-        until(lambda: world.job("mistaken-1")["status"] == "parked")
+        world.reaches("mistaken-1", "parked")
         until(lambda: "job mistaken-1 (agent mistaken): an exception ended the code" in world.output())
         assert re.search(r"TypeError: .*'total'.*\n +at .*agent\.ts:\d+", world.output()), world.output()
 
@@ -348,7 +290,7 @@ def a_secret_of_the_worker_is_not_in_the_store():
         world.start_server()
         world.start_worker()
         world.create("spills", None, "spills-1")
-        until(lambda: world.job("spills-1")["status"] == "parked")
+        world.reaches("spills-1", "parked")
         assert world.lines("spilled.txt") == [f"{SECRET} {SECRET}"], world.lines("spilled.txt")
         code, out, error = world.command("events", "spills-1")
         assert code == 0 and out.count("[secret SHOP_API_KEY]") >= 5, (out, error)
@@ -368,37 +310,10 @@ def killed_at_any_time_effects_happen_once():
         with World() as world:
             world.start_server()
             world.start_worker()
-            for name in range(4):
-                world.create("refund", {"order": str(name)}, f"refund-{name}")
-            for _ in range(6):
-                time.sleep(choice.uniform(0.0, 0.4))
-                if victims in ("worker", "both"):
-                    world.worker.send_signal(signal.SIGKILL)
-                    world.worker.wait()
-                if victims in ("server", "both"):
-                    world.server.send_signal(signal.SIGKILL)
-                    world.server.wait()
-                    world.start_server()
-                if victims in ("worker", "both"):
-                    world.start_worker()
-
-            def ended():
-                jobs = [world.job(f"refund-{name}") for name in range(4)]
-                return all(job is not None and job["status"] in ("completed", "parked") for job in jobs) and jobs
-            try:
-                jobs = until(ended, patience=180)
-            except AssertionError:
-                raise AssertionError([world.job(f"refund-{name}") for name in range(4)], repeat, world.output()) from None
-            for job in jobs:
-                unknown = job["status"] == "parked" and job["parked"]["reason"] == "invocation_in_doubt"
-                assert job["status"] == "completed" or unknown, (job, victims, repeat, world.output())
-                code, out, error = world.command("verify", job["id"])
-                assert code == 0, (out, error, repeat)
-            mails, payments = world.lines("mails.txt"), world.lines("payments.txt")
-            assert len(mails) == len(set(mails)) <= 4, (mails, victims, repeat)
-            assert len(payments) == len(set(payments)) <= 4, (payments, victims, repeat)
-            completed = sum(job["status"] == "completed" for job in jobs)
-            assert len(mails) >= completed and len(payments) >= completed, (mails, payments, repeat)
+            names = [f"refund-{number}" for number in range(4)]
+            for name in names:
+                world.create("refund", {"order": name}, name)
+            kill_at_any_time(world, names, victims, choice, lambda result: result["paid"], repeat)
 
 
 if __name__ == "__main__":

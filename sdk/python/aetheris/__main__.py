@@ -3,6 +3,7 @@
   AETHERIS_SOCKET or AETHERIS_URL   the server
   AETHERIS_API_KEY                  a key with the role worker or admin
   AETHERIS_VERSION                  the version of agents that state none
+  AETHERIS_VERBOSE                  not empty: it prints a line for each connection
 
 SIGTERM or SIGINT ends it in order within 30 s; a second one at once. Exit codes: 0 stopped, 2 usage, 1 all else.
 """

@@ -19,9 +19,14 @@ BRANCHES_MAX = 64  # of a race; items of a map at a time
 
 
 async def closed(ctx: "Ctx", name: str, number: Optional[int], fn: Callable[..., Any], *args: Any) -> Any:
-    """A closed scope: runs its body, unless its result is recorded."""
+    """A closed scope."""
+    return await run_closed(ctx, ctx.routine.begin_scope(ctx, name, number), fn, *args)
+
+
+async def run_closed(ctx: "Ctx", begun: Tuple[Any, Any], fn: Callable[..., Any], *args: Any) -> Any:
+    """Runs the body of a closed scope, unless its result is recorded."""
     routine = ctx.routine
-    request, scope = routine.begin_scope(ctx, name, number)
+    request, scope = begun
     if scope is not None:
         inner = type(ctx)(routine, scope.position, scope, scope.branch)
 
@@ -159,14 +164,14 @@ def turn_of(name: str, turn: Any) -> Dict[str, Any]:
 
 async def repeat(ctx: "Ctx", name: str, state: Any, fn: Callable[..., Any]) -> Any:
     at = to_json(state, f'the state of the loop "{name}"')
-    index = 0
+    loop, index = ctx.routine.begin_loop(ctx, name)
 
     async def turn(inner: "Ctx", given: Any, number: int) -> Dict[str, Any]:
         result = fn(inner, given, number)
         return turn_of(name, await result if hasattr(result, "__await__") else result)
 
     while True:
-        end = await closed(ctx, name, index, turn, at, index)
+        end = await run_closed(ctx, ctx.routine.begin_turn(ctx, loop, index), turn, at, index)
         if "done" in end:
             return end["done"]
         at = end["next"]

@@ -109,7 +109,7 @@ def sized_json(value: Any, what: str, bytes_max: int = VALUE_MAX) -> Tuple[Any, 
         raise InvalidInput(f"{error}: only JSON can be recorded") from None
     kind = type(copied)
     size = 8
-    if kind is dict or kind is list or kind is str and len(copied) > 1000:  # type: ignore[arg-type]
+    if kind is dict or kind is list or kind is str and len(copied) > 500:  # type: ignore[arg-type]
         text = dumps(copied)
         size = len(text)
         if 4 * size > bytes_max and len(text.encode()) > bytes_max:  # a character has at most 4 bytes

@@ -386,12 +386,13 @@ class Ctx(Requests, Values):
 
     async def fetch(self, url: str, *, method: str = "GET", headers: Optional[Mapping[str, str]] = None,
                     body: Union[str, bytes, None] = None, effect: Optional[str] = None, name: Optional[str] = None,
-                    key: Optional[str] = None) -> "Response":
+                    key: Optional[str] = None, redirect: str = "follow") -> "Response":
         """HTTP by this worker, recorded. GET and HEAD are `read`; all other methods `at_most_once` unless `effect`
         states more. A `read` that is answered 408, 429 or 5xx, or not at all, is tried again by the engine, four times
-        in all. Any other status is an answer; a redirect, too. Raises `InvalidInput`, `ToolFailed`."""
+        in all. Any other status is an answer; with `redirect="manual"` a redirect, too. Raises `InvalidInput`,
+        `ToolFailed`."""
         from .http_calls import fetch
-        request: Request[Response] = fetch(self, url, method, headers, body, effect, name, key)
+        request: Request[Response] = fetch(self, url, method, headers, body, effect, name, key, redirect)
         return await request
 
     def httpx(self, effect: Optional[str] = None) -> Any:

@@ -26,7 +26,11 @@ KEPT_BYTES_MAX = 64 << 20  # of the results that are kept
 COMPACT_MIN = 1_000  # calls
 LEFT_MAX = 100_000  # calls of a hello
 PROGRESS_S = 1.0
-PROGRESS_MAX = 64 << 10
+PROGRESS_MAX = 4_096  # bytes of a report, as JSON
+TEXT_MAX = 16 << 20  # bytes of the text of a call
+PIECE_MAX = 1 << 20  # characters of a message of text, so that it fits into a frame
+
+_deciding = threading.Lock()
 
 End = Dict[str, Any]  # {"result"}, {"failure"} or {"unknown"}
 
@@ -73,12 +77,16 @@ class Call:
         self._kept = kept
 
     def progress(self, report: Any) -> None:
-        """Reports progress to readers, at most once a second; of several reports the newest. Not recorded."""
+        """Reports progress to readers, at most once a second; of several reports the newest. Not recorded. Raises
+        InvalidInput: it is not JSON, or has more than 4,096 bytes."""
         value = redactor.value(to_json(report, "the report of progress", PROGRESS_MAX))
+        if redactor.is_needed:  # a name can be longer than its secret
+            value = to_json(value, "the report of progress", PROGRESS_MAX)
         self._functions.post(lambda: self._functions.progress(self._kept, value))
 
     def text(self, text: str) -> None:
-        """A piece of output for readers. Not recorded."""
+        """A piece of output for readers. Not recorded. What does not fit into 16 MiB of a call is dropped, and so is
+        all that follows."""
         piece = well_formed(str(text))
         self._functions.post(lambda: self._functions.text(self._kept, piece))
 
@@ -106,7 +114,7 @@ class Call:
 class _Kept:
     """A call that this worker received."""
     __slots__ = ("job", "invocation", "try_", "call", "is_gone", "end", "is_end_stated", "ended_at", "bytes", "signal",
-                 "begin_until", "timeout_ms", "deadline", "task", "text_bytes", "output", "report", "progress_timer")
+                 "begin_until", "is_begun", "timeout_ms", "deadline", "task", "text_bytes", "output", "report", "progress_timer")
 
     def __init__(self, permit: Dict[str, Any], job: Optional[str]) -> None:
         self.job = job  # None: it is not known
@@ -120,6 +128,7 @@ class _Kept:
         self.bytes = 0
         self.signal = Signal()
         self.begin_until = 0.0
+        self.is_begun: Optional[bool] = None  # None: it is not decided
         self.timeout_ms = 0
         self.deadline = 0.0  # by the clock of the loop
         self.task: "Optional[asyncio.Task[None]]" = None
@@ -131,10 +140,17 @@ class _Kept:
     def name(self) -> Dict[str, Any]:
         return {"job": self.job, "invocation": self.invocation, "try": self.try_}
 
+    def decide(self, is_begun: bool) -> bool:
+        """Is the function begun? The first answer holds. On any thread."""
+        with _deciding:
+            if self.is_begun is None:
+                self.is_begun = is_begun
+            return self.is_begun
+
     def check_begin(self) -> None:
-        """Raises NotDone: it is too late to begin."""
-        if self.is_end_stated or steady() > self.begin_until:
-            raise NotDone("not_sent", "the function was not begun in time", retryable=True)
+        """Begins. Raises NotDone: it is too late."""
+        if not self.decide(steady() <= self.begin_until):
+            raise _not_begun()
 
     def late(self, end: End) -> List[Dict[str, Any]]:
         # What is not known adds nothing to what the server knows.
@@ -147,6 +163,8 @@ class Functions:
         `log(level, message)`, `acknowledged_at()`: when the newest frame that the server acknowledged was sent."""
         self.post: Callable[[Callable[[], None]], None] = host.post
         self._host = host
+        # Is called with each call that is performed, and returns what is called with its end. For tests.
+        self.observe: Optional[Callable[[Dict[str, Any]], Callable[[End], None]]] = None
         self._calls: Dict[int, _Kept] = {}  # of this session, that run
         self._running: Dict[_Kept, None] = {}  # also of sessions that are gone
         self._kept: List[_Kept] = []  # all that run, and those whose ends the server may not have
@@ -238,7 +256,8 @@ class Functions:
         the ends of earlier ones."""
         self._forget_old()
         now = steady()
-        named = [kept for kept in self._kept if kept.job is not None]
+        # A call that is not listed was never begun.
+        named = [kept for kept in self._kept if kept.job is not None and kept.is_begun is not False]
         running = [kept for kept in named if kept.end is None]
         ended = sorted((kept for kept in named if kept.end is not None), key=lambda kept: -kept.ended_at)
         most = max(0, LEFT_MAX - len(running))
@@ -246,6 +265,11 @@ class Functions:
                     ended[most].ended_at if len(ended) > most else 0)
         listed = running + [kept for kept in ended if kept.ended_at > known]
         return {"left": [kept.name() for kept in listed], "left_for_ms": max(0, int((now - known) * 1000) - 1)}
+
+    def has_unreported_ends(self) -> bool:
+        """Are there ends that the server may not have, besides those that it knows from `left`?"""
+        acknowledged_at = self._host.acknowledged_at()
+        return any(kept.end is not None and kept.ended_at > acknowledged_at for kept in self._kept)
 
     def late_ends(self) -> List[Dict[str, Any]]:
         """The ends that are known of calls of sessions that are gone."""
@@ -264,7 +288,12 @@ class Functions:
         if type(fn) is _Stated:
             fn, has_args = fn.fn, fn.has_args
 
+        on_end = self.observe and self.observe({"tool": tool, "position": position, "job": kept.job, "arguments": args,
+                                                "effect": effect, "key": call.key, "try": call.try_})
+
         def end(outcome: End) -> None:
+            if on_end:
+                on_end(outcome)
             self._on_end(kept, outcome, routine, position)
 
         given = given_to(fn, args, call, has_args)
@@ -292,6 +321,10 @@ class Functions:
     def _start_task(self, kept: _Kept, coroutine: Any, effect: str, tool: str, end: Callable[[End], None]) -> None:
         async def work() -> None:
             here.set(IN_FUNCTION)
+            # Not before: a task that is cancelled before its first step never enters this function.
+            kept.task = asyncio.current_task()
+            if kept.is_end_stated and kept.task is not None:
+                kept.task.cancel()
             try:
                 outcome = _end_of_result(kept, await coroutine, tool, effect)
             except BaseException as error:
@@ -301,7 +334,7 @@ class Functions:
                 loop.call_soon(self._end_all)
             self._ended.append(lambda: end(outcome))
         loop = self._host.loop
-        kept.task = loop.create_task(work())
+        loop.create_task(work())
 
     def _end_all(self) -> None:
         ended, self._ended = self._ended, []
@@ -327,6 +360,8 @@ class Functions:
             self._watch(min(left))
 
     def _on_end(self, kept: _Kept, end: End, routine: Any, position: Any) -> None:
+        if kept.end is not None:
+            return  # it was cut off before it began
         del self._running[kept]
         kept.end = end
         kept.ended_at = steady()
@@ -358,6 +393,8 @@ class Functions:
     def _cut_off(self, kept: _Kept, code: str, message: str) -> None:
         if kept.end is not None or kept.is_end_stated:
             return
+        if not kept.decide(False):
+            return self._on_end(kept, _end_of_error(_not_begun()), None, None)
         kept.is_end_stated = True
         if self._calls.get(kept.call) is kept:
             del self._calls[kept.call]
@@ -395,9 +432,15 @@ class Functions:
         self._send_text(kept, kept.output.feed(piece))
 
     def _send_text(self, kept: _Kept, piece: str) -> None:
-        if piece and self._calls.get(kept.call) is kept:
-            self._host.send({"type": "text", "call": kept.call, "at": kept.text_bytes, "text": piece})
-            kept.text_bytes += len(piece.encode())
+        for begin in range(0, len(piece), PIECE_MAX):
+            if self._calls.get(kept.call) is not kept or kept.text_bytes > TEXT_MAX:
+                return
+            part, at = piece[begin:begin + PIECE_MAX], kept.text_bytes
+            kept.text_bytes += len(part.encode())
+            if kept.text_bytes > TEXT_MAX:
+                kept.text_bytes = TEXT_MAX + 1  # also the next one does not fit
+            else:
+                self._host.send({"type": "text", "call": kept.call, "at": at, "text": part})
 
     def progress(self, kept: _Kept, value: Any) -> None:
         if self._calls.get(kept.call) is not kept:
@@ -413,6 +456,10 @@ class Functions:
             if report is not None:
                 self.progress(kept, report[0])
         kept.progress_timer = self._host.loop.call_later(PROGRESS_S, next_report)
+
+
+def _not_begun() -> NotDone:
+    return NotDone("not_sent", "the function was not begun in time", retryable=True)
 
 
 def _is_async(fn: Any) -> bool:

@@ -28,6 +28,7 @@ _RECORDED = ("accept", "content-type", "anthropic-beta", "anthropic-version", "o
 # The headers of an answer that are not recorded: they are of the connection, or secret.
 _DROPPED = frozenset(("connection", "content-length", "keep-alive", "set-cookie", "transfer-encoding"))
 _BOUNDARY = "aetheris-boundary"  # of form data, whose own is random
+_REDIRECTS = (301, 302, 303, 307, 308)
 _REDIRECTS_MAX = 10
 _READ_TRIES = 4  # of run:read; the status of the last one is an answer
 _NAME = re.compile(r"[^A-Za-z0-9_.:-]")
@@ -53,8 +54,11 @@ class Response:
 
 
 def fetch(requests: "Requests", url: str, method: str, headers: Optional[Mapping[str, str]],
-          body: Union[str, bytes, None], effect: Optional[str], name: Optional[str], key: Optional[str]) -> Any:
+          body: Union[str, bytes, None], effect: Optional[str], name: Optional[str], key: Optional[str],
+          redirect: str = "manual") -> Any:
     """A request whose outcome is a Response."""
+    if redirect not in ("follow", "manual"):
+        raise InvalidInput(f'redirect is follow or manual, not "{redirect}"')
     address, host = _address(url)
     method = method.upper()
     sent = {str(key).lower(): str(value) for key, value in (headers or {}).items()}
@@ -68,7 +72,7 @@ def fetch(requests: "Requests", url: str, method: str, headers: Optional[Mapping
     args = _arguments(method, address, sent, body)
 
     def perform(given: Dict[str, Any], call: "Call") -> Dict[str, Any]:
-        return _send(given, sent, chosen, call)
+        return _send(given, sent, chosen, call, redirect == "follow")
     made = requests.stated(name or _NAME.sub("_", f"{method}:{host}")[:64], chosen, args, perform,
                            by_content=name is None and key is None, key=key, convert=Response)
     return made
@@ -136,7 +140,8 @@ _opener = urllib.request.build_opener(_NoRedirect, _EveryStatus)
 _NOT_SENT = (ConnectionRefusedError, socket.gaierror)
 
 
-def _send(args: Dict[str, Any], all_headers: Dict[str, str], effect: str, call: "Call") -> Dict[str, Any]:
+def _send(args: Dict[str, Any], all_headers: Dict[str, str], effect: str, call: "Call",
+          follows: bool) -> Dict[str, Any]:
     """Performs the request once. `args` may differ from what was requested: who approves may edit them."""
     headers = {name: value for name, value in all_headers.items()
                if name not in ("content-length", "host", "connection", "accept-encoding", "transfer-encoding")}
@@ -146,25 +151,48 @@ def _send(args: Dict[str, Any], all_headers: Dict[str, str], effect: str, call: 
         headers.setdefault("idempotency-key", call.key)
     if call.traceparent:
         headers.setdefault("traceparent", call.traceparent)
-    request = urllib.request.Request(args["url"], _body_of(args), headers, method=args["method"])
+    method, url, body = args["method"], args["url"], _body_of(args)
+    redirects = 0
     try:
-        with _opener.open(request, timeout=600) as answer:
-            body = answer.read()
-            if effect == "read" and call.try_ < _READ_TRIES:
-                _check_status(answer, args["url"])
-            return {"status": answer.status, "status_text": well_formed(answer.reason or ""), "url": args["url"],
-                    "headers": {name.lower(): well_formed(value) for name, value in answer.headers.items()
-                                if name.lower() not in _DROPPED}, **_body_value(body)}
-    except urllib.error.URLError as error:
-        if isinstance(error.reason, _NOT_SENT):
-            raise NotDone("connect", f"the connection was not made: {error.reason}", retryable=True) from None
-        if effect == "read":
-            raise NotDone("reset", f"there was no complete answer: {error.reason}", retryable=True) from None
-        raise
+        while True:
+            with _opener.open(urllib.request.Request(url, body, headers, method=method), timeout=600) as answer:
+                location = answer.headers.get("location") if answer.status in _REDIRECTS and follows else None
+                if location is None:
+                    return _recorded(answer, url, effect, call)
+            redirects += 1
+            if redirects > _REDIRECTS_MAX:
+                raise http.client.HTTPException(f"more than {_REDIRECTS_MAX} redirects")
+            method, url, headers, body = _redirected(answer.status, location, method, url, headers, body)
     except (OSError, http.client.HTTPException) as error:
+        reason = error.reason if isinstance(error, urllib.error.URLError) else error
+        # Beyond a redirect, a connection that is refused does not mean that nothing happened.
+        if isinstance(reason, _NOT_SENT) and (redirects == 0 or effect == "read"):
+            raise NotDone("connect", f"the connection was not made: {reason}", retryable=True) from None
         if effect == "read":
-            raise NotDone("reset", f"there was no complete answer: {error!r}", retryable=True) from None
+            raise NotDone("reset", f"there was no complete answer: {reason!r}", retryable=True) from None
         raise
+
+
+def _recorded(answer: Any, url: str, effect: str, call: "Call") -> Dict[str, Any]:
+    body = answer.read()
+    if effect == "read" and call.try_ < _READ_TRIES:
+        _check_status(answer, url)
+    return {"status": answer.status, "status_text": well_formed(answer.reason or ""), "url": url,
+            "headers": {name.lower(): well_formed(value) for name, value in answer.headers.items()
+                        if name.lower() not in _DROPPED}, **_body_value(body)}
+
+
+def _redirected(status: int, location: str, method: str, url: str, headers: Dict[str, str],
+                body: Optional[bytes]) -> Tuple[str, str, Dict[str, str], Optional[bytes]]:
+    """The method, URL, headers and body of the request that follows."""
+    following = urllib.parse.urljoin(url, location)
+    dropped = set()
+    if urllib.parse.urlsplit(following)[:2] != urllib.parse.urlsplit(url)[:2]:
+        dropped |= {"authorization", "cookie"}
+    if status == 303 or status < 303 and method == "POST":
+        method, body = "GET", None
+        dropped.add("content-type")
+    return method, following, {name: value for name, value in headers.items() if name not in dropped}, body
 
 
 def _check_status(answer: Any, url: str) -> None:
@@ -201,15 +229,9 @@ def urlopen(ctx: "SyncCtx", request: Any, data: Optional[bytes], effect: Optiona
     for _ in range(_REDIRECTS_MAX):
         answer = fetch(ctx.later, url, method, headers, body, effect, None, None).result()
         location = answer.headers.get("location")
-        if answer.status not in (301, 302, 303, 307, 308) or location is None:
+        if answer.status not in _REDIRECTS or location is None:
             return _opened(answer, url)
-        following = urllib.parse.urljoin(url, location)
-        if urllib.parse.urlsplit(following)[:2] != urllib.parse.urlsplit(url)[:2]:
-            headers = {name: value for name, value in headers.items() if name not in ("authorization", "cookie")}
-        if answer.status == 303 or answer.status < 303 and method == "POST":
-            method, body = "GET", None
-            headers.pop("content-type", None)
-        url = following
+        method, url, headers, body = _redirected(answer.status, location, method, url, headers, body)
     raise urllib.error.HTTPError(url, answer.status, f"more than {_REDIRECTS_MAX} redirects", _message(answer), None)
 
 

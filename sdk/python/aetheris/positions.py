@@ -17,7 +17,8 @@ _KEY = re.compile(r"[A-Za-z0-9_.:-]{1,128}")
 
 
 def is_request_name(name: Any) -> bool:
-    return isinstance(name, str) and _NAME.fullmatch(name) is not None
+    """A position is recorded as it is, so it has no secret."""
+    return isinstance(name, str) and _NAME.fullmatch(name) is not None and not redactor.has_secret(name)
 
 
 def joined(scope: str, name: Any) -> str:
@@ -30,8 +31,8 @@ def is_inside(position: str, scope: str) -> bool:
 
 def check_name(name: Any, what: str = "a request or scope") -> None:
     if not is_request_name(name):
-        raise InvalidInput(f'the name of {what} has 1 to 64 letters, digits, "_", ".", ":" and "-", not '
-                           f'"{str(name)[:100]}"')
+        raise InvalidInput(f'the name of {what} has 1 to 64 letters, digits, "_", ".", ":" and "-" and no '
+                           f'secret, not "{redactor.text(str(name))[:100]}"')
 
 
 def _check_position(position: str) -> str:
@@ -81,6 +82,15 @@ class Positions:
         self._counts[position] = 1  # a request with this name is its second
         return position
 
+    def loop(self, scope: str, name: Any) -> str:
+        """Of a loop. Raises InvalidInput: also if the name was used before."""
+        check_name(name)
+        position = _check_position(joined(scope, name))
+        if position in self._scopes:
+            raise InvalidInput(f'"{position}" was used before; give each loop a name of its own')
+        self._scopes[position] = "turns"
+        return position
+
     def open_scope(self, scope: str, name: Any) -> str:
         """The scope of the branches of a map or race, or a scope that is not closed. Its names count on if it is used
         again."""
@@ -98,5 +108,5 @@ class Positions:
 
     def _use(self, position: str, use: str) -> None:
         if self._scopes.setdefault(position, use) != use:
-            raise InvalidInput(f'the scope "{position}" was used before: closed scopes, and the branches of a map or '
-                               "race, have different names")
+            raise InvalidInput(f'the scope "{position}" was used before: closed scopes, loops, and the branches of a '
+                               "map or race, have different names")

@@ -1,8 +1,8 @@
 """Secrets: values that do not leave the worker. Each is replaced by `[secret NAME]` in all that is sent to the server.
 
 Known are the values of environment variables whose names end in KEY, TOKEN, SECRET or PASSWORD, and those that
-`call.secret` has given, if they have at least 8 bytes. A value is found as it is, escaped for JSON or a URL, as hex and
-as base64.
+`call.secret` has given, if they have at least 8 bytes. A value is found as it is, escaped for JSON (up to 4 times: in
+the JSON of a text that is JSON) or a URL, as hex and as base64.
 """
 import base64
 import json
@@ -12,6 +12,7 @@ import urllib.parse
 from typing import Any, Dict, List, Mapping, Optional
 
 _NAME = re.compile(r"(?:.*_)?(?:KEY|TOKEN|SECRET|PASSWORD)", re.S)
+_NESTED_MAX = 4  # levels of JSON in a text of JSON
 _BYTES_MIN = 8  # shorter values are not hidden: that would destroy the text
 
 
@@ -22,6 +23,17 @@ def _in_base64(value: bytes, altchars: bytes) -> List[str]:
     for before in range(3):
         text = base64.b64encode(bytes(before) + value, altchars).decode().rstrip("=")
         found.append(text[-(-before * 8 // 6):(before + len(value)) * 8 // 6])
+    return found
+
+
+def _in_json(value: str) -> List[str]:
+    """In a text of JSON, in a text in it, and so on. Some encoders write what is not ASCII as \\uXXXX."""
+    level = [value]
+    found = level
+    for _ in range(_NESTED_MAX):
+        escaped = [json.dumps(form, ensure_ascii=is_ascii)[1:-1] for form in level for is_ascii in (False, True)]
+        level = list(dict.fromkeys(escaped))
+        found = found + level
     return found
 
 
@@ -44,7 +56,7 @@ class Redactor:
         if len(data) < _BYTES_MIN or value in self._names:
             return
         quoted = urllib.parse.quote(data, safe="!'()*~")
-        forms = [value, json.dumps(value, ensure_ascii=False)[1:-1], json.dumps(value)[1:-1], quoted,
+        forms = [*_in_json(value), quoted,
                  urllib.parse.quote(data, safe=""), quoted.replace("%20", "+"), data.hex(), data.hex().upper(),
                  *_in_base64(data, b"+/"), *_in_base64(data, b"-_")]
         for form in forms:

@@ -42,6 +42,10 @@ class ClosedScope:
         self.clock: Any = None  # of the agent loop
 
 
+SCOPES = ("scope", "turn")
+"""Kinds of closed scopes; a turn is one of a loop."""
+
+
 class Made:
     """What a request has, async or sync."""
     routine: "Routine"
@@ -121,7 +125,7 @@ def settle(request: Made, outcome: Dict[str, Any]) -> None:
     failure = outcome.get("failure")
     if failure:
         code, message = failure["code"], failure["message"]
-        if request.kind != "scope":
+        if request.kind not in SCOPES:
             request.fail(ToolFailed(code, message, tool, position))
         elif request.cancels_body and code == "cancelled":
             request.stop()

@@ -23,7 +23,7 @@ from .errors import Evicted, InvalidInput, ToolFailed, end_of, exception_text, f
 from .positions import Positions, check_name, is_inside, joined
 from .redact import redactor
 from .replay import Replay
-from .request import Branch, ClosedScope, Made, is_stopped, settle
+from .request import SCOPES, Branch, ClosedScope, Made, is_stopped, settle
 from .values import RandomNumbers, ms_of, new_seed, steady, time_value
 
 if TYPE_CHECKING:
@@ -63,14 +63,17 @@ class Routine:
             if one["kind"] in ("tool", "llm") and not one.get("arguments_hash")}
         self._ended_scopes: Set[str] = set()  # of the record
         for outcome in record["deliveries"]:
+            if "passed_over" in outcome:
+                continue
             self._without_call.discard(outcome["position"])
-            if outcome.get("kind") == "scope" and not outcome.get("passed_over"):
+            if outcome.get("kind") in SCOPES:
                 self._ended_scopes.add(outcome["position"])
         self._replay = Replay(record)
         self._positions = Positions()
         self._open: Dict[str, Made] = {}  # without an outcome, by position
         self._running: Dict[str, ClosedScope] = {}  # closed scopes whose bodies have not returned
         self._open_outside = 0  # of the open ones, in no closed scope
+        # While code runs on threads, only append: another thread may, too.
         self._arrived: Deque[Tuple[str, Any, Any, Any]] = collections.deque()
         self._functions: List[Dict[str, Any]] = []  # of the next advance; so are the four below
         self._items: List[Dict[str, Any]] = []
@@ -134,6 +137,7 @@ class Routine:
         """Nothing is sent, and no request settles any more."""
         if not self.is_inert:
             self._become_inert(reason)
+        self._end_calls()
 
     @property
     def is_replaying(self) -> bool:
@@ -259,6 +263,8 @@ class Routine:
 
     def _seal(self) -> None:
         self._stop_awaiting()
+        if self._new_end is not None:  # results of scopes are not delivered after the end
+            self._arrived = collections.deque(one for one in self._arrived if one[0] != "scope")
         self._has_unsent_advance = False
         message: Dict[str, Any] = {"type": "advance", "routine": self.number, "delivered": self._replay.count}
         if self._functions:
@@ -290,7 +296,7 @@ class Routine:
     # it, and the server would take the job for stalled.
     def _does_other_work(self) -> bool:
         return self.end is None and not any(
-            one.kind != "scope" and not one.is_cancelled and not is_stopped(one.branch) for one in self._open.values())
+            one.kind not in SCOPES and not one.is_cancelled and not is_stopped(one.branch) for one in self._open.values())
 
     def _await_other_work(self, seconds: float, then: Callable[[], None]) -> None:
         def later() -> None:
@@ -330,7 +336,8 @@ class Routine:
 
     def _print(self, error: BaseException) -> None:
         job = self.start["job"]["id"]
-        then = "The job fails" if self.agent.definition.get("on_exception") == "fail" else \
+        then = "The job keeps its version" if self.start.get("trial") else \
+            "The job fails" if self.agent.definition.get("on_exception") == "fail" else \
             f"The job parks. After the code is corrected: aetheris resume {job}"
         text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
         sys.stderr.write(redactor.text(f"aetheris: error: job {job} (agent {self.agent.name}): an exception ended the "
@@ -341,7 +348,6 @@ class Routine:
         if self.is_inert or self.end is not None:
             return
         self.end = self._new_end = end
-        self._arrived = collections.deque(one for one in self._arrived if one[0] != "scope")
         self._touch()
 
     def _diverge(self, divergence: Dict[str, Any], place: Optional[str] = None) -> None:
@@ -357,19 +363,22 @@ class Routine:
     def _become_inert(self, reason: str) -> None:
         self.is_inert = True
         self._stop_awaiting()
-        # Successes that were not sent end their calls without the routine.
-        for function in self._functions:
-            self.host.end_call(function["call"], {"result": function["result"]})
-        for kind, call, _, result in self._arrived:
-            if kind == "success":
-                self.host.end_call(call, {"result": result})
-        self._functions = []
-        self._arrived.clear()
+        self.host.post(self._end_calls)  # what arrives, arrives on the worker's thread
         waiting, self._open = list(self._open.values()), {}
         if not self.runner.is_exact:
             for request in waiting:
                 request.stop()  # what awaits it on the worker's loop is cancelled
         self.runner.evict()
+
+    # Successes that were not sent end their calls without the routine.
+    def _end_calls(self) -> None:
+        functions, self._functions = self._functions, []
+        for function in functions:
+            self.host.end_call(function["call"], {"result": function["result"]})
+        while self._arrived:
+            kind, call, _, result = self._arrived.popleft()
+            if kind == "success":
+                self.host.end_call(call, {"result": result})
 
     # ---------------------------------------------------------------- calls of a ctx
 
@@ -457,9 +466,12 @@ class Routine:
         if match == "diverged":
             self._diverge(self._replay.divergence or {}, where())
             raise Evicted()
-        if kind == "scope":
+        if kind in SCOPES:
             if match == "new":
-                self._items.append({"kind": "scope_begun", "position": position, "delivered": self._replay.count})
+                begun = {"kind": "scope_begun", "position": position, "delivered": self._replay.count}
+                if kind == "turn":
+                    begun["turn"] = True
+                self._items.append(begun)
         elif match == "new" or position in self._without_call:
             request: Dict[str, Any] = {"position": position, "kind": kind, "delivered": self._replay.count}
             if is_call:
@@ -496,7 +508,7 @@ class Routine:
         """The code does not need this outcome any more. False: it has it."""
         if self.is_inert or self.end is not None or is_stopped(request.branch):
             return request.stop(reason)
-        if request.kind == "scope":
+        if request.kind in SCOPES:
             request.cancels_body = True
             if request.body is not None and request.body.stop_body is not None:
                 request.body.stop_body()
@@ -534,8 +546,21 @@ class Routine:
     def begin_scope(self, ctx: Any, name: str, number: Optional[int]) -> Tuple[Any, Optional[ClosedScope]]:
         """The request of a closed scope, and the scope; None: its result is recorded, and its body does not run."""
         self.check_call(ctx)
-        position = self._positions.closed_scope(ctx.scope_name, name, number)
-        request = self._add(ctx, position, "scope", "scope")
+        return self._begin_closed(ctx, self._positions.closed_scope(ctx.scope_name, name, number), "scope")
+
+    def begin_loop(self, ctx: Any, name: str) -> Tuple[str, int]:
+        """The position of a loop, and the number of the turn with which this routine begins."""
+        self.check_call(ctx)
+        loop = self._positions.loop(ctx.scope_name, name)
+        return loop, self._replay.first_turn(loop)
+
+    def begin_turn(self, ctx: Any, loop: str, number: int) -> Tuple[Any, Optional[ClosedScope]]:
+        """As begin_scope."""
+        self.check_call(ctx)
+        return self._begin_closed(ctx, joined(loop, number), "turn")
+
+    def _begin_closed(self, ctx: Any, position: str, kind: str) -> Tuple[Any, Optional[ClosedScope]]:
+        request = self._add(ctx, position, kind, kind)
         if position in self._ended_scopes:
             return request, None
         closed = ClosedScope(position, Branch(ctx.branch))

@@ -42,7 +42,8 @@ class Session:
         self._id: Optional[str] = None
         self._limits: Dict[str, float] = {"heartbeat_ms": 2_000, "silent_ms": 15_000, "resume_ms": 20_000}
         self._batch: List[Dict[str, Any]] = []
-        self._kept: Deque[Tuple[int, str, float]] = collections.deque()  # number, messages, when: not acknowledged
+        # Number, ack, messages, when: not acknowledged.
+        self._kept: Deque[Tuple[int, int, str, float]] = collections.deque()
         self._sent = 0  # the last number given
         self._received = 0  # the last frame of the server that was processed
         self._backoff_s = BACKOFF_MIN_S
@@ -159,7 +160,7 @@ class Session:
         if self._id is not None:
             hello["resume"] = {"session": self._id, "ack": self._received}
         self._hello_sent_at = steady()
-        self._write(1 if self._id is None else 0, dumps(hello))
+        self._write(1 if self._id is None else 0, self._received, dumps(hello))
         self._timer = self._loop.call_later(GREETING_S, self._drop, "no welcome within 10 s")
 
     def _on_lost(self, error: ConnectionFailed) -> None:
@@ -190,14 +191,14 @@ class Session:
 
     def _send_frame(self, messages: str) -> None:
         self._sent += 1
-        self._kept.append((self._sent, messages, steady()))
+        self._kept.append((self._sent, self._received, messages, steady()))
         if self.state == "open":
-            self._write(self._sent, messages)
+            self._write(self._sent, self._received, messages)
 
-    def _write(self, number: int, messages: str) -> None:
+    def _write(self, number: int, ack: int, messages: str) -> None:
         self._last_sent = steady()
         if self._connection is not None:
-            self._connection.send(f'{{"frame":{number},"ack":{self._received},"messages":[{messages}]}}'.encode())
+            self._connection.send(f'{{"frame":{number},"ack":{ack},"messages":[{messages}]}}'.encode())
 
     def _on_text(self, text: str) -> None:
         try:
@@ -214,7 +215,7 @@ class Session:
         if number != self._received + 1:
             return self._drop(f"frame {number} of the server follows frame {self._received}")
         while self._kept and self._kept[0][0] <= ack:
-            self.acknowledged_at = self._kept.popleft()[2]
+            self.acknowledged_at = self._kept.popleft()[3]
         self._received = number  # before anything that may raise: no frame is processed twice
         self._process(messages)
 
@@ -248,8 +249,8 @@ class Session:
         self._start_heartbeat()
         self._listener.on_session(welcome, is_new)
         if not is_new:
-            for kept, text, _ in list(self._kept):
-                self._write(kept, text)
+            for kept, kept_ack, text, _ in list(self._kept):  # unchanged
+                self._write(kept, kept_ack, text)
         self._process(messages)
         self.flush()
 

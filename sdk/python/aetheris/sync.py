@@ -299,9 +299,9 @@ class SyncCtx(Values):
 
     def fetch(self, url: str, *, method: str = "GET", headers: Optional[Mapping[str, str]] = None,
               body: Union[str, bytes, None] = None, effect: Optional[str] = None, name: Optional[str] = None,
-              key: Optional[str] = None) -> "Response":
+              key: Optional[str] = None, redirect: str = "follow") -> "Response":
         from .http_calls import fetch
-        return fetch(self.later, url, method, headers, body, effect, name, key).result()
+        return fetch(self.later, url, method, headers, body, effect, name, key, redirect).result()
 
     def urlopen(self, request: Any, data: Optional[bytes] = None, *, effect: Optional[str] = None) -> Any:
         """As `urllib.request.urlopen`, recorded: takes a URL or a `urllib.request.Request`, follows redirects, raises
@@ -342,8 +342,11 @@ class SyncCtx(Values):
         return self.inner(self.routine.open_scope(self, name)).enter(fn, *args)
 
     def _closed(self, name: str, number: Optional[int], fn: Callable[..., Any], *args: Any) -> Any:
+        return self._run_closed(self.routine.begin_scope(self, name, number), fn, *args)
+
+    def _run_closed(self, begun: Tuple[Any, Any], fn: Callable[..., Any], *args: Any) -> Any:
         routine = self.routine
-        request, closed = routine.begin_scope(self, name, number)
+        request, closed = begun
         if closed is not None:
             inner = SyncCtx(routine, closed.position, closed, closed.branch)
             try:
@@ -434,9 +437,10 @@ class SyncCtx(Values):
 
     def loop(self, name: str, state: Any, fn: Callable[..., Any]) -> Any:
         at = to_json(state, f'the state of the loop "{name}"')
-        index = 0
+        loop, index = self.routine.begin_loop(self, name)
         while True:
-            end = self._closed(name, index, lambda inner, given, i: turn_of(name, fn(inner, given, i)), at, index)
+            end = self._run_closed(self.routine.begin_turn(self, loop, index),
+                                   lambda inner, given, i: turn_of(name, fn(inner, given, i)), at, index)
             if "done" in end:
                 return end["done"]
             at = end["next"]

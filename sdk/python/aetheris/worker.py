@@ -92,7 +92,7 @@ class Worker:
         self._is_stopping = False
         self._is_session_gone = False  # while its routines are dropped
         self._last_trouble = ""
-        self._routines_changed: "Optional[asyncio.Future[None]]" = None
+        self._changed: "Optional[asyncio.Future[None]]" = None
         self._closed: "Optional[asyncio.Future[None]]" = None
 
     async def run(self) -> None:
@@ -115,17 +115,18 @@ class Worker:
 
     async def stop(self, grace_s: float = GRACE_S) -> None:
         """Stops in order: no further routine is started here; functions that run are awaited for `grace_s`, then cut
-        off; their ends are sent. Jobs continue in other workers."""
+        off; their ends are sent. If the connection is lost, it is made again in this time to send them. Jobs continue
+        in other workers."""
         if self._is_stopping or self._closed is None:
             return
         self._is_stopping = True
         if self._session.is_open:
             self.send({"type": "drain"})
-            try:
-                await asyncio.wait_for(self._when_idle(), grace_s)
-            except asyncio.TimeoutError:
-                pass
-            self._functions.abandon_all()
+        try:
+            await asyncio.wait_for(self._when_idle(), grace_s)
+        except asyncio.TimeoutError:
+            pass
+        self._functions.abandon_all()
         await asyncio.sleep(0)
         self._session.flush()
         await self._finish()
@@ -133,11 +134,16 @@ class Worker:
             self._closed.set_result(None)
 
     async def _when_idle(self) -> None:
-        await self._functions.when_idle()
-        while self._routines or self._functions.running:
-            self._routines_changed = self.loop.create_future()
-            await self._routines_changed
+        while True:
             await self._functions.when_idle()
+            if not (self._routines if self._session.is_open else self._functions.has_unreported_ends()):
+                return
+            self._changed = self.loop.create_future()
+            await self._changed
+
+    def _note_change(self) -> None:
+        if self._changed is not None and not self._changed.done():
+            self._changed.set_result(None)
 
     async def _finish(self) -> None:
         self._is_stopping = True
@@ -167,9 +173,13 @@ class Worker:
         what = {"arguments": "the code requests something else than the log has",
                 "missing": "the code does not make a request that the log has",
                 "ended": "the code ended before a request that the log has"}
+        routine = self._routines.get(number)
+        # A trial changes nothing; whoever made it reports what differs.
+        then = "The job keeps its version" if routine is not None and routine.start.get("trial") else \
+            'The job parks; "aetheris resume" continues it after the code is corrected. What differs: ' \
+            f"aetheris divergence {self._job_of(number)}"
         self.log("error", f'{self._name_of(number)}: {what.get(message["finding"], message["finding"])}, at '
-                          f'"{message["position"]}"{f", {place}" if place else ""}. The job parks. After the code is '
-                          f"corrected: aetheris resume {self._job_of(number)}")
+                          f'"{message["position"]}"{f", {place}" if place else ""}. {then}')
         self._forget(number, "diverged")
 
     def _job_of(self, number: int) -> str:
@@ -254,31 +264,40 @@ class Worker:
             "tools": [redactor.value(tool.offer()) for tool in self._tools.values()],
             "capacity": {**self._capacity, "routines": max(1, self._capacity["routines"] - sync.lost_threads)}}
         self._connections += 1
-        hello["connection"] = self._connections
-        if self._connections > 1:
-            hello.update(self._functions.left())
-        return hello
+        return {**hello, "connection": self._connections, **self._functions.left()}
 
     def on_session(self, welcome: Dict[str, Any], is_new: bool) -> None:
+        self._report_faults(welcome.get("agents") or [])
+        if self._log is not None or os.environ.get("AETHERIS_VERBOSE"):
+            self.log("info", f"connected as {self._name}, session {welcome.get('session')}")
+        elif self._last_trouble:
+            self.log("info", "connected")
         self._last_trouble = ""
-        for offered in welcome.get("agents") or []:
-            if offered.get("faults") is not None:
-                self.log("error", f'the server does not take the agent "{offered.get("name")}"'
-                                  f'{" " + offered["version"] if offered.get("version") else ""}: '
-                                  f'{json.dumps(offered["faults"])}')
+        if self._is_stopping:
+            self.loop.call_soon(self._note_change)  # after what it sends at first
+            self.send({"type": "drain"})
         if not is_new:
             return
-        self.log("info", f"connected as {self._name}, session {welcome.get('session')}")
         self._is_session_gone = True
         self._functions.on_session_gone()
         self._drop_routines("its session is gone")
         self._is_session_gone = False
         for message in self._functions.late_ends():
             self.send(message)
-        if self._is_stopping:
-            self.send({"type": "drain"})
+
+    # The faults of a hello are the same for all of its agents.
+    def _report_faults(self, agents: List[Dict[str, Any]]) -> None:
+        agents_of: Dict[str, List[str]] = {}  # by fault
+        for offered in agents:
+            faults = offered.get("faults")
+            version = f" (version {offered['version']})" if offered.get("version") else ""
+            for fault in faults if isinstance(faults, list) else [] if faults is None else [faults]:
+                agents_of.setdefault(_fault_text(fault), []).append(f"{offered.get('name')}{version}")
+        for fault, names in agents_of.items():
+            self.log("error", f"the server does not take {', '.join(names)}: {fault}")
 
     def on_trouble(self, error: ConnectionFailed) -> None:
+        self.loop.call_soon(self._note_change)
         if error.code in FINAL:
             self.log("error", str(error))
             if not self._is_stopping:
@@ -379,14 +398,23 @@ class Worker:
         routine = self._routines.pop(number, None)
         if routine is not None:
             routine.drop(reason)
-        if self._routines_changed is not None and not self._routines_changed.done():
-            self._routines_changed.set_result(None)
+        self._note_change()
 
     def _drop_routines(self, reason: str) -> None:
         self._loading.clear()
         for number in list(self._routines):
             self._forget(number, reason)
         self._scheduled = []
+
+
+# tools.pay.timeout: must be a duration [plan_invalid]
+def _fault_text(fault: Any) -> str:
+    if not isinstance(fault, dict) or not isinstance(fault.get("message"), str):
+        return json.dumps(fault)
+    place = ":".join(str(fault[name]) for name in ("file", "line", "column") if fault.get(name)) if fault.get("line") else ""
+    text = ": ".join(part for part in (place, fault.get("path"), fault["message"]) if part)
+    suggestion = f" (did you mean {fault['suggestion']}?)" if fault.get("suggestion") else ""
+    return f"{text}{suggestion} [{fault.get('code')}]"
 
 
 def _agent_key(name: str, version: Optional[str]) -> str:

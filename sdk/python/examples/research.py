@@ -10,8 +10,6 @@ import urllib.request
 
 from aetheris import ToolFailed, agent, tool
 
-MODEL = {"model": os.environ["MODEL"]}  # the provider's name of the model
-
 
 @tool(effect="read", timeout="20s", retry={"max_attempts": 4, "initial_backoff": "50ms",
                                             "retry_on": ["exception", "timeout", "worker_lost"]})
@@ -26,21 +24,20 @@ async def research(ctx, input):
     plan = await ctx.model("main").json(
         f"Five questions that answer: {input['topic']}",
         {"type": "object", "properties": {"questions": {"type": "array", "items": {"type": "string"}}},
-         "required": ["questions"], "additionalProperties": False}, request=MODEL)
+         "required": ["questions"], "additionalProperties": False})
 
     async def answer(ctx, question, i):
         hits = await ctx.call(search, {"q": question})
         try:
             prompt = f"Answer: {question}\n{json.dumps(hits)}"
             # A durable timer. What comes later is not used.
-            return await asyncio.wait_for(ctx.model("main").text(prompt, request=MODEL), 120)
+            return await asyncio.wait_for(ctx.model("main").text(prompt), 120)
         except (asyncio.TimeoutError, ToolFailed) as error:
             ctx.emit("left_out", {"question": question, "why": str(error)})
             return None
 
     notes = await ctx.map("question", plan["questions"], answer, parallel=4)
-    report = await ctx.model("main").text("Write one page from these notes:\n" + json.dumps([n for n in notes if n]),
-                                           request=MODEL)
+    report = await ctx.model("main").text("Write one page from these notes:\n" + json.dumps([n for n in notes if n]))
     verdict = await ctx.wait("human", "publish", question="Publish the report?", data={"report": report}, expires="7d",
                              on_expire="continue")
     return {"report": report, "published": verdict is not None}

@@ -4,7 +4,7 @@ import os
 import tempfile
 import unittest
 
-from aetheris import AetherisError, tool
+from aetheris import AetherisError, InvalidInput, tool
 from aetheris.functions import Functions
 from aetheris.redact import redactor
 from aetheris.values import steady
@@ -93,9 +93,105 @@ class Begin(unittest.TestCase):
             ends = [(message["type"], message.get("call"), (message.get("failure") or message.get("unknown") or {}).get("code"))
                     for message in functions._host.sent]
             self.assertEqual(begun, [1])
-            self.assertEqual(ends, [("ended", 2, "timeout"), ("ended", 1, None), ("late", None, "not_sent"),
-                                    ("ended", 3, "not_sent")])
+            self.assertEqual(ends, [("ended", 2, "not_sent"), ("ended", 1, None), ("ended", 3, "not_sent")])
+            self.assertEqual([one["invocation"] for one in functions.left()["left"]], ["i-1"])
         asyncio.run(main())
+
+    def test_a_call_that_is_cut_off_before_its_function_is_begun_ends_as_not_sent(self):
+        begun = []
+
+        @tool(effect="at_most_once")
+        async def on_loop(args):
+            begun.append("on_loop")
+
+        @tool(effect="at_most_once")
+        def on_thread(args, call):
+            begun.append("on_thread")
+            call.signal.wait(10)
+
+        async def main():
+            functions = Functions(Host(steady), 1)
+            functions._host.tool = {"on_loop": on_loop, "on_thread": on_thread}.get
+            functions.perform({**STEP, "call": 1, "invocation": "i-1", "tool": "on_thread"}, steady())
+            while not begun:
+                await asyncio.sleep(0.001)
+            for call, name in ((2, "on_loop"), (3, "on_thread")):
+                functions.perform({**STEP, "call": call, "invocation": f"i-{call}", "tool": name}, steady())
+                functions.abandon(call)
+            self.assertEqual([one["invocation"] for one in functions.left()["left"]], ["i-1"])
+            self.assertEqual(functions.running, 1)
+            functions.abandon(1)
+            await asyncio.wait_for(functions.when_idle(), 10)
+            await asyncio.sleep(0.05)
+            not_sent = {"code": "not_sent", "message": "the function was not begun in time", "definite": True,
+                        "retryable": True}
+            self.assertEqual([message for message in functions._host.sent if message.get("call") in (2, 3)],
+                             [{"type": "ended", "call": call, "failure": not_sent} for call in (2, 3)])
+            self.assertEqual(begun, ["on_thread"])
+        asyncio.run(main())
+
+    def test_a_coroutine_of_a_function_on_a_thread_that_is_cut_off_before_its_first_step_ends(self):
+        async def body():
+            await asyncio.sleep(10)
+
+        async def main():
+            functions = Functions(Host(steady), 1)
+            functions._host.tool = lambda name: tool("gives", effect="read")(lambda args: body())
+            start_task = functions._start_task
+
+            def start_and_cut_off(*args):
+                start_task(*args)
+                functions.abandon(1)
+            functions._start_task = start_and_cut_off
+            functions.perform({**STEP, "call": 1, "invocation": "i-1"}, steady())
+            await asyncio.wait_for(functions.when_idle(), 5)
+            self.assertEqual(functions._host.sent[0]["unknown"]["code"], "abandoned")
+        asyncio.run(main())
+
+
+class Output(unittest.TestCase):
+    def perform(self, function):
+        async def main():
+            functions = Functions(Host(steady), 1)
+            functions._host.tool = lambda name: tool("prints", effect="read")(function)
+            functions.perform({**STEP, "call": 1, "invocation": "i"}, steady())
+            await functions.when_idle()
+            return functions._host.sent
+        return asyncio.run(main())
+
+    def test_a_report_that_is_larger_than_the_server_takes_is_refused_at_its_line(self):
+        refused = []
+
+        def reports(args, call):
+            call.progress("x" * 4_094)
+            for report in ("x" * 4_095, "ü" * 2_048, "\x01" * 700, {"a": ["x" * 4_090]}, "k3y-of-8 " * 400):
+                try:
+                    call.progress(report)
+                except InvalidInput as error:
+                    refused.append((error.code, str(error)))
+        redactor.read({"SHOP_API_KEY": "k3y-of-8"})
+        try:
+            sent = self.perform(reports)
+        finally:
+            redactor.read({})
+        self.assertEqual([message["type"] for message in sent], ["progress", "ended"])
+        self.assertEqual([code for code, _ in refused], ["payload_too_large"] * 5)
+        self.assertIn("the report of progress has more than 4 KiB as JSON", refused[0][1])
+
+    def test_text_beyond_16_MiB_of_a_call_is_dropped(self):
+        def prints(args, call):
+            for piece in ("x" * (12 << 20), "ü" * (1 << 20), "x" * (2 << 20), "y" * (1 << 20), "z"):
+                call.text(piece)
+        sent = [(message["at"] >> 20, len(message["text"])) for message in self.perform(prints)
+                if message["type"] == "text"]
+        self.assertEqual(sent, [(at, 1 << 20) for at in (*range(13), 14, 15)])
+
+    def test_after_a_piece_of_text_that_does_not_fit_no_later_one_is_sent(self):
+        def prints(args, call):
+            for piece in ("x", "y" * (16 << 20), "z"):
+                call.text(piece)
+        sent = "".join(message["text"] for message in self.perform(prints) if message["type"] == "text")
+        self.assertEqual((len(sent), sent[0], set(sent[1:])), (1 + (15 << 20), "x", {"y"}))
 
 
 class Secret(unittest.TestCase):

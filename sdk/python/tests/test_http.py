@@ -24,6 +24,11 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.seen.append((self.command, self.path, dict(self.headers), body))
         if self.path == "/moved":
             return self.answer(302, b"", Location="/text")
+        if self.path.startswith("/moved/"):
+            status, _, to = self.path[len("/moved/"):].partition("/")
+            return self.answer(int(status), b"", Location=f"/{to}" if to else self.path)
+        if self.path == "/away":
+            return self.answer(307, b"", Location="http://127.0.0.1:9/")
         if self.path == "/busy":
             return self.answer(429, b"", **{"Retry-After": "2"})
         if self.path == "/bytes":
@@ -73,7 +78,7 @@ class Http(unittest.TestCase):
             got = await ctx.fetch(self.url + "/text", headers={"Authorization": "Bearer x", "Accept": "a/b"})
             put = await ctx.fetch(self.url + "/put", method="PUT", body="ü", effect="idempotent")
             raw = await ctx.fetch(self.url + "/bytes")
-            moved = await ctx.fetch(self.url + "/moved")
+            moved = await ctx.fetch(self.url + "/moved", redirect="manual")
             missing = await ctx.fetch(self.url + "/missing", name="missing")
             return [got.status, got.json()["path"], put.json()["body"], len(raw.body), moved.status,
                     moved.headers["location"], missing.status, "set-cookie" in got.headers]
@@ -89,6 +94,35 @@ class Http(unittest.TestCase):
         count = len(Handler.seen)
         job.replayed()
         self.assertEqual(len(Handler.seen), count, "a replay sends nothing")
+
+    def test_redirects_are_followed_within_the_request(self):
+        async def code(ctx, input):
+            got = await ctx.fetch(self.url + "/moved")
+            answers = [got.status, got.url, got.json()["path"]]
+            for status in (303, 308):
+                put = await ctx.fetch(f"{self.url}/moved/{status}/put", method="PUT", body="ü")
+                answers.append(put.json()["body"])
+            return answers
+        job = run_job(code)
+        self.assertEqual(job.result, [200, self.url + "/text", "/text", "", "ü"])
+        self.assertEqual(len(job.engine.log), 3)
+        self.assertEqual([(seen[0], seen[1]) for seen in Handler.seen], [
+            ("GET", "/moved"), ("GET", "/text"), ("PUT", "/moved/303/put"), ("GET", "/put"), ("PUT", "/moved/308/put"),
+            ("PUT", "/put")])
+        keys = [dict(seen[2]).get("Idempotency-Key") for seen in Handler.seen]
+        self.assertEqual((keys[:2], keys[2] == keys[3]), ([None, None], True))
+
+    def test_a_redirect_that_leads_nowhere_of_a_request_with_an_effect_has_an_unknown_outcome(self):
+        codes = []
+
+        async def code(ctx, input):
+            for path, method in (("/away", "GET"), ("/away", "POST"), ("/moved/302/", "GET"), ("/moved/307/", "POST")):
+                try:
+                    await ctx.fetch(self.url + path, method=method)
+                except ToolFailed as error:
+                    codes.append(error.code)
+        run_job(code)
+        self.assertEqual(codes, ["connect", "exception", "reset", "exception"])
 
     def test_a_connection_that_is_refused_had_no_effect(self):
         async def code(ctx, input):

@@ -83,6 +83,37 @@ class Secrets(unittest.TestCase):
         self.assertEqual(redactor.value({"a": ["s3cr3t/value"], "s3cr3t/value": 1}),
                          {"a": ["[secret SHOP_API_KEY]"], "[secret SHOP_API_KEY]": 1})
 
+    def test_a_secret_is_replaced_in_the_JSON_of_a_text_that_is_JSON(self):
+        pem = "-----BEGIN PRIVATE KEY-----\nMIIBVgIBADANBgk\u00e4\n-----END PRIVATE KEY-----\n"
+        redactor = Redactor({"SHOP_KEY": pem})
+        for inner in (False, True):
+            for outer in (False, True):
+                text = json.dumps({"body": json.dumps({"key": pem}, ensure_ascii=inner)}, ensure_ascii=outer)
+                self.assertEqual(redactor.text(text), '{"body": "{\\"key\\": \\"[secret SHOP_KEY]\\"}"}')
+
+    def test_a_value_is_found_in_json_inside_of_json(self):
+        value = '-----BEGIN KEY-----\nMIIE"ü\\q😀\n-----END KEY-----\n'
+        redactor = Redactor({"PEM_KEY": value})
+        for ascii_at in range(5):
+            body = value
+            for depth in range(1, 5):
+                body = json.dumps({"inner": body}, ensure_ascii=depth == ascii_at)
+                clean = redactor.text(body)
+                self.assertIn("[secret PEM_KEY]", clean, (depth, ascii_at))
+                self.assertNotIn("MIIE", clean, (depth, ascii_at))
+
+    def test_a_name_with_a_secret_is_refused(self):
+        redactor.read({"SHOP_TOKEN": "tok-123456789"})
+        try:
+            async def code(ctx, input):
+                await ctx.call("look", {}, name="tok-123456789")
+            with contextlib.redirect_stderr(io.StringIO()):
+                job = run_job(code)
+            self.assertIn("no secret", job.result["exception"])
+            self.assertNotIn("tok-123456789", json.dumps([job.host.sent, job.engine.record(), job.engine.end]))
+        finally:
+            redactor.read({})
+
     def test_pieces_of_a_text_together_have_no_secret(self):
         redactor.read({"SHOP_API_KEY": "correct-horse"})
         try:

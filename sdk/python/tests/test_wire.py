@@ -1,12 +1,17 @@
 """The frames of a worker, against a scripted server."""
 import asyncio
+import contextlib
+import io
 import json
+import os
 import ssl
 import subprocess
 import tempfile
 import time
 import unittest
+import unittest.mock
 
+from aetheris import functions
 from aetheris import ConnectionFailed, InvalidInput, NotDone, Worker, agent, tool
 
 from .support.server import LIMITS, ScriptedServer, welcome
@@ -58,6 +63,20 @@ class Wire(unittest.IsolatedAsyncioTestCase):
             await asyncio.shield(self.release.wait())
             return {"aborted": call.signal.aborted}
 
+        @tool(effect="read")
+        async def reports(args, call):
+            call.progress("x" * 4094)
+            try:
+                call.progress("x" * 4095)
+            except InvalidInput as error:
+                return error.code
+            return None
+
+        @tool(effect="read")
+        async def writes(args, call):
+            for piece in ("y" * 700, "ü" * 200, "z"):
+                call.text(piece)
+
         @tool
         def blocks(args, call):
             call.text("begun")
@@ -75,7 +94,7 @@ class Wire(unittest.IsolatedAsyncioTestCase):
         @tool(effect="idempotent")
         def no_json():
             return float("nan")
-        self.offers = [one, waits, slow, blocks, fails, throws, no_json]
+        self.offers = [one, waits, slow, reports, writes, blocks, fails, throws, no_json]
 
     async def asyncTearDown(self):
         self.release.set()
@@ -122,7 +141,7 @@ class Wire(unittest.IsolatedAsyncioTestCase):
                                            {"name": "waits", "language": "python"}])
         self.assertEqual(hello["tools"][0], {"name": "slow", "effect": "at_most_once"})
         self.assertEqual(hello["connection"], 1)
-        self.assertFalse({"resume", "left"} & set(hello))
+        self.assertEqual(({"resume"} & set(hello), hello["connection"], hello["left"]), (set(), 1, []))
 
     async def test_over_TCP_and_TLS(self):
         with tempfile.TemporaryDirectory() as folder:
@@ -152,14 +171,14 @@ class Wire(unittest.IsolatedAsyncioTestCase):
             self.server.refuses_with = status
             self.start()
             with self.assertRaises(ConnectionFailed) as caught:
-                await asyncio.wait_for(self.running, 20)
+                await asyncio.wait_for(self.running, 60)
             self.assertEqual(caught.exception.code, code)
 
     async def test_an_address_that_is_not_a_URL_ends_the_worker_with_usage(self):
         for url in ("nowhere", "ftp://x", "http://x:99999999"):
             self.start(url=url)
             with self.assertRaises(ConnectionFailed) as caught:
-                await asyncio.wait_for(self.running, 20)
+                await asyncio.wait_for(self.running, 60)
             self.assertEqual(caught.exception.code, "usage")
 
     async def test_a_server_that_answers_503_is_tried_again(self):
@@ -254,6 +273,43 @@ class Wire(unittest.IsolatedAsyncioTestCase):
             "type": "diverged", "routine": 1, "finding": "arguments", "delivered": 0, "position": "greet",
             "found": {"kind": "tool", "position": "greet", "tool": "run:idempotent"}})
         self.assertRegex(message["where"], r"test_wire\.py:\d+")
+        self.assertRegex("\n".join(self.logged), r'error: job job-1 \(agent one\): the code requests something else than the '
+                         r'log has, at "greet", .*test_wire\.py:\d+\)\. The job parks; "aetheris resume" continues it after '
+                         r'the code is corrected\. What differs: aetheris divergence job-1')
+
+    async def test_faults_of_a_definition_are_reported_with_their_place(self):
+        self.start()
+        connection = await self.server.accept()
+        await connection.next()
+        fault = {"code": "plan_invalid", "message": "must be a duration", "path": "tools.pay.timeout", "file": "a.yaml",
+                 "line": 3, "column": 7, "suggestion": "10s"}
+        connection.send(1, 1, welcome("s-1", agents=[
+            {"name": "one", "version": "1", "faults": [fault, "other"]}, {"name": "waits", "faults": [fault]}]),
+            start_of(1))
+        await connection.message()
+        self.assertEqual([line for line in self.logged if line.startswith("error")], [
+            "error: the server does not take one (version 1), waits: a.yaml:3:7: tools.pay.timeout: must be a duration "
+            "(did you mean 10s?) [plan_invalid]", 'error: the server does not take one (version 1): "other"'])
+
+    async def test_without_a_log_a_connection_is_a_line_only_after_trouble(self):
+        for is_verbose in (False, True):
+            with self.subTest(is_verbose=is_verbose), contextlib.redirect_stderr(io.StringIO()) as printed, \
+                    unittest.mock.patch.dict(os.environ, {"AETHERIS_VERBOSE": "1"} if is_verbose else {}):
+                self.server.refuses_with = None
+                self.worker = Worker(*self.offers, socket=self.server.socket)
+                self.running = asyncio.ensure_future(self.worker.run())
+                connection = await self.server.accept()
+                await connection.next()
+                connection.send(1, 1, welcome("s-1"), start_of(1))
+                await connection.message()
+                self.assertEqual("connected" in printed.getvalue(), is_verbose)
+                connection.cut()
+                again = await self.server.accept()
+                await again.next()
+                again.send(0, 1, welcome("s-1", resumed=True))
+                await again.message()
+                self.assertIn("connected as " if is_verbose else "aetheris: info: connected\n", printed.getvalue())
+                await self.stop()
 
     async def test_a_heartbeat_is_sent_when_nothing_else_is_and_acknowledges(self):
         connection = await self.open({**LIMITS, "heartbeat_ms": 40})
@@ -301,6 +357,26 @@ class Wire(unittest.IsolatedAsyncioTestCase):
             {"type": "text", "call": 1, "at": 3, "text": "ü"}, {"type": "text", "call": 1, "at": 5, "text": "d"}])
         self.release.set()
         self.assertEqual(await connection.message(), {"type": "ended", "call": 1, "result": {"aborted": False}})
+
+    async def test_the_limits_of_progress_and_text(self):
+        for name, value in (("TEXT_MAX", 1000), ("PIECE_MAX", 64)):  # smaller, for the time of this test
+            patch = unittest.mock.patch.object(functions, name, value)
+            patch.start()
+            self.addCleanup(patch.stop)
+        connection = await self.open()
+        connection.send(2, 1, permit(1, "reports"), permit(2, "writes"))
+        reports, at, ends = [], 0, {}
+        while len(ends) < 2:
+            message = await connection.message()
+            if message["type"] == "progress":
+                reports.append(message["value"])
+            elif message["type"] == "text":
+                self.assertEqual(message["at"], at)
+                at += len(message["text"].encode())
+            elif message["type"] == "ended":
+                ends[message["call"]] = message.get("result")
+        self.assertEqual((reports, ends), (["x" * 4094], {1: "payload_too_large", 2: None}))
+        self.assertEqual(at, 700 + 2 * 128)
 
     async def test_a_failure_an_exception_and_a_result_that_is_not_JSON(self):
         connection = await self.open()
@@ -374,6 +450,19 @@ class Wire(unittest.IsolatedAsyncioTestCase):
         self.assertEqual(await again.next(), {**lost, "ack": 2})
         again.send(3, 2, permit(5, "run:idempotent", routine=1, position="greet", arguments={"name": "Ada"}))
         self.assertEqual((await again.next())["frame"], 3)
+
+    async def test_a_frame_is_sent_again_unchanged_with_the_ack_that_it_had(self):
+        connection = await self.open()
+        connection.send(2, 1, start_of(1))
+        lost = await connection.next()
+        self.assertEqual(lost["ack"], 2)
+        connection.send(3, 1, start_of(2, agent="waits", version=""))
+        await connection.next()
+        connection.cut()
+        again = await self.server.accept()
+        self.assertEqual((await again.next())["messages"][0]["resume"]["ack"], 3)
+        again.send(0, 1, welcome("s-1", resumed=True))
+        self.assertEqual(await again.next(), lost)
 
     async def test_what_was_acknowledged_is_not_sent_again(self):
         connection = await self.open()
@@ -489,7 +578,7 @@ class Wire(unittest.IsolatedAsyncioTestCase):
             connection.on_frame = lambda frame: on_frame(connection, frame)
         self.server.on_connection = on_connection
         self.start()
-        self.assertEqual(await asyncio.wait_for(ended, 20), {"result": ["hello Ada", "seen"]})
+        self.assertEqual(await asyncio.wait_for(ended, 60), {"result": ["hello Ada", "seen"]})
         self.assertEqual((advances, self.performed), ([0, 1, 2], ["key-5"]), "each advance came once")
         await self.stop()
 
@@ -509,14 +598,52 @@ class Wire(unittest.IsolatedAsyncioTestCase):
         connection = await self.open()
         connection.send(2, 1, permit(1, "slow"))
         await connection.message("text")
-        stopped = asyncio.ensure_future(self.worker.stop(5))
+        stopped = asyncio.ensure_future(self.worker.stop(120))
         await connection.message("drain")
         self.release.set()
         self.assertEqual(await connection.message("ended"), {"type": "ended", "call": 1, "result": {"aborted": False}})
         opcode, payload = await connection.control()
         self.assertEqual((opcode, payload[:2]), (8, (1000).to_bytes(2, "big")))
-        await asyncio.wait_for(stopped, 20)
-        await asyncio.wait_for(self.running, 20)
+        await asyncio.wait_for(stopped, 60)
+        await asyncio.wait_for(self.running, 60)
+
+    async def test_a_stop_while_the_connection_is_lost_awaits_functions_and_reports_their_ends(self):
+        for is_resumed in (True, False):
+            with self.subTest(is_resumed=is_resumed):
+                self.release.clear()
+                connection = await self.open()
+                connection.send(2, 1, permit(1, "slow"))
+                await connection.message("text")
+                self.server.refuses_with = "503 Service Unavailable"
+                connection.cut()
+                while self.worker._session.is_open:
+                    await asyncio.sleep(0.001)
+                stopped = asyncio.ensure_future(self.worker.stop(120))
+                await asyncio.sleep(0.05)
+                self.release.set()
+                await asyncio.sleep(0.05)
+                self.assertFalse(stopped.done())
+                self.server.refuses_with = None
+                again = await self.server.accept()
+                await again.next()
+                again.send(*((0, 1, welcome("s-1", resumed=True)) if is_resumed else (1, 1, welcome("s-2"))))
+                came = {}
+                while not {"drain", "ended" if is_resumed else "late"} <= set(came):
+                    message = await again.message()
+                    came[message["type"]] = message
+                self.assertEqual(came["ended" if is_resumed else "late"]["result"], {"aborted": False})
+                await asyncio.wait_for(stopped, 60)
+                self.worker = None
+
+    async def test_a_stop_while_the_connection_is_lost_ends_at_once_if_there_is_nothing_to_report(self):
+        connection = await self.open()
+        connection.send(2, 1, start_of(1))
+        await connection.message()
+        self.server.refuses_with = "503 Service Unavailable"
+        connection.cut()
+        while self.worker._session.is_open:
+            await asyncio.sleep(0.001)
+        await asyncio.wait_for(self.worker.stop(120), 60)
 
     async def test_drain_what_does_not_end_within_the_grace_period_is_cut_off(self):
         connection = await self.open()
@@ -524,4 +651,4 @@ class Wire(unittest.IsolatedAsyncioTestCase):
         await connection.message("text")
         stopped = asyncio.ensure_future(self.worker.stop(0.03))
         self.assertEqual((await connection.message("ended"))["unknown"]["code"], "abandoned")
-        await asyncio.wait_for(stopped, 20)
+        await asyncio.wait_for(stopped, 60)

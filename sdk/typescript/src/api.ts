@@ -42,9 +42,12 @@ export interface Call {
    * all that is sent it is replaced by `[secret NAME]`. Throws `AetherisError` with the code `secret_missing`.
    */
   secret(name: string): string;
-  /** Reports progress to readers, at most once a second; of several reports the newest. Not recorded. */
+  /**
+   * Reports progress to readers, at most once a second; of several reports the newest. Not recorded. Throws
+   * InvalidInput: the report has more than 4,096 bytes as JSON.
+   */
   progress(report: Json): void;
-  /** A piece of output for readers. Not recorded. */
+  /** A piece of output for readers. Not recorded. What follows the first 16 MiB of a call is dropped. */
   text(text: string): void;
 }
 

@@ -5,7 +5,7 @@ import type { Branches, Ctx, Done, MapOptions, RaceResult, Turn } from "./api.ts
 import type { Context } from "./context.ts";
 import { failureIn, InvalidInput } from "./errors.ts";
 import { isObject, toJson } from "./json.ts";
-import { isRequestName, joined } from "./positions.ts";
+import { isRequestName, joined, quoted } from "./positions.ts";
 import { asRequest, neverSettles, type Branch } from "./request.ts";
 
 const BRANCHES_MAX = 64; // of a race; items of a map at a time
@@ -82,7 +82,7 @@ export function raceBranches<B extends Branches>(
   for (const [branch] of entries) {
     if (!isRequestName(branch)) {
       throw new InvalidInput(
-        `ctx.race("${name}"): the name of a branch has 1 to 64 letters, digits, "_", ".", ":" and "-", not "${String(branch).slice(0, 100)}"`,
+        `ctx.race("${name}"): the name of a branch has 1 to 64 letters, digits, "_", ".", ":" and "-" and no secret, not ${quoted(branch)}`,
       );
     }
   }
@@ -118,10 +118,13 @@ export async function repeatTurns<S, T extends Turn<S>>(
   state: S,
   fn: (ctx: Ctx, state: S, index: number) => Promise<T>,
 ): Promise<Done<T>> {
+  const { routine } = ctx;
+  if (!routine.mayCall(ctx)) return neverSettles();
+  const { loop, first } = routine.beginLoop(ctx, name);
   let at = state;
-  for (let index = 0; ; index++) {
+  for (let index = first; ; index++) {
     const given = at;
-    const end = await ctx.routine.closedScope<{ next: S } | { done: Done<T> }>(ctx, name, index, async (inner) => {
+    const end = await routine.turn<{ next: S } | { done: Done<T> }>(ctx, loop, index, async (inner) => {
       const turn: unknown = await fn(inner, given, index);
       if (turn !== null && typeof turn === "object") {
         // What is undefined is null, as everywhere.

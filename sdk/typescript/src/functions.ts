@@ -7,7 +7,7 @@ import type { Call, Tool } from "./api.ts";
 import { storage } from "./current.ts";
 import { AetherisError, Failure, InvalidInput, NotDone } from "./errors.ts";
 import { textOf } from "./ends.ts";
-import { fresh, isObject, toJson, type Json, type JsonObject } from "./json.ts";
+import { checkSize, fresh, isObject, toJson, type Json, type JsonObject } from "./json.ts";
 import { scrub, ScrubbedText, secretOf } from "./secrets.ts";
 import type { CallName, Effect, FunctionEnd, Perform, WorkerMessage } from "./protocol.ts";
 import type { RunFunction } from "./request.ts";
@@ -19,13 +19,31 @@ export const KEPT_MS = 30 * 60_000; // the server keeps lost calls for 10 minute
 const ADVANCE_MS = 15_000; // more than an advance waits for a routine that does other work
 const KEPT_BYTES_MAX = 64 << 20; // of the results that are kept
 const COMPACT_MIN = 1_000; // calls
+const LEFT_MAX = 100_000; // calls of a hello
 const PROGRESS_MS = 1_000;
-const PROGRESS_MAX = 64 << 10;
+const PROGRESS_MAX = 4096; // bytes of JSON, of one report
+const TEXT_MAX = 16 << 20; // bytes of the text of a call
+const PIECE_MAX = 1 << 20; // UTF-16 units of a message of text, so that it fits into a frame
 
 export interface FunctionsHost {
   send(message: WorkerMessage): void;
   routine(number: number): Routine | undefined;
   tool(name: string): Tool | undefined;
+  /** When the newest frame that the server has acknowledged was sent, by the steady clock. */
+  acknowledgedAt(): number;
+  /** Is called with each call that is performed, and returns what is called with its end. */
+  observe?: ((call: Observed) => (end: FunctionEnd) => void) | undefined;
+}
+
+/** A call that a function performs. */
+export interface Observed {
+  tool: string;
+  position: string | undefined;
+  job: string | undefined;
+  arguments: JsonObject;
+  effect: Effect;
+  key: string;
+  try: number;
 }
 
 interface Kept {
@@ -119,15 +137,38 @@ export class Functions {
   }
 
   /**
-   * The calls that this worker received, of sessions that are over or may be, without those whose ends the server has.
-   * `acknowledgedAt`: when the newest frame that it acknowledged was sent, by the steady clock.
+   * The calls that this worker received: all that run, and those that ended within `left_for_ms`. The server has the
+   * ends of earlier ones.
    */
-  left(acknowledgedAt: number): CallName[] {
+  left(): { left: CallName[]; left_for_ms: number } {
     this.forgetOld();
-    const known = acknowledgedAt - ADVANCE_MS; // the server has the ends of calls that ended before
-    return this.kept.flatMap((call) =>
-      call.name === undefined || (call.end !== undefined && call.endedAt < known) ? [] : [call.name],
-    );
+    const now = performance.now();
+    const named = this.kept.filter((call) => call.name !== undefined);
+    const running = named.filter((call) => call.end === undefined);
+    const ended = named.filter((call) => call.end !== undefined).sort((a, b) => b.endedAt - a.endedAt);
+    const most = Math.max(0, LEFT_MAX - running.length);
+    const known = Math.max(this.knownEnds(), now - KEPT_MS, ended[most]?.endedAt ?? 0);
+    const listed = [...running, ...ended.filter((call) => call.endedAt > known)];
+    return {
+      left: listed.map((call) => call.name as CallName),
+      left_for_ms: Math.max(0, Math.floor(now - known) - 1),
+    };
+  }
+
+  /** May the server lack the end of a call? */
+  get hasUnreported(): boolean {
+    const acknowledged = this.host.acknowledgedAt();
+    return this.kept.some((call) => call.end !== undefined && call.endedAt > acknowledged);
+  }
+
+  /** How many calls are kept. */
+  get keptCount(): number {
+    return this.kept.length;
+  }
+
+  // The server has the ends of calls that ended before.
+  private knownEnds(): number {
+    return this.host.acknowledgedAt() - ADVANCE_MS;
   }
 
   /** The ends that are known of calls of sessions that are gone. */
@@ -182,7 +223,9 @@ export class Functions {
       Math.min(permit.timeout_ms, 2 ** 31 - 1),
     );
     const output = new Output(permit.call, (message) => {
-      if (this.calls.get(permit.call) === call) this.host.send(message);
+      if (this.calls.get(permit.call) !== call) return false;
+      this.host.send(message);
+      return true;
     });
     const given: Call = {
       key: permit.key,
@@ -195,7 +238,12 @@ export class Functions {
       progress: (report) => output.progress(report),
       text: (text) => output.text(text),
     };
-    const end = await endOfFunction(found.fn, found.args, given, found.routine ?? this, permit.tool, found.effect);
+    const { tool, position, key } = permit;
+    const { args, effect } = found;
+    const observed = { tool, position, job: call.name?.job, arguments: args, effect, key, try: permit.try };
+    const onEnd = this.host.observe?.(observed);
+    const end = await endOfFunction(found.fn, args, given, found.routine ?? this, tool, effect);
+    onEnd?.(end);
     clearTimeout(timer);
     output.end();
     this.onEnd(permit, found, call, end);
@@ -240,8 +288,9 @@ export class Functions {
 
   private forgetOld(): void {
     const from = performance.now() - KEPT_MS;
+    const known = this.knownEnds();
     this.kept = this.kept.filter((call) => {
-      const isKept = call.end === undefined || call.endedAt > from;
+      const isKept = call.end === undefined || call.endedAt > (call.isGone ? from : Math.max(from, known));
       if (!isKept) this.keptBytes -= call.bytes;
       return isKept;
     });
@@ -259,13 +308,15 @@ export class Functions {
 // Progress of a call and pieces of its output, for readers.
 class Output {
   private readonly call: number;
-  private readonly send: (message: WorkerMessage) => void;
-  private at = 0; // bytes of text
+  private readonly send: (message: WorkerMessage) => boolean;
+  private at = 0; // bytes of text that were sent
+  private isFull = false; // a piece did not fit, and no more follows
   private newest: Json | undefined;
   private timer: NodeJS.Timeout | undefined;
   private readonly scrubbed = new ScrubbedText();
 
-  constructor(call: number, send: (message: WorkerMessage) => void) {
+  /** `send`: false if the call has ended for the server. */
+  constructor(call: number, send: (message: WorkerMessage) => boolean) {
     this.call = call;
     this.send = send;
   }
@@ -274,14 +325,27 @@ class Output {
     this.sendText(this.scrubbed.feed(String(text).toWellFormed()));
   }
 
-  private sendText(piece: string): void {
-    if (piece === "") return;
-    this.send({ type: "text", call: this.call, at: this.at, text: piece });
-    this.at += Buffer.byteLength(piece);
+  private sendText(text: string): void {
+    for (let from = 0; from < text.length && !this.isFull; ) {
+      let to = Math.min(from + PIECE_MAX, text.length);
+      if (to < text.length && !text.slice(from, to).isWellFormed()) to--; // both halves of a pair stay together
+      const piece = text.slice(from, to);
+      from = to;
+      const bytes = Buffer.byteLength(piece);
+      this.isFull = this.at + bytes > TEXT_MAX;
+      if (this.isFull) return;
+      if (this.send({ type: "text", call: this.call, at: this.at, text: piece })) this.at += bytes;
+    }
   }
 
   progress(report: Json): void {
-    const value = scrub(toJson(report, "the report of progress", PROGRESS_MAX));
+    const what = "the report of progress";
+    const value = scrub(toJson(report, what, PROGRESS_MAX));
+    checkSize(value, what, PROGRESS_MAX); // a name of a secret may be longer than its value
+    this.sendProgress(value);
+  }
+
+  private sendProgress(value: Json): void {
     if (this.timer !== undefined) {
       this.newest = value;
       return;
@@ -291,7 +355,7 @@ class Output {
       this.timer = undefined;
       const newest = this.newest;
       this.newest = undefined;
-      if (newest !== undefined) this.progress(newest);
+      if (newest !== undefined) this.sendProgress(newest);
     }, PROGRESS_MS);
   }
 

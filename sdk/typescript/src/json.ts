@@ -76,13 +76,17 @@ export function toJson(value: unknown, what: string, bytesMax = VALUE_MAX): Json
     if (error instanceof Unrecordable) throw new InvalidInput(`${error.message}: only JSON can be recorded`);
     throw error;
   }
-  if (isLonger(copied, bytesMax)) {
-    throw new InvalidInput(
-      `${what} has more than ${bytesMax >> 10} KiB as JSON; store it elsewhere and pass a reference`,
-      "payload_too_large",
-    );
-  }
+  checkSize(copied, what, bytesMax);
   return copied;
+}
+
+/** Throws InvalidInput: the value has more bytes as JSON. */
+export function checkSize(value: Json, what: string, bytesMax: number): void {
+  if (!isLonger(value, bytesMax)) return;
+  throw new InvalidInput(
+    `${what} has more than ${bytesMax >> 10} KiB as JSON; store it elsewhere and pass a reference`,
+    "payload_too_large",
+  );
 }
 
 // Cheap for what is small. A text of n UTF-16 units has at most 6n bytes.

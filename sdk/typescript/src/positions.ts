@@ -4,16 +4,18 @@
 // Positions depend on the names and on the order of requests only, so a new routine names the same requests in the
 // same way.
 import { InvalidInput } from "./errors.ts";
+import { hasSecret, scrubText } from "./secrets.ts";
 
 const POSITION_MAX = 512; // bytes
 const SCOPES_MAX = 16;
 const NAME = /^[A-Za-z0-9_.:-]{1,64}$/;
 const KEY = /^[A-Za-z0-9_.:-]{1,128}$/;
 
-type Use = "closed" | "numbered" | "branches";
+type Use = "closed" | "numbered" | "turns" | "branches";
 
+/** A position is recorded as it is, so it has no secret. */
 export function isRequestName(name: unknown): name is string {
-  return typeof name === "string" && NAME.test(name);
+  return typeof name === "string" && NAME.test(name) && !hasSecret(name);
 }
 
 export function joined(scope: string, name: string | number): string {
@@ -27,8 +29,13 @@ export function isInside(position: string, scope: string): boolean {
 function checkName(name: string): void {
   if (isRequestName(name)) return;
   throw new InvalidInput(
-    `the name of a request or scope has 1 to 64 letters, digits, "_", ".", ":" and "-", not "${String(name).slice(0, 100)}"`,
+    `the name of a request or scope has 1 to 64 letters, digits, "_", ".", ":" and "-" and no secret, not ${quoted(name)}`,
   );
+}
+
+/** The begin of a text that was refused, for a message. */
+export function quoted(text: unknown): string {
+  return `"${scrubText(String(text)).slice(0, 100)}"`;
 }
 
 function checkPosition(position: string): string {
@@ -48,9 +55,9 @@ export class Positions {
     checkName(name);
     const position = joined(scope, name);
     if (options.key !== undefined) {
-      if (!KEY.test(options.key)) {
+      if (!KEY.test(options.key) || hasSecret(String(options.key))) {
         throw new InvalidInput(
-          `the key of "${name}" has 1 to 128 letters, digits, "_", ".", ":" and "-", not "${String(options.key).slice(0, 100)}"`,
+          `the key of "${name}" has 1 to 128 letters, digits, "_", ".", ":" and "-" and no secret, not ${quoted(options.key)}`,
         );
       }
       const keyed = checkPosition(`${position}@${options.key}`);
@@ -85,6 +92,17 @@ export class Positions {
     return position;
   }
 
+  /** Of a loop. Throws InvalidInput: also if the name was used before. */
+  loop(scope: string, name: string): string {
+    checkName(name);
+    const position = checkPosition(joined(scope, name));
+    if (this.scopes.has(position)) {
+      throw new InvalidInput(`"${position}" was used before; give each loop a name of its own`);
+    }
+    this.scopes.set(position, "turns");
+    return position;
+  }
+
   /** The scope of the branches of a map or race, or a scope that is not closed. Its names count on if it is used again. */
   openScope(scope: string, name: string): string {
     checkName(name);
@@ -105,7 +123,7 @@ export class Positions {
     if (known === undefined) this.scopes.set(position, use);
     else if (known !== use) {
       throw new InvalidInput(
-        `the scope "${position}" was used before: closed scopes, and the branches of a map or race, have different names`,
+        `the scope "${position}" was used before: closed scopes, loops, and the branches of a map or race, have different names`,
       );
     }
   }

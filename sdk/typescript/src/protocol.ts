@@ -5,7 +5,8 @@ export const PROTOCOL = 1;
 export const SUBPROTOCOL = "aetheris.worker.1";
 export const FRAME_MAX = 32 << 20;
 
-export type Kind = "tool" | "llm" | "wait" | "scope";
+/** `turn`: a scope that is a turn of a loop. */
+export type Kind = "tool" | "llm" | "wait" | "scope" | "turn";
 export type WaitType = "timer" | "signal" | "webhook" | "human" | "message";
 /**
  * What a repetition of a call does: `read` nothing; `idempotent` nothing, because the other system recognizes the key;
@@ -18,7 +19,7 @@ export interface FailureText {
   message: string;
 }
 
-/** The outcome of a request, as a routine is given it. */
+/** The outcome of a request, as a routine is given it; or a number of outcomes that are counted and not given. */
 export interface Outcome {
   position: string;
   kind?: Kind;
@@ -27,7 +28,7 @@ export interface Outcome {
   timed_out?: boolean;
   rejected?: boolean;
   erased?: boolean;
-  passed_over?: boolean;
+  passed_over?: number;
 }
 
 export interface RecordedRequest {
@@ -72,7 +73,7 @@ export interface NewRequest {
 
 export type Item =
   | { kind: "value"; name: string; value: Json }
-  | { kind: "scope_begun"; position: string; delivered: number }
+  | { kind: "scope_begun"; position: string; delivered: number; turn?: true }
   | { kind: "scope_ended"; position: string; delivered: number; result?: Json; failure?: FailureText }
   | { kind: "emitted"; scope: string; name: string; value: Json; published: boolean };
 
@@ -141,6 +142,8 @@ export interface Hello {
   capacity: { routines: number; calls: number };
   resume?: { session: string; ack: number };
   left?: CallName[];
+  left_for_ms?: number;
+  connection?: number;
 }
 
 export interface Welcome {
@@ -165,6 +168,8 @@ export interface Start {
   job: JobInfo;
   agent: string;
   version?: string;
+  /** Of another version than the job's. */
+  trial?: boolean;
   input: Json;
   now: string;
   blind: string;

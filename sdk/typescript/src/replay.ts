@@ -1,7 +1,8 @@
 // Replay: the rule by which a routine is run from its record (formal/routine.pml, src/engine/code/replay.h).
 //
 //   R1  Position p is delivered only when every recorded request with `delivered` <= p was made again. A scope that
-//       has ended is one request; what is inside of it is counted and passed over.
+//       has ended is one request; what is inside of it is counted and passed over. A loop begins with its last turn
+//       that ended.
 //   R2  The frontier: all recorded requests were made and all recorded outcomes delivered. Nothing new is sent before.
 //   R3  A recorded value is matched by its name. An emitted value is matched by its number.
 //
@@ -38,7 +39,7 @@ function isSame(made: MadeRequest, recorded: RecordedRequest): boolean {
     const wait = typeof recorded.wait === "string" ? recorded.wait : recorded.wait?.type;
     return made.wait === wait;
   }
-  if (made.kind === "scope") return true;
+  if (made.kind === "scope" || made.kind === "turn") return true;
   // A call that was refused has no recorded arguments.
   return (
     made.tool === recorded.tool &&
@@ -52,9 +53,10 @@ export class Replay {
   private readonly record: CodeRecord;
   private readonly byPosition = new Map<string, number>();
   private readonly matched: boolean[];
-  private readonly unmatchedAt: number[]; // by `delivered`
+  private readonly unmatchedAt = new Map<number, number>(); // by `delivered`
   private unmatched: number;
   private due: number; // unmatched ones with `delivered` <= the number of outcomes delivered
+  private next = 0; // of record.deliveries
   private count = 0;
   private readonly emitted = new Map<string, number>();
 
@@ -62,19 +64,19 @@ export class Replay {
   constructor(record: CodeRecord) {
     this.record = record;
     this.matched = record.requests.map(() => false);
-    this.unmatchedAt = new Array<number>(record.deliveries.length + 1).fill(0);
+    const outcomes = record.deliveries.reduce((sum, outcome) => sum + (outcome.passed_over ?? 1), 0);
     record.requests.forEach((request, i) => {
       if (
-        !(request.delivered >= 0 && request.delivered < this.unmatchedAt.length) ||
+        !(request.delivered >= 0 && request.delivered <= outcomes) ||
         this.byPosition.has(request.position)
       ) {
         throw new Error(`the record is not valid at "${request.position}"`);
       }
       this.byPosition.set(request.position, i);
-      (this.unmatchedAt[request.delivered] as number)++;
+      this.unmatchedAt.set(request.delivered, (this.unmatchedAt.get(request.delivered) ?? 0) + 1);
     });
     this.unmatched = record.requests.length;
-    this.due = this.unmatchedAt[0] as number;
+    this.due = this.unmatchedAt.get(0) ?? 0;
   }
 
   /** A request of the routine. Each position is requested once. */
@@ -93,7 +95,7 @@ export class Replay {
     }
     this.matched[index] = true;
     this.unmatched--;
-    (this.unmatchedAt[recorded.delivered] as number)--;
+    this.unmatchedAt.set(recorded.delivered, (this.unmatchedAt.get(recorded.delivered) ?? 0) - 1);
     if (recorded.delivered <= this.count) this.due--;
     return "recorded";
   }
@@ -111,6 +113,15 @@ export class Replay {
     return number <= recorded;
   }
 
+  /** The recorded turn of this loop with the lowest number: the last one that ended, or one that is open. */
+  firstTurn(loop: string): number {
+    const turns = this.record.requests
+      .filter((request) => request.kind === "turn" && request.position.startsWith(`${loop}/`))
+      .map((request) => request.position.slice(loop.length + 1))
+      .filter((number) => /^[0-9]+$/.test(number));
+    return turns.length === 0 ? 0 : Math.min(...turns.map(Number));
+  }
+
   /** The first position that the record has with this prefix and that was not requested yet. */
   unmatchedWithPrefix(prefix: string): string | undefined {
     const found = this.record.requests.find((request, i) => !this.matched[i] && request.position.startsWith(prefix));
@@ -119,19 +130,25 @@ export class Replay {
 
   /** May the next recorded outcome be delivered? The routine must have settled. */
   mayDeliver(): boolean {
-    return this.count < this.record.deliveries.length && this.due === 0;
+    return this.next < this.record.deliveries.length && this.due === 0;
   }
 
   /** The next recorded outcome, if mayDeliver. */
   deliver(): Outcome {
-    const next = this.record.deliveries[this.count] as Outcome;
-    this.count++;
-    this.due += this.unmatchedAt[this.count] as number;
+    const next = this.record.deliveries[this.next++] as Outcome;
+    const before = this.count;
+    this.count += next.passed_over ?? 1;
+    if (next.passed_over === undefined) this.due += this.unmatchedAt.get(this.count) ?? 0;
+    else {
+      for (const [delivered, requests] of this.unmatchedAt) {
+        if (delivered > before && delivered <= this.count) this.due += requests;
+      }
+    }
     return next;
   }
 
   isAtFrontier(): boolean {
-    return this.count >= this.record.deliveries.length && this.unmatched === 0;
+    return this.next >= this.record.deliveries.length && this.unmatched === 0;
   }
 
   /** An outcome that is not in the record was delivered. */

@@ -49,7 +49,7 @@ export function settle(request: OpenRequest, outcome: Outcome): void {
   if (outcome.failure) {
     const { code, message } = outcome.failure;
     return request.reject(
-      request.kind === "scope" ? new Failure(code, message) : new ToolFailed(code, message, tool, position),
+      request.kind === "scope" || request.kind === "turn" ? new Failure(code, message) : new ToolFailed(code, message, tool, position),
     );
   }
   if (outcome.timed_out && request.whenExpired === "fail") return request.reject(new WaitExpired(tool, position));

@@ -17,7 +17,7 @@ import { endOf, exceptionOf, failureText, whereOf } from "./ends.ts";
 import { AetherisError, failureIn, InvalidInput, ToolFailed } from "./errors.ts";
 import { blindedHash, EMITTED_MAX, fresh, toJson, type Json, type JsonObject } from "./json.ts";
 import { scrub } from "./secrets.ts";
-import { isInside, isRequestName, joined, Positions } from "./positions.ts";
+import { isInside, isRequestName, joined, Positions, quoted } from "./positions.ts";
 import type {
   AdvanceMessage,
   DivergedMessage,
@@ -72,6 +72,10 @@ export interface Made {
   byContent?: boolean;
   /** Of a call: stricter than the policy of its tool. */
   options?: JsonObject;
+}
+
+function isScope(kind: Kind): boolean {
+  return kind === "scope" || kind === "turn";
 }
 
 type Arrived =
@@ -136,7 +140,7 @@ export class Routine {
     }
     for (const outcome of deliveries) {
       this.withoutCall.delete(outcome.position);
-      if (outcome.kind === "scope" && !outcome.passed_over) this.endedScopes.add(outcome.position);
+      if (outcome.kind && isScope(outcome.kind)) this.endedScopes.add(outcome.position);
     }
     this.replay = new Replay({ requests, deliveries, values, emitted });
   }
@@ -232,7 +236,7 @@ export class Routine {
       this.stopAwaiting();
       if (!this.replay.mayDeliver()) return true;
       const outcome = this.replay.deliver();
-      if (outcome.passed_over) continue;
+      if (outcome.passed_over !== undefined) continue;
       this.complete(outcome.position, outcome);
       this.schedule();
       return false;
@@ -351,7 +355,7 @@ export class Routine {
   private doesOtherWork(): boolean {
     if (this.end !== undefined) return false;
     for (const request of this.open.values()) {
-      if (request.kind !== "scope" && !request.isCancelled && !isStopped(request.branch)) return false;
+      if (!isScope(request.kind) && !request.isCancelled && !isStopped(request.branch)) return false;
     }
     return true;
   }
@@ -496,8 +500,12 @@ export class Routine {
       this.diverge(this.replay.divergence as Divergence, whereOf(new Error().stack));
       return neverSettles();
     }
-    if (made.kind === "scope") {
-      if (match === "new") this.items.push({ kind: "scope_begun", position, delivered: this.replay.delivered() });
+    if (isScope(made.kind)) {
+      if (match === "new") {
+        const begun: Item = { kind: "scope_begun", position, delivered: this.replay.delivered() };
+        if (made.kind === "turn") begun.turn = true;
+        this.items.push(begun);
+      }
     } else if (match === "new" || this.withoutCall.has(position)) {
       const request: NewRequest = { position, kind: made.kind, delivered: this.replay.delivered() };
       if (isCall) Object.assign(request, { tool: made.tool, arguments: args });
@@ -557,8 +565,27 @@ export class Routine {
   /** A closed scope: runs its body, unless its result is recorded. */
   closedScope<R>(context: Context, name: string, number: number | undefined, body: (ctx: Ctx) => unknown): Promise<R> {
     if (!this.mayCall(context)) return neverSettles();
-    const position = this.positions.closedScope(context.scope_, name, number);
-    const request = this.addRequest<R>(context, position, { kind: "scope", tool: "scope" }, {}, undefined);
+    return this.runClosed(context, this.positions.closedScope(context.scope_, name, number), "scope", body);
+  }
+
+  /** A loop with this name: its position, and the number of the turn with which this routine begins. */
+  beginLoop(context: Context, name: string): { loop: string; first: number } {
+    const loop = this.positions.loop(context.scope_, name);
+    return { loop, first: this.replay.firstTurn(loop) };
+  }
+
+  turn<R>(context: Context, loop: string, number: number, body: (ctx: Ctx) => unknown): Promise<R> {
+    if (!this.mayCall(context)) return neverSettles();
+    return this.runClosed(context, joined(loop, number), "turn", body);
+  }
+
+  private runClosed<R>(
+    context: Context,
+    position: string,
+    kind: "scope" | "turn",
+    body: (ctx: Ctx) => unknown,
+  ): Promise<R> {
+    const request = this.addRequest<R>(context, position, { kind, tool: kind }, {}, undefined);
     if (this.isInert || this.endedScopes.has(position)) return request;
     const closed: ClosedScope = {
       position,
@@ -597,7 +624,7 @@ export class Routine {
   stopBranches(branches: Iterable<Branch>): void {
     if (this.isInert || this.end !== undefined) return;
     for (const branch of branches) branch.isStopped = true;
-    this.endStopped((request) => request.kind !== "scope");
+    this.endStopped((request) => !isScope(request.kind));
   }
 
   // Cancels these requests of stopped branches. Their closed scopes never return, so they end here.
@@ -668,7 +695,7 @@ export class Routine {
   patched(context: Context, id: string): boolean {
     if (!isRequestName(id))
       throw new InvalidInput(
-        `"${String(id).slice(0, 100)}" is not an id of a patch: it has 1 to 64 letters, digits, "_", ".", ":" and "-"`,
+        `${quoted(id)} is not an id of a patch: it has 1 to 64 letters, digits, "_", ".", ":" and "-" and no secret`,
       );
     if (!this.mayCall(context)) return false;
     const known = this.patches.get(id);
@@ -683,7 +710,7 @@ export class Routine {
   emit(context: Context, name: string, value: unknown, isPublished: boolean): void {
     if (!isRequestName(name))
       throw new InvalidInput(
-        `"${String(name).slice(0, 100)}" is not a name of an emitted value: it has 1 to 64 letters, digits, "_", ".", ":" and "-"`,
+        `${quoted(name)} is not a name of an emitted value: it has 1 to 64 letters, digits, "_", ".", ":" and "-" and no secret`,
       );
     const json = scrub(toJson(value, `the emitted value "${name}"`, EMITTED_MAX));
     if (!this.mayCall(context) || this.replay.wasEmitted(context.scope_)) return;

@@ -1,13 +1,14 @@
 // Secrets: values that do not leave the worker. Each is replaced by `[secret NAME]` in all that is sent to the server.
 //
 // Known are the values of environment variables whose names end in KEY, TOKEN, SECRET or PASSWORD, and those that
-// `call.secret` has given. A value is found as it is, escaped for JSON or a URL, as hex and as base64.
+// `call.secret` has given. A value is found as it is, escaped for JSON (up to 4 times) or a URL, as hex and as base64.
 import { readFileSync } from "node:fs";
 import { AetherisError } from "./errors.ts";
 import type { Json } from "./json.ts";
 
 const NAMES = /(^|_)(KEY|TOKEN|SECRET|PASSWORD)$/;
 const BYTES_MIN = 8; // shorter values are not hidden: that would destroy the text
+const NESTED_MAX = 4; // levels of JSON in a text of JSON
 
 const names = new Map<string, string>(); // of the forms
 let search: RegExp | undefined;
@@ -23,15 +24,30 @@ function inBase64(value: Buffer, encoding: "base64" | "base64url"): string[] {
   });
 }
 
+// In a text of JSON, in a text in it, and so on. Some encoders write what is not ASCII as \uXXXX.
+function inJson(value: string): Set<string> {
+  let level = new Set([value]);
+  const all = new Set(level);
+  for (let depth = 0; depth < NESTED_MAX; depth++) {
+    const next = new Set<string>();
+    for (const form of level) {
+      const escaped = JSON.stringify(form).slice(1, -1);
+      next.add(escaped);
+      next.add(escaped.replace(/[^ -~]/g, (unit) => `\\u${unit.charCodeAt(0).toString(16).padStart(4, "0")}`));
+    }
+    for (const form of next) all.add(form);
+    level = next;
+  }
+  return all;
+}
+
 /** From now on this value is replaced. */
 export function hide(name: string, value: string): void {
   const bytes = Buffer.from(value);
   if (bytes.length < BYTES_MIN) return;
   const hex = bytes.toString("hex");
   const escaped = encodeURIComponent(value.toWellFormed());
-  const once = JSON.stringify(value).slice(1, -1);
-  const twice = JSON.stringify(once).slice(1, -1); // in the JSON of a text that is JSON
-  const forms = [value, once, twice, escaped, escaped.replaceAll("%20", "+"), hex];
+  const forms = [...inJson(value), escaped, escaped.replaceAll("%20", "+"), hex];
   forms.push(hex.toUpperCase(), ...inBase64(bytes, "base64"), ...inBase64(bytes, "base64url"));
   const before = names.size;
   for (const form of forms) if (!names.has(form)) names.set(form, name);
@@ -51,15 +67,13 @@ export function scrubText(text: string): string {
   return search === undefined ? text : text.replace(search, (form) => `[secret ${names.get(form)}]`);
 }
 
+export function hasSecret(text: string): boolean {
+  return search !== undefined && text.search(search) >= 0;
+}
+
 /** The value without secrets: the same, if it has none. */
 export function scrub<T extends Json>(value: T): T {
-  if (search === undefined) return value;
-  if (value !== null && typeof value === "object") {
-    // Most values have none: one search in their text is cheaper than one in each of their texts.
-    search.lastIndex = 0;
-    if (!search.test(JSON.stringify(value))) return value;
-  }
-  return scrubbed(value) as T;
+  return search === undefined ? value : (scrubbed(value) as T);
 }
 
 function scrubbed(value: Json): Json {

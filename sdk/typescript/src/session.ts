@@ -65,6 +65,7 @@ export function elapsedSince(then: Moment): number {
 
 interface KeptFrame {
   number: number;
+  ack: number; // also when it is sent again
   messages: string; // the JSON of its messages, without brackets
   sentAt: Moment;
 }
@@ -203,7 +204,7 @@ export class Session {
     // The frames that resume a session are not counted: their number is 0.
     if (this.id !== undefined) hello.resume = { session: this.id, ack: this.received };
     this.helloSentAt = moment();
-    this.write(this.id === undefined ? 1 : 0, JSON.stringify(hello));
+    this.write({ number: this.id === undefined ? 1 : 0, ack: this.received, messages: JSON.stringify(hello) });
     this.timer = setTimeout(() => this.drop("no welcome within 10 s"), GREETING_MS);
   }
 
@@ -233,14 +234,19 @@ export class Session {
   // ---------------------------------------------------------------- frames
 
   private sendFrame(texts: string[]): void {
-    const frame: KeptFrame = { number: ++this.sent, messages: texts.join(","), sentAt: moment() };
+    const frame: KeptFrame = {
+      number: ++this.sent,
+      ack: this.received,
+      messages: texts.join(","),
+      sentAt: moment(),
+    };
     this.kept.push(frame);
-    if (this.state === "open") this.write(frame.number, frame.messages);
+    if (this.state === "open") this.write(frame);
   }
 
-  private write(number: number, messages: string): void {
+  private write({ number, ack, messages }: { number: number; ack: number; messages: string }): void {
     this.lastSent = performance.now();
-    this.connection?.send(`{"frame":${number},"ack":${this.received},"messages":[${messages}]}`);
+    this.connection?.send(`{"frame":${number},"ack":${ack},"messages":[${messages}]}`);
   }
 
   private onText(text: string): void {
@@ -311,7 +317,7 @@ export class Session {
     }
     this.startHeartbeat();
     this.listener.onSession(welcome, isNew);
-    if (!isNew) for (const kept of this.kept) this.write(kept.number, kept.messages);
+    if (!isNew) for (const kept of this.kept) this.write(kept);
     this.process(frame.messages);
     this.flush();
   }

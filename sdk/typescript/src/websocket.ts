@@ -1,4 +1,5 @@
 // A WebSocket client (RFC 6455) over TCP, TLS or a Unix socket: text messages that are not fragmented, no extensions.
+import { isUtf8 } from "node:buffer";
 import { createHash, randomBytes } from "node:crypto";
 import { connect as connectTcp, type Socket } from "node:net";
 import { connect as connectTls } from "node:tls";
@@ -242,6 +243,7 @@ export class WebSocketClient {
   private handle(opcode: number, payload: Buffer): boolean {
     switch (opcode) {
       case OPCODE.text:
+        if (!isUtf8(payload)) return this.violated(1007, "a text that is not UTF-8");
         this.listener.onMessage(payload.toString("utf8"));
         return true;
       case OPCODE.ping:

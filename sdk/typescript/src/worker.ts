@@ -9,7 +9,7 @@ import { dirname, join, relative } from "node:path";
 import type { ServeOptions, Worker } from "./api.ts";
 import { isOffer, type AnyAgent, type AnyTool } from "./definitions.ts";
 import { ConnectionFailed, InvalidInput } from "./errors.ts";
-import { Functions } from "./functions.ts";
+import { Functions, type FunctionsHost } from "./functions.ts";
 import { isObject, toJson, type Json, type JsonObject } from "./json.ts";
 import {
   PROTOCOL,
@@ -41,13 +41,19 @@ interface Loading {
   delivered: Extract<ServerMessage, { type: "deliver" }>[];
 }
 
+/** `observe`: for tests. */
+export interface WorkerOptions extends ServeOptions {
+  observe?: FunctionsHost["observe"];
+}
+
 export class WorkerProcess implements Worker, RoutineHost {
   readonly closed: Promise<void>;
   private readonly agents = new Map<string, AnyAgent>(); // by name and version
   private readonly tools = new Map<string, AnyTool>();
-  private readonly options: ServeOptions;
+  private readonly options: WorkerOptions;
   private readonly session: Session;
   private readonly functions: Functions;
+  private connections = 0; // of this process
   private readonly routines = new Map<number, Routine>();
   private readonly loading = new Map<number, Loading>();
   private readonly name = `${hostname()}:${process.pid}:${randomBytes(4).toString("hex")}`;
@@ -57,12 +63,12 @@ export class WorkerProcess implements Worker, RoutineHost {
   private isSessionGone = false; // while its routines are dropped
   private lastTrouble = "";
   private refusal: { routine: number; code: string; message: string } | undefined; // the reason of the next `stop`
-  private onRoutinesChanged: (() => void) | undefined;
+  private onChanged: (() => void) | undefined; // of the routines or the connection
   private resolveClosed!: () => void;
   private rejectClosed!: (error: Error) => void;
 
   /** Use `serve`. */
-  constructor(offers: (AnyAgent | AnyTool)[], options: ServeOptions) {
+  constructor(offers: (AnyAgent | AnyTool)[], options: WorkerOptions) {
     this.options = options;
     hideEnvironment();
     for (const offer of offers) {
@@ -82,6 +88,8 @@ export class WorkerProcess implements Worker, RoutineHost {
       send: (message) => this.sendMessage(message),
       routine: (number) => this.routines.get(number),
       tool: (name) => this.tools.get(name),
+      acknowledgedAt: () => this.session.acknowledgedAt,
+      observe: options.observe,
     });
     this.session = new Session(
       { address: () => addressOf(options), api_key: options.api_key ?? process.env["AETHERIS_API_KEY"] },
@@ -99,22 +107,22 @@ export class WorkerProcess implements Worker, RoutineHost {
   async stop(grace_ms = GRACE_MS): Promise<void> {
     if (this.isStopping) return this.closed.catch(() => {});
     this.isStopping = true;
-    if (this.session.isOpen) {
-      this.sendMessage({ type: "drain" });
-      await within(grace_ms, this.whenIdle());
-      this.functions.abandonAll();
-    }
+    this.sendMessage({ type: "drain" });
+    await within(grace_ms, this.whenDrained());
+    this.functions.abandonAll();
     await new Promise((resolve) => setImmediate(resolve));
     this.flush();
     await this.finish();
     this.resolveClosed();
   }
 
-  private async whenIdle(): Promise<void> {
-    await this.functions.whenIdle();
-    while (this.routines.size > 0 || this.functions.running > 0) {
-      await new Promise<void>((resolve) => (this.onRoutinesChanged = resolve));
+  // Resolves when no function runs, the server has stopped the routines, and it has the ends of calls. While the
+  // connection is lost, it may come back for them.
+  private async whenDrained(): Promise<void> {
+    for (;;) {
       await this.functions.whenIdle();
+      if (this.session.isOpen ? this.routines.size === 0 : !this.functions.hasUnreported) return;
+      await new Promise<void>((resolve) => (this.onChanged = resolve));
     }
   }
 
@@ -149,16 +157,22 @@ export class WorkerProcess implements Worker, RoutineHost {
       missing: "the code does not make a request that the log has",
       ended: "the code ended before a request that the log has",
     }[finding];
-    this.log(
-      "error",
-      `${this.nameOf(routine)}: ${what ?? finding}, at "${position}"${at}. The job parks. After the code is corrected: aetheris resume ${this.jobOf(routine)}`,
-    );
+    // A trial changes nothing; whoever made it reports what differs.
+    const then = this.isTrial(routine)
+      ? "The job keeps its version"
+      : `The job parks; "aetheris resume" continues it after the code is corrected. What differs: aetheris divergence ${this.jobOf(routine)}`;
+    this.log("error", `${this.nameOf(routine)}: ${what ?? finding}, at "${position}"${at}. ${then}`);
     this.forget(routine);
   }
 
+  private isTrial(routine: number): boolean {
+    return this.routines.get(routine)?.start.trial === true;
+  }
+
   private onException(routine: number, { name, message, stack }: NonNullable<RoutineEnd["exception"]>): void {
-    const then =
-      this.routines.get(routine)?.agent.definition.on_exception === "fail"
+    const then = this.isTrial(routine)
+      ? "The job keeps its version"
+      : this.routines.get(routine)?.agent.definition.on_exception === "fail"
         ? "The job fails"
         : `The job parks. After the code is corrected: aetheris resume ${this.jobOf(routine)}`;
     const text = stack?.includes(message) ? stack : `${name}: ${message}\n${stack ?? ""}`;
@@ -215,7 +229,6 @@ export class WorkerProcess implements Worker, RoutineHost {
   // ---------------------------------------------------------------- the session
 
   private hello(): Hello {
-    const left = this.functions.left(this.session.acknowledgedAt);
     return {
       protocol: PROTOCOL,
       sdk: `typescript/${SDK_VERSION}`,
@@ -223,21 +236,19 @@ export class WorkerProcess implements Worker, RoutineHost {
       agents: [...this.agents.values()].map(offerOf),
       tools: [...this.tools.values()].map(offerOf),
       capacity: { routines: this.options.capacity?.routines ?? 256, calls: this.options.capacity?.calls ?? 256 },
-      ...(left.length > 0 ? { left } : {}),
+      connection: ++this.connections,
+      ...this.functions.left(),
     };
   }
 
   private onSession(welcome: Welcome, isNew: boolean): void {
+    this.onChanged?.();
+    this.reportFaults(welcome);
+    if (this.options.log || process.env["AETHERIS_VERBOSE"])
+      this.log("info", `connected as ${this.name}, session ${welcome.session}`);
+    else if (this.lastTrouble !== "") this.log("info", "connected");
     this.lastTrouble = "";
-    for (const { name, version, faults } of welcome.agents ?? []) {
-      if (faults !== undefined)
-        this.log(
-          "error",
-          `the server does not take the agent ${name}${version ? `, version ${version}` : ""}: ${faultsText(faults)}`,
-        );
-    }
     if (!isNew) return;
-    this.log("info", `connected as ${this.name}, session ${welcome.session}`);
     this.isSessionGone = true;
     this.functions.onSessionGone();
     this.dropRoutines("its session is gone");
@@ -246,7 +257,22 @@ export class WorkerProcess implements Worker, RoutineHost {
     if (this.isStopping) this.sendMessage({ type: "drain" });
   }
 
+  // The faults of a hello are the same for all of its agents.
+  private reportFaults({ agents = [] }: Welcome): void {
+    const agentsOf = new Map<string, string[]>(); // by fault
+    for (const { name, version, faults } of agents) {
+      if (faults === undefined) continue;
+      for (const fault of Array.isArray(faults) ? faults : [faults]) {
+        const text = faultText(fault);
+        agentsOf.set(text, [...(agentsOf.get(text) ?? []), version ? `${name} (version ${version})` : name]);
+      }
+    }
+    for (const [fault, names] of agentsOf)
+      this.log("error", `the server does not take ${names.join(", ")}: ${fault}`);
+  }
+
   private onTrouble(error: ConnectionFailed): void {
+    this.onChanged?.();
     if (FINAL.has(error.code)) {
       this.log("error", error.message);
       if (this.isStopping) return;
@@ -365,7 +391,7 @@ export class WorkerProcess implements Worker, RoutineHost {
     const routine = this.routines.get(number);
     this.routines.delete(number);
     routine?.drop(reason);
-    this.onRoutinesChanged?.();
+    this.onChanged?.();
   }
 
   private dropRoutines(reason: string): void {
@@ -408,14 +434,13 @@ export function findSocket(folder: string): string | undefined {
   }
 }
 
-// tools.pay.timeout: must be a duration [plan_invalid]; …
-function faultsText(faults: Json): string {
-  const texts = (Array.isArray(faults) ? faults : [faults]).map((fault) => {
-    if (!isObject(fault) || typeof fault["message"] !== "string") return JSON.stringify(fault);
-    const path = fault["path"] ? `${String(fault["path"])}: ` : "";
-    return `${path}${fault["message"]} [${String(fault["code"])}]`;
-  });
-  return texts.join("; ");
+// tools.pay.timeout: must be a duration [plan_invalid]
+function faultText(fault: Json): string {
+  if (!isObject(fault) || typeof fault["message"] !== "string") return JSON.stringify(fault);
+  const { file, line, column, path, suggestion } = fault;
+  const place = line ? [file, line, column].filter(Boolean).join(":") : "";
+  const parts = [place, path, fault["message"]].filter(Boolean).join(": ");
+  return `${parts}${suggestion ? ` (did you mean ${String(suggestion)}?)` : ""} [${String(fault["code"])}]`;
 }
 
 function agentKey(name: string, version: string | undefined): string {

@@ -54,6 +54,50 @@ describe("secrets", () => {
     assert.equal(new ScrubbedText().feed("nothing held"), "nothing held");
   });
 
+  test("a value is found in JSON inside of JSON, also with what is not ASCII escaped", () => {
+    const pem = "-----BEGIN KEY-----\nMIIE\"ü\\q\n😀-----END KEY-----\n";
+    process.env["PEM_KEY"] = pem;
+    hideEnvironment();
+    const ascii = (text: string): string =>
+      text.replace(/[^ -~]/g, (unit) => `\\u${unit.charCodeAt(0).toString(16).padStart(4, "0")}`);
+    for (let asciiAt = 0; asciiAt <= 5; asciiAt++) {
+      let body = pem; // as it is, then in a tool result, in the message with it, in the body of a request, …
+      for (let depth = 1; depth <= 4; depth++) {
+        body = JSON.stringify({ inner: body });
+        if (depth === asciiAt) body = ascii(body);
+        const clean = JSON.stringify(scrub({ body }));
+        assert.ok(clean.includes("[secret PEM_KEY]") && !clean.includes("MIIE"), `${depth} ${asciiAt}: ${clean}`);
+      }
+    }
+    delete process.env["PEM_KEY"];
+  });
+
+  test("names and keys of requests are recorded as they are: one with a secret is refused", async () => {
+    process.env["PLAIN_TOKEN"] = "tok-123456789";
+    hideEnvironment();
+    const secret = "tok-123456789";
+    const uses: ((ctx: Ctx) => unknown)[] = [
+      (ctx) => ctx.call("look", {}, { key: `k-${secret}` }),
+      (ctx) => ctx.call("look", {}, { name: secret }),
+      (ctx) => ctx.map(secret, [1], () => 1),
+      (ctx) => ctx.race("r", { [secret]: () => 1 }),
+      (ctx) => ctx.scope(secret, () => 1, { fold: true }),
+      (ctx) => ctx.loop(secret, 0, async () => ({ done: 1 })),
+      (ctx) => ctx.patched(secret),
+      (ctx) => ctx.emit(secret, 1),
+    ];
+    for (const use of uses) {
+      const job = await runJob(async (ctx: Ctx) => {
+        await use(ctx);
+      });
+      const { name, message } = job.engine.end?.exception ?? {};
+      assert.equal(name, "InvalidInput", String(use));
+      assert.match(message ?? "", /no secret/, String(use));
+      const all = JSON.stringify([...job.engine.log.values(), job.engine.end, job.host.sent]);
+      assert.ok(!all.includes(secret), all);
+    }
+  });
+
   test("call.secret: the environment, a file, and what is missing", () => {
     const folder = mkdtempSync(join(tmpdir(), "aetheris-secret-"));
     writeFileSync(join(folder, "pin"), "from-a-file-1\n");

@@ -24,6 +24,8 @@ test("worker_main: serves the exports of a TypeScript file, and drains on SIGTER
   const env = { ...process.env, AETHERIS_SOCKET: server.socket, AETHERIS_API_KEY: "k", AETHERIS_VERSION: "7" };
   const child = spawn(process.execPath, [MAIN, FILE], { env, stdio: ["ignore", "inherit", "pipe"] });
   const exited = once(child, "exit");
+  let stderr = "";
+  child.stderr.on("data", (piece) => (stderr += String(piece)));
   const connection = await server.accept(60_000);
   const hello = (await connection.next()).messages[0] as unknown as { agents: unknown; tools: unknown };
   assert.deepEqual(hello.agents, [{ name: "adder", language: "typescript", version: "7" }]);
@@ -48,6 +50,7 @@ test("worker_main: serves the exports of a TypeScript file, and drains on SIGTER
   assert.equal((await connection.message()).type, "drain");
   assert.equal((await connection.control()).payload.readUInt16BE(0), 1000);
   assert.deepEqual(await exited, [0, null]);
+  assert.equal(stderr, "", "in ordinary use it prints nothing");
   await server.close();
 });
 

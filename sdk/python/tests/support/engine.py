@@ -5,6 +5,14 @@ import json
 from aetheris.canonical import blinded_hash
 from aetheris.positions import is_inside
 
+SCOPES = ("scope", "turn")
+
+
+def turn_before(position):
+    """The position of the turn before this one; None: it is the first."""
+    loop, number = position.rsplit("/", 1)
+    return f"{loop}/{int(number) - 1}" if int(number) > 0 else None
+
 
 class Refused(Exception):
     pass
@@ -48,10 +56,11 @@ class Engine:
         return start
 
     def record(self):
-        ended = [position for position in self.outcomes if self.log[position]["kind"] == "scope"]
+        ended = [position for position in self.outcomes if self.log[position]["kind"] in SCOPES]
+        replaced = {turn_before(position) for position in ended if self.log[position]["kind"] == "turn"}
 
         def is_folded(position):
-            return any(is_inside(position, scope) for scope in ended)
+            return position in replaced or any(is_inside(position, scope) for scope in ended)
         requests = []
         for request in self.log.values():
             if not is_folded(request["position"]):
@@ -69,8 +78,16 @@ class Engine:
                 while free in self.positions:
                     free += 1
                 at, free = free, free + 1
-            deliveries[at] = {**request["outcome"], **({"passed_over": True} if is_folded(position) else {})}
-        return {"requests": requests, "deliveries": deliveries, "values": self.values, "emitted": self.emitted}
+            deliveries[at] = request["outcome"]
+        given = []
+        for outcome in deliveries:
+            if not is_folded(outcome["position"]):
+                given.append(outcome)
+            elif given and "passed_over" in given[-1]:
+                given[-1]["passed_over"] += 1
+            else:
+                given.append({"passed_over": 1})
+        return {"requests": requests, "deliveries": given, "values": self.values, "emitted": self.emitted}
 
     # ---------------------------------------------------------------- from the routine
 
@@ -114,12 +131,16 @@ class Engine:
                 raise Refused(f"the value {item['name']} was recorded before")
             self.values[item["name"]] = item["value"]
         elif kind == "scope_begun":
-            self._add_request({"position": item["position"], "kind": "scope", "delivered": item["delivered"]})
+            kind = "turn" if item.get("turn") else "scope"
+            before = turn_before(item["position"]) if kind == "turn" else None
+            if before is not None and not self.log.get(before, {}).get("ended"):
+                raise Refused(f"{item['position']} begins before {before} ended")
+            self._add_request({"position": item["position"], "kind": kind, "delivered": item["delivered"]})
         elif kind == "scope_ended":
             for request in self.log.values():
                 if is_inside(request["position"], item["position"]) and not request["ended"]:
                     raise Refused(f"{item['position']} ended before {request['position']}")
-            outcome = {"position": item["position"], "kind": "scope"}
+            outcome = {"position": item["position"], "kind": self.log[item["position"]]["kind"]}
             outcome.update({name: item[name] for name in ("result", "failure") if name in item})
             self._add_outcome(outcome, item["delivered"])
         else:
@@ -144,7 +165,7 @@ class Engine:
     def _add_request(self, request):
         position = request["position"]
         for scope in self.outcomes:
-            if self.log[scope]["kind"] == "scope" and is_inside(position, scope):
+            if self.log[scope]["kind"] in SCOPES and is_inside(position, scope):
                 raise Refused(f"{position} is inside of a scope that has ended")
         if request["delivered"] > len(self.outcomes):
             raise Refused(f"{request['delivered']} outcomes are counted; the log has {len(self.outcomes)}")
@@ -189,7 +210,7 @@ class Engine:
 
     def open(self):
         """Requests without an outcome."""
-        return [one for one in self.log.values() if not one["ended"] and one["kind"] != "scope"]
+        return [one for one in self.log.values() if not one["ended"] and one["kind"] not in SCOPES]
 
     def at(self, position):
         assert position in self.log, f'there is no request "{position}" among {", ".join(self.log)}'

@@ -8,7 +8,7 @@ import tempfile
 
 GUID = "258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
 LIMITS = {"heartbeat_ms": 2_000, "silent_ms": 15_000, "resume_ms": 20_000}
-PATIENCE_S = 20
+PATIENCE_S = 60.0
 
 
 def welcome(session, **more):

@@ -15,7 +15,7 @@ export async function replayed(job: TestJob): Promise<void> {
 
 /** Runs the job until something outside of it has happened. */
 export async function until(job: TestJob, isDone: () => boolean): Promise<void> {
-  for (const end = Date.now() + 10_000; !isDone() && Date.now() < end;) {
+  for (const end = Date.now() + 60_000; !isDone() && Date.now() < end;) {
     await new Promise((resolve) => setTimeout(resolve, 5));
     await job.run();
   }

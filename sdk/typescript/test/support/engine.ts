@@ -43,6 +43,17 @@ export interface EngineOptions {
   records?: (request: NewRequest) => boolean;
 }
 
+function isScope(kind: string): boolean {
+  return kind === "scope" || kind === "turn";
+}
+
+/** The position of the turn before this one; undefined: it is the first. */
+function turnBefore(position: string): string | undefined {
+  const slash = position.lastIndexOf("/");
+  const number = Number(position.slice(slash + 1));
+  return number === 0 ? undefined : `${position.slice(0, slash)}/${number - 1}`;
+}
+
 export class Engine {
   readonly blind = "5f0c2b7a94d1e86338a1c97fd2406be5";
   readonly log = new Map<string, LoggedRequest>(); // in the order of their starts
@@ -95,12 +106,19 @@ export class Engine {
     };
   }
 
+  /** Inside of a scope that has ended, or a turn before the last one of its loop that has ended. */
+  private isFolded(position: string): boolean {
+    return this.outcomes.some((ended) => {
+      if (!isScope(this.at(ended).kind)) return false;
+      if (isInside(position, ended)) return true;
+      return this.at(ended).kind === "turn" && position === turnBefore(ended);
+    });
+  }
+
   record(): CodeRecord {
-    const endedScopes = new Set(this.outcomes.filter((position) => this.at(position).kind === "scope"));
-    const isFolded = (position: string): boolean => [...endedScopes].some((scope) => isInside(position, scope));
     const record: CodeRecord = { requests: [], deliveries: [], values: this.values, emitted: this.emitted };
     for (const { position, kind, tool, arguments_hash, wait, delivered } of this.log.values()) {
-      if (isFolded(position)) continue;
+      if (this.isFolded(position)) continue;
       record.requests.push({
         position,
         kind,
@@ -111,6 +129,7 @@ export class Engine {
       });
     }
     let free = 0;
+    const inOrder: Outcome[] = [];
     for (const position of this.outcomes) {
       const request = this.at(position);
       let at = request.positionOfOutcome;
@@ -118,7 +137,13 @@ export class Engine {
         while (this.positions.has(free)) free++;
         at = free++;
       }
-      record.deliveries[at] = { ...(request.outcome as Outcome), ...(isFolded(position) ? { passed_over: true } : {}) };
+      inOrder[at] = request.outcome as Outcome;
+    }
+    for (const outcome of inOrder) {
+      const last = record.deliveries.at(-1);
+      if (!this.isFolded(outcome.position)) record.deliveries.push(outcome);
+      else if (last?.passed_over !== undefined) last.passed_over++;
+      else record.deliveries.push({ passed_over: 1 } as Outcome);
     }
     return record;
   }
@@ -141,7 +166,8 @@ export class Engine {
           this.values[item.name] = item.value;
           break;
         case "scope_begun":
-          this.addRequest({ position: item.position, kind: "scope", delivered: item.delivered });
+          if (item.turn) this.checkTurn(item.position);
+          this.addRequest({ position: item.position, kind: item.turn ? "turn" : "scope", delivered: item.delivered });
           break;
         case "scope_ended": {
           for (const request of this.log.values()) {
@@ -151,7 +177,7 @@ export class Engine {
           this.addOutcome(
             {
               position: item.position,
-              kind: "scope",
+              kind: this.at(item.position).kind,
               ...(item.failure ? { failure: item.failure } : { result: item.result ?? null }),
             },
             item.delivered,
@@ -217,10 +243,16 @@ export class Engine {
     });
   }
 
+  // The turn before it has ended, and it is the first with its number.
+  private checkTurn(position: string): void {
+    const before = turnBefore(position);
+    if (before !== undefined && !this.log.get(before)?.ended) throw new Refused(`${position} begins before ${before} ended`);
+  }
+
   private addRequest(request: NewRequest): LoggedRequest {
     const { position, kind, delivered, tool, wait } = request;
     for (const scope of this.outcomes) {
-      if (this.at(scope).kind === "scope" && isInside(position, scope))
+      if (isScope(this.at(scope).kind) && isInside(position, scope))
         throw new Refused(`${position} is inside of a scope that has ended`);
     }
     if (delivered > this.outcomes.length)
@@ -282,7 +314,7 @@ export class Engine {
   /** Requests to which an outcome can come. */
   open(): LoggedRequest[] {
     return [...this.log.values()].filter(
-      (request) => !request.ended && request.kind !== "scope" && (request.kind === "wait" || request.isSent),
+      (request) => !request.ended && !isScope(request.kind) && (request.kind === "wait" || request.isSent),
     );
   }
 

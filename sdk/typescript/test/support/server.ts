@@ -9,7 +9,7 @@ import { join } from "node:path";
 import type { Frame, ServerMessage, Welcome, WorkerMessage } from "../../src/protocol.ts";
 
 const GUID = "258EAFA5-E914-47DA-95CA-C5AB0DC85B11";
-const WAIT_MS = 10_000;
+const WAIT_MS = 60_000; // for anything that must happen eventually
 export type WorkerFrame = Frame<WorkerMessage & Record<string, unknown>>;
 
 /** A queue whose reader waits. */

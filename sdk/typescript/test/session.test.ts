@@ -1,118 +1,11 @@
-// The frames of a worker, against a scripted server.
-import { afterEach, beforeEach, describe, test } from "node:test";
+// The session of a worker: its frames and messages, and lost connections, against a scripted server.
+import { describe, test } from "node:test";
 import assert from "node:assert/strict";
-import { agent, NotDone, serve, tool, type ServeOptions, type Worker } from "../src/index.ts";
 import type { ServerMessage } from "../src/protocol.ts";
-import { Connection, LIMITS, ScriptedServer, welcome } from "./support/server.ts";
+import { LIMITS, ScriptedServer, welcome, type Connection } from "./support/server.ts";
+import { EMPTY, logged, open, performed, permit, release, server, start, startOf, useServer } from "./support/wire.ts";
 
-let server: ScriptedServer;
-let worker: Worker | undefined;
-const logged: string[] = [];
-let performed: string[] = [];
-let release: (() => void)[] = [];
-
-const offers = [
-  agent("one", { version: "1" }, async (ctx, input: { name: string }) => {
-    const greeting = await ctx.run("greet", "idempotent", { name: input.name }, ({ name }, call) => {
-      performed.push(call.key);
-      return `hello ${name}`;
-    });
-    const more = await ctx.call<string>("look", { greeting });
-    return [greeting, more];
-  }),
-  agent("waits", {}, async (ctx) => ctx.receive("c")),
-  agent("chooses", {}, async (ctx) => {
-    await ctx.race("r", { a: (at) => at.call("fails"), b: (at) => at.receive("c") });
-    return ctx.receive("d");
-  }),
-  agent("mistaken", {}, async () => {
-    throw new TypeError("x is null");
-  }),
-  tool("slow", { effect: "at_most_once" }, async (_args, call) => {
-    performed.push(call.key);
-    call.progress({ percent: 10 });
-    call.text("abc");
-    call.text("ü");
-    call.text("d");
-    await new Promise<void>((resolve) => release.push(resolve));
-    return { aborted: call.signal.aborted };
-  }),
-  tool("fails", { effect: "read" }, () => {
-    throw new NotDone("busy", "try later", { retryable: true, retry_after_ms: 1500 });
-  }),
-  tool("stops", { effect: "at_most_once" }, async (_args, call) => {
-    await new Promise((_resolve, reject) => call.signal.addEventListener("abort", () => reject(call.signal.reason)));
-  }),
-  tool("throws", {}, () => {
-    throw new TypeError("x is undefined");
-  }),
-  tool("no_json", { effect: "idempotent" }, () => 1n as never),
-];
-
-function start(options: ServeOptions = {}): Worker {
-  worker = serve(...offers, {
-    socket: server.socket as string,
-    log: (level, message) => logged.push(`${level}: ${message}`),
-    ...options,
-  });
-  return worker;
-}
-
-const JOB = { id: "job-1", agent: "one", labels: {}, created_at: "2026-01-01T00:00:00.000000Z" };
-const EMPTY = { requests: [], deliveries: [], values: {}, emitted: {} };
-function startOf(routine: number, more: Record<string, unknown> = {}): ServerMessage {
-  return {
-    type: "start",
-    routine,
-    job: JOB,
-    agent: "one",
-    version: "1",
-    input: { name: "Ada" },
-    now: "2026-01-01T00:00:00.000000Z",
-    blind: "ab",
-    blind_erased: false,
-    record: EMPTY,
-    ...more,
-  } as ServerMessage;
-}
-function permit(call: number, toolName: string, more: Record<string, unknown> = {}): ServerMessage {
-  return {
-    type: "perform",
-    call,
-    tool: toolName,
-    job: "job-1",
-    try: 1,
-    key: `key-${call}`,
-    execution_key: "e",
-    invocation: `i-${call}`,
-    send_within_ms: 10_000,
-    timeout_ms: 30_000,
-    arguments: {},
-    ...more,
-  } as ServerMessage;
-}
-
-/** A worker with an open session: the server has sent frame 1. */
-async function open(options: ServeOptions = {}, limits = LIMITS): Promise<Connection> {
-  start(options);
-  const connection = await server.accept();
-  await connection.next();
-  connection.send(1, 1, welcome("s-1", { limits }));
-  return connection;
-}
-
-beforeEach(async () => {
-  server = await ScriptedServer.listen();
-  logged.length = 0;
-  performed = [];
-  release = [];
-});
-afterEach(async () => {
-  for (const resolve of release) resolve();
-  await worker?.stop(0);
-  worker = undefined;
-  await server.close();
-});
+useServer();
 
 describe("hello", () => {
   test("the upgrade has the subprotocol and the key, and the first frame is hello", async () => {
@@ -139,12 +32,13 @@ describe("hello", () => {
       { name: "mistaken", language: "typescript" },
     ]);
     assert.deepEqual((hello["tools"] as unknown[])[0], { name: "slow", effect: "at_most_once" });
-    assert.ok(!("resume" in hello) && !("left" in hello));
+    assert.ok(!("resume" in hello));
+    assert.deepEqual([hello["left"], hello["connection"]], [[], 1]);
   });
 
   test("over TCP", async () => {
     const tcp = await ScriptedServer.listen("tcp");
-    worker = serve(...offers, { url: tcp.url, log: () => {} });
+    const worker = start({ url: tcp.url });
     const connection = await tcp.accept();
     assert.equal((await connection.next()).frame, 1);
     connection.send(1, 1, welcome("s-1"), startOf(1));
@@ -166,8 +60,7 @@ describe("hello", () => {
 
   test("an address that is not a URL ends the worker with usage", async () => {
     for (const url of ["nowhere", "ftp://x"]) {
-      worker = serve(...offers, { url, log: () => {} });
-      await assert.rejects(worker.closed, (error: { code: string }) => error.code === "usage");
+      await assert.rejects(start({ url }).closed, (error: { code: string }) => error.code === "usage");
     }
   });
 
@@ -232,13 +125,25 @@ describe("messages", () => {
     start();
     const connection = await server.accept();
     await connection.next();
-    const faults = [{ code: "plan_invalid", message: "must be a duration", path: "tools.slow.timeout", line: 4 }];
-    connection.send(1, 1, welcome("s-1", { agents: [{ name: "one", version: "1", faults }, { name: "waits" }] }));
+    const none = { file: "", line: null, column: null, suggestion: null };
+    const faults = [
+      { ...none, code: "plan_invalid", message: "must be a duration", path: "tools.slow.timeout" },
+      { code: "tool_unknown", message: "no tool lok", path: "uses.0", file: "a.yaml", line: 4, column: 2, suggestion: "look" },
+    ];
+    const agents = [
+      { name: "one", version: "1", faults },
+      { name: "waits", faults },
+    ];
+    connection.send(1, 1, welcome("s-1", { agents }));
     connection.send(2, 1, startOf(1));
     await connection.message("advance");
+    const names = "one (version 1), waits";
     assert.deepEqual(
       logged.filter((line) => line.startsWith("error")),
-      ["error: the server does not take the agent one, version 1: tools.slow.timeout: must be a duration [plan_invalid]"],
+      [
+        `error: the server does not take ${names}: tools.slow.timeout: must be a duration [plan_invalid]`,
+        `error: the server does not take ${names}: a.yaml:4:2: uses.0: no tool lok (did you mean look?) [tool_unknown]`,
+      ],
     );
   });
 
@@ -277,6 +182,13 @@ describe("messages", () => {
     const again = await server.accept();
     const hello = (await again.next()).messages[0] as unknown as { resume: unknown };
     assert.deepEqual(hello.resume, { session: "s-1", ack: 3 });
+  });
+
+  test("a text that is not UTF-8 ends the connection with 1007", async () => {
+    const connection = await open();
+    connection.sendBytes(Buffer.from([0x81, 1, 0xff]));
+    const close = await connection.control();
+    assert.deepEqual([close.opcode, close.payload.readUInt16BE(0)], [8, 1007]);
   });
 
   test("a record in parts", async () => {
@@ -335,10 +247,10 @@ describe("messages", () => {
       [message["routine"], message["finding"], message["delivered"], message["position"], message["found"]],
       [1, "arguments", 0, "greet", { kind: "tool", position: "greet", tool: "run:idempotent" }],
     );
-    assert.match(String(message["where"]), /wire\.test\.ts:\d+/);
+    assert.match(String(message["where"]), /support\/wire\.ts:\d+/);
     assert.match(
       logged.at(-1) ?? "",
-      /^error: job job-1 \(agent one\): the code requests .*, at "greet", .*wire\.test\.ts:\d+.*: aetheris resume job-1$/,
+      /^error: job job-1 \(agent one\): the code requests .*, at "greet", .*support\/wire\.ts:\d+.*: aetheris divergence job-1$/,
     );
   });
 
@@ -348,7 +260,7 @@ describe("messages", () => {
     assert.equal(((await connection.message())["end"] as { exception: { name: string } }).exception.name, "TypeError");
     assert.match(
       logged.at(-1) ?? "",
-      /^error: job job-1 \(agent mistaken\): an exception ended the code\. .* resume job-1\nTypeError: x is null\n +at .*wire\.test\.ts/,
+      /^error: job job-1 \(agent mistaken\): an exception ended the code\. .* resume job-1\nTypeError: x is null\n +at .*support\/wire\.ts/,
     );
   });
 
@@ -421,138 +333,6 @@ describe("messages", () => {
   });
 });
 
-describe("calls", () => {
-  test("progress and text are sent while a function runs, then its end", async () => {
-    const connection = await open();
-    connection.send(2, 1, permit(1, "slow"));
-    const messages = [
-      await connection.message(),
-      await connection.message(),
-      await connection.message(),
-      await connection.message(),
-    ];
-    assert.deepEqual(messages, [
-      { type: "progress", call: 1, value: { percent: 10 } },
-      { type: "text", call: 1, at: 0, text: "abc" },
-      { type: "text", call: 1, at: 3, text: "ü" },
-      { type: "text", call: 1, at: 5, text: "d" },
-    ]);
-    release[0]?.();
-    assert.deepEqual(await connection.message(), { type: "ended", call: 1, result: { aborted: false } });
-  });
-
-  test("a failure, an exception and a result that is not JSON", async () => {
-    const connection = await open();
-    connection.send(2, 1, permit(1, "fails"), permit(2, "throws"), permit(3, "no_json"), permit(4, "unknown"));
-    const ends = [];
-    for (let i = 0; i < 4; i++) ends.push(await connection.message("ended"));
-    const by = Object.fromEntries(ends.map((end) => [end["call"], end])) as Record<number, Record<string, unknown>>;
-    assert.deepEqual(by[1]?.["failure"], {
-      code: "busy",
-      message: "try later",
-      definite: true,
-      retryable: true,
-      retry_after_ms: 1500,
-    });
-    assert.deepEqual(by[2]?.["unknown"], { code: "exception", message: "TypeError: x is undefined" });
-    assert.match(JSON.stringify(by[3]?.["failure"]), /"tool_output_invalid".*bigint.*"definite":false/);
-    assert.deepEqual(
-      [
-        (by[4]?.["failure"] as Record<string, unknown>)["code"],
-        (by[4]?.["failure"] as Record<string, unknown>)["definite"],
-      ],
-      ["not_sent", true],
-    );
-  });
-
-  test("a permit for a call that the code has cancelled is not used, unless it may make an outcome known", async () => {
-    const connection = await open();
-    connection.send(2, 1, startOf(1, { agent: "chooses", version: "" }));
-    assert.deepEqual(
-      ((await connection.message())["requests"] as { position: string }[]).map(({ position }) => position),
-      ["r/a/fails", "r/b/receive"],
-    );
-    connection.send(3, 2, { type: "deliver", routine: 1, outcomes: [{ position: "r/b/receive", result: 1 }] });
-    const advance = await connection.message();
-    assert.deepEqual([advance["cancelled"], advance["delivered"]], [["r/a/fails"], 1]);
-    connection.send(4, 3, permit(1, "fails", { routine: 1, position: "r/a/fails" }));
-    assert.equal(((await connection.message())["failure"] as { code: string }).code, "not_sent");
-    connection.send(5, 4, permit(2, "fails", { routine: 1, position: "r/a/fails", try: 2 }));
-    assert.equal(((await connection.message())["failure"] as { code: string }).code, "busy");
-  });
-
-  test("a permit that comes too late is not used", async () => {
-    const connection = await open();
-    connection.send(2, 1, startOf(1));
-    await connection.message();
-    await new Promise((resolve) => setTimeout(resolve, 60));
-    // It counts from the frame that the permit acknowledges: the hello, which was sent before.
-    connection.send(3, 1, permit(1, "slow", { send_within_ms: 50 }));
-    const end = await connection.message();
-    assert.deepEqual((end["failure"] as Record<string, unknown>)["code"], "not_sent");
-    assert.deepEqual(performed, []);
-    await new Promise((resolve) => setTimeout(resolve, 60));
-    connection.send(4, 2, permit(2, "slow", { send_within_ms: 100_000 }));
-    await connection.message("progress");
-    assert.deepEqual(performed, ["key-2"]);
-  });
-
-  test("a permit counts from the frame that it acknowledges, not from the hello", async () => {
-    const connection = await open();
-    await new Promise((resolve) => setTimeout(resolve, 150));
-    connection.send(2, 1, startOf(1));
-    await connection.message();
-    connection.send(3, 2, permit(1, "run:idempotent", { routine: 1, position: "greet", send_within_ms: 140 }));
-    assert.deepEqual((await connection.message())["delivered"], 1);
-  });
-
-  test("a function that does not return in time ends as unknown, and later as late", async () => {
-    const connection = await open();
-    connection.send(2, 1, permit(1, "slow", { timeout_ms: 30 }));
-    assert.deepEqual((await connection.message("ended"))["unknown"], {
-      code: "timeout",
-      message: "the function did not return within 30 ms",
-    });
-    release[0]?.();
-    assert.deepEqual(await connection.message(), {
-      type: "late",
-      job: "job-1",
-      invocation: "i-1",
-      try: 1,
-      result: { aborted: true },
-    });
-  });
-
-  test("a function that throws the reason of its signal has an unknown outcome: it is no definite failure", async () => {
-    const connection = await open();
-    connection.send(2, 1, permit(1, "stops", { timeout_ms: 30 }));
-    assert.equal(((await connection.message("ended"))["unknown"] as { code: string }).code, "timeout");
-    connection.send(3, 2, permit(2, "fails"));
-    const next = await connection.message();
-    assert.deepEqual([next.type, next["call"]], ["ended", 2], "nothing is known of the call that was cut off");
-  });
-
-  test("a call that is abandoned is cut off", async () => {
-    const connection = await open();
-    connection.send(2, 1, permit(1, "slow"));
-    await connection.message("text");
-    connection.send(3, 2, { type: "abandon", call: 1 });
-    assert.equal(((await connection.message("ended"))["unknown"] as { code: string }).code, "abandoned");
-  });
-
-  test("the success of a routine that was dropped ends its call", async () => {
-    const connection = await open();
-    connection.send(2, 1, startOf(1));
-    await connection.message();
-    connection.send(3, 2, permit(5, "run:idempotent", { routine: 1, position: "greet" }), {
-      type: "stop",
-      routine: 1,
-      reason: "suspended",
-    });
-    assert.deepEqual(await connection.message(), { type: "ended", call: 5, result: "hello undefined" });
-  });
-});
-
 describe("lost connections", () => {
   test("the session is resumed, and frames that were not acknowledged are sent again with their numbers", async () => {
     const connection = await open();
@@ -570,6 +350,20 @@ describe("lost connections", () => {
     assert.deepEqual(await again.next(), { ...lost, ack: 2 });
     again.send(3, 2, permit(5, "run:idempotent", { routine: 1, position: "greet", arguments: { name: "Ada" } }));
     assert.equal((await again.next()).frame, 3);
+  });
+
+  test("a frame is sent again unchanged, with the ack that it had", async () => {
+    const connection = await open();
+    connection.send(2, 1, startOf(1));
+    const lost = await connection.next();
+    assert.equal(lost.ack, 2);
+    connection.send(3, 1, startOf(2, { agent: "waits", version: "" }));
+    await connection.next();
+    connection.cut();
+    const again = await server.accept();
+    await again.next();
+    again.send(0, 1, welcome("s-1", { resumed: true }));
+    assert.deepEqual(await again.next(), lost);
   });
 
   test("what was acknowledged is not sent again", async () => {
@@ -709,27 +503,3 @@ async function runWithCut(side: "worker" | "server", cutAt: number, isProcessed:
   assert.deepEqual(performed, ["key-5"]);
   server.onConnection = undefined;
 }
-
-describe("stopping", () => {
-  test("drain: the worker awaits its functions, sends their ends and closes with 1000", async () => {
-    const connection = await open();
-    connection.send(2, 1, permit(1, "slow"));
-    await connection.message("text");
-    const stopped = worker?.stop(5_000);
-    await connection.message("drain");
-    release[0]?.();
-    assert.deepEqual(await connection.message("ended"), { type: "ended", call: 1, result: { aborted: false } });
-    const close = await connection.control();
-    assert.deepEqual([close.opcode, close.payload.readUInt16BE(0)], [8, 1000]);
-    await stopped;
-  });
-
-  test("drain: what does not end within the grace period is cut off", async () => {
-    const connection = await open();
-    connection.send(2, 1, permit(1, "slow"), startOf(2, { agent: "waits", version: "" }));
-    await connection.message("text");
-    const stopped = worker?.stop(30);
-    assert.equal(((await connection.message("ended"))["unknown"] as { code: string }).code, "abandoned");
-    await stopped;
-  });
-});
