@@ -127,7 +127,7 @@ class AgentCheck {
   void build_loop_agent(const SourceNode& loop) {
     nodes_.add_only(source_node_, "loop");
     std::vector<Member> node = {{"id", "loop"}};
-    this->loop(loop, node);
+    this->loop(loop, node, true);
     graph_.emplace_back("nodes", Value::array({Value::object(std::move(node))}));
     if (source_node_->find("output") == nullptr) graph_.emplace_back("output", "${ .steps.loop }");
   }
@@ -171,9 +171,11 @@ class AgentCheck {
     graph_.emplace_back("nodes", Value::array({node}));
   }
 
-  void loop(const SourceNode& source_node, std::vector<Member>& members) {
+  void loop(const SourceNode& source_node, std::vector<Member>& members, bool of_agent = false) {
     members.emplace_back(field::kind, "loop");
-    members.emplace_back("loop", check_loop(check_, source_node, loop_context()));
+    LoopContext context = loop_context();
+    context.of_agent = of_agent;
+    members.emplace_back("loop", check_loop(check_, source_node, context));
   }
 
   LoopContext loop_context() {

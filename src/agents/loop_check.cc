@@ -46,6 +46,7 @@ class LoopCheck {
         loop_.emplace_back("on_reject", "fail");
       }
     }
+    thread(source_node);
     return Value::object(std::move(loop_));
   }
 
@@ -78,6 +79,17 @@ class LoopCheck {
   }
 
  private:
+  void thread(const SourceNode& source_node) {
+    const auto thread = source_node.find("thread");
+    if (!thread || check_.boolean(*thread) != true) return;
+    if (!context_.of_agent) {
+      check_.report(*thread, "`thread` is for the loop of an agent, not for one in a plan", {},
+                    Code::unsupported);
+      return;
+    }
+    loop_.emplace_back("thread", true);
+  }
+
   void model(const SourceNode& source_node) {
     const CheckedModel* model = nullptr;
     if (const auto named =

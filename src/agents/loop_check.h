@@ -23,6 +23,7 @@ struct LoopContext {
   std::function<bool(const SourceNode&)> check_expressions;          // true: allowed
   std::function<const CheckedModel*(const SourceNode&)> find_model;  // reports unknown models
   std::function<void(const CheckedTool&, bool granted)> add_tool;    // adds the tool to the plan
+  bool of_agent = false;  // the loop is the agent, not a node of its plan
 };
 
 // The `planner` member of the task graph's node; undefined if errors were reported.

@@ -64,7 +64,7 @@ models:
   main: { provider: openai, base_url: "http://h:1/v1", model: small, temperature: 0.5 }
 agents:
   all:
-    loop: { model: main, system: You are kind., tools: [pay, "*"], max_turns: 7 }
+    loop: { model: main, system: You are kind., tools: [pay, "*"], max_turns: 7, thread: true }
   some:
     output: "${ .steps.talk.text }"
     plan:
@@ -78,7 +78,7 @@ AE_TEST("agents/a loop node records its model, prompt and allowed tools") {
   const Value& all = loaded.file.agents.at("all").task_graph;
   EXPECT_EQ(
       canonical(all["nodes"]),
-      R"([{"id":"loop","kind":"loop","loop":{"max_turns":7,"model":"small","parallel_tools":4,"prompt":"${ .input.message? // .input }","system":"You are kind.","temperature":0.5,"tool":"model:main","tools":["pay","find","unpay"]}}])");
+      R"([{"id":"loop","kind":"loop","loop":{"max_turns":7,"model":"small","parallel_tools":4,"prompt":"${ .input.message? // .input }","system":"You are kind.","temperature":0.5,"thread":true,"tool":"model:main","tools":["pay","find","unpay"]}}])");
   EXPECT_EQ(all["output"], Value("${ .steps.loop }"));
   EXPECT_EQ(all["tools"]["find"].text("description"), "Finds it");
   const Value& some = loaded.file.agents.at("some").task_graph;

@@ -178,6 +178,7 @@ void operations::message(ApiContext& api, RequestPtr ctx) {
     AE_ASSIGN(std::string id, fields.text(field::message_id));
     if (message.channel.empty()) return fail(Code::input_invalid, "\"channel\" is missing");
     message.payload = fields[field::payload];
+    AE_ASSIGN(message.control, fields.text(field::control));
     return engine::ControlRequest{.id = std::move(id), .body = std::move(message)};
   }();
   if (!control) return ctx->refuse(control.error());

@@ -113,6 +113,14 @@ Conversation::Conversation(const StepTree& tree, const Step* step)
   for (std::size_t turn = 0; turn < turns_.size(); ++turn) add_slots(turn);
 }
 
+// Does the turn answer the next message of a thread? Otherwise it repairs the answer before it. Of
+// erased arguments that is not known; a message is more likely.
+bool Conversation::begins_with_message(const Step& turn) const {
+  if (!has_request(turn)) return false;
+  if (turn.call && turn.call->erased) return s_->node_of(*step_).loop->thread;
+  return turn_arguments(turn)["messages"].is_array();
+}
+
 void Conversation::add_slots(std::size_t turn) {
   const Step& step = *turns_[turn];
   if (!has_request(step)) return;
@@ -135,7 +143,9 @@ void Conversation::add_slots(std::size_t turn) {
     if (!is_answered) return;
     slots_.push_back({Origin::call, turn, nth});
   }
-  if (calls == 0 && !is_last) slots_.push_back({Origin::repair, turn, 0});
+  if (calls == 0 && !is_last && !begins_with_message(*turns_[turn + 1])) {
+    slots_.push_back({Origin::repair, turn, 0});
+  }
 }
 
 bool Conversation::is_only_in_log() const {

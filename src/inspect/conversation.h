@@ -60,6 +60,7 @@ class Conversation {
   };
   Conversation(const StepTree& tree, const Step* step);
   void add_slots(std::size_t turn);
+  bool begins_with_message(const Step& turn) const;
   static std::span<const Slot> part_of(std::span<const Slot> all, std::uint64_t after,
                                        std::size_t limit);
   // Its one call has ended, and the state has dropped it: the log has its messages.

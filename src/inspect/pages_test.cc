@@ -295,6 +295,17 @@ AE_TEST("pages/a conversation has the prompt, the answers and the results of cal
   }
 }
 
+AE_TEST("pages/the conversation of a thread has the messages of both sides") {
+  JobFixture job = loop_job(", 'thread': true");
+  job.claim().ok("chat/0", text_answer("Hi")).message("thread", "'More'", "m1");
+  job.ok("chat/1", text_answer("Yes"));
+  const Value all = conversation(job);
+  EXPECT_EQ(lines_of(all), (Lines{R"(system prompt "Be kind")", R"(user prompt "Hello")",
+                                  R"(assistant answer "Hi")", R"(user prompt "More")",
+                                  R"(assistant answer "Yes")"}));
+  EXPECT_EQ(all["live"], Value(true));
+}
+
 AE_TEST("pages/messages keep their numbers while a conversation grows, and pages join") {
   JobFixture job = loop_job(", 'repair': 1, 'schema': {'type': 'object'}");
   job.claim().ok("chat/0", tool_calls_answer({{"a", "look"}}));

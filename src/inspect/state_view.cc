@@ -83,6 +83,7 @@ Value buffered_view(const std::map<std::string, std::deque<BufferedMessage>>& al
     std::vector<Value> values;
     for (const BufferedMessage& one : messages) {
       values.push_back(Value::object({{field::by, or_null(one.by)},
+                                      {"ends_thread", one.ends_thread},
                                       {"id", one.id},
                                       {field::payload, one.payload},
                                       {field::wait_type, or_null(one.wait_type)}}));
@@ -122,6 +123,7 @@ Value loop_view(const State& state, const LoopProgress& loop) {
     }
     turns.push_back(Value::object({{"calls", Value::array(std::move(calls))},
                                    {"chosen", turn.chosen},
+                                   {"message", turn.message ? *turn.message : Value()},
                                    {"repair", turn.repair ? Value(*turn.repair) : Value()}}));
   }
   std::vector<Value> noticed_limits;
@@ -131,11 +133,16 @@ Value loop_view(const State& state, const LoopProgress& loop) {
       Value::object({{"active", number(loop.active)},
                      {"asking", number(loop.asking)},
                      {"conversation", or_null(loop.conversation)},
+                     {"ended", loop.ended},
+                     {"exchange_turn", number(loop.exchange_turn)},
+                     {"exchanges", number(loop.exchanges)},
                      {"failure", failure_view(loop.failure)},
                      {plain_name::kMessageCount, number(loop.message_count)},
+                     {"interrupted", loop.interrupted},
                      {"next", number(loop.next)},
                      {plain_name::kNoticedLimits, Value::array(std::move(noticed_limits))},
-                     {"turns", Value::array(std::move(turns))}}));
+                     {"turns", Value::array(std::move(turns))},
+                     {"waiting", loop.waiting}}));
 }
 
 Value worker_view(const Boxed<WorkerName>& worker) {

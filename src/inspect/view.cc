@@ -139,6 +139,7 @@ Value job_view(const State& state) {
        {"seq", number(state.seq)},
        {"settling", Value::array(settling_view(state))},
        {"status", to_text(state.status)},
+       {"thread", thread_view(state)},
        {"trace_id", trace_of(state.job, state.traceparent, state.tracestate).trace_id},
        {field::uncompensated, steps_view(state, ended && state.status != JobStatus::completed
                                                     ? not_undone(state)

@@ -36,7 +36,7 @@ Value state_view(const State& state);
 //  trace_id, budget{limits{tokens, cost_micros, model_calls, tool_calls, wall, soft}, spent,
 //  reserved, exceeded, wall_until}, usage{tool_calls, model_calls, input_tokens, output_tokens,
 //  total_tokens, cached_tokens, reasoning_tokens, cost_micros, unpriced_calls},
-//  progress{nodes, done}, plan, plan_hash, execution_version, needs_version, forked_from, seq}
+//  progress{nodes, done}, thread{answer, exchanges, waiting, ending}, plan, plan_hash, execution_version, needs_version, forked_from, seq}
 //
 // `waiting` is the first open wait of a job with the status `waiting`; `waits` are all open waits,
 // whatever the status. `in_doubt` are the calls whose unknown outcome an operator must resolve,

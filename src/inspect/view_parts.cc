@@ -9,6 +9,8 @@
 #include <utility>
 
 #include "engine/children/children.h"
+#include "engine/loop/loop.h"
+#include "engine/loop/thread.h"
 #include "engine/state/action.h"
 #include "inspect/aliases.h"
 #include "inspect/view.h"
@@ -96,6 +98,22 @@ Value wait_view(const State& state, const std::string& key, const Wait& wait) {
                               {field::wait_type, to_text(wait.type)}});
   if (wait.type != WaitType::job) return view;
   return view.with("cancelled", wait.child_cancelled).with("job", child_of(state, step).text);
+}
+
+Value thread_view(const State& state) {
+  const Step* const thread = thread_of(state);
+  if (thread == nullptr) return {};
+  const LoopProgress* const loop = thread->loop.get();
+  Value answer;
+  if (loop != nullptr && (loop->waiting || loop->ended)) {
+    answer = loop_result_of(state, *thread).value_or(Value());
+  } else if (thread->phase == StepPhase::done && !thread->failure) {
+    answer = thread->result;
+  }
+  return Value::object({{"answer", std::move(answer)},
+                        {"ending", is_thread_ending(state)},
+                        {"exchanges", loop != nullptr ? number(loop->exchanges) : Value()},
+                        {"waiting", loop != nullptr && loop->waiting}});
 }
 
 std::vector<ChildCall> child_calls(const State& state) {

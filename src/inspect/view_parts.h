@@ -52,6 +52,9 @@ struct ChildCall {
   std::string status;  // open, detached, or how it ended: completed, failed, cancelled
 };
 std::vector<ChildCall> child_calls(const State& state);
+// {answer, exchanges, waiting, ending}: of a job that is a thread; null = it is none.
+// answer: of the newest exchange, as the result of a loop; null while the model works.
+Value thread_view(const State& state);
 // {total, counts by status, open: the first ones, in_doubt}; null = none.
 Value children_view(const State& state);
 // Calls with an unknown outcome that are probed once their requests can no longer take effect.

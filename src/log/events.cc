@@ -23,6 +23,12 @@ bool has_tool_with(const Value& tools, std::string_view member) {
          });
 }
 
+bool has_thread(const Value& nodes) {
+  return nodes.is_array() && std::ranges::any_of(nodes.items(), [](const Value& node) {
+           return node["loop"].find("thread") != nullptr;
+         });
+}
+
 // 4 adds `parent`: a reader of 3 does not inform it of the end. 3 adds `blind`; 2 adds
 // `budget.spent`.
 std::uint8_t schema_for(const JobCreated& event) {
@@ -31,9 +37,10 @@ std::uint8_t schema_for(const JobCreated& event) {
   return event.budget.json().find("spent") != nullptr ? 2 : 1;
 }
 
-// 5 adds tools that create child jobs; 4 adds nodes of kind code; 3 adds tools whose value is recorded, which a reader of 2 would call;
+// 6 adds threads; 5 adds tools that create child jobs; 4 adds nodes of kind code; 3 adds tools whose value is recorded, which a reader of 2 would call;
 // 2 adds strict conditions.
 std::uint8_t schema_for(const PlanGenerated& event) {
+  if (has_thread(event.task_graph["nodes"])) return 6;
   if (has_tool_with(event.task_graph["tools"], "child")) return 5;
   if (has(event.task_graph["nodes"], field::code)) return 4;
   if (has_tool_with(event.task_graph["tools"], "records")) return 3;
@@ -104,6 +111,9 @@ std::uint8_t schema_for(const JobCancelled& event) {
 std::uint8_t schema_for(const WaitCompleted& event) {
   return event.children_in_doubt.is_null() && event.child_use.is_null() ? 1 : 2;
 }
+
+// 2 adds `control`: a reader of 1 would take it for a message.
+std::uint8_t schema_for(const AgentMessage& event) { return event.control ? 2 : 1; }
 
 std::uint8_t schema_for(const auto&) { return 1; }
 

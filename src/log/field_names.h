@@ -31,6 +31,7 @@ inline constexpr char commands[] = "commands";
 inline constexpr char compensate[] = "compensate";
 inline constexpr char compensated[] = "compensated";
 inline constexpr char compensation_invocation_id[] = "compensation_invocation_id";
+inline constexpr char control[] = "control";
 inline constexpr char correlation_key[] = "correlation_key";
 inline constexpr char deadline[] = "deadline";
 inline constexpr char decision_id[] = "decision_id";

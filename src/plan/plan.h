@@ -25,7 +25,8 @@
 //                 "loop": {"tool": "model:NAME", "model": text, "system"?: template,
 //                          "prompt": template, "tools": [name…], "max_turns": n,
 //                          "parallel_tools": n, "temperature"?, "max_tokens"?,
-//                          "schema"?: schema, "repair"?: n, "on_reject"?: "fail"}},
+//                          "schema"?: schema, "repair"?: n, "on_reject"?: "fail",
+//                          "thread"?: true}},
 //                {"id", "kind": "planner",   (the only node, or the first of the plan that it made)
 //                 "planner": {"tool": "model:NAME", "model": text, "told": text,
 //                             "system"?: template, "prompt": template, "tools": [name…],

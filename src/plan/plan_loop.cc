@@ -89,7 +89,7 @@ Result<std::shared_ptr<const LoopSpec>> read_loop(const Value& value, const Plan
                                                   const ToolsByName& tool_by_name) {
   AE_TRY(
       only_keys(value, {"tool", "model", "system", "prompt", "tools", "max_turns", "parallel_tools",
-                        "temperature", "max_tokens", "schema", "repair", "on_reject"}));
+                        "temperature", "max_tokens", "schema", "repair", "on_reject", "thread"}));
   auto loop = std::make_shared<LoopSpec>();
   AE_TRY(read_settings(value, *loop));
   AE_ASSIGN(loop->system, template_at(value, "system"));
@@ -102,6 +102,10 @@ Result<std::shared_ptr<const LoopSpec>> read_loop(const Value& value, const Plan
   loop->fail_on_reject = on_reject == 1;
   AE_TRY(read_schema(value.find("schema"), *loop));
   AE_TRY(read_repair(value, *loop));
+  if (const Value* thread = value.find("thread")) {
+    if (!thread->is_bool()) return fail(Code::plan_invalid, "`thread` must be true or false");
+    loop->thread = thread->as_bool();
+  }
   return std::shared_ptr<const LoopSpec>(std::move(loop));
 }
 

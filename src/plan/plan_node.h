@@ -56,6 +56,7 @@ struct LoopSpec {
   std::string schema_digest;  // 64 hex digits; "" = none
   std::uint32_t repairs = 0;  // turns beyond max_turns for an answer that breaks the schema
   bool fail_on_reject = false;
+  bool thread = false;  // after its answer it waits for the next message
   // Planners only, which offer no tools to the model: the tools that the generated plan may call,
   // its maximum number of nodes, and the initial instructions.
   std::vector<std::uint32_t> planner_tools;

@@ -1,8 +1,12 @@
 // The rules about models: one request per try, the answer is recorded and replayed from then on,
 // and its usage is counted. (external_world.cc checks that no request is sent after a recorded
 // answer.)
+#include <map>
 #include <set>
+#include <string>
+#include <vector>
 
+#include "engine/loop/thread.h"
 #include "log/field_names.h"
 #include "sim/checker.h"
 
@@ -77,11 +81,54 @@ void models_need_no_approval(const JobEvidence& e, Checker& checker) {
   }
 }
 
+// The text of each message that the thread took, in the order of its waits.
+std::vector<std::string> taken_messages(const JobEvidence& e, const Value& step) {
+  std::map<std::string, std::string, std::less<>> texts;  // by message id
+  std::vector<std::string> taken;
+  for (const Event& event : e.events) {
+    if (const auto* message = as<AgentMessage>(event);
+        message && message->channel == engine::kThreadChannel && !message->control) {
+      texts[message->message_id] = engine::message_text_of(message->payload.value);
+    }
+    const auto* end = as<WaitCompleted>(event);
+    if (!end || Value(end->step_id.text) != step || end->outcome != "signalled") continue;
+    if (const auto text = texts.find(or_empty(end->signal_id)); text != texts.end()) {
+      taken.push_back(text->second);
+    }
+  }
+  return taken;
+}
+
+// The first turn of each exchange but the first has the next message that the thread took.
+void messages_are_answered_once(const JobEvidence& e, Checker& checker) {
+  const engine::Step* const thread = engine::thread_of(e.state);
+  if (thread == nullptr) return;
+  const std::vector<std::string> taken = taken_messages(e, thread->id.text);
+  std::vector<std::string> begun;
+  for (const Event& event : e.events) {
+    const auto* call = as<ToolInvocationStarted>(event);
+    if (!call || call->try_no != 1 || !call->tool_name.starts_with(kModelToolPrefix)) continue;
+    const Value& messages = call->arguments.value["messages"];
+    if (messages.is_array()) begun.emplace_back(messages.items().back().text("content"));
+  }
+  checker.fail_if(begun.size() > taken.size() + 1, "{} messages, {} exchanges", taken.size() + 1,
+                  begun.size());
+  for (std::size_t i = 1; i < begun.size() && i <= taken.size(); ++i) {
+    checker.fail_if(begun[i] != taken[i - 1], "exchange {} has \"{}\", the message was \"{}\"", i,
+                    begun[i], taken[i - 1]);
+    checker.mark("thread.exchange");
+  }
+  const bool waits = thread->loop && thread->loop->waiting;
+  checker.fail_if(waits && begun.size() != taken.size() + 1, "it waits after {} of {} messages",
+                  begun.size(), taken.size() + 1);
+}
+
 constexpr Rule kModelRules[] = {
     {"M1 a recorded model answer is replayed, never requested again", answers_are_injected},
     {"M2 a model receives one request per try", one_request_per_try},
     {"M3 model usage is counted", usage_is_counted},
     {"M4 an unknown model call needs no decision by a user", models_need_no_approval},
+    {"M5 a thread answers each message once, in order", messages_are_answered_once},
 };
 
 }  // namespace

@@ -258,6 +258,22 @@ Value notice_in(const Value& messages) {
   return Value::object(std::move(limits));
 }
 
+// The message of a user that begins an exchange of a thread: the only one after an answer without
+// calls that is neither a repair message nor a budget notice. null = none.
+Value thread_message_in(const Value& messages) {
+  const auto all = messages.items();
+  std::size_t next_to_last = 0;
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    if (all[i].text("role") == "assistant") next_to_last = i + 1;
+  }
+  if (next_to_last == 0 || next_to_last == all.size()) return {};
+  const Value& next = all[next_to_last];
+  const std::string_view text = next.text("content");
+  const bool is_ours =
+      text.starts_with("This answer cannot be used") || text.starts_with("budget: ");
+  return next.text("role") == "user" && !is_ours ? next : Value();
+}
+
 // The declared hash of a loop's turn, computed from the sent request, independently of the engine.
 // The messages become the last link of a hash chain and a count, tools and schema their digests,
 // and the budget notice its numbers.
@@ -276,6 +292,9 @@ std::string declared_hash(const std::string& blind, const Value& request) {
       {"said", static_cast<std::uint64_t>(request["messages"].size())}};
   if (Value notice = notice_in(request["messages"]); !notice.is_null()) {
     declared_request.emplace_back("notice", std::move(notice));
+  }
+  if (const Value message = thread_message_in(request["messages"]); !message.is_null()) {
+    declared_request.emplace_back("messages", Value::array({message}));
   }
   for (const Member& member : request.members()) {
     // Whether an answer is repaired is part of the plan, not of the declaration.

@@ -4,6 +4,7 @@
 #include <variant>
 
 #include "base/error.h"
+#include "engine/loop/thread.h"
 #include "json/json.h"
 #include "sim/task_graph.h"
 
@@ -30,6 +31,18 @@ engine::ControlRequest message(std::string id) {
           .by = "someone",
           .body = engine::MessageRequest{.channel = "news",
                                          .payload = Value::object({{"message", id}})}};
+}
+engine::ControlRequest thread_message(std::string id) {
+  return {.id = id,
+          .by = "someone",
+          .body = engine::MessageRequest{.channel = std::string(engine::kThreadChannel),
+                                         .payload = "text of " + id}};
+}
+engine::ControlRequest thread_end(std::string id) {
+  return {.id = std::move(id),
+          .by = "someone",
+          .body = engine::MessageRequest{.channel = std::string(engine::kThreadChannel),
+                                         .control = "end"}};
 }
 engine::ControlRequest cancel(std::optional<bool> compensate) {
   return {.id = "cancel", .by = "someone", .body = engine::CancelRequest{.compensate = compensate}};

@@ -21,6 +21,8 @@ engine::ControlRequest signal(std::string key, Value payload = Value::object({{"
 engine::ControlRequest buffered_signal(std::string key);
 engine::ControlRequest decision_signal(std::string key, std::string_view decision);
 engine::ControlRequest message(std::string id);
+engine::ControlRequest thread_message(std::string id);
+engine::ControlRequest thread_end(std::string id);
 engine::ControlRequest cancel(std::optional<bool> compensate = std::nullopt);
 engine::ControlRequest pause(std::string id);
 engine::ControlRequest resume(std::string id);

@@ -81,6 +81,35 @@ std::vector<SmallJob> loop_jobs() {
   };
 }
 
+std::vector<SmallJob> thread_jobs() {
+  return {
+      {.name = "a thread: a message before its wait, one twice, one after it, and the end",
+       .nodes = R"({"schema":1,"nodes":[
+         {"id":"chat","kind":"loop","loop":{"tool":"model:echo","model":"echo","max_turns":3,
+          "parallel_tools":2,"tools":["put","look"],"thread":true,"prompt":
+          "[[{\"name\":\"put\",\"arguments\":{\"n\":1}}],[],[],[{\"name\":\"look\",\"arguments\":{}}],[]]"}}],
+         "output":"${ .steps.chat }"})",
+       .actions = {{10ms, requests::thread_message("m1")},
+                   {10ms, requests::thread_message("m1")},
+                   {100ms, requests::thread_message("m2"), requests::kWaiting},
+                   {100ms, requests::thread_message("m2")},
+                   {100ms, requests::thread_end("end"), requests::kWaiting}}},
+      {.name = "a thread that ends during a turn, and undoes nothing",
+       .nodes = R"({"schema":1,"nodes":[
+         {"id":"chat","kind":"loop","loop":{"tool":"model:echo","model":"echo","max_turns":3,
+          "parallel_tools":2,"tools":["book","look"],"thread":true,"prompt":
+          "[[{\"name\":\"book\",\"arguments\":{\"n\":1}}]]"}}],
+         "output":"${ .steps.chat }"})",
+       .actions = {{10ms, requests::thread_message("m1")}, {10ms, requests::thread_end("end")}}},
+      {.name = "a thread that is cancelled while it waits",
+       .nodes = R"({"schema":1,"nodes":[
+         {"id":"chat","kind":"loop","loop":{"tool":"model:echo","model":"echo","max_turns":3,
+          "parallel_tools":2,"tools":["book","look"],"thread":true,"prompt":
+          "[[{\"name\":\"book\",\"arguments\":{\"n\":1}}]]"}}]})",
+       .actions = {{100ms, requests::cancel(), requests::kWaiting}}},
+  };
+}
+
 std::vector<SmallJob> repair_jobs() {
   return {
       {.name = "a model's invalid answer is repaired", .nodes = R"({"schema":1,"nodes":[

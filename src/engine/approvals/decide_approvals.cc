@@ -106,6 +106,15 @@ std::string Decider::denied_text(const std::string& tool, const std::string& rea
 }
 
 // A policy or an approver rejected the call, or the request expired: the node fails without a call.
+namespace {
+
+bool is_interrupted(const State& state, const Step& step) {
+  const Step& loop = state.steps[step.node];
+  return step.turn != kNoTurn && loop.loop && loop.loop->interrupted;
+}
+
+}  // namespace
+
 void Decider::finish_refused(const Step& step) {
   const Approval& approval = *step.approval;
   const std::string call = fmt::format("the call of \"{}\"", approval.tool);
@@ -121,8 +130,9 @@ void Decider::finish_refused(const Step& step) {
     case ApprovalState::withdrawn:
       return fail_step(step, code_name(Code::rejected),
                        fmt::format("{} was not made: {}", call,
-                                   step.request           ? "its code does not need it any more"
-                                   : step.turn != kNoTurn ? "its loop had failed"
+                                   step.request               ? "its code does not need it any more"
+                                   : is_interrupted(s_, step) ? "the user interrupted"
+                                   : step.turn != kNoTurn     ? "its loop had failed"
                                                           : "another item of its map had failed"));
     default:
       return fail_step(step, code_name(Code::wait_expired),

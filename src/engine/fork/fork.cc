@@ -11,6 +11,7 @@
 #include <unordered_set>
 #include <utility>
 
+#include "engine/fork/fork_effects.h"
 #include "engine/heart/features.h"
 #include "engine/heart/request.h"
 #include "json/json.h"
@@ -41,6 +42,7 @@ class ForkBuilder {
   void gather(const NodeFinished& event);
   void gather(const DecisionRecorded& event);
   void gather(const WaitCompleted& event);
+  void gather(const AgentMessage& event);
   void gather(const ForkImported& event);
   void gather(const PlanGenerated& event);
   void gather(const OutcomeNoted& event);
@@ -69,6 +71,7 @@ class ForkBuilder {
     const Step* model_call = nullptr;
     const ToolChoice* choice = nullptr;  // nullptr: not recorded yet
     std::vector<const Step*> calls;      // that need not be repeated
+    const Value* message = nullptr;      // of a thread, that follows
     bool finished = false;               // another turn may follow
   };
   std::vector<Turn> turns_of(const Node& node, const Step& step) const;
@@ -84,8 +87,6 @@ class ForkBuilder {
   void import_unknown_call(const UnknownCall& call);
   void flush_event_if_full(std::size_t bytes);
   void flush_event();
-  std::vector<Value> effects() const;
-  std::optional<EffectState> effect_state(const std::string& id, std::uint64_t first_seq) const;
   void copy_creation_fields(const JobCreated& created);
 
   const State& now_;
@@ -99,6 +100,9 @@ class ForkBuilder {
   // of the answer, and by that the recorded choice.
   std::unordered_map<std::string, Value> arguments_, edited_;
   std::unordered_map<std::string, ToolChoice> choices_;
+  // Of a thread: messages by their id, and by the invocation of the answer that they follow.
+  std::unordered_map<std::string, Value> received_, messages_;
+  std::string last_answer_;
   std::unordered_map<std::string, std::string> hashes_, invocations_;
   std::unordered_set<std::string> erased_;  // values to be imported, by their name there
   // Calls that an approver or a policy rejected; those whose newest try asked the user a question.
@@ -177,6 +181,7 @@ void ForkBuilder::gather(const CommandCommitted& event) {
 
 void ForkBuilder::gather(const NodeFinished& event) {
   if (!event.error) return;
+  if (event.error->code == "interrupted") denied_.insert(event.step_id.text);
   const Value error =
       Value::object({{field::code, event.error->code}, {"message", event.error->message.value}});
   results_[event.step_id.text] = Value::object({{field::error, error}});
@@ -186,6 +191,22 @@ void ForkBuilder::gather(const WaitCompleted& event) {
   if (event.outcome == "timed_out" && event.correlation_key.starts_with("approval/")) {
     refused_.insert(event.step_id.text);
   }
+  const Step* const thread = thread_of(then_);
+  if (thread != nullptr && event.outcome == "cancelled" &&
+      event.correlation_key.starts_with("approval/")) {
+    refused_.insert(event.step_id.text);  // its exchange was interrupted
+  }
+  if (thread == nullptr || event.step_id != thread->id || event.outcome != "signalled") return;
+  const auto received = received_.find(or_empty(event.signal_id));
+  if (received == received_.end()) return;  // the thread ends
+  messages_[last_answer_] = received->second;
+  if (erased_.contains(received->first + "/message")) erased_.insert(last_answer_ + "/message");
+}
+
+void ForkBuilder::gather(const AgentMessage& event) {
+  if (event.channel != kThreadChannel || event.control) return;
+  received_[event.message_id] = event.payload.value;
+  if (event.payload.erased) erased_.insert(event.message_id + "/message");
 }
 
 void ForkBuilder::gather(const ForkImported& event) {
@@ -225,6 +246,7 @@ void ForkBuilder::gather(const StepId& step, const MapListed& map, const Decisio
 void ForkBuilder::gather(const StepId&, const ToolChosen& chosen, const DecisionRecorded&) {
   const std::string of = chosen.choice.of.text;
   choices_[of] = chosen.choice;
+  last_answer_ = of;
   if (chosen.erased) erased_.insert(of + "/choice");
 }
 
@@ -252,6 +274,10 @@ void ForkBuilder::gather_imported(const ForkEntry& entry, const Value& results) 
   if (!entry.invocation) return;
   invocations_[id] = entry.invocation->text;
   if (entry.choice) choices_[entry.invocation->text] = *entry.choice;
+  if (entry.choice) last_answer_ = entry.invocation->text;
+  if (const Value* message = results.find(id + "/message")) {
+    messages_[entry.invocation->text] = *message;
+  }
 }
 
 void ForkBuilder::gather_items() {
@@ -411,7 +437,7 @@ ForkBuilder::Turn ForkBuilder::turn_of(const Node& node, const Step& model_call)
       invocation == invocations_.end()) {
     return {};
   }
-  Turn turn{.model_call = &model_call, .choice = nullptr, .calls = {}, .finished = false};
+  Turn turn{.model_call = &model_call, .choice = nullptr, .calls = {}};
   const auto choice = choices_.find(invocation->second);
   if (choice == choices_.end()) return turn;
   turn.choice = &choice->second;
@@ -422,7 +448,10 @@ ForkBuilder::Turn ForkBuilder::turn_of(const Node& node, const Step& model_call)
       turn.calls.push_back(part);
     }
   }
-  const bool may_follow = !turn.choice->calls.empty() || turn.choice->repair;
+  if (const auto message = messages_.find(invocation->second); message != messages_.end()) {
+    turn.message = &message->second;
+  }
+  const bool may_follow = !turn.choice->calls.empty() || turn.choice->repair || turn.message;
   turn.finished = may_follow && turn.calls.size() == made;
   return turn;
 }
@@ -451,11 +480,13 @@ Status ForkBuilder::import_turns(const std::vector<Turn>& turns) {
     const std::string& id = turn.model_call->id.text;
     ForkEntry entry{.invocation = InvocationId(invocations_.at(id))};
     if (turn.choice) entry.choice = *turn.choice;
-    if (erased_.contains(invocations_.at(id) + "/choice")) {
+    const std::string& answer = invocations_.at(id);
+    if (erased_.contains(answer + "/choice") || erased_.contains(answer + "/message")) {
       return erased_from(then_.node_of(*turn.model_call).id);
     }
-    AE_TRY(import_step(*turn.model_call, &results_.at(id), std::move(entry),
-                       {{id + "/arguments", arguments_.at(id)}}));
+    std::vector<Member> values{{id + "/arguments", arguments_.at(id)}};
+    if (turn.message != nullptr) values.emplace_back(id + "/message", *turn.message);
+    AE_TRY(import_step(*turn.model_call, &results_.at(id), std::move(entry), std::move(values)));
     for (const Step* call : turn.calls) {
       const std::string& of = call->id.text;
       const auto edited = edited_.find(of);
@@ -508,108 +539,6 @@ Status ForkBuilder::import_node(const Node& node) {
   return import_step(step, &result, {}, {}, found != nullptr);
 }
 
-// The state of an effect of the origin; nullopt = it did not happen.
-std::optional<EffectState> ForkBuilder::effect_state(const std::string& id,
-                                                     std::uint64_t first_seq) const {
-  using enum EffectState;
-  const auto committed_if = [](bool success) {
-    return success ? std::optional(committed) : std::nullopt;
-  };
-  if (const Step* const known = now_.find_step(StepId(id))) {
-    const Step& step = *known;
-    if (step.role != Role::node) return {};  // a compensation is listed with the step that it undid
-    if (step.result_type == ResultType::compensated) return undone;
-    const bool undo_unknown = step.undo != kNoStep && now_.may_have_happened(now_.steps[step.undo]);
-    if (undo_unknown) return in_doubt;
-    if (now_.may_have_happened(step)) {
-      const auto noted = now_.noted.find(now_.call_of(step).invocation.text);
-      if (noted == now_.noted.end()) return in_doubt;
-      return committed_if(noted->second.resolution == "happened");
-    }
-    const bool success =
-        step.call && !step.call->open && step.call->outcome == OutcomeKind::success;
-    return committed_if(step.committed || success);
-  }
-  const auto left_unknown = [&](const State& state) {
-    return std::ranges::any_of(state.earlier_unknown,
-                               [&](const UnknownCall& call) { return call.step.text == id; });
-  };
-  // The fork lists it among its own unknown calls, or starts it again.
-  if (left_unknown(now_)) return left_unknown(then_) ? std::nullopt : std::optional(in_doubt);
-  // A later plan has no such step. The fork does not restart what was given up before it.
-  if (!then_.find_step(StepId(id)) && first_seq <= then_.seq) return {};
-  return committed_if(std::ranges::any_of(events_, [&](const Event& event) {
-    const auto* done = as<CommandCommitted>(event);
-    return done != nullptr && done->step_id.text == id;
-  }));
-}
-
-std::vector<Value> ForkBuilder::effects() const {
-  // Keys and seq are null for imports of the origin.
-  struct OriginEffect {
-    const StepId& step;
-    std::string_view node, tool, effect;
-    EffectState state;
-    Value external_key, idempotency_key, seq;
-  };
-  std::vector<Value> all;
-  const auto add = [&](OriginEffect origin_effect) {
-    Value item;
-    for (const State* of : {&now_, &then_}) {
-      const Step* const step = of->find_step(origin_effect.step);
-      if (step != nullptr && step->item != kNoItem) item = std::uint64_t{step->item};
-    }
-    all.push_back(Value::object({{field::effect_class, origin_effect.effect},
-                                 {field::external_key, origin_effect.external_key},
-                                 {field::idempotency_key, origin_effect.idempotency_key},
-                                 {"item", item},
-                                 {field::node_id, origin_effect.node},
-                                 {"seq", origin_effect.seq},
-                                 {field::state, to_text(origin_effect.state)},
-                                 {field::step_id, origin_effect.step.text},
-                                 {"tool", origin_effect.tool}}));
-  };
-  for (const Step& step : now_.steps) {  // imports of the origin
-    if (!step.imported || !step.committed || imported_.contains(step.id.text)) continue;
-    const ToolPolicy& tool = now_.tool_of(step);
-    const Node& node = now_.node_of(step);
-    if ((node.kind == NodeKind::map || node.loop) && !step.is_part()) continue;
-    if (tool.effect == EffectClass::read) continue;
-    add({.step = step.id,
-         .node = node.id,
-         .tool = tool.name,
-         .effect = to_text(tool.effect),
-         .state = EffectState::committed});
-  }
-  for (const UnknownCall& call : now_.earlier_unknown) {
-    const Step* const step = now_.find_step(call.step);  // also an import of the origin
-    if (step == nullptr || imported_.contains(call.step.text)) continue;
-    add({.step = call.step,
-         .node = call.node_id,
-         .tool = call.tool,
-         .effect = to_text(now_.tool_of(*step).effect),
-         .state = EffectState::in_doubt,
-         .external_key = call.external_key.text,
-         .idempotency_key = call.key.text});
-  }
-  for (const Event& event : events_) {
-    const auto* call = as<ToolInvocationStarted>(event);
-    if (call == nullptr || call->try_no != 1) continue;
-    if (call->effect_class == "read" || imported_.contains(call->step_id.text)) continue;
-    const auto state = effect_state(call->step_id.text, event.seq);
-    if (!state) continue;
-    add({.step = call->step_id,
-         .node = call->node_id,
-         .tool = call->tool_name,
-         .effect = call->effect_class,
-         .state = *state,
-         .external_key = call->external_key.text,
-         .idempotency_key = call->idempotency_key.text,
-         .seq = event.seq});
-  }
-  return all;
-}
-
 // Fields that the state does not hold.
 void ForkBuilder::copy_creation_fields(const JobCreated& created) {
   fork_.input_erased = created.input.erased;
@@ -634,7 +563,8 @@ Result<Fork> ForkBuilder::run() {
   for (const std::uint32_t index : topological_order(needs).order)
     AE_TRY(import_node(nodes[index]));
   if (!entries_.empty() || !unknown_.empty() || fork_.imported.empty()) flush_event();
-  fork_.effects = effects();
+  fork_.effects =
+      effects_since({.now = now_, .events = events_, .then = then_, .imported = imported_});
   const Event& at = events_[then_.seq - 1];
   fork_.agent = now_.agent;
   fork_.execution_version = now_.execution_version;

@@ -36,6 +36,7 @@ struct GoldenJobs {
   void add_versions();
   void add_erased();
   void add_loop();
+  void add_thread();
   void add_planner();
 
   std::list<GoldenJob> jobs;
@@ -267,6 +268,25 @@ void GoldenJobs::add_loop() {
       .ok("chat/2", R"({"text": "{\"n\": 1}", "finish_reason": "stop"})");
 }
 
+// A thread of three exchanges: one with a call, one whose message came before, and its end.
+void GoldenJobs::add_thread() {
+  add("thread", chat_node(", 'thread': true"), {.more = kTools, .input = "{'message':'Hello'}"})
+      .claim()
+      .ok("chat/0", tool_calls_answer({{"a", "look"}}))
+      .ok("chat/0/0", "'found'")
+      .ok("chat/1", text_answer("Hi"))
+      .message("thread", "'And now?'", "m1")
+      .message("thread", "{'message':'Then?'}", "m2")
+      .message("thread", "'And now?'", "m1")
+      .ok("chat/2", text_answer("Now"))
+      .ok("chat/3", text_answer("Then"))
+      .send_request({.id = "end", .body = MessageRequest{.channel = "thread", .control = "end"}});
+  add("thread-waiting", chat_node(", 'thread': true"),
+      {.more = kTools, .input = "{'message':'Hello'}"})
+      .claim()
+      .ok("chat/0", text_answer("Hi"));
+}
+
 // A planner whose first answer is no valid plan; the valid one uses every member that an answer may
 // have.
 void GoldenJobs::add_planner() {
@@ -312,6 +332,7 @@ std::list<GoldenJob> golden_jobs() {
   golden.add_erased();
   golden.add_loop();
   golden.add_planner();
+  golden.add_thread();
   return std::move(golden.jobs);
 }
 

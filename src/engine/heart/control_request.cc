@@ -47,10 +47,11 @@ void for_each_member(Is<ResolveRequest> auto&& resolve, auto&& member) {
 }
 
 void for_each_member(Is<MessageRequest> auto&& message, auto&& member) {
-  auto& [channel, payload, traceparent] = message;
+  auto& [channel, payload, traceparent, control] = message;
   member(field::channel, channel);
   member(field::payload, payload);
   member(field::traceparent, traceparent);
+  member(field::control, control);
 }
 
 void for_each_member(Is<PauseRequest> auto&& pause, auto&& member) {

@@ -61,6 +61,8 @@ struct MessageRequest {
   std::string channel;
   Value payload;
   std::string traceparent;  // as of a signal
+  // No message, but a request to a thread (engine/loop/thread.h): end, interrupt; "" = a message.
+  std::string control;
 };
 
 struct PauseRequest {

@@ -61,6 +61,8 @@ class Decider {
   void record_tool_choice(const Step& step);
   void start_calls(const Step& step);
   void finish_loop(const Step& step);
+  void await_message(const Step& step);
+  void refuse_calls(const Step& step);
   const Routine* routine_of(const Step& step) const;
   bool awaits_routine() const;
   bool may_perform(const Step& step) const;

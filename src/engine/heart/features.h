@@ -9,6 +9,7 @@
 #include "engine/code/code.h"
 #include "engine/confirm/confirm.h"
 #include "engine/loop/loop.h"
+#include "engine/loop/thread.h"
 #include "engine/planner/planner.h"
 #include "engine/policy/policy.h"
 #include "engine/questions/questions.h"

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "engine/loop/loop.h"
+#include "engine/loop/thread.h"
 #include "engine/state/applier.h"
 
 namespace ae::engine {
@@ -61,8 +62,10 @@ Step* Applier::next_loop_part(Step& loop, const StepId& named) {
 bool Applier::loop_wants_decision(const Step& step) const {
   const LoopProgress& loop = *step.loop;
   if (loop.failure) return loop.active == 0 || loop.asking > 0;
+  if (loop.waiting) return false;
   if (loop.turns.empty() || !loop.turns.back().chosen) return loop.active == 0;
   if (loop.next < loop.turns.back().calls.size()) {
+    if (loop.interrupted) return true;
     return loop.active < s_.node_of(step).loop->parallel_tools;
   }
   return loop.active == 0;
@@ -126,8 +129,8 @@ bool Applier::may_conclude(const NodeFinished& event, const Step& loop) const {
   const LoopProgress& progress = *loop.loop;
   if (progress.failure || progress.active > 0 || progress.turns.empty()) return false;
   const LoopTurn& newest = progress.turns.back();
-  return newest.chosen && newest.calls.empty() && !newest.repair &&
-         event.result_of == answer_of(s_.steps[newest.step]).text;
+  if (s_.node_of(loop).loop->thread && !progress.ended) return false;
+  return is_exchange_over(loop) && event.result_of == answer_of(s_.steps[newest.step]).text;
 }
 
 // A loop ends if its model gives no answer, if a call has an unknown outcome, or if an approver
@@ -149,6 +152,53 @@ Status Applier::loop_part_finished(Step& step) {
     step.approval.reset();
   }
   update_work_sets(step.node);
+  return {};
+}
+
+// A thread waits for its next message.
+Status Applier::thread_waits(Step& loop, const std::string& key, const Wait& wait) {
+  if (wait.type != WaitType::message || wait.channel != kThreadChannel || wait.due_at ||
+      wait.expires_at || key != thread_wait_key(loop)) {
+    return corrupt_event("a thread does not wait so");
+  }
+  loop.loop->waiting = true;
+  update_work_sets(loop.node);
+  return {};
+}
+
+// The wait of a thread has ended. `message`: that it got.
+Status Applier::thread_answered(Step& loop, std::string_view outcome,
+                                const std::optional<BufferedMessage>& message) {
+  LoopProgress& progress = *loop.loop;
+  progress.waiting = false;
+  if (outcome == "signalled" && message) {
+    if (message->ends_thread) {
+      progress.ended = true;
+    } else {
+      begin_exchange(progress, message->payload);
+    }
+  } else if (outcome != "cancelled" || !s_.ending) {
+    return corrupt_event("the wait of a thread does not end so");
+  }
+  update_work_sets(loop.node);
+  return {};
+}
+
+void Applier::begin_exchange(LoopProgress& loop, const Value& message) {
+  loop.turns.back().message = message;
+  loop.exchanges++;
+  loop.exchange_turn = static_cast<std::uint32_t>(loop.turns.size());
+  loop.interrupted = false;
+  loop.repairs = 0;
+}
+
+// The calls that were made are awaited. Nothing happens between two exchanges.
+Status Applier::interrupt_thread() {
+  const Step* const thread = thread_of(s_);
+  if (thread == nullptr) return corrupt_event("the job is not a thread");
+  if (!may_interrupt(s_)) return {};
+  s_.steps[thread->node].loop->interrupted = true;
+  update_work_sets(thread->node);
   return {};
 }
 
@@ -184,7 +234,14 @@ Status Applier::import_turn(Step& loop, const ForkEntry& entry, const Erasable& 
   progress.conversation = arguments.text("conversation");
   progress.message_count = static_cast<std::uint64_t>(maybe_int(arguments, "said").value_or(0));
   record_notices(progress, arguments);
-  return entry.choice ? apply_tool_choice(loop, *entry.choice) : Status();
+  if (entry.choice) AE_TRY(apply_tool_choice(loop, *entry.choice));
+  const Value* const message = results.value.find(entry.step_id.text + "/message");
+  if (message == nullptr) return {};
+  if (!s_.node_of(loop).loop->thread || !progress.turns.back().chosen) {
+    return corrupt_event("no message can follow its turn");
+  }
+  begin_exchange(progress, *message);
+  return {};
 }
 
 // A call of the newest turn; missing ones are made in this job.

@@ -3,6 +3,7 @@
 
 #include "engine/heart/decider.h"
 #include "engine/loop/loop.h"
+#include "engine/loop/thread.h"
 
 namespace ae::engine {
 
@@ -16,7 +17,9 @@ void Decider::decide_loop(const Step& step) {
   if (may_begin_turn(s_, step)) return ask_model(step);
   if (loop.turns.empty() || !loop.turns.back().chosen) return record_tool_choice(step);
   const LoopTurn& newest = loop.turns.back();
-  if (newest.calls.empty()) return finish_loop(step);
+  if (may_await_message(s_, step)) return await_message(step);
+  if (newest.calls.empty() || (loop.ended && is_exchange_over(step))) return finish_loop(step);
+  if (loop.interrupted) return refuse_calls(step);
   if (loop.turns.size() >= turns_max(s_, step)) {
     return fail_step(step, code_name(Code::turns_limit),
                      fmt::format("after {} turns, the most that it may take, the model still asks "
@@ -32,7 +35,10 @@ bool Decider::can_only_conclude(const Step& step) const {
   if (loop.failure) return true;
   if (loop.turns.empty() || loop.active > 0) return false;
   const LoopTurn& newest = loop.turns.back();
-  return !newest.chosen || (newest.calls.empty() && !newest.repair);
+  if (!newest.chosen) return true;
+  if (may_await_message(s_, step)) return false;  // a kept message would begin the next turn
+  if (loop.ended) return true;
+  return newest.calls.empty() && !newest.repair && !newest.message;
 }
 
 // True: the part has ended with it.
@@ -97,6 +103,41 @@ void Decider::finish_loop(const Step& step) {
   const Step& last = s_.steps[step.loop->turns.back().step];
   emit_of(step,
           NodeFinished{.result_of = answer_of(last).text, .result_type = "pure", .try_no = 1});
+}
+
+// The calls of an interrupted exchange that were not made: the model gets an error as their results.
+void Decider::refuse_calls(const Step& step) {
+  const LoopProgress& loop = *step.loop;
+  const auto turn = static_cast<std::uint32_t>(loop.turns.size() - 1);
+  const auto& calls = loop.turns.back().calls;
+  for (std::uint32_t nth = loop.next; nth < calls.size(); ++nth) {
+    if (calls[nth].refused || calls[nth].step != kNoStep) continue;
+    if (is_full()) {
+      limit_reached_ = true;
+      return;
+    }
+    const StepId id = s_.part_step_id(step, turn, nth);
+    const std::string& node = s_.node_of(step).id;
+    emit(NodeStarted{.node_id = node, .step_id = id, .try_no = 1});
+    emit(NodeFinished{.error = {{"interrupted", Value("the user interrupted; it was not done")}},
+                      .node_id = node,
+                      .result_type = "permanent_failure",
+                      .step_id = id,
+                      .try_no = 1});
+  }
+}
+
+// An answer that could not be the result fails the loop, as without a thread.
+void Decider::await_message(const Step& step) {
+  if (auto answer = loop_result_of(s_, step, &work_); !answer) {
+    return fail_step(step, answer.error());
+  }
+  const std::string key = thread_wait_key(step);
+  emit_of(step, WaitOpened{.channel = std::string(kThreadChannel),
+                           .correlation_key = key,
+                           .wait_type = std::string(to_text(WaitType::message))});
+  deliver_early_answer({.node_id = s_.node_of(step).id, .step_id = step.id},
+                       {.type = WaitType::message}, key, kThreadChannel);
 }
 
 }  // namespace ae::engine

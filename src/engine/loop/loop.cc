@@ -201,7 +201,21 @@ Result<Value> parse_final_answer(const Plan& plan, const Node& node, const Value
   return json;
 }
 
-// The recorded arguments of a turn. `opening`: the first messages, for turn 0.
+// The messages that this turn begins with, besides its notice, as its arguments have them: the
+// prompt, or the message of a thread. null = none. REQUIRES: not turn 0.
+Value messages_before(const Step& loop, std::size_t turn) {
+  const auto& message = loop.loop->turns[turn - 1].message;
+  return message ? Value::array({thread_message(*message)}) : Value();
+}
+
+template <class AppendMessage>
+void append_all(const Value& messages, const AppendMessage& append) {
+  for (std::size_t i = 0; messages.is_array() && i < messages.size(); ++i) {
+    append(messages.items()[i]);
+  }
+}
+
+// The recorded arguments of a turn. `opening`: the messages that it begins with.
 Value stored_arguments(const LoopSpec& spec, const Conversation& conversation, const Value& opening,
                        const Value& notice) {
   std::vector<Member> arguments(spec.settings.members().begin(), spec.settings.members().end());
@@ -232,7 +246,9 @@ Status check_answer(const Value& answer) {
 }  // namespace
 
 std::size_t turns_max(const State& state, const Step& loop) {
-  return std::size_t{state.node_of(loop).loop->max_turns} + loop.loop->repairs;
+  const LoopProgress& progress = *loop.loop;
+  return std::size_t{progress.exchange_turn} + state.node_of(loop).loop->max_turns +
+         progress.repairs;
 }
 
 bool may_begin_turn(const State& state, const Step& loop) {
@@ -240,7 +256,8 @@ bool may_begin_turn(const State& state, const Step& loop) {
   if (progress.failure || progress.active > 0) return false;
   if (progress.turns.empty()) return true;
   const LoopTurn& newest = progress.turns.back();
-  return newest.chosen && (newest.repair || !newest.calls.empty()) &&
+  if (progress.interrupted && !newest.message) return false;
+  return newest.chosen && (newest.repair || newest.message || !newest.calls.empty()) &&
          progress.next == newest.calls.size() && progress.turns.size() < turns_max(state, loop);
 }
 
@@ -282,8 +299,9 @@ std::uint64_t turn_tokens_of(const State& state, const Step& loop, std::uint32_t
     const Step& before = step_of_turn(state, loop, turn - 1);
     tokens = before.call ? before.call->reserved.input_tokens
                          : turn_tokens_of(state, loop, turn - 1, before.imported->arguments);
-    append_turn(state, loop, turn - 1,
-                [&](const Value& message) { tokens += estimate_tokens(message); });
+    const auto add = [&](const Value& message) { tokens += estimate_tokens(message); };
+    append_turn(state, loop, turn - 1, add);
+    append_all(arguments["messages"], add);
   }
   const Value& notice = arguments["notice"];
   return notice.is_object() ? tokens + estimate_tokens(notice_message(notice)) : tokens;
@@ -294,16 +312,18 @@ Result<Value> turn_arguments_of(const State& state, const Step& loop, std::uint3
   const Node& node = state.node_of(loop);
   const LoopProgress& progress = *loop.loop;
   Conversation conversation;
+  const auto append = [&](const Value& message) { conversation.append(message); };
   Value opening;
   if (turn == 0) {
     AE_ASSIGN(opening, opening_messages_of(state, node, work));
-    for (const Value& message : opening.items()) conversation.append(message);
   } else {
     const auto before = hash_from_hex(progress.conversation);
     if (!before) return fail(Code::log_corrupt, "what was said before is not known");
     conversation = {.hash = *before, .message_count = progress.message_count};
-    append_turn(state, loop, turn - 1, [&](const Value& message) { conversation.append(message); });
+    append_turn(state, loop, turn - 1, append);
+    opening = messages_before(loop, turn);
   }
+  append_all(opening, append);
   if (notice.is_object()) conversation.append(notice_message(notice));
   if (conversation.message_count > kConversationMax) {
     return fail(Code::turns_limit, "the conversation has more than 10,000 messages");
@@ -389,16 +409,12 @@ std::string find_invalid_turn(const State& state, const Step& loop) {
     const Value& arguments = turn_step.imported->arguments;
     const std::string named = fmt::format("turn {} of node \"{}\" ", turn, state.node_of(loop).id);
     const auto append = [&](const Value& message) { conversation.append(message); };
-    const Value& opening = arguments["messages"];
-    if (turn > 0) {
-      append_turn(state, loop, turn - 1, append);
-    } else if (opening.is_array()) {
-      for (const Value& message : opening.items()) append(message);
-    }
+    const Value opening = turn == 0 ? arguments["messages"] : messages_before(loop, turn);
+    if (turn > 0) append_turn(state, loop, turn - 1, append);
+    append_all(opening, append);
     const Value& notice = arguments["notice"];
     if (notice.is_object()) append(notice_message(notice));
-    if (!(stored_arguments(spec, conversation, turn == 0 ? opening : Value(), notice) ==
-          arguments) ||
+    if (!(stored_arguments(spec, conversation, opening, notice) == arguments) ||
         !(state.blind_erased || turn_step.imported->arguments_hash.empty() ||
           state.hash_of(arguments) == turn_step.imported->arguments_hash)) {
       return fmt::format("{}does not follow from the messages before it", named);
@@ -408,7 +424,7 @@ std::string find_invalid_turn(const State& state, const Step& loop) {
     if (!choice || !is_chosen(state, of, *choice) || !matches_answer(state, loop, turn)) {
       return fmt::format("{}does not match the model's answer", named);
     }
-    repairs += of.repair ? 1 : 0;
+    repairs = of.message ? 0 : repairs + (of.repair ? 1 : 0);
   }
   return {};
 }
@@ -425,7 +441,8 @@ Result<Value> loop_result_of(const State& state, const Step& loop, Work* work) {
   const std::size_t turns = loop.loop->turns.size();
   const Value& answer = step_of_turn(state, loop, turns - 1).result;
   Value json;
-  if (node.loop->schema) {
+  const bool has_json = node.loop->schema && !loop.loop->interrupted;
+  if (has_json) {
     auto read = parse_final_answer(*state.plan, node, answer, work);
     if (!read)
       return std::unexpected(std::move(read).error().with_context("the model's last answer"));
@@ -437,7 +454,8 @@ Result<Value> loop_result_of(const State& state, const Step& loop, Work* work) {
   for (const char* name : {"finish_reason", "refusal"}) {
     if (const Value* value = answer.find(name)) result.emplace_back(name, *value);
   }
-  if (node.loop->schema) result.emplace_back("json", std::move(json));
+  if (loop.loop->interrupted) result.emplace_back("interrupted", true);
+  if (has_json) result.emplace_back("json", std::move(json));
   return Value::object(std::move(result));
 }
 
@@ -452,11 +470,11 @@ Result<Value> sent_request(const State& state, const Step& step) {
     conversation.append(message);
     messages.push_back(std::move(message));
   };
-  const Value& opening = turn_arguments(step_of_turn(state, loop, 0))["messages"];
-  for (std::size_t i = 0; opening.is_array() && i < opening.size(); ++i) append(opening.items()[i]);
   for (std::size_t turn = 0; turn <= step.turn; ++turn) {
     if (turn > 0) append_turn(state, loop, turn - 1, append);
-    const Value& notice = turn_arguments(step_of_turn(state, loop, turn))["notice"];
+    const Value& arguments = turn_arguments(step_of_turn(state, loop, turn));
+    append_all(arguments["messages"], append);
+    const Value& notice = arguments["notice"];
     if (notice.is_object()) append(notice_message(notice));
   }
   if (to_hex(conversation.hash) != recorded.text("conversation")) {

@@ -8,8 +8,12 @@
 // if the plan has `repair`. The tool_choice records this, and the following turn does not count
 // against max_turns (decision 0056).
 //
+// A thread waits for a message after its answer, and its next turn begins with it (thread.h).
+// max_turns and `repair` then count for each exchange.
+//
 // A conversation is a chain of messages. The log holds each message once: the first ones in the
-// arguments of turn 0, a model's in its answer, a tool's in its result. The arguments of a turn
+// arguments of turn 0, a message of a thread in those of the turn that it begins, a model's in its
+// answer, a tool's in its result. The arguments of a turn
 // identify the earlier messages by the end of the chain,
 //
 //   h0 = SHA256("aetheris.conversation.v1"), h(i+1) = SHA256(h(i) ‖ SHA256(canonical(message i)))
@@ -17,7 +21,7 @@
 // and by its length, so that every turn costs the same (decision 0050). Stored:
 // the arguments of a turn,
 //   {"model", "temperature"?, "max_tokens"?, "conversation": 64 hex, "said": n, "tools"?: 64 hex,
-//    "schema"?: 64 hex, "messages": […] of turn 0,
+//    "schema"?: 64 hex, "messages": […] of turn 0, and of the first turn of an exchange,
 //    "notice"?: {limit: {"left", "of"}} of the job's budget, sent as the last message}
 // and the payload of its tool_choice,
 //   {"turn", "of": invocation, "calls": [{"id", "name", "refused"?: {code, message}}],
@@ -82,9 +86,10 @@ Result<ToolChoice> tool_choice_of(const State& state, const Step& loop, Work* wo
 // The arguments of a call that the answer of a turn requested. REQUIRES: the call is not refused.
 const Value& requested_arguments_of(const State& state, const Step& loop, std::uint32_t turn,
                                     std::uint32_t nth);
-// The result of the loop: {text, turns, finish_reason?, refusal?, json?}; for a node of kind llm or
+// The result of the loop: {text, turns, finish_reason?, refusal?, interrupted?, json?}; for a node of kind llm or
 // planner its last answer. Fails with tool_output_invalid: the answer breaks its schema;
-// plan_invalid: the answer is not a valid plan. REQUIRES: the newest turn requested no calls.
+// plan_invalid: the answer is not a valid plan. REQUIRES: the newest turn requested no calls, or was
+// interrupted.
 Result<Value> loop_result_of(const State& state, const Step& loop, Work* work = nullptr);
 
 // The request that is sent for this step's call: its recorded arguments; for a turn the whole

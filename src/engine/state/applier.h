@@ -140,6 +140,11 @@ class Applier {
   Status apply_tool_choice(Step& loop, const ToolChoice& choice);
   void begin_map(Step& map, Value over);
   Status loop_part_finished(Step& step);
+  Status thread_waits(Step& loop, const std::string& key, const Wait& wait);
+  Status thread_answered(Step& loop, std::string_view outcome,
+                         const std::optional<BufferedMessage>& message);
+  Status interrupt_thread();
+  static void begin_exchange(LoopProgress& loop, const Value& message);
   Step* next_request(Step& code, const NodeStarted& event);
   bool may_finish_code(const NodeFinished& event, const Step& step) const;
   static bool is_next_turn(const CodeProgress& code, std::string_view position);

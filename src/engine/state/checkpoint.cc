@@ -144,16 +144,16 @@ void parts(A& a, Part<A, LoopCall>& x) {
 
 template <class A>
 void parts(A& a, Part<A, LoopTurn>& x) {
-  auto& [step, chosen, calls, repair] = x;
-  all(a, step, chosen, calls, repair);
+  auto& [step, chosen, calls, repair, message] = x;
+  all(a, step, chosen, calls, repair, message);
 }
 
 template <class A>
 void parts(A& a, Part<A, LoopProgress>& x) {
-  auto& [turns, next, active, asking, conversation, message_count, failure, noticed_limits,
-         repairs] = x;
-  all(a, turns, next, active, asking, conversation, message_count, failure, noticed_limits,
-      repairs);
+  auto& [turns, next, active, asking, conversation, message_count, failure, noticed_limits, repairs,
+         waiting, ended, interrupted, exchanges, exchange_turn] = x;
+  all(a, turns, next, active, asking, conversation, message_count, failure, noticed_limits, repairs,
+      waiting, ended, interrupted, exchanges, exchange_turn);
 }
 
 template <class A>
@@ -245,8 +245,8 @@ void parts(A& a, Part<A, Change>& x) {
 
 template <class A>
 void parts(A& a, Part<A, BufferedMessage>& x) {
-  auto& [id, by, wait_type, payload, erased] = x;
-  all(a, id, by, wait_type, payload, erased);
+  auto& [id, by, wait_type, payload, erased, ends_thread] = x;
+  all(a, id, by, wait_type, payload, erased, ends_thread);
 }
 
 template <class A>

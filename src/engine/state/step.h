@@ -110,6 +110,8 @@ struct LoopTurn {
   std::vector<LoopCall> calls;
   // Its answer broke the schema; the model receives this message.
   std::optional<std::string> repair;
+  std::optional<Value>
+      message;  // of a thread: the message after its answer, which the next turn has
 };
 
 struct LoopProgress {
@@ -123,7 +125,13 @@ struct LoopProgress {
   std::uint64_t message_count = 0;
   Boxed<Failure> failure;          // no further part starts
   std::set<Limit> noticed_limits;  // low limits that the model has been notified of
-  std::uint32_t repairs = 0;       // turns that ended with a repair message
+  std::uint32_t repairs = 0;       // turns of this exchange that ended with a repair message
+  // Of a thread. An exchange is a message and the turns until its answer.
+  bool waiting = false;             // the wait for the next message is open
+  bool ended = false;               // there is no next message: the last answer is the result
+  bool interrupted = false;         // the newest exchange ends without an answer
+  std::uint64_t exchanges = 1;      // that have begun
+  std::uint32_t exchange_turn = 0;  // the first turn of the newest one
 };
 
 // What code requested: a call, a wait, or a scope whose result is recorded (engine/code/code.h).

@@ -55,6 +55,7 @@ struct BufferedMessage {
   std::string id, by, wait_type;
   Value payload;
   bool erased = false;  // `payload` was erased from the log
+  bool ends_thread = false;
 };
 
 }  // namespace ae::engine

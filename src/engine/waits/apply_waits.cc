@@ -29,9 +29,14 @@ Status Applier::apply(const WaitOpened& event) {
       (step->call || unmade) && step->phase != StepPhase::done && !step->committed && !for_approval;
   const bool of_node =
       step->phase == StepPhase::ready && step->started && s_.kind_of(*step) == NodeKind::wait;
-  if (!of_call && !of_node && !for_approval) return corrupt_event("this step waits for nothing");
+  const bool of_thread = step->loop && may_await_message(s_, *step);
+  if (!of_call && !of_node && !of_thread && !for_approval) {
+    return corrupt_event("this step waits for nothing");
+  }
   if (of_call && step->phase == StepPhase::in_doubt) return corrupt_event("it waits already");
-  if (of_node && s_.ending) return corrupt_event("nothing starts in a job that ends");
+  if ((of_node || of_thread) && s_.ending) {
+    return corrupt_event("nothing starts in a job that ends");
+  }
   auto type = wait_type_of(event.wait_type);
   if (!type) return corrupt_event("an unknown wait type");
   if (s_.waits.contains(key) || s_.closed_waits.contains(key))
@@ -75,6 +80,8 @@ Status Applier::apply(const WaitOpened& event) {
     AE_TRY(child_created(*step, key, wait));
   } else if (question) {
     AE_TRY(question_opened(*step, key, wait));
+  } else if (of_thread) {
+    AE_TRY(thread_waits(*step, key, wait));
   } else {
     set_phase(*step, wait.resolve ? StepPhase::in_doubt : StepPhase::waiting);
   }
@@ -119,6 +126,8 @@ Status Applier::apply(const WaitCompleted& event) {
       AE_TRY(child_ended(step, wait, event, payload));
     } else if (wait.question) {
       AE_TRY(question_closed(step, outcome, payload));
+    } else if (step.loop) {
+      AE_TRY(thread_answered(step, outcome, kept));
     } else {
       step.timed_out = outcome == "timed_out";
       step.rejected = outcome == "rejected";
@@ -136,6 +145,7 @@ Status Applier::apply(const WaitCompleted& event) {
              step.call->definite) {
     set_phase(step, StepPhase::settled);  // its definite failure arrived late
   }
+  if (step.loop) return {};  // its turns have the message
   s_.closed_waits.emplace(std::move(key), ClosedWait{.type = wait.type,
                                                      .outcome = event.outcome,
                                                      .payload = std::move(payload),
@@ -152,11 +162,16 @@ Status Applier::apply(const AgentMessage& event) {
   if (!s_.message_keys.insert(message_key(channel, key, id)).second) {
     return corrupt_event("it was recorded before");
   }
+  const bool ends_thread = event.control && event.control->view() == thread_control::kEnd;
+  if (event.control && (channel != kThreadChannel || thread_of(s_) == nullptr)) {
+    return corrupt_event("the job is not a thread");
+  }
   s_.signals++;
+  if (event.control && !ends_thread) return interrupt_thread();
   std::deque<BufferedMessage>& kept =
       key.empty() ? s_.pending_messages[channel] : s_.early_signals[key];
   kept.push_back({id, or_empty(event.by), or_empty(event.wait_type), event.payload.value,
-                  event.payload.erased});
+                  event.payload.erased, ends_thread});
   return {};
 }
 

@@ -111,6 +111,7 @@ AgentMessage buffered_event(const ControlRequest& request, const SignalRequest& 
 AgentMessage buffered_event(const ControlRequest& request, const MessageRequest& message) {
   return {.by = none_if_empty(request.by),
           .channel = message.channel,
+          .control = none_if_empty(message.control),
           .message_id = request.id,
           .payload = message.payload,
           .traceparent = none_if_empty(message.traceparent)};
@@ -374,6 +375,31 @@ Result<AppliedRequest> apply_request(const State& state, const ControlRequest& r
   return apply_wait_answer(state, key, request, answer_of(signal), context);
 }
 
+namespace {
+
+// Can a thread take this message? Of other jobs any payload can be one.
+Status check_thread_message(const State& state, const MessageRequest& message) {
+  const bool is_thread = thread_of(state) != nullptr && message.channel == kThreadChannel;
+  const std::string& control = message.control;
+  if (!control.empty() && control != thread_control::kEnd &&
+      control != thread_control::kInterrupt) {
+    return fail(Code::input_invalid, "`control` is \"end\" or \"interrupt\"");
+  }
+  if (!control.empty() && !is_thread) {
+    return fail(Code::input_invalid,
+                "`control` is for the channel \"{}\" of a loop agent with `thread: true`",
+                kThreadChannel);
+  }
+  if (!is_thread || control == thread_control::kInterrupt) return {};
+  if (is_thread_ending(state)) return fail(Code::job_terminal, "the thread is ending");
+  if (control.empty() && message_text_of(message.payload).empty()) {
+    return fail(Code::input_invalid, "a message of a thread is a text, or has a text `message`");
+  }
+  return {};
+}
+
+}  // namespace
+
 // Messages are kept in order of arrival; the longest open wait for the channel gets it at once.
 Result<AppliedRequest> apply_request(const State& state, const ControlRequest& request,
                                      const MessageRequest& message,
@@ -384,13 +410,31 @@ Result<AppliedRequest> apply_request(const State& state, const ControlRequest& r
   AppliedRequest applied;
   applied.answer = Value::object(
       {{"accepted", true}, {field::channel, message.channel}, {field::message_id, request.id}});
+  if (!message.control.empty()) {
+    applied.answer = applied.answer.with(field::control, message.control);
+  }
   if (state.message_keys.contains(message_key(message.channel, {}, request.id))) {
     applied.answer = applied.answer.with("duplicate", true);
     return applied;
   }
   if (is_terminal(state.status)) return fail(Code::job_terminal, "the job has ended");
   if (state.ending) return fail(Code::job_terminal, "the job is ending");
+  AE_TRY(check_thread_message(state, message));
+  // Between two exchanges there is nothing to interrupt.
+  const bool interrupts = message.control == thread_control::kInterrupt;
+  if (interrupts && !may_interrupt(state)) {
+    applied.answer = applied.answer.with("applied", false);
+    return applied;
+  }
   applied.events.push_back(buffered_event(request, message));
+  if (interrupts) {
+    // Open approvals of the exchange are withdrawn, so that the job continues.
+    for (const auto& [key, wait] : state.waits) {
+      if (!wait.approval || state.steps[wait.step].node != thread_of(state)->node) continue;
+      applied.events.emplace_back(wait_completed_event(state, key, wait, "cancelled"));
+    }
+    return applied;
+  }
   // The payload is in the message event.
   if (const auto* const first = receiving_wait(state, message.channel, context.now)) {
     WaitCompleted delivered = wait_completed_event(state, first->first, first->second, "signalled");

@@ -108,9 +108,8 @@ void CodeCheck::finish(CodeVerdict verdict, std::string reason) {
 void CodeCheck::on_diverged(std::uint32_t, Divergence divergence) {
   if (is_finished_) return;
   const engine::Step& code = parts_.recorded.code();
-  RoutineDiverged diverged{.detail = divergence,
-                           .node_id = parts_.recorded.state.node_of(code).id,
-                           .step_id = code.id};
+  RoutineDiverged diverged{
+      .detail = divergence, .node_id = parts_.recorded.state.node_of(code).id, .step_id = code.id};
   if (!finding_.version->empty()) diverged.version = *finding_.version;
   finding_.divergence = engine::divergence_view(
       parts_.recorded.state, std::span(parts_.events).first(parts_.recorded.events), diverged);
