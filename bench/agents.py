@@ -1,6 +1,6 @@
 """Rows of agents with a model: the cost of a turn in the store and in time, and of a job that waits for its model.
 
-The model is examples/model-server, a process of its own; it needs Node 22 (`node` on the PATH, or AETHERIS_NODE).
+The model is examples/model-server, a process of its own; it needs Node 22, found by processes.node().
 """
 import json
 import os
@@ -10,7 +10,7 @@ import sqlite3
 import subprocess
 import time
 
-from processes import ROOT, memory, until
+from processes import ROOT, memory, node, until
 
 TURNS = 200
 WAITING = 1000
@@ -45,11 +45,8 @@ class Models:
         (folder / "speaks.json").write_text(json.dumps({"turns": [
             {"fail": {"stall_ms": STALL_S * 1000, "stall_after": 40, "times": "always"}, "text": answer}]}))
         self.journal = folder / "requests.jsonl"
-        node = os.environ.get("AETHERIS_NODE") or shutil.which("node")
-        if not node:
-            raise SystemExit("the rows of agents need Node 22: put `node` on the PATH, or set AETHERIS_NODE")
         self.process = subprocess.Popen(
-            [node, server / "server.mjs", "--journal", self.journal, "--scenario", server / "scenarios/instant.json",
+            [node(), server / "server.mjs", "--journal", self.journal, "--scenario", server / "scenarios/instant.json",
              folder / "thinks.json", folder / "speaks.json"], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True)
         self.url = self.process.stdout.readline().split()[-1]
 

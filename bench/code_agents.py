@@ -1,6 +1,6 @@
 """Rows of code agents: jobs of ten steps, which are functions of a worker process; and the same work with Restate.
 
-They need Node 22 (`node` on the PATH, or AETHERIS_NODE); `code-cpp` needs the installed library, `restate` the npm
+They need Node 22, found by processes.node(); `code-cpp` needs the installed library, `restate` the npm
 registry. All processes but the driver count for CPU.
 """
 import json
@@ -15,7 +15,7 @@ import tempfile
 import time
 import urllib.request
 
-from processes import BENCH, ROOT, TESTING_BIN, memory, stat, until
+from processes import BENCH, ROOT, TESTING_BIN, memory, node, stat, until
 
 FOLDER = ROOT / "bench/code"
 STEPS = 10
@@ -25,13 +25,6 @@ aetheris: 1
 agents:
   none: { plan: [ { id: w, wait: { type: signal, key: never } } ] }
 """
-
-
-def node():
-    found = os.environ.get("AETHERIS_NODE") or shutil.which("node")
-    if not found:
-        raise SystemExit("the rows of code agents need Node 22: put `node` on the PATH, or set AETHERIS_NODE")
-    return found
 
 
 def free_port():

@@ -53,6 +53,20 @@ BLOCK = "  block: { native: nap, effect: read, timeout: 1h }\n"
 THREADS = 16  # docs/decisions/0022-native-threads.md
 
 
+def node():
+    """A Node of version 22 or newer: AETHERIS_NODE, else `node` on the PATH, else the one that tests install by npm."""
+    if named := os.environ.get("AETHERIS_NODE"):
+        return named
+    found = shutil.which("node")
+    if found:
+        version = subprocess.run([found, "--version"], capture_output=True, text=True, stdin=subprocess.DEVNULL).stdout
+        if version.startswith("v") and int(version[1:].split(".")[0]) >= 22:
+            return found
+    sys.path.insert(0, str(ROOT / "tests"))
+    import oracles
+    return str(oracles.node())
+
+
 def postgres_script():
     loader = importlib.machinery.SourceFileLoader("aetheris_postgres", str(ROOT / "scripts/postgres"))
     module = importlib.util.module_from_spec(importlib.util.spec_from_loader(loader.name, loader))
