@@ -87,7 +87,8 @@ USES_SERVER = {"run": ["agents.yaml", "echo"], "jobs": [], "job": ["j"], "events
                "reject": ["j.0123456789abcdef"], "pause": ["j"], "resume": ["j"], "budget": ["j", "--tokens", "5"], "cancel": ["j"],
                "resolve": ["j", "k" * 12, "fail"], "fork": ["j", "--at", "3"], "retry": ["j"], "plan": ["j", "agents.yaml"],
                "redact": ["j", "--all", "--reason", "why"], "audit": [], "keys": ["list"], "mcp": [],
-               "prune": ["--older-than", "90d"], "divergence": ["j"], "workers": [], "preflight": ["agent", "j"]}
+               "prune": ["--older-than", "90d"], "divergence": ["j"], "workers": [], "preflight": ["agent", "j"],
+               "chat": ["agents.yaml", "--job", "j"]}
 
 
 NEEDS_STORE = {"inspect": [], "rebuild": [], "migrate": [], "backup": ["b.db"], "restore": ["b.db"], "doctor": []}

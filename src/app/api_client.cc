@@ -119,11 +119,21 @@ class SocketClient final : public ApiClient {
       seen = std::move(answer);
       loop_.stop();
     });
+    following_ = id;
+    if (stops_following_) client_.cancel(id);
     while (!seen) loop_.run();
-    const bool streamed = enough || (seen->phase == net::HttpPhase::complete &&
-                                     (seen->status == 200 || seen->status == 204));
+    following_.reset();
+    const bool streamed =
+        enough || stops_following_ ||
+        (seen->phase == net::HttpPhase::complete && (seen->status == 200 || seen->status == 204));
     if (streamed) return api::ApiResponse{.status = seen->status, .body = {}, .location = {}};
     return answer_of(request.method, *seen);
+  }
+  void stop_following() override {
+    loop_.post([this] {
+      stops_following_ = true;
+      if (following_) client_.cancel(*following_);
+    });
   }
   net::AsioLoop& loop() override { return loop_; }
   bool is_remote() const override { return true; }
@@ -222,6 +232,8 @@ class SocketClient final : public ApiClient {
   std::string path_, base_, key_;
   net::AsioLoop loop_;
   net::HttpClient client_;
+  std::optional<net::HttpClient::Id> following_;  // the stream
+  bool stops_following_ = false;
 };
 
 class LocalClient final : public ApiClient {
@@ -235,6 +247,7 @@ class LocalClient final : public ApiClient {
                                   const std::function<bool(const LiveEvent&)>&) override {
     return fail(Code::unsupported, "this process runs nothing that could be listened to");
   }
+  void stop_following() override {}
   void send_async(const api::ApiRequest& request,
                   async::Done<Result<api::ApiResponse>> done) override {
     instance_->api().handle(request, [done = std::move(done)](api::ApiResponse answer) mutable {
@@ -292,6 +305,10 @@ Result<std::unique_ptr<ApiClient>> find_listening_owner(const StoreUrl& store) {
 }
 
 }  // namespace
+
+std::unique_ptr<ApiClient> ApiClient::connect_to_socket(std::string path) {
+  return std::make_unique<SocketClient>(std::move(path));
+}
 
 std::unique_ptr<ApiClient> find_owner(const StoreUrl& store) {
   auto owner = find_listening_owner(store);

@@ -33,6 +33,8 @@ class ApiClient {
   // AETHERIS_API_KEY_FILE; the key is sent to no other host. AETHERIS_CA_FILE replaces the system's
   // list of trusted CAs. Fails with usage.
   static Result<std::unique_ptr<ApiClient>> connect_to_server(std::string url);
+  // Connects to a process that listens on this Unix socket.
+  static std::unique_ptr<ApiClient> connect_to_socket(std::string path);
   virtual ~ApiClient() = default;
 
   // Sends one request and waits for its response. Fails with unavailable (it had no effect; a retry
@@ -51,6 +53,8 @@ class ApiClient {
   };
   virtual Result<api::ApiResponse> follow(
       const api::ApiRequest& request, const std::function<bool(const LiveEvent&)>& on_event) = 0;
+  // Ends `follow` on the thread that runs it, also one that begins later. Threads: any.
+  virtual void stop_following() = 0;
 };
 
 // A client of the process that owns this store; nullptr if none responds.

@@ -4,29 +4,29 @@
 
 namespace ae::cli {
 
-extern const Command kInitCommand, kRunCommand, kDevCommand, kServeCommand, kWorkerCommand,
-    kMcpCommand, kCheckCommand, kJobsCommand, kJobCommand, kEventsCommand, kTraceCommand,
-    kTranscriptCommand, kReplayCommand, kVerifyCommand, kSignalCommand, kMessageCommand,
-    kRequestsCommand, kApprovalsCommand, kApproveCommand, kRejectCommand, kPauseCommand,
-    kResumeCommand, kBudgetCommand, kCancelCommand, kResolveCommand, kForkCommand, kPlanCommand,
-    kRetryCommand, kMigrateCommand, kBackupCommand, kRestoreCommand, kInspectCommand,
+extern const Command kInitCommand, kRunCommand, kChatCommand, kDevCommand, kServeCommand,
+    kWorkerCommand, kMcpCommand, kCheckCommand, kJobsCommand, kJobCommand, kEventsCommand,
+    kTraceCommand, kTranscriptCommand, kReplayCommand, kVerifyCommand, kSignalCommand,
+    kMessageCommand, kRequestsCommand, kApprovalsCommand, kApproveCommand, kRejectCommand,
+    kPauseCommand, kResumeCommand, kBudgetCommand, kCancelCommand, kResolveCommand, kForkCommand,
+    kPlanCommand, kRetryCommand, kMigrateCommand, kBackupCommand, kRestoreCommand, kInspectCommand,
     kRebuildCommand, kCompletionCommand, kRedactCommand, kPruneCommand, kAuditCommand, kKeysCommand,
     kDoctorCommand, kVersionCommand, kDivergenceCommand, kWorkersCommand, kPreflightCommand;
 
 namespace {
 
 constexpr const Command* kCommands[] = {
-    &kInitCommand,    &kRunCommand,        &kDevCommand,      &kServeCommand,
-    &kWorkerCommand,  &kMcpCommand,        &kCheckCommand,    &kJobsCommand,
-    &kJobCommand,     &kEventsCommand,     &kTraceCommand,    &kDivergenceCommand,
-    &kWorkersCommand, &kTranscriptCommand, &kReplayCommand,   &kVerifyCommand,
-    &kSignalCommand,  &kMessageCommand,    &kRequestsCommand, &kApprovalsCommand,
-    &kApproveCommand, &kRejectCommand,     &kPauseCommand,    &kResumeCommand,
-    &kBudgetCommand,  &kCancelCommand,     &kResolveCommand,  &kForkCommand,
-    &kPlanCommand,    &kRetryCommand,      &kMigrateCommand,  &kBackupCommand,
-    &kRestoreCommand, &kInspectCommand,    &kRebuildCommand,  &kCompletionCommand,
-    &kRedactCommand,  &kPruneCommand,      &kAuditCommand,    &kKeysCommand,
-    &kDoctorCommand,  &kVersionCommand,    &kPreflightCommand};
+    &kInitCommand,       &kRunCommand,     &kChatCommand,       &kDevCommand,
+    &kServeCommand,      &kWorkerCommand,  &kMcpCommand,        &kCheckCommand,
+    &kJobsCommand,       &kJobCommand,     &kEventsCommand,     &kTraceCommand,
+    &kDivergenceCommand, &kWorkersCommand, &kTranscriptCommand, &kReplayCommand,
+    &kVerifyCommand,     &kSignalCommand,  &kMessageCommand,    &kRequestsCommand,
+    &kApprovalsCommand,  &kApproveCommand, &kRejectCommand,     &kPauseCommand,
+    &kResumeCommand,     &kBudgetCommand,  &kCancelCommand,     &kResolveCommand,
+    &kForkCommand,       &kPlanCommand,    &kRetryCommand,      &kMigrateCommand,
+    &kBackupCommand,     &kRestoreCommand, &kInspectCommand,    &kRebuildCommand,
+    &kCompletionCommand, &kRedactCommand,  &kPruneCommand,      &kAuditCommand,
+    &kKeysCommand,       &kDoctorCommand,  &kVersionCommand,    &kPreflightCommand};
 
 }  // namespace
 

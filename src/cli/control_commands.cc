@@ -49,14 +49,18 @@ std::vector<Option> signal_options(SignalOptions& o) {
 
 struct MessageOptions : JobOptions {
   std::string channel, message_id;
-  std::optional<std::string> data;
+  std::optional<std::string> data, text;
+  bool ends = false, interrupts = false;
 };
 
 std::vector<Option> message_options(MessageOptions& o) {
   return {job_argument(o.id),
           {"CHANNEL", "", &o.channel, "the channel", kRequired},
           payload_argument(o.data),
-          message_id_option(o.message_id)};
+          {"--text", "TEXT", &o.text, "the payload is this text"},
+          message_id_option(o.message_id),
+          {"--end", "", &o.ends, "end the thread with its last answer, after earlier messages"},
+          {"--interrupt", "", &o.interrupts, "end the running exchange of the thread"}};
 }
 
 struct ApprovalOptions : CommonOptions {
@@ -208,7 +212,9 @@ int print_answer(const Result<Value>& answer, const JobOptions& options, Termina
     terminal.print(duplicate ? fmt::format("a signal for this key is already buffered{}\n", other)
                              : "buffered for the wait that opens with this key\n");
   } else if (body.find(field::channel) != nullptr) {
+    const bool idle = !duplicate && body["applied"] == Value(false);
     terminal.print(duplicate ? fmt::format("a message with this id was already recorded{}\n", other)
+                   : idle    ? "nothing to interrupt: the thread waits for a message\n"
                              : "recorded\n");
   } else if (body.find("accepted") != nullptr) {
     terminal.print(
@@ -282,6 +288,13 @@ int cancel_command(const CancelOptions& options, Terminal& terminal) {
 
 int message_command(const MessageOptions& options, Terminal& terminal) {
   Value payload;
+  const int kinds = (options.data ? 1 : 0) + (options.text ? 1 : 0) + (options.ends ? 1 : 0) +
+                    (options.interrupts ? 1 : 0);
+  if (kinds > 1) {
+    return terminal.fail_with(
+        {Code::usage, "use one of JSON, --text, --end and --interrupt: a message is one of them"});
+  }
+  if (options.text) payload = *options.text;
   if (options.data) {
     auto value = json_argument(*options.data, "the payload");
     if (!value) return terminal.fail_with(value.error());
@@ -289,7 +302,11 @@ int message_command(const MessageOptions& options, Terminal& terminal) {
   }
   std::vector<Member> body =
       without_empty({{field::channel, options.channel}, {field::message_id, options.message_id}});
-  body.emplace_back(field::payload, std::move(payload));
+  if (options.ends || options.interrupts) {
+    body.emplace_back(field::control, options.ends ? "end" : "interrupt");
+  } else {
+    body.emplace_back(field::payload, std::move(payload));
+  }
   const auto answer = post(options, "message", std::move(body));
   const int code = print_answer(answer, options, terminal, "sent");
   if (has_next(answer, terminal)) print_next_step(options, options.id, terminal);
