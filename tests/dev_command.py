@@ -154,6 +154,45 @@ def an_edit_replaces_the_worker():
         until(lambda: len(folder.workers()) == 2)  # the worker and its guard
 
 
+CLOCK = """
+import time
+from aetheris import agent
+
+@agent("clock")
+async def clock(ctx, input):
+    await ctx.run("one", "read", lambda args, call: 1, args={})
+    if input.get("named"):
+        await ctx.run(f"at_{time.time_ns()}", "read", lambda args, call: 1, args={})
+    if input.get("waits"):
+        await ctx.wait(type="signal", key="go")
+    return {"at": time.time() if input.get("returned") else 5}
+"""
+
+
+@test
+def code_that_is_not_deterministic_is_reported_when_its_job_rests_or_ends():
+    with Folder() as folder:
+        folder.env["PYTHONPATH"] = str(pathlib.Path(__file__).resolve().parent.parent / "sdk/python")
+        folder.write("clock.py", CLOCK, executable=False)
+        folder.dev("clock.py")
+        folder.wait_for("clock.py: agent clock")
+
+        def run(name, *words, code=0):
+            done = folder.run("run", "clock.py", "clock", "--job-id", name, *words)
+            assert done.returncode == code, done
+        run("same")
+        run("returned", "returned=true")
+        folder.wait_for("job returned is not deterministic")
+        run("named", "named=true")
+        folder.wait_for("job named is not deterministic")
+        run("rests", "named=true", "waits=true", code=4)
+        folder.wait_for("job rests is not deterministic")
+        assert folder.job("rests")["status"] == "waiting"  # the check changes nothing
+        log = folder.log()
+        assert "job same is not" not in log and log.count("is not deterministic") == 3, log
+        assert "a value that is not recorded" in log and "the end of node code" in log, log
+
+
 @test
 def a_broken_edit_leaves_the_old_worker_in_place():
     with Folder() as folder:

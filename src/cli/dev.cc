@@ -9,6 +9,7 @@
 
 #include "app/code_command.h"
 #include "cli/code_children.h"
+#include "cli/determinism_checks.h"
 #include "cli/serve.h"
 #include "cli/shared.h"
 
@@ -43,11 +44,11 @@ class Development final : public ServerPart {
                  const std::vector<agents::Diagnostic>& faults, bool is_in_use) override {
     if (!children_) return;
     children_->on_worker(offered, faults);
-    if (is_in_use) children_->on_in_use();
+    if (is_in_use) on_in_use();
   }
   bool on_reload(const app::Reloader::Report& report) override {
     if (report.error || !report.diagnostics.empty()) return false;
-    if (children_) children_->on_in_use();
+    if (children_) on_in_use();
     return report.files.empty();
   }
   void print_start(app::Instance& instance, const std::string&) override {
@@ -65,18 +66,29 @@ class Development final : public ServerPart {
                       CodeChildren::Callbacks{
                           .print = [this](const std::string& line) { terminal_.note(line); }});
     children_->begin();
+    checks_.emplace(instance, [this](const std::string& line) { terminal_.note(line); });
     return {};
   }
+  void on_released(const JobId& job) override {
+    if (checks_) checks_->on_released(job);
+  }
   void end() override {
+    checks_.reset();
     children_->stop(kStopGrace);
     children_.reset();
   }
 
  private:
+  void on_in_use() {
+    children_->on_in_use();
+    if (checks_) checks_->on_new_code();
+  }
+
   const DevOptions& options_;
   const std::vector<app::CodeCommand> commands_;
   Terminal& terminal_;
   std::optional<CodeChildren> children_;
+  std::optional<DeterminismChecks> checks_;
 };
 
 int dev_command(const DevOptions& given, Terminal& terminal) {

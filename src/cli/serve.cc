@@ -209,6 +209,9 @@ int run_server(const ServeOptions& options, Terminal& terminal, ServerPart* part
       return app::read_agent(file, name, json, out);
     };
   }
+  if (part != nullptr) {
+    service.watch_releases([part](const JobId& job) { part->on_released(job); });
+  }
   std::optional<ServedAgents> served;
   if (service_settings->loaded) {
     served.emplace(options, *service_settings->loaded, callbacks_of(service, part));

@@ -34,6 +34,8 @@ class ServerPart {
   virtual void print_start(app::Instance& instance, const std::string& url) = 0;
   // The server accepts requests; it runs until `end`. Fails before anything has run.
   virtual Status begin(app::Instance& instance) = 0;
+  // This process no longer runs the job (RuntimeObserver::on_released).
+  virtual void on_released(const JobId& job) = 0;
   // The jobs have been released.
   virtual void end() = 0;
 };

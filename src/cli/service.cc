@@ -282,6 +282,7 @@ void Service::on_events(const JobId& job, const std::vector<Event>& events) {
 
 void Service::on_released(const JobId& job, const std::optional<Error>& problem) {
   lines_.remove(job);
+  if (release_watcher_) release_watcher_(job);
   if (!problem) return;
   const bool lost = problem->code == Code::stale_attempt;
   service_log_.add({.level = Level::warn,

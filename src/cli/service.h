@@ -6,9 +6,11 @@
 #include <cstddef>
 #include <cstdint>
 #include <expected>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "app/instance.h"
@@ -58,6 +60,10 @@ class Service final : public runtime::RuntimeObserver {
   int run();
   // Registers the signal handlers; `run` acts on them. REQUIRES: the instance outlives this.
   void attach(app::Instance& instance);
+  // Calls `watcher` for each job that this process no longer runs.
+  void watch_releases(std::function<void(const JobId&)> watcher) {
+    release_watcher_ = std::move(watcher);
+  }
   // Shuts down as after the first signal.
   void stop();
   // Prints a line for the user, in every format.
@@ -79,6 +85,7 @@ class Service final : public runtime::RuntimeObserver {
   JobLines lines_;
   const std::string notify_, store_flag_;
   const bool logs_;  // --log
+  std::function<void(const JobId&)> release_watcher_;
   std::size_t descriptors_ = 0;
   bool starts_programs_ = false;                  // of tools
   std::unique_ptr<Notifications> notifications_;  // none without --notify
