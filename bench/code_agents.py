@@ -100,13 +100,16 @@ class Aetheris(System):
         super().__init__()
         self.env.update(env)
         (self.folder / "agents.yaml").write_text(AGENTS)
-        self.server = self.start(TESTING_BIN, "serve", "agents.yaml", "--listen", f"127.0.0.1:{self.port}", "--rate", "0", "--quiet",
-                                 "--workers", "1000")
         self.socket = self.folder / ".aetheris/aetheris.sock"
-        self.until(self.socket.exists, "the server listens")
+        self.start_server()
         self.command = command
         self.start_worker()
         self.until(lambda: request(f"http://127.0.0.1:{self.port}/api/agents/steps"), "the worker's agents are known")
+
+    def start_server(self):
+        self.server = self.start(TESTING_BIN, "serve", "agents.yaml", "--listen", f"127.0.0.1:{self.port}", "--rate", "0", "--quiet",
+                                 "--workers", "1000")
+        self.until(lambda: self.socket.exists() and self.get("/api/ready"), "the server listens")
 
     def start_worker(self):
         self.worker = self.start(*self.command, AETHERIS_SOCKET=str(self.socket), AETHERIS_VERBOSE="1")
@@ -218,29 +221,73 @@ def restate(_, options):
         yield from measure(system, options)
 
 
+def replace_worker(system):
+    """Ends the worker and starts another one; when it was started, and when it was connected."""
+    system.worker.send_signal(signal.SIGTERM)
+    system.worker.wait(60)
+    system.processes.remove(system.worker)
+    connections = system.connections()
+    started = time.monotonic()
+    system.start_worker()
+    until(lambda: system.connections() > connections, 0.005, "the new worker is connected")
+    return started, time.monotonic()
+
+
+def answer(system, key, is_done):
+    """Sends the signal that the job waits for; seconds until the job has used it."""
+    began = time.monotonic()
+    system.post("/api/jobs/w/signal", {"correlation_key": key, "payload": 1})
+    until(lambda: is_done(system.get("/api/jobs/w")), 0.002, f"the job used the signal {key}")
+    return time.monotonic() - began
+
+
+def has_ended(job):
+    return job["status"] == "completed"
+
+
+def waits_for(key):
+    return lambda job: job["status"] == "waiting" and job["waits"][0].get("correlation_key") == key
+
+
 def resume(_, options):
     """A job of many steps waits; a new worker replays its record to the frontier, and the job ends."""
     for steps in ((100, 1000) if options.quick else (100, 1000, 10000)):
         with Aetheris(*worker_ts()) as system:
             system.post("/api/jobs", {"agent": "waits", "id": "w", "input": {"steps": steps}})
             until(lambda: system.get("/api/jobs/w")["status"] == "waiting", 0.05, "the job waits")
-            worker = system.worker
-            worker.send_signal(signal.SIGTERM)
-            worker.wait(60)
-            system.processes.remove(worker)
-            connections = system.connections()
-            started = time.monotonic()
-            fresh = system.start_worker()
-            until(lambda: system.connections() > connections, 0.005, "the new worker is connected")
-            connected = time.monotonic()
+            started, connected = replace_worker(system)
+            fresh = system.worker
             before = stat(fresh.pid)[1], stat(system.server.pid)[1]
-            system.post("/api/jobs/w/signal", {"correlation_key": "go", "payload": 1})
-            until(lambda: system.get("/api/jobs/w")["status"] == "completed", 0.002, "the job has ended")
-            took = time.monotonic() - connected
+            took = answer(system, "go", has_ended)
             yield {"steps": steps, "start_s": connected - started, "resume_s": took, "us_each": 1e6 * took / steps,
                    "worker_us_each": 1000 * (stat(fresh.pid)[1] - before[0]) / steps,
                    "server_us_each": 1000 * (stat(system.server.pid)[1] - before[1]) / steps,
                    "worker_mb": memory(fresh.pid) / 1e6}
+
+
+def code_loop(_, options):
+    """A loop of many turns waits in its last one: for a signal after its worker was replaced, then for another one after
+    the server was killed and started again. A fresh worker is given the state of the last turn, not the turns."""
+    for turns in ((100, 1000) if options.quick else (1000, 100000)):
+        with Aetheris(*worker_ts()) as system:
+            began = time.monotonic()
+            system.post("/api/jobs", {"agent": "turns", "id": "w", "input": {"turns": turns}})
+            until(lambda: waits_for("go")(system.get("/api/jobs/w")), 0.02, "the job waits")
+            took = time.monotonic() - began
+            replace_worker(system)
+            worker_ms = 1000 * answer(system, "go", waits_for("again"))
+            system.server.kill()
+            system.server.wait()
+            system.processes.remove(system.server)
+            connections = system.connections()
+            began = time.monotonic()
+            system.start_server()
+            until(lambda: system.connections() > connections, 0.005, "the worker is connected again")
+            started = time.monotonic()
+            server_ms = 1000 * answer(system, "again", has_ended)
+            yield {"turns": turns, "turns_per_second": turns / took, "worker_ms": worker_ms, "restart_s": started - began,
+                   "server_ms": server_ms, "worker_mb": memory(system.worker.pid) / 1e6,
+                   "server_mb": memory(system.server.pid) / 1e6}
 
 
 # Compared with Restate in the same run; the goals of code agents.

@@ -154,7 +154,7 @@ def load(store, options):
 # name: (description, stores, function); None: aetheris_bench measures it.
 BOTH = ("sqlite", "postgres")
 AGENTS = ("turns", "thinking")  # they need Node: only with --agents
-CODE = ("code-ts", "code-py", "code-cpp", "restate", "resume")  # only with --code
+CODE = ("code-ts", "code-py", "code-cpp", "restate", "resume", "code-loop")  # only with --code
 ROWS = {
     "memory": ("durable steps in memory, 10 per job, a native tool that returns ~200 bytes immediately", ("sqlite",), None),
     "sqlite": ("the same on SQLite with fsync; raw: only the writes, on SQLite", ("sqlite",), None),
@@ -179,6 +179,7 @@ ROWS = {
     "code-cpp": ("the same in C++, in the process of the library (--code)", ("sqlite",), code_agents.code_cpp),
     "restate": ("the same with Restate and its TypeScript SDK, its own store (--code; needs npm)", ("sqlite",), code_agents.restate),
     "resume": ("a waiting job whose record a new TypeScript worker replays (--code)", ("sqlite",), code_agents.resume),
+    "code-loop": ("a loop of many turns waits; its worker is replaced, then its server killed (--code)", ("sqlite",), code_agents.code_loop),
     "load": ("a steady load of 200 jobs per second (only if selected)", BOTH, load),
 }
 
