@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Child jobs: plan nodes, maps and tools that create jobs of other agents, and wait for them.
 
-A parent gets the result of its child, or its failure. A process killed at every failpoint creates each child once and calls
+A parent gets the result of its child, or its failure. Code starts children, and jobs send to each other, while the server
+and the worker are killed. A process killed at every failpoint creates each child once and calls
 each tool once. A parent that is cancelled cancels its children and ends after them. Its view shows which child it waits for.
 
   children.py [WORDS]   only tests whose name contains WORDS
@@ -12,8 +13,9 @@ import sys
 import time
 
 sys.dont_write_bytecode = True
+from shared.code_world import CodeWorld  # noqa: E402
 from shared.home import expect, home, run_tests, until  # noqa: E402
-from shared.program import TESTING_BIN  # noqa: E402
+from shared.program import ROOT, TESTING_BIN  # noqa: E402
 
 AGENTS = r"""
 aetheris: 1
@@ -240,11 +242,63 @@ def a_retry_keeps_the_results_of_children():
         assert len([j for j in jobs(h) if j["agent"] == "research"]) == 1
 
 
+CODE = """
+from aetheris import agent
+
+@agent(uses=["agent:adds", "job:send"])
+async def asks(ctx, input):
+    children = [ctx.start("adds", {"n": n, "parent": ctx.job.id}) for n in range(3)]
+    await ctx.send(children[0].id, {"channel": "in"}, 10)
+    first = await ctx.receive("out")
+    return [first, [await child for child in children]]
+
+@agent(uses=["job:send"])
+def adds(ctx, input):
+    total = input["n"] + ctx.receive("in")
+    if input["n"] == 0:
+        ctx.send(input["parent"], {"channel": "out"}, "first")
+    return total
+"""
+
+
+def code_continues_with_its_children_after_kills():
+    env = {"PYTHONPATH": str(ROOT / "sdk/python"), "PYTHONDONTWRITEBYTECODE": "1"}
+    with CodeWorld([sys.executable, "-m", "aetheris", "agent.py"], {"agent.py": CODE}, env) as world:
+        def children():
+            found = world.request("/api/jobs?parent=p")
+            return found["jobs"] if found else []
+
+        def restart():
+            world.kill_server()
+            world.kill_worker()
+            world.start_server()
+            world.start_worker()
+        world.start_server()
+        world.start_worker()
+        world.create("asks", {}, "p")
+        until(lambda: len(children()) == 3)
+        restart()
+        until(lambda: sorted(job["status"] for job in children()) == ["completed", "waiting", "waiting"])
+        waiting = [job["id"] for job in children() if job["status"] == "waiting"]
+        restart()
+        for job in waiting:
+            until(lambda job=job: world.request(f"/api/jobs/{job}/message",
+                                                {"channel": "in", "payload": 100, "message_id": "m"}))
+        world.kill_server()
+        world.start_server()
+        done = world.reaches("p", "completed", "failed", "parked")
+        assert done["result"] == ["first", [10, 101, 102]], (done, world.output())
+        assert done["children"]["counts"] == {"completed": 3}, done["children"]
+        for job in ["p", *waiting]:
+            world.verify(job)
+
+
 TESTS = [a_node_gets_the_result_of_its_child, a_tool_and_a_map_create_children, a_child_of_invalid_input_is_not_created,
          a_failed_child_fails_its_call_with_its_code, a_detached_child_outlives_its_parent, a_tree_has_a_greatest_depth,
          a_parent_shows_the_child_that_it_waits_for, a_cancelled_parent_cancels_its_tree,
          a_child_is_compensated_before_its_parent, an_ending_parent_names_the_unknown_calls_of_its_child,
-         killed_processes_create_each_child_once, a_retry_keeps_the_results_of_children]
+         killed_processes_create_each_child_once, a_retry_keeps_the_results_of_children,
+         code_continues_with_its_children_after_kills]
 
 if __name__ == "__main__":
     sys.exit(run_tests("children", TESTS, " ".join(sys.argv[1:])))

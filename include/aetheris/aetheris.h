@@ -101,6 +101,14 @@ struct Options {
   Retry retry = {};
   std::optional<OnInDoubt> on_in_doubt = {};
 };
+struct StartOptions {
+  std::string key = {};   // names the request in its scope, instead of a count of the agent's name
+  bool detached = false;  // not awaited, and not cancelled with its parent; the result is {"job": ID}
+};
+// Which wait of another job is sent to: one for a message on a channel, or for a signal with a key.
+struct Recipient {
+  std::string channel = {}, key = {};  // one of them
+};
 struct WaitOptions {
   std::string key = {};                  // of the signal; "" = the id of the step
   std::optional<Duration> expires = {};  // then the wait fails with wait_expired
@@ -135,6 +143,17 @@ class Pending {
   std::shared_ptr<void> request_;
 };
 
+// A child job. get() is its result; cancel() cancels it.
+class Child : public Pending {
+ public:
+  // Known before the child is created; "" = it is not requested, and get() has the error.
+  const std::string& id() const { return id_; }
+
+ private:
+  friend class Context;
+  std::string id_;
+};
+
 // What an agent calls. Each request is recorded under a position, its name in its scope. It fails
 // with the recorded failure, or with `evicted`: the routine is dropped, and must return that error.
 // Threads: those of its agent, which take turns.
@@ -161,6 +180,15 @@ class Context {
   // Waits for a person, who is shown the question, at most 16 KiB, and the data of the options, at
   // most 64 KiB. Fails with rejected, wait_expired.
   Result<Value> approval(std::string_view question, const WaitOptions& options = {});
+
+  // Starts a job of another agent, which `uses` grants as "agent:NAME", and does not wait for it. A
+  // child that fails fails its get() with its code; one that is not awaited goes on until this job
+  // ends, which cancels it.
+  Child start(std::string_view agent, const Value& input, const StartOptions& options = {});
+  // Sends a message or a signal to another job of the store, once; `uses` grants it as "job:send".
+  // Fails with not_found, job_terminal (it has ended), wait_mismatch (no wait for a signal).
+  Status send(std::string_view job, const Recipient& to, const Value& payload,
+              const Options& options = {});
 
   Pending later_run(std::string_view name, Effect effect, const Value& args, Function function,
                     const Options& options = {});

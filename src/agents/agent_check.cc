@@ -6,7 +6,6 @@
 #include <set>
 
 #include "agents/checks.h"
-#include "agents/child_check.h"
 #include "agents/code_check.h"
 #include "agents/loop_check.h"
 #include "agents/node_check.h"
@@ -142,10 +141,7 @@ class AgentCheck {
     nodes_.add_only(source_node_, kind);
     used_.add_code_functions();
     const CheckedCode checked = check_code(
-        check_, source_node_,
-        {.agent = agent_.name, .callable = callable_, .add_tool = [this](const CheckedTool& tool) {
-           used_.add(tool.tool.name, tool);
-         }});
+        check_, source_node_, {.agent = agent_.name, .callable = callable_, .used = used_});
     const Value node =
         Value::object({{"id", kind}, {field::kind, kind}, {field::code, checked.code}});
     graph_.emplace_back("nodes", Value::array({node}));
@@ -321,17 +317,9 @@ class AgentCheck {
     if (const auto flag = source_node.find("detached")) {
       detached = check_.boolean(*flag).value_or(false);
     }
-    const auto [tool, is_new] = child_tools_.try_emplace(child_tool_name(*name, detached));
-    if (is_new) tool->second = child_tool(check_, *name, detached);
-    if (is_new && !check_.find_agent(*name) && callable_.notes != nullptr) {
-      callable_.notes->push_back({named.path, fmt::format("{} is not in this file: jobs need it in "
-                                                          "another file of the server, or "
-                                                          "registered",
-                                                          quote(*name))});
-    }
-    used_.add(tool->first, tool->second);
-    members.emplace_back("tool", tool->first);
-    arguments(source_node, field::input, &tool->second, members);
+    const CheckedTool& tool = used_.add_child_tool(*name, detached, named.path);
+    members.emplace_back("tool", tool.tool.name);
+    arguments(source_node, field::input, &tool, members);
   }
 
   // `args` of a tool, `input` of a child job.
@@ -578,7 +566,6 @@ class AgentCheck {
   Agent agent_;
   std::vector<Member> graph_;
   PlanNodes nodes_;
-  CheckedTools child_tools_;  // of nodes with `agent`
   UsedTools used_;
   std::optional<SourceNode> cost_;              // of the budget
   std::set<std::string, std::less<>> granted_;  // capabilities

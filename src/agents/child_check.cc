@@ -6,9 +6,11 @@
 #include <vector>
 
 #include "agents/settings_check.h"
+#include "agents/used_tools.h"
 #include "base/hash.h"
 #include "json/json.h"
 #include "log/field_names.h"
+#include "plan/job_tools.h"
 
 namespace ae::agents {
 namespace {
@@ -82,10 +84,6 @@ CheckedChild check_child(CheckContext& check, const SourceNode& source_node) {
   return child;
 }
 
-std::string child_tool_name(std::string_view agent, bool detached) {
-  return fmt::format("agent:{}{}", agent, detached ? ":detached" : "");
-}
-
 CheckedTool child_tool(CheckContext& check, std::string_view agent, bool detached) {
   CheckedChild child;
   add_schemas(check, agent, child);
@@ -93,7 +91,7 @@ CheckedTool child_tool(CheckContext& check, std::string_view agent, bool detache
   if (detached) child.agent = child.agent.with(kDetached, true);
   CheckedTool checked;
   engine::ToolPolicy& policy = checked.tool.policy;
-  checked.tool.name = policy.name = child_tool_name(agent, detached);
+  checked.tool.name = policy.name = engine::child_tool_name(agent, detached);
   checked.tool.kind = field::agent;
   checked.tool.definition = child.agent;
   policy.effect = engine::EffectClass::idempotent;
@@ -101,14 +99,7 @@ CheckedTool child_tool(CheckContext& check, std::string_view agent, bool detache
   policy.dedupe_window = std::nullopt;
   policy.child = engine::ChildPolicy{.agent = std::string(agent), .detached = detached};
   policy.version = to_hex(sha256(canonical(child.agent))).substr(0, 16);
-  checked.policy = Value::object({{"child", child.agent},
-                                  {"effect", engine::to_text(policy.effect)},
-                                  {"on_in_doubt", "resend"},
-                                  {"timeout", to_text(policy.timeout)},
-                                  {"grace", to_text(policy.grace)},
-                                  {"dedupe_window", "unlimited"},
-                                  {"retry", retry_value(policy.retry)},
-                                  {field::version, policy.version}});
+  checked.policy = generated_policy(policy, {{"child", child.agent}});
   if (child.args_schema) {
     checked.tool.args_schema = *child.args_schema;
     checked.policy = checked.policy.with("args_schema", *child.args_schema);

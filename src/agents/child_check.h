@@ -20,8 +20,7 @@ struct CheckedChild {
 };
 CheckedChild check_child(CheckContext& check, const SourceNode& source_node);
 
-// The tool of the nodes that name this agent: `agent:NAME`, or `agent:NAME:detached`.
-std::string child_tool_name(std::string_view agent, bool detached);
+// The tool of the nodes that name this agent, and of the code that uses it (plan/job_tools.h).
 CheckedTool child_tool(CheckContext& check, std::string_view agent, bool detached);
 
 }  // namespace ae::agents

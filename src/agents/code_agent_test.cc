@@ -1,4 +1,5 @@
 // Code agents: the task graphs that they compile to, their versions and their policies.
+#include <algorithm>
 #include <chrono>
 #include <cstdlib>
 #include <fstream>
@@ -174,6 +175,76 @@ AE_TEST("code agents/patterns grant the tools of a server, or all tools, and no 
   EXPECT_EQ(uses("'s.*'"), "s.find s.odd s.put ");
   EXPECT_EQ(uses("'*'"), "clock s.find s.odd s.put w ");
   EXPECT_EQ(uses("'*', 'model:m', w"), "clock model:m s.find s.odd s.put w ");
+}
+
+// What the code of agent `a` may call, without its own functions.
+std::string used_by(const AgentsFile& file) {
+  std::string names;
+  for (const Value& name :
+       file.agents.at("a").task_graph["nodes"].items()[0]["code"]["tools"].items()) {
+    if (!is_code_function(name.as_string())) names += name.as_string() + " ";
+  }
+  return names;
+}
+
+AE_TEST("code agents/agent:NAME grants child jobs, awaited or detached, and job:send to send") {
+  const auto loaded = load_text(
+      "aetheris: 1\n"
+      "tools: { clock: { native: now } }\n"
+      "agents:\n"
+      "  a: { code: { language: cpp, uses: ['agent:b', 'agent:far', 'job:send', '*'] } }\n"
+      "  b: { input_schema: { type: object, required: [n] }, code: { language: cpp } }\n");
+  ASSERT_EQ(diagnostics_as_text(loaded.diagnostics), "");
+  EXPECT_EQ(used_by(loaded.file),
+            "agent:b agent:b:detached agent:far agent:far:detached clock job:send ");
+  const auto plan = engine::Plan::compile(loaded.file.agents.at("a").task_graph);
+  ASSERT_TRUE(plan) << plan.error().message;
+  const Value& tools = loaded.file.agents.at("a").task_graph["tools"];
+  EXPECT_EQ(canonical(tools["agent:b:detached"]["child"]), R"({"detached":true,"name":"b"})");
+  EXPECT_EQ(canonical(tools["agent:b"]["args_schema"]), R"({"required":["n"],"type":"object"})");
+  EXPECT_EQ(tools["job:send"]["sends"], Value(true));
+  ASSERT_EQ(loaded.file.notes.size(), 1u) << "once for both tools of an agent";
+  EXPECT_EQ(loaded.file.notes[0].path, "agents.a.code.uses[1]");
+  EXPECT_NE(loaded.file.notes[0].message.find("\"far\" is not in this file"), std::string::npos)
+      << loaded.file.notes[0].message;
+}
+
+AE_TEST(
+    "code agents/a pattern grants neither child jobs nor job:send, and their names are checked") {
+  const auto loaded = load_text(std::string(kOne) +
+                                "{ code: { language: cpp, uses: ['agent:a'] } }\n  b: { code: "
+                                "{ language: cpp, uses: ['job:send'] } }\n");
+  ASSERT_EQ(diagnostics_as_text(loaded.diagnostics), "");
+  EXPECT_EQ(used_by(loaded.file), "agent:a agent:a:detached ");
+  const auto refused = [](std::string_view entry) {
+    return diagnostics_of_agent("{ code: { language: cpp, uses: ['" + std::string(entry) +
+                                "'] } }");
+  };
+  EXPECT_NE(refused("agent:a:detached").find("did you mean agent:a?"), std::string::npos)
+      << refused("agent:a:detached");
+  EXPECT_NE(refused("agent:").find("an agent"), std::string::npos) << refused("agent:");
+  EXPECT_NE(refused("agent:x.y").find("an agent"), std::string::npos) << refused("agent:x.y");
+  EXPECT_NE(refused("job:other"), "");
+}
+
+AE_TEST("code agents/the arguments of job:send name a job, and a channel or a key") {
+  const auto loaded =
+      load_text(std::string(kOne) + "{ code: { language: cpp, uses: ['job:send'] } }\n");
+  const auto plan = engine::Plan::compile(loaded.file.agents.at("a").task_graph);
+  ASSERT_TRUE(plan) << plan.error().message;
+  const auto tool = std::ranges::find((*plan)->tools, "job:send", &engine::ToolPolicy::name);
+  const auto takes = [&](std::string_view args) {
+    return tool->args_schema->check(parse_json(args).value_or(Value())).has_value();
+  };
+  EXPECT_TRUE(takes(R"({"job":"j","payload":null,"to":{"channel":"c"}})"));
+  EXPECT_TRUE(takes(R"({"job":"j","payload":{"n":1},"to":{"key":"k"}})"));
+  EXPECT_FALSE(takes(R"({"job":"j","payload":1})"));
+  EXPECT_FALSE(takes(R"({"job":"j","payload":1,"to":{}})"));
+  EXPECT_FALSE(takes(R"({"job":"j","payload":1,"to":{"channel":"c","key":"k"}})"));
+  EXPECT_FALSE(takes(R"({"job":"j","payload":1,"to":{"channel":"c","control":"end"}})"));
+  EXPECT_FALSE(takes(R"({"job":"j","payload":1,"to":{"channel":""}})"));
+  EXPECT_FALSE(takes(R"({"job":"","payload":1,"to":{"channel":"c"}})"));
+  EXPECT_FALSE(takes(R"({"job":"j","to":{"channel":"c"}})"));
 }
 
 AE_TEST("code agents/policies apply to the functions of code by name, by group and by *") {

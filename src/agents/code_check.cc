@@ -7,12 +7,15 @@
 #include <utility>
 #include <vector>
 
+#include "agents/child_check.h"
 #include "agents/code_functions.h"
+#include "agents/send_tool.h"
 #include "agents/tool_names.h"
 #include "base/hash.h"
 #include "base/ids.h"
 #include "json/json.h"
 #include "log/field_names.h"
+#include "plan/job_tools.h"
 
 namespace ae::agents {
 namespace {
@@ -104,6 +107,10 @@ class CodeCheck {
     if (name.starts_with(kModelToolPrefix)) {
       return use_model(entry, name.substr(kModelToolPrefix.size()));
     }
+    if (name.starts_with(engine::kChildToolPrefix)) {
+      return use_agent(entry, name.substr(engine::kChildToolPrefix.size()));
+    }
+    if (name == engine::kSendTool) return add(context_.used.add_send_tool());
     const CallableTools& callable = context_.callable;
     if (!callable.tools.contains(name) && callable.models.contains(name)) {
       return check_.report(entry, check_.describe_missing_tool(name),
@@ -122,8 +129,21 @@ class CodeCheck {
                   nearest.empty() ? nearest : std::string(kModelToolPrefix) + nearest);
   }
 
+  // Awaited or detached: the code states it with each start.
+  void use_agent(const SourceNode& entry, std::string_view name) {
+    if (name.ends_with(engine::kDetachedSuffix)) {
+      name.remove_suffix(engine::kDetachedSuffix.size());
+      return check_.report(entry, "the entry without `:detached` grants detached child jobs, too",
+                           engine::child_tool_name(name, false));
+    }
+    if (!check_.name("an agent", name, entry.at(), entry.path)) return;
+    for (const bool detached : {false, true}) {
+      add(context_.used.add_child_tool(name, detached, entry.path));
+    }
+  }
+
   void add(const CheckedTool& tool) {
-    context_.add_tool(tool);
+    context_.used.add(tool.tool.name, tool);
     names_.insert(tool.tool.name);
   }
 

@@ -4,19 +4,18 @@
 // Used by agent_check.cc only. Threads: pure functions.
 #pragma once
 
-#include <functional>
 #include <string>
 #include <string_view>
 
 #include "agents/checks.h"
+#include "agents/used_tools.h"
 
 namespace ae::agents {
 
-// Callbacks into the agent's check.
 struct CodeContext {
   std::string_view agent;  // its name
   const CallableTools& callable;
-  std::function<void(const CheckedTool&)> add_tool;  // adds a tool or model to the plan
+  UsedTools& used;  // gets what the code may call
 };
 
 struct CheckedCode {

@@ -4,6 +4,7 @@
 #include <string>
 #include <utility>
 
+#include "agents/used_tools.h"
 #include "base/hash.h"
 #include "json/json.h"
 #include "log/field_names.h"
@@ -35,15 +36,7 @@ CheckedTool code_function(std::string_view name) {
   const Value definition =
       Value::object({{field::kind, checked.tool.kind}, {"definition", checked.tool.definition}});
   policy.version = to_hex(sha256(canonical(definition))).substr(0, 16);
-  checked.policy = Value::object(
-      {{"effect", engine::to_text(policy.effect)},
-       {"on_in_doubt", policy.on_in_doubt == engine::OnInDoubt::park ? "park" : "resend"},
-       {"timeout", to_text(policy.timeout)},
-       {"grace", to_text(policy.grace)},
-       {"dedupe_window", to_text(*policy.dedupe_window)},
-       {"retry", retry_value(policy.retry)},
-       {"function", true},
-       {field::version, policy.version}});
+  checked.policy = generated_policy(policy, {{"function", true}});
   checked.is_valid = true;
   return checked;
 }

@@ -5,8 +5,11 @@
 
 #include <utility>
 
+#include "agents/child_check.h"
 #include "agents/code_functions.h"
+#include "agents/send_tool.h"
 #include "log/field_names.h"
+#include "plan/job_tools.h"
 #include "plan/model_calls.h"
 
 namespace ae::agents {
@@ -16,10 +19,44 @@ constexpr std::size_t kRulesMax = 256;  // that apply to one tool of a plan
 
 }  // namespace
 
-void UsedTools::add_code_functions() {
-  code_functions_ = code_functions();
-  for (const auto& [name, function] : code_functions_) add(name, function);
+Value generated_policy(const engine::ToolPolicy& policy, std::vector<Member> more) {
+  more.insert(
+      more.end(),
+      {{"effect", engine::to_text(policy.effect)},
+       {"on_in_doubt", policy.on_in_doubt == engine::OnInDoubt::park ? "park" : "resend"},
+       {"timeout", to_text(policy.timeout)},
+       {"grace", to_text(policy.grace)},
+       {"dedupe_window", policy.dedupe_window ? to_text(*policy.dedupe_window) : "unlimited"},
+       {"retry", retry_value(policy.retry)},
+       {field::version, policy.version}});
+  return Value::object(std::move(more));
 }
+
+void UsedTools::add_code_functions() {
+  for (auto& [name, function] : code_functions()) add_generated(std::move(function));
+}
+
+const CheckedTool& UsedTools::add_generated(CheckedTool tool) {
+  std::string name = tool.tool.name;
+  const CheckedTool& kept = generated_.try_emplace(std::move(name), std::move(tool)).first->second;
+  add(kept.tool.name, kept);
+  return kept;
+}
+
+const CheckedTool& UsedTools::add_child_tool(std::string_view agent, bool detached,
+                                             const std::string& path) {
+  const auto known = generated_.find(engine::child_tool_name(agent, detached));
+  if (known != generated_.end()) return known->second;
+  const bool is_new = !generated_.contains(engine::child_tool_name(agent, !detached));
+  if (is_new && !check_.find_agent(agent) && callable_.notes != nullptr) {
+    callable_.notes->push_back({path, fmt::format("{} is not in this file: jobs need it in another "
+                                                  "file of the server, or registered",
+                                                  quote(agent))});
+  }
+  return add_generated(child_tool(check_, agent, detached));
+}
+
+const CheckedTool& UsedTools::add_send_tool() { return add_generated(send_tool()); }
 
 // A cost is known only for models with a price.
 void UsedTools::check_prices(const SourceNode& cost) {

@@ -95,9 +95,9 @@ class DriverToolbox final : public Toolbox {
   }
 
  private:
-  // False: the engine computes its value, or a worker performs it.
+  // False: the engine computes its value, or a worker or the runtime performs it.
   static bool has_transport(const agents::ToolDefinition& tool) {
-    return tool.policy.makes_call() && !tool.policy.function && !tool.policy.child;
+    return tool.policy.makes_call() && !tool.policy.function && !tool.policy.is_of_runtime();
   }
 
   // Idle time after which a server that only older versions of tools use is stopped; a call

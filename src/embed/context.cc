@@ -188,6 +188,30 @@ std::shared_ptr<void> shared(ae::routines::Pending pending) {
 
 }  // namespace
 
+Child Context::start(std::string_view agent, const Value& input, const StartOptions& options) {
+  Child child;
+  auto converted = ae::embed::to_internal(input);
+  if (!converted) return child;
+  ae::routines::Child started =
+      internal(context_).start(agent, *std::move(converted),
+                               {.request = {.key = options.key}, .detached = options.detached});
+  child.id_ = started.id().text.string();
+  child.request_ = shared(std::move(started));
+  return child;
+}
+
+Status Context::send(std::string_view job, const Recipient& to, const Value& payload,
+                     const Options& options) {
+  const auto sent = with_value(payload, [&](ae::Value converted) {
+    return internal(context_)
+        .later_send(job, {.channel = to.channel, .key = to.key}, std::move(converted),
+                    to_internal(options))
+        .get();
+  });
+  if (!sent) return std::unexpected(sent.error());
+  return {};
+}
+
 Pending Context::later_run(std::string_view name, Effect effect, const Value& args,
                            Function function, const Options& options) {
   Pending pending;

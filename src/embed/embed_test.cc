@@ -132,6 +132,55 @@ TEST_F(Embed, a_request_decodes_its_path_and_its_query) {
   EXPECT_EQ((*runtime)->request("GET", "api").error().code, "input_invalid");
 }
 
+// A parent that starts two children, and sends to the one that waits.
+Result<Value> run_parent(Context& ctx, const Value&) {
+  const Child waits = ctx.start("waits", Value::object({{"n", 1}}));
+  const Child fails = ctx.start("fails", {}, {.key = "second"});
+  AETHERIS_TRY(ctx.send(waits.id(), {.channel = "in"}, 41));
+  AETHERIS_ASSIGN(const Value sum, waits.get());
+  const Result<Value> failed = fails.get();
+  AETHERIS_ASSIGN(const Value apart,
+                  ctx.start("waits", Value::object({{"n", 2}}), {.detached = true}).get());
+  const Status missing = ctx.send("missing", {.key = "k"}, {});
+  const Status unaddressed = ctx.send("missing", {}, {});
+  return Value::array({sum, failed ? "" : failed.error().code, apart.text("job").size() == 36,
+                       missing ? "" : missing.error().code,
+                       unaddressed ? "" : unaddressed.error().code});
+}
+
+TEST_F(Embed, a_job_starts_other_jobs_and_sends_to_them) {
+  auto runtime = open(
+      {{.name = "parent", .body = run_parent, .uses = {"agent:waits", "agent:fails", "job:send"}},
+       {.name = "waits",
+        .body = [](Context& ctx, const Value& input) -> Result<Value> {
+          AETHERIS_ASSIGN(const Value more, ctx.receive("in"));
+          return Value(input["n"].as_int() + more.as_int());
+        }},
+       {.name = "fails", .body = [](Context&, const Value&) -> Result<Value> {
+          return std::unexpected(Error{"no_money", "the account is empty"});
+        }}});
+  ASSERT_TRUE(runtime) << text(runtime.error());
+  const auto result = (*runtime)->run("parent", {}, {.id = "p"});
+  ASSERT_TRUE(result) << text(result.error());
+  EXPECT_EQ(result->to_json(), R"([42,"no_money",true,"not_found","input_invalid"])");
+  const auto view = (*runtime)->request("GET", "/api/jobs/p");
+  ASSERT_TRUE(view) << text(view.error());
+  const Value& counts = (*view)["children"]["counts"];
+  EXPECT_EQ(counts["completed"], Value(1)) << counts.to_json();
+}
+
+TEST_F(Embed, a_child_that_is_not_granted_is_not_started) {
+  auto runtime = open({{.name = "parent", .body = [](Context& ctx, const Value&) -> Result<Value> {
+                          const Child child = ctx.start("parent", {});
+                          EXPECT_EQ(child.id(), "");
+                          return child.get();
+                        }}});
+  ASSERT_TRUE(runtime) << text(runtime.error());
+  const auto result = (*runtime)->run("parent", {});
+  ASSERT_FALSE(result);
+  EXPECT_EQ(result.error().code, "tool_not_granted");
+}
+
 TEST_F(Embed, a_wrong_definition_is_rejected_with_its_place) {
   const auto runtime =
       open({{.name = "agent",

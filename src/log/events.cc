@@ -37,9 +37,11 @@ std::uint8_t schema_for(const JobCreated& event) {
   return event.budget.json().find("spent") != nullptr ? 2 : 1;
 }
 
-// 6 adds threads; 5 adds tools that create child jobs; 4 adds nodes of kind code; 3 adds tools whose value is recorded, which a reader of 2 would call;
-// 2 adds strict conditions.
+// 7 adds tools that send to other jobs; 6 adds threads; 5 adds tools that create child jobs; 4 adds
+// nodes of kind code; 3 adds tools whose value is recorded, which a reader of 2 would call; 2 adds
+// strict conditions.
 std::uint8_t schema_for(const PlanGenerated& event) {
+  if (has_tool_with(event.task_graph["tools"], "sends")) return 7;
   if (has_thread(event.task_graph["nodes"])) return 6;
   if (has_tool_with(event.task_graph["tools"], "child")) return 5;
   if (has(event.task_graph["nodes"], field::code)) return 4;

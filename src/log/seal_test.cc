@@ -101,6 +101,7 @@ AE_TEST("log/seal/events that an older program would misread have a newer schema
   EXPECT_EQ(planned(R"({"nodes":[],"schema":1})"), 1);
   EXPECT_EQ(planned(R"({"conditions":"strict","nodes":[],"schema":1})"), 2);
   EXPECT_EQ(planned(R"({"conditions":"strict","tools":{"t":{},"u":{"records":"time"}}})"), 3);
+  EXPECT_EQ(planned(R"({"nodes":[{"loop":{"thread":true}}],"tools":{"t":{"sends":true}}})"), 7);
   const auto imported = [&](std::string_view commands) {
     return schema(ForkImported{.commands = JsonOf<std::vector<ForkEntry>>(json(commands)),
                                .results = json("{}")});

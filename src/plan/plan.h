@@ -59,7 +59,7 @@
 //                       "verify"?: {"by": "http_etag" | "http_last_modified" | "http_json"
 //                                       | "file" | "git_ref" | "github" | "sql",
 //                                   "mode"?: "strict" | "warn" | "human"},      with "changes"
-//                       "function"?: true,           a function of the worker that runs the code
+//                       "function"?: true, "child"?: {"name", …}, "sends"?: true,
 //                       "records"?: "time" | "random" | "uuid"},
 //                                   makes no call (engine/values/recorded_value.h)
 //              "model:NAME": {…, "effect": "read", "provider": "openai" | "anthropic",

@@ -76,5 +76,28 @@ AE_TEST("plan/missing and invalid members of code are rejected") {
             "tool `run:idempotent`: `function` is true, and is not `local`");
 }
 
+AE_TEST("plan/a tool that sends to other jobs is idempotent, and makes a call of the runtime") {
+  const auto tool = [](std::string_view more) {
+    std::string text =
+        fmt::format(R"({{"schema":1,"nodes":[{{"id":"a","kind":"tool","tool":"job:send"}}],)"
+                    R"("tools":{{"job:send":{}{}}}}}}})",
+                    kTool, more);
+    return Plan::compile(parse_json(text).value_or(Value()));
+  };
+  const auto sends = tool(R"(,"sends":true)");
+  ASSERT_TRUE(sends) << sends.error().message;
+  EXPECT_TRUE((*sends)->tools[0].sends);
+  EXPECT_TRUE((*sends)->tools[0].needs_no_transport());
+  for (const std::string_view more :
+       {R"(,"sends":false)", R"(,"sends":true,"function":true)", R"(,"sends":true,"local":true)",
+        R"(,"sends":true,"child":{"name":"a"})"}) {
+    const auto refused = tool(more);
+    ASSERT_FALSE(refused) << more;
+    EXPECT_EQ(refused.error().code, Code::plan_invalid);
+    EXPECT_NE(refused.error().message.find("`sends`"), std::string::npos)
+        << refused.error().message;
+  }
+}
+
 }  // namespace
 }  // namespace ae::engine

@@ -205,14 +205,30 @@ Status read_child(const Value& value, ToolPolicy& tool) {
   return {};
 }
 
+// A job recognises a repeated message or signal by its id.
+Status read_sends(const Value& value, ToolPolicy& tool) {
+  tool.sends = value == Value(true);
+  if (tool.sends && tool.effect == EffectClass::idempotent && !tool.child && !tool.function &&
+      !tool.local && tool.makes_call() && tool.changes.empty()) {
+    return {};
+  }
+  return fail(Code::plan_invalid, "a tool with `sends` is `idempotent`, and has no `changes`");
+}
+
 Result<ToolPolicy> read_tool(std::string_view name, const Value& value) {
-  AE_TRY(only_keys(value, {"effect",        "on_in_doubt",     "timeout",      "grace",
-                           "dedupe_window", "retry",           field::version, "description",
-                           "args_schema",   "result_schema",   "approval",     "approval_expires",
-                           "probe",         field::compensate, "changes",      "verify",
-                           "provider",      "price",           "rules",        "capabilities",
-                           "ask_expires",   "local",           "records",      "function",
-                           "child"}));
+  AE_TRY(only_keys(value, {"effect",        "on_in_doubt",
+                           "timeout",       "grace",
+                           "dedupe_window", "retry",
+                           field::version,  "description",
+                           "args_schema",   "result_schema",
+                           "approval",      "approval_expires",
+                           "probe",         field::compensate,
+                           "changes",       "verify",
+                           "provider",      "price",
+                           "rules",         "capabilities",
+                           "ask_expires",   "local",
+                           "records",       "function",
+                           "child",         "sends"}));
   ToolPolicy tool;
   tool.name = name;
   if (value.find("description") != nullptr) AE_TRY(text_at(value, "description"));
@@ -256,6 +272,7 @@ Result<ToolPolicy> read_tool(std::string_view name, const Value& value) {
   AE_TRY(read_records(value, tool));
   AE_TRY(read_changes(value, tool));
   if (const Value* child = value.find("child")) AE_TRY(read_child(*child, tool));
+  if (const Value* sends = value.find("sends")) AE_TRY(read_sends(*sends, tool));
   return tool;
 }
 

@@ -112,8 +112,12 @@ struct ToolPolicy {
   std::optional<ChildPolicy> child;
   // Does the job await the end of the child?
   bool awaits_child() const { return child && !child->detached; }
+  // A call sends a message or a signal to another job (agents/send_tool.h).
+  bool sends = false;
+  // The runtime itself performs its calls.
+  bool is_of_runtime() const { return child || sends; }
   // Its calls need no tool of this process: a routine, or the runtime itself, performs them.
-  bool needs_no_transport() const { return is_stated_in_code() || child; }
+  bool needs_no_transport() const { return is_stated_in_code() || is_of_runtime(); }
   RetryPolicy retry;
   std::optional<Schema> args_schema;
   std::string schema_digest;  // 64 hex digits: of args_schema, or of null

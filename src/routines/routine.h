@@ -70,6 +70,7 @@ struct RoutineStart {
   JobId job;
   std::uint32_t node = 0;
   std::shared_ptr<const engine::Plan> plan;
+  std::string path;              // of its step; those of its requests are `path/position`
   std::string version;           // of the code that runs
   bool is_trial = false;         // another one than the job's (engine/version/code_version.h)
   Value input;                   // of the job

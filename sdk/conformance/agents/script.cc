@@ -3,7 +3,7 @@
 //   script STORE AGENTS_FILE ADDRESS      serves the HTTP API at ADDRESS until SIGTERM
 //
 // The library has no races, loops, HTTP of its own, scopes that are not closed, and `on_exception`;
-// branches of `all`, and `later`, are calls and sleeps.
+// branches of `all`, and `later`, are calls, sleeps and child jobs.
 #include <aetheris/aetheris.h>
 #include <netdb.h>
 #include <sys/socket.h>
@@ -31,13 +31,17 @@ using aetheris::Result;
 using aetheris::Value;
 using std::chrono::milliseconds;
 
+struct Named {
+  Pending request;
+  std::string child_id = {};  // of a child job
+};
 // What the code of a body sees.
 struct Scope {
   Context& ctx;
   std::shared_ptr<std::map<std::string, Value>> variables;  // shared by branches
   std::map<std::string, Value> own = {};                    // of the body: item, index, state
-  std::shared_ptr<std::map<std::string, Pending>> requests =
-      std::make_shared<std::map<std::string, Pending>>();
+  std::shared_ptr<std::map<std::string, Named>> requests =
+      std::make_shared<std::map<std::string, Named>>();
 };
 // The end of an operation. `is_returned`: of the whole body.
 struct End {
@@ -280,23 +284,33 @@ Result<End> nothing(const aetheris::Status& status) {
   return End{};
 }
 
+aetheris::Child start(const Value& op, Scope& scope) {
+  return scope.ctx.start(op.text("agent"),
+                         Value::object({{"program", op["program"]}, {"data", evaluate(op["data"], scope)}}),
+                         {.key = op.text("key"), .detached = op["detached"].as_bool()});
+}
+
 // A request that is awaited later.
-Pending begin(const Value& op, Scope& scope) {
+Named begin(const Value& op, Scope& scope) {
   const std::string& name = op.text("op");
+  if (name == "start") {
+    const aetheris::Child child = start(op, scope);
+    return {.request = child, .child_id = child.id()};
+  }
   if (name == "run") {
-    return scope.ctx.later_run(op.text("name"), effect(op.text("effect")),
-                               arguments(op, scope, "name"), perform, options(op));
+    return {scope.ctx.later_run(op.text("name"), effect(op.text("effect")),
+                                arguments(op, scope, "name"), perform, options(op))};
   }
   if (name == "call") {
-    return scope.ctx.later_call(op.text("tool"), arguments(op, scope, "tool"), options(op));
+    return {scope.ctx.later_call(op.text("tool"), arguments(op, scope, "tool"), options(op))};
   }
   if (name != "sleep") wrong("the library cannot begin \"" + name + "\" without awaiting it");
-  return scope.ctx.later_sleep(duration(op["for"]), options(op));
+  return {scope.ctx.later_sleep(duration(op["for"]), options(op))};
 }
 
 Result<End> run_all(const Value& op, Scope& scope) {
   std::vector<Pending> pending;
-  for (const Value& branch : op["branches"].items()) pending.push_back(begin(branch, scope));
+  for (const Value& branch : op["branches"].items()) pending.push_back(begin(branch, scope).request);
   // The first failure, in order of delivery, is that of all.
   std::vector<Pending> open = pending;
   while (!open.empty()) {
@@ -377,7 +391,7 @@ Result<End> run_try(const Value& op, Scope& scope) {
   return execute(op["catch"], scope);
 }
 
-Pending& named(const Value& op, Scope& scope) {
+Named& named(const Value& op, Scope& scope) {
   const auto found = scope.requests->find(op.text("request"));
   if (found == scope.requests->end()) wrong("there is no request " + op.text("request"));
   return found->second;
@@ -451,15 +465,22 @@ const Operations& operations() {
          if (op["expires"].is_string()) expires = duration(op["expires"]);
          return value(s.ctx.receive(op.text("channel"), expires, options(op)));
        }},
+      {"start", [](const Value& op, Scope& s) { return value(start(op, s).get()); }},
+      {"send",
+       [](const Value& op, Scope& s) {
+         return nothing(s.ctx.send(evaluate(op["job"], s).as_string(),
+                                   {.channel = op.text("channel"), .key = op.text("to_key")},
+                                   evaluate(op["value"], s), options(op)));
+       }},
       {"later",
        [](const Value& op, Scope& s) -> Result<End> {
          s.requests->insert_or_assign(op.text("request"), begin(op["do"], s));
          return End{};
        }},
-      {"await", [](const Value& op, Scope& s) { return value(named(op, s).get()); }},
+      {"await", [](const Value& op, Scope& s) { return value(named(op, s).request.get()); }},
       {"cancel",
        [](const Value& op, Scope& s) -> Result<End> {
-         named(op, s).cancel();
+         named(op, s).request.cancel();
          return End{};
        }},
   };
@@ -504,6 +525,9 @@ const Operations& local_operations() {
          const Value job = s.ctx.job();
          return End{Value::object({{"agent", job["agent"]}, {"labels", job["labels"]}})};
        }},
+      {"job_id", [](const Value&, Scope& s) -> Result<End> { return End{s.ctx.job()["id"]}; }},
+      {"child_id",
+       [](const Value& op, Scope& s) -> Result<End> { return End{Value(named(op, s).child_id)}; }},
       {"if",
        [](const Value& op, Scope& s) -> Result<End> {
          const Value& chosen = op[is_true(evaluate(op["cond"], s)) ? "then" : "else"];
@@ -554,7 +578,8 @@ aetheris::Agent script_agent() {
   return {.name = "script",
           .body = script,
           .uses = {"worker_read", "worker_idempotent", "worker_once", "server_read",
-                   "server_idempotent", "server_once", "model:main"},
+                   "server_idempotent", "server_once", "model:main", "server_child", "agent:script",
+                   "agent:nowhere", "job:send"},
           .version = "1"};
 }
 

@@ -248,6 +248,12 @@ def request(op, scope):
     if name == "approval":
         return ctx.approval(scope.value(op["question"]), **evaluated(op, scope, ("data", "wait_key")), **expiring(op),
                             **picked(op, NAMES))
+    if name == "start":
+        return ctx.start(op["agent"], {"program": op["program"], "data": scope.value(op.get("data"))},
+                         **picked(op, ("detached", *NAMES)))
+    if name == "send":
+        to = {"channel": op["channel"]} if "channel" in op else {"key": op["to_key"]}
+        return ctx.send(scope.value(op["job"]), to, scope.value(op.get("value")), **picked(op, NAMES))
     if name == "receive":
         return ctx.receive(op["channel"], **expiring(op), **picked(op, NAMES))
     raise WrongProgram(f'there is no operation "{name}"')
@@ -367,6 +373,7 @@ SIMPLE = {
     "uuid": lambda op, scope: str(scope.ctx.uuid()), "patched": lambda op, scope: scope.ctx.patched(op["id"]),
     "emit": lambda op, scope: scope.ctx.emit(op["name"], scope.value(op["value"])),
     "publish": lambda op, scope: scope.ctx.publish(op["name"], scope.value(op["value"])),
+    "child_id": lambda op, scope: scope.requests[op["request"]][0].id, "job_id": lambda op, scope: scope.ctx.job.id,
     "get": lambda op, scope: scope.value(op["value"]),
     "job": lambda op, scope: {"agent": scope.ctx.job.agent, "labels": scope.ctx.job.labels}}
 OPERATIONS = {
@@ -405,7 +412,8 @@ for _name, _effect in (("read", "read"), ("idempotent", "idempotent"), ("once", 
     _retry = {"max_attempts": 3, "initial_backoff": "10ms",
               "retry_on": ["connect", *([] if _name == "once" else ["timeout", "worker_lost"]), "busy"]}
     TOOLS.append(tool(f"worker_{_name}", effect=_effect, timeout="10s", retry=_retry)(perform))
-USES = [f"{by}_{name}" for by in ("worker", "server") for name in ("read", "idempotent", "once")] + ["model:main"]
+USES = [f"{by}_{name}" for by in ("worker", "server") for name in ("read", "idempotent", "once")] \
+    + ["model:main", "server_child", "agent:script", "agent:nowhere", "job:send"]
 AGENTS = [
     agent(name, version="1", uses=USES, on_exception=on_exception, loop="host" if KIND == "host" else "agent")(
         sync_script if KIND == "sync" else script)

@@ -1,6 +1,6 @@
 // script: the agent of conformance scenarios, which interprets a program with the primitives of the SDK (README.md).
 import { agent, tool, Failure, NotDone, ToolFailed } from "../../typescript/src/index.ts";
-import type { Call, Ctx, Effect, Json, JsonObject, Request } from "../../typescript/src/index.ts";
+import type { Call, Child, Ctx, Effect, Json, JsonObject, Request } from "../../typescript/src/index.ts";
 
 const SHOP = process.env["AETHERIS_SHOP"] ?? "";
 const OPTIONS = ["key", "name", "timeout", "retry", "on_in_doubt"];
@@ -179,6 +179,19 @@ const REQUESTS: Record<string, (op: Op, scope: Scope) => Request<unknown>> = {
       ...(evaluated(op, scope, ["wait_key"]) as { wait_key?: string }),
       ...picked(op, ["expires", ...OPTIONS]),
     }),
+  start: (op, scope) =>
+    scope.ctx.start(
+      String(op["agent"]),
+      { program: op["program"] ?? null, data: evaluate(op["data"], scope) },
+      picked(op, ["detached", "key", "name"]),
+    ),
+  send: (op, scope) =>
+    scope.ctx.send(
+      String(evaluate(op["job"], scope)),
+      "channel" in op ? { channel: String(op["channel"]) } : { key: String(op["to_key"]) },
+      evaluate(op["value"], scope),
+      picked(op, OPTIONS),
+    ),
   receive: (op, scope) => scope.ctx.receive(String(op["channel"]), picked(op, ["expires", ...OPTIONS])),
 };
 
@@ -285,6 +298,7 @@ const OPERATIONS: Record<string, (op: Op, scope: Scope) => Promise<End> | End> =
     named(op, scope).cancel(op["reason"] as string | undefined);
     return value(null);
   },
+  child_id: (op, scope) => value((named(op, scope) as Child<Json>).id),
   async try(op, scope) {
     try {
       return await execute(op["do"] as Op, scope);
@@ -321,6 +335,7 @@ const OPERATIONS: Record<string, (op: Op, scope: Scope) => Promise<End> | End> =
     return value(given);
   },
   get: (op, scope) => value(evaluate(op["value"], scope)),
+  job_id: (_, scope) => value(scope.ctx.job.id),
   job: (_, scope) => value({ agent: scope.ctx.job.agent, labels: { ...scope.ctx.job.labels } }),
   if(op, scope) {
     const chosen = isTrue(evaluate(op["cond"], scope)) ? op["then"] : op["else"];
@@ -364,7 +379,8 @@ export const tools = (["read", "idempotent", "once"] as const).map((name) =>
 );
 
 const uses = ["worker", "server"].flatMap((by) => ["read", "idempotent", "once"].map((name) => `${by}_${name}`));
-const definition = { version: "1", uses: [...uses, "model:main"] };
+const jobs = ["server_child", "agent:script", "agent:nowhere", "job:send"];
+const definition = { version: "1", uses: [...uses, "model:main", ...jobs] };
 export const agents = [
   agent("script", { ...definition, on_exception: "park" }, script),
   agent("script_fails", { ...definition, on_exception: "fail" }, script),

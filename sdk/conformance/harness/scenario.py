@@ -10,7 +10,8 @@ from harness.world import Failed
 
 FOLDER = pathlib.Path(__file__).resolve().parent.parent / "scenarios"
 MEMBERS = {"name", "about", "agent", "program", "data", "acts", "expect", "needs", "known"}
-EXPECTED = {"status", "result", "disturbed", "error", "parked", "performances", "steps", "outcomes", "commits", "frames"}
+EXPECTED = {"status", "result", "disturbed", "error", "parked", "performances", "steps", "outcomes", "commits", "frames",
+            "children"}
 ENDED = ("completed", "failed", "cancelled")
 PATIENCE = 60.0
 IN_DOUBT = "invocation_in_doubt"
@@ -42,7 +43,7 @@ class Scenario:
         for op in operations(self.program):  # what not every SDK has
             if op["op"] in ("all", "later"):
                 inner = op["branches"] if op["op"] == "all" else [op["do"]]
-                if any(one["op"] not in ("run", "call", "sleep") for one in inner):
+                if any(one["op"] not in ("run", "call", "sleep", "start") for one in inner):
                     self.needs.add("branches" if op["op"] == "all" else "later_wait")
             if op["op"] == "scope" and not op.get("fold"):
                 self.needs.add("open_scope")
@@ -272,6 +273,8 @@ def judge(run, fault):
             if value != expect[name]:
                 problems.append(f"{name} is {json.dumps(value)}, expected {json.dumps(expect[name])}"
                                 + (f" (error: {job['error']}, parked: {job['parked']})" if name == "status" else ""))
+    if "children" in expect and not is_in_doubt and (job["children"] or {}).get("counts") != expect["children"]:
+        problems.append(f"children are {json.dumps(job['children'])}, expected {json.dumps(expect['children'])}")
     problems += performed(run, is_strict, is_in_doubt)
     verified = world.get(f"/api/jobs/{run.job}/verify")
     if not verified or not verified.get("ok"):

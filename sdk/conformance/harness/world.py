@@ -35,10 +35,13 @@ tools:
     http: {{ method: POST, url: "{shop}/tool" }}
     effect: idempotent
     retry: {{ max_attempts: 3, initial_backoff: 10ms, retry_on: [connect, timeout, 5xx] }}
+  server_child: {{ agent: helper }}
+  echo: {{ native: echo, effect: read }}
   server_once: {{ http: {{ method: POST, url: "{shop}/tool" }}, effect: at_most_once }}
 models:
   main: {{ provider: openai, base_url: "{shop}/v1", model: echo }}
 agents:
+  helper: {{ plan: [ {{ id: e, tool: echo, args: {{ of: "${{ .input.value }}" }} }} ], output: "${{ .steps.e.of }}" }}
   none: {{ plan: [ {{ id: w, wait: {{ type: signal, key: never }} }} ] }}
 """
 

@@ -7,6 +7,7 @@ from . import branches as parallel_branches
 from .canonical import arguments_of, to_json
 from .current import here
 from .errors import InvalidInput, well_formed
+from .job_tools import SEND, child_tool
 from .redact import redactor
 from .request import Branch, ClosedScope, Request
 from .values import Duration, duration_ms, parse_time, time_of_ms, time_text
@@ -14,7 +15,7 @@ from .values import Duration, duration_ms, parse_time, time_of_ms, time_text
 if TYPE_CHECKING:
     import uuid
 
-    from .definitions import Tool
+    from .definitions import Agent, Tool
     from .http_calls import Response
     from .routine import Routine
 
@@ -140,6 +141,32 @@ class Requests:
             raise InvalidInput("a call names its tool")
         return self._request(name or tool, kind, tool, args=arguments_of(args, tool), convert=convert, key=key,
                              options=options)
+
+    def start(self, agent: "Union[Agent, str]", input: Optional[Mapping[str, Any]] = None, *, detached: bool = False,
+              name: Optional[str] = None, key: Optional[str] = None) -> "Request[Any]":
+        """Starts a job of another agent, which `uses` names as `agent:NAME`. The request is its result; its `id` is that
+        of the job, and `cancel()` cancels it. The job is created once, and is cancelled when this one ends without its
+        result. With `detached` it is neither awaited nor cancelled: the result is `{"job": ID}`, once it is created.
+        Raises `ToolFailed`, with the code of the child: also `not_found` (there is no such agent), `cancelled`."""
+        agent_name = agent if isinstance(agent, str) else getattr(agent, "name", "")
+        if not isinstance(agent_name, str) or not agent_name:
+            raise InvalidInput("ctx.start names an agent")
+        made: Request[Any] = self._request(name or agent_name, "tool", child_tool(agent_name, detached),
+                                           args=arguments_of(input, agent_name), key=key)
+        made.id = self.routine.child_id(made.position)
+        return made
+
+    def send(self, job: str, to: Mapping[str, str], payload: Any = None, *, name: str = "send",
+             key: Optional[str] = None) -> "Request[None]":
+        """Sends a message or a signal to another job of the store, once; `uses` names it as `job:send`. `to` is
+        `{"channel": NAME}` or `{"key": KEY}`: its `receive` of a channel, or its `wait` for a signal with this key. What
+        the job does not wait for yet is kept for it. Raises `ToolFailed`: `not_found`, `job_terminal` (it has ended),
+        `wait_mismatch` (the wait with this key is no wait for a signal, or had another answer)."""
+        if not isinstance(job, str) or not isinstance(to, Mapping) or list(to) not in (["channel"], ["key"]):
+            raise InvalidInput("ctx.send(job, to, payload): job is the id of a job, and to has a channel or a key")
+        at = {member: _wait_text(text, f"a {member}") for member, text in to.items()}
+        args = arguments_of({"job": job, "to": at, "payload": payload}, SEND)
+        return self._request(name, "tool", SEND, args=args, key=key, convert=_nothing)
 
     def model(self, name: str) -> "Model":
         """A model of the agents file; the server calls it."""

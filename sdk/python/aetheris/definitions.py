@@ -25,8 +25,8 @@ class Tool:
 
     def __init__(self, name: str, definition: Dict[str, Any], fn: Callable[..., Any]) -> None:
         _check_name(name, "a tool")
-        if name.startswith(("run:", "model:")):
-            raise InvalidInput(f'"{name}": names of tools do not begin with run: or model:')
+        if name.startswith(("run:", "model:", "agent:", "job:")):
+            raise InvalidInput(f'"{name}": names of tools do not begin with run:, model:, agent: or job:')
         if definition.get("effect", "read") not in EFFECTS:
             raise InvalidInput(f'tool "{name}": the effect is read, idempotent or at_most_once, not '
                                f'"{definition["effect"]}"')

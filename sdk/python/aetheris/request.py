@@ -52,6 +52,7 @@ class Made:
     position: str
     kind: str
     tool: str
+    id: str = ""  # of the child job that it starts
     fn: Optional[Function]
     args: Dict[str, Any]
     closed: Optional[ClosedScope]
@@ -78,7 +79,7 @@ class Request(asyncio.Future, Made):  # type: ignore[type-arg]
     """A request of an async agent: a future of its outcome.
 
     Awaiting it raises `ToolFailed` (or `Rejected`, `WaitExpired`). `position` is its name in the log, for example
-    `items/2/charge#2`.
+    `items/2/charge#2`. `id` is the id of the job that `ctx.start` started, known before it is created.
     """
     number = 0
 

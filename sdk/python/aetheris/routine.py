@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Callable, Deque, Dict, List, Optional, Se
 from .canonical import EMITTED_MAX, blinded_hash, fresh, to_json
 from .current import here, IN_FUNCTION
 from .errors import Evicted, InvalidInput, ToolFailed, end_of, exception_text, failure_in, failure_text, where
+from .job_tools import child_job_id, grant_of, grants
 from .positions import Positions, check_name, is_inside, joined
 from .redact import redactor
 from .replay import Replay
@@ -432,17 +433,18 @@ class Routine:
     # `uses` of the definition, if it states any. Without it, the agents file of the server may grant tools.
     def _is_granted(self, tool: str) -> bool:
         uses = self.agent.definition.get("uses")
-        if uses is None or tool.startswith("run:") or self.host.offers_tool(tool):
-            return True
-        is_model = tool.startswith("model:")
-        return any(one == tool or not is_model and (one == "*" or one.endswith(".*") and tool.startswith(one[:-1]))
-                   for one in uses)
+        return uses is None or tool.startswith("run:") or self.host.offers_tool(tool) or grants(uses, tool)
+
+    def child_id(self, position: str) -> str:
+        """Of the child job that is started at this position; empty: unknown."""
+        steps = self.start.get("steps")
+        return child_job_id(self.start["job"]["id"], steps, position) if steps else ""
 
     # A request that fails at once, and is not sent.
     def _refused(self, tool: str, position: str) -> Any:
         made: Any = self.runner.make_request()
         made.routine, made.position, made.tool = self, position, tool
-        message = f'the agent "{self.agent.name}" may not call "{tool}": add it to `uses` of the agent\'s definition'
+        message = f'the agent "{self.agent.name}" may not call "{grant_of(tool)}": add it to `uses` of the agent\'s definition'
         made.fail(ToolFailed("tool_not_granted", message, tool, position))
         return made
 

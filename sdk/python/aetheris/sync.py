@@ -20,7 +20,7 @@ from .request import Branch, ClosedScope, Made, is_stopped
 if TYPE_CHECKING:
     import datetime
 
-    from .definitions import Tool
+    from .definitions import Agent, Tool
     from .http_calls import Response
     from .routine import Routine
     from .values import Duration
@@ -168,7 +168,7 @@ class Threads:
 
 
 class SyncRequest(Made):
-    """A request of a sync agent, made by `ctx.later`."""
+    """A request of a sync agent, made by `ctx.later`, or by `ctx.start`: then its `id` is that of the job."""
 
     def __init__(self) -> None:
         self._state = "open"
@@ -278,6 +278,14 @@ class SyncCtx(Values):
 
     def call(self, tool: "Union[Tool, str]", args: Optional[Mapping[str, Any]] = None, **options: Any) -> Any:
         return self.later.call(tool, args, **options).result()
+
+    def start(self, agent: "Union[Agent, str]", input: Optional[Mapping[str, Any]] = None,
+              **options: Any) -> SyncRequest:
+        """As `Ctx.start`. Does not block: `result()` of what it returns does."""
+        return self.later.start(agent, input, **options)  # type: ignore[return-value]
+
+    def send(self, job: str, to: Mapping[str, str], payload: Any = None, **options: Any) -> None:
+        self.later.send(job, to, payload, **options).result()
 
     def model(self, name: str) -> SyncModel:
         return SyncModel(self.later, name)

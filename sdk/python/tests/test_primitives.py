@@ -56,6 +56,55 @@ class Calls(unittest.TestCase):
                          {"timeout": "5s", "retry": {"max_attempts": 2}, "on_in_doubt": "park"})
         job.drop()
 
+    def test_start_requests_the_tool_of_the_agent_and_knows_the_id_of_the_job(self):
+        async def code(ctx, input):
+            child = ctx.start("research", {"topic": "bees"})
+            apart = ctx.start("research", key="apart", detached=True)
+            await ctx.send(child.id, {"channel": "in"}, 7)
+            await ctx.send("other", {"key": "go"}, name="go")
+            return [child.id, apart.id, await child, await apart]
+        job = TestJob(code).run()
+        for position, result in (("send", {"accepted": True}), ("go", {"accepted": True}), ("research", "wax"),
+                                 ("research@apart", {"job": "x"})):
+            job.engine.succeed(position, result)
+            job.run()
+        child = "54b3e57f-55fb-8e9d-926a-1d03ed35eb04"
+        self.assertEqual(job.result, [child, "124190c9-0f45-86a2-8691-f8b12e6e6d1e", "wax", {"job": "x"}])
+        found = {position: (one["tool"], one["arguments"]) for position, one in job.engine.log.items()}
+        self.assertEqual(found, {
+            "research": ("agent:research", {"topic": "bees"}), "research@apart": ("agent:research:detached", {}),
+            "send": ("job:send", {"job": child, "to": {"channel": "in"}, "payload": 7}),
+            "go": ("job:send", {"job": "other", "to": {"key": "go"}, "payload": None})})
+        job.replayed()
+
+    def test_an_agent_that_uses_does_not_name_is_not_started(self):
+        async def code(ctx, input):
+            codes = []
+            for made in (ctx.start("research"), ctx.start("research", detached=True), ctx.send("job", {"key": "k"})):
+                try:
+                    await made
+                except ToolFailed as error:
+                    codes.append([error.code, str(error)])
+            return codes
+        job = TestJob(code)
+        job.agent.definition["uses"] = ["*", "agent:other"]
+        job.restart()
+        job.run()
+        refused = "the agent \"agent\" may not call \"{}\": add it to `uses` of the agent's definition"
+        self.assertEqual(job.result, [["tool_not_granted", refused.format(name)]
+                                      for name in ("agent:research", "agent:research", "job:send")])
+
+    def test_send_has_one_address(self):
+        async def code(ctx, input):
+            refused = 0
+            for to in ({}, {"channel": "c", "key": "k"}, {"channel": ""}, {"wait_key": "k"}, "c"):
+                try:
+                    ctx.send("job", to, 1)
+                except InvalidInput:
+                    refused += 1
+            return refused
+        self.assertEqual(run_job(code).result, 5)
+
     def test_a_model_generate_text_and_json(self):
         async def code(ctx, input):
             model = ctx.model("main")

@@ -23,6 +23,29 @@ export interface Request<T> extends Promise<T> {
   cancel(reason?: string): void;
 }
 
+/** A child job that `ctx.start` started: a promise of its result. `cancel` cancels the job. */
+export interface Child<R> extends Request<R> {
+  /** Of its job, known before it is created: `ctx.send` and a result can name it. */
+  readonly id: string;
+  /** The same as awaiting it. */
+  result(): Promise<R>;
+}
+
+/** How a child job is started. */
+export interface StartOptions {
+  /** As of a request. */
+  key?: string;
+  /** As of a request; the default is the name of the agent. */
+  name?: string;
+  /** As of a request. */
+  signal?: AbortSignal;
+  /** Not awaited, and not cancelled with this job: the result is `{job: ID}`, once it is created. */
+  detached?: boolean;
+}
+
+/** Which wait of another job is sent to: its `receive` of a channel, or its `wait` for a signal with this key. */
+export type Recipient = { channel: string } | { key: string };
+
 /** What a function is given about the call that it performs. */
 export interface Call {
   /** Repeated by every try of the call: use it as the idempotency key of the other system. */
@@ -133,8 +156,8 @@ export interface AgentDefinition {
   /** For the people who start it, and the models that may call it. */
   description?: string;
   /**
-   * The tools and models that the agent may call besides the tools of its worker: names, `NAME.*`, `*`, `model:NAME`.
-   * Another one is rejected with `tool_not_granted`.
+   * The tools and models that the agent may call besides the tools of its worker: names, `NAME.*`, `*`, `model:NAME`;
+   * `agent:NAME`, which it may start; `job:send`, for `send`. Another one is rejected with `tool_not_granted`.
    */
   uses?: string[];
   /** A JSON Schema; a job whose input breaks it is not created. */
@@ -305,6 +328,20 @@ export interface Ctx {
    */
   call<A, R>(tool: Tool<A, R>, args: A, options?: RequestOptions): Request<R>;
   call<R = Json>(tool: string, args?: object, options?: RequestOptions): Request<R>;
+  /**
+   * Starts a job of another agent, which `uses` names as `agent:NAME`. The job is created once, and is cancelled when
+   * this one ends without its result. Rejects with `ToolFailed`, with the code of the child: also `not_found` (there is
+   * no such agent), `cancelled`.
+   */
+  start(agent: Agent<never, unknown> | string, input: object, options: StartOptions & { detached: true }): Child<{ job: string }>;
+  start<I extends object, R>(agent: Agent<I, R>, input: I, options?: StartOptions): Child<R>;
+  start<R = Json>(agent: string, input?: object, options?: StartOptions): Child<R>;
+  /**
+   * Sends a message or a signal to another job of the store, once; `uses` names it as `job:send`. What the job does not
+   * wait for yet is kept for it. Rejects with `ToolFailed`: `not_found`, `job_terminal` (it has ended), `wait_mismatch`
+   * (the wait with this key is no wait for a signal, or had another answer).
+   */
+  send(job: string, to: Recipient, payload: Json, options?: RequestOptions): Request<void>;
   /** A model of the agents file; the server calls it. */
   model(name: string): Model;
   /**

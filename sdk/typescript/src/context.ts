@@ -2,6 +2,7 @@
 import type {
   Answer,
   Branches,
+  Child,
   Ctx,
   Done,
   Duration,
@@ -11,17 +12,20 @@ import type {
   Model,
   ModelRequest,
   RaceResult,
+  Recipient,
   Request,
   RequestOptions,
+  StartOptions,
   Turn,
   WaitOptions,
 } from "./api.ts";
 import { mapItems, raceBranches, repeat } from "./branches.ts";
-import type { AnyTool } from "./definitions.ts";
+import type { AnyAgent, AnyTool } from "./definitions.ts";
 import { InvalidInput } from "./errors.ts";
 import { fetchRecorded, type FetchInit } from "./fetch.ts";
 import { isObject, toJson, type Json, type JsonObject } from "./json.ts";
 import { storage } from "./current.ts";
+import { childTool, SEND } from "./job_tools.ts";
 import type { Kind, NewWait } from "./protocol.ts";
 import { asRequest, converted, neverSettles, type Branch, type ClosedScope, type RunFunction } from "./request.ts";
 import type { Routine } from "./routine.ts";
@@ -113,6 +117,29 @@ export class Context implements Ctx {
   private requestCall<T>(kind: Kind, tool: string, args: unknown, options: RequestOptions): Request<T> {
     if (typeof tool !== "string" || tool === "") throw new InvalidInput("a call names its tool");
     return this.routine.request(this, tool, options, { kind, tool, args: argumentsOf(args, tool) });
+  }
+
+  start(agent: AnyAgent | string, input?: unknown, options: StartOptions = {}): Child<never> {
+    const name = typeof agent === "string" ? agent : agent.name;
+    if (typeof name !== "string" || name === "") throw new InvalidInput("ctx.start names an agent");
+    const { detached = false, ...requestOptions } = options;
+    const tool = childTool(name, detached);
+    const args = argumentsOf(input, name);
+    const request = this.routine.request<never>(this, name, requestOptions, { kind: "tool", tool, args });
+    return Object.defineProperties(request, {
+      id: { value: this.routine.childId(request.position), enumerable: true },
+      result: { value: () => request },
+    }) as Child<never>;
+  }
+
+  send(job: string, to: Recipient, payload: Json, options: RequestOptions = {}): Request<void> {
+    const { channel, key } = to as { channel?: string; key?: string };
+    if (typeof job !== "string" || (channel === undefined) === (key === undefined)) {
+      throw new InvalidInput("ctx.send(job, to, payload): job is the id of a job, and to is {channel} or {key}");
+    }
+    const at = channel === undefined ? { key: waitText(key, "a key") } : { channel: waitText(channel, "a channel") };
+    const made = { kind: "tool" as const, tool: SEND, args: argumentsOf({ job, to: at, payload: payload ?? null }, SEND) };
+    return converted(this.routine.request(this, "send", options, made), () => {});
   }
 
   model(name: string): Model {

@@ -166,6 +166,8 @@ export interface Start {
   type: "start";
   routine: number;
   job: JobInfo;
+  /** From what the ids of the requests follow. */
+  steps?: { decision: string; path: string };
   agent: string;
   version?: string;
   /** Of another version than the job's. */

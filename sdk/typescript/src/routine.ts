@@ -16,6 +16,7 @@ import { storage } from "./current.ts";
 import { endOf, exceptionOf, failureText, whereOf } from "./ends.ts";
 import { AetherisError, failureIn, InvalidInput, ToolFailed } from "./errors.ts";
 import { blindedHash, EMITTED_MAX, fresh, toJson, type Json, type JsonObject } from "./json.ts";
+import { childJobId, grantOf, grants } from "./job_tools.ts";
 import { scrub } from "./secrets.ts";
 import { isInside, isRequestName, joined, Positions, quoted } from "./positions.ts";
 import type {
@@ -455,16 +456,17 @@ export class Routine {
   // `uses` of the definition, if it states any. Without it, the agents file of the server may grant tools.
   private isGranted(tool: string): boolean {
     const { uses } = this.agent.definition;
-    if (uses === undefined || tool.startsWith("run:") || this.host.offersTool(tool)) return true;
-    const isModel = tool.startsWith("model:");
-    return uses.some(
-      (one) =>
-        one === tool || (!isModel && (one === "*" || (one.endsWith(".*") && tool.startsWith(one.slice(0, -1))))),
-    );
+    return uses === undefined || tool.startsWith("run:") || this.host.offersTool(tool) || grants(uses, tool);
+  }
+
+  /** Of the child job that is started at this position; "": unknown. */
+  childId(position: string): string {
+    const { job, steps } = this.start;
+    return steps === undefined || position === "" ? "" : childJobId(job.id, steps, position);
   }
 
   private notGranted(tool: string, position: string): ToolFailed {
-    const message = `the agent "${this.agent.name}" may not call "${tool}": add it to \`uses\` of the agent's definition`;
+    const message = `the agent "${this.agent.name}" may not call "${grantOf(tool)}": add it to \`uses\` of the agent's definition`;
     return new ToolFailed("tool_not_granted", message, tool, position);
   }
 

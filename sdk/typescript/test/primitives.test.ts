@@ -48,6 +48,71 @@ describe("calls", () => {
     job.routine.drop("test");
   });
 
+  test("start requests the tool of the agent, and knows the id of the job", async () => {
+    const research = agent("research", {}, (_: Ctx, input: { topic: string }) => input.topic.length);
+    const job = new TestJob(async (ctx: Ctx) => {
+      const child = ctx.start(research, { topic: "bees" });
+      const apart = ctx.start("research", {}, { key: "apart", detached: true });
+      const sent: void = await ctx.send(child.id, { channel: "in" }, 7);
+      await ctx.send("other", { key: "go" }, null, { name: "go" });
+      const length: number = await child.result();
+      return [child.id, apart.id, length, (await apart).job, sent === undefined];
+    });
+    await job.run();
+    for (const [position, result] of [
+      ["send", { accepted: true }],
+      ["go", { accepted: true }],
+      ["research", 4],
+      ["research@apart", { job: "x" }],
+    ] as const) {
+      job.engine.succeed(position, result);
+      await job.run();
+    }
+    const child = "54b3e57f-55fb-8e9d-926a-1d03ed35eb04";
+    assert.deepEqual(job.result, [child, "124190c9-0f45-86a2-8691-f8b12e6e6d1e", 4, "x", true]);
+    assert.deepEqual(
+      positions(job).map((position) => [position, job.engine.at(position).tool, job.engine.at(position).arguments]),
+      [
+        ["research", "agent:research", { topic: "bees" }],
+        ["research@apart", "agent:research:detached", {}],
+        ["send", "job:send", { job: child, to: { channel: "in" }, payload: 7 }],
+        ["go", "job:send", { job: "other", to: { key: "go" }, payload: null }],
+      ],
+    );
+    await replayed(job);
+  });
+
+  test("an agent that `uses` does not name is not started, and nothing is sent", async () => {
+    const job = new TestJob(
+      async (ctx: Ctx) =>
+        Promise.all(
+          [
+            ctx.start("research"),
+            ctx.start("research", {}, { detached: true }),
+            ctx.send("job", { key: "k" }, 1),
+          ].map((made) => (made as Promise<unknown>).catch((error: ToolFailed) => error.message)),
+        ),
+      { definition: { uses: ["*", "agent:other"] } },
+    );
+    await job.run();
+    assert.deepEqual(
+      job.result,
+      ["agent:research", "agent:research", "job:send"].map(
+        (name) => `the agent "agent" may not call "${name}": add it to \`uses\` of the agent's definition`,
+      ),
+    );
+  });
+
+  test("send has one address", async () => {
+    const job = await runJob((ctx: Ctx) => {
+      const wrong = [{}, { channel: "c", key: "k" }, { channel: "" }, { wait_key: "k" }];
+      for (const to of wrong) assert.throws(() => ctx.send("job", to as { key: string }, 1), InvalidInput);
+      assert.throws(() => ctx.start("research", [1]), InvalidInput);
+      return wrong.length;
+    });
+    assert.equal(job.result, 4);
+  });
+
   test("a tool that `uses` does not name is tool_not_granted, and is not requested", async () => {
     const names = ["other", "files.read", "offered", "look"];
     const job = new TestJob(

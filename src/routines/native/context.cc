@@ -9,6 +9,7 @@
 #include "base/ids.h"
 #include "log/field_names.h"
 #include "log/seal.h"
+#include "plan/job_tools.h"
 #include "routines/native/execution.h"
 #include "routines/native/routine_end.h"
 
@@ -107,6 +108,31 @@ Pending Context::later_generate(std::string_view model, Value request,
   return request_call(engine::NodeKind::llm, tool, tool, std::move(request), {}, options);
 }
 
+Child Context::start(std::string_view agent, Value input, const StartOptions& options) {
+  if (input.is_null()) input = Value::object({});
+  Pending pending =
+      request_call(engine::NodeKind::tool, engine::child_tool_name(agent, options.detached), agent,
+                   std::move(input), {}, options.request);
+  JobId id;
+  if (pending.request_ != nullptr) id = execution_.child_id(pending.request_->position);
+  return {std::move(pending), std::move(id)};
+}
+
+Pending Context::later_send(std::string_view job, const Recipient& to, Value payload,
+                            const RequestOptions& options) {
+  if (to.channel.empty() == to.key.empty()) {
+    return Pending({Code::input_invalid, "send to a channel or to the key of a signal"});
+  }
+  const bool is_message = !to.channel.empty();
+  return request_call(
+      engine::NodeKind::tool, engine::kSendTool, "send",
+      Value::object({{"job", job},
+                     {field::payload, std::move(payload)},
+                     {"to", is_message ? Value::object({{field::channel, to.channel}})
+                                       : Value::object({{"key", to.key}})}}),
+      {}, options);
+}
+
 Pending Context::later_sleep(Duration duration, const RequestOptions& options) {
   return request_wait({.type = engine::WaitType::timer, .lasts = duration}, "sleep", options);
 }
@@ -148,6 +174,12 @@ Result<Value> Context::call(std::string_view tool, Value args, const RequestOpti
 Result<Value> Context::generate(std::string_view model, Value request,
                                 const RequestOptions& options) {
   return later_generate(model, std::move(request), options).get();
+}
+
+Status Context::send(std::string_view job, const Recipient& to, Value payload,
+                     const RequestOptions& options) {
+  AE_TRY(later_send(job, to, std::move(payload), options).get());
+  return {};
 }
 
 Status Context::sleep(Duration duration, const RequestOptions& options) {

@@ -61,6 +61,15 @@ struct WaitSpec {
   RequestOptions options = {};
 };
 
+struct StartOptions {
+  RequestOptions request = {};  // its name: "" = that of the agent
+  bool detached = false;        // its result is {"job": ID}, once the child is created
+};
+// To a wait for a message on a channel, or for a signal with a key.
+struct Recipient {
+  std::string channel = {}, key = {};  // one of them
+};
+
 class Context;
 class Execution;
 struct ClosedScope;
@@ -118,6 +127,18 @@ class Pending {
   std::shared_ptr<Request> request_;
 };
 
+// A child job, which is created by the commit that records its request.
+class Child : public Pending {
+ public:
+  // "" = the request was not made: get() has the error.
+  const JobId& id() const { return id_; }
+
+ private:
+  friend Context;
+  Child(Pending pending, JobId id) : Pending(std::move(pending)), id_(std::move(id)) {}
+  JobId id_;
+};
+
 class Context {
  public:
   Context(const Context&) = delete;
@@ -140,6 +161,13 @@ class Context {
   // A human wait for a decision, with this question.
   Result<Value> approval(std::string_view question, const WaitSpec& spec = {});
 
+  // A job of another agent; its result is that of the request. Fails with the child's code.
+  Child start(std::string_view agent, Value input, const StartOptions& options = {});
+  // A message or signal to another job of the store, once. Fails with not_found, job_terminal,
+  // wait_mismatch.
+  Status send(std::string_view job, const Recipient& to, Value payload,
+              const RequestOptions& options = {});
+
   // The same, without waiting.
   Pending later_run(std::string_view name, EffectClass effect, Value args, Function function,
                     const RequestOptions& options = {});
@@ -150,6 +178,8 @@ class Context {
   Pending later_wait(const WaitSpec& spec);
   Pending later_receive(std::string_view channel, std::optional<Duration> expires = {},
                         const RequestOptions& options = {});
+  Pending later_send(std::string_view job, const Recipient& to, Value payload,
+                     const RequestOptions& options = {});
   // Waits until one has its outcome: the index of the one that had it first. Fails with evicted,
   // input_invalid (there is none).
   Result<std::size_t> first(std::span<const Pending> pending);

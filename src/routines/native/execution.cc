@@ -175,6 +175,13 @@ Result<std::uint32_t> Execution::granted_tool(const Made& made) const {
               made.tool);
 }
 
+JobId Execution::child_id(std::string_view position) const {
+  const StepId command =
+      step_id(start_.job, start_.plan->decision, fmt::format("{}/{}", start_.path, position),
+              engine::to_text(engine::NodeKind::tool));
+  return child_job_id(start_.job, command);
+}
+
 Status Execution::check_arguments(const Made& made) const {
   if (!made.arguments.is_object()) {
     return fail(Code::input_invalid, "the arguments of \"{}\" must be a JSON object", made.tool);

@@ -121,6 +121,8 @@ class Execution final : public std::enable_shared_from_this<Execution> {
   Status emit(const Context& context, std::string_view name, Value value, bool is_published);
   bool is_replaying();
   const Value& job() const { return start_.job_value; }
+  // Of the request at this position, which starts a child job.
+  JobId child_id(std::string_view position) const;
 
  private:
   struct FunctionSuccess {

@@ -43,7 +43,9 @@ AE_TEST("remote routine/start has the job, its input and its record") {
                 std::string(64, '0') +
                 R"(","delivered":0,"kind":"tool","position":"a","tool":"ask"},)"
                 R"({"delivered":1,"kind":"wait","position":"w","wait":"human"}],)"
-                R"("values":{"random":"00"}},"routine":1,"type":"start","version":"1"})");
+                R"("values":{"random":"00"}},"routine":1,"steps":{"decision":")" +
+                world.plan->decision.text.string() +
+                R"(","path":"0/0"},"type":"start","version":"1"})");
 }
 
 AE_TEST("remote routine/a long record is sent in parts, each request before its outcomes") {

@@ -120,6 +120,7 @@ struct RemoteWorld {
     routine = routines->start({.job = JobId("job-1"),
                                .node = 0,
                                .plan = plan,
+                               .path = "0/0",
                                .version = version,
                                .is_trial = version != "1",
                                .input = json("{'n': 1}"),

@@ -146,6 +146,8 @@ std::unique_ptr<Routine> Session::start(RoutineStart start) {
     }
     members.emplace_back("type", "start");
     members.emplace_back("job", start.job_value);
+    members.emplace_back(
+        "steps", Value::object({{"decision", start.plan->decision.text}, {"path", start.path}}));
     members.emplace_back(field::agent, code.agent);
     members.emplace_back(field::version, start.version);
     if (start.is_trial) members.emplace_back("trial", true);

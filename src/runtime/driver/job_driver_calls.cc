@@ -108,8 +108,8 @@ void JobDriver::perform(const StepId& step_id) {
   if (step.request && step.role == engine::Role::node && state_.tool_of(step).function) {
     tool = routines_.functions_of(step.node, call.worker);
     if (tool == nullptr) return withdraw("its routine is not here");
-  } else if (state_.tool_of(step).child) {
-    tool = &host_.child_jobs();
+  } else if (state_.tool_of(step).is_of_runtime()) {
+    tool = &host_.runtime_tool(state_.tool_of(step));
   } else {
     auto* entry = world_.tool_registry.find(call.tool, index < tool_versions_.size()
                                                            ? std::string_view(tool_versions_[index])

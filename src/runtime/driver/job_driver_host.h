@@ -39,8 +39,8 @@ class JobDriverHost {
   virtual void on_committed_events(const JobId& job, const std::vector<Event>& events) = 0;
   // A commit has put entries into the inboxes of these jobs.
   virtual void on_inbox_puts(const std::vector<JobId>& jobs) = 0;
-  // The tool that creates child jobs.
-  virtual tools::Tool& child_jobs() = 0;
+  // The tool that performs the calls of this policy. REQUIRES: ToolPolicy::is_of_runtime.
+  virtual tools::Tool& runtime_tool(const engine::ToolPolicy& policy) = 0;
   // The reply to an inbox entry became durable.
   virtual void on_inbox_reply(const JobId& job, const std::string& id,
                               const std::string& reply) = 0;

@@ -90,6 +90,7 @@ Status JobRoutines::start_missing(const JobId& job, const engine::State& durable
     auto routine = world_.routines->start({.job = job,
                                            .node = node,
                                            .plan = durable.plan,
+                                           .path = durable.path_of(code),
                                            .version = *version,
                                            .is_trial = *version != code.code->version,
                                            .input = durable.input,

@@ -35,6 +35,7 @@ Runtime::Runtime(World world, RuntimeOptions options, RuntimeObserver* observer)
       request_submitter_(world_, *this, job_reader_, plans_),
       job_creator_(world_, options_, *this, job_reader_),
       child_jobs_(world_, *this, job_reader_),
+      job_messages_(world_.loop, *this, request_submitter_),
       late_results_(
           world_,
           [this](const JobId& job, async::Done<Result<Value>> done) {

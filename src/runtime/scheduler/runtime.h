@@ -26,6 +26,7 @@
 #include "runtime/scheduler/versions.h"
 #include "runtime/service/child_jobs.h"
 #include "runtime/service/create.h"
+#include "runtime/service/job_messages.h"
 #include "runtime/service/job_reader.h"
 #include "runtime/service/request_submitter.h"
 #include "runtime/world.h"
@@ -137,7 +138,10 @@ class Runtime : private JobDriverHost,
   }
   void on_inbox_written(const JobId& job) override;
   void on_inbox_puts(const std::vector<JobId>& jobs) override;
-  tools::Tool& child_jobs() override { return child_jobs_; }
+  tools::Tool& runtime_tool(const engine::ToolPolicy& policy) override {
+    if (policy.child) return child_jobs_;
+    return job_messages_;
+  }
   void on_inbox_reply(const JobId& job, const std::string& id, const std::string& reply) override;
   void on_claimable() override;
   const WorkerReports& worker_reports() const override { return worker_reports_; }
@@ -184,6 +188,7 @@ class Runtime : private JobDriverHost,
   RequestSubmitter request_submitter_;
   JobCreator job_creator_;
   ChildJobs child_jobs_;
+  JobMessages job_messages_;
   LateResults late_results_;
   std::map<JobId, std::shared_ptr<JobDriver>> drivers_;
   VersionSweeper version_sweeper_;

@@ -75,6 +75,7 @@ void CodeCheck::start() {
   routine_ = parts_.provider.start({.job = state.job,
                                     .node = node,
                                     .plan = state.plan,
+                                    .path = state.path_of(parts_.recorded.code()),
                                     .version = *finding_.version,
                                     .is_trial = true,  // it changes nothing
                                     .input = state.input,

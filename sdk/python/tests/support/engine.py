@@ -50,6 +50,7 @@ class Engine:
         start = {"type": "start", "routine": self._routine, "agent": self.agent, "input": self.input, "now": now,
                  "job": {"id": "job-1", "agent": self.agent, "labels": {"team": "a"},
                          "created_at": "2026-01-01T00:00:00.000000Z"},
+                 "steps": {"decision": "0123456789abcdef", "path": "0/0"},
                  "blind": "" if self.blind_erased else self.blind, "record": json.loads(json.dumps(self.record()))}
         if self.blind_erased:
             start["blind_erased"] = True

@@ -97,6 +97,7 @@ export class Engine {
         labels: { team: "a" },
         created_at: "2026-01-01T00:00:00.000000Z",
       },
+      steps: { decision: "0123456789abcdef", path: "0/0" },
       agent: this.options.agent ?? "agent",
       input: this.options.input ?? null,
       now,
