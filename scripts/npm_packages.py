@@ -75,6 +75,7 @@ def sdk():
                 shutil.copytree(SDK / name, target, ignore=shutil.ignore_patterns("node_modules"))
             else:
                 shutil.copy(SDK / name, target)
+        shutil.rmtree(folder / "dist", ignore_errors=True)  # made of other sources; its programs would be used
         known.write_text(sources)
     return folder
 

@@ -7,6 +7,7 @@ Prints `ok NAME` or `not ok NAME` for each test.
 import json
 import os
 import pathlib
+import re
 import shutil
 import signal
 import socket
@@ -23,7 +24,7 @@ import npm_packages  # noqa: E402
 import oracles  # noqa: E402
 from shared.home import PATIENCE, run_tests, until  # noqa: E402
 from shared.plain_worker import plain_worker  # noqa: E402
-from shared.program import BIN  # noqa: E402
+from shared.program import BIN, ROOT  # noqa: E402
 
 TESTS = []
 
@@ -634,6 +635,43 @@ export const drifts = agent("drifts", {}, async (ctx) => {
         assert body == {**folder.job("one")["divergence"], "job": "one"}, body
         assert body["finding"] == "arguments" and body["recorded"]["arguments"]["at"] > 0, body
         assert body["likely"] in folder.run("job", "one").stdout
+
+
+@test
+def an_agent_that_uses_what_is_not_recorded_is_warned_about():
+    typescript = """
+import { agent } from "SDK/src/index.ts";
+export const stamps = agent("stamps", {}, async (ctx) => {
+  const n = [Date.now(), Math.random()].length;
+  return n + (await ctx.run("a", "read", () => [Date.now(), Math.random()].length));
+});
+"""
+    python = """
+import random, time
+from aetheris import agent
+
+@agent
+async def stamps_too(ctx, input):
+    n = len([time.time(), random.random()])
+    return n + await ctx.run("a", "read", lambda: len([time.time(), random.random()]))
+"""
+    with Folder() as folder:
+        folder.use_typescript()
+        folder.env["AETHERIS_SDK_PYTHON"] = str(ROOT / "sdk/python")
+        folder.write("agent.ts", typescript, executable=False)
+        folder.write("agent.py", python, executable=False)
+        folder.dev("agent.ts", "agent.py", "--no-watch")
+        for name in ("stamps", "stamps_too"):
+            folder.wait_for(f"agent {name}")
+            for _ in range(2):
+                done = folder.run("run", "agent.ts", name)
+                assert done.returncode == 0 and done.stdout == "4\n", (done, folder.log())
+        lines = [line for line in folder.log().splitlines() if "is not recorded" in line]
+        found = sorted(re.search(r"(agent\.\w+:\d+: \S+) is not .*( Use ctx\.\S+)", line).expand(r"\1\2") for line in lines)
+        assert found == ["agent.py:7: random.random() Use ctx.random()", "agent.py:7: time.time() Use ctx.now()",
+                         "agent.ts:4: Date.now() Use ctx.now()", "agent.ts:4: Math.random() Use ctx.random()"], found
+        # Another command of the worker does not wrap them.
+        assert "is not recorded" not in folder.run("run", "agent.py", "stamps_too", "--store", "sqlite:other.db").stderr
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ import hashlib
 import json
 import os
 import pathlib
+import shutil
 import signal
 import sys
 
@@ -105,8 +106,8 @@ def code_that_fits_continues():
         assert verdicts(found) == {"one": "continues", "two": "continues"}, found
         assert found["counts"] == {"continues": 2, "diverges": 0, "fails": 0, "not_judged": 0}, found
         one = found["jobs"][0]
-        assert one == {"agent": "refund", "arguments_compared": True, "divergence": None, "exception": None, "job": "one",
-                       "reason": None, "recorded_requests": 2, "status": "waiting", "verdict": "continues",
+        assert one == {"agent": "refund", "arguments_compared": True, "divergence": None, "exception": None,
+                       "explanation": None, "job": "one", "reason": None, "recorded_requests": 2, "status": "waiting", "verdict": "continues",
                        "version": "v2"}, one
         assert "one  continues  2 recorded requests\n" in text, text
         assert folder.calls() == ["pay", "pay"]
@@ -127,6 +128,8 @@ def code_that_makes_another_request_diverges():
         divergence = found["jobs"][0]["divergence"]
         assert divergence["finding"] == "arguments" and divergence["recorded"]["version"] == "v1", divergence
         assert divergence["version"] == "v2" and divergence["seq"] is None, divergence
+        for line in found["jobs"][0]["explanation"].splitlines():
+            assert f"  {line}\n" in text, (line, text)
 
 
 @test
@@ -185,6 +188,10 @@ def words_and_workers_that_are_wrong_are_errors():
         assert folder.run("preflight", "agent.ts").returncode == 2
         assert folder.run("preflight", "agent.ts", "one", "--all").returncode == 2
         assert folder.run("preflight", "missing.ts", "one").returncode == 2
+        assert folder.run("preflight", "agent.ts", "one", "--archive", "agent.ts").returncode == 2
+        for archive in ("missing.json", "agent.ts", "."):
+            done = folder.run("preflight", "agent.ts", "--archive", archive)
+            assert done.returncode == 2 and archive in done.stderr, done
         assert folder.run("preflight", "agent.ts", "nobody").returncode == 3
         folder.write("broken", "#!/bin/sh\necho no; exit 1\n")
         done = folder.run("preflight", "broken", "one")
@@ -207,6 +214,30 @@ def a_job_that_has_ended_is_compared_to_its_end():
         folder.code("new.ts", FIRST, THEN, LAST.replace("return", "const r =") + "  await ctx.sleep('1h');\n", version="v2")
         text, _ = folder.preflight("new.ts", "one", code=6)
         assert "it does not end; it requests sleep" in text, text
+
+
+@test
+def archived_logs_are_checked_without_a_store():
+    with Folder() as folder:
+        folder.code("agent.ts", FIRST, THEN, LAST)
+        folder.waiting_job("one", "two")
+        (folder.path / "two.json").write_text(folder.run("events", "two", "--json").stdout)
+        folder.run("signal", "one", "go", "1")
+        assert folder.run("run", "agent.ts", "--job-id", "one").returncode == 0
+        assert folder.run("prune", "--older-than", "0s", "--archive", "archive").returncode == 0
+        shutil.rmtree(folder.path / ".aetheris")
+        calls = folder.calls()
+        words = ["--archive", "archive", "--archive", "two.json"]
+        done = folder.run("preflight", "agent.ts", *words, "--json")
+        assert done.returncode == 0 and verdicts(json.loads(done.stdout)) == {"one": "continues", "two": "continues"}, done
+        folder.code("new.ts", FIRST, THEN, LAST.replace("{ paid,", "{ paid: 1,"), version="v2")
+        done = folder.run("preflight", "new.ts", *words)
+        assert done.returncode == 6 and "one  diverges" in done.stdout and "two  continues" in done.stdout, done
+        # Events of a later version.
+        (folder.path / "later.json").write_text((folder.path / "two.json").read_text().replace("node_started", "node_begun"))
+        done = folder.run("preflight", "agent.ts", "--archive", "later.json")
+        assert done.returncode == 0 and "two  not judged" in done.stdout, done
+        assert folder.calls() == calls and not (folder.path / ".aetheris").exists()
 
 
 @test

@@ -18,7 +18,7 @@ import types
 sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import oracles  # noqa: E402
-from shared.home import Skip, run_tests  # noqa: E402
+from shared.home import Skip, run_tests, until  # noqa: E402
 from shared.program import ROOT, TESTING_BIN  # noqa: E402
 
 SUITE = ROOT / "sdk/conformance"
@@ -55,6 +55,28 @@ def conformance():
     sys.path.insert(0, str(SUITE))
     import run  # pylint: disable=import-outside-toplevel
     return run, run.scenarios
+
+
+@test
+def a_run_that_is_killed_leaves_no_process():
+    def processes(below):
+        """The ids of the processes whose folder is there."""
+        found = []
+        for entry in pathlib.Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):
+                if os.readlink(entry / "cwd").startswith(below):
+                    found.append(int(entry.name))
+        return found
+    with tempfile.TemporaryDirectory() as folder:
+        run = subprocess.Popen([sys.executable, SUITE / "run.py", "--program", TESTING_BIN, "--parallel", "2", "--worker",
+                                f"{sys.executable} -m aetheris {SUITE / 'agents/script.py'}", "--full"], stdout=subprocess.DEVNULL,
+                               env={**os.environ, "TMPDIR": folder, "PYTHONPATH": str(ROOT / "sdk/python")})
+        try:
+            until(lambda: len(processes(folder)) >= 4)  # a server and a worker of each world
+        finally:
+            run.kill()
+            run.wait()
+        until(lambda: not processes(folder))
 
 
 @test

@@ -29,7 +29,7 @@ import npm_packages  # noqa: E402
 import oracles  # noqa: E402
 from shared.code_world import CodeWorld, kill_at_any_time  # noqa: E402
 from shared.home import run_tests, until  # noqa: E402
-from shared.program import ROOT  # noqa: E402
+from shared.program import BIN, ROOT  # noqa: E402
 
 SEED = int(os.environ.get("AETHERIS_SEED") or random.SystemRandom().randrange(1 << 31))
 SECRET = "correct/horse+battery"
@@ -41,10 +41,10 @@ def test(function):
     return function
 
 
-def passed(folder, tests):
+def passed(folder, tests, **env):
     """Runs tests of the SDK; how many passed."""
     done = subprocess.run([folder / "node_modules/.bin/node", "--test", "--test-reporter=tap", *tests], cwd=folder,
-                          capture_output=True, text=True, env={**os.environ, "NO_COLOR": "1"}, timeout=1200)
+                          capture_output=True, text=True, env={**os.environ, "NO_COLOR": "1", **env}, timeout=1200)
     count = re.search(r"^# pass (\d+)$", done.stdout, re.M)
     assert done.returncode == 0 and count, done.stdout[-6000:] + done.stderr[-2000:]
     return int(count[1])
@@ -78,7 +78,7 @@ def clients_and_frameworks_run_in_an_agent():
     if not modules.is_symlink():
         source = npm_packages.SDK / "test/packages"
         modules.symlink_to(npm_packages.installed(source, "sdk_typescript_packages") / "node_modules")
-    assert passed(folder, [str(modules.parent / "packages.test.ts")]) == 6
+    assert passed(folder, [str(modules.parent / "packages.test.ts")], AETHERIS_BIN=str(BIN)) == 7
     # The example with OpenAI's client has the types that it states.
     example = modules.parent / "example"
     example.mkdir(exist_ok=True)

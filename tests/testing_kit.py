@@ -37,9 +37,12 @@ def environment():
     return {**os.environ, "AETHERIS_BIN": str(BIN), "NO_COLOR": "1", "PYTHONPATH": str(ROOT / "sdk/python")}
 
 
-def example(language):
-    """The first block of this language."""
-    return re.search(rf"^```{language}\n(.*?)^```$", PAGE.read_text(), re.M | re.S)[1]
+def examples(language):
+    """The blocks of this language. Each is a file: it begins with its imports."""
+    found = [block for block in re.findall(rf"^```{language}\n(.*?)^```$", PAGE.read_text(), re.M | re.S)
+             if block.startswith("import ")]
+    assert len(found) == 3, len(found)
+    return found
 
 
 def node_tests(path, folder):
@@ -54,15 +57,16 @@ def node_tests(path, folder):
 @test
 def the_kit_for_typescript_passes_its_tests():
     folder = npm_packages.sdk()
-    assert node_tests(folder / "test/testing.test.ts", folder) >= 13
+    for name, least in (("testing", 13), ("testing_models", 6), ("testing_replay", 4)):
+        assert node_tests(folder / f"test/{name}.test.ts", folder) >= least
 
 
 @test
 def the_kit_for_python_passes_its_tests():
-    done = subprocess.run([sys.executable, "-m", "unittest", "tests.test_testing"], cwd=ROOT / "sdk/python", env=environment(),
+    done = subprocess.run([sys.executable, "-m", "unittest", "-k", "test_testing"], cwd=ROOT / "sdk/python", env=environment(),
                           capture_output=True, text=True, timeout=1200)
     passed = re.search(r"^Ran (\d+) tests", done.stderr, re.M)
-    assert done.returncode == 0 and passed and int(passed[1]) >= 13 and "skipped" not in done.stderr, done.stderr[-6000:]
+    assert done.returncode == 0 and passed and int(passed[1]) >= 25 and "skipped" not in done.stderr, done.stderr[-6000:]
 
 
 @test
@@ -70,22 +74,24 @@ def the_example_for_typescript_runs_and_has_its_types():
     folder = npm_packages.sdk()
     place = folder / "test/kit_example"
     place.mkdir(exist_ok=True)
-    text = example("ts").replace('"aetheris"', '"../../src/index.ts"').replace('"aetheris/testing"', '"../../src/testing.ts"')
-    (place / "refund.test.ts").write_text(text)
+    for number, text in enumerate(examples("ts")):
+        text = text.replace('"aetheris"', '"../../src/index.ts"').replace('"aetheris/testing"', '"../../src/testing.ts"')
+        (place / f"example{number}.test.ts").write_text(text)
     (place / "tsconfig.json").write_text(json.dumps({"extends": "../../tsconfig.json", "include": ["*.ts"]}))
     done = subprocess.run([folder / "node_modules/.bin/tsc", "-p", place], cwd=folder, capture_output=True, text=True,
                           env=npm_packages.environment(folder), timeout=600)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert node_tests(place / "refund.test.ts", folder) == 2
+    assert [node_tests(place / f"example{number}.test.ts", folder) for number in range(3)] == [2, 1, 1]
 
 
 @test
 def the_example_for_python_runs():
     with tempfile.TemporaryDirectory() as folder:
-        (pathlib.Path(folder) / "test_refund.py").write_text(example("python"))
+        for number, text in enumerate(examples("python")):
+            (pathlib.Path(folder) / f"test_example{number}.py").write_text(text)
         done = subprocess.run([sys.executable, "-m", "unittest"], cwd=folder, env=environment(), capture_output=True,
                               text=True, timeout=600)
-        assert done.returncode == 0 and "Ran 2 tests" in done.stderr, done.stderr
+        assert done.returncode == 0 and "Ran 4 tests" in done.stderr, done.stderr
 
 
 @test

@@ -15,6 +15,7 @@
 #include "app/code_workers.h"
 #include "app/instance.h"
 #include "base/counted.h"
+#include "cli/archived_logs.h"
 #include "cli/code_children.h"
 #include "cli/code_end.h"
 #include "cli/job_reads.h"
@@ -39,7 +40,8 @@ constexpr std::string_view kLive[] = {"queued", "running", "waiting", "parked"};
 
 class CodeChecker {
  public:
-  CodeChecker(app::CodeCommand command, CodeCheckRequest request, app::ApiClient& client,
+  // `client`: null if the logs are in files.
+  CodeChecker(app::CodeCommand command, CodeCheckRequest request, app::ApiClient* client,
               Terminal& terminal)
       : command_(std::move(command)),
         request_(std::move(request)),
@@ -56,11 +58,13 @@ class CodeChecker {
   Result<std::vector<Value>> run() {
     AE_TRY(find_jobs());
     AE_TRY(start_worker());
-    if (request_.jobs.empty()) AE_TRY(list_jobs());
-    results_.resize(request_.jobs.size());
-    while (!failed_ && (next_ < request_.jobs.size() || !running_.empty())) {
-      while (!failed_ && next_ < request_.jobs.size() && running_.size() < kChecksAtOnce) {
-        AE_TRY(start_check(next_++));
+    if (client_ != nullptr && request_.jobs.empty()) AE_TRY(list_jobs());
+    const auto& logs = client_ != nullptr ? request_.jobs : request_.archives;
+    results_.resize(logs.size());
+    while (!failed_ && (next_ < logs.size() || !running_.empty())) {
+      while (!failed_ && next_ < logs.size() && running_.size() < kChecksAtOnce) {
+        AE_ASSIGN(ArchivedLog log, read_log(logs[next_]));
+        AE_TRY(start_check(next_++, std::move(log)));
       }
       if (!failed_ && !running_.empty()) instance_->loop().run();
       ended_.clear();
@@ -72,8 +76,9 @@ class CodeChecker {
  private:
   // What is wrong with the server or the ids is reported before a worker starts.
   Status find_jobs() {
-    if (request_.jobs.empty()) AE_TRY(get(client_, {"api", "jobs"}, {{"limit", "1"}}));
-    for (const std::string& id : request_.jobs) AE_TRY(get(client_, {"api", "jobs", id}, {}));
+    if (client_ == nullptr) return {};
+    if (request_.jobs.empty()) AE_TRY(get(*client_, {"api", "jobs"}, {{"limit", "1"}}));
+    for (const std::string& id : request_.jobs) AE_TRY(get(*client_, {"api", "jobs", id}, {}));
     return {};
   }
 
@@ -117,7 +122,7 @@ class CodeChecker {
       do {
         api::QueryPairs query{{field::agent, agent}, {"limit", kPageJobs}, {"cursor", cursor}};
         for (const std::string_view status : kLive) query.emplace_back("status", status);
-        AE_ASSIGN(const Value page, get(client_, {"api", "jobs"}, std::move(query)));
+        AE_ASSIGN(const Value page, get(*client_, {"api", "jobs"}, std::move(query)));
         for (const Value& job : page["jobs"].items()) {
           request_.jobs.emplace_back(job.text("id"));
         }
@@ -128,10 +133,20 @@ class CodeChecker {
     return {};
   }
 
-  Result<std::vector<Event>> read_log(const std::string& id) {
+  // That the store or the file cannot be read is an error.
+  Result<ArchivedLog> read_log(const std::string& name) {
+    if (client_ == nullptr) return read_archived_log(name);
+    auto events = read_events(name);
+    if (!events && events.error().code != Code::needs_version) {
+      return std::unexpected(std::move(events).error());
+    }
+    return ArchivedLog{.job = name, .events = std::move(events)};
+  }
+
+  Result<std::vector<Event>> read_events(const std::string& id) {
     std::vector<Event> events;
     for (std::string after = "0"; !after.empty();) {
-      AE_ASSIGN(const Value page, get(client_, {"api", "jobs", id, "events"},
+      AE_ASSIGN(const Value page, get(*client_, {"api", "jobs", id, "events"},
                                       {{"after", after}, {"limit", kPageEvents}}));
       for (const Value& envelope : page["events"].items()) {
         AE_ASSIGN(Event event, event_from_envelope(envelope));
@@ -143,14 +158,10 @@ class CodeChecker {
     return events;
   }
 
-  // A job that cannot be judged is a result; that the store cannot be read is an error.
-  Status start_check(std::size_t index) {
-    const std::string& id = request_.jobs[index];
+  // A job that cannot be judged is a result.
+  Status start_check(std::size_t index, ArchivedLog log) {
+    auto& [id, events] = log;
     AE_ASSIGN(const JobId job, job_id_from_text(id));
-    auto events = read_log(id);
-    if (!events && events.error().code != Code::needs_version) {
-      return std::unexpected(std::move(events).error());
-    }
     auto recorded = events ? engine::recorded_code(job, *events, engine::uncached_plan_source())
                            : std::unexpected(events.error());
     if (!recorded) {
@@ -183,9 +194,14 @@ class CodeChecker {
     return with_finding(head, finding);
   }
   static Value with_finding(const Value& head, const runtime::CodeFinding& finding) {
+    std::vector<std::string> lines = divergence_lines(finding.divergence);
+    if (lines.empty()) lines = exception_lines(finding.exception, 0);
+    std::string text;
+    for (const std::string& line : lines) text += line + "\n";
     return head.with("arguments_compared", finding.compares_arguments)
         .with("divergence", finding.divergence)
         .with("exception", finding.exception)
+        .with("explanation", text.empty() ? Value() : Value(std::move(text)))
         .with(field::reason, finding.reason.empty() ? Value() : Value(finding.reason))
         .with("recorded_requests", std::uint64_t{finding.requests})
         .with(field::verdict, to_text(finding.verdict))
@@ -195,7 +211,7 @@ class CodeChecker {
 
   const app::CodeCommand command_;
   CodeCheckRequest request_;
-  app::ApiClient& client_;
+  app::ApiClient* const client_;
   Terminal& terminal_;
   std::unique_ptr<app::Instance> instance_;
   std::optional<CodeChildren> children_;
@@ -222,9 +238,12 @@ std::string check_text(const Value& check, const Paint& paint) {
     text += "; arguments were not compared, because the job's blind is erased";
   }
   text += "\n";
-  std::vector<std::string> lines = divergence_lines(check["divergence"]);
-  if (lines.empty()) lines = exception_lines(check["exception"], 0);
-  for (const std::string& line : lines) text += "  " + line + "\n";
+  bool is_at_begin = true;
+  for (const char c : check.text("explanation")) {
+    if (is_at_begin) text += "  ";
+    text += c;
+    is_at_begin = c == '\n';
+  }
   return text;
 }
 
@@ -235,10 +254,12 @@ Result<std::vector<Value>> check_code(const CommonOptions& options, const CodeCh
   AE_ASSIGN(const app::StoreUrl store, store_of(options));
   // While a log is read, the worker is not answered.
   app::set_worker_limits({.silent = kReadMax, .resume = kReadMax});
-  AE_ASSIGN(const auto client,
-            open_to_read(store, request.jobs.size() == 1 ? request.jobs.front() : ""));
+  std::unique_ptr<app::ApiClient> client;
+  if (request.archives.empty()) {
+    AE_ASSIGN(client, open_to_read(store, request.jobs.size() == 1 ? request.jobs.front() : ""));
+  }
   AE_ASSIGN(app::CodeCommand command, app::code_command(request.file));
-  return CodeChecker(std::move(command), request, *client, terminal).run();
+  return CodeChecker(std::move(command), request, client.get(), terminal).run();
 }
 
 int print_code_checks(const std::vector<Value>& checks, Terminal& terminal) {

@@ -21,11 +21,13 @@ namespace ae::cli {
 
 struct CodeCheckRequest {
   std::string file;
-  std::vector<std::string> jobs;    // empty: all that have not ended, of the agents of the worker
-  std::optional<std::uint64_t> at;  // only the events up to this one
+  std::vector<std::string> jobs;      // empty: all that have not ended, of the agents of the worker
+  std::vector<std::string> archives;  // instead: the logs in these files (cli/archived_logs.h)
+  std::optional<std::uint64_t> at;    // only the events up to this one
 };
-// {agent, arguments_compared, divergence, exception, job, reason, recorded_requests, status, verdict,
-// version}, one for each job. Fails as ApiClient::open and the reads do; usage; unavailable: the
+// {agent, arguments_compared, divergence, exception, explanation, job, reason, recorded_requests,
+// status, verdict, version}, one for each job; `explanation` is the text of divergence or exception.
+// Fails as ApiClient::open and the reads do; usage; unavailable: the
 // worker did not start, or has ended.
 Result<std::vector<Value>> check_code(const CommonOptions& options, const CodeCheckRequest& request,
                                       Terminal& terminal);

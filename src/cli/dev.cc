@@ -61,7 +61,8 @@ class Development final : public ServerPart {
     children_.emplace(instance,
                       CodeChildren::Options{.commands = commands_,
                                             .environment = {{"AETHERIS_SOCKET", std::move(socket)},
-                                                            {"AETHERIS_URL", ""}},
+                                                            {"AETHERIS_URL", ""},
+                                                            {"AETHERIS_DEV", "1"}},
                                             .is_watching = !options_.no_watch},
                       CodeChildren::Callbacks{
                           .print = [this](const std::string& line) { terminal_.note(line); }});

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "app/code_command.h"
+#include "cli/archived_logs.h"
 #include "cli/code_checks.h"
 #include "cli/shared.h"
 
@@ -12,7 +13,7 @@ namespace {
 
 struct PreflightOptions : CommonOptions {
   std::string file;
-  std::vector<std::string> jobs;
+  std::vector<std::string> jobs, archives;
   bool all = false;
 };
 
@@ -20,15 +21,21 @@ std::vector<Option> preflight_options(PreflightOptions& o) {
   return {{"FILE", "", &o.file,
            "a file of code (.ts .mts .cts .js .mjs .cjs .py, or an executable file)", kRequired},
           {"JOB", "", &o.jobs, "the jobs; those that have ended are compared to their end, too"},
-          {"--all", "", &o.all, "all jobs of its agents that have not ended"}};
+          {"--all", "", &o.all, "all jobs of its agents that have not ended"},
+          {"--archive", "PATH", &o.archives,
+           "instead of a store: a log that `prune --archive` or `events ID --json` wrote, or a "
+           "folder of them; repeatable"}};
 }
 
 int preflight_command(const PreflightOptions& options, Terminal& terminal) {
-  if (options.all == !options.jobs.empty()) {
-    return terminal.fail_with({Code::usage, "name the jobs, or use --all"});
+  if (int{options.all} + int{!options.jobs.empty()} + int{!options.archives.empty()} != 1) {
+    return terminal.fail_with({Code::usage, "name the jobs, or use --all or --archive"});
   }
-  const auto checks =
-      check_code(options, {.file = options.file, .jobs = options.jobs, .at = {}}, terminal);
+  CodeCheckRequest request{.file = options.file, .jobs = options.jobs, .archives = {}, .at = {}};
+  auto archives = archive_files(options.archives);
+  if (!archives) return terminal.fail_with(archives.error());
+  request.archives = *std::move(archives);
+  const auto checks = check_code(options, request, terminal);
   if (!checks) return terminal.fail_with(checks.error());
   return print_code_checks(*checks, terminal);
 }

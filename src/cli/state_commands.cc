@@ -237,7 +237,7 @@ std::string changes_text(const Value& body, const Paint& paint, std::size_t widt
 }
 
 int replay_code(const ReplayOptions& options, Terminal& terminal) {
-  CodeCheckRequest request{.file = options.code, .jobs = {options.id}, .at = {}};
+  CodeCheckRequest request{.file = options.code, .jobs = {options.id}, .archives = {}, .at = {}};
   if (!options.at.empty()) {
     const Value at = number_or_text(options.at);
     if (!at.is_integer() || at.as_int() < 1) {

@@ -9,7 +9,7 @@ from harness.shop import job_of
 from harness.world import Failed
 
 FOLDER = pathlib.Path(__file__).resolve().parent.parent / "scenarios"
-MEMBERS = {"name", "about", "agent", "program", "data", "acts", "expect", "needs", "known"}
+MEMBERS = {"name", "about", "agent", "program", "data", "acts", "holds", "expect", "needs", "known"}
 EXPECTED = {"status", "result", "disturbed", "error", "parked", "performances", "steps", "outcomes", "commits", "frames",
             "children"}
 ENDED = ("completed", "failed", "cancelled")
@@ -38,6 +38,7 @@ class Scenario:
         self.name, self.program, self.expect = raw["name"], raw["program"], raw["expect"]
         self.agent, self.data = raw.get("agent", "script"), raw.get("data")
         self.acts, self.known = raw.get("acts", []), raw.get("known", {})
+        self.holds = raw.get("holds", {})  # label: condition
         self.needs = set(raw.get("needs", [])) | {op["op"] for op in operations(self.program)}
         self.needs |= {self.agent} - {"script"}
         for op in operations(self.program):  # what not every SDK has
@@ -90,10 +91,20 @@ class Run:
         self.world, self.scenario = world, scenario
         self.job = f"{scenario.name}-{number}"
         self.acts = list(scenario.acts)
+        self.holds = dict(scenario.holds)  # that are not released
+        self.outcomes = (0, set())  # the newest event that was read, and the positions with an outcome
         self.last = None  # the newest state of the job
         self.frames = {}  # how many mattered, in each direction
 
     def until_ended(self):
+        self.world.shop.hold(self.job, self.holds)
+        try:
+            self._until_ended()
+        finally:
+            for label in self.holds:
+                self.world.shop.release(self.job, label)
+
+    def _until_ended(self):
         scenario, world = self.scenario, self.world
         body = {"agent": scenario.agent, "id": self.job, "idempotency_key": self.job, "labels": {"suite": "conformance"},
                 "input": {"program": scenario.program, "data": scenario.data}}
@@ -109,6 +120,9 @@ class Run:
                 self.last = world.get(f"/api/jobs/{self.job}") or self.last
                 if self.last and self.is_over():
                     return
+                for label in [one for one, at in self.holds.items() if self.last and self.is_due(at)]:
+                    world.shop.release(self.job, label)
+                    del self.holds[label]
                 if self.last and self.acts and self.is_due(self.acts[0].get("at")) and self.act(self.acts[0]["do"]):
                     self.acts.pop(0)
                     continue
@@ -145,7 +159,16 @@ class Run:
             return any(one.label == value for one in self.world.shop.performances(self.job))
         if kind == "status":
             return self.last["status"] == value
+        if kind == "acted":
+            return len(self.scenario.acts) - len(self.acts) >= value
+        if kind == "outcome":
+            return value in self.positions_with_outcome()
         raise Failed(f'an act has an unknown condition "{kind}"')
+
+    def positions_with_outcome(self):
+        if self.outcomes[0] < self.last["seq"]:
+            self.outcomes = (self.last["seq"], set(outcomes_of(self.world.events(self.job) or [])))
+        return self.outcomes[1]
 
     def act(self, do):
         """True: it is done."""

@@ -8,6 +8,8 @@ import time
 # One performance: the idempotency key, the number of the try, the label of the operation and its value.
 Performance = collections.namedtuple("Performance", "key try_no label value")
 
+HELD_MAX = 5.0  # seconds; a fault can make the condition of a hold impossible
+
 
 def job_of(key):
     """The job of a key `aetheris:JOB:STEP:…`."""
@@ -20,6 +22,7 @@ class Shop:
     def __init__(self):
         self.lock = threading.Lock()
         self.by_job = collections.defaultdict(list)
+        self.held = {}  # (job, label): an Event, until which performances are not answered
         shop = self
 
         class Handler(http.server.BaseHTTPRequestHandler):
@@ -57,6 +60,21 @@ class Shop:
         with self.lock:
             self.by_job[job_of(key)].append(Performance(key, try_no, label, value))
 
+    def hold(self, job, labels):
+        """Performances with these labels are answered after `release`."""
+        with self.lock:
+            self.held.update({(job, label): threading.Event() for label in labels})
+
+    def release(self, job, label):
+        with self.lock:
+            self.held[job, label].set()
+
+    def until_released(self, key, label):
+        with self.lock:
+            event = self.held.get((job_of(key), label))
+        if event is not None:
+            event.wait(HELD_MAX)
+
     def answer(self, request):
         body = request.rfile.read(int(request.headers.get("Content-Length") or 0))
         status, value = self.answer_of(request, json.loads(body) if body else None)
@@ -71,6 +89,7 @@ class Shop:
         path, key = request.path, request.headers.get("Idempotency-Key")
         if path == "/perform":
             self.add(body["key"], body["try"], body["label"], body["value"])
+            self.until_released(body["key"], body["label"])
             return 200, {}
         if path == "/tool":
             return self.tool(body, key, int(request.headers.get("X-Aetheris-Try") or 1))
@@ -92,6 +111,7 @@ class Shop:
     def tool(self, body, key, try_no):
         """A tool of the agents file. It behaves as `perform` of a worker does, as far as HTTP can."""
         self.add(key, try_no, body["label"], body["value"])
+        self.until_released(key, body["label"])
         does = body["does"]
         act = does[min(try_no, len(does)) - 1]
         time.sleep(act.get("slow_ms", 0) / 1000)

@@ -15,6 +15,7 @@ import time
 
 from harness.commits import Commits, preload
 from harness.proxy import Proxy
+from harness.reaper import Reaper
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 # Of the server, in milliseconds. Nothing waits for a long limit that a fault does not need, so a busy machine loses no
@@ -46,6 +47,9 @@ agents:
 """
 
 
+making, reaper = threading.Lock(), None  # of all worlds; made with the first
+
+
 class Failed(Exception):
     """What is wrong, for people."""
 
@@ -54,6 +58,9 @@ class World:
     """`command`: of the worker. `program`: aetheris_testing."""
 
     def __init__(self, program, command, shop, kind=None, limits=CONNECTED):
+        global reaper
+        with making:
+            reaper = reaper or Reaper()
         self.program, self.command, self.shop, self.kind = program, shlex.split(command), shop, kind
         self.limits = limits
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix="conformance-"))
@@ -88,8 +95,10 @@ class World:
     # ---------------------------------------------------------------- processes
 
     def start(self, words, **env):
-        return subprocess.Popen(words, cwd=self.folder, env={**self.env, **env}, stdin=subprocess.DEVNULL,
-                                stdout=self.log, stderr=self.log, start_new_session=True)
+        process = subprocess.Popen(words, cwd=self.folder, env={**self.env, **env}, stdin=subprocess.DEVNULL,
+                                   stdout=self.log, stderr=self.log, start_new_session=True)
+        reaper.add(process.pid)
+        return process
 
     def start_server(self):
         self.server = self.start([self.program, "serve", "agents.yaml", "--listen", f"127.0.0.1:{self.port}", "--rate",
@@ -105,6 +114,7 @@ class World:
     def kill(process):
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
+        reaper.remove(process.pid)
 
     def on_fault(self, fault):
         """In a thread of the proxy: kills and starts again, or freezes for a while."""
@@ -156,6 +166,7 @@ class World:
                 problems.append(f"a process of the {name} is left")
             except ProcessLookupError:
                 pass
+            reaper.remove(process.pid)
         if self.proxy is not None:
             self.proxy.close()
         self.log.close()
@@ -236,4 +247,5 @@ class LibraryWorld(World):
 
     def apply(self, fault):
         self.server.wait()  # it was killed
+        reaper.remove(self.server.pid)
         self.start_server()

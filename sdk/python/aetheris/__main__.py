@@ -4,6 +4,7 @@
   AETHERIS_API_KEY                  a key with the role worker or admin
   AETHERIS_VERSION                  the version of agents that state none
   AETHERIS_VERBOSE                  not empty: it prints a line for each connection
+  AETHERIS_DEV                      not empty (`aetheris dev`): it warns where an agent uses what is not recorded
 
 SIGTERM or SIGINT ends it in order within 30 s; a second one at once. Exit codes: 0 stopped, 2 usage, 1 all else.
 """
@@ -14,6 +15,7 @@ import traceback
 from typing import Any, List
 
 from .definitions import Agent, Tool
+from .dev_warnings import warn_about_unrecorded
 from .errors import AetherisError
 from .worker import serve
 
@@ -49,6 +51,8 @@ def main(words: List[str]) -> int:
     if len(words) != 1 or words[0].startswith("-"):
         sys.stderr.write(USAGE)
         return 2
+    if os.environ.get("AETHERIS_DEV"):
+        warn_about_unrecorded(lambda warning: print(f"aetheris: warn: {warning}", file=sys.stderr, flush=True))
     try:
         module = load(words[0])
     except BaseException:

@@ -4,7 +4,7 @@ They are pure over what is delivered: nothing of them is recorded but what their
 closed scopes.
 """
 import asyncio
-from typing import TYPE_CHECKING, Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import TYPE_CHECKING, Any, Callable, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple
 
 from .canonical import to_json
 from .current import here
@@ -72,7 +72,8 @@ async def map_items(ctx: "Ctx", name: str, items: Sequence[Any], fn: Callable[..
     results: List[Any] = [None] * len(listed)
     running: Dict[int, Tuple[Branch, "asyncio.Task[None]"]] = {}
     workers: "List[asyncio.Task[None]]" = []
-    state = {"next": 0, "has_failed": False}
+    state = {"next": 0, "left": min(parallel, len(listed)), "has_failed": False, "is_cancelled": False}
+    ended: "asyncio.Future[None]" = routine.runner.loop.create_future()
 
     async def work(number: int) -> None:
         while state["next"] < len(listed) and not state["has_failed"]:
@@ -88,9 +89,9 @@ async def map_items(ctx: "Ctx", name: str, items: Sequence[Any], fn: Callable[..
                     results[index] = await outer.enter(fn, listed[index], index)
             except BaseException as error:
                 failure = failure_in(error)
-                if state["has_failed"] or is_stopped(outer.branch):
+                if state["has_failed"] or state["is_cancelled"] or is_stopped(outer.branch):
                     raise
-                if on_error == "collect" and failure and not isinstance(error, asyncio.CancelledError):
+                if on_error == "collect" and failure:
                     results[index] = {"error": failure_text(failure)}
                 else:
                     state["has_failed"] = True
@@ -101,10 +102,37 @@ async def map_items(ctx: "Ctx", name: str, items: Sequence[Any], fn: Callable[..
                     raise
             del running[index]
 
-    for number in range(min(parallel, len(listed))):
-        workers.append(routine.runner.loop.create_task(work(number)))
-    await asyncio.gather(*workers)
+    async def run(number: int) -> None:
+        try:
+            await work(number)
+        except GeneratorExit:
+            raise
+        except BaseException as error:
+            if not ended.done():
+                ended.set_exception(error)
+        else:
+            state["left"] -= 1
+            if state["left"] == 0 and not ended.done():
+                ended.set_result(None)
+
+    for number in range(state["left"]):
+        workers.append(routine.runner.loop.create_task(run(number)))
+    if workers:
+        await _awaited(ended, workers, lambda: state.update(is_cancelled=True))
     return results
+
+
+async def _awaited(ended: "asyncio.Future[Any]", tasks: "Iterable[asyncio.Task[None]]",
+                   on_cancel: Callable[[], None] = lambda: None) -> Any:
+    """The end of branches. If the code that awaits it is cancelled, so are the branches."""
+    try:
+        return await ended
+    except asyncio.CancelledError:
+        if not ended.done() or ended.cancelled():  # else it is the end of a branch
+            on_cancel()
+            for task in tasks:
+                task.cancel()
+        raise
 
 
 async def race(ctx: "Ctx", name: str, branches: Mapping[str, Callable[..., Any]], losers: str) -> Tuple[str, Any]:
@@ -141,13 +169,7 @@ async def race(ctx: "Ctx", name: str, branches: Mapping[str, Callable[..., Any]]
 
     for branch in branches:
         tasks[branch] = routine.runner.loop.create_task(run(branch))
-    try:
-        return await decided
-    except asyncio.CancelledError:
-        if not decided.done() or decided.cancelled():  # the code that awaits the race is cancelled
-            for task in tasks.values():
-                task.cancel()
-        raise
+    return await _awaited(decided, tasks.values())
 
 
 def turn_of(name: str, turn: Any) -> Dict[str, Any]:

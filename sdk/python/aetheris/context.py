@@ -184,6 +184,8 @@ class Requests:
 
     def until(self, time: Union[datetime.datetime, str], *, name: str = "until",
               key: Optional[str] = None) -> "Request[None]":
+        """Waits until this time of the store's clock: a datetime with a time zone, or a text such as
+        `2026-01-31T12:00:00Z`."""
         at = parse_time(time) if isinstance(time, str) else time
         if not isinstance(at, datetime.datetime):
             raise InvalidInput(f'ctx.until: "{time}" is not a time; give a datetime, or a text such as '
@@ -325,6 +327,7 @@ class Values:
 
     @property
     def job(self) -> Job:
+        """The job for which the code runs."""
         job = self.routine.start["job"]
         created = parse_time(job["created_at"]) or time_of_ms(0)
         return Job(job["id"], job["agent"], dict(job.get("labels") or {}), created)
@@ -336,6 +339,7 @@ class Values:
 
     @property
     def log(self) -> Logger:
+        """For messages of the worker."""
         return Logger(self.routine)
 
     def now(self) -> datetime.datetime:
@@ -416,11 +420,13 @@ class Ctx(Requests, Values):
                     key: Optional[str] = None, redirect: str = "follow") -> "Response":
         """HTTP by this worker, recorded. GET and HEAD are `read`; all other methods `at_most_once` unless `effect`
         states more. A `read` that is answered 408, 429 or 5xx, or not at all, is tried again by the engine, four times
-        in all. Any other status is an answer; with `redirect="manual"` a redirect, too. Raises `InvalidInput`,
-        `ToolFailed`."""
-        from .http_calls import fetch
+        in all. Any other status is an answer.
+
+        `redirect`: `follow` (at most 20, within the call), `manual` (the redirect is the answer), or `error` (it is
+        recorded, and `ToolFailed` is raised with the code `http_302` or such). Raises `InvalidInput`, `ToolFailed`."""
+        from .http_calls import answered, fetch
         request: Request[Response] = fetch(self, url, method, headers, body, effect, name, key, redirect)
-        return await request
+        return answered(await request, redirect, request)
 
     def httpx(self, effect: Optional[str] = None) -> Any:
         """A transport for `httpx.AsyncClient(transport=ctx.httpx())`: each request is recorded, as by `fetch`."""

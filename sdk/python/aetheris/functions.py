@@ -10,7 +10,7 @@ import contextvars
 import inspect
 import os
 import threading
-from typing import Any, Callable, Dict, List, Optional
+from typing import Any, Callable, Dict, List, Optional, Tuple
 
 from .canonical import fresh, sized_json, to_json
 from .context import _Stated, given_to
@@ -40,7 +40,7 @@ class Signal:
 
     def __init__(self) -> None:
         self._event: Optional[threading.Event] = None
-        self.aborted = False
+        self.aborted: bool = False
         self.reason: Optional[str] = None
 
     def wait(self, seconds: Optional[float] = None) -> bool:
@@ -66,7 +66,7 @@ class Call:
         """Names this call in the log."""
         self.try_: int = permit["try"]
         """1, 2, 3, …"""
-        self.signal = kept.signal
+        self.signal: Signal = kept.signal
         """Aborted at the timeout of the call, or when it is cut off. A function that is an `async def` is then
         cancelled, too."""
         self.traceparent: str = permit.get("traceparent") or ""
@@ -75,6 +75,11 @@ class Call:
         """Answers to what an earlier try asked for."""
         self._functions = functions
         self._kept = kept
+
+    def _routed(self, method: str, url: str) -> Tuple[str, Dict[str, str]]:
+        """Where a request of ctx.fetch goes, and headers of it. For tests."""
+        route = self._functions.route
+        return route and route(method, url, self, self._kept.job) or (url, {})
 
     def progress(self, report: Any) -> None:
         """Reports progress to readers, at most once a second; of several reports the newest. Not recorded. Raises
@@ -165,6 +170,7 @@ class Functions:
         self._host = host
         # Is called with each call that is performed, and returns what is called with its end. For tests.
         self.observe: Optional[Callable[[Dict[str, Any]], Callable[[End], None]]] = None
+        self.route: Optional[Callable[[str, str, Call, Optional[str]], Optional[Tuple[str, Dict[str, str]]]]] = None
         self._calls: Dict[int, _Kept] = {}  # of this session, that run
         self._running: Dict[_Kept, None] = {}  # also of sessions that are gone
         self._kept: List[_Kept] = []  # all that run, and those whose ends the server may not have

@@ -16,7 +16,7 @@ import urllib.request
 import urllib.response
 from typing import TYPE_CHECKING, Any, Dict, List, Mapping, Optional, Tuple, Union
 
-from .errors import InvalidInput, NotDone, well_formed
+from .errors import InvalidInput, NotDone, ToolFailed, well_formed
 
 if TYPE_CHECKING:
     from .context import Requests
@@ -29,7 +29,7 @@ _RECORDED = ("accept", "content-type", "anthropic-beta", "anthropic-version", "o
 _DROPPED = frozenset(("connection", "content-length", "keep-alive", "set-cookie", "transfer-encoding"))
 _BOUNDARY = "aetheris-boundary"  # of form data, whose own is random
 _REDIRECTS = (301, 302, 303, 307, 308)
-_REDIRECTS_MAX = 10
+_REDIRECTS_MAX = 20
 _READ_TRIES = 4  # of run:read; the status of the last one is an answer
 _NAME = re.compile(r"[^A-Za-z0-9_.:-]")
 
@@ -57,8 +57,8 @@ def fetch(requests: "Requests", url: str, method: str, headers: Optional[Mapping
           body: Union[str, bytes, None], effect: Optional[str], name: Optional[str], key: Optional[str],
           redirect: str = "manual") -> Any:
     """A request whose outcome is a Response."""
-    if redirect not in ("follow", "manual"):
-        raise InvalidInput(f'redirect is follow or manual, not "{redirect}"')
+    if redirect not in ("follow", "manual", "error"):
+        raise InvalidInput(f'redirect is follow, manual or error, not "{redirect}"')
     address, host = _address(url)
     method = method.upper()
     sent = {str(key).lower(): str(value) for key, value in (headers or {}).items()}
@@ -76,6 +76,15 @@ def fetch(requests: "Requests", url: str, method: str, headers: Optional[Mapping
     made = requests.stated(name or _NAME.sub("_", f"{method}:{host}")[:64], chosen, args, perform,
                            by_content=name is None and key is None, key=key, convert=Response)
     return made
+
+
+def answered(answer: Response, redirect: str, request: Any) -> Response:
+    """The answer of a request made by `fetch`. Raises ToolFailed: it is a redirect, and `redirect` is error."""
+    location = answer.headers.get("location")
+    if redirect == "error" and answer.status in _REDIRECTS and location is not None:
+        raise ToolFailed(f"http_{answer.status}", f"{urllib.parse.urlsplit(answer.url).netloc} answered with a redirect to "
+                                                  f"{location}", request.tool, request.position)
+    return answer
 
 
 def _address(url: str) -> Tuple[str, str]:
@@ -152,13 +161,15 @@ def _send(args: Dict[str, Any], all_headers: Dict[str, str], effect: str, call: 
     if call.traceparent:
         headers.setdefault("traceparent", call.traceparent)
     method, url, body = args["method"], args["url"], _body_of(args)
+    stated, (url, more) = url, call._routed(method, url)
+    headers.update(more)
     redirects = 0
     try:
         while True:
             with _opener.open(urllib.request.Request(url, body, headers, method=method), timeout=600) as answer:
                 location = answer.headers.get("location") if answer.status in _REDIRECTS and follows else None
                 if location is None:
-                    return _recorded(answer, url, effect, call)
+                    return _recorded(answer, stated if more else url, effect, call)
             redirects += 1
             if redirects > _REDIRECTS_MAX:
                 raise http.client.HTTPException(f"more than {_REDIRECTS_MAX} redirects")
@@ -248,4 +259,4 @@ def _opened(answer: Response, url: str) -> Any:
     return urllib.response.addinfourl(io.BytesIO(answer.body), _message(answer), url, answer.status)
 
 
-__all__: List[str] = ["Response", "fetch", "urlopen"]
+__all__: List[str] = ["Response", "answered", "fetch", "urlopen"]

@@ -11,7 +11,6 @@ What comes: durable outcomes from the server, successes of functions, and result
 the runner's: an agent loop, the worker's loop, or threads.
 """
 import collections
-import sys
 import time
 import traceback
 import uuid
@@ -326,24 +325,23 @@ class Routine:
         if not self.is_inert and self.end is None:
             end = end_of(error)
             if "exception" in end:
-                self._print(error)
+                self._report(error)
             self._finish(end)
 
     def end_with_exception(self, error: BaseException) -> None:
         """The routine ends with this exception, whatever its code does."""
         if not self.is_inert and self.end is None:
-            self._print(error)
+            self._report(error)
             self._finish({"exception": exception_text(error)})
 
-    def _print(self, error: BaseException) -> None:
+    def _report(self, error: BaseException) -> None:
         job = self.start["job"]["id"]
         then = "The job keeps its version" if self.start.get("trial") else \
             "The job fails" if self.agent.definition.get("on_exception") == "fail" else \
             f"The job parks. After the code is corrected: aetheris resume {job}"
         text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
-        sys.stderr.write(redactor.text(f"aetheris: error: job {job} (agent {self.agent.name}): an exception ended the "
-                                       f"code. {then}\n{text}"))
-        sys.stderr.flush()
+        self.host.log("error", redactor.text(f"job {job} (agent {self.agent.name}): an exception ended the code. {then}\n"
+                                             f"{text.rstrip()}"))
 
     def _finish(self, end: Dict[str, Any]) -> None:
         if self.is_inert or self.end is not None:

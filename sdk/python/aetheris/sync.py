@@ -308,8 +308,10 @@ class SyncCtx(Values):
     def fetch(self, url: str, *, method: str = "GET", headers: Optional[Mapping[str, str]] = None,
               body: Union[str, bytes, None] = None, effect: Optional[str] = None, name: Optional[str] = None,
               key: Optional[str] = None, redirect: str = "follow") -> "Response":
-        from .http_calls import fetch
-        return fetch(self.later, url, method, headers, body, effect, name, key, redirect).result()
+        """As `Ctx.fetch`."""
+        from .http_calls import answered, fetch
+        request = fetch(self.later, url, method, headers, body, effect, name, key, redirect)
+        return answered(request.result(), redirect, request)
 
     def urlopen(self, request: Any, data: Optional[bytes] = None, *, effect: Optional[str] = None) -> Any:
         """As `urllib.request.urlopen`, recorded: takes a URL or a `urllib.request.Request`, follows redirects, raises

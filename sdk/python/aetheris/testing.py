@@ -19,9 +19,16 @@ from .client import ENDED, Client
 from .crash_proxy import CrashProxy, Point
 from .definitions import Agent, Tool
 from .errors import AetherisError, Failure, InvalidInput
+from .functions import Functions
+from .testing_models import FakeModel, ModelAnswer, ModelCall, ModelServer
+from .testing_replay import ReplayedJob, StoredJobs, replay, replay_async
 from .testing_server import Server
+from .testing_worker import WorkerThread
 from .values import duration_ms
-from .worker import Worker
+
+__all__ = ["AsyncTestJob", "AsyncTesting", "CallRecord", "CrashReport", "FakeModel", "ModelAnswer", "ModelCall",
+           "ReplayedJob", "StoredJobs", "TestJob", "Testing", "Tools", "crash_everywhere", "crash_everywhere_async", "replay",
+           "replay_async", "start", "start_async"]
 
 PATIENCE_S = 30.0  # of real time
 _POLL_S = 0.005
@@ -32,13 +39,13 @@ Tools = Union[Iterable[Tool], Mapping[str, Union[Tool, Callable[..., Any]]]]
 
 
 class CallRecord:
-    """A call that a function of this process performed."""
+    """A call that a function of this process performed, or a model of the test."""
 
     def __init__(self, call: Mapping[str, Any]) -> None:
         self.tool: str = call["tool"]
-        """`run:EFFECT` for a function of `ctx.run`."""
+        """`run:EFFECT` for a function of `ctx.run`; `model:NAME` for a model."""
         self.position: Optional[str] = call["position"]
-        """Of the request of an agent; None: of a plan or a loop."""
+        """Of the request of an agent; None: of a plan or a loop, or the call of a model."""
         self.job: Optional[str] = call["job"]
         self.arguments: Any = call["arguments"]
         self.effect: str = call["effect"]
@@ -106,17 +113,23 @@ class Testing:
     """A server with a store in memory, and a worker in this process. Made by `start`."""
     __test__ = False
 
-    def __init__(self, server: Server, offers: List[Union[Agent, Tool]],
-                 log: Optional[Callable[[str, str], None]]) -> None:
-        self._server = server
+    def __init__(self, program: Optional[str], agents_file: Optional[str], models: Optional[Mapping[str, FakeModel]],
+                 offers: List[Union[Agent, Tool]], log: Optional[Callable[[str, str], None]]) -> None:
+        self._models = None if models is None else ModelServer(models, self._on_call)
+        try:
+            self._server = Server(program, agents_file, self._models and self._models.agents_file())
+        except BaseException:
+            if self._models is not None:
+                self._models.close()
+            raise
         self._offers = offers
         self._log = log
         self._made: List[CallRecord] = []
         self._jobs = 0
         self._proxy: Optional[CrashProxy] = None
-        self._worker: Optional[_WorkerThread] = None
+        self._worker: Optional[WorkerThread] = None
         self._crashed = threading.Event()
-        self.client = Client(server.url)
+        self.client = Client(self._server.url)
         """For other requests of the server's API."""
 
     def __enter__(self) -> "Testing":
@@ -216,7 +229,8 @@ class Testing:
         return answer
 
     def calls(self, name: Optional[str] = None) -> List[CallRecord]:
-        """The calls of functions of this process, in their order: all, those of a tool, or those at a position."""
+        """The calls of functions of this process and of its models, in their order: all, those of a tool or of
+        `model:NAME`, or those at a position."""
         return [call for call in list(self._made) if name is None or name in (call.tool, call.position)]
 
     def close(self) -> None:
@@ -226,6 +240,8 @@ class Testing:
         if self._proxy is not None:
             self._proxy.close()
         self._server.stop()
+        if self._models is not None:
+            self._models.close()
 
     # ---------------------------------------------------------------- its worker
 
@@ -239,7 +255,11 @@ class Testing:
                 refused.append(message)
             if self._log is not None:
                 self._log(level, message)
-        self._worker = _WorkerThread(self._offers, self._proxy.url, log, self._on_call)
+
+        def adapt(functions: Functions) -> None:
+            functions.observe = self._on_call
+            functions.route = self._models and self._models.route
+        self._worker = WorkerThread(self._offers, log, url=self._proxy.url, adapt=adapt)
         wanted = {offer.name for offer in self._offers if isinstance(offer, Agent)}
 
         def is_usable() -> Optional[bool]:
@@ -287,43 +307,20 @@ class Testing:
         return value, frames, has_crashed
 
 
-class _WorkerThread:
-    def __init__(self, offers: List[Union[Agent, Tool]], url: str, log: Callable[[str, str], None],
-                 observe: Callable[[Dict[str, Any]], Any]) -> None:
-        self._worker = Worker(*offers, url=url, log=log)
-        self._worker._functions.observe = observe
-        self._begun = threading.Event()
-        self._thread = threading.Thread(target=lambda: asyncio.run(self._run()), name="aetheris-worker", daemon=True)
-        self._thread.start()
-        self._begun.wait()
-
-    async def _run(self) -> None:
-        running = asyncio.ensure_future(self._worker.run())
-        await asyncio.sleep(0)
-        self._begun.set()
-        await asyncio.wait([running])
-
-    def stop(self) -> None:
-        if self._thread.is_alive():
-            try:
-                asyncio.run_coroutine_threadsafe(self._worker.stop(0), self._worker.loop)
-            except RuntimeError:
-                pass  # it has just ended
-            self._thread.join(PATIENCE_S)
-
-
 def start(agents: Iterable[Agent], tools: Tools = (), *, tools_of: Iterable[Tool] = (),
-          agents_file: Optional[str] = None, program: Optional[str] = None,
+          models: Optional[Mapping[str, FakeModel]] = None, agents_file: Optional[str] = None, program: Optional[str] = None,
           log: Optional[Callable[[str, str], None]] = None) -> Testing:
     """Starts a server and a worker.
 
     `tools`: those that the agents call, or, by name, functions in their place. A function has the definition of the
-    tool with its name in `tools_of`; else it is idempotent. `agents_file`: further tools, models and policies.
+    tool with its name in `tools_of`; else it is idempotent. `models`: what stands in for models, by name: the models of
+    the server, and those that clients call by `ctx.fetch`; an agent names the first in `uses`, such as
+    `model:main`. `agents_file`: further tools, models and policies.
     `program`: default AETHERIS_BIN, or `aetheris` in PATH. `log(level, message)`: what the worker reports.
 
     Raises `InvalidInput`, `ConnectionFailed`."""
     offers: List[Union[Agent, Tool]] = [*agents, *_tools(tools, list(tools_of))]
-    test = Testing(Server(program, agents_file), offers, log)
+    test = Testing(program, agents_file, models, offers, log)
     try:
         test._connect()
     except BaseException:

@@ -30,12 +30,15 @@ def find_program() -> str:
 
 
 class Server:
-    """Raises ConnectionFailed: it did not start."""
+    """`models`: the text of an agents file. Raises ConnectionFailed: it did not start."""
 
-    def __init__(self, program: Optional[str], agents_file: Optional[str]) -> None:
+    def __init__(self, program: Optional[str], agents_file: Optional[str], models: Optional[str] = None) -> None:
         self._folder = tempfile.mkdtemp(prefix="aetheris-testing-")
         program = program or find_program()
         files = [os.path.abspath(agents_file)] if agents_file else []
+        if models is not None:
+            files.append(os.path.join(self._folder, "models.json"))
+            pathlib.Path(files[-1]).write_text(models, encoding="utf-8")
         # A lease bounds how long a call of a lost worker is unknown.
         words = [program, "serve", *files, "--store", "memory:?clock=virtual", "--listen", "127.0.0.1:0", "--lease", "2s"]
         env = {name: value for name, value in os.environ.items() if not name.startswith("AETHERIS_")}
@@ -49,7 +52,8 @@ class Server:
             shutil.rmtree(self._folder, ignore_errors=True)
             raise ConnectionFailed("unavailable", f"{program} cannot be started: {error}") from None
         atexit.register(self._process.kill)
-        threading.Thread(target=self._read, name="aetheris-testing", daemon=True).start()
+        self._reading = threading.Thread(target=self._read, name="aetheris-testing", daemon=True)
+        self._reading.start()
         self._listens.wait(START_S)
         if self._url is None:
             self.stop()
@@ -78,4 +82,7 @@ class Server:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
+        self._reading.join(STOP_S)  # a child of the program may hold the pipe
+        if not self._reading.is_alive() and self._process.stdout is not None:
+            self._process.stdout.close()
         shutil.rmtree(self._folder, ignore_errors=True)

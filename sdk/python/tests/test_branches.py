@@ -62,6 +62,91 @@ class Scopes(unittest.TestCase):
         self.assertEqual(collected.result, [1, {"error": {"code": "bad_item", "message": "no"}}, 2])
         collected.replayed()
 
+    def test_map_an_item_that_is_cancelled_is_a_failure_of_it(self):
+        async def item_of(inner, item, i):
+            request = inner.receive("c")
+            if item == "bad":
+                request.cancel("not needed")
+            return await request
+
+        def body(**options):
+            async def code(ctx, input):
+                return await ctx.map("items", ["ok", "bad", "ok"], item_of, **options)
+            return code
+
+        def world(job):
+            job.engine.succeed("items/0/receive", 1)
+            job.engine.succeed("items/2/receive", 1)
+        for fold in (False, True):
+            job = run_job(body(on_error="collect", fold=fold), world)
+            self.assertEqual([one if one == 1 else one["error"]["code"] for one in job.result], [1, "cancelled", 1])
+            job.replayed()
+        self.assertEqual(run_job(body()).result, {"failure": "cancelled"})
+
+    def test_a_cancelled_request_ends_a_race_and_a_gather_as_a_failure(self):
+        async def cancelled(ctx):
+            request = ctx.receive("c")
+            request.cancel("not needed")
+            return await request
+
+        async def race(ctx, input):
+            return await ctx.race("r", {"a": cancelled, "b": lambda c: c.sleep("1h")})
+
+        async def caught(ctx, input):
+            try:
+                await ctx.race("r", {"a": cancelled, "b": lambda c: c.sleep("1h")})
+            except asyncio.CancelledError:
+                return await ctx.call("after")
+
+        async def gathered(ctx, input):
+            ends = await asyncio.gather(cancelled(ctx), ctx.call("after"), return_exceptions=True)
+            return [type(ends[0]).__name__, ends[1]]
+
+        def sync(ctx, input):
+            return ctx.race("r", {"a": lambda c: c.later.receive("c").cancel() and c.call("after"), "b": lambda c: c.sleep("1h")})
+        after = lambda job: job.engine.succeed([one for one in job.engine.log if one.endswith("after")][0], 1)
+        self.assertEqual(run_job(race).result, {"failure": "cancelled"})
+        for code, expected in ((caught, 1), (gathered, ["CancelledError", 1]), (sync, ["a", 1])):
+            job = run_job(code, after)
+            self.assertEqual(job.result, expected)
+            job.replayed()
+
+    def test_map_that_is_cancelled_collects_nothing(self):
+        ended = []
+
+        async def item_of(inner, item, i):
+            try:
+                return await inner.receive("c")
+            finally:
+                ended.append(i)
+
+        async def code(ctx, input):
+            try:
+                return await asyncio.wait_for(ctx.map("items", [1, 2, 3], item_of, parallel=2, on_error="collect"), 1)
+            except asyncio.TimeoutError:
+                return "timeout"
+        job = run_job(code, lambda job: job.engine.succeed("sleep", None))
+        self.assertEqual((job.result, sorted(ended), sorted(job.positions)),
+                         ("timeout", [0, 1], ["items/0/receive", "items/1/receive", "sleep"]))
+        job.replayed()
+
+    def test_sync_map_an_item_that_is_cancelled_is_a_failure_of_it(self):
+        def item_of(inner, item, i):
+            request = inner.later.receive("c")
+            if item == "bad":
+                request.cancel("not needed")
+            return request.result()
+
+        def world(job):
+            job.engine.succeed("items/0/receive", 1)
+            job.engine.succeed("items/2/receive", 1)
+        for fold in (False, True):
+            def code(ctx, input, fold=fold):
+                return ctx.map("items", ["ok", "bad", "ok"], item_of, on_error="collect", fold=fold)
+            job = run_job(code, world)
+            self.assertEqual([one if one == 1 else one["error"]["code"] for one in job.result], [1, "cancelled", 1])
+            job.replayed()
+
     def test_race_the_losers_are_cancelled_and_make_no_requests(self):
         seen = []
 

@@ -112,6 +112,33 @@ class Http(unittest.TestCase):
         keys = [dict(seen[2]).get("Idempotency-Key") for seen in Handler.seen]
         self.assertEqual((keys[:2], keys[2] == keys[3]), ([None, None], True))
 
+    def test_redirect_is_follow_manual_or_error(self):
+        cases = [(redirect, method) for redirect in ("follow", "manual", "error") for method in ("GET", "POST")]
+
+        async def code(ctx, input):
+            ends = []
+            for redirect, method in [*cases, ("never", "GET")]:
+                try:
+                    ends.append((await ctx.fetch(self.url + "/moved", method=method, redirect=redirect)).status)
+                except AetherisError as error:
+                    ends.append(error.code)
+            return ends
+
+        def sync(ctx, input):
+            ends = []
+            for redirect, method in [*cases, ("never", "GET")]:
+                try:
+                    ends.append(ctx.fetch(self.url + "/moved", method=method, redirect=redirect).status)
+                except AetherisError as error:
+                    ends.append(error.code)
+            return ends
+        for agent in (code, sync):
+            Handler.seen.clear()
+            job = run_job(agent)
+            self.assertEqual(job.result, [200, 200, 302, 302, "http_302", "http_302", "input_invalid"])
+            self.assertEqual(sum(seen[1] == "/moved" for seen in Handler.seen), 6, "each is sent once")
+            job.replayed()
+
     def test_a_redirect_that_leads_nowhere_of_a_request_with_an_effect_has_an_unknown_outcome(self):
         codes = []
 

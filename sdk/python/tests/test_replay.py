@@ -172,15 +172,14 @@ class Mistakes(unittest.TestCase):
                         lambda: agent(7), lambda: agent("x")(None)):
             self.assertRaises(InvalidInput, mistake)
 
-    def test_an_exception_of_the_code_is_no_failure_and_is_printed_with_the_job(self):
+    def test_an_exception_of_the_code_is_no_failure_and_is_reported_with_the_job(self):
         async def code(ctx, input):
             return {}["missing"]
-        with contextlib.redirect_stderr(io.StringIO()) as printed:
-            job = run_job(code)
+        job = run_job(code)
         end = job.engine.end["exception"]
         self.assertEqual((end["name"], end["message"]), ("KeyError", "'missing'"))
         self.assertIn("test_replay.py", end["stack"])
-        self.assertRegex(printed.getvalue(), r'job job-1 \(agent agent\): an exception ended the code. The job parks(.|\n)*KeyError')
+        self.assertRegex("\n".join(job.host.logged), r'^error job job-1 \(agent agent\): an exception ended the code. The job parks(.|\n)*KeyError')
 
     def test_a_result_that_is_not_JSON_is_an_exception(self):
         async def code(ctx, input):

@@ -347,8 +347,11 @@ export interface Ctx {
   /**
    * HTTP by this worker, recorded. GET and HEAD are `read`; all other methods `at_most_once` unless `effect` states
    * more. A `read` that is answered 408, 429 or 5xx, or not at all, is tried again by the engine, four times in all. Any
-   * other status is an answer. The body comes as a whole, at most about 12 MiB. Rejects with
-   * `InvalidInput` (the request's body is a stream), `ToolFailed`.
+   * other status is an answer. The body comes as a whole, at most about 12 MiB.
+   *
+   * `redirect`: `follow` (the default; at most 20, within the call), `manual` (the redirect is the answer), or `error` (it
+   * is recorded, and the promise rejects with the code `http_302` or such). Rejects with `InvalidInput` (the request's
+   * body is a stream), `ToolFailed`.
    */
   fetch(
     input: string | URL | globalThis.Request,
@@ -361,11 +364,11 @@ export interface Ctx {
   until(time: Date | string, options?: RequestOptions): Request<void>;
   /** Waits for a signal, a webhook or a human. Rejects with `Rejected`, `WaitExpired`. */
   wait<T = Json>(wait: WaitOptions): Request<T>;
-  /** Waits for an approval. Rejects with `Rejected`, `WaitExpired`. */
+  /** Waits for an approval. `by`: the key of the approver, if the server has keys. Rejects with `Rejected`, `WaitExpired`. */
   approval(
     question: string,
     options?: RequestOptions & { data?: Json; wait_key?: string; expires?: Duration },
-  ): Request<{ by: string; note?: string }>;
+  ): Request<{ decision: "approve"; by?: string; note?: string }>;
   /** The next message of a channel of this job. Rejects with `WaitExpired`. */
   receive<T = Json>(channel: string, options?: RequestOptions & { expires?: Duration }): Request<T>;
 

@@ -202,11 +202,8 @@ export class Context implements Ctx {
   approval(
     question: string,
     options: RequestOptions & { data?: Json; wait_key?: string; expires?: Duration } = {},
-  ): Request<{ by: string; note?: string }> {
-    return this.wait({ name: "approval", ...options, type: "human", question }) as Request<{
-      by: string;
-      note?: string;
-    }>;
+  ): Request<{ decision: "approve"; by?: string; note?: string }> {
+    return this.wait({ name: "approval", ...options, type: "human", question });
   }
 
   receive<T = Json>(channel: string, options: RequestOptions & { expires?: Duration } = {}): Request<T> {

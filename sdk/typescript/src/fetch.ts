@@ -1,7 +1,7 @@
 // ctx.fetch: HTTP that is recorded. The worker performs it, as a function of the request (tool run:EFFECT).
 import type { Call } from "./api.ts";
 import type { Context } from "./context.ts";
-import { InvalidInput, NotDone } from "./errors.ts";
+import { InvalidInput, NotDone, ToolFailed } from "./errors.ts";
 import type { JsonObject } from "./json.ts";
 import type { Effect } from "./protocol.ts";
 import { neverSettles } from "./request.ts";
@@ -32,6 +32,17 @@ const NOT_SENT = new Set([
   "UND_ERR_CONNECT_TIMEOUT",
 ]);
 
+/** Where a request goes instead, with these headers; undefined: where it says. For tests. */
+export type Route = (
+  method: string,
+  url: string,
+  call: Call,
+  job: string | undefined,
+) => { url: string; headers: Record<string, string> } | undefined;
+
+/** The routes of the requests of a call. */
+export const routes = new WeakMap<Call, (method: string, url: string) => ReturnType<Route>>();
+
 interface Made {
   method: string;
   url: string;
@@ -48,16 +59,24 @@ export async function fetchRecorded(
   if (init.signal?.aborted) throw init.signal.reason;
   const effect = init.effect ?? (made.method === "GET" || made.method === "HEAD" ? "read" : "at_most_once");
   const args = argumentsOf(made);
+  const redirect = init.redirect ?? (input instanceof globalThis.Request ? input.redirect : "follow");
+  if (!["follow", "manual", "error"].includes(redirect))
+    throw new InvalidInput(`ctx.fetch: redirect is follow, manual or error, not "${redirect}"`);
   const perform = (given: JsonObject, call: Call): Promise<JsonObject> =>
-    send(given, made.headers, effect, init.redirect ?? "follow", call);
+    send(given, made.headers, effect, redirect === "follow", call);
   const options = {
     ...(init.name === undefined ? {} : { name: init.name }),
     ...(init.key === undefined ? {} : { key: init.key }),
     ...(init.signal ? { signal: init.signal } : {}),
   };
   if (!ctx.routine.mayCall(ctx)) return neverSettles();
-  const result = await ctx.stated<JsonObject>(nameOf(made), effect, args, perform, options, true);
-  return responseOf(result);
+  const request = ctx.stated<JsonObject>(nameOf(made), effect, args, perform, options, true);
+  const response = responseOf(await request);
+  if (redirect === "error" && isRedirect(response)) {
+    const what = `${new URL(made.url).host} answered with a redirect to ${response.headers.get("location")}`;
+    throw new ToolFailed(`http_${response.status}`, what, `run:${effect}`, request.position);
+  }
+  return response;
 }
 
 // POST:api.example.com
@@ -146,7 +165,7 @@ async function send(
   args: JsonObject,
   allHeaders: Headers,
   effect: Effect,
-  redirect: RequestRedirect,
+  follows: boolean,
   call: Call,
 ): Promise<JsonObject> {
   const headers = new Headers(allHeaders);
@@ -155,18 +174,20 @@ async function send(
   if (effect !== "read" && !headers.has("idempotency-key")) headers.set("idempotency-key", call.key);
   if (call.traceparent !== "" && !headers.has("traceparent")) headers.set("traceparent", call.traceparent);
   const init: RequestInit = { method: String(args["method"]), headers, body: bodyOf(args), signal: call.signal };
-  const url = String(args["url"]);
+  const route = routes.get(call)?.(String(args["method"]), String(args["url"]));
+  const url = route?.url ?? String(args["url"]);
+  for (const [name, value] of Object.entries(route?.headers ?? {})) headers.set(name, value);
   let response: Response;
   try {
     // Beyond a redirect, a connection that is refused does not mean that nothing happened.
     response = await fetch(url, {
       ...init,
-      redirect: redirect === "follow" && effect !== "read" ? "manual" : redirect,
+      redirect: follows && effect === "read" ? "follow" : "manual",
     });
   } catch (error) {
     throw failureOf(error, effect) ?? error;
   }
-  if (redirect === "follow" && effect !== "read") response = await follow(response, url, init);
+  if (follows && effect !== "read") response = await follow(response, url, init);
   const answerHeaders: JsonObject = {};
   response.headers.forEach((value, name) => {
     if (!DROPPED_HEADERS.has(name)) answerHeaders[name] = value.toWellFormed();
@@ -181,15 +202,19 @@ async function send(
   return {
     status: response.status,
     status_text: response.statusText.toWellFormed(),
-    url: response.url,
+    url: route ? String(args["url"]) : response.url,
     headers: answerHeaders,
     ...bodyValue(bytes),
   };
 }
 
+function isRedirect({ status, headers }: Response): boolean {
+  return [301, 302, 303, 307, 308].includes(status) && headers.has("location");
+}
+
 async function follow(response: Response, url: string, init: RequestInit): Promise<Response> {
   const location = response.headers.get("location");
-  if (![301, 302, 303, 307, 308].includes(response.status) || location === null) return response;
+  if (!isRedirect(response) || location === null) return response;
   await response.arrayBuffer();
   const next = new URL(location, url);
   const headers = new Headers(init.headers);

@@ -7,6 +7,7 @@ import type { Call, Tool } from "./api.ts";
 import { storage } from "./current.ts";
 import { AetherisError, Failure, InvalidInput, NotDone } from "./errors.ts";
 import { textOf } from "./ends.ts";
+import { routes, type Route } from "./fetch.ts";
 import { checkSize, fresh, isObject, toJson, type Json, type JsonObject } from "./json.ts";
 import { scrub, ScrubbedText, secretOf } from "./secrets.ts";
 import type { CallName, Effect, FunctionEnd, Perform, WorkerMessage } from "./protocol.ts";
@@ -33,6 +34,8 @@ export interface FunctionsHost {
   acknowledgedAt(): number;
   /** Is called with each call that is performed, and returns what is called with its end. */
   observe?: ((call: Observed) => (end: FunctionEnd) => void) | undefined;
+  /** Where requests of ctx.fetch go. */
+  route?: Route | undefined;
 }
 
 /** A call that a function performs. */
@@ -238,6 +241,8 @@ export class Functions {
       progress: (report) => output.progress(report),
       text: (text) => output.text(text),
     };
+    const { route } = this.host;
+    if (route) routes.set(given, (method, url) => route(method, url, given, call.name?.job));
     const { tool, position, key } = permit;
     const { args, effect } = found;
     const observed = { tool, position, job: call.name?.job, arguments: args, effect, key, try: permit.try };

@@ -8,9 +8,13 @@ import type { Observed } from "./functions.ts";
 import type { FunctionEnd } from "./protocol.ts";
 import { isObject, toJson, type Json, type JsonObject } from "./json.ts";
 import { CrashProxy, type CrashPoint } from "./testing/crash_proxy.ts";
+import { ModelServer, type FakeModel } from "./testing/models.ts";
 import { Server } from "./testing/server.ts";
 import { durationMs } from "./values.ts";
 import { WorkerProcess } from "./worker.ts";
+
+export type { FakeModel, ModelAnswer, ModelCall, ModelFailure } from "./testing/models.ts";
+export { replay, type ReplayedJob, type ReplayOptions, type StoredJobs } from "./testing/replay.ts";
 
 const PATIENCE_MS = 30_000; // of real time
 const POLL_MS = 5;
@@ -31,6 +35,11 @@ export interface StartOptions {
   tools?: readonly AnyTool[] | Readonly<Record<string, AnyTool | FakeTool>>;
   /** Tools whose definitions hold for functions of the same name in `tools`. */
   tools_of?: readonly AnyTool[];
+  /**
+   * What stands in for models, by name: the models of the server, and those that clients call by
+   * `ctx.fetch`. An agent names the first in `uses`, such as `model:main`.
+   */
+  models?: Readonly<Record<string, FakeModel>>;
   /** An agents file with further tools, models and policies. */
   agents_file?: string;
   /** The program. Default: AETHERIS_BIN, the one of the npm package, or `aetheris` in PATH. */
@@ -39,11 +48,11 @@ export interface StartOptions {
   log?: (level: "info" | "warn" | "error", message: string) => void;
 }
 
-/** A call that a function of this process performed. */
+/** A call that a function of this process performed, or a model of the test. */
 export interface CallRecord {
-  /** `run:EFFECT` for a function of `ctx.run`. */
+  /** `run:EFFECT` for a function of `ctx.run`; `model:NAME` for a model. */
   readonly tool: string;
-  /** Of the request of an agent; undefined: of a plan or a loop. */
+  /** Of the request of an agent; undefined: of a plan or a loop, or the call of a model. */
   readonly position: string | undefined;
   readonly job: string | undefined;
   readonly arguments: JsonObject;
@@ -80,8 +89,16 @@ export interface TestJob {
 /** Starts a server and a worker for a test. Throws `InvalidInput`, `ConnectionFailed`. */
 export async function start(options: StartOptions): Promise<Testing> {
   const offers = [...options.agents, ...toolsOf(options)];
-  const server = await Server.start(options);
-  const made = new Testing(server, offers, options);
+  const calls: CallRecord[] = [];
+  const models = options.models && (await ModelServer.start(options.models, (call) => calls.push(call)));
+  let made: Testing;
+  try {
+    const server = await Server.start(options, models?.agentsFile());
+    made = new Testing(server, offers, options, calls, models);
+  } catch (error) {
+    models?.close();
+    throw error;
+  }
   try {
     await made.connect();
   } catch (error) {
@@ -108,17 +125,26 @@ export class Testing {
   private readonly server: Server;
   private readonly offers: (AnyAgent | AnyTool)[];
   private readonly options: StartOptions;
-  private readonly made: CallRecord[] = [];
+  private readonly made: CallRecord[];
+  private readonly models: ModelServer | undefined;
   private proxy!: CrashProxy;
   private worker: WorkerProcess | undefined;
   private jobs = 0;
   private onCrash: (() => void) | undefined; // of the newest connection
 
   /** Use `start`. */
-  constructor(server: Server, offers: (AnyAgent | AnyTool)[], options: StartOptions) {
+  constructor(
+    server: Server,
+    offers: (AnyAgent | AnyTool)[],
+    options: StartOptions,
+    calls: CallRecord[],
+    models: ModelServer | undefined,
+  ) {
     this.server = server;
     this.offers = offers;
     this.options = options;
+    this.made = calls;
+    this.models = models;
   }
 
   /** The address of the server, for its API. */
@@ -225,7 +251,10 @@ export class Testing {
     return (await this.request("POST", "/api/clock", { to_next: true }))["advanced"] === true;
   }
 
-  /** The calls of functions of this process, in their order: all, those of a tool, or those at a position. */
+  /**
+   * The calls of functions of this process and of its models, in their order: all, those of a tool or of `model:NAME`, or
+   * those at a position.
+   */
   calls(name?: string): readonly CallRecord[] {
     return this.made.filter((call) => name === undefined || call.tool === name || call.position === name);
   }
@@ -240,6 +269,7 @@ export class Testing {
     await this.worker?.stop(0);
     this.proxy?.close();
     await this.server.stop();
+    this.models?.close();
   }
 
   async [Symbol.asyncDispose](): Promise<void> {
@@ -260,6 +290,7 @@ export class Testing {
         this.options.log?.(level, message);
       },
       observe: (call) => this.onCall(call),
+      ...(this.models ? { route: this.models.route } : {}),
     }));
     const wanted = new Set(this.offers.filter(({ kind }) => kind === "agent").map(({ name }) => name));
     const until = Date.now() + STARTED_MS;

@@ -41,9 +41,10 @@ interface Loading {
   delivered: Extract<ServerMessage, { type: "deliver" }>[];
 }
 
-/** `observe`: for tests. */
+/** `observe`, `route`: for tests. */
 export interface WorkerOptions extends ServeOptions {
   observe?: FunctionsHost["observe"];
+  route?: FunctionsHost["route"];
 }
 
 export class WorkerProcess implements Worker, RoutineHost {
@@ -90,6 +91,7 @@ export class WorkerProcess implements Worker, RoutineHost {
       tool: (name) => this.tools.get(name),
       acknowledgedAt: () => this.session.acknowledgedAt,
       observe: options.observe,
+      route: options.route,
     });
     this.session = new Session(
       { address: () => addressOf(options), api_key: options.api_key ?? process.env["AETHERIS_API_KEY"] },

@@ -146,6 +146,28 @@ describe("fetch", () => {
     });
   });
 
+  test("redirect: follow, manual and error", async () => {
+    await withServer(async (url, seen) => {
+      const job = await runJob(async (ctx: Ctx) => {
+        const ends: unknown[] = [];
+        const end = async (init: RequestInit, path = "/moved"): Promise<void> => {
+          const request = ctx.fetch(`${url}${path}`, init);
+          ends.push(await request.then(({ status }) => status, ({ code }: { code: string }) => code));
+        };
+        for (const redirect of ["follow", "manual", "error"] as const)
+          for (const method of ["GET", "POST"]) await end({ redirect, method });
+        await end({ redirect: "error" }, "/ok");
+        await end({ redirect: "never" as never });
+        const request = new Request(`${url}/moved`, { redirect: "manual" });
+        ends.push((await ctx.fetch(request)).status);
+        return ends;
+      });
+      assert.deepEqual(job.result, [200, 200, 303, 303, "http_303", "http_303", 200, "input_invalid", 303]);
+      assert.equal(seen.filter((one) => one.url === "/moved").length, 7, "each is sent once");
+      await replayed(job);
+    });
+  });
+
   test("a stream, a bad URL and a password in the URL are input_invalid; a refused connection is a definite failure", async () => {
     let closed = "";
     await withServer(async (url) => void (closed = url));

@@ -105,6 +105,9 @@ class TestCall:
     def __init__(self, permit):
         self.key, self.execution_key, self.try_ = permit["key"], permit["execution_key"], permit["try"]
 
+    def _routed(self, method, url):
+        return url, {}
+
 
 def call_function(permit, request):
     """Performs the function of a request, on a thread as a worker does. Its result or its exception."""

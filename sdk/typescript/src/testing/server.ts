@@ -1,6 +1,6 @@
 // Server: the program as a child of the test, with a store in memory, and its HTTP API.
 import { spawn, type ChildProcess } from "node:child_process";
-import { existsSync, mkdtempSync, rmSync } from "node:fs";
+import { existsSync, mkdtempSync, rmSync, writeFileSync } from "node:fs";
 import { createRequire } from "node:module";
 import { tmpdir } from "node:os";
 import { delimiter, dirname, join, resolve } from "node:path";
@@ -46,10 +46,17 @@ export class Server {
     process.on("exit", this.kill);
   }
 
-  /** Throws ConnectionFailed: it did not start. */
-  static async start(options: { program?: string | undefined; agents_file?: string | undefined }): Promise<Server> {
+  /** `models`: the text of an agents file. Throws ConnectionFailed: it did not start. */
+  static async start(
+    options: { program?: string | undefined; agents_file?: string | undefined },
+    models?: string,
+  ): Promise<Server> {
     const folder = mkdtempSync(join(tmpdir(), "aetheris-testing-"));
     const files = options.agents_file === undefined ? [] : [resolve(options.agents_file)];
+    if (models !== undefined) {
+      files.push(join(folder, "models.json"));
+      writeFileSync(join(folder, "models.json"), models);
+    }
     // A lease bounds how long a call of a lost worker is unknown.
     const words = ["serve", ...files, "--store", "memory:?clock=virtual", "--listen", "127.0.0.1:0", "--lease", "2s"];
     const kept = Object.entries(process.env).filter(([name]) => !name.startsWith("AETHERIS_"));

@@ -12,7 +12,8 @@ import { ChatOpenAI } from "@langchain/openai";
 import { Annotation, Command, END, interrupt, MemorySaver, START, StateGraph } from "@langchain/langgraph";
 import { Agent as OpenAIAgent, OpenAIChatCompletionsModel, Runner, tool as agentTool } from "@openai/agents";
 import { z } from "zod";
-import { fetchAs, type Ctx } from "../../src/index.ts";
+import { agent, fetchAs, type Ctx } from "../../src/index.ts";
+import * as testing from "../../src/testing.ts";
 import { durable, durableTools } from "../../src/wrap/ai_sdk.ts";
 import { durableRun } from "../../src/wrap/langgraph.ts";
 import { durableAgentRun } from "../../src/wrap/openai_agents.ts";
@@ -296,4 +297,70 @@ test("openai agents: a tool that needs an approval", async () => {
   );
   assert.match(String(job.result), /SUN IN OSLO/);
   assert.equal(executed, 1);
+});
+
+test("the models of aetheris/testing answer the clients of OpenAI and Anthropic", async () => {
+  const writer = agent("writer", {}, async (ctx) => {
+    const openai = new OpenAI({ apiKey: "none", fetch: fetchAs(ctx, "read"), maxRetries: 0 });
+    const request = { model: "gpt-4.1", messages: [{ role: "user" as const, content: "Pay 43 back" }] };
+    const called = await openai.chat.completions.create({
+      ...request,
+      tools: [{ type: "function" as const, function: { name: "pay", parameters: { type: "object" } } }],
+    });
+    const [call] = called.choices[0]?.message.tool_calls ?? [];
+    let text = "";
+    for await (const chunk of await openai.chat.completions.create({ ...request, stream: true }))
+      text += chunk.choices[0]?.delta.content ?? "";
+    const streamed = await openai.chat.completions.stream(request).finalChatCompletion();
+    const anthropic = new Anthropic({ apiKey: "none", fetch: fetchAs(ctx, "read"), maxRetries: 0 });
+    const asked = { model: "claude", max_tokens: 100, messages: [{ role: "user" as const, content: "Pay 43 back" }] };
+    const whole = await anthropic.messages.create(asked);
+    const inPieces = await anthropic.messages.stream(asked).finalMessage();
+    return {
+      claude: [whole.content, whole.stop_reason, inPieces.content, inPieces.stop_reason, inPieces.usage.output_tokens] as never,
+      call: call?.type === "function" ? [call.function.name, call.function.arguments] : null,
+      text,
+      usage: called.usage?.prompt_tokens ?? null,
+      last: streamed.choices[0]?.message.content ?? null,
+    };
+  });
+  const t = await testing.start({
+    agents: [writer],
+    models: {
+      "gpt-4.1": [
+        { tool_calls: [{ name: "pay", arguments: { order: "43" } }], usage: { prompt_tokens: 7, completion_tokens: 2 } },
+        "Order 43 is paid back — today.",
+        "Done.",
+      ],
+      claude: ({ messages }) =>
+        t.calls("model:claude").length === 1
+          ? `You wrote: ${String(messages[0]?.["content"])}`
+          : {
+              text: "I pay it back, then.",
+              tool_calls: [{ name: "pay", arguments: { order: "43" }, id: "toolu_1" }],
+              usage: { prompt_tokens: 7, completion_tokens: 11 },
+            },
+    },
+  });
+  try {
+    assert.deepEqual(await t.job(writer).result(), {
+      claude: [
+        [{ type: "text", text: "You wrote: Pay 43 back" }],
+        "end_turn",
+        [
+          { type: "text", text: "I pay it back, then." },
+          { type: "tool_use", id: "toolu_1", name: "pay", input: { order: "43" } },
+        ],
+        "tool_use",
+        11,
+      ],
+      call: ["pay", '{"order":"43"}'],
+      text: "Order 43 is paid back — today.",
+      usage: 7,
+      last: "Done.",
+    });
+    assert.equal(t.calls("model:gpt-4.1").length, 3);
+  } finally {
+    await t.close();
+  }
 });
