@@ -37,6 +37,7 @@ TABLES = [
     ("agents-file.md", "wait", ["wait"]),
     ("agents-file.md", "map", ["node"]),
     ("agents-file.md", "loop", ["loop"]),
+    ("agents-file.md", "context", ["context"]),
     ("agents-file.md", "Planners", ["planner"]),
     ("agents-file.md", "Code agents", ["code"]),
     ("child-jobs.md", None, ["own_tool", "node"]),

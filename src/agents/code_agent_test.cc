@@ -205,7 +205,7 @@ AE_TEST("code agents/agent:NAME grants child jobs, awaited or detached, and job:
   EXPECT_EQ(tools["job:send"]["sends"], Value(true));
   ASSERT_EQ(loaded.file.notes.size(), 1u) << "once for both tools of an agent";
   EXPECT_EQ(loaded.file.notes[0].path, "agents.a.code.uses[1]");
-  EXPECT_NE(loaded.file.notes[0].message.find("\"far\" is not in this file"), std::string::npos)
+  EXPECT_NE(loaded.file.notes[0].message.find("`far` is not in this file"), std::string::npos)
       << loaded.file.notes[0].message;
 }
 

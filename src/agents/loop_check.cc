@@ -21,6 +21,8 @@ constexpr std::size_t kToolsMax = 256;
 constexpr std::uint32_t kTurnsDefault = 20;
 constexpr std::uint32_t kParallelDefault = 4;
 constexpr std::size_t kWithheldShown = 12;
+constexpr std::uint32_t kContextMin = 1'000, kContextMax = 100'000'000;
+constexpr std::string_view kContextLimit = "the tokens that the context of the model holds";
 constexpr std::uint32_t kPlannedMax = 1'000;
 constexpr std::uint32_t kPlannedDefault = 50;
 
@@ -47,6 +49,7 @@ class LoopCheck {
       }
     }
     thread(source_node);
+    context(source_node);
     return Value::object(std::move(loop_));
   }
 
@@ -88,6 +91,40 @@ class LoopCheck {
       return;
     }
     loop_.emplace_back("thread", true);
+  }
+
+  void context(const SourceNode& source_node) {
+    const auto context = source_node.find("context");
+    if (!context || !check_.mapping(*context, Mapping::context)) return;
+    std::vector<Member> members;
+    if (const auto limit = check_.required(*context, "limit", kContextLimit)) {
+      if (const auto tokens = check_.count(*limit, kContextMax)) {
+        if (*tokens < kContextMin) {
+          check_.report(*limit, fmt::format("must be at least {} tokens", kContextMin));
+        }
+        members.emplace_back("limit", static_cast<double>(*tokens));
+      }
+    }
+    std::string_view policy;
+    if (const auto named = check_.required(*context, "policy", "truncate or summarize")) {
+      policy = check_.word(*named, Words::context_policy).value_or("");
+      members.emplace_back("policy", policy);
+    }
+    auto own = context->find("summary_model");
+    if (own && policy == "truncate") {
+      check_.report(*own, "is for `policy: summarize`; this policy makes no summary");
+    }
+    if (!own) own = source_node.find("model");
+    const CheckedModel* const model =
+        policy == "summarize" && own ? context_.find_model(*own) : nullptr;
+    if (model != nullptr) {
+      context_.add_tool(*model, false);
+      members.emplace_back("tool", model->tool.name);
+      members.emplace_back("model", model->model);
+      if (model->temperature) members.emplace_back("temperature", *model->temperature);
+      if (model->max_tokens) members.emplace_back("max_tokens", *model->max_tokens);
+    }
+    loop_.emplace_back("context", Value::object(std::move(members)));
   }
 
   void model(const SourceNode& source_node) {

@@ -69,6 +69,7 @@ int http_status(Code code) {
     // Codes that end or damage a job. No response of this API has them, but a log can.
     case Code::budget_exceeded:
     case Code::confirmation_failed:
+    case Code::context_exceeded:
     case Code::deadline_exceeded:
     case Code::evicted:
     case Code::invocation_in_doubt:

@@ -22,7 +22,7 @@ namespace ae {
 
 // clang-format off
 #define AE_ERROR_CODES(X)                                                                                    \
-  X(already_exists) X(approval_edited) X(budget_exceeded) X(call_pending) X(confirmation_failed) X(correlation_key_reused)     \
+  X(already_exists) X(approval_edited) X(budget_exceeded) X(call_pending) X(confirmation_failed) X(context_exceeded) X(correlation_key_reused)     \
   X(deadline_exceeded) X(denied) X(effects_repeated) X(events_limit) X(evicted) X(execution_version_mismatch) X(expression_failed) X(forbidden) X(held)                    \
   X(idempotency_conflict) X(inbox_pending) X(input_invalid) X(invocation_in_doubt)                           \
   X(job_terminal) X(log_corrupt) X(max_attempts) X(method_not_allowed) X(needs_version)                                            \

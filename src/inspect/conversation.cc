@@ -17,6 +17,8 @@ std::string_view to_text(MessageOrigin origin) {
   switch (origin) {
     case MessageOrigin::prompt:
       return "prompt";
+    case MessageOrigin::summary:
+      return "summary";
     case MessageOrigin::budget:
       return "budget";
     case MessageOrigin::answer:
@@ -106,7 +108,9 @@ Conversation::Conversation(const StepTree& tree, const Step* step)
     : tree_(&tree), s_(&tree.state()), step_(step) {
   if (step == nullptr) return;
   if (is_container(*s_, *step)) {
-    turns_ = tree_->parts_of(*step);
+    for (const Step* part : tree_->parts_of(*step)) {
+      if (!part->is_summary()) turns_.push_back(part);
+    }
   } else {
     turns_.push_back(step);
   }
@@ -125,6 +129,7 @@ void Conversation::add_slots(std::size_t turn) {
   const Step& step = *turns_[turn];
   if (!has_request(step)) return;
   const Value& arguments = turn_arguments(step);
+  if (!arguments.text("summary").empty()) slots_.push_back({Origin::summary, turn, 0});
   const bool is_first = turn == 0 && (step.turn == kNoTurn || step.turn == 0);
   const std::size_t opening = prompt_size(arguments, is_first && step.call && step.call->erased);
   for (std::size_t nth = 0; nth < opening; ++nth) slots_.push_back({Origin::prompt, turn, nth});
@@ -241,7 +246,8 @@ Value Conversation::message(const Slot& slot, std::uint64_t n, const TraceRecord
   const Step* const call = slot.origin == Origin::call ? call_step(slot) : nullptr;
   const Step& step = call != nullptr ? *call : turn;
   const StepSpan& span = span_of(record, step);
-  const bool is_request = slot.origin == Origin::prompt || slot.origin == Origin::budget;
+  const bool is_request = slot.origin == Origin::prompt || slot.origin == Origin::summary ||
+                          slot.origin == Origin::budget;
   const IndexedStep* const indexed = index.find(step.id);
   const std::uint64_t begun = indexed != nullptr ? indexed->first_try_seq : 0;
   const std::uint64_t seq = is_request ? begun : span.finished_seq;
@@ -276,6 +282,9 @@ Value Conversation::message(const Slot& slot, std::uint64_t n, const TraceRecord
       add_message(known ? prompt.items()[slot.nth] : Value(), !known);
       break;
     }
+    case Origin::summary:
+      add_message(summary_message(std::string(arguments.text("summary"))), false);
+      break;
     case Origin::budget:
       add_message(notice_message(arguments["notice"]), false);
       break;

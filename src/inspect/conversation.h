@@ -7,7 +7,8 @@
 //    invocation_id, model, usage, cost_micros, finish_reason, arguments_hash, redacted}
 //    n: 1, 2, 3, …; a message keeps its number. Members that do not apply are null
 //    role: system user assistant tool, or as the prompt has it
-//    origin: prompt, budget (a notice), answer, call (the result of a requested call), repair
+//    origin: prompt, summary (of what the request leaves out), budget (a notice), answer, call (the
+//    result of a requested call), repair
 //    error: {code, message} of an answer or a call that failed, or of a call that was refused
 //    seq, at: of the event that recorded it; null if it was imported from the origin of a fork
 //    arguments_hash: of the request, with its answer. redacted: the content was erased from the log
@@ -32,7 +33,7 @@
 namespace ae::engine {
 
 // Where a message of a conversation comes from.
-enum class MessageOrigin : std::uint8_t { prompt, budget, answer, call, repair };
+enum class MessageOrigin : std::uint8_t { prompt, summary, budget, answer, call, repair };
 std::string_view to_text(MessageOrigin origin);
 
 class Conversation {

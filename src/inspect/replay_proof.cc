@@ -15,6 +15,7 @@
 #include "engine/loop/loop.h"
 #include "engine/policy/policy.h"
 #include "engine/replan/replan.h"
+#include "engine/state/event_values.h"
 #include "engine/values/recorded_value.h"
 #include "inspect/field_json.h"
 #include "inspect/ledger_proof.h"
@@ -194,14 +195,17 @@ std::string ReplayProof::check_event(const State& state, const ToolInvocationSta
   if (step->request && step->role == Role::node) return check_requested_call(state, *step, event);
   // The budget notice reports what was known at the decision, which may be less than what is known
   // here.
-  const Value& notice = event.arguments.value["notice"];
-  const bool turn = step->is_turn() && state.steps[step->node].loop;
-  if (turn && state.budget.limits.soft > 0 && event.arguments.erased) return {};
-  // The notice can be checked only while the limits are known.
-  if (turn && !state.budget.erased && !is_notice(state, state.steps[step->node], notice)) {
-    return "gives its model a wrong budget notice";
+  const Step& loop = state.steps[step->node];
+  const bool turn = (step->is_turn() || step->is_summary()) && loop.loop;
+  const bool has_extras =
+      turn && (state.budget.limits.soft > 0 || state.node_of(*step).loop->context);
+  if (has_extras && event.arguments.erased) return {};
+  if (turn) {
+    if (auto error = check_extras(state, *step, event.arguments.value); !error.empty()) {
+      return error;
+    }
   }
-  auto arguments = turn ? turn_arguments_of(state, state.steps[step->node], step->turn, notice)
+  auto arguments = turn ? turn_arguments(state, *step, event.arguments.value)
                         : requested_arguments(state, *step);
   if (!arguments) return fmt::format("has arguments, but {}", arguments.error().message);
   // Without the blind, compare what is not erased.
@@ -210,6 +214,35 @@ std::string ReplayProof::check_event(const State& state, const ToolInvocationSta
     return {};
   }
   return "has other arguments than the plan's expressions give";
+}
+
+// What was recorded with a turn or a summary, besides what follows from earlier events, is possible.
+std::string ReplayProof::check_extras(const State& state, const Step& step,
+                                      const Value& arguments) {
+  const Step& loop = state.steps[step.node];
+  if (step.is_summary()) {
+    const auto from = maybe_int(arguments, "summarizes").value_or(0);
+    const bool possible = from > 0 && from <= std::int64_t{step.turn} &&
+                          may_begin_at(state, loop, step.turn, TurnExtras{.from = turn_at(from)});
+    return possible ? "" : "summarizes what cannot be left out";
+  }
+  const TurnExtras extras = extras_of(arguments);
+  // The notice can be checked only while the limits are known.
+  if (!state.budget.erased && !is_notice(state, loop, extras.notice)) {
+    return "gives its model a wrong budget notice";
+  }
+  if (!may_begin_at(state, loop, step.turn, extras)) return "leaves out what it may not";
+  return is_given_summary(state, loop, extras) ? "" : "has another summary than its model gave";
+}
+
+Result<Value> ReplayProof::turn_arguments(const State& state, const Step& step,
+                                          const Value& recorded) {
+  const Step& loop = state.steps[step.node];
+  if (!step.is_summary()) {
+    return turn_arguments_of(state, loop, step.turn, extras_of(recorded));
+  }
+  return summary_arguments_of(state, loop, step.turn,
+                              turn_at(maybe_int(recorded, "summarizes").value_or(0)));
 }
 
 // The code states the arguments of its calls. They satisfy the tool's schema, and they are those

@@ -44,6 +44,8 @@ class ReplayProof {
   static std::string check_event(const State&, const auto&) { return {}; }
 
   static Result<Value> requested_arguments(const State& state, const Step& step);
+  static std::string check_extras(const State& state, const Step& step, const Value& arguments);
+  static Result<Value> turn_arguments(const State& state, const Step& step, const Value& recorded);
   static std::string check_recorded(const State& state, RecordedKind records,
                                     std::string_view effect_id, const Erasable& value);
   static std::string check_requested_call(const State& state, const Step& step,

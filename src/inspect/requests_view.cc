@@ -311,10 +311,10 @@ Value policy_view(const State& state, const Step& step, const Value& policies) {
 
 // The text of the model's answer that requests this call; null: the call is not part of a loop.
 Value model_text(const State& state, const Step& step) {
-  if (step.turn == kNoTurn || step.nth == kNoTurn) return {};
+  if (!step.is_loop_call()) return {};
   const auto& loop = state.steps[step.node].loop;
-  if (!loop || step.turn >= loop->turns.size()) return {};
-  return or_null(state.steps[loop->turns[step.turn].step].result.text("text"));
+  if (!loop || step.turn < loop->first_turn || step.turn >= loop->turn_count()) return {};
+  return or_null(state.steps[loop->turn(step.turn).step].result.text("text"));
 }
 
 }  // namespace

@@ -132,11 +132,13 @@ Value loop_view(const State& state, const LoopProgress& loop) {
   return with_aliases(
       Value::object({{"active", number(loop.active)},
                      {"asking", number(loop.asking)},
+                     {"context_tokens", number(loop.context_tokens)},
                      {"conversation", or_null(loop.conversation)},
                      {"ended", loop.ended},
                      {"exchange_turn", number(loop.exchange_turn)},
                      {"exchanges", number(loop.exchanges)},
                      {"failure", failure_view(loop.failure)},
+                     {"from", number(loop.context.from)},
                      {plain_name::kMessageCount, number(loop.message_count)},
                      {"interrupted", loop.interrupted},
                      {"next", number(loop.next)},

@@ -91,7 +91,9 @@ std::uint32_t StepTree::scope_of(const Step& request, std::uint32_t index) const
 
 const StepTree::Steps& StepTree::parts_of(const Step& step) const {
   static const Steps kNone;
-  if (step.role != Role::node || step.item != kNoItem || step.is_loop_call()) return kNone;
+  if (step.role != Role::node || step.item != kNoItem || step.is_loop_call() || step.is_summary()) {
+    return kNone;
+  }
   if (step.is_turn()) {
     const auto calls = calls_.find({step.node, step.turn});
     return calls == calls_.end() ? kNone : calls->second;

@@ -52,7 +52,7 @@ Value summary_waiting(const State& state) {
 Value turn_count(const State& state) {
   if (summary_kind(state) != kLoopKind) return {};
   const auto& loop = state.steps.front().loop;
-  return number(loop ? loop->turns.size() : 0);
+  return number(loop ? loop->turn_count() : 0);
 }
 
 }  // namespace

@@ -45,7 +45,7 @@ void Transcript::add(std::string_view kind, std::string_view step_id, Members me
   members.emplace_back("seq", number(event_->seq));
   members.emplace_back(field::step_id, or_null(step_id));
   members.emplace_back("turn", place(&Step::turn, kNoTurn));
-  members.emplace_back("turn_call", place(&Step::nth, kNoTurn));
+  members.emplace_back("turn_call", of != nullptr ? nth_number(*of) : Value());
   Value entry = Value::object(std::move(members));
   bytes_ += canonical(entry).size();
   if (bytes_ > page_.bytes_max && entries_.size() > of_event_) {

@@ -22,7 +22,7 @@ inline Value turn_number(const Step& step) {
   return step.turn == kNoTurn ? Value() : number(step.turn);
 }
 inline Value nth_number(const Step& step) {
-  return step.nth == kNoTurn ? Value() : number(step.nth);
+  return step.is_loop_call() ? number(step.nth) : Value();
 }
 // Of a request of code: its position, and how many outcomes its routine had been given before it.
 inline Value position_of(const Step& step) {

@@ -23,9 +23,9 @@ bool has_tool_with(const Value& tools, std::string_view member) {
          });
 }
 
-bool has_thread(const Value& nodes) {
-  return nodes.is_array() && std::ranges::any_of(nodes.items(), [](const Value& node) {
-           return node["loop"].find("thread") != nullptr;
+bool has_loop_with(const Value& nodes, std::string_view member) {
+  return nodes.is_array() && std::ranges::any_of(nodes.items(), [&](const Value& node) {
+           return node["loop"].find(member) != nullptr;
          });
 }
 
@@ -37,12 +37,13 @@ std::uint8_t schema_for(const JobCreated& event) {
   return event.budget.json().find("spent") != nullptr ? 2 : 1;
 }
 
-// 7 adds tools that send to other jobs; 6 adds threads; 5 adds tools that create child jobs; 4 adds
-// nodes of kind code; 3 adds tools whose value is recorded, which a reader of 2 would call; 2 adds
-// strict conditions.
+// 7 adds tools that send to other jobs, and context policies, without which requests have all
+// messages; 6 adds threads; 5 adds tools that create child jobs; 4 adds nodes of kind code; 3 adds
+// tools whose value is recorded, which a reader of 2 would call; 2 adds strict conditions.
 std::uint8_t schema_for(const PlanGenerated& event) {
   if (has_tool_with(event.task_graph["tools"], "sends")) return 7;
-  if (has_thread(event.task_graph["nodes"])) return 6;
+  if (has_loop_with(event.task_graph["nodes"], "context")) return 7;
+  if (has_loop_with(event.task_graph["nodes"], "thread")) return 6;
   if (has_tool_with(event.task_graph["tools"], "child")) return 5;
   if (has(event.task_graph["nodes"], field::code)) return 4;
   if (has_tool_with(event.task_graph["tools"], "records")) return 3;

@@ -26,7 +26,10 @@
 //                          "prompt": template, "tools": [name…], "max_turns": n,
 //                          "parallel_tools": n, "temperature"?, "max_tokens"?,
 //                          "schema"?: schema, "repair"?: n, "on_reject"?: "fail",
-//                          "thread"?: true}},
+//                          "thread"?: true,
+//                          "context"?: {"limit", "policy": "truncate"} | {"limit",
+//                           "policy": "summarize", "tool", "model", "temperature"?,
+//                           "max_tokens"?}}},
 //                {"id", "kind": "planner",   (the only node, or the first of the plan that it made)
 //                 "planner": {"tool": "model:NAME", "model": text, "told": text,
 //                             "system"?: template, "prompt": template, "tools": [name…],

@@ -11,7 +11,8 @@ constexpr std::uint32_t kParallelToolsMax = 64;
 constexpr std::size_t kLoopToolsMax = 256;
 constexpr std::uint32_t kTokensMax = 10'000'000;
 constexpr std::uint32_t kRepairsMax = 1;
-constexpr std::uint32_t kPlannedNodesMax = 1'000;  // nodes of a plan that a model makes
+constexpr std::uint32_t kContextMax = 100'000'000;  // tokens
+constexpr std::uint32_t kPlannedNodesMax = 1'000;   // nodes of a plan that a model makes
 
 std::string digest_of(const Value& value) { return to_hex(sha256(canonical(value))); }
 
@@ -49,7 +50,7 @@ Status read_tools(const Value& names, const Plan& plan, const ToolsByName& tool_
   return {};
 }
 
-Status read_settings(const Value& value, LoopSpec& loop) {
+Result<Value> read_settings(const Value& value) {
   AE_ASSIGN(const std::string model, text_at(value, "model"));
   std::vector<Member> settings{{"model", model}};
   if (const Value* temperature = value.find("temperature")) {
@@ -62,8 +63,7 @@ Status read_settings(const Value& value, LoopSpec& loop) {
     AE_TRY(count_at(value, "max_tokens", kTokensMax));
     settings.emplace_back("max_tokens", value["max_tokens"]);
   }
-  loop.settings = Value::object(std::move(settings));
-  return {};
+  return Value::object(std::move(settings));
 }
 
 Status read_schema(const Value* schema, LoopSpec& loop) {
@@ -83,15 +83,34 @@ Status read_repair(const Value& value, LoopSpec& loop) {
   return {};
 }
 
+Result<std::optional<ContextPolicy>> read_context(const Value* value, const Plan& plan,
+                                                  const ToolsByName& tool_by_name) {
+  if (value == nullptr) return std::nullopt;
+  if (!value->is_object()) return fail(Code::plan_invalid, "`context` must be an object");
+  AE_TRY(only_keys(*value, {"limit", "policy", "tool", "model", "temperature", "max_tokens"}));
+  ContextPolicy context;
+  AE_ASSIGN(context.limit, count_at(*value, "limit", kContextMax));
+  AE_ASSIGN(const std::size_t policy,
+            required_word_at(*value, "policy", {"truncate", "summarize"}));
+  context.summarizes = policy == 1;
+  if (!context.summarizes) return context;
+  AE_ASSIGN(context.summary_tool, find_tool(*value, tool_by_name));
+  if (!plan.tools[context.summary_tool].is_model()) {
+    return fail(Code::plan_invalid, "`context` must name a model");
+  }
+  AE_ASSIGN(context.summary_settings, read_settings(*value));
+  return context;
+}
+
 }  // namespace
 
 Result<std::shared_ptr<const LoopSpec>> read_loop(const Value& value, const Plan& plan,
                                                   const ToolsByName& tool_by_name) {
-  AE_TRY(
-      only_keys(value, {"tool", "model", "system", "prompt", "tools", "max_turns", "parallel_tools",
-                        "temperature", "max_tokens", "schema", "repair", "on_reject", "thread"}));
+  AE_TRY(only_keys(
+      value, {"tool", "model", "system", "prompt", "tools", "max_turns", "parallel_tools",
+              "temperature", "max_tokens", "schema", "repair", "on_reject", "thread", "context"}));
   auto loop = std::make_shared<LoopSpec>();
-  AE_TRY(read_settings(value, *loop));
+  AE_ASSIGN(loop->settings, read_settings(value));
   AE_ASSIGN(loop->system, template_at(value, "system"));
   if (value.find("prompt") == nullptr) return fail(Code::plan_invalid, "without `prompt`");
   AE_ASSIGN(loop->prompt, template_of(value["prompt"], "prompt"));
@@ -106,6 +125,7 @@ Result<std::shared_ptr<const LoopSpec>> read_loop(const Value& value, const Plan
     if (!thread->is_bool()) return fail(Code::plan_invalid, "`thread` must be true or false");
     loop->thread = thread->as_bool();
   }
+  AE_ASSIGN(loop->context, read_context(value.find("context"), plan, tool_by_name));
   return std::shared_ptr<const LoopSpec>(std::move(loop));
 }
 
@@ -114,7 +134,7 @@ Result<std::shared_ptr<const LoopSpec>> read_planner(const Value& value, const P
   AE_TRY(only_keys(value, {"tool", "model", "told", "system", "prompt", "tools", "max_nodes",
                            "temperature", "max_tokens", "schema", "repair"}));
   auto loop = std::make_shared<LoopSpec>();
-  AE_TRY(read_settings(value, *loop));
+  AE_ASSIGN(loop->settings, read_settings(value));
   AE_ASSIGN(loop->instructions, text_at(value, "told"));
   AE_ASSIGN(loop->system, template_at(value, "system"));
   if (value.find("prompt") == nullptr) return fail(Code::plan_invalid, "without `prompt`");
@@ -133,7 +153,7 @@ Result<std::shared_ptr<const LoopSpec>> read_planner(const Value& value, const P
 Result<std::shared_ptr<const LoopSpec>> read_repair_loop(const Value& node) {
   const Value& args = node["args"];
   auto loop = std::make_shared<LoopSpec>();
-  AE_TRY(read_settings(args, *loop));
+  AE_ASSIGN(loop->settings, read_settings(args));
   AE_TRY(read_schema(args.find("schema"), *loop));
   AE_TRY(read_repair(node, *loop));
   AE_ASSIGN(loop->prompt,

@@ -41,6 +41,15 @@ bool is_name(std::string_view text);
 // not a predefined root.
 bool is_item_name(std::string_view text);
 
+// What is done when a conversation may exceed the context of its model (engine/loop/context.h).
+struct ContextPolicy {
+  std::uint64_t limit = 0;  // tokens
+  bool summarizes = false;  // else the oldest messages are only left out
+  // If so:
+  std::uint32_t summary_tool = 0;  // index into Plan::tools
+  Value summary_settings;          // of its requests: {model, temperature?, max_tokens?}
+};
+
 // Specification of a loop: a model is called turn by turn until it requests no more tool calls
 // (engine/loop/loop.h). A node of kind llm with `repair` is a loop without tools.
 struct LoopSpec {
@@ -57,6 +66,7 @@ struct LoopSpec {
   std::uint32_t repairs = 0;  // turns beyond max_turns for an answer that breaks the schema
   bool fail_on_reject = false;
   bool thread = false;  // after its answer it waits for the next message
+  std::optional<ContextPolicy> context;
   // Planners only, which offer no tools to the model: the tools that the generated plan may call,
   // its maximum number of nodes, and the initial instructions.
   std::vector<std::uint32_t> planner_tools;

@@ -274,37 +274,82 @@ Value thread_message_in(const Value& messages) {
   return next.text("role") == "user" && !is_ours ? next : Value();
 }
 
-// The declared hash of a loop's turn, computed from the sent request, independently of the engine.
-// The messages become the last link of a hash chain and a count, tools and schema their digests,
-// and the budget notice its numbers.
-std::string declared_hash(const std::string& blind, const Value& request) {
-  const auto digest = [](const Value& value) { return to_hex(sha256(canonical(value))); };
-  const bool first = std::ranges::none_of(request["messages"].items(), [](const Value& message) {
-    return message.text("role") == "assistant";
-  });
-  std::string chain = from_hex(to_hex(sha256("aetheris.conversation.v1"))).value();
-  for (const Value& message : request["messages"].items()) {
-    chain += from_hex(digest(message)).value();
-    chain = from_hex(to_hex(sha256(chain))).value();
+// Finds the declared hash of a loop's turn from the sent request, independently of the engine. The
+// messages become the last link of a hash chain and a count, tools and schema their digests, and the
+// budget notice its numbers.
+class DeclaredTurn {
+ public:
+  DeclaredTurn(const Value& request, const DeclaredCall& declared)
+      : request_(request), messages_(request["messages"]), declared_(declared) {
+    std::string chain = from_hex(to_hex(sha256("aetheris.conversation.v1"))).value();
+    for (const Value& message : messages_.items()) {
+      chain += from_hex(digest(message)).value();
+      chain = from_hex(to_hex(sha256(chain))).value();
+    }
+    chain_ = to_hex(chain);
   }
-  std::vector<Member> declared_request{
-      {"conversation", to_hex(chain)},
-      {"said", static_cast<std::uint64_t>(request["messages"].size())}};
-  if (Value notice = notice_in(request["messages"]); !notice.is_null()) {
-    declared_request.emplace_back("notice", std::move(notice));
+
+  bool matches() const {
+    const bool first = std::ranges::none_of(messages_.items(), [](const Value& message) {
+      return message.text("role") == "assistant";
+    });
+    const Value message = thread_message_in(messages_);
+    const Value added = message.is_null() ? Value() : Value::array({message});
+    return is(first ? messages_ : added, {}) || begins_later(added) || summarizes();
   }
-  if (const Value message = thread_message_in(request["messages"]); !message.is_null()) {
-    declared_request.emplace_back("messages", Value::array({message}));
+
+ private:
+  static constexpr std::uint64_t kTurnsMax = 32;  // of the loops of the simulation
+  static std::string digest(const Value& value) { return to_hex(sha256(canonical(value))); }
+
+  // Does it leave earlier turns out, with a summary or without?
+  bool begins_later(const Value& added) const {
+    const std::string_view begin = "Summary of the conversation before this point:\n\n";
+    std::vector<Member> summary;
+    for (const Value& message : messages_.items()) {
+      const std::string_view text = message.text("content");
+      if (text.starts_with(begin)) summary = {{"summary", text.substr(begin.size())}};
+    }
+    const bool has_notice = !notice_in(messages_).is_null();
+    const auto all = messages_.items();
+    const std::size_t last = all.size() - (has_notice && all.size() > 1 ? 2 : 1);
+    const Value newest = Value::array({all[last]});
+    for (std::uint64_t from = 1; from < kTurnsMax; ++from) {
+      std::vector<Member> members = summary;
+      members.emplace_back("from", from);
+      if (is(Value(), members) || is(added, members) || is(newest, members)) return true;
+    }
+    return false;
   }
-  for (const Member& member : request.members()) {
-    // Whether an answer is repaired is part of the plan, not of the declaration.
-    if ((member.first == "messages" && !first) || member.first == "repair") continue;
-    const bool is_long = member.first == "tools" || member.first == "schema";
-    declared_request.emplace_back(member.first,
-                                  is_long ? Value(digest(member.second)) : member.second);
+  bool summarizes() const {
+    for (std::uint64_t from = 1; from < kTurnsMax; ++from) {
+      if (is(Value(), {{"summarizes", from}})) return true;
+    }
+    return false;
   }
-  return blinded_hash(blind, canonical(Value::object(std::move(declared_request))));
-}
+
+  // `added`: the messages that the declaration has itself.
+  bool is(const Value& added, std::vector<Member> members) const {
+    members.emplace_back("conversation", chain_);
+    members.emplace_back("said", static_cast<std::uint64_t>(messages_.size()));
+    if (Value notice = notice_in(messages_); !notice.is_null()) {
+      members.emplace_back("notice", std::move(notice));
+    }
+    if (!added.is_null()) members.emplace_back("messages", added);
+    for (const Member& member : request_.members()) {
+      // Whether an answer is repaired is part of the plan, not of the declaration.
+      if (member.first == "messages" || member.first == "repair") continue;
+      const bool is_long = member.first == "tools" || member.first == "schema";
+      members.emplace_back(member.first, is_long ? Value(digest(member.second)) : member.second);
+    }
+    const Value arguments = Value::object(std::move(members));
+    return declared_.arguments_hash == blinded_hash(declared_.blind, canonical(arguments));
+  }
+
+  const Value &request_, &messages_;
+  const DeclaredCall& declared_;
+  std::string chain_;
+};
 
 // True if the request is the declared one.
 bool is_declared(const Value& sent, const DeclaredCall& declared_call) {
@@ -312,7 +357,7 @@ bool is_declared(const Value& sent, const DeclaredCall& declared_call) {
     return true;
   const Value& messages = sent["messages"];
   if (!messages.is_array() || messages.size() == 0) return false;
-  return declared_call.arguments_hash == declared_hash(declared_call.blind, sent);
+  return DeclaredTurn(sent, declared_call).matches();
 }
 
 }  // namespace
@@ -573,13 +618,18 @@ Value ExternalWorld::answer_of_model(const Value& request) {
     if (messages.size() > 1 || !calls.empty())
       text = to_hex(sha256(canonical(request["messages"])));
   }
-  std::vector<Member> answer{
-      {"finish_reason", calls.empty() ? "stop" : "tool_calls"},
-      {"model", "echo-1"},
-      {"number", ++answers_},
-      {"text", text},
-      {field::usage,
-       Value::object({{"input_tokens", 2}, {"output_tokens", 3}, {"total_tokens", 5}})}};
+  // This model reports no usage, and is brief.
+  const bool is_plain = request.text("model") == "plain";
+  if (is_plain) text = to_hex(sha256(text)).substr(0, 8);
+  std::vector<Member> answer{{"finish_reason", calls.empty() ? "stop" : "tool_calls"},
+                             {"model", "echo-1"},
+                             {"number", ++answers_},
+                             {"text", text}};
+  if (!is_plain) {
+    answer.emplace_back(
+        field::usage,
+        Value::object({{"input_tokens", 2}, {"output_tokens", 3}, {"total_tokens", 5}}));
+  }
   if (!calls.empty()) {
     host_.report.mark("loop.requested_tools");
     answer.emplace_back("tool_calls", Value::array(std::move(calls)));

@@ -90,6 +90,21 @@ std::vector<Value> some_tools(SimRandom& random) {
   return tools;
 }
 
+// A small context, so that a few turns exceed it. Its model reports no usage: the bytes count.
+void leave_out_messages(SimRandom& random, std::vector<Member>& loop) {
+  for (Member& member : loop) {
+    if (member.first == "model") member.second = Value("plain");
+  }
+  std::vector<Member> context{{"limit", 200 + random.below(300)}, {"policy", "truncate"}};
+  if (random.one_in(2)) {
+    context = {{"limit", 200 + random.below(300)},
+               {"policy", "summarize"},
+               {"tool", kModel},
+               {"model", "plain"}};
+  }
+  loop.emplace_back("context", Value::object(std::move(context)));
+}
+
 // A loop: in each turn the model requests some calls, sometimes one that is not granted.
 std::vector<Member> loop_node(const Draft& draft) {
   SimRandom& random = draft.random;
@@ -112,6 +127,7 @@ std::vector<Member> loop_node(const Draft& draft) {
                            {"max_turns", 2 + random.below(3)},
                            {"parallel_tools", 1 + random.below(2)}};
   if (random.one_in(3)) loop.emplace_back("on_reject", "fail");
+  if (random.one_in(3)) leave_out_messages(random, loop);
   return {{field::kind, "loop"}, {"loop", Value::object(std::move(loop))}};
 }
 

@@ -19,6 +19,7 @@ std::vector<SmallJob> fork_jobs();
 std::vector<SmallJob> replan_jobs();
 std::vector<SmallJob> loop_jobs();
 std::vector<SmallJob> thread_jobs();
+std::vector<SmallJob> context_jobs();
 std::vector<SmallJob> repair_jobs();
 std::vector<SmallJob> question_jobs();
 

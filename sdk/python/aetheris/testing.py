@@ -114,10 +114,13 @@ class Testing:
     __test__ = False
 
     def __init__(self, program: Optional[str], agents_file: Optional[str], models: Optional[Mapping[str, FakeModel]],
-                 offers: List[Union[Agent, Tool]], log: Optional[Callable[[str, str], None]]) -> None:
+                 models_url: Optional[str], offers: List[Union[Agent, Tool]],
+                 log: Optional[Callable[[str, str], None]]) -> None:
         self._models = None if models is None else ModelServer(models, self._on_call)
+        file = self._models.agents_file() if self._models and not models_url else None
+        env = {models_url: self._models.url} if self._models and models_url else {}
         try:
-            self._server = Server(program, agents_file, self._models and self._models.agents_file())
+            self._server = Server(program, agents_file, file, env)
         except BaseException:
             if self._models is not None:
                 self._models.close()
@@ -308,7 +311,8 @@ class Testing:
 
 
 def start(agents: Iterable[Agent], tools: Tools = (), *, tools_of: Iterable[Tool] = (),
-          models: Optional[Mapping[str, FakeModel]] = None, agents_file: Optional[str] = None, program: Optional[str] = None,
+          models: Optional[Mapping[str, FakeModel]] = None, models_url: Optional[str] = None,
+          agents_file: Optional[str] = None, program: Optional[str] = None,
           log: Optional[Callable[[str, str], None]] = None) -> Testing:
     """Starts a server and a worker.
 
@@ -316,11 +320,13 @@ def start(agents: Iterable[Agent], tools: Tools = (), *, tools_of: Iterable[Tool
     tool with its name in `tools_of`; else it is idempotent. `models`: what stands in for models, by name: the models of
     the server, and those that clients call by `ctx.fetch`; an agent names the first in `uses`, such as
     `model:main`. `agents_file`: further tools, models and policies.
+    `models_url`: the name of a variable, for an agents file whose models have `base_url: "${ env.NAME }"`: the address of
+    `models`, which are then the models of that file, by the name that it gives the provider (`model`).
     `program`: default AETHERIS_BIN, or `aetheris` in PATH. `log(level, message)`: what the worker reports.
 
     Raises `InvalidInput`, `ConnectionFailed`."""
     offers: List[Union[Agent, Tool]] = [*agents, *_tools(tools, list(tools_of))]
-    test = Testing(program, agents_file, models, offers, log)
+    test = Testing(program, agents_file, models, models_url, offers, log)
     try:
         test._connect()
     except BaseException:

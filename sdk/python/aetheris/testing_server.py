@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import tempfile
 import threading
-from typing import Deque, Optional
+from typing import Deque, Dict, Optional
 
 from .errors import ConnectionFailed, InvalidInput
 
@@ -30,9 +30,10 @@ def find_program() -> str:
 
 
 class Server:
-    """`models`: the text of an agents file. Raises ConnectionFailed: it did not start."""
+    """`models`: the text of an agents file; `more_env`: further variables. Raises ConnectionFailed: it did not start."""
 
-    def __init__(self, program: Optional[str], agents_file: Optional[str], models: Optional[str] = None) -> None:
+    def __init__(self, program: Optional[str], agents_file: Optional[str], models: Optional[str] = None,
+                 more_env: Optional[Dict[str, str]] = None) -> None:
         self._folder = tempfile.mkdtemp(prefix="aetheris-testing-")
         program = program or find_program()
         files = [os.path.abspath(agents_file)] if agents_file else []
@@ -42,6 +43,7 @@ class Server:
         # A lease bounds how long a call of a lost worker is unknown.
         words = [program, "serve", *files, "--store", "memory:?clock=virtual", "--listen", "127.0.0.1:0", "--lease", "2s"]
         env = {name: value for name, value in os.environ.items() if not name.startswith("AETHERIS_")}
+        env.update(more_env or {})
         self._lines: Deque[str] = collections.deque(maxlen=_LINES_MAX)
         self._url: Optional[str] = None
         self._listens = threading.Event()  # or it has ended

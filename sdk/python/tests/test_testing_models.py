@@ -2,6 +2,8 @@
 import datetime
 import json
 import os
+import pathlib
+import tempfile
 import unittest
 import urllib.error
 import urllib.request
@@ -10,7 +12,7 @@ from aetheris import Failure, agent, testing
 from aetheris.testing_models import ModelServer
 
 HAS_PROGRAM = os.path.exists(os.environ.get("AETHERIS_BIN", ""))
-CITY = {"type": "object", "required": ["city"], "properties": {"city": {"type": "string"}}}
+CITY = {"type": "object", "additionalProperties": False, "required": ["city"], "properties": {"city": {"type": "string"}}}
 PROVIDER = "https://api.openai.com/v1/chat/completions"
 
 
@@ -119,6 +121,16 @@ class Models(unittest.TestCase):
             self.assertIn("700", made)
         with started({"main": [{"refusal": "I do not pay."}]}) as t:
             self.assertIn("I do not pay.", json.dumps(t.job(caller).result()))
+
+    def test_the_models_of_an_agents_file_whose_addresses_are_in_a_variable(self):
+        main = 'provider: anthropic, base_url: "${ env.TEST_MODEL_URL }", model: claude-sonnet-4-5'
+        with tempfile.TemporaryDirectory() as folder:
+            path = pathlib.Path(folder) / "agents.yaml"
+            path.write_text(f"aetheris: 1\nmodels: {{ main: {{ {main} }} }}\n")
+            models = {"claude-sonnet-4-5": lambda call: {"json": {"city": "Bern"}} if call.schema else "A — long, in pieces."}
+            with testing.start([writer], models=models, models_url="TEST_MODEL_URL", agents_file=str(path)) as t:
+                self.assertEqual(t.job(writer, {"topic": "bees"}).result(), ["A — long, in pieces.", "Bern"])
+                self.assertEqual(len(t.calls("model:claude-sonnet-4-5")), 2)
 
     def test_what_the_test_states_wrongly_fails_the_job_with_a_reason(self):
         def throws(call):

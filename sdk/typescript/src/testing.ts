@@ -9,7 +9,7 @@ import type { FunctionEnd } from "./protocol.ts";
 import { isObject, toJson, type Json, type JsonObject } from "./json.ts";
 import { CrashProxy, type CrashPoint } from "./testing/crash_proxy.ts";
 import { ModelServer, type FakeModel } from "./testing/models.ts";
-import { Server } from "./testing/server.ts";
+import { Server, type ServerModels } from "./testing/server.ts";
 import { durationMs } from "./values.ts";
 import { WorkerProcess } from "./worker.ts";
 
@@ -40,6 +40,11 @@ export interface StartOptions {
    * `ctx.fetch`. An agent names the first in `uses`, such as `model:main`.
    */
   models?: Readonly<Record<string, FakeModel>>;
+  /**
+   * The name of a variable, for an agents file whose models have `base_url: "${ env.NAME }"`: the address of `models`. They
+   * are then the models of that file, by the name that it gives the provider (`model`).
+   */
+  models_url?: string;
   /** An agents file with further tools, models and policies. */
   agents_file?: string;
   /** The program. Default: AETHERIS_BIN, the one of the npm package, or `aetheris` in PATH. */
@@ -93,7 +98,7 @@ export async function start(options: StartOptions): Promise<Testing> {
   const models = options.models && (await ModelServer.start(options.models, (call) => calls.push(call)));
   let made: Testing;
   try {
-    const server = await Server.start(options, models?.agentsFile());
+    const server = await Server.start(options, models && modelsOf(models, options));
     made = new Testing(server, offers, options, calls, models);
   } catch (error) {
     models?.close();
@@ -106,6 +111,10 @@ export async function start(options: StartOptions): Promise<Testing> {
     throw error;
   }
   return made;
+}
+
+function modelsOf(models: ModelServer, { models_url }: StartOptions): ServerModels {
+  return models_url === undefined ? { file: models.agentsFile() } : { env: { [models_url]: models.url } };
 }
 
 function toolsOf({ tools = [], tools_of = [] }: StartOptions): AnyTool[] {

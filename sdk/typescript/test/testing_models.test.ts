@@ -1,14 +1,21 @@
 // The models of aetheris/testing, with the real program: AETHERIS_BIN names it; without it these tests are skipped.
 import { describe, test } from "node:test";
 import assert from "node:assert/strict";
-import { existsSync } from "node:fs";
+import { existsSync, mkdtempSync, rmSync, writeFileSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
 import { agent, Failure, fetchAs, type Json } from "../src/index.ts";
 import * as testing from "../src/testing.ts";
 import { ModelServer } from "../src/testing/models.ts";
 
 const program = process.env["AETHERIS_BIN"];
 const skip = program !== undefined && existsSync(program) ? false : "AETHERIS_BIN does not name the program";
-const CITY = { type: "object", required: ["city"], properties: { city: { type: "string" } } };
+const CITY = {
+  type: "object",
+  additionalProperties: false,
+  required: ["city"],
+  properties: { city: { type: "string" } },
+};
 
 const writer = agent("writer", { uses: ["model:main"] }, async (ctx, input: { topic: string }) => {
   const text = await ctx.model("main").text(`Write about ${input.topic}`);
@@ -134,6 +141,26 @@ describe("models of a test", { skip }, () => {
     await withModels({ main: [{ refusal: "I do not pay." }] }, async (t) => {
       assert.match(JSON.stringify(await t.job(caller).result()), /I do not pay/);
     });
+  });
+
+  test("the models of an agents file whose addresses are in a variable", async () => {
+    const folder = mkdtempSync(join(tmpdir(), "aetheris-test-"));
+    const path = join(folder, "agents.yaml");
+    const main = 'provider: anthropic, base_url: "${ env.TEST_MODEL_URL }", model: claude-sonnet-4-5';
+    writeFileSync(path, `aetheris: 1\nmodels: { main: { ${main} } }\n`);
+    const t = await testing.start({
+      agents: [writer],
+      agents_file: path,
+      models: { "claude-sonnet-4-5": ({ body }) => (body["output_config"] ? { json: { city: "Bern" } } : "A — long, in pieces.") },
+      models_url: "TEST_MODEL_URL",
+    });
+    try {
+      assert.deepEqual(await t.job(writer, { topic: "bees" }).result(), { text: "A — long, in pieces.", city: "Bern" });
+      assert.equal(t.calls("model:claude-sonnet-4-5").length, 2);
+    } finally {
+      await t.close();
+      rmSync(folder, { recursive: true });
+    }
   });
 
   test("what the test states wrongly fails the job with a reason", async () => {

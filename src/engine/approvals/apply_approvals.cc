@@ -164,7 +164,7 @@ Status Applier::edit_arguments(const ArgumentsEdited& edit, Step& step) {
   approval.arguments = arguments;
   approval.arguments_hash = hash;
   if (step.is_loop_call()) {
-    s_.steps[step.node].loop->turns[step.turn].calls[step.nth].edited = arguments;
+    s_.steps[step.node].loop->turn(step.turn).calls[step.nth].edited = arguments;
   }
   return {};
 }

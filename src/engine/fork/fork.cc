@@ -517,6 +517,7 @@ Status ForkBuilder::import_loop(const Node& node, const Step& step) {
   AE_TRY(import_step(step, &result));
   fully_imported_[node.index] = true;
   for (const Step* part : parts) {
+    if (part->is_summary()) continue;  // its text is in the arguments of its turn
     const auto known = results_.find(part->id.text);
     if (part->phase != StepPhase::done || (part->failure && known == results_.end())) continue;
     AE_TRY(import_step(*part, part->failure ? &known->second : nullptr));
@@ -605,7 +606,10 @@ Result<Fork> fork_at(const State& now, const std::vector<Event>& events, std::ui
                 "a fork of this job can begin at an event from {} to {}", first, events.size());
   }
   const std::vector<Event> prefix(events.begin(), events.begin() + static_cast<std::ptrdiff_t>(at));
-  AE_ASSIGN(const State then, fold(now.job, prefix, plans));
+  IncrementalFold folding(now.job, prefix, plans, /*keeps_folded=*/true);
+  while (folding.next()) {
+  }
+  AE_ASSIGN(const State then, std::move(folding).take());
   return ForkBuilder(now, events, then).run();
 }
 

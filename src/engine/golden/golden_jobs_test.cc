@@ -37,6 +37,7 @@ struct GoldenJobs {
   void add_erased();
   void add_loop();
   void add_thread();
+  void add_contexts();
   void add_planner();
 
   std::list<GoldenJob> jobs;
@@ -287,6 +288,47 @@ void GoldenJobs::add_thread() {
       .ok("chat/0", text_answer("Hi"));
 }
 
+// Threads whose oldest messages are left out, without a summary and with one that is made at the
+// second try, then with one that fails.
+void GoldenJobs::add_contexts() {
+  const std::string long_text(180, 'x');
+  const auto long_answer = [&](std::string_view text) {
+    return fmt::format("{{'text': '{}', 'finish_reason': 'stop'}}", text);
+  };
+  JobFixture& truncated =
+      add("context-truncated",
+          chat_node(", 'thread': true, 'context': {'limit': 700, 'policy': 'truncate'}"),
+          {.more = kTools, .input = "{'message':'Hello'}"});
+  truncated.claim();
+  for (int n = 0; n < 8; ++n) {
+    truncated.ok(fmt::format("chat/{}", n), long_answer(fmt::format("{}{}", n, long_text)))
+        .message("thread", fmt::format("'{}{}'", n, long_text), fmt::format("m{}", n));
+  }
+  truncated.ok("chat/8", tool_calls_answer({{"a", "look"}}));
+  JobFixture& summarized =
+      add("context-summarized",
+          chat_node(", 'thread': true, 'context': {'limit': 700, 'policy': 'summarize',"
+                    " 'tool': 'model:main', 'model': 'brief'}"),
+          {.more = kTools, .input = "{'message':'Hello'}"});
+  summarized.claim();
+  bool is_first = true;
+  for (int n = 0; n < 8; ++n) {
+    const std::string turn = fmt::format("chat/{}", n);
+    const auto& loop = *summarized.step("chat").loop;
+    if (loop.summary != kNoStep) {
+      if (is_first) {
+        summarized.fails(turn + "/summary", "timeout").after(10s);
+        summarized.ok(turn + "/summary", long_answer("They talked"));
+      } else {
+        summarized.fails(turn + "/summary", "http_400");
+      }
+      is_first = false;
+    }
+    summarized.ok(turn, long_answer(fmt::format("{}{}", n, long_text)))
+        .message("thread", fmt::format("'{}{}'", n, long_text), fmt::format("m{}", n));
+  }
+}
+
 // A planner whose first answer is no valid plan; the valid one uses every member that an answer may
 // have.
 void GoldenJobs::add_planner() {
@@ -333,6 +375,7 @@ std::list<GoldenJob> golden_jobs() {
   golden.add_loop();
   golden.add_planner();
   golden.add_thread();
+  golden.add_contexts();
   return std::move(golden.jobs);
 }
 

@@ -120,12 +120,8 @@ Status Applier::declare_call(const ToolInvocationStarted& event, Step& step) {
   if (step.request && !step.request->arguments_hash) {
     step.request->arguments_hash = event.arguments_hash;
   }
-  if (step.is_turn()) {
-    LoopProgress& loop = *s_.steps[step.node].loop;
-    loop.conversation = call.arguments.text("conversation");
-    loop.message_count = static_cast<std::uint64_t>(maybe_int(call.arguments, "said").value_or(0));
-    record_notices(loop, call.arguments);
-  }
+  if (step.is_turn()) return turn_declared(s_.steps[step.node], step.turn, call.arguments);
+  if (step.is_summary()) return check_summary(step);
   return {};
 }
 

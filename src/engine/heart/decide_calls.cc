@@ -111,7 +111,7 @@ void Decider::start_tool(const Step& step) {
                     .args = std::move(*args),
                     .item = step.item,
                     .known = &step,
-                    .turn = step.is_turn() ? step.turn : kNoTurn};
+                    .turn = step.is_loop_call() ? kNoTurn : step.turn};
   if (!fits_budget(first, first.args)) return;
   start(step);
   begin_call(std::move(first));

@@ -58,6 +58,7 @@ class Decider {
   void decide_loop(const Step& step);
   bool can_only_conclude(const Step& step) const;
   void ask_model(const Step& step);
+  void request_summary(const Step& step, std::uint32_t turn, std::uint32_t from);
   void record_tool_choice(const Step& step);
   void start_calls(const Step& step);
   void finish_loop(const Step& step);

@@ -203,7 +203,9 @@ Result<Value> arguments_of(const State& state, const Step& step, Work* work) {
   if (step.turn == kNoTurn) return arguments_of(state, state.node_of(step), step.item, work);
   const Step& loop = state.steps[step.node];
   if (step.is_loop_call()) return requested_arguments_of(state, loop, step.turn, step.nth);
-  return turn_arguments_of(state, loop, step.turn, notice_of(state, loop), work);
+  AE_ASSIGN(const NextTurn next, next_turn_of(state, loop, step.turn, work));
+  if (step.is_summary()) return summary_arguments_of(state, loop, step.turn, next.summarize);
+  return turn_arguments_of(state, loop, step.turn, next.extras, work);
 }
 
 Result<std::string> wait_key_of(const State& state, const Node& node, Work* work) {

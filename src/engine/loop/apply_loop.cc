@@ -25,7 +25,8 @@ Step& Applier::new_loop_part(const Step& loop, std::uint32_t turn, std::uint32_t
   return new_step;
 }
 
-// The next turn, if the newest one has all its results; else the next call of the newest turn.
+// The next turn or the summary before it, if the newest turn has all its results; else the next call
+// of the newest turn.
 Step* Applier::next_loop_part(Step& loop, const StepId& named) {
   LoopProgress& progress = *loop.loop;
   if (progress.failure) return nullptr;
@@ -34,18 +35,25 @@ Step* Applier::next_loop_part(Step& loop, const StepId& named) {
   if (!begins_turn) {
     if (progress.turns.empty() || !progress.turns.back().chosen ||
         progress.next >= progress.turns.back().calls.size() ||
-        progress.turns.size() >= turns_max(s_, loop)) {
+        progress.turn_count() >= turns_max(s_, loop)) {
       return nullptr;
     }
   }
-  const auto turn = static_cast<std::uint32_t>(progress.turns.size() - (begins_turn ? 0 : 1));
-  const std::uint32_t nth = begins_turn ? kNoTurn : progress.next;
-  const StepId id = s_.part_step_id(loop, turn, nth);
+  const std::uint32_t turn = progress.turn_count() - (begins_turn ? 0 : 1);
+  std::uint32_t nth = begins_turn ? kNoTurn : progress.next;
+  StepId id = s_.part_step_id(loop, turn, nth);
+  if (id != named && begins_turn && may_summarize(s_, loop)) {
+    nth = kSummary;
+    id = s_.part_step_id(loop, turn, nth);
+  }
   if (id != named) return nullptr;
   Step& new_step = new_loop_part(loop, turn, nth, id);
   new_step.phase = StepPhase::ready;
   progress.active++;
-  if (begins_turn) {
+  if (nth == kSummary) {
+    new_step.tool = s_.node_of(loop).loop->context->summary_tool;
+    progress.summary = index;
+  } else if (begins_turn) {
     progress.turns.push_back({.step = index});
     progress.next = 0;
   } else {
@@ -88,8 +96,7 @@ Status Applier::apply_tool_choice(Step& step, const ToolChoice& choice) {
   LoopProgress& loop = *step.loop;
   LoopTurn& newest = loop.turns.back();
   const Step& turn_step = s_.steps[newest.step];
-  if (choice.turn != static_cast<std::int64_t>(loop.turns.size() - 1) ||
-      choice.of != answer_of(turn_step)) {
+  if (choice.turn != std::int64_t{loop.turn_count()} - 1 || choice.of != answer_of(turn_step)) {
     return corrupt_event("it is about another answer");
   }
   const LoopSpec& spec = *s_.node_of(step).loop;
@@ -134,9 +141,10 @@ bool Applier::may_conclude(const NodeFinished& event, const Step& loop) const {
 }
 
 // A loop ends if its model gives no answer, if a call has an unknown outcome, or if an approver
-// rejects a call and the plan ends the loop then. The model receives every other failure.
+// rejects a call and the plan ends the loop then. The model receives every other failure. Without a
+// summary the loop goes on.
 bool Applier::ends_loop(const Step& step) const {
-  if (!step.failure) return false;
+  if (!step.failure || step.is_summary()) return false;
   if (step.is_turn() || s_.may_have_happened(step)) return true;
   const bool unapproved = step.approval && (step.approval->state == ApprovalState::rejected ||
                                             step.approval->state == ApprovalState::expired);
@@ -187,7 +195,7 @@ Status Applier::thread_answered(Step& loop, std::string_view outcome,
 void Applier::begin_exchange(LoopProgress& loop, const Value& message) {
   loop.turns.back().message = message;
   loop.exchanges++;
-  loop.exchange_turn = static_cast<std::uint32_t>(loop.turns.size());
+  loop.exchange_turn = loop.turn_count();
   loop.interrupted = false;
   loop.repairs = 0;
 }
@@ -200,6 +208,48 @@ Status Applier::interrupt_thread() {
   s_.steps[thread->node].loop->interrupted = true;
   update_work_sets(thread->node);
   return {};
+}
+
+// The arguments of the newest turn are recorded.
+Status Applier::turn_declared(Step& loop, std::uint32_t turn, const Value& arguments) {
+  LoopProgress& progress = *loop.loop;
+  progress.conversation = arguments.text("conversation");
+  progress.message_count = static_cast<std::uint64_t>(maybe_int(arguments, "said").value_or(0));
+  record_notices(progress, arguments);
+  if (!s_.node_of(loop).loop->context) return {};
+  const TurnExtras extras = extras_of(arguments);
+  if (!may_begin_at(s_, loop, turn, extras)) {
+    return corrupt_event("its request leaves out what it may not");
+  }
+  if (extras.from > 0) {
+    progress.context_tokens = request_tokens_of(s_, loop, sent_messages_of(s_, loop, turn));
+    leave_out(loop, context_start_of(s_, loop, extras.from, extras.summary));
+  } else {
+    progress.context_tokens =
+        context_tokens_of(s_, loop, turn, arguments["messages"], extras.notice);
+  }
+  progress.summary = kNoStep;
+  return {};
+}
+
+// It summarizes what the next turn may leave out.
+Status Applier::check_summary(const Step& step) const {
+  const Step& loop = s_.steps[step.node];
+  const std::uint32_t from = turn_at(maybe_int(step.call->arguments, "summarizes").value_or(0));
+  const bool erased = step.call->erased;
+  if (erased || (from > 0 && may_begin_at(s_, loop, step.turn, TurnExtras{.from = from})))
+    return {};
+  return corrupt_event("it summarizes what cannot be left out");
+}
+
+// No later request has the turns before this one.
+void Applier::leave_out(Step& loop, ContextStart start) {
+  LoopProgress& progress = *loop.loop;
+  for (std::uint32_t turn = std::max(progress.context.from, progress.first_turn); turn < start.from;
+       ++turn) {
+    s_.folded_steps += 1 + static_cast<std::uint32_t>(progress.turn(turn).calls.size());
+  }
+  progress.context = std::move(start);
 }
 
 // ---------------------------------------------------------------- imports of a fork
@@ -217,7 +267,7 @@ Status Applier::import_running_loop(Step& loop) {
 // The arguments and the answer of a turn, and its recorded choice.
 Status Applier::import_turn(Step& loop, const ForkEntry& entry, const Erasable& results) {
   LoopProgress& progress = *loop.loop;
-  const auto turn = static_cast<std::uint32_t>(progress.turns.size());
+  const std::uint32_t turn = progress.turn_count();
   if (entry.turn != std::int64_t{turn} || !may_begin_turn(s_, loop)) {
     return corrupt_event("its turns are not those of a loop, one after the other");
   }
@@ -231,9 +281,7 @@ Status Applier::import_turn(Step& loop, const ForkEntry& entry, const Erasable& 
   step.imported->invocation = entry.invocation.value_or(InvocationId());
   progress.turns.push_back({.step = index});
   progress.next = 0;
-  progress.conversation = arguments.text("conversation");
-  progress.message_count = static_cast<std::uint64_t>(maybe_int(arguments, "said").value_or(0));
-  record_notices(progress, arguments);
+  AE_TRY(turn_declared(loop, turn, arguments));
   if (entry.choice) AE_TRY(apply_tool_choice(loop, *entry.choice));
   const Value* const message = results.value.find(entry.step_id.text + "/message");
   if (message == nullptr) return {};
@@ -247,8 +295,7 @@ Status Applier::import_turn(Step& loop, const ForkEntry& entry, const Erasable& 
 // A call of the newest turn; missing ones are made in this job.
 Status Applier::import_turn_call(Step& loop, const ForkEntry& entry, const Erasable& results) {
   LoopProgress& progress = *loop.loop;
-  if (progress.turns.empty() ||
-      entry.turn != static_cast<std::int64_t>(progress.turns.size() - 1)) {
+  if (progress.turns.empty() || entry.turn != std::int64_t{progress.turn_count()} - 1) {
     return corrupt_event("no such turn");
   }
   auto& calls = progress.turns.back().calls;
@@ -258,8 +305,8 @@ Status Applier::import_turn_call(Step& loop, const ForkEntry& entry, const Erasa
     return corrupt_event("its model requested no such call, or it exists already");
   }
   calls[nth].step = static_cast<std::uint32_t>(s_.steps.size());
-  Step& step = new_loop_part(loop, static_cast<std::uint32_t>(progress.turns.size() - 1),
-                             static_cast<std::uint32_t>(nth), entry.step_id);
+  Step& step = new_loop_part(loop, progress.turn_count() - 1, static_cast<std::uint32_t>(nth),
+                             entry.step_id);
   step.tool = calls[nth].tool;
   if (entry.edited == true) calls[nth].edited = results.value[entry.step_id.text + "/edited"];
   advance_past_answered(progress);

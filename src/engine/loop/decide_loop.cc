@@ -20,11 +20,11 @@ void Decider::decide_loop(const Step& step) {
   if (may_await_message(s_, step)) return await_message(step);
   if (newest.calls.empty() || (loop.ended && is_exchange_over(step))) return finish_loop(step);
   if (loop.interrupted) return refuse_calls(step);
-  if (loop.turns.size() >= turns_max(s_, step)) {
+  if (loop.turn_count() >= turns_max(s_, step)) {
     return fail_step(step, code_name(Code::turns_limit),
                      fmt::format("after {} turns, the most that it may take, the model still asks "
                                  "for tools; what it asked for last was not done",
-                                 loop.turns.size()));
+                                 loop.turn_count()));
   }
   start_calls(step);
 }
@@ -50,8 +50,11 @@ bool Decider::start_part(Declaration&& part) {
 void Decider::ask_model(const Step& step) {
   const Node& node = s_.node_of(step);
   if (!has_room() || !may_fit_budget(s_.plan->tools[node.tool])) return;
-  const auto turn = static_cast<std::uint32_t>(step.loop->turns.size());
-  auto args = turn_arguments_of(s_, step, turn, notice_of(s_, step), &work_);
+  const std::uint32_t turn = step.loop->turn_count();
+  auto next_turn = next_turn_of(s_, step, turn, &work_);
+  if (!next_turn) return fail_step(step, next_turn.error());
+  if (next_turn->summarize > 0) return request_summary(step, turn, next_turn->summarize);
+  auto args = turn_arguments_of(s_, step, turn, next_turn->extras, &work_);
   if (args && canonical_exceeds(*args, kValueMax)) args = too_large("the prompt");
   if (!args) return fail_step(step, args.error());
   Declaration next{.step = s_.part_step_id(step, turn, kNoTurn),
@@ -63,11 +66,25 @@ void Decider::ask_model(const Step& step) {
   if (fits_budget(next, next.args)) start_part(std::move(next));
 }
 
+// The call of a model that summarizes what the next turn leaves out.
+void Decider::request_summary(const Step& step, std::uint32_t turn, std::uint32_t from) {
+  const Node& node = s_.node_of(step);
+  const std::uint32_t tool = node.loop->context->summary_tool;
+  if (!may_fit_budget(s_.plan->tools[tool])) return;
+  Declaration next{.step = s_.part_step_id(step, turn, kSummary),
+                   .node = node,
+                   .tool = tool,
+                   .args = summary_arguments_of(s_, step, turn, from),
+                   .path = s_.part_path(step, turn, kSummary),
+                   .turn = turn};
+  if (fits_budget(next, next.args)) start_part(std::move(next));
+}
+
 // The requested calls are in the log before any of them is made.
 void Decider::record_tool_choice(const Step& step) {
   auto choice = tool_choice_of(s_, step, &work_);
   if (!choice) return fail_step(step, choice.error());
-  const std::string turn = fmt::format("turn{}", step.loop->turns.size() - 1);
+  const std::string turn = fmt::format("turn{}", step.loop->turn_count() - 1);
   emit_of(step, decision_event(ToolChosen{.choice = *std::move(choice)},
                                {.decision_id = decision_id_of(step, turn)}));
 }
@@ -75,7 +92,7 @@ void Decider::record_tool_choice(const Step& step) {
 void Decider::start_calls(const Step& step) {
   const LoopProgress& loop = *step.loop;
   const Node& node = s_.node_of(step);
-  const auto turn = static_cast<std::uint32_t>(loop.turns.size() - 1);
+  const std::uint32_t turn = loop.turn_count() - 1;
   const auto& calls = loop.turns.back().calls;
   std::uint32_t active = loop.active;
   for (std::uint32_t nth = loop.next; nth < calls.size(); ++nth) {
@@ -108,7 +125,7 @@ void Decider::finish_loop(const Step& step) {
 // The calls of an interrupted exchange that were not made: the model gets an error as their results.
 void Decider::refuse_calls(const Step& step) {
   const LoopProgress& loop = *step.loop;
-  const auto turn = static_cast<std::uint32_t>(loop.turns.size() - 1);
+  const std::uint32_t turn = loop.turn_count() - 1;
   const auto& calls = loop.turns.back().calls;
   for (std::uint32_t nth = loop.next; nth < calls.size(); ++nth) {
     if (calls[nth].refused || calls[nth].step != kNoStep) continue;

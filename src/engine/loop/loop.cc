@@ -10,104 +10,17 @@
 #include "base/hash.h"
 #include "engine/heart/evaluate.h"
 #include "engine/heart/features.h"
+#include "engine/state/event_values.h"
 #include "json/json.h"
 #include "log/field_names.h"
 #include "log/seal.h"
 #include "schema/answer_json.h"
 
 namespace ae::engine {
-
-// Stored, by its hash: the end of the conversation's chain.
-Value repair_message(const std::string& why) {
-  return Value::object({{"content", fmt::format("This answer cannot be used: it {}. Answer again, "
-                                                "with JSON as it was asked for and nothing else.",
-                                                why)},
-                        {"role", "user"}});
-}
-
-// Stored, by its hash: the end of the conversation's chain.
-Value notice_message(const Value& notice) {
-  std::string text;
-  for (const auto& [name, amount] : notice.members()) {
-    std::string what = name;
-    std::ranges::replace(what, '_', ' ');
-    text += fmt::format("{}{} of {} {} left", text.empty() ? "budget: " : "; ", amount.text("left"),
-                        amount.text(field::of), what);
-  }
-  return Value::object({{"content", fmt::format("{}. Come to an end before it is used up.", text)},
-                        {"role", "user"}});
-}
-
 namespace {
-
-// The end of the hash chain over messages, and their number.
-struct Conversation {
-  Hash hash = sha256("aetheris.conversation.v1");
-  std::uint64_t message_count = 0;
-
-  void append(const Value& message) {
-    const Hash one = sha256(canonical(message));
-    Sha256 next;
-    next.add({reinterpret_cast<const char*>(hash.bytes.data()), hash.bytes.size()});
-    next.add({reinterpret_cast<const char*>(one.bytes.data()), one.bytes.size()});
-    hash = next.finish();
-    message_count++;
-  }
-};
-
-const Step& step_of_turn(const State& state, const Step& loop, std::size_t turn) {
-  return state.steps[loop.loop->turns[turn].step];
-}
-
-std::string call_id(const Value& call, std::size_t turn, std::size_t nth) {
-  const std::string id(call.text("id"));
-  return id.empty() ? fmt::format("call_{}_{}", turn, nth) : id;
-}
 
 RefusedCall tool_failure(Code code, std::string message) {
   return {std::string(code_name(code)), std::move(message)};
-}
-
-Value failure_value(const Failure& failure) {
-  return Value::object({{field::code, failure.code}, {"message", failure.message}});
-}
-
-Value assistant_message(const Value& answer, std::size_t turn) {
-  std::vector<Member> message{{"content", answer.text("text")}, {"role", "assistant"}};
-  if (const Value* blocks = answer.find("blocks")) message.emplace_back("blocks", *blocks);
-  std::vector<Value> calls;
-  const Value& tool_calls = answer["tool_calls"];
-  for (std::size_t nth = 0; nth < tool_calls.size() && tool_calls.is_array(); ++nth) {
-    const Value& one = tool_calls.items()[nth];
-    std::vector<Member> call{{"id", call_id(one, turn, nth)}, {"name", one.text("name")}};
-    const char* field = one.find("malformed") != nullptr ? "malformed" : field::arguments;
-    call.emplace_back(field, one[field]);
-    calls.push_back(Value::object(std::move(call)));
-  }
-  if (!calls.empty()) message.emplace_back("tool_calls", Value::array(std::move(calls)));
-  return Value::object(std::move(message));
-}
-
-Value tool_message(const State& state, const LoopCall& call) {
-  const Step* step = call.step == kNoStep ? nullptr : &state.steps[call.step];
-  const Boxed<Failure>& failure = step ? step->failure : call.refused;
-  std::vector<Member> message{{"call_id", call.id}, {"role", "tool"}};
-  // The model must know that the arguments were edited.
-  std::vector<Member> content;
-  if (call.edited) content.emplace_back("edited_arguments", *call.edited);
-  const Value result = step ? step->result : Value();
-  if (failure) {
-    content.emplace_back(field::error, failure_value(*failure));
-    message.emplace_back(field::error, true);
-  } else if (call.edited) {
-    content.emplace_back(field::result, result);
-  } else {
-    message.emplace_back("content", result.is_string() ? result : Value(canonical(result)));
-  }
-  if (!content.empty()) {
-    message.emplace_back("content", canonical(Value::object(std::move(content))));
-  }
-  return Value::object(std::move(message));
 }
 
 // A prefix of whole characters.
@@ -116,17 +29,6 @@ std::string truncate(std::string text, std::size_t most) {
   while (most > 0 && (static_cast<unsigned char>(text[most]) & 0xc0U) == 0x80U) most--;
   text.resize(most);
   return text;
-}
-
-// Appends the messages of a turn: the answer, the result of each call in the requested order, and
-// the repair message.
-template <class AppendMessage>
-void append_turn(const State& state, const Step& loop, std::size_t turn,
-                 const AppendMessage& append) {
-  append(assistant_message(step_of_turn(state, loop, turn).result, turn));
-  const LoopTurn& over = loop.loop->turns[turn];
-  for (const LoopCall& call : over.calls) append(tool_message(state, call));
-  if (over.repair) append(repair_message(*over.repair));
 }
 
 constexpr std::size_t kAmountMax = 32;  // digits of what is left
@@ -201,31 +103,36 @@ Result<Value> parse_final_answer(const Plan& plan, const Node& node, const Value
   return json;
 }
 
-// The messages that this turn begins with, besides its notice, as its arguments have them: the
-// prompt, or the message of a thread. null = none. REQUIRES: not turn 0.
-Value messages_before(const Step& loop, std::size_t turn) {
-  const auto& message = loop.loop->turns[turn - 1].message;
-  return message ? Value::array({thread_message(*message)}) : Value();
-}
-
-template <class AppendMessage>
-void append_all(const Value& messages, const AppendMessage& append) {
-  for (std::size_t i = 0; messages.is_array() && i < messages.size(); ++i) {
-    append(messages.items()[i]);
-  }
-}
-
 // The recorded arguments of a turn. `opening`: the messages that it begins with.
-Value stored_arguments(const LoopSpec& spec, const Conversation& conversation, const Value& opening,
-                       const Value& notice) {
+Value stored_arguments(const LoopSpec& spec, const MessageChain& chain, const Value& opening,
+                       const TurnExtras& extras) {
   std::vector<Member> arguments(spec.settings.members().begin(), spec.settings.members().end());
   if (!opening.is_null()) arguments.emplace_back("messages", opening);
-  if (notice.is_object()) arguments.emplace_back("notice", notice);
-  arguments.emplace_back("conversation", to_hex(conversation.hash));
-  arguments.emplace_back("said", conversation.message_count);
+  if (extras.notice.is_object()) arguments.emplace_back("notice", extras.notice);
+  if (extras.from > 0) arguments.emplace_back("from", std::uint64_t{extras.from});
+  if (!extras.summary.empty()) arguments.emplace_back("summary", extras.summary);
+  arguments.emplace_back("conversation", to_hex(chain.hash));
+  arguments.emplace_back("said", chain.count);
   if (!spec.tools_digest.empty()) arguments.emplace_back("tools", spec.tools_digest);
   if (spec.schema) arguments.emplace_back("schema", spec.schema_digest);
   return Value::object(std::move(arguments));
+}
+
+// The messages of a turn that the one before it did not have.
+std::vector<Value> messages_added_by(const State& state, const Step& loop, std::uint32_t turn,
+                                     const Value& opening, const Value& notice) {
+  std::vector<Value> messages;
+  if (turn > 0) messages = messages_after(state, loop, turn - 1);
+  append_all(opening, messages);
+  if (notice.is_object()) messages.push_back(notice_message(notice));
+  return messages;
+}
+
+// The messages that the next turn begins with.
+Result<Value> next_opening_of(const State& state, const Step& loop, std::uint32_t turn,
+                              Work* work) {
+  if (turn == 0) return opening_messages_of(state, state.node_of(loop), work);
+  return opening_of(state, loop, turn);
 }
 
 Result<ToolChoice> tool_choice_at(const State& state, const Step& loop, std::size_t turn,
@@ -258,7 +165,7 @@ bool may_begin_turn(const State& state, const Step& loop) {
   const LoopTurn& newest = progress.turns.back();
   if (progress.interrupted && !newest.message) return false;
   return newest.chosen && (newest.repair || newest.message || !newest.calls.empty()) &&
-         progress.next == newest.calls.size() && progress.turns.size() < turns_max(state, loop);
+         progress.next == newest.calls.size() && progress.turn_count() < turns_max(state, loop);
 }
 
 Value notice_of(const State& state, const Step& loop) {
@@ -288,47 +195,64 @@ bool is_notice(const State& state, const Step& loop, const Value& notice) {
 
 std::uint64_t turn_tokens_of(const State& state, const Step& loop, std::uint32_t turn,
                              const Value& arguments) {
-  const LoopSpec& spec = *state.node_of(loop).loop;
-  std::uint64_t tokens = 0;
-  if (turn == 0) {
-    std::vector<Member> opening{{"messages", arguments["messages"]}};
-    if (!spec.tools.empty()) opening.emplace_back("tools", spec.tool_definitions);
-    if (spec.schema) opening.emplace_back("schema", spec.schema_source);
-    tokens = estimate_input_tokens(Value::object(std::move(opening)));
-  } else {
-    const Step& before = step_of_turn(state, loop, turn - 1);
-    tokens = before.call ? before.call->reserved.input_tokens
-                         : turn_tokens_of(state, loop, turn - 1, before.imported->arguments);
-    const auto add = [&](const Value& message) { tokens += estimate_tokens(message); };
-    append_turn(state, loop, turn - 1, add);
-    append_all(arguments["messages"], add);
+  if (const auto from = maybe_int(arguments, "summarizes")) {
+    const auto messages = summary_messages_of(state, loop, turn, turn_at(*from));
+    return estimate_input_tokens(Value::object({{"messages", Value::array(messages)}}));
   }
-  const Value& notice = arguments["notice"];
-  return notice.is_object() ? tokens + estimate_tokens(notice_message(notice)) : tokens;
+  TurnExtras extras = extras_of(arguments);
+  const Value& opening = arguments["messages"];
+  if (extras.from > 0) {
+    const ContextStart start =
+        context_start_of(state, loop, extras.from, std::move(extras.summary));
+    return request_tokens_of(state, loop,
+                             request_messages_of(state, loop, turn, start, opening, extras.notice));
+  }
+  const std::vector<Value> added = messages_added_by(state, loop, turn, opening, extras.notice);
+  if (turn == 0) return request_tokens_of(state, loop, added);
+  const Step& before = step_of_turn(state, loop, turn - 1);
+  std::uint64_t tokens = before.call
+                             ? before.call->reserved.input_tokens
+                             : turn_tokens_of(state, loop, turn - 1, before.imported->arguments);
+  for (const Value& message : added) tokens += estimate_tokens(message);
+  return tokens;
+}
+
+Result<NextTurn> next_turn_of(const State& state, const Step& loop, std::uint32_t turn,
+                              Work* work) {
+  NextTurn next{.extras = {.notice = notice_of(state, loop)}};
+  if (!state.node_of(loop).loop->context) return next;
+  AE_ASSIGN(const Value opening, next_opening_of(state, loop, turn, work));
+  AE_ASSIGN(ContextAction action,
+            context_action_of(state, loop, turn, opening, next.extras.notice));
+  if (action.summarizes) {
+    next.summarize = action.from;
+  } else {
+    next.extras.from = action.from;
+    next.extras.summary = std::move(action.summary);
+  }
+  return next;
 }
 
 Result<Value> turn_arguments_of(const State& state, const Step& loop, std::uint32_t turn,
-                                const Value& notice, Work* work) {
-  const Node& node = state.node_of(loop);
+                                const TurnExtras& extras, Work* work) {
   const LoopProgress& progress = *loop.loop;
-  Conversation conversation;
-  const auto append = [&](const Value& message) { conversation.append(message); };
-  Value opening;
-  if (turn == 0) {
-    AE_ASSIGN(opening, opening_messages_of(state, node, work));
+  AE_ASSIGN(const Value opening, next_opening_of(state, loop, turn, work));
+  MessageChain chain;
+  if (extras.from > 0) {
+    const ContextStart start = context_start_of(state, loop, extras.from, extras.summary);
+    chain.append(request_messages_of(state, loop, turn, start, opening, extras.notice));
   } else {
-    const auto before = hash_from_hex(progress.conversation);
-    if (!before) return fail(Code::log_corrupt, "what was said before is not known");
-    conversation = {.hash = *before, .message_count = progress.message_count};
-    append_turn(state, loop, turn - 1, append);
-    opening = messages_before(loop, turn);
+    if (turn > 0) {
+      const auto before = hash_from_hex(progress.conversation);
+      if (!before) return fail(Code::log_corrupt, "what was said before is not known");
+      chain = {.hash = *before, .count = progress.message_count};
+    }
+    chain.append(messages_added_by(state, loop, turn, opening, extras.notice));
   }
-  append_all(opening, append);
-  if (notice.is_object()) conversation.append(notice_message(notice));
-  if (conversation.message_count > kConversationMax) {
+  if (chain.count > kConversationMax) {
     return fail(Code::turns_limit, "the conversation has more than 10,000 messages");
   }
-  return stored_arguments(*node.loop, conversation, opening, notice);
+  return stored_arguments(*state.node_of(loop).loop, chain, opening, extras);
 }
 
 const InvocationId& answer_of(const Step& turn) {
@@ -336,7 +260,7 @@ const InvocationId& answer_of(const Step& turn) {
 }
 
 Result<ToolChoice> tool_choice_of(const State& state, const Step& loop, Work* work) {
-  return tool_choice_at(state, loop, loop.loop->turns.size() - 1, loop.loop->repairs, work);
+  return tool_choice_at(state, loop, loop.loop->turn_count() - 1, loop.loop->repairs, work);
 }
 
 namespace {
@@ -345,13 +269,13 @@ namespace {
 Result<ToolChoice> tool_choice_at(const State& state, const Step& loop, std::size_t turn,
                                   std::uint32_t before, Work* work) {
   const LoopSpec& spec = *state.node_of(loop).loop;
-  const Step& turn_step = step_of_turn(state, loop, turn);
+  const Step& turn_step = step_of_turn(state, loop, static_cast<std::uint32_t>(turn));
   AE_TRY(check_answer(turn_step.result));
   ToolChoice choice{.of = answer_of(turn_step), .turn = static_cast<std::int64_t>(turn)};
   const Value& wanted = turn_step.result["tool_calls"];
   for (std::size_t nth = 0; nth < wanted.size(); ++nth) {
     const Value& call = wanted.items()[nth];
-    choice.calls.push_back({.id = call_id(call, turn, nth),
+    choice.calls.push_back({.id = call_id_of(call, turn, nth),
                             .name = std::string(call.text("name")),
                             .refused = refusal_of(state, spec, call, nth, work)});
   }
@@ -384,7 +308,7 @@ bool is_chosen(const State& state, const LoopTurn& turn, const ToolChoice& choic
 // Were the imported calls of a turn made with the arguments in its answer, or
 // as edited by the approver?
 bool matches_answer(const State& state, const Step& loop, std::uint32_t turn) {
-  const auto& calls = loop.loop->turns[turn].calls;
+  const auto& calls = loop.loop->turn(turn).calls;
   for (std::uint32_t nth = 0; nth < calls.size(); ++nth) {
     if (calls[nth].step == kNoStep) continue;
     const Step& step = state.steps[calls[nth].step];
@@ -400,21 +324,23 @@ bool matches_answer(const State& state, const Step& loop, std::uint32_t turn) {
 
 std::string find_invalid_turn(const State& state, const Step& loop) {
   const LoopSpec& spec = *state.node_of(loop).loop;
-  Conversation conversation;
+  MessageChain chain;
   std::uint32_t repairs = 0;
-  for (std::uint32_t turn = 0; turn < loop.loop->turns.size(); ++turn) {
-    const LoopTurn& of = loop.loop->turns[turn];
+  for (std::uint32_t turn = 0; turn < loop.loop->turn_count(); ++turn) {
+    const LoopTurn& of = loop.loop->turn(turn);
     const Step& turn_step = state.steps[of.step];
     if (!turn_step.imported) break;
     const Value& arguments = turn_step.imported->arguments;
     const std::string named = fmt::format("turn {} of node \"{}\" ", turn, state.node_of(loop).id);
-    const auto append = [&](const Value& message) { conversation.append(message); };
-    const Value opening = turn == 0 ? arguments["messages"] : messages_before(loop, turn);
-    if (turn > 0) append_turn(state, loop, turn - 1, append);
-    append_all(opening, append);
-    const Value& notice = arguments["notice"];
-    if (notice.is_object()) append(notice_message(notice));
-    if (!(stored_arguments(spec, conversation, opening, notice) == arguments) ||
+    const TurnExtras extras = extras_of(arguments);
+    const Value opening = opening_of(state, loop, turn);
+    if (extras.from > 0) {
+      chain = {};
+      chain.append(sent_messages_of(state, loop, turn));
+    } else {
+      chain.append(messages_added_by(state, loop, turn, opening, extras.notice));
+    }
+    if (!(stored_arguments(spec, chain, opening, extras) == arguments) ||
         !(state.blind_erased || turn_step.imported->arguments_hash.empty() ||
           state.hash_of(arguments) == turn_step.imported->arguments_hash)) {
       return fmt::format("{}does not follow from the messages before it", named);
@@ -438,7 +364,7 @@ const Value& requested_arguments_of(const State& state, const Step& loop, std::u
 
 Result<Value> loop_result_of(const State& state, const Step& loop, Work* work) {
   const Node& node = state.node_of(loop);
-  const std::size_t turns = loop.loop->turns.size();
+  const std::uint32_t turns = loop.loop->turn_count();
   const Value& answer = step_of_turn(state, loop, turns - 1).result;
   Value json;
   const bool has_json = node.loop->schema && !loop.loop->interrupted;
@@ -462,25 +388,25 @@ Result<Value> loop_result_of(const State& state, const Step& loop, Work* work) {
 Result<Value> sent_request(const State& state, const Step& step) {
   const Value& recorded = step.call->arguments;
   const Step& loop = state.steps[step.node];
-  if (!step.is_turn() || !loop.loop) return recorded;
+  if ((!step.is_turn() && !step.is_summary()) || !loop.loop) return recorded;
   const LoopSpec& spec = *state.node_of(step).loop;
-  Conversation conversation;
-  std::vector<Value> messages;
-  const auto append = [&](Value message) {
-    conversation.append(message);
-    messages.push_back(std::move(message));
-  };
-  for (std::size_t turn = 0; turn <= step.turn; ++turn) {
-    if (turn > 0) append_turn(state, loop, turn - 1, append);
-    const Value& arguments = turn_arguments(step_of_turn(state, loop, turn));
-    append_all(arguments["messages"], append);
-    const Value& notice = arguments["notice"];
-    if (notice.is_object()) append(notice_message(notice));
-  }
-  if (to_hex(conversation.hash) != recorded.text("conversation")) {
+  const auto summarized = maybe_int(recorded, "summarizes").value_or(0);
+  std::vector<Value> messages =
+      step.is_summary() ? summary_messages_of(state, loop, step.turn, turn_at(summarized))
+                        : sent_messages_of(state, loop, step.turn);
+  MessageChain chain;
+  chain.append(messages);
+  if (to_hex(chain.hash) != recorded.text("conversation")) {
     return fail(Code::log_corrupt,
                 "turn {} of node \"{}\" was declared with another conversation than its log holds",
                 step.turn, state.node_of(step).id);
+  }
+  if (step.is_summary()) {
+    std::vector<Member> request{{"messages", Value::array(std::move(messages))}};
+    for (const char* name : {"model", "temperature", "max_tokens"}) {
+      if (const Value* value = recorded.find(name)) request.emplace_back(name, *value);
+    }
+    return Value::object(std::move(request));
   }
   std::vector<Member> request(spec.settings.members().begin(), spec.settings.members().end());
   request.emplace_back("messages", Value::array(std::move(messages)));

@@ -22,7 +22,8 @@
 // the arguments of a turn,
 //   {"model", "temperature"?, "max_tokens"?, "conversation": 64 hex, "said": n, "tools"?: 64 hex,
 //    "schema"?: 64 hex, "messages": […] of turn 0, and of the first turn of an exchange,
-//    "notice"?: {limit: {"left", "of"}} of the job's budget, sent as the last message}
+//    "notice"?: {limit: {"left", "of"}} of the job's budget, sent as the last message,
+//    "from"?, "summary"?: of a request that leaves older messages out (context.h)}
 // and the payload of its tool_choice,
 //   {"turn", "of": invocation, "calls": [{"id", "name", "refused"?: {code, message}}],
 //    "repair"?: the error in the answer}.
@@ -35,6 +36,7 @@
 #include <string>
 
 #include "base/error.h"
+#include "engine/loop/context.h"
 #include "engine/state/state.h"
 #include "json/value.h"
 #include "log/records.h"
@@ -47,11 +49,6 @@ inline constexpr std::size_t kTurnCallsMax = 128;
 inline constexpr std::size_t kRepairMax = 1'024;
 // Messages of one conversation; then the loop fails.
 inline constexpr std::uint64_t kConversationMax = 10'000;
-
-// The message to the model for a recorded `repair` (the answer is unusable) or
-// `notice` (the budget is low).
-Value repair_message(const std::string& why);
-Value notice_message(const Value& notice);
 
 // All of these: REQUIRES: `loop` is the step of a running loop. They add to
 // `work` unless it is nullptr.
@@ -66,12 +63,22 @@ bool may_begin_turn(const State& state, const Step& loop);
 Value notice_of(const State& state, const Step& loop);
 // Is this recorded notice correct?
 bool is_notice(const State& state, const Step& loop, const Value& notice);
+// What is recorded for the next turn now: its budget notice, and which messages it leaves out.
+// `summarize`: the turn before which others are summarized first; 0 = none.
+struct NextTurn {
+  TurnExtras extras;
+  std::uint32_t summarize = 0;
+};
+// REQUIRES: it is the next turn, or the newest one and has no call. Fails with expression_failed
+// (the prompt), context_exceeded.
+Result<NextTurn> next_turn_of(const State& state, const Step& loop, std::uint32_t turn,
+                              Work* work = nullptr);
 // The arguments of a turn, as they are recorded. REQUIRES: it is the next turn, or the newest one
-// and has no call. Fails with expression_failed (the prompt), turns_limit.
+// and has no call; may_begin_at. Fails with expression_failed (the prompt), turns_limit.
 Result<Value> turn_arguments_of(const State& state, const Step& loop, std::uint32_t turn,
-                                const Value& notice, Work* work = nullptr);
-// The estimated tokens of the request of a turn with these arguments: the estimate of the previous
-// turn, and the messages since.
+                                const TurnExtras& extras, Work* work = nullptr);
+// The estimated tokens of the request of a turn or of a summary with these arguments: the estimate
+// of the previous turn, and the messages since.
 std::uint64_t turn_tokens_of(const State& state, const Step& loop, std::uint32_t turn,
                              const Value& arguments);
 // The invocation, here or in the origin of this fork, whose result is the answer of a turn.

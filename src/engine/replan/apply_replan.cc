@@ -134,7 +134,7 @@ Status Applier::apply_replan(const PlanGenerated& event, std::shared_ptr<const P
     moved.emplace(i, static_cast<std::uint32_t>(s_.steps.size()));
     Step& step = s_.steps.add(std::move(old[i]));
     move_step(step, new_node_of_step.at(step.node));
-    if (step.is_loop_call()) AE_TRY(move_tool(step, *before));
+    if (step.tool != kNoTurn) AE_TRY(move_tool(step, *before));
   }
   for (const Node& node : s_.plan->nodes) {
     const Step& step = s_.steps[node.index];

@@ -144,6 +144,9 @@ class Applier {
   Status thread_answered(Step& loop, std::string_view outcome,
                          const std::optional<BufferedMessage>& message);
   Status interrupt_thread();
+  Status turn_declared(Step& loop, std::uint32_t turn, const Value& arguments);
+  Status check_summary(const Step& step) const;
+  void leave_out(Step& loop, ContextStart start);
   static void begin_exchange(LoopProgress& loop, const Value& message);
   Step* next_request(Step& code, const NodeStarted& event);
   bool may_finish_code(const NodeFinished& event, const Step& step) const;

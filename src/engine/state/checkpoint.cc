@@ -149,11 +149,19 @@ void parts(A& a, Part<A, LoopTurn>& x) {
 }
 
 template <class A>
+void parts(A& a, Part<A, ContextStart>& x) {
+  auto& [from, system, task, summary] = x;
+  all(a, from, system, task, summary);
+}
+
+template <class A>
 void parts(A& a, Part<A, LoopProgress>& x) {
-  auto& [turns, next, active, asking, conversation, message_count, failure, noticed_limits, repairs,
-         waiting, ended, interrupted, exchanges, exchange_turn] = x;
-  all(a, turns, next, active, asking, conversation, message_count, failure, noticed_limits, repairs,
-      waiting, ended, interrupted, exchanges, exchange_turn);
+  auto& [turns, first_turn, next, active, asking, conversation, message_count, failure,
+         noticed_limits, repairs, waiting, ended, interrupted, exchanges, exchange_turn, context,
+         context_tokens, summary] = x;
+  all(a, turns, first_turn, next, active, asking, conversation, message_count, failure,
+      noticed_limits, repairs, waiting, ended, interrupted, exchanges, exchange_turn, context,
+      context_tokens, summary);
 }
 
 template <class A>

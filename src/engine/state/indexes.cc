@@ -10,14 +10,17 @@ bool has_valid_loop_indexes(const State& state, const Step& step) {
   const std::size_t tools = state.plan->tools.size();
   const Node& node = state.plan->nodes[step.node];
   if (step.turn != kNoTurn && !node.loop) return false;
-  if (step.is_loop_call() && step.role == Role::node && step.tool >= tools) return false;
+  const bool names_tool = step.is_loop_call() || step.is_summary();
+  if (names_tool && step.role == Role::node && step.tool >= tools) return false;
   const bool looping = step.phase == StepPhase::looping;
   // An imported running loop is ready to continue.
   const bool begun = looping || (step.phase == StepPhase::ready && step.loop);
   if (begun != (step.loop != nullptr) || (begun && (!node.loop || step.is_part()))) return false;
   if (!begun) return true;
   const LoopProgress& loop = *step.loop;
-  for (const LoopTurn& turn : loop.turns) {
+  for (std::uint32_t number = loop.first_turn; number < loop.turn_count(); ++number) {
+    const LoopTurn& turn = loop.turn(number);
+    if (turn.step == kNoStep && number < loop.context.from) continue;  // it was dropped
     if (turn.step >= state.steps.size() || !state.steps[turn.step].is_turn()) return false;
     for (const LoopCall& call : turn.calls) {
       if (call.tool >= tools || (call.step != kNoStep && call.step >= state.steps.size())) {
@@ -25,6 +28,12 @@ bool has_valid_loop_indexes(const State& state, const Step& step) {
       }
     }
   }
+  if (loop.summary != kNoStep &&
+      (loop.summary >= state.steps.size() || !state.steps[loop.summary].is_summary())) {
+    return false;
+  }
+  const std::uint32_t from = loop.context.from;
+  if (loop.first_turn > from || (from > 0 && from >= loop.turn_count())) return false;
   return loop.turns.empty() || loop.next <= loop.turns.back().calls.size();
 }
 

@@ -181,7 +181,7 @@ bool State::has_tool(const Step& step) const {
 
 std::uint32_t State::tool_index(const Step& step) const {
   if (step.role == Role::node) {
-    return step.is_loop_call() || step.request ? step.tool : node_of(step).tool;
+    return step.tool != kNoTurn ? step.tool : node_of(step).tool;
   }
   const ToolPolicy& about =
       // An undo may have a probe, but there is no third level.
@@ -268,12 +268,13 @@ std::string State::path_of(const Step& step) const {
 
 std::string State::part_path(const Step& loop, std::uint32_t turn, std::uint32_t nth) const {
   const std::string of_turn = Plan::path(loop.start_plan, loop.start_node, turn);
+  if (nth == kSummary) return of_turn + "/summary";
   return nth == kNoTurn ? of_turn : fmt::format("{}/{}", of_turn, nth);
 }
 
 StepId State::part_step_id(const Step& loop, std::uint32_t turn, std::uint32_t nth) const {
   return step_id(job, plan->decision, part_path(loop, turn, nth),
-                 to_text(nth == kNoTurn ? NodeKind::llm : NodeKind::tool));
+                 to_text(nth >= kSummary ? NodeKind::llm : NodeKind::tool));
 }
 
 std::string State::item_path(const Node& map_node, std::uint32_t item) const {
@@ -291,7 +292,7 @@ NodeKind State::kind_of(const Step& step) const {
   const Node& node = node_of(step);
   if (step.role != Role::node) return NodeKind::tool;
   if (step.request) return step.request->kind;
-  if (step.turn != kNoTurn) return step.is_turn() ? NodeKind::llm : NodeKind::tool;
+  if (step.turn != kNoTurn) return step.is_loop_call() ? NodeKind::tool : NodeKind::llm;
   return step.item == kNoItem ? node.kind : item_kind(*plan, node);
 }
 
@@ -344,7 +345,7 @@ std::vector<StepReference> steps_list(const State& state, const std::vector<std:
     one.step_id = step.id;
     if (step.item != kNoItem) one.item = step.item;
     if (step.turn != kNoTurn) one.turn = step.turn;
-    if (step.nth != kNoTurn) one.turn_call = step.nth;
+    if (step.is_loop_call()) one.turn_call = step.nth;
     if (step.request) one.position = step.request->position;
   }
   return list;

@@ -296,7 +296,7 @@ class State {
   std::string path_of(const Step& step) const;
   StepId item_step_id(const Node& map_node, std::uint32_t item) const;
   std::string item_path(const Node& map_node, std::uint32_t item) const;
-  // Of a turn of a loop (`nth` = kNoTurn), or of a call of one.
+  // Of a turn of a loop (`nth` = kNoTurn), of its summary (kSummary), or of a call of one.
   StepId part_step_id(const Step& loop, std::uint32_t turn, std::uint32_t nth) const;
   std::string part_path(const Step& loop, std::uint32_t turn, std::uint32_t nth) const;
   // Of a request of code. A turn has the id that a scope at its position would have: the end of a

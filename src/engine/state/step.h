@@ -95,13 +95,18 @@ struct MapProgress {
   Boxed<Failure> failure;    // of the first item that failed permanently
 };
 
+constexpr std::uint32_t kNoItem = 0xffffffff;
+constexpr std::uint32_t kNoTurn = 0xffffffff;
+constexpr std::uint32_t kNoStep = 0xffffffff;
+constexpr std::uint32_t kSummary = 0xfffffffe;
+
 // A call that a model requested in one answer.
 struct LoopCall {
-  std::string id;                   // chosen by the model
-  std::uint32_t tool = 0;           // index into Plan::tools; meaningless if `refused`
-  std::uint32_t step = 0xffffffff;  // kNoStep: it has not started
-  Boxed<Failure> refused;           // the call is not made; the model receives this error
-  std::optional<Value> edited;      // the arguments sent instead, edited by the approver
+  std::string id;                // chosen by the model
+  std::uint32_t tool = 0;        // index into Plan::tools; meaningless if `refused`
+  std::uint32_t step = kNoStep;  // kNoStep: it has not started
+  Boxed<Failure> refused;        // the call is not made; the model receives this error
+  std::optional<Value> edited;   // the arguments sent instead, edited by the approver
 };
 
 struct LoopTurn {
@@ -114,8 +119,23 @@ struct LoopTurn {
       message;  // of a thread: the message after its answer, which the next turn has
 };
 
+// Which messages the requests of a loop begin with, if the oldest ones are left out
+// (engine/loop/context.h): the system prompt, a summary of what is left out, and the message of the
+// exchange that the turn `from` belongs to. That turn and later ones follow.
+struct ContextStart {
+  std::uint32_t from = 0;  // 0: nothing is left out
+  Value system, task;      // arrays of messages; null = none
+  std::string summary;     // "" = none
+};
+
 struct LoopProgress {
+  // From `first_turn` on: earlier ones are left out, and have left the state.
   std::vector<LoopTurn> turns;
+  std::uint32_t first_turn = 0;
+  std::uint32_t turn_count() const { return first_turn + static_cast<std::uint32_t>(turns.size()); }
+  // REQUIRES: it is in the state.
+  LoopTurn& turn(std::uint32_t number) { return turns[number - first_turn]; }
+  const LoopTurn& turn(std::uint32_t number) const { return turns[number - first_turn]; }
   // Of the newest turn:
   std::uint32_t next = 0;  // the next call to start; earlier ones have started or are refused
   std::uint32_t active = 0, asking = 0;
@@ -132,6 +152,10 @@ struct LoopProgress {
   bool interrupted = false;         // the newest exchange ends without an answer
   std::uint64_t exchanges = 1;      // that have begun
   std::uint32_t exchange_turn = 0;  // the first turn of the newest one
+  // Of a loop with a context policy.
+  ContextStart context;
+  std::uint64_t context_tokens = 0;  // estimated, of the newest turn's request
+  std::uint32_t summary = kNoStep;   // step of the summary for the next turn
 };
 
 // What code requested: a call, a wait, or a scope whose result is recorded (engine/code/code.h).
@@ -188,10 +212,6 @@ struct Imported {
   InvocationId invocation;  // the invocation whose result is the answer
 };
 
-constexpr std::uint32_t kNoItem = 0xffffffff;
-constexpr std::uint32_t kNoTurn = 0xffffffff;
-constexpr std::uint32_t kNoStep = 0xffffffff;
-
 // The role of a step: a node or a part of one (an item of a map, a turn of a loop, a call of a
 // turn), a probe of a call with an unknown outcome, or the compensation of a committed call.
 enum class Role : std::uint8_t { node, probe, undo };
@@ -203,9 +223,11 @@ struct Step {
   // position in the current plan.
   std::uint32_t start_plan = 0, start_node = 0;
   std::uint32_t item = kNoItem;
-  // Of a loop: the turn, and the index of the call in its answer; without an index: the model call.
+  // Of a loop: the turn, and the index of the call in its answer; without an index: the model call;
+  // kSummary: the call that summarizes what this turn leaves out.
   std::uint32_t turn = kNoTurn, nth = kNoTurn;
-  std::uint32_t tool = kNoTurn;   // of such a call, or of one of code: index into Plan::tools
+  // Of such a call or summary, or of a call of code: index into Plan::tools.
+  std::uint32_t tool = kNoTurn;
   std::uint32_t of = kNoStep;     // of a probe or undo: the step of the call
   std::uint32_t of_try = 0;       // of a probe: the try that it checks
   std::uint32_t probe = kNoStep;  // the newest probe of this step's call
@@ -238,7 +260,8 @@ struct Step {
   // turn, a request of code.
   bool is_part() const { return item != kNoItem || turn != kNoTurn || request != nullptr; }
   bool is_turn() const { return turn != kNoTurn && nth == kNoTurn; }
-  bool is_loop_call() const { return nth != kNoTurn; }
+  bool is_summary() const { return nth == kSummary; }
+  bool is_loop_call() const { return nth != kNoTurn && nth != kSummary; }
 };
 
 // The arguments of the model call of a turn, here or in the origin of this fork.

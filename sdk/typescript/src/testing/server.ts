@@ -32,6 +32,12 @@ export function findProgram(): string {
   );
 }
 
+/** How the server knows the models of a test: the text of an agents file, or variables. */
+export interface ServerModels {
+  file?: string;
+  env?: Record<string, string>;
+}
+
 export class Server {
   readonly url: string;
   private readonly child: ChildProcess;
@@ -46,16 +52,16 @@ export class Server {
     process.on("exit", this.kill);
   }
 
-  /** `models`: the text of an agents file. Throws ConnectionFailed: it did not start. */
+  /** Throws ConnectionFailed: it did not start. */
   static async start(
     options: { program?: string | undefined; agents_file?: string | undefined },
-    models?: string,
+    models: ServerModels = {},
   ): Promise<Server> {
     const folder = mkdtempSync(join(tmpdir(), "aetheris-testing-"));
     const files = options.agents_file === undefined ? [] : [resolve(options.agents_file)];
-    if (models !== undefined) {
+    if (models.file !== undefined) {
       files.push(join(folder, "models.json"));
-      writeFileSync(join(folder, "models.json"), models);
+      writeFileSync(join(folder, "models.json"), models.file);
     }
     // A lease bounds how long a call of a lost worker is unknown.
     const words = ["serve", ...files, "--store", "memory:?clock=virtual", "--listen", "127.0.0.1:0", "--lease", "2s"];
@@ -63,7 +69,7 @@ export class Server {
     const program = options.program ?? findProgram();
     const child = spawn(program, words, {
       cwd: folder,
-      env: Object.fromEntries(kept),
+      env: { ...Object.fromEntries(kept), ...models.env },
       stdio: ["ignore", "pipe", "pipe"],
     });
     try {
