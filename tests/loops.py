@@ -260,7 +260,7 @@ def a_context_policy_bounds_the_requests_of_a_long_thread(desk):
         assert thread["exchanges"] == MESSAGES + 1 and thread["waiting"], thread
         turns = [e["payload"]["arguments"] for e in desk.events(agent) if e["type"] == "tool_invocation_started"]
         starts = [arguments["from"] for arguments in turns if "from" in arguments]
-        assert len(starts) > 2 and starts == sorted(set(starts)), starts
+        assert len(starts) > 1 and starts == sorted(set(starts)), starts
         recaps = [line for line in requests if line["model"] == "recap"]
         summaries = [arguments["summary"] for arguments in turns if "summary" in arguments]
         expected = len(starts) if agent == "recap" else 0

@@ -48,6 +48,15 @@ constexpr std::string_view kMarks[] = {"approval.approved",
                                        "budget.exceeded",
                                        "budget.raised",
                                        "call.settled_by_500",
+                                       "child.awaited",
+                                       "child.cancelled",
+                                       "child.charged",
+                                       "child.completed",
+                                       "child.detached",
+                                       "child.ended_early",
+                                       "child.failed",
+                                       "child.in_doubt",
+                                       "child.of_child",
                                        "clock.jump",
                                        "confirm.accepted",
                                        "confirm.accepted_before",
@@ -458,7 +467,9 @@ int run_canary(const Options& o) {
        "V5 a verifier only reads"},
       {Canary::fork_without_consent, "a fork repeats calls without consent", "K2 a fork repeats"},
       {Canary::oversized_drop, "a plan drops more nodes than requested", "R3 a plan matches"},
-      {Canary::oversized_raise, "a budget is raised beyond the request", "B1 no call exceeds"}};
+      {Canary::oversized_raise, "a budget is raised beyond the request", "B1 no call exceeds"},
+      {Canary::lost_child_request, "the end of a child does not reach its parent",
+       "PR1 all jobs end"}};
   bool all_found = true;
   for (const auto& canary : kCanaries) {
     PlanBook plans;

@@ -21,9 +21,9 @@
 namespace ae::sim {
 namespace {
 
-std::array<std::span<const Rule>, 9> all_rules() {
+std::array<std::span<const Rule>, 10> all_rules() {
   return {log_rules(),   effect_rules(), request_rules(), user_rules(), side_rules(),
-          model_rules(), budget_rules(), confirm_rules(), plan_rules()};
+          model_rules(), budget_rules(), confirm_rules(), plan_rules(), child_rules()};
 }
 
 // The loaded data of one job.
@@ -170,7 +170,9 @@ void check_visible(SimWorld& world, const engine::PlanSource& plans) {
     const Value view = engine::job_view(all->state);
     bool visible = false;
     for (const Value& wait : view[field::waits].items()) {
-      visible = visible || wait["actions"].size() > 0 || wait[field::due_at].is_string();
+      // A child that has not ended is checked, too.
+      visible = visible || wait["actions"].size() > 0 || wait[field::due_at].is_string() ||
+                is_of_child(wait.text("type"));
     }
     const Value& parked = view["parked"];
     visible = visible || (!parked.text(field::reason).empty() && parked["action"].is_object());

@@ -6,7 +6,7 @@
 // of rules of its file: check.cc (the log, fencing, effects, waits), check_users.cc (approvals,
 // messages, pauses), check_side.cc (probes, compensations), check_model.cc (answers of models),
 // check_budget.cc (budgets), check_confirm.cc (verification of changes), check_plan.cc (forks and
-// re-plans). Rules that must be checked at the moment of the violation are in observer.cc,
+// re-plans), check_children.cc (child jobs). Rules that must be checked at the moment of the violation are in observer.cc,
 // sim_store.h and external_world.cc. Threads: pure functions.
 #pragma once
 

@@ -3,6 +3,7 @@
 #include "log/decisions.h"
 #include "plan/budget.h"
 
+#include <algorithm>
 #include <map>
 #include <string>
 
@@ -18,7 +19,7 @@ using engine::Usage;
 // The newest charge of a command.
 struct Charge {
   Usage use;
-  bool model = false, open = false, reserved = false, spent = false;
+  bool model = false, child = false, open = false, reserved = false, spent = false;
   bool requested = false;  // its newest try ended with questions: the next is charged
   std::string attempt;
 };
@@ -41,6 +42,8 @@ class UsageCounter {
       if (!side_.contains(call->step_id.text)) started(event, *call);
     } else if (const auto* finish = as<ToolInvocationFinished>(event)) {
       if (!finish->late) finished(*finish);
+    } else if (const auto* wait = as<WaitCompleted>(event)) {
+      if (is_of_child(wait->wait_type)) child_ended(*wait);
     } else if (const auto* command = as<CommandCommitted>(event)) {
       committed(*command);
     } else if (const auto* timer = as<TimerFired>(event)) {
@@ -74,20 +77,25 @@ class UsageCounter {
   void started(const Event& event, const ToolInvocationStarted& call) {
     if (!limits_.any()) return;
     Charge& charge = charges_[call.invocation_id.text];
-    const bool again = charge.spent && !charge.model && !std::exchange(charge.requested, false);
+    charge.child = tool_kind(call.tool_name)->awaits_child();
+    const bool again =
+        charge.child ? charge.spent || charge.reserved
+                     : charge.spent && !charge.model && !std::exchange(charge.requested, false);
+    if (charge.child) charges_by_step_[call.step_id.text] = &charge;
     charge.open = true;
     charge.attempt = event.attempt_id ? event.attempt_id->text : "";
     if (again) return;  // a retry of a tool's call
     charge.model = call.tool_name.starts_with(kModelToolPrefix);
     charge.use = Usage{.tool_calls = 1};
-    if (charge.model) {
+    if (charge.model || charge.child) {
       const auto stored = call.reserved.read();
       const auto reserved = stored ? engine::reservation_of(*stored) : std::nullopt;
-      if (!reserved)
-        return checker_.fail("event {}: a model call without a reservation", event.seq);
-      charge.use = Usage{.tokens = reserved->input_tokens + reserved->output_tokens,
-                         .cost_micros = reserved->cost_micros,
-                         .model_calls = 1};
+      if (!reserved) return checker_.fail("event {}: a call without a reservation", event.seq);
+      charge.use =
+          Usage{.tokens = reserved->input_tokens + reserved->output_tokens,
+                .cost_micros = reserved->cost_micros,
+                .model_calls = charge.model ? 1 : reserved->model_calls,
+                .tool_calls = charge.model ? 0 : std::max<std::uint64_t>(reserved->tool_calls, 1)};
     }
     checker_.fail_if(charge.reserved, "event {}: the try before it is not settled", event.seq);
     checker_.fail_if(wall_passed_, "event {}: a call begins after the time has passed", event.seq);
@@ -123,9 +131,21 @@ class UsageCounter {
       return subtract(deferred_, charge.use);
     }
     if (charge.model && outcome == "success") return;  // its command has the actual usage
-    Usage used = charge.use;
+    if (charge.child && !definite) return;             // the child runs, or may run
+    Usage used = charge.child ? Usage{.tool_calls = 1} : charge.use;
     if (charge.model && definite) used.tokens = used.cost_micros = 0;
     settle(charge, used);
+  }
+
+  void child_ended(const WaitCompleted& wait) {
+    const auto found = charges_by_step_.find(wait.step_id.text);
+    if (found == charges_by_step_.end()) return;
+    Usage used = found->second->use;
+    if (!wait.child_use.is_null()) {
+      used = engine::spent_of(wait.child_use.read_leniently()).value_or(Usage());
+      add(used, {.tool_calls = 1});
+    }
+    settle(*found->second, used);
   }
 
   void committed(const CommandCommitted& command) {
@@ -190,13 +210,39 @@ class UsageCounter {
   engine::Limits limits_;
   Usage spent_, deferred_;
   bool wall_passed_ = false;
-  std::map<std::string, Charge> charges_;  // by invocation
+  std::map<std::string, Charge> charges_;                        // by invocation
+  std::map<std::string, Charge*, std::less<>> charges_by_step_;  // of calls that await a child
 };
 
 void calls_stay_within_budget(const JobEvidence& e, Checker& checker) {
   UsageCounter count(e.events, &e.requested, checker);
   for (const Event& event : e.events) count.apply(event);
   count.end(e.state.budget);
+}
+
+// What a child used is counted in its own log, and charged to its parent.
+void children_are_charged(const JobEvidence& e, Checker& checker) {
+  for (const Event& event : e.events) {
+    const auto* wait = as<WaitCompleted>(event);
+    if (!wait || !is_of_child(wait->wait_type)) continue;
+    const JobId child = child_job_id(e.job, wait->step_id);
+    const auto log = e.logs.find(child);
+    if (log == e.logs.end()) return checker.fail("the child {} does not exist", child.text);
+    Report unread;
+    Checker muted(unread, child, "the child is checked separately");
+    UsageCounter count(log->second, nullptr, muted);
+    for (const Event& own : log->second) count.apply(own);
+    checker.fail_if(wait->child_use.is_null() == count.limits().any(),
+                    "event {}: the usage of the child is not as its limits", event.seq);
+    if (wait->child_use.is_null()) continue;
+    const Usage used = engine::spent_of(wait->child_use.read_leniently()).value_or(Usage());
+    for (const Limit limit : kCountedLimits) {
+      checker.fail_if(amount_of(used, limit) != amount_of(count.spent(), limit),
+                      "event {}: {} of {} are charged for the child, it used {}", event.seq,
+                      amount_of(used, limit), to_text(limit), amount_of(count.spent(), limit));
+    }
+    checker.mark("child.charged");
+  }
 }
 
 void fork_keeps_budget(const JobEvidence& e, Checker& checker) {
@@ -242,6 +288,7 @@ void raises_are_kept(const JobEvidence& e, Checker& checker) {
 constexpr Rule kBudgetRules[] = {
     {"B1 no call exceeds the budget, and all usage is counted", calls_stay_within_budget},
     {"B2 an accepted budget raise is never lost", raises_are_kept},
+    {"B3 what a child used is charged to its parent", children_are_charged},
     {"K5 a fork starts with the usage that its origin had at that event", fork_keeps_budget},
 };
 

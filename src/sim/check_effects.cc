@@ -50,6 +50,7 @@ void idempotent_takes_effect_once(const JobEvidence& e, Checker& checker) {
 void records_are_true(const JobEvidence& e, Checker& checker) {
   const std::vector<std::string> unknown = e.state.unknown_call_keys();
   for (const auto& [invocation, call] : calls_of(e.events)) {
+    if (tool_kind(call.tool)->child) continue;  // see check_children.cc
     const KeyRecord* record = record_of(e, call.key);
     const bool read = call.effect_class == "read";
     for (const auto& [number, t] : call.tries) {
@@ -82,7 +83,7 @@ void completed_means_done(const JobEvidence& e, Checker& checker) {
       const bool dropped_item = step.is_part();
       checker.fail_if(!dropped_item, "node {} is not done", node.id);
     }
-    if (!step.call) continue;
+    if (!step.call || tool_kind(step.call->tool)->child) continue;
     const KeyRecord* record = record_of(e, step.call->key.text);
     const bool read = tool_kind(step.call->tool)->effect_class == EffectClass::read;
     const std::uint64_t effects = record ? record->effects : 0;
@@ -133,10 +134,11 @@ void nothing_starts_after_cancel(const JobEvidence& e, Checker& checker) {
   const auto side = side_commands(e.events);
   bool cancelled = false;
   // A retry of a call with an unknown outcome that can be undone is allowed: its outcome must be
-  // known first. Another rule checks whether a retry is allowed.
+  // known first. Another rule checks whether a retry is allowed. A retry records the end of a
+  // child, or finds out whether there is one.
   const auto repeats = [](const ToolInvocationStarted& started) {
     const ToolKind* kind = tool_kind(started.tool_name);
-    return started.try_no != 1 && kind != nullptr && !kind->undo.empty();
+    return started.try_no != 1 && kind != nullptr && (!kind->undo.empty() || kind->awaits_child());
   };
   for (const Event& event : e.events) {
     if (event.type == EventType::job_cancel_requested) cancelled = true;

@@ -273,8 +273,10 @@ void replaced_only_when_idle(const JobEvidence& e, Checker& checker) {
         break;
       }
       case EventType::wait_opened: {
-        const std::string& key = std::get<WaitOpened>(event.body).correlation_key;
+        const auto& wait = std::get<WaitOpened>(event.body);
+        const std::string& key = wait.correlation_key;
         if (key.starts_with("resolve/")) open[key] = "doubt";
+        if (is_of_child(wait.wait_type)) open[key] = "child";
         break;
       }
       case EventType::wait_completed:

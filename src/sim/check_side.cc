@@ -376,8 +376,7 @@ class CompensationWalker {
   void match_effects() {
     std::map<std::string, std::uint64_t, std::less<>> undone;  // by the key of the undone call
     for (const KeyRecord* record : e_.touched) {
-      if (tool_kind(record->tool)->side && record->effect_class != EffectClass::read &&
-          record->effects > 0) {
+      if (is_undo(*tool_kind(record->tool)) && record->effects > 0) {
         undone[std::string(record->undoes())] += record->effects;
       }
     }
@@ -395,8 +394,10 @@ class CompensationWalker {
       if (command.key.empty()) continue;
       steps.insert(command.key);
       const KeyRecord* record = record_of(e_, command.key);
-      checker_.fail_if(times > 0 && (!record || record->effects != 1),
-                       "{} was compensated and had not happened", command.tool);
+      const bool happened =
+          tool_kind(command.tool)->child ? command.committed : record && record->effects == 1;
+      checker_.fail_if(times > 0 && !happened, "{} was compensated and had not happened",
+                       command.tool);
     }
     for (const auto& [key, times] : undone) {
       checker_.fail_if(!steps.contains(key), "a call that is not in the log was compensated");

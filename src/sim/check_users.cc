@@ -161,6 +161,7 @@ void requests_were_made_by_users(const JobEvidence& e, Checker& checker) {
     const auto* message = as<AgentMessage>(event);
     const auto* wait = as<WaitCompleted>(event);
     if (!message && !wait) continue;
+    if (is_of_child(message ? or_empty(message->wait_type) : wait->wait_type)) continue;
     const std::string& id = message ? message->message_id : or_empty(wait->signal_id);
     const std::string_view outcome = wait ? std::string_view(wait->outcome) : std::string_view();
     const bool needs =

@@ -51,8 +51,11 @@ std::span<const Rule> model_rules();
 std::span<const Rule> budget_rules();
 std::span<const Rule> confirm_rules();
 std::span<const Rule> plan_rules();
+std::span<const Rule> child_rules();
 
 bool is_end(EventType type);
+// The type of a wait, or of a message, that is the end of a child job.
+inline bool is_of_child(std::string_view wait_type) { return wait_type == "job"; }
 // The terminal event; nullptr = none yet. `outcome_noted` events may follow it.
 const Event* end_of(const JobEvidence& e);
 // The event as a decision of this kind; nullptr if it is none.

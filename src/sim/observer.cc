@@ -12,6 +12,9 @@
 #include "engine/heart/side_record.h"
 #include "json/json.h"
 #include "log/park_until.h"
+#include "sim/checker.h"
+#include "sim/tool_kinds.h"
+#include "store/rules.h"
 
 namespace ae::sim {
 namespace {
@@ -63,6 +66,7 @@ void Observer::commit(store::Batch batch, async::Done<Result<store::CommitResult
       written->answered.push_back(effect.invocation.text);
     }
   }
+  if (loses_child_requests_) batch.inbox_puts.clear();
   inside_batch_ = batch.sealed.has_value();
   inner().commit(std::move(batch), [this, written, done = std::move(done)](
                                        Result<store::CommitResult> answer) mutable {
@@ -141,7 +145,14 @@ void Observer::check_capabilities(const JobId& job, const ObservedJob& observed,
   }
 }
 
-void Observer::apply_creation(ObservedJob& observed, const JobCreated& event) {
+void Observer::apply_creation(const JobId& job, ObservedJob& observed, const JobCreated& event) {
+  if (!event.parent.is_null()) {
+    observed.parent = event.parent.read_leniently();
+    const auto creator = jobs_.find(JobId(observed.parent->job_id));
+    if (creator == jobs_.end() || store::has_ended(creator->second.status)) {
+      report_.violate("J2 a job creates no child after its end", job, observed.parent->job_id);
+    }
+  }
   if (!or_empty(event.queue).empty()) observed.queue = *event.queue;
   observed.budget = event.budget.json();
   const Value& blind = event.blind.value;
@@ -174,11 +185,25 @@ void Observer::apply_decision(ObservedJob& observed, const Event& event) {
   if (is_decision<ConfirmationAnswered>(decision)) observed.open_mismatches.erase(step);
 }
 
+// The job ends, or undoes one of its steps.
+void Observer::check_children(const JobId& job, const Event& event) {
+  for (const auto& [child, observed] : jobs_) {
+    if (!observed.is_awaited_by(job) || store::has_ended(observed.status)) continue;
+    report_.violate("J2 a job ends, and undoes its steps, after its children", job,
+                    fmt::format("{} at event {}: its child {} is {}", event_name(event), event.seq,
+                                child.text, observed.status));
+  }
+}
+
 void Observer::apply_event(const JobId& job, ObservedJob& observed, const Event& event) {
   observed.events = event.seq;
+  const auto* call = as<ToolInvocationStarted>(event);
+  if (is_end(event.type) || (call && is_undo(*tool_kind(call->tool_name)))) {
+    check_children(job, event);
+  }
   switch (event.type) {
     case EventType::job_created:
-      return apply_creation(observed, std::get<JobCreated>(event.body));
+      return apply_creation(job, observed, std::get<JobCreated>(event.body));
     case EventType::job_running:
       return check_capabilities(job, observed, std::get<JobRunning>(event.body).worker_id);
     case EventType::tool_invocation_started:

@@ -57,6 +57,10 @@ struct ObservedJob {  // a job
   std::set<std::string> open_mismatches;  // steps with an open verification mismatch
   std::string parked;                     // the reason
   Value budget;                           // given at creation; null = none
+  std::optional<JobParent> parent;        // of a child job
+  bool is_awaited_by(const JobId& job) const {
+    return parent && parent->detached != true && job.text.view() == parent->job_id;
+  }
 };
 
 class Observer final : public store::ForwardingStore<Observer> {
@@ -66,6 +70,7 @@ class Observer final : public store::ForwardingStore<Observer> {
   void set_inner(store::Store* inner) { inner_ = inner; }  // borrowed; nullptr = the disk is closed
   // Canaries: a disk that does not keep what it acknowledges.
   void set_losing_inbox_entries(bool is_enabled) { loses_inbox_entries_ = is_enabled; }
+  void set_losing_child_requests(bool is_enabled) { loses_child_requests_ = is_enabled; }
   void set_ignoring_limits(bool is_enabled) { ignores_limits_ = is_enabled; }
   void set_withheld_job(std::optional<JobId> job) { withheld_job_ = std::move(job); }
   void set_false_approvals(bool is_enabled) {
@@ -141,7 +146,8 @@ class Observer final : public store::ForwardingStore<Observer> {
   };
   void committed(const PendingCommit& written, const store::CommitResult& answer);
   void apply_event(const JobId& job, ObservedJob& observed, const Event& event);
-  void apply_creation(ObservedJob& observed, const JobCreated& event);
+  void apply_creation(const JobId& job, ObservedJob& observed, const JobCreated& event);
+  void check_children(const JobId& job, const Event& event);
   void apply_call(const ObservedJob& observed, const Event& event);
   void falsify(const JobId& job, store::InboxEntry& entry);
   void apply_decision(ObservedJob& observed, const Event& event);
@@ -158,7 +164,7 @@ class Observer final : public store::ForwardingStore<Observer> {
   std::map<std::string, std::uint64_t> answered_;  // order of the commit, by invocation
   std::set<std::string> declared_;                 // idempotency keys
   std::map<std::string, std::vector<std::string>> capabilities_;  // by worker
-  bool ignores_limits_ = false;
+  bool ignores_limits_ = false, loses_child_requests_ = false;
   bool inside_batch_ = false, loses_inbox_entries_ = false, approves_falsely_ = false,
        doubles_messages_ = false;
   std::optional<JobId> withheld_job_;

@@ -14,6 +14,7 @@
 #include "engine/planner/planner.h"
 #include "json/json.h"
 #include "log/field_names.h"
+#include "sim/random_children.h"
 #include "sim/sim_random.h"
 #include "sim/task_graph.h"
 #include "sim/tool_kinds.h"
@@ -315,6 +316,7 @@ SimPlan random_plan(std::uint64_t number) {
   }
   constexpr std::uint64_t kRecordedOneIn = 7;
   if (number % kRecordedOneIn == 0) add_recorded(number, nodes);
+  add_children(number, nodes);
   std::vector<Member> graph{{"nodes", Value::array(std::move(nodes))}, {"schema", 1}};
   if (random.one_in(2)) graph.emplace_back("output", "${ .steps }");
   if (random.one_in(8)) {

@@ -105,6 +105,7 @@ AE_TEST("sim/planted faults are found") {
   EXPECT_TRUE(found(Canary::mutating_verifier, "V5 a verifier only reads"));
   EXPECT_TRUE(found(Canary::oversized_drop, "R3 a plan matches"));
   EXPECT_TRUE(found(Canary::oversized_raise, "B1 no call exceeds"));
+  EXPECT_TRUE(found(Canary::lost_child_request, "PR1 all jobs end"));
 }
 
 // ---------------------------------------------------------------- regressions

@@ -22,5 +22,6 @@ std::vector<SmallJob> thread_jobs();
 std::vector<SmallJob> context_jobs();
 std::vector<SmallJob> repair_jobs();
 std::vector<SmallJob> question_jobs();
+std::vector<SmallJob> parent_jobs();
 
 }  // namespace ae::sim

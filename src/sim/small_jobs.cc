@@ -11,9 +11,9 @@ namespace ae::sim {
 const std::vector<SmallJob>& small_jobs() {
   static const std::vector<SmallJob> jobs = [] {
     std::vector<SmallJob> all;
-    for (auto* list :
-         {call_jobs, wait_jobs, user_jobs, undo_jobs, model_jobs, confirm_jobs, fork_jobs,
-          replan_jobs, loop_jobs, repair_jobs, question_jobs, thread_jobs, context_jobs}) {
+    for (auto* list : {call_jobs, wait_jobs, user_jobs, undo_jobs, model_jobs, confirm_jobs,
+                       fork_jobs, replan_jobs, loop_jobs, repair_jobs, question_jobs, thread_jobs,
+                       context_jobs, parent_jobs}) {
       std::vector<SmallJob> some = list();
       std::ranges::move(some, std::back_inserter(all));
     }

@@ -54,5 +54,7 @@ struct SmallJob {
   }
 };
 const std::vector<SmallJob>& small_jobs();
+// The plans of their child jobs, by name.
+const std::vector<SmallJob>& small_children();
 
 }  // namespace ae::sim

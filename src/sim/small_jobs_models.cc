@@ -113,12 +113,12 @@ std::vector<SmallJob> thread_jobs() {
 std::vector<SmallJob> context_jobs() {
   return {
       {.name = "a loop whose oldest turns are left out", .nodes = R"({"schema":1,"nodes":[
-         {"id":"chat","kind":"loop","loop":{"tool":"model:echo","model":"plain","max_turns":5,
+         {"id":"chat","kind":"loop","loop":{"tool":"model:echo","model":"plain","max_turns":4,
           "parallel_tools":2,"tools":["put","book"],"context":{"limit":260,"policy":"truncate"},
           "prompt":
           "[[{\"name\":\"book\",\"arguments\":{\"n\":1}}],[{\"name\":\"put\",\"arguments\":{\"n\":2}}],[{\"name\":\"put\",\"arguments\":{\"n\":3}}]]"}},
          {"id":"b","kind":"tool","tool":"put","needs":["chat"],"args":{"fate":["denied"]}}]})"},
-      {.name = "a thread whose oldest exchanges are summarized",
+      {.name = "a thread whose oldest exchanges are left out: a summary would not fit",
        .nodes = R"({"schema":1,"nodes":[
          {"id":"chat","kind":"loop","loop":{"tool":"model:echo","model":"plain","max_turns":3,
           "parallel_tools":2,"tools":["put","look"],"thread":true,
@@ -127,7 +127,6 @@ std::vector<SmallJob> context_jobs() {
          "output":"${ .steps.chat }"})",
        .actions = {{10ms, requests::thread_message("m1")},
                    {100ms, requests::thread_message("m2"), requests::kWaiting},
-                   {100ms, requests::thread_message("m3"), requests::kWaiting},
                    {100ms, requests::thread_end("end"), requests::kWaiting}}},
   };
 }

@@ -4,6 +4,7 @@
 #include <fmt/core.h>
 
 #include <memory>
+#include <set>
 #include <utility>
 
 #include "json/json.h"
@@ -91,6 +92,7 @@ WorldOptions draw_world(SimRandom& random, const StormOptions& settings, PlanBoo
     if (random.one_in(2)) o.capable.insert(i);
   }
   o.plans = &plans.cache();
+  o.plan_of_child = [&plans](const Value& input) { return plans.of_child(input); };
   o.canary = settings.canary;
   o.verbose = settings.verbose;
   return o;
@@ -141,6 +143,7 @@ class Storm {
  private:
   void schedule_jobs();
   void schedule_user_requests(const JobId& job, const SimPlan& plan);
+  void send_requests_to_children();
   void pause_and_resume(const JobId& job, std::uint64_t times);
   void schedule_worker_faults();
   void schedule_external_faults();
@@ -159,6 +162,7 @@ class Storm {
   FaultSettings faults_;
   Users users_;
   bool healed_ = false;
+  std::set<JobId> known_children_;
   std::uint64_t until_next_death_ = 0,
                 deaths_left_ = 0;  // boundaries to the next death; deaths left
 };
@@ -427,7 +431,19 @@ void Storm::schedule_worker_faults() {
   }
 }
 
+// The users of child jobs send requests to them, as to others.
+void Storm::send_requests_to_children() {
+  for (const auto& [job, observed] : world_.observer().jobs()) {
+    if (!observed.parent || healed_ || !known_children_.insert(job).second) continue;
+    const auto* created = as<JobCreated>(observed.log.front());
+    const Value& number = created->input.value["plan"];
+    if (!number.is_integer() || random_.one_in(2)) continue;
+    schedule_user_requests(job, plans_.plan_by_number(static_cast<std::uint64_t>(number.as_int())));
+  }
+}
+
 void Storm::review_open_requests() {
+  send_requests_to_children();
   users_.review_open_requests({.waits = healed_,
                                .answer_one_in = healed_ ? 1u : 3u,
                                .confirm_one_in = healed_ ? 1u : 3u,

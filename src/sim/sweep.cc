@@ -33,6 +33,7 @@ WorldOptions world_of(const SweepCase& c, PlanBook& plans, bool verbose) {
   o.poll = 5s;
   o.leased_max = 2;
   o.plans = &plans.cache();
+  o.plan_of_child = [&plans](const Value& input) { return plans.of_child(input); };
   o.verbose = verbose;
   return o;
 }
@@ -48,9 +49,12 @@ void review_open_requests(SimWorld& world, Users& users, const SmallJob& job) {
 
 const JobId kJob("job-0"), kFork("job-0-fork");
 
-bool has_ended(SimWorld& world, const JobId& job) {
-  const auto it = world.observer().jobs().find(job);
-  return it != world.observer().jobs().end() && store::has_ended(it->second.status);
+// Have the job, its fork and all child jobs ended?
+bool have_ended(SimWorld& world, const SmallJob& job) {
+  const auto& jobs = world.observer().jobs();
+  return jobs.contains(kJob) && (!job.forked() || jobs.contains(kFork)) &&
+         std::ranges::all_of(jobs,
+                             [](const auto& one) { return store::has_ended(one.second.status); });
 }
 
 void fork(SimWorld& world, Users& users, const Action& action, std::function<void()> then) {
@@ -211,10 +215,7 @@ SmallResult run_small_job(const SweepCase& c, const std::vector<std::uint64_t>& 
   users.create(std::move(request));
   do_actions(world, users, c.job->actions, 0);
   review_open_requests(world, users, *c.job);
-  const auto over = [&] {
-    return users.busy() == 0 && has_ended(world, kJob) &&
-           (!c.job->forked() || has_ended(world, kFork));
-  };
+  const auto over = [&] { return users.busy() == 0 && have_ended(world, *c.job); };
   world.report().jobs = 1;
   const bool ended = world.loop().run(over, world.loop().now() + 1h);
   if (world.loop().is_livelocked()) {

@@ -1,15 +1,36 @@
 #include "sim/tool_kinds.h"
 
+#include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
+#include "base/error.h"
+#include "json/json.h"
 #include "log/field_names.h"
 
 namespace ae::sim {
 
+namespace {
+
+Value child_policy(const ToolKind& kind) {
+  Value child = Value::object({{"name", "sim"}});
+  if (kind.detached) child = child.with("detached", true);
+  if (!kind.child_budget.empty()) {
+    const auto budget = parse_json(kind.child_budget);
+    AE_CHECK(budget.has_value(), std::string(kind.name));
+    child = child.with(field::budget, *budget);
+  }
+  return child;
+}
+
+}  // namespace
+
 const ToolKind* tool_kind(std::string_view name) {
   for (const ToolKind& kind : kTools) {
+    if (kind.name == name) return &kind;
+  }
+  for (const ToolKind& kind : kChildTools) {
     if (kind.name == name) return &kind;
   }
   return nullptr;
@@ -65,6 +86,7 @@ Value tool_policy(const ToolKind& kind) {
                        {"tool", kind.undo}}));
   }
   if (!kind.provider.empty()) policy.emplace_back("provider", kind.provider);
+  if (kind.child) policy.emplace_back("child", child_policy(kind));
   if (!kind.changes.empty()) {
     policy.emplace_back("changes",
                         Value::array({Value::object({{"id", "${ .args.thing }"},

@@ -30,6 +30,10 @@ struct ToolKind {
   std::string_view changes = {};
   std::string_view provider = {};  // of a model
   bool questions = false;          // asks the user before it takes effect: see `question`
+  // Its calls create child jobs, whose input selects their plan (PlanBook::of_child).
+  bool child = false, detached = false;
+  std::string_view child_budget = {};  // JSON
+  bool awaits_child() const { return child && !detached; }
   bool verified() const { return !changes.empty() && changes != "unconfirmed"; }
 };
 constexpr ToolKind kTools[] = {
@@ -101,7 +105,41 @@ constexpr ToolKind kTools[] = {
      .probe = "seek",
      .side = true},
 };
+// Tools that create child jobs: of nodes that name an agent, and with a policy of their own.
+constexpr ToolKind child_tool(std::string_view name) {
+  return {.name = name,
+          .effect_class = EffectClass::idempotent,
+          .in_doubt = "resend",
+          .dedupe_window = "unlimited",
+          .child = true};
+}
+constexpr ToolKind undoable_child_tool(std::string_view name, std::string_view undo) {
+  ToolKind kind = child_tool(name);
+  kind.undo = undo;
+  return kind;
+}
+constexpr ToolKind limited_child_tool(std::string_view name, std::string_view budget) {
+  ToolKind kind = child_tool(name);
+  kind.child_budget = budget;
+  return kind;
+}
+constexpr ToolKind detached_child_tool(std::string_view name) {
+  ToolKind kind = child_tool(name);
+  kind.detached = true;
+  return kind;
+}
+constexpr ToolKind kChildTools[] = {
+    child_tool("agent:sim"),
+    detached_child_tool("agent:sim:detached"),
+    undoable_child_tool("delegate", "unbook"),
+    limited_child_tool("ration", R"({"model_calls":2,"tool_calls":3})"),
+    detached_child_tool("dispatch"),
+};
 const ToolKind* tool_kind(std::string_view name);
+// Do its calls undo others?
+constexpr bool is_undo(const ToolKind& kind) {
+  return kind.side && kind.effect_class != EffectClass::read;
+}
 constexpr Duration kToolTimeout = std::chrono::seconds(4);
 constexpr Duration kToolGrace = std::chrono::seconds(6);
 constexpr Duration kSlowMax = std::chrono::milliseconds(1200);

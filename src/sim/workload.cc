@@ -1,5 +1,6 @@
 #include "sim/workload.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "base/error.h"
@@ -25,6 +26,16 @@ std::shared_ptr<const engine::Plan> PlanBook::small(const SmallJob& job) {
     cache_.insert(plan);
   }
   return plan;
+}
+
+std::shared_ptr<const engine::Plan> PlanBook::of_child(const Value& input) {
+  const Value& plan = input["plan"];
+  if (plan.is_integer() && plan.as_int() >= 0 && std::cmp_less(plan.as_int(), kPlans)) {
+    return plan_by_number(static_cast<std::uint64_t>(plan.as_int())).plan;
+  }
+  const auto job = std::ranges::find_if(
+      small_children(), [&](const SmallJob& one) { return plan == Value(one.name); });
+  return job == small_children().end() ? nullptr : small(*job);
 }
 
 }  // namespace ae::sim

@@ -37,6 +37,9 @@ class PlanBook {
   static constexpr std::uint64_t kPlans = 1500;
   const SimPlan& plan_by_number(std::uint64_t number);  // REQUIRES: number < kPlans
   std::shared_ptr<const engine::Plan> small(const SmallJob& job);
+  // The plan of a child job with this input: `plan` is a number, or the name of one of
+  // `small_children`. nullptr: there is none.
+  std::shared_ptr<const engine::Plan> of_child(const Value& input);
   // By hash: for folding and verifying, and for the worlds that run them.
   engine::PlanCache& cache() { return cache_; }
   const engine::PlanSource& source() const { return cache_.source(); }

@@ -60,6 +60,7 @@ SimWorld::SimWorld(const WorldOptions& options)
   observer_.set_losing_inbox_entries(options_.canary == Canary::lost_signal);
   observer_.set_false_approvals(options_.canary == Canary::false_approval);
   observer_.set_ignoring_limits(options_.canary == Canary::unlimited_queue);
+  observer_.set_losing_child_requests(options_.canary == Canary::lost_child_request);
   observer_.set_double_messages(options_.canary == Canary::double_message);
   external_world_.set_false_probes(options_.canary == Canary::false_probe);
   external_world_.set_duplicate_model_requests(options_.canary == Canary::double_model_request);
@@ -148,12 +149,14 @@ void SimWorld::start(std::size_t index) {
                               {external_world_.tool(kind, worker.process), worker.version,
                                external_world_.verifier(kind, worker.process)});
   }
+  worker.agents = std::make_unique<SimAgents>(options_.plan_of_child, worker.process);
   worker.output_hub = std::make_unique<runtime::OutputHub>();
   worker.page = worker.page_at_death;
   worker.slot = std::make_unique<runtime::RunningSlot>(worker.page);
   runtime::World world{*worker.process, *worker.process,         random_,
                        *worker.store,   *worker.tool_registry,   options_.plans,
                        nullptr,         worker.output_hub.get(), worker.slot.get()};
+  world.new_jobs = worker.agents.get();
   runtime::RuntimeOptions options;
   options.worker = fmt::format("w{}", index);
   options.lease = options_.lease;

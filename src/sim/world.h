@@ -28,6 +28,7 @@
 #include "sim/external_world.h"
 #include "sim/observer.h"
 #include "sim/report.h"
+#include "sim/sim_agents.h"
 #include "sim/sim_loop.h"
 #include "sim/sim_store.h"
 #include "store/faulty/faulty_store.h"
@@ -51,6 +52,7 @@ enum class Canary : std::uint8_t {
   fork_without_consent,      // a fork is made as if its repeated effects were agreed to
   oversized_drop,            // a re-plan abandons more than was requested
   oversized_raise,           // a budget is raised above the requested value
+  lost_child_request,        // the store loses what a commit sends to a parent or a child
 };
 
 // The failpoint of a node named `poison`, in the slice that decides to call it.
@@ -75,6 +77,7 @@ struct WorldOptions {
   Canary canary = Canary::none;
   bool verbose = false;
   engine::PlanCache* plans = nullptr;  // of all lives of all workers; null: each compiles its own
+  SimAgents::PlanOf plan_of_child = {};
 };
 
 class SimWorld final : private async::FailpointHandler, private runtime::RuntimeObserver {
@@ -145,6 +148,7 @@ class SimWorld final : private async::FailpointHandler, private runtime::Runtime
     std::shared_ptr<SimProcess> process;
     std::unique_ptr<SimStore> store;
     std::unique_ptr<runtime::ToolRegistry> tool_registry;
+    std::unique_ptr<SimAgents> agents;
     std::unique_ptr<runtime::OutputHub> output_hub;
     // The running slot, which outlives the process, and its content when the process died.
     alignas(8) std::array<std::byte, runtime::RunningSlot::kBytes> page{}, page_at_death{};

@@ -3,7 +3,7 @@
 
 #include "engine/children/children.h"
 #include "engine/children/request_children.h"
-#include "engine/fixtures/job_fixture_test.h"
+#include "engine/fixtures/child_fixture_test.h"
 #include "engine/state/checkpoint.h"
 #include "inspect/verify.h"
 #include "testing/test.h"
@@ -17,31 +17,12 @@ constexpr std::string_view kTools =
     " 'apart': {'child': {'name': 'research', 'detached': true}}}}";
 constexpr std::string_view kOne = "[{'id':'a', 'kind':'tool', 'tool':'research'}]";
 
-Outcome created(const JobFixture& job, std::string_view node) {
-  const JobId child = child_of(job.state, job.step(node));
-  return {.kind = OutcomeKind::input_required,
-          .definite = true,
-          .result = Value::object(
-              {{"requests", Value::object({{"job", Value::object({{"job", child.text}})}})}})};
-}
-
 // A job with this plan, whose node `a` has created its child.
 JobFixture parent(std::string_view nodes = kOne, std::string_view more = kTools) {
   JobFixture job(nodes, {.more = std::string(more)});
   job.claim();
-  job.answer("a", created(job, "a"));
+  job.answer("a", child_created(job, "a"));
   return job;
-}
-
-ControlRequest end_of(const JobFixture& job, std::string_view node, std::string_view end) {
-  return {
-      .id = child_of(job.state, job.step(node)).text.string(),
-      .by = "runtime",
-      .body = ChildEndedRequest{.command_id = job.step(node).id.text.string(), .end = json(end)}};
-}
-
-JobFixture& child_ends(JobFixture& job, std::string_view node, std::string_view end) {
-  return job.send_request(end_of(job, node, end));
 }
 
 void expect_verified(const JobFixture& job) {
@@ -86,7 +67,7 @@ AE_TEST("child/an end that comes before the wait is kept for it") {
   EXPECT_EQ(job.count(EventType::agent_message), 1u);
   child_ends(job, "a", "{'status': 'completed', 'result': 1}");
   EXPECT_EQ(job.count(EventType::agent_message), 1u) << "once";
-  job.answer("a", created(job, "a"));
+  job.answer("a", child_created(job, "a"));
   EXPECT_EQ(job.count(EventType::job_waiting), 0u) << job.log_text();
   EXPECT_EQ(job.sent.size(), 2u);
   job.ok("a", "1");
@@ -104,7 +85,7 @@ AE_TEST("child/its end is applied once, and no client can answer its wait") {
   child_ends(job, "a", "{'status': 'failed'}");
   EXPECT_FALSE(job.refused);
   EXPECT_EQ(job.log.size(), before);
-  ControlRequest other = end_of(job, "a", "{'status': 'completed'}");
+  ControlRequest other = child_end(job, "a", "{'status': 'completed'}");
   other.id = "another-job";
   job.send_request(other);
   EXPECT_EQ(job.refused, Code::wait_mismatch);
@@ -123,7 +104,7 @@ AE_TEST("child/a crash while the child is created repeats the call under the sam
   job.after(120s);
   ASSERT_EQ(job.sent.size(), 2u) << job.log_text();
   EXPECT_EQ(job.sent[0].external_key, job.sent[1].external_key);
-  job.answer("a", created(job, "a"));
+  job.answer("a", child_created(job, "a"));
   EXPECT_EQ(job.status(), "waiting");
   expect_verified(job);
 }
@@ -159,7 +140,7 @@ AE_TEST("child/a child created while its parent is cancelled is cancelled, too")
   JobFixture job(kOne, {.more = std::string(kTools)});
   job.claim().cancel();
   EXPECT_EQ(job.status(), "running");
-  job.answer("a", created(job, "a"));
+  job.answer("a", child_created(job, "a"));
   EXPECT_EQ(job.count(EventType::child_cancel_requested), 1u) << job.log_text();
   EXPECT_EQ(job.status(), "waiting");
   child_ends(job, "a", "{'status': 'cancelled', 'failure': {'code': 'cancelled'}}");
@@ -171,7 +152,7 @@ AE_TEST("child/a child created while its parent is cancelled is cancelled, too")
 AE_TEST("child/the deadline of a waiting parent cancels its child") {
   JobFixture job(kOne, {.more = std::string(kTools), .deadline = 60s});
   job.claim();
-  job.answer("a", created(job, "a"));
+  job.answer("a", child_created(job, "a"));
   job.after(61s);
   EXPECT_EQ(job.count(EventType::child_cancel_requested), 1u) << job.log_text();
   child_ends(job, "a", "{'status': 'cancelled', 'failure': {'code': 'cancelled'}}");
@@ -201,7 +182,7 @@ AE_TEST("child/items of a map wait together, and a failed one cancels the others
       {.more = std::string(kTools)});
   job.claim();
   ASSERT_EQ(job.sent.size(), 3u);
-  for (const char* item : {"a/0", "a/1", "a/2"}) job.answer(item, created(job, item));
+  for (const char* item : {"a/0", "a/1", "a/2"}) job.answer(item, child_created(job, item));
   EXPECT_EQ(job.status(), "waiting");
   EXPECT_EQ(job.state.open_children, 3u);
   child_ends(job, "a/1", "{'status': 'failed', 'failure': {'code': 'no_money'}}");
@@ -246,6 +227,69 @@ AE_TEST("child/a second child waits for what the first one returns of the budget
   job.ok("a", "1");
   ASSERT_EQ(job.sent.size(), 3u) << job.log_text();
   EXPECT_EQ(job.state.budget.reserved.tokens, 70u);
+  expect_verified(job);
+}
+
+AE_TEST("child/a retry that waits for what a child returns of the budget does not keep the lease") {
+  JobFixture job(
+      "[{'id':'a', 'kind':'tool', 'tool':'research'}, {'id':'b', 'kind':'llm',"
+      " 'tool':'model:main', 'args':{'model':'small', 'max_tokens':50, 'messages':[{'role':'user', "
+      "'content':'x'}]}}]",
+      {.more = "{'budget': {'model_calls': 3}, 'tools': {'research': {'child': {'name':"
+               " 'research', 'budget': {'model_calls': 2}}}, 'model:main': {'effect': 'read',"
+               " 'provider': 'openai', 'retry': {'max_attempts': 3, 'retry_on': ['timeout']}}}}"});
+  job.claim();
+  ASSERT_EQ(job.sent.size(), 2u) << job.log_text();
+  job.answer("a", child_created(job, "a"));
+  job.times_out("b").after(20s);
+  EXPECT_EQ(job.status(), "waiting") << job.log_text();
+  child_ends(job, "a", "{'status': 'completed', 'result': 1, 'child_use': {'model_calls': 1}}");
+  job.ok("a", "1");
+  EXPECT_EQ(job.tries("b"), 2u) << job.log_text();
+  expect_verified(job);
+}
+
+AE_TEST("child/a creation with an unknown outcome is repeated until the child is found") {
+  JobFixture job(kOne, {.more = std::string(kTools)});
+  job.claim();
+  for (std::size_t lost = 1; lost < 6; ++lost) {
+    ASSERT_EQ(job.sent.size(), lost) << job.log_text();
+    job.answer("a", {.kind = OutcomeKind::unknown, .error_code = "lost"}).after(120s);
+    EXPECT_NE(job.status(), "parked") << job.log_text();
+  }
+  job.answer("a", child_created(job, "a"));
+  EXPECT_EQ(job.status(), "waiting");
+  expect_verified(job);
+}
+
+AE_TEST("child/a cancelled job awaits a child that may exist, also if its effects stay") {
+  for (const bool compensate : {true, false}) {
+    JobFixture job(kOne, {.more = std::string(kTools)});
+    job.claim().answer("a", {.kind = OutcomeKind::unknown, .error_code = "lost"});
+    job.send_request({.id = "c", .body = CancelRequest{.compensate = compensate}});
+    job.after(120s);
+    ASSERT_EQ(job.sent.size(), 2u) << job.log_text();
+    job.answer("a", child_created(job, "a"));
+    EXPECT_EQ(job.count(EventType::child_cancel_requested), 1u) << job.log_text();
+    EXPECT_EQ(job.status(), "waiting");
+    child_ends(job, "a", "{'status': 'cancelled', 'failure': {'code': 'cancelled'}}");
+    job.fails("a", "cancelled");
+    EXPECT_EQ(job.status(), "cancelled") << job.log_text();
+    EXPECT_TRUE(job.last<JobCancelled>().in_doubt.is_null());
+    expect_verified(job);
+  }
+}
+
+AE_TEST("child/a paused parent records the end of its child, and acts on it when it is resumed") {
+  JobFixture job = parent();
+  job.pause();
+  EXPECT_EQ(job.status(), "parked");
+  EXPECT_EQ(job.count(EventType::child_cancel_requested), 0u);
+  child_ends(job, "a", "{'status': 'completed', 'result': 1}");
+  EXPECT_EQ(job.status(), "parked") << job.log_text();
+  EXPECT_EQ(job.sent.size(), 1u);
+  job.resume().claim().ok("a", "1");
+  EXPECT_EQ(job.status(), "completed") << job.log_text();
   expect_verified(job);
 }
 

@@ -8,6 +8,7 @@
 #include <string_view>
 #include <utility>
 
+#include "engine/fixtures/child_fixture_test.h"
 #include "engine/loop/loop_fixture_test.h"
 #include "engine/planner/planner.h"
 #include "json/json.h"
@@ -38,6 +39,7 @@ struct GoldenJobs {
   void add_loop();
   void add_thread();
   void add_contexts();
+  void add_children();
   void add_planner();
 
   std::list<GoldenJob> jobs;
@@ -329,6 +331,35 @@ void GoldenJobs::add_contexts() {
   }
 }
 
+// Two parents, one of which is cancelled, and a child that fails. The ends of children come before
+// their wait and after it, with unknown calls and with what they used of a budget.
+void GoldenJobs::add_children() {
+  constexpr std::string_view kMore =
+      "{'budget': {'tool_calls': 9}, 'tools': {'research': {'child': {'name': 'research',"
+      " 'budget': {'tool_calls': 3}}, 'dedupe_window': 'unlimited'}}}";
+  constexpr std::string_view kTwo =
+      "[{'id':'a', 'kind':'tool', 'tool':'research', 'args': {'topic': 'tides'}},"
+      " {'id':'b', 'kind':'tool', 'tool':'research'}]";
+  JobFixture& parent = add("parent", kTwo, {.more = kMore}).claim();
+  child_ends(parent, "a",
+             "{'status': 'completed', 'result': {'n': 7}, 'child_use': {'tool_calls': 2}}");
+  parent.answer("a", child_created(parent, "a")).answer("b", child_created(parent, "b"));
+  parent.claim().ok("a", "{'n': 7}");
+  child_ends(parent, "b",
+             "{'status': 'completed', 'result': 1, 'in_doubt': [{'job_id': 'c',"
+             " 'idempotency_keys': ['k1', 'k2']}], 'child_use': {'tool_calls': 1}}");
+  parent.claim().ok("b", "1");
+  JobFixture& cancelled = add("parent-cancelled", kTwo, {.more = kMore}).claim();
+  cancelled.answer("a", child_created(cancelled, "a")).cancel("enough");
+  cancelled.answer("b", child_created(cancelled, "b"));
+  child_ends(cancelled, "a", "{'status': 'cancelled', 'failure': {'code': 'cancelled'}}");
+  add("child", "[{'id':'a', 'kind':'tool', 'tool':'look'}]",
+      {.more = kTools,
+       .parent = JobParent{.command_id = parent.step("a").id, .job_id = "parent", .tree_depth = 1}})
+      .claim()
+      .fails("a");
+}
+
 // A planner whose first answer is no valid plan; the valid one uses every member that an answer may
 // have.
 void GoldenJobs::add_planner() {
@@ -376,6 +407,7 @@ std::list<GoldenJob> golden_jobs() {
   golden.add_planner();
   golden.add_thread();
   golden.add_contexts();
+  golden.add_children();
   return std::move(golden.jobs);
 }
 

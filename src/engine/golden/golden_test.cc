@@ -299,6 +299,7 @@ AE_TEST("golden/the golden jobs contain every event type that they should cover"
                            "job_waiting",
                            "job_parked",
                            "job_cancel_requested",
+                           "child_cancel_requested",
                            "wait_opened",
                            "wait_completed",
                            "timer_fired"}) {

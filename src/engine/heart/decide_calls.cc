@@ -64,6 +64,8 @@ std::string describe_failure(const State& state, const Step& step, std::string_v
 bool has_tries_left(const State& state, const Step& step) {
   const ToolPolicy& tool = state.tool_of(step);
   const Invocation& call = *step.call;
+  // The child may exist. Another try finds it, or creates it.
+  if (tool.awaits_child() && state.may_have_happened(step)) return true;
   if (is_resent_without_retry(state, step)) return call.counted_tries < kLostTriesMax;
   return call.counted_tries < state.max_attempts_of(step) &&
          (tool.retry.covers(call.error().code) || still_running(tool, call));

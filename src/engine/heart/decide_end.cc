@@ -161,19 +161,20 @@ bool Decider::release_until(std::optional<Instant> backoff) {
 void Decider::become_idle() {
   if (limit_reached_) return;
   if (s_.nodes_left == 0) return complete_job();
+  // A child that ends returns what it did not use of the budget.
+  const bool may_fit_later = s_.open_children > 0;
   std::optional<Instant> backoff;
   for (std::uint32_t index : s_.todo) {
     const Step& step = s_.steps[index];
     if (settling_ && !s_.may_have_changed(step)) continue;  // blocked until that is known
-    if (step.phase == StepPhase::backoff && (!backoff || step.not_before < *backoff)) {
-      backoff = step.not_before;
-    }
+    const bool awaits_budget =
+        !exceeded_limits_.empty() && may_fit_later && step.not_before <= context_.now;
+    if (step.phase != StepPhase::backoff || awaits_budget) continue;
+    if (!backoff || step.not_before < *backoff) backoff = step.not_before;
   }
   if (revisit_at_ && (!backoff || *revisit_at_ < *backoff)) backoff = revisit_at_;
   // Tries that only need a resend are resent before the job parks, so that no operator
   // has to check their outcome.
-  // A child that ends returns what it did not use of the budget.
-  const bool may_fit_later = s_.open_children > 0;
   if (!exceeded_limits_.empty() && !may_fit_later && (!backoff || *backoff <= context_.now)) {
     return park_for_budget();
   }

@@ -89,9 +89,11 @@ bool State::has_ended_child(const Step& step) const {
 }
 
 bool State::has_unknown_child() const {
-  return std::ranges::any_of(calling, [this](std::uint32_t index) {
-    return awaits_child(steps[index]) && !is_live(steps[index]);
-  });
+  const auto may_exist = [this](std::uint32_t index) {
+    const Step& step = steps[index];
+    return awaits_child(step) && blocks_ending(step) && !is_live(step);
+  };
+  return std::ranges::any_of(calling, may_exist) || std::ranges::any_of(todo, may_exist);
 }
 
 bool State::blocks_ending(const Step& step) const {
@@ -113,7 +115,9 @@ bool State::blocks_ending(const Step& step) const {
 }
 
 bool State::must_settle_before_end(const Step& call) const {
-  return !undoable.empty() || blocks_ending(call);
+  const bool undoes = !ending || ending->compensate;
+  if (!undoes && !awaits_child(call)) return false;
+  return (undoes && !undoable.empty()) || blocks_ending(call);
 }
 
 bool State::awaits_operator_before_end() const {

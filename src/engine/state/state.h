@@ -216,7 +216,7 @@ class State {
   }
   // The child has ended, and the next try of its call records its outcome.
   bool has_ended_child(const Step& step) const;
-  // A process died while it created a child: the child may exist.
+  // A try to create a child has an unknown outcome: the child may exist.
   bool has_unknown_child() const;
   // The call of a step, for display.
   UnknownCall call_of(const Step& step) const;

@@ -138,6 +138,7 @@ struct ChildJobs::Creation {
   JobId parent, child;
   InvocationId invocation;
   NewJobRequest request;
+  Duration send_until{};  // steady: it is not created later
   bool detached = false;
   bool has_ended = false;  // and its end was erased from the log of the parent
   async::Done<Outcome> done;
@@ -172,6 +173,7 @@ void ChildJobs::perform(tools::Permit, tools::Call call, async::Done<Outcome> do
   creation->parent = call.job;
   creation->child = engine::child_of(*state, *step);
   creation->invocation = call.invocation;
+  creation->send_until = world_.steady.since_start() + call.send_within;
   creation->detached = policy.detached;
   if (const Value* answer = call.inputs["answers"].find(engine::kChildAnswer)) {
     if (const auto end = record_from_json<ChildEnd>(*answer)) {
@@ -215,6 +217,10 @@ void ChildJobs::on_made(std::shared_ptr<Creation> creation, Result<NewJobRequest
   }
   if (!made) return creation->done(outcome_of(made.error()));
   creation->request = *std::move(made);
+  // The process was suspended. Another one may run the parent, and has not found the child.
+  if (world_.steady.since_start() > creation->send_until) {
+    return creation->done(not_created("the child was not created in time"));
+  }
   create(std::move(creation));
 }
 

@@ -152,13 +152,13 @@ AE_TEST("job messages/a message is delivered once, whichever call of the store f
               return ++calls == number ? fault : Fault::none;
             };
           });
-      for (int i = 0; i < 40; ++i) jobs.env.loop.advance(1s);
+      for (int i = 0; i < 12; ++i) jobs.env.loop.advance(1s);
       jobs.worker.script = [](const store::Call&) { return Fault::none; };
       ASSERT_TRUE(id->has_value() && (**id).has_value());
       const auto sent = jobs.read(kJob);
       ASSERT_EQ(engine::to_text(sent.state.status), "completed") << number;
       ASSERT_EQ(all_of<AgentMessage>(jobs.read(kReceiver).events).size(), 1u) << number;
-      if (calls < number || number > 60) break;
+      if (calls < number || number > 25) break;
       hits = number;
     }
     EXPECT_GT(hits, 4u);
