@@ -154,6 +154,26 @@ def a_tree_has_a_greatest_depth():
         assert failed.code != 0 and "tree_too_deep" in failed.err, failed
         assert len(jobs(h)) == 17, len(jobs(h))
         assert all(j["status"] == "failed" for j in jobs(h))
+        tree = h.run("trace", "p", "--tree", "--json").json()
+        assert [one["depth"] for one in tree["jobs"]] == list(range(17)) and tree["more"] is False, tree
+        assert [one["parent"] for one in tree["jobs"][1:]] == [one["view"]["id"] for one in tree["jobs"][:-1]], tree
+
+
+def a_tree_is_shown_with_each_job_below_its_parent():
+    with folder() as h:
+        prepared(h)
+        expect(start(h, "fan", "m", topics=["a", "b"]), 0)
+        children = [one["id"] for one in h.run("jobs", "--parent", "m", "--json").json()["jobs"]]
+        assert len(children) == 2, children
+        for command in ("trace", "transcript"):
+            text = expect(h.run(command, "m", "--tree"), 0).out
+            assert text.count("child job of m, level 1") == 2, text
+            at = [text.index(f"job {job} ") for job in ("m", *children)]
+            assert at == sorted(at), (at, text)
+            tree = expect(h.run(command, "m", "--tree", "--json"), 0).json()
+            assert [one["view"]["id"] for one in tree["jobs"]] == ["m", *children], tree
+        expect(h.run("transcript", "m", "--tree", "--follow"), 2)
+        expect(h.run("trace", "none", "--tree"), 3)
 
 
 def a_parent_shows_the_child_that_it_waits_for():
@@ -295,6 +315,7 @@ def code_continues_with_its_children_after_kills():
 
 TESTS = [a_node_gets_the_result_of_its_child, a_tool_and_a_map_create_children, a_child_of_invalid_input_is_not_created,
          a_failed_child_fails_its_call_with_its_code, a_detached_child_outlives_its_parent, a_tree_has_a_greatest_depth,
+         a_tree_is_shown_with_each_job_below_its_parent,
          a_parent_shows_the_child_that_it_waits_for, a_cancelled_parent_cancels_its_tree,
          a_child_is_compensated_before_its_parent, an_ending_parent_names_the_unknown_calls_of_its_child,
          killed_processes_create_each_child_once, a_retry_keeps_the_results_of_children,

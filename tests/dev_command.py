@@ -171,7 +171,7 @@ async def clock(ctx, input):
 
 
 @test
-def code_that_is_not_deterministic_is_reported_when_its_job_rests_or_ends():
+def code_that_is_not_deterministic_is_reported_when_its_job_waits_or_ends():
     with Folder() as folder:
         folder.env["PYTHONPATH"] = str(pathlib.Path(__file__).resolve().parent.parent / "sdk/python")
         folder.write("clock.py", CLOCK, executable=False)
@@ -186,9 +186,9 @@ def code_that_is_not_deterministic_is_reported_when_its_job_rests_or_ends():
         folder.wait_for("job returned is not deterministic")
         run("named", "named=true")
         folder.wait_for("job named is not deterministic")
-        run("rests", "named=true", "waits=true", code=4)
-        folder.wait_for("job rests is not deterministic")
-        assert folder.job("rests")["status"] == "waiting"  # the check changes nothing
+        run("waits", "named=true", "waits=true", code=4)
+        folder.wait_for("job waits is not deterministic")
+        assert folder.job("waits")["status"] == "waiting"  # the check changes nothing
         log = folder.log()
         assert "job same is not" not in log and log.count("is not deterministic") == 3, log
         assert "a value that is not recorded" in log and "the end of node code" in log, log

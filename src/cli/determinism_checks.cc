@@ -18,7 +18,7 @@ namespace ae::cli {
 namespace {
 
 constexpr std::size_t kWaitingMax = 100;      // checks; more jobs are not checked
-constexpr std::size_t kRestedMax = 10'000;    // ids
+constexpr std::size_t kCheckedMax = 10'000;   // ids
 constexpr std::uint64_t kEventsMax = 20'000;  // of a job; a longer log is not replayed
 
 }  // namespace
@@ -60,8 +60,8 @@ bool DeterminismChecks::start(const JobId& job, const store::LoadedJob& loaded) 
   if (!has_ended && loaded.row.status != "waiting") return false;
   if (loaded.row.last_seq > kEventsMax) return false;
   if (has_ended) {
-    rested_.erase(job.text);
-  } else if (rested_.size() >= kRestedMax || !rested_.insert(job.text).second) {
+    checked_.erase(job.text);
+  } else if (checked_.size() >= kCheckedMax || !checked_.insert(job.text).second) {
     return false;
   }
   auto events = runtime::open_log(job, loaded);

@@ -1,8 +1,8 @@
-// DeterminismChecks: checks the code of `dev` against the log of each job that rests or has ended.
+// DeterminismChecks: checks the code of `dev` against the log of each job that waits or has ended.
 //
 // The worker that runs the job replays it (runtime/service/code_check.h). A difference comes from the
 // code itself: a time, a random number or an id that is not recorded, or an order that is not the same
-// each time. Each job is checked when it first rests and when it has ended, one at a time.
+// each time. Each job is checked when it first waits and when it has ended, one at a time.
 //
 // Threads: the loop's.
 #pragma once
@@ -43,7 +43,7 @@ class DeterminismChecks {
   app::Instance& instance_;
   const std::function<void(const std::string& line)> print_;
   std::deque<JobId> waiting_;
-  std::set<std::string> rested_;  // ids of jobs that were checked at rest
+  std::set<std::string> checked_;  // ids of jobs that were checked while they wait
   bool is_busy_ = false;
   std::uint64_t code_ = 0;  // counts on_new_code
   std::unique_ptr<runtime::CodeCheck> running_;

@@ -12,6 +12,7 @@
 #include "app/key_file.h"
 #include "cli/code_checks.h"
 #include "cli/job_reads.h"
+#include "cli/job_tree.h"
 #include "cli/phrases.h"
 #include "cli/shared.h"
 #include "cli/trace_details.h"
@@ -26,7 +27,7 @@ namespace {
 
 struct TraceOptions : CommonOptions {
   std::string id, parent, step;
-  bool verbose = false;
+  bool verbose = false, tree = false;
 };
 
 std::vector<Option> trace_options(TraceOptions& o) {
@@ -37,6 +38,11 @@ std::vector<Option> trace_options(TraceOptions& o) {
            "only list the steps below this one; `root`: the nodes of the plan",
            {.accepts = Accepts::not_empty, .excludes = {"--step"}}},
           {"--step", "STEP", &o.step, "only this step", kNotEmpty},
+          {"--tree",
+           "",
+           &o.tree,
+           "also the child jobs, to the last level",
+           {.excludes = {"--step", "--parent"}}},
           {"-v,--verbose", "", &o.verbose, "with call ids and invocation ids"}};
 }
 
@@ -139,23 +145,52 @@ int print_step(const TraceOptions& options, Terminal& terminal) {
   return kDone;
 }
 
+std::string trace_page(const TraceOptions& options, const std::string& id, const Value& trace,
+                       Terminal& terminal) {
+  const auto store = store_of(options);
+  const bool failed = trace.text("status") == "failed";
+  const RetryChain known = failed && store ? find_retries(*store, id) : RetryChain{};
+  return trace_text(trace, {.paint = terminal.out(),
+                            .width = terminal.width(),
+                            .verbose = options.verbose,
+                            .store_flag = store ? store_flag(*store) : std::string(),
+                            .retry_chain = known});
+}
+
+// Prints each trace as it is read. With --json all are one document.
+Status print_tree(const TraceOptions& options, Terminal& terminal) {
+  AE_ASSIGN(const app::StoreUrl store, store_of(options));
+  AE_ASSIGN(const auto client, open_to_read(store, options.id));
+  AE_ASSIGN(const JobTree tree, read_tree(*client, options.id));
+  std::vector<Value> traces;
+  for (const JobTree::Job& job : tree.jobs) {
+    AE_ASSIGN(Value trace, get(*client, {"api", "jobs", job.id, "trace"}, {}));
+    if (terminal.json()) {
+      traces.push_back(std::move(trace));
+    } else {
+      terminal.print(tree_heading(job, terminal.out()) +
+                     trace_page(options, job.id, trace, terminal));
+    }
+  }
+  if (terminal.json()) terminal.print_json(tree_json(tree, std::move(traces)));
+  note_if_incomplete(tree, terminal);
+  return {};
+}
+
 int trace_command(const TraceOptions& options, Terminal& terminal) {
   if (!options.parent.empty()) return print_steps(options, terminal);
   if (!options.step.empty()) return print_step(options, terminal);
+  if (options.tree) {
+    const Status printed = print_tree(options, terminal);
+    return printed ? kDone : terminal.fail_with(printed.error());
+  }
   const auto trace = get_job_view(options, options.id, "trace");
   if (!trace) return terminal.fail_with(trace.error());
   if (terminal.json()) {
     terminal.print_json(*trace);
-    return kDone;
+  } else {
+    terminal.print(trace_page(options, options.id, *trace, terminal));
   }
-  const auto store = store_of(options);
-  const bool failed = trace->text("status") == "failed";
-  const RetryChain known = failed && store ? find_retries(*store, options.id) : RetryChain{};
-  terminal.print(trace_text(*trace, {.paint = terminal.out(),
-                                     .width = terminal.width(),
-                                     .verbose = options.verbose,
-                                     .store_flag = store ? store_flag(*store) : std::string(),
-                                     .retry_chain = known}));
   return kDone;
 }
 

@@ -8,6 +8,8 @@
 #include <vector>
 
 #include "cli/follow_retry.h"
+#include "cli/job_reads.h"
+#include "cli/job_tree.h"
 #include "cli/shared.h"
 #include "cli/transcript_text.h"
 #include "json/json.h"
@@ -17,12 +19,13 @@ namespace {
 
 struct TranscriptOptions : CommonOptions {
   std::string id;
-  bool follow = false, verbose = false;
+  bool follow = false, verbose = false, tree = false;
 };
 
 std::vector<Option> transcript_options(TranscriptOptions& o) {
   return {{"ID", "", &o.id, "the job", kRequired},
-          {"-f,--follow", "", &o.follow, "follow until the job ends"},
+          {"-f,--follow", "", &o.follow, "follow until the job ends", {.excludes = {"--tree"}}},
+          {"--tree", "", &o.tree, "also the child jobs, to the last level"},
           {"-v,--verbose", "", &o.verbose, "on a terminal: show long values whole"}};
 }
 
@@ -32,36 +35,42 @@ constexpr std::string_view kTranscriptWait = "10s";
 
 class TranscriptPrinter {
  public:
-  TranscriptPrinter(const TranscriptOptions& options, Terminal& terminal)
+  TranscriptPrinter(const TranscriptOptions& options, const std::string& id, Terminal& terminal)
       : options_(options),
+        id_(id),
         terminal_(terminal),
         text_({.paint = terminal.out(),
                .value_max = terminal.width() == 0 || options.verbose ? 0 : kTranscriptValueMax}) {}
 
   Result<Value> page(bool waits) const {
     api::ApiRequest request;
-    request.path = {"api", "jobs", options_.id, "transcript"};
+    request.path = {"api", "jobs", id_, "transcript"};
     request.query = {{"after", std::to_string(after_)}, {"limit", std::to_string(kTranscriptPage)}};
     if (waits) request.query.emplace_back("wait", kTranscriptWait);
     return answer_of(options_, app::OpenMode::read, std::move(request));
   }
 
-  Status print_all() {
+  // All entries in one body. Without --json they are printed as they are read.
+  Result<Value> read_all() {
     std::vector<Value> entries;
-    Value all;
     while (true) {
-      AE_ASSIGN(all, page(false));
+      AE_ASSIGN(const Value read, page(false));
       if (!terminal_.json()) {
-        if (after_ == 0) terminal_.print(text_.head(all));
-        print(all["entries"]);
+        if (after_ == 0) terminal_.print(text_.head(read));
+        print(read["entries"]);
       } else {
-        entries.insert(entries.end(), all["entries"].items().begin(), all["entries"].items().end());
+        entries.insert(entries.end(), read["entries"].items().begin(),
+                       read["entries"].items().end());
       }
-      if (!all["next"].is_integer()) break;
-      after_ = static_cast<std::uint64_t>(all["next"].as_int());
+      if (!read["next"].is_integer()) return read.with("entries", Value::array(std::move(entries)));
+      after_ = static_cast<std::uint64_t>(read["next"].as_int());
     }
+  }
+
+  Status print_all() {
+    AE_ASSIGN(const Value all, read_all());
     if (terminal_.json()) {
-      terminal_.print_json(all.with("entries", Value::array(std::move(entries))));
+      terminal_.print_json(all);
     } else {
       print_notes(all);
     }
@@ -112,20 +121,38 @@ class TranscriptPrinter {
     const std::string_view status = body.text("status");
     if (status == "waiting" || status == "parked") {
       terminal_.note(fmt::format("the job is {}; `aetheris job {}` shows what it waits for", status,
-                                 safe(options_.id)));
+                                 safe(id_)));
     }
   }
 
   const TranscriptOptions& options_;
+  const std::string id_;
   Terminal& terminal_;
   TranscriptText text_;
   std::uint64_t after_ = 0;
   bool has_begun_ = false;
 };
 
+Status print_tree_of(const TranscriptOptions& options, Terminal& terminal) {
+  AE_ASSIGN(const app::StoreUrl store, store_of(options));
+  AE_ASSIGN(const auto client, open_to_read(store, options.id));
+  AE_ASSIGN(const JobTree tree, read_tree(*client, options.id));
+  std::vector<Value> transcripts;
+  for (const JobTree::Job& job : tree.jobs) {
+    if (!terminal.json()) terminal.print(tree_heading(job, terminal.out()));
+    AE_ASSIGN(Value all, TranscriptPrinter(options, job.id, terminal).read_all());
+    transcripts.push_back(std::move(all));
+  }
+  if (terminal.json()) terminal.print_json(tree_json(tree, std::move(transcripts)));
+  note_if_incomplete(tree, terminal);
+  return {};
+}
+
 int transcript_command(const TranscriptOptions& options, Terminal& terminal) {
-  TranscriptPrinter transcription(options, terminal);
-  const Status done = options.follow ? transcription.follow() : transcription.print_all();
+  TranscriptPrinter transcription(options, options.id, terminal);
+  const Status done = options.tree     ? print_tree_of(options, terminal)
+                      : options.follow ? transcription.follow()
+                                       : transcription.print_all();
   if (!done) return terminal.fail_with(done.error());
   return kDone;
 }
