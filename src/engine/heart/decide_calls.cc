@@ -64,11 +64,14 @@ std::string describe_failure(const State& state, const Step& step, std::string_v
 bool has_tries_left(const State& state, const Step& step) {
   const ToolPolicy& tool = state.tool_of(step);
   const Invocation& call = *step.call;
-  // The child may exist. Another try finds it, or creates it.
-  if (tool.awaits_child() && state.may_have_happened(step)) return true;
   if (is_resent_without_retry(state, step)) return call.counted_tries < kLostTriesMax;
   return call.counted_tries < state.max_attempts_of(step) &&
          (tool.retry.covers(call.error().code) || still_running(tool, call));
+}
+
+bool has_tries_after_unknown(const State& state, const Step& step) {
+  // A child may exist: another try finds it, or creates it.
+  return state.awaits_child(step) || has_tries_left(state, step) || step.call->unsent_tries > 0;
 }
 
 Result<Value> Decider::arguments(const Node& node, std::uint32_t item) const {
@@ -318,7 +321,8 @@ void Decider::handle_definite_failure(const Step& step) {
     // Another process could not send it. This one tries at once, then with increasing delays.
     return call.attempt == s_.attempt ? schedule_retry(step) : declare_try(step, false);
   }
-  if (has_tries_left(s_, step) && !is_cancelled(step)) return schedule_retry(step);
+  // The end of a child is final, whatever its code: its own calls were tried as its agent states.
+  if (!has_child && has_tries_left(s_, step) && !is_cancelled(step)) return schedule_retry(step);
   fail_step(step, call.error().code,
             describe_failure(s_, step, call.error().message, call.counted_tries));
 }
@@ -329,7 +333,7 @@ void Decider::handle_unknown_outcome(const Step& step) {
   const ToolPolicy& tool = s_.tool_of(step);
   // What only reads is not repeated for code that does not need it any more.
   const bool is_needed = tool.effect != EffectClass::read || !is_cancelled(step);
-  const bool again = is_needed && (has_tries_left(s_, step) || call.unsent_tries > 0);
+  const bool again = is_needed && has_tries_after_unknown(s_, step);
   const bool waits =
       step.phase != StepPhase::backoff && (call.unsent_tries == 0 || call.attempt == s_.attempt);
   if (again && !waits && !has_room()) return;  // before evaluating its policies

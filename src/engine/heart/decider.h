@@ -33,6 +33,8 @@ namespace ae::engine {
 
 // By the `retry` of its tool and its request. REQUIRES: the step has a call.
 bool has_tries_left(const State& state, const Step& step);
+// The same when the outcome of the newest try is unknown.
+bool has_tries_after_unknown(const State& state, const Step& step);
 
 class Decider {
  public:

@@ -31,7 +31,7 @@ std::vector<std::string> Decider::unknown_calls_to_resend() const {
     const Step& step = s_.steps[wait.step];
     if (step.phase != StepPhase::in_doubt || !step.call || step.role == Role::probe) continue;
     const bool again = step.call->open ? s_.on_in_doubt_of(step) == OnInDoubt::resend
-                                       : has_tries_left(s_, step) || step.call->unsent_tries > 0;
+                                       : has_tries_after_unknown(s_, step);
     if (again && !attempts_exhausted() && may_repeat(step)) keys.push_back(key);
   }
   return keys;

@@ -140,7 +140,8 @@ struct ChildJobs::Creation {
   NewJobRequest request;
   Duration send_until{};  // steady: it is not created later
   bool detached = false;
-  bool has_ended = false;  // and its end was erased from the log of the parent
+  bool has_ended = false;               // and its end was erased from the log of the parent
+  std::optional<Outcome> refusal = {};  // unless the child exists
   async::Done<Outcome> done;
 
   Outcome created() const {
@@ -191,8 +192,8 @@ void ChildJobs::perform(tools::Permit, tools::Call call, async::Done<Outcome> do
                                      engine::kTreeDepthMax, policy.agent)));
   }
   if (world_.new_jobs == nullptr) {
-    return creation->done(
-        failure(std::string(code_name(Code::unsupported)), "no agents are offered here"));
+    return refuse(std::move(creation),
+                  failure(std::string(code_name(Code::unsupported)), "no agents are offered here"));
   }
   creation->request = inherited(*state, *step, call, world_.store.now());
   ChildJobSpec spec{.id = creation->child,
@@ -215,13 +216,19 @@ void ChildJobs::on_made(std::shared_ptr<Creation> creation, Result<NewJobRequest
     made =
         with_inherited(*std::move(made), creation->request, *parent, *caller, world_.store.now());
   }
-  if (!made) return creation->done(outcome_of(made.error()));
+  if (!made) return refuse(std::move(creation), outcome_of(made.error()));
   creation->request = *std::move(made);
   // The process was suspended. Another one may run the parent, and has not found the child.
   if (world_.steady.since_start() > creation->send_until) {
     return creation->done(not_created("the child was not created in time"));
   }
   create(std::move(creation));
+}
+
+// An earlier try whose outcome is unknown may have created the child.
+void ChildJobs::refuse(std::shared_ptr<Creation> creation, Outcome refusal) {
+  creation->refusal = std::move(refusal);
+  find(std::move(creation));
 }
 
 void ChildJobs::create(std::shared_ptr<Creation> creation) {
@@ -255,7 +262,8 @@ void ChildJobs::find(std::shared_ptr<Creation> creation) {
       [creation](Result<Outcome> found) {
         if (found) return creation->done(*std::move(found));
         if (found.error().code == Code::not_found) {
-          return creation->done(failure("cancelled", "the child job does not exist"));
+          return creation->done(
+              creation->refusal.value_or(failure("cancelled", "the child job does not exist")));
         }
         creation->done(outcome_of(found.error()));
       });

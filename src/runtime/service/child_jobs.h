@@ -40,6 +40,7 @@ class ChildJobs final : public tools::Tool {
   struct Creation;
   void on_made(std::shared_ptr<Creation> creation, Result<NewJobRequest> made);
   void create(std::shared_ptr<Creation> creation);
+  void refuse(std::shared_ptr<Creation> creation, Outcome refusal);
   void find(std::shared_ptr<Creation> creation);
 
   World& world_;
