@@ -171,6 +171,10 @@ void Chat::read_feed() {
   }
   // Once for all that came.
   if (read && std::exchange(must_refresh_, false)) read = refresh();
+  if (const auto failure = feed_->failure(); read && failure && state_ != State::over) {
+    has_left_ = true;
+    read = std::unexpected(*failure);
+  }
   if (!read) fail(read.error());
 }
 

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <utility>
 
+#include "api/problem.h"
 #include "base/error.h"
 #include "json/json.h"
 
@@ -13,6 +14,7 @@ namespace ae::cli {
 namespace {
 
 constexpr auto kRetryAfter = std::chrono::milliseconds(200);
+constexpr int kTriesMax = 50;  // in a row: 10 s and more
 
 }  // namespace
 
@@ -48,19 +50,41 @@ bool ChatFeed::add(const app::ApiClient::LiveEvent& live) {
   }
   const std::scoped_lock lock(mutex_);
   items_.push_back({is_partial_output, *std::move(value)});
-  [[maybe_unused]] const ssize_t written = ::write(pipe_[1], "", 1);
+  wake();
   return !is_over_;
+}
+
+void ChatFeed::wake() { [[maybe_unused]] const ssize_t written = ::write(pipe_[1], "", 1); }
+
+void ChatFeed::fail(Error why) {
+  const std::scoped_lock lock(mutex_);
+  failure_ = std::move(why);
+  wake();
+}
+
+std::optional<Error> ChatFeed::failure() {
+  const std::scoped_lock lock(mutex_);
+  return failure_;
 }
 
 // A stream that breaks off is followed again after its last event.
 void ChatFeed::run() {
+  int failed = 0;  // in a row
   while (!is_over_) {
     api::ApiRequest request;
     request.path = {"api", "jobs", job_, "events"};
     if (after_ > 0) request.query.emplace_back("after", std::to_string(after_));
     const auto end = client_->follow(request, [this](const auto& live) { return add(live); });
-    if (!end || end->status != 200) std::this_thread::sleep_for(kRetryAfter);
     if (end && end->status == 204) return;  // the job has ended, and its last event was read
+    if (end && end->status == 200) {
+      failed = 0;
+      continue;
+    }
+    if (is_over_) return;
+    const Error why = end ? api::error_of_problem(end->body, end->status) : end.error();
+    const bool is_refused = end && end->status < 500 && end->status != 429;
+    if (is_refused || ++failed == kTriesMax) return fail(why);
+    std::this_thread::sleep_for(kRetryAfter);
   }
 }
 

@@ -6,11 +6,13 @@
 #include <atomic>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "app/api_client.h"
+#include "base/error.h"
 #include "json/value.h"
 
 namespace ae::cli {
@@ -30,10 +32,14 @@ class ChatFeed {
   // Becomes readable when there are items.
   int descriptor() const { return pipe_[0]; }
   std::vector<Item> take();
+  // Why the job cannot be followed any more.
+  std::optional<Error> failure();
 
  private:
   void run();  // on the thread
   bool add(const app::ApiClient::LiveEvent& live);
+  void wake();
+  void fail(Error why);
 
   const std::unique_ptr<app::ApiClient> client_;
   const std::string job_;
@@ -41,7 +47,8 @@ class ChatFeed {
   std::atomic<bool> is_over_ = false;
   int pipe_[2] = {-1, -1};
   std::mutex mutex_;
-  std::vector<Item> items_;  // guarded by mutex_
+  std::vector<Item> items_;       // guarded by mutex_
+  std::optional<Error> failure_;  // guarded by mutex_
   std::thread thread_;
 };
 

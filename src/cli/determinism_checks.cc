@@ -45,6 +45,25 @@ void DeterminismChecks::start_next() {
   is_busy_ = true;
   const JobId job = std::move(waiting_.front());
   waiting_.pop_front();
+  // Its row first: a log that is not checked is not read.
+  instance_.store().load(job, store::kNoCommits,
+                         [this, alive = alive_.watch(), job](Result<store::LoadedJob> loaded) {
+                           if (!alive) return;
+                           if (loaded && is_due(loaded->row)) return read_log(job);
+                           is_busy_ = false;
+                           start_next();
+                         });
+}
+
+bool DeterminismChecks::is_due(const store::JobRow& row) {
+  const bool has_ended = store::has_ended(row.status);
+  if (has_ended) checked_.erase(row.id.text.string());
+  if (row.last_seq > kEventsMax || (!has_ended && row.status != "waiting")) return false;
+  return has_ended ||
+         (checked_.size() < kCheckedMax && checked_.insert(row.id.text.string()).second);
+}
+
+void DeterminismChecks::read_log(const JobId& job) {
   instance_.store().load(
       job, 1, [this, alive = alive_.watch(), job, code = code_](Result<store::LoadedJob> loaded) {
         if (!alive) return;
@@ -56,14 +75,6 @@ void DeterminismChecks::start_next() {
 
 // False: there is nothing to check.
 bool DeterminismChecks::start(const JobId& job, const store::LoadedJob& loaded) {
-  const bool has_ended = store::has_ended(loaded.row.status);
-  if (!has_ended && loaded.row.status != "waiting") return false;
-  if (loaded.row.last_seq > kEventsMax) return false;
-  if (has_ended) {
-    checked_.erase(job.text);
-  } else if (checked_.size() >= kCheckedMax || !checked_.insert(job.text).second) {
-    return false;
-  }
   auto events = runtime::open_log(job, loaded);
   if (!events) return false;
   auto recorded = engine::recorded_code(job, *events, engine::uncached_plan_source());

@@ -37,6 +37,8 @@ class DeterminismChecks {
 
  private:
   void start_next();
+  bool is_due(const store::JobRow& row);
+  void read_log(const JobId& job);
   bool start(const JobId& job, const store::LoadedJob& loaded);
   void on_finding(const JobId& job, const runtime::CodeFinding& finding);
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 _BODY_MAX = 64 << 20
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}\Z")  # of a model of an agents file
-_KEY = re.compile(r"aetheris:([^:]+):")
+_KEY = re.compile(r"aetheris:(.+):[^:]+:[^:]+$")
 _CALL_HEADER = "x-aetheris-test-call"  # of a call of ctx.fetch: its job, key and try
 
 ModelAnswer = Union[str, Mapping[str, Any]]

@@ -166,7 +166,8 @@ class Repeated(unittest.TestCase):
                 return error.code
         self.assertEqual([answer(f"job-1:{key}") for key in ("one", "one", "two", "two", "two", "one", "three")],
                          ["first", "first", 503, "second", "second", "first", 400])
-        self.assertEqual(answer("job-2:one"), "first")  # another job has its own
+        for job in ("job-2", "order:1", "order:2"):
+            self.assertEqual(answer(f"{job}:one"), "first")  # another job has its own
 
 
 if __name__ == "__main__":

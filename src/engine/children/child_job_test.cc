@@ -262,18 +262,23 @@ AE_TEST("child/a creation with an unknown outcome is repeated until the child is
   expect_verified(job);
 }
 
-AE_TEST("child/the failure of a child ends its call, also after a try with an unknown outcome") {
-  JobFixture job(kOne, {.more = "{'tools': {'research': {'child': {'name': 'research'}, 'retry':"
-                                " {'max_attempts': 3, 'retry_on': ['connect']}}}}"});
-  job.claim().answer("a", child_created(job, "a"));
-  child_ends(job, "a",
-             "{'status': 'failed', 'failure': {'code': 'connect', 'message': 'refused'}}");
-  job.claim().answer("a", {.kind = OutcomeKind::unknown, .error_code = "lost"}).after(120s);
-  ASSERT_EQ(job.sent.size(), 3u) << job.log_text();
-  job.fails("a", "connect").after(120s);
-  EXPECT_EQ(job.status(), "failed") << job.log_text();
-  EXPECT_EQ(job.state.error->code, "connect");
-  expect_verified(job);
+AE_TEST("child/the failure of a child is final, whatever its code, also after an unknown outcome") {
+  for (const std::string_view code : {"connect", "not_sent", "timeout", "own_code"}) {
+    JobFixture job(kOne, {.more = "{'tools': {'research': {'child': {'name': 'research'}, 'retry':"
+                                  " {'max_attempts': 3, 'retry_on': ['connect', 'timeout']}}}}"});
+    job.claim().answer("a", child_created(job, "a"));
+    child_ends(job, "a", fmt::format("{{'status': 'failed', 'failure': {{'code': '{}'}}}}", code));
+    job.answer("a", {.kind = OutcomeKind::unknown, .error_code = "lost"}).after(120s);
+    ASSERT_EQ(job.sent.size(), 3u) << job.log_text();
+    job.answer("a", {.kind = OutcomeKind::failure,
+                     .definite = true,
+                     .error_code = std::string(code),
+                     .external_id = "c"});
+    job.after(120s);
+    ASSERT_EQ(job.status(), "failed") << job.log_text();
+    EXPECT_EQ(job.state.error->code, code);
+    expect_verified(job);
+  }
 }
 
 AE_TEST("child/a cancelled job awaits a child that may exist, also if its effects stay") {

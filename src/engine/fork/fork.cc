@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <iterator>
 #include <optional>
+#include <ranges>
 #include <set>
 #include <string_view>
 #include <tuple>
@@ -470,8 +471,10 @@ std::vector<ForkBuilder::Turn> ForkBuilder::turns_of(const Node& node, const Ste
     if (!turns.back().finished) break;
   }
   const bool failed = step.phase == StepPhase::done && step.failure;
-  const Step& newest = *parts->second.back();
-  if (failed && !turns.empty() && turns.back().model_call == &newest) turns.pop_back();
+  if (!failed || turns.empty() || turns.back().finished) return turns;
+  const auto parts_from_newest = parts->second | std::views::reverse;
+  const Step& newest = **std::ranges::find_if_not(parts_from_newest, &Step::is_summary);
+  if (turns.back().model_call == &newest) turns.pop_back();
   return turns;
 }
 

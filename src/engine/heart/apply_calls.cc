@@ -196,14 +196,17 @@ Status Applier::apply(const ToolInvocationFinished& event) {
   if (const auto ms = event.retry_after_ms; ms && *ms >= 0 && *ms <= kRetryAfterMsMax) {
     call.retry_after = std::chrono::milliseconds(*ms);
   }
+  // The end of a child has the code of the child, whatever that means for other calls.
+  const bool is_end_of_child = s_.awaits_child(*step) && event.external_id;
   const bool withdrawn = call.outcome == OutcomeKind::failure && call.definite &&
-                         call.error().code == "not_sent";  // before a byte was sent
+                         call.error().code == "not_sent" &&  // before a byte was sent
+                         !is_end_of_child;
   call.unsent_tries = withdrawn ? call.unsent_tries + 1 : 0;
   if (call.outcome == OutcomeKind::timeout || call.outcome == OutcomeKind::unknown ||
       (call.outcome == OutcomeKind::failure && !call.definite)) {
     // In `redo` it is already decided that it did not happen.
     if (step->phase != StepPhase::redo) call.outcome_unknown = true;
-  } else if (!was_not_sent(call)) {
+  } else if (is_end_of_child || !was_not_sent(call)) {
     call.outcome_unknown = false;  // the downstream knows the key and has answered
   }
   settle(*step, withdrawn);

@@ -216,11 +216,11 @@ Status Applier::turn_declared(Step& loop, std::uint32_t turn, const Value& argum
   progress.conversation = arguments.text("conversation");
   progress.message_count = static_cast<std::uint64_t>(maybe_int(arguments, "said").value_or(0));
   record_notices(progress, arguments);
-  if (!s_.node_of(loop).loop->context) return {};
   const TurnExtras extras = extras_of(arguments);
   if (!may_begin_at(s_, loop, turn, extras)) {
     return corrupt_event("its request leaves out what it may not");
   }
+  if (!s_.node_of(loop).loop->context) return {};
   if (extras.from > 0) {
     progress.context_tokens = request_tokens_of(s_, loop, sent_messages_of(s_, loop, turn));
     leave_out(loop, context_start_of(s_, loop, extras.from, extras.summary));

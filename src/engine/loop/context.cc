@@ -13,6 +13,7 @@ namespace {
 constexpr std::uint64_t kActPercent = 80;
 constexpr std::uint64_t kKeptParts = 2;     // of the limit, a half is kept
 constexpr std::uint64_t kSummaryParts = 4;  // a summary, and what is kept with it: a quarter each
+constexpr std::uint64_t kSummaryTokensMax = 4096;  // providers refuse more than a model can answer
 constexpr std::uint64_t kTokensMax =
     1'000'000'000;  // of an estimate; two multiply without overflow
 
@@ -290,7 +291,8 @@ Value summary_arguments_of(const State& state, const Step& loop, std::uint32_t t
   const ContextPolicy& policy = *state.node_of(loop).loop->context;
   MessageChain chain;
   chain.append(summary_messages_of(state, loop, turn, from));
-  const std::uint64_t most = std::max<std::uint64_t>(policy.limit / kSummaryParts, 1);
+  const std::uint64_t most =
+      std::clamp<std::uint64_t>(policy.limit / kSummaryParts, 1, kSummaryTokensMax);
   const auto own = maybe_int(policy.summary_settings, "max_tokens");
   const std::uint64_t max_tokens = own ? std::min(static_cast<std::uint64_t>(*own), most) : most;
   std::vector<Member> arguments;
@@ -353,6 +355,9 @@ Result<ContextAction> context_action_of(const State& state, const Step& loop, st
         std::ranges::find_if(starts, [&](auto at) { return estimate.tokens(at, "") <= most; });
     return fits == starts.end() ? starts.back() : *fits;
   };
+  if (const std::uint64_t least = estimate.tokens(starts.back(), ""); least > limit) {
+    return exceeded(least, limit);  // before a summary is requested
+  }
   if (summary == nullptr && policy->summarizes) {
     const std::uint32_t from = start_for(limit / kSummaryParts);
     const auto messages = summary_messages_of(state, loop, turn, from);
@@ -360,9 +365,6 @@ Result<ContextAction> context_action_of(const State& state, const Step& loop, st
       return ContextAction{.from = from, .summarizes = true};
   }
   const std::uint32_t from = start_for(limit / kKeptParts);
-  if (const std::uint64_t left = estimate.tokens(from, ""); left > limit) {
-    return exceeded(left, limit);
-  }
   return ContextAction{.from = from};
 }
 

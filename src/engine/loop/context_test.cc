@@ -8,6 +8,7 @@
 #include <set>
 
 #include "engine/loop/loop_fixture_test.h"
+#include "engine/replan/replan.h"
 #include "engine/state/checkpoint.h"
 #include "inspect/view.h"
 
@@ -112,14 +113,22 @@ AE_TEST("context/the reported usage decides, not the estimate") {
 }
 
 AE_TEST("context/an exchange that does not fit fails before it is sent") {
-  JobFixture job = context_job(kTruncate, ", 'thread': true");
-  job.claim().ok("chat/0", text_answer("a"));
-  const std::size_t sent = job.sent.size();
-  send(job, 1, 4000);
-  EXPECT_EQ(job.status(), "failed");
-  EXPECT_EQ(job.state.error->code, "context_exceeded");
-  EXPECT_EQ(job.sent.size(), sent);
-  expect_verified(job);
+  for (const std::string_view policy : {kTruncate, kSummarize}) {
+    JobFixture job = context_job(policy, ", 'thread': true");
+    job.claim().ok("chat/0", text_answer("a"));
+    const std::size_t sent = job.sent.size();
+    send(job, 1, 4000);
+    EXPECT_EQ(job.status(), "failed");
+    EXPECT_EQ(job.state.error->code, "context_exceeded");
+    EXPECT_EQ(job.sent.size(), sent) << "also no summary";
+    expect_verified(job);
+    auto fork = job.fork(job.state.seq);
+    ASSERT_TRUE(fork.has_value()) << fork.error().message;
+    JobFixture next(*fork, "job-2");
+    next.claim();
+    EXPECT_EQ(next.sent.size(), 0u) << "the answered exchange is kept, and so is the message";
+    EXPECT_EQ(next.state.error->code, "context_exceeded");
+  }
   JobFixture prompt =
       loop_job(kTruncate, {.input = fmt::format("{{'message': '{}'}}", std::string(4000, 'x'))});
   prompt.claim();
@@ -300,6 +309,21 @@ AE_TEST("context/a turn costs the same after 200 turns, in the log and in the st
   // The ids of all messages are kept, and the state has nothing else that grows.
   EXPECT_LE(most(states, 200, 300), most(states, 100, 200) + 100 * 120);
   EXPECT_GT(job.step("chat").loop->first_turn, 200u);
+  expect_verified(job);
+}
+
+AE_TEST("context/an effect stays in the state, so that another plan must name it") {
+  JobFixture job = context_job(kTruncate);
+  job.claim();
+  const std::string result = "'" + std::string(300, 'r') + "'";
+  job.ok("chat/0", tool_calls_answer({{"a", "put"}})).ok("chat/0/0", result);
+  for (int turn = 1; turn < 90; ++turn) {
+    const std::string at = fmt::format("chat/{}", turn);
+    job.ok(at, tool_calls_answer({{"a", "look", "{'q': 1}"}})).ok(at + "/0", result);
+  }
+  EXPECT_LT(job.state.steps.size(), 150u) << "reads are dropped";
+  const auto is_kept = [&](const Step& step) { return is_effect(job.state, step); };
+  EXPECT_EQ(std::ranges::count_if(job.state.steps, is_kept), 1);
   expect_verified(job);
 }
 

@@ -131,11 +131,15 @@ bool ReplanBuilder::same_loop(const Step& step, const Node& node) const {
   if (step.phase != StepPhase::done && !is_imported_loop) return false;
   const Value& old_graph = graph_of(*s_.plan, s_.node_of(step));
   const Value& new_graph = graph_of(*next_.plan, node);
+  // A loop that goes on may get higher limits.
+  const auto compared = [&](const Value& part) {
+    if (!is_imported_loop || !part.is_object()) return part;
+    const Value& context = part["context"];
+    const Value rest = part.with("max_turns", {});
+    return context.is_object() ? rest.with("context", context.with("limit", {})) : rest;
+  };
   for (const char* name : {"loop", "args", "repair"}) {
-    const bool turns =
-        is_imported_loop && new_graph[name].is_object() && old_graph[name].is_object();
-    const Value expected = turns ? old_graph[name].with("max_turns", {}) : old_graph[name];
-    if (expected != (turns ? new_graph[name].with("max_turns", {}) : new_graph[name])) return false;
+    if (compared(old_graph[name]) != compared(new_graph[name])) return false;
   }
   if (node.has_args && !can_read(node.args)) return false;
   if (!can_read(node.loop->prompt) || (node.loop->system && !can_read(*node.loop->system))) {

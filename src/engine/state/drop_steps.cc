@@ -9,13 +9,15 @@ namespace {
 
 constexpr std::uint32_t kFoldedMin = 64;  // fewer are not worth the work
 
-// A part of a turn that later requests leave out. A re-plan compares the prompt of turn 0.
+// A part of a turn that later requests leave out. A re-plan compares the prompt of turn 0, and names
+// the nodes whose effects it drops, so effects stay.
 bool is_left_out(const State& state, const Step& step) {
   if (step.turn == kNoTurn || step.role != Role::node || step.imported) return false;
   if (step.turn == 0 && step.is_turn()) return false;
   const auto& loop = state.steps[step.node].loop;
   if (!loop || step.turn >= loop->context.from || state.may_have_happened(step)) return false;
-  return !step.committed || !state.tool_of(step).compensate;
+  const ToolPolicy& tool = state.tool_of(step);
+  return !step.committed || (tool.effect == EffectClass::read && !tool.compensate);
 }
 
 bool may_drop(const State& state, const Step& step) {

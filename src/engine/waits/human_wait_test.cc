@@ -236,6 +236,27 @@ AE_TEST("early/a request to an answered wait is kept as undelivered, a duplicate
             json("[{'correlation_key':'k','signal_id':'s2'}]"));
 }
 
+AE_TEST("wait/a signal that was kept is a duplicate also when its job has ended") {
+  JobFixture job("[{'id':'w', 'kind':'wait', 'wait':{'type':'signal', 'key':'other'}}]");
+  job.claim();
+  const ControlRequest kept{
+      .id = "s1",
+      .body = SignalRequest{.correlation_key = "k", .buffer = true, .payload = json("1")}};
+  job.send_request(kept);
+  EXPECT_EQ(job.reply["buffered"], Value(true));
+  job.cancel("enough");
+  ASSERT_EQ(job.status(), "cancelled");
+  job.send_request(kept);
+  EXPECT_EQ(job.reply["duplicate"], Value(true)) << canonical(job.reply);
+  const auto other = apply_request(
+      job.state,
+      {.id = "s2",
+       .body = SignalRequest{.correlation_key = "k", .buffer = true, .payload = json("1")}},
+      job.context());
+  ASSERT_FALSE(other.has_value());
+  EXPECT_EQ(other.error().code, Code::job_terminal);
+}
+
 AE_TEST("early/an early human answer counts and records its sender") {
   JobFixture job(
       "[{'id':'a', 'kind':'tool', 'tool':'put'},"

@@ -117,6 +117,10 @@ AgentMessage buffered_event(const ControlRequest& request, const MessageRequest&
           .traceparent = none_if_empty(message.traceparent)};
 }
 
+Value buffered_reply(const std::string& key) {
+  return Value::object({{"buffered", true}, {field::correlation_key, key}});
+}
+
 // Keeps a signal until a wait opens with its key (SPEC §10).
 Result<AppliedRequest> buffer_early_signal(const State& state, const ControlRequest& request,
                                            const SignalRequest& signal, const std::string& key) {
@@ -132,7 +136,7 @@ Result<AppliedRequest> buffer_early_signal(const State& state, const ControlRequ
     return fail(Code::wait_mismatch, "the job is ending: no wait will open any more");
   }
   AE_TRY(check_early_signal(state, signal, key));
-  const Value answer = Value::object({{"buffered", true}, {field::correlation_key, key}});
+  const Value answer = buffered_reply(key);
   if (const BufferedMessage* kept = buffered_signal_for(state, signal, key)) {
     const Value again = answer.with("duplicate", true).with(field::payload, kept->payload);
     return AppliedRequest{.events = {},
@@ -318,6 +322,11 @@ Status check_not_expired(const State& state, const ControlRequest& request, Inst
 
 namespace {
 
+Status check_wait_type(const WaitAnswer& answer, const std::string& key, WaitType type) {
+  if (answer.wait_type.empty() || answer.wait_type == to_text(type)) return {};
+  return fail(Code::wait_mismatch, "the wait \"{}\" is of type {}", key, to_text(type));
+}
+
 // The closed wait with this key, if answers to it are answered from the log; null otherwise.
 const ClosedWait* closed_wait(const State& state, const std::string& key) {
   const auto closed = state.closed_waits.find(key);
@@ -331,6 +340,7 @@ Result<AppliedRequest> apply_wait_answer(const State& state, const std::string& 
                                          const ControlRequest& request, const WaitAnswer& answer,
                                          const DecisionContext& context) {
   if (const ClosedWait* const closed = closed_wait(state, key)) {
+    AE_TRY(check_wait_type(answer, key, closed->type));
     AE_ASSIGN(Value before, answer_for_closed_wait(state, key, *closed, answer));
     return AppliedRequest{.events = {}, .answer = std::move(before)};
   }
@@ -345,9 +355,7 @@ Result<AppliedRequest> apply_wait_answer(const State& state, const std::string& 
                 "no open wait of this job has the key \"{}\"", key);
   }
   const Wait& wait = found->second;
-  if (!answer.wait_type.empty() && answer.wait_type != to_text(wait.type)) {
-    return fail(Code::wait_mismatch, "the wait \"{}\" is of type {}", key, to_text(wait.type));
-  }
+  AE_TRY(check_wait_type(answer, key, wait.type));
   if (wait.question) return apply_question_answer(state, key, wait, request, answer);
   if (wait.approval) return apply_approval_answer(state, key, wait, request, answer, context);
   const Step& step = state.steps[wait.step];
@@ -369,8 +377,12 @@ Result<AppliedRequest> apply_wait_answer(const State& state, const std::string& 
 Result<AppliedRequest> apply_request(const State& state, const ControlRequest& request,
                                      const SignalRequest& signal, const DecisionContext& context) {
   const std::string& key = signal.correlation_key;
-  const bool early = signal.buffer && !state.waits.contains(key) &&
-                     closed_wait(state, key) == nullptr && !is_terminal(state.status);
+  const bool has_no_wait = !state.waits.contains(key) && closed_wait(state, key) == nullptr;
+  const bool ends = is_terminal(state.status) || state.ending;
+  if (has_no_wait && ends && state.message_keys.contains(message_key({}, key, request.id))) {
+    return AppliedRequest{.events = {}, .answer = buffered_reply(key).with("duplicate", true)};
+  }
+  const bool early = signal.buffer && has_no_wait && !is_terminal(state.status);
   if (early) return buffer_early_signal(state, request, signal, key);
   return apply_wait_answer(state, key, request, answer_of(signal), context);
 }

@@ -27,6 +27,13 @@ Outcome not_created(std::string why) {
   return outcome;
 }
 
+// The child may exist: it is looked for, also before the job ends.
+Outcome may_exist(std::string why) {
+  return {.kind = OutcomeKind::unknown,
+          .error_code = std::string(code_name(Code::unknown_outcome)),
+          .error_message = std::move(why)};
+}
+
 Outcome outcome_of(const Error& error) {
   if (error.code == Code::unavailable || error.code == Code::unknown_outcome) {
     return not_created(error.message);
@@ -212,6 +219,7 @@ void ChildJobs::on_made(std::shared_ptr<Creation> creation, Result<NewJobRequest
   const engine::State* const parent = host_.state_of(creation->parent);
   const engine::Step* const caller = step_of(parent, creation->invocation);
   if (caller == nullptr) return creation->done(not_created(kGone));
+  if (parent->ending) return find(std::move(creation));  // since `perform`
   if (made) {
     made =
         with_inherited(*std::move(made), creation->request, *parent, *caller, world_.store.now());
@@ -237,6 +245,10 @@ void ChildJobs::create(std::shared_ptr<Creation> creation) {
                  if (!alive) return;
                  if (created) return creation->done(creation->created());
                  if (created.error().code == Code::already_exists) return find(creation);
+                 const bool is_unknown = created.error().code == Code::unknown_outcome;
+                 if (is_unknown && !creation->detached) {
+                   return creation->done(may_exist(created.error().message));
+                 }
                  creation->done(outcome_of(created.error()));
                });
 }

@@ -226,7 +226,7 @@ function callOf(request: IncomingMessage, body: JsonObject, schema: JsonObject |
     messages: (Array.isArray(body["messages"]) ? body["messages"] : []) as JsonObject[],
     schema,
     body,
-    job: /^aetheris:([^:]+):/.exec(key)?.[1],
+    job: /^aetheris:(.+):[^:]+:[^:]+$/.exec(key)?.[1],
     key,
     try: Number(header("x-aetheris-try") || 1),
     ...named,

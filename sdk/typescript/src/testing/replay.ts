@@ -10,7 +10,7 @@ import { isObject, type Json, type JsonObject } from "../json.ts";
 import { WorkerProcess } from "../worker.ts";
 import { findProgram } from "./server.ts";
 
-const SOCKET = /^aetheris-testing-socket (.+)$/m;
+const SOCKET = /^aetheris-testing-socket (.+)\n/m;
 const STANDBY = '#!/bin/sh\necho "aetheris-testing-socket $AETHERIS_SOCKET"\nexec sleep 86400\n';
 const DIVERGED = 6; // exit code
 const ERRORS_MAX = 64 << 10; // characters that are kept of what the program prints
