@@ -3,6 +3,7 @@
 They need Node 22, found by processes.node(); `code-cpp` needs the installed library, `restate` the npm
 registry. All processes but the driver count for CPU.
 """
+import datetime
 import json
 import os
 import pathlib
@@ -233,10 +234,12 @@ def replace_worker(system):
     return started, time.monotonic()
 
 
-def answer(system, key, is_done):
-    """Sends the signal that the job waits for; seconds until the job has used it."""
+def answer(system, key, is_done, pause=0.0):
+    """Sends the signal that the job waits for; seconds until the job has used it. `pause`: before the first request for
+    the job, which competes with it for the processor."""
     began = time.monotonic()
     system.post("/api/jobs/w/signal", {"correlation_key": key, "payload": 1})
+    time.sleep(pause)
     until(lambda: is_done(system.get("/api/jobs/w")), 0.002, f"the job used the signal {key}")
     return time.monotonic() - began
 
@@ -265,9 +268,21 @@ def resume(_, options):
                    "worker_mb": memory(fresh.pid) / 1e6}
 
 
+def recovery_ms(system):
+    """From the newest answer to a wait until the job waited again or ended, by the times of its events."""
+    seq = system.get("/api/jobs/w")["seq"]
+    events = system.get(f"/api/jobs/w/events?after={seq - 12}&limit=20")["events"]
+    answered = [event for event in events if event["type"] == "wait_completed"][-1]
+    done = [event for event in events if event["type"] in ("wait_opened", "job_completed")][-1]
+    first, last = (datetime.datetime.fromisoformat(event["created_at"].replace("Z", "+00:00")) for event in (answered, done))
+    return (last - first).total_seconds() * 1000
+
+
 def code_loop(_, options):
     """A loop of many turns waits in its last one: for a signal after its worker was replaced, then for another one after
-    the server was killed and started again. A fresh worker is given the state of the last turn, not the turns."""
+    the server was killed and started again. A fresh worker is given the state of the last turn, not the turns. The times
+    are those of the log, from the signal to the next wait or the end: a request for the job would read its whole log,
+    and its time is `view_ms`."""
     for turns in ((100, 1000) if options.quick else (1000, 100000)):
         with Aetheris(*worker_ts()) as system:
             began = time.monotonic()
@@ -275,7 +290,8 @@ def code_loop(_, options):
             until(lambda: waits_for("go")(system.get("/api/jobs/w")), 0.02, "the job waits")
             took = time.monotonic() - began
             replace_worker(system)
-            worker_ms = 1000 * answer(system, "go", waits_for("again"))
+            answer(system, "go", waits_for("again"), pause=1)
+            worker_ms = recovery_ms(system)
             system.server.kill()
             system.server.wait()
             system.processes.remove(system.server)
@@ -284,9 +300,12 @@ def code_loop(_, options):
             system.start_server()
             until(lambda: system.connections() > connections, 0.005, "the worker is connected again")
             started = time.monotonic()
-            server_ms = 1000 * answer(system, "again", has_ended)
+            answer(system, "again", has_ended, pause=1)
+            server_ms = recovery_ms(system)
+            began_view = time.monotonic()
+            system.get("/api/jobs/w")
             yield {"turns": turns, "turns_per_second": turns / took, "worker_ms": worker_ms, "restart_s": started - began,
-                   "server_ms": server_ms, "worker_mb": memory(system.worker.pid) / 1e6,
+                   "server_ms": server_ms, "view_ms": 1000 * (time.monotonic() - began_view), "worker_mb": memory(system.worker.pid) / 1e6,
                    "server_mb": memory(system.server.pid) / 1e6}
 
 
