@@ -108,7 +108,8 @@ class CommandWalker {
       command.in_doubt =
           !command.absent && tool_kind(command.tool)->effect_class != EffectClass::read;
       command.unknown = command.unknown || command.in_doubt;
-    } else if (error != "connect" && error != "not_sent") {
+    } else if (finish.external_id || (error != "connect" && error != "not_sent")) {
+      // With an id it is the end of a child, which has the code of the child.
       command.in_doubt = command.unknown = false;
     }
   }
