@@ -6,6 +6,7 @@ set(CMAKE_CXX_SCAN_FOR_MODULES OFF)
 
 set(AE_SANITIZE "" CACHE STRING "Sanitizers, as -fsanitize= takes them")
 set(AE_TEST_FLAGS "" CACHE STRING "Compiler flags of test files, after those of all files")
+set(AE_OPTIMIZED "" CACHE STRING "Modules that are compiled with -O1 whatever the build type is")
 set(AE_UNITY 0 CACHE STRING "Sources of a module that are compiled together; 0 = each on its own")
 option(AE_TESTS "Build the tests" ON)
 option(AE_FUZZ "Offer the fuzzers as target `fuzzers`: wants clang, and `fuzzer-no-link` in AE_SANITIZE" OFF)
