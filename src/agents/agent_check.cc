@@ -14,6 +14,7 @@
 #include "agents/used_tools.h"
 #include "json/json.h"
 #include "log/field_names.h"
+#include "plan/job_tools.h"
 
 namespace ae::agents {
 namespace {
@@ -291,7 +292,9 @@ class AgentCheck {
     if (named) {
       if (const auto name = check_.text(*named)) {
         const auto found = tools_.find(*name);
-        if (found == tools_.end() && !check_.may_be_unknown(*name)) {
+        if (*name == engine::kSendTool) {
+          tool = &used_.add_send_tool();
+        } else if (found == tools_.end() && !check_.may_be_unknown(*name)) {
           check_.report(*named, check_.describe_missing_tool(*name),
                         check_.nearest(*name, tools_, [](const auto& tool_of_file) {
                           return std::string_view(tool_of_file.first);

@@ -253,7 +253,7 @@ bool add_code(std::string_view json, Diagnostics& diagnostics, SourceTree& root)
   }
   SourceTree code;
   if (!read_json(json, diagnostics, code)) return false;
-  for (const std::string_view section : {"tools", "agents"}) {
+  for (const std::string_view section : {"tools", "models", "agents"}) {
     const SourceTree* const added = code.find(section);
     if (added == nullptr || !added->is_mapping() || !root.is_mapping()) continue;
     auto found = std::ranges::find(root.keys, section, &SourceTree::Key::text);

@@ -227,6 +227,20 @@ AE_TEST(
   EXPECT_NE(refused("job:other"), "");
 }
 
+AE_TEST("agents/a node of a plan, and the items of a map, can send to other jobs") {
+  const auto loaded = load_text(
+      "aetheris: 1\n"
+      "agents:\n"
+      "  a:\n"
+      "    plan:\n"
+      "      - { id: say, tool: 'job:send', args: { job: j, to: { channel: in }, payload: 1 } }\n"
+      "      - { id: all, map: \"${ .input }\", max_parallel: 2,\n"
+      "          do: { tool: 'job:send', args: { job: \"${ .item }\", to: { key: k }, payload: 1 } "
+      "} }\n");
+  ASSERT_EQ(diagnostics_as_text(loaded.diagnostics), "");
+  EXPECT_EQ(loaded.file.agents.at("a").task_graph["tools"]["job:send"]["sends"], Value(true));
+}
+
 AE_TEST("code agents/the arguments of job:send name a job, and a channel or a key") {
   const auto loaded =
       load_text(std::string(kOne) + "{ code: { language: cpp, uses: ['job:send'] } }\n");

@@ -3,13 +3,16 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <iterator>
 #include <set>
 #include <utility>
 
 #include "agents/checks.h"
 #include "agents/code_functions.h"
 #include "agents/condition_check.h"
+#include "agents/send_tool.h"
 #include "log/field_names.h"
+#include "plan/job_tools.h"
 
 namespace ae::agents {
 namespace {
@@ -20,8 +23,25 @@ constexpr std::size_t kNamesMax = 256;  // of tools or agents in one rule
 bool is_pattern(std::string_view name) { return name.ends_with('*'); }
 
 bool matches(std::string_view pattern, std::string_view tool) {
-  if (!is_pattern(pattern)) return pattern == tool;
-  return tool.starts_with(pattern.substr(0, pattern.size() - 1));
+  if (is_pattern(pattern)) return tool.starts_with(pattern.substr(0, pattern.size() - 1));
+  if (pattern == tool) return true;
+  // agent:NAME names both tools that create jobs of the agent.
+  return pattern.starts_with(engine::kChildToolPrefix) && tool.starts_with(pattern) &&
+         tool.substr(pattern.size()) == engine::kDetachedSuffix;
+}
+
+// The agent whose jobs a name or pattern of tools is about, `*` for all; "" = it is no such name.
+std::string_view agent_of_child_tool(std::string_view name) {
+  if (!name.starts_with(engine::kChildToolPrefix)) return {};
+  name.remove_prefix(engine::kChildToolPrefix.size());
+  if (name == "*") return name;
+  if (name.ends_with(engine::kDetachedSuffix)) name.remove_suffix(engine::kDetachedSuffix.size());
+  return engine::is_name(name) ? name : std::string_view();
+}
+
+// Tools that no file defines and that concern other jobs (plan/job_tools.h).
+bool names_job_tool(std::string_view name) {
+  return name == engine::kSendTool || !agent_of_child_tool(name).empty();
 }
 
 bool applies_to_tool(const Policy& policy, std::string_view tool) {
@@ -53,6 +73,16 @@ bool applies_to_code_functions(const Policy& policy, bool has_code) {
          (has_code && std::ranges::any_of(kCodeFunctions, [&](std::string_view name) {
             return applies_to_tool(policy, name);
           }));
+}
+
+// The tools that concern other jobs and that the policy names. `send`: job:send; borrowed.
+void add_job_tools(const Policy& policy, const CheckedTool& send,
+                   std::vector<ConditionTool>& tools) {
+  for (const std::string& name : policy.tools) {
+    if (!names_job_tool(name)) continue;
+    const bool sends = name == engine::kSendTool;
+    tools.push_back({.name = name, .args_schema = sends ? &send.tool.args_schema : nullptr});
+  }
 }
 
 class PolicyCheck {
@@ -106,10 +136,10 @@ class PolicyCheck {
       const std::string_view prefix =
           is_pattern(name) ? std::string_view(name).substr(0, name.size() - 1) : name;
       const bool whole = is_pattern(name) && !prefix.empty() && !prefix.ends_with('.');
-      if (names_code_function(name)) return;
+      if (names_code_function(name) || names_job_tool(name)) return;
       if (prefix.empty() != (name == "*") || prefix.find('*') != prefix.npos || whole) {
-        check_.report(item,
-                      "a pattern must be NAME.* (all tools of a server), run:*, fetch:* or *");
+        check_.report(
+            item, "a pattern must be NAME.* (all tools of a server), run:*, fetch:*, agent:* or *");
         return;
       }
       if (known_ == nullptr || name == "*") return;
@@ -125,7 +155,9 @@ class PolicyCheck {
 
   std::string nearest_tool(std::string_view name) {
     if (name.find(':') != name.npos) {
-      return check_.nearest(name, kCodeFunctions, [](std::string_view one) { return one; });
+      std::vector<std::string_view> names(std::begin(kCodeFunctions), std::end(kCodeFunctions));
+      names.push_back(engine::kSendTool);
+      return check_.nearest(name, names, [](std::string_view one) { return one; });
     }
     return check_.nearest(name, known_->tools,
                           [](const auto& tool) { return std::string_view(tool.first); });
@@ -173,6 +205,8 @@ class PolicyCheck {
     if (applies_to_code_functions(policy_, known_->has_code)) {
       for (const std::string_view name : kCodeFunctions) condition_tools.push_back({.name = name});
     }
+    const CheckedTool send = send_tool();
+    add_job_tools(policy_, send, condition_tools);
     check_condition(check_, when, condition_tools, &known_->notes);
   }
 
@@ -288,6 +322,8 @@ std::string misspelt_argument(const Policy& policy, const std::vector<const Agen
   if (applies_to_code_functions(policy, some_code)) {
     for (const std::string_view name : kCodeFunctions) condition_tools.push_back({.name = name});
   }
+  const CheckedTool send = send_tool();
+  add_job_tools(policy, send, condition_tools);
   const ConditionFinding finding = analyze_condition(*read, condition_tools);
   if (!finding.error.empty() && !finding.suggestion.empty()) {
     return fmt::format("{} (did you mean {}?)", finding.error, finding.suggestion);
@@ -310,9 +346,12 @@ void unused_names(const Policy& policy, const std::vector<const AgentsFile*>& fi
     }
   };
   add_unused("tools", policy.tools, "a tool", [](const AgentsFile& file, const std::string& name) {
-    return names_code_function(name) || std::ranges::any_of(file.tools, [&](const auto& tool) {
-             return matches(name, tool.first);
-           });
+    if (names_code_function(name) || name == engine::kSendTool) return true;
+    if (const std::string_view agent = agent_of_child_tool(name); !agent.empty()) {
+      return agent == "*" || file.agents.find(agent) != file.agents.end();
+    }
+    return std::ranges::any_of(file.tools,
+                               [&](const auto& tool) { return matches(name, tool.first); });
   });
   add_unused("agents", policy.agents, "an agent",
              [](const AgentsFile& file, const std::string& name) {
@@ -327,7 +366,10 @@ std::vector<Note> unused_policies(const std::vector<Policy>& policies,
   std::vector<Note> unused;
   for (const Policy& policy : policies) {
     const auto about_a_tool = [&](const AgentsFile* file) {
-      if (applies_to_code_functions(policy, has_code_agent(*file))) return true;
+      if (applies_to_code_functions(policy, has_code_agent(*file)) ||
+          (policy.capability.empty() && std::ranges::any_of(policy.tools, names_job_tool))) {
+        return true;
+      }
       return std::ranges::any_of(file->tools, [&](const auto& entry) {
         const auto& [name, tool] = entry;
         const auto& has_capability = tool.policy.capabilities;

@@ -48,6 +48,44 @@ AE_TEST("policies/a plan has the rules of each of its tools in file order") {
             R"([{"action":"require_approval","expires":"2h","label":"tier:free"}])");
 }
 
+AE_TEST("policies/tools of other jobs can be named") {
+  const auto loaded = load_text(
+      "aetheris: 1\n"
+      "policies:\n"
+      "  - { tools: [\"agent:clerk\"], action: deny, reason: clerk }\n"
+      "  - { tools: [\"agent:clerk:detached\"], action: require_approval }\n"
+      "  - { tools: [\"agent:*\"], action: allow, reason: any }\n"
+      "  - { tools: [\"job:send\"], when: \"${ .args.job == .job.id }\", action: deny }\n"
+      "agents:\n"
+      "  clerk: { code: { language: cpp } }\n"
+      "  two: { code: { language: cpp, uses: ['job:send'] } }\n"
+      "  one: { plan: [ { id: a, agent: clerk }, { id: b, agent: clerk, detached: true },\n"
+      "                 { id: c, agent: one } ] }\n");
+  ASSERT_EQ(diagnostics_as_text(loaded.diagnostics), "");
+  EXPECT_EQ(rules(loaded, "one", "agent:clerk"),
+            R"([{"action":"deny","reason":"clerk"},{"action":"allow","reason":"any"}])");
+  EXPECT_EQ(rules(loaded, "one", "agent:clerk:detached"),
+            R"([{"action":"deny","reason":"clerk"},{"action":"require_approval"},)"
+            R"({"action":"allow","reason":"any"}])");
+  EXPECT_EQ(rules(loaded, "one", "agent:one"), R"([{"action":"allow","reason":"any"}])");
+  EXPECT_EQ(rules(loaded, "two", "job:send"),
+            R"([{"action":"deny","when":"${ .args.job == .job.id }"}])");
+}
+
+AE_TEST("policies/a misspelt name of a tool of other jobs is reported") {
+  const auto loaded = with(
+      "policies:\n"
+      "  - { tools: [\"job:sent\", \"agent:\", \"agent:*:detached\", \"agent:o*\"], action: deny "
+      "}\n"
+      "  - { tools: [\"job:send\"], when: \"${ .args.joob == 1 }\", action: deny }\n");
+  const std::string found = diagnostics_as_text(loaded.diagnostics);
+  for (const char* at : {"policies[0].tools[0]", "policies[0].tools[1]", "policies[0].tools[2]",
+                         "policies[0].tools[3]", "policies[1].when"}) {
+    EXPECT_NE(found.find(at), std::string::npos) << at << "\n" << found;
+  }
+  EXPECT_NE(found.find("job:send"), std::string::npos) << found;
+}
+
 AE_TEST("policies/the plan records tool capabilities and the agent's grants") {
   const auto loaded = with("");
   ASSERT_EQ(diagnostics_as_text(loaded.diagnostics), "");

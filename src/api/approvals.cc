@@ -93,7 +93,7 @@ std::vector<Value> with_previews(const ApiContext& api, JobRequests open) {
 // Adds the requests of one job to the walk.
 void read_requests(ApiContext& api, const RequestPtr& ctx, const JobId& job,
                    std::shared_ptr<RequestWalk> walk, async::Done<Status> then) {
-  compute<JobRequests>(
+  compute_state<JobRequests>(
       api, ctx, job,
       [now = api.store.now()](Snapshot& read) -> Result<JobRequests> {
         return JobRequests{open_requests(read.state, now), PreviewedJob::of(read.state)};

@@ -11,7 +11,6 @@
 #include "api/problem.h"
 #include "api/read.h"
 #include "inspect/aliases.h"
-#include "inspect/view_parts.h"
 #include "log/field_names.h"
 
 namespace ae::api {
@@ -80,8 +79,8 @@ void list_children(ApiContext& api, RequestPtr ctx) {
       *parent,
       [](runtime::JobSnapshot& read) -> Result<std::vector<JobId>> {
         std::vector<JobId> ids;
-        for (engine::ChildCall& call : engine::child_calls(read.state)) {
-          ids.push_back(std::move(call.job));
+        for (const StepId& call : read.state.child_calls) {
+          ids.push_back(child_job_id(read.state.job, call));
         }
         return ids;
       },

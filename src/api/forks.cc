@@ -169,7 +169,7 @@ void fork_new(ApiContext& api, RequestPtr ctx, runtime::ForkRequest params) {
     return make_fork(api, ctx, std::move(params));
   }
   const JobId origin = params.origin;
-  compute<std::string>(
+  compute_state<std::string>(
       api, ctx, origin, [](Snapshot& read) -> Result<std::string> { return read.state.agent; },
       [&api, ctx, params = std::move(params)](Result<std::string> agent) mutable {
         if (!agent) return ctx->refuse(agent.error());
@@ -187,13 +187,13 @@ void find_or_fork(ApiContext& api, RequestPtr ctx, runtime::ForkRequest params) 
   if (params.job.empty() || params.dry_run) return fork_new(api, ctx, std::move(params));
   const JobId job = params.job;
   auto is_same = [params](Snapshot& read) { return is_this_fork(params, read.state); };
-  compute<bool>(api, ctx, job, std::move(is_same),
-                [&api, ctx, params = std::move(params)](Result<bool> same) mutable {
-                  if (!same && same.error().code == Code::not_found)
-                    return fork_new(api, ctx, std::move(params));
-                  if (!same) return ctx->refuse(same.error());
-                  answer_created(api, ctx, params.job, 200);
-                });
+  compute_state<bool>(api, ctx, job, std::move(is_same),
+                      [&api, ctx, params = std::move(params)](Result<bool> same) mutable {
+                        if (!same && same.error().code == Code::not_found)
+                          return fork_new(api, ctx, std::move(params));
+                        if (!same) return ctx->refuse(same.error());
+                        answer_created(api, ctx, params.job, 200);
+                      });
 }
 
 }  // namespace
@@ -249,7 +249,7 @@ void operations::plan(ApiContext& api, RequestPtr ctx) {
     std::string agent;
     bool ended = false;  // then that is the refusal
   };
-  compute<Current>(
+  compute_state<Current>(
       api, ctx, *job,
       [](Snapshot& read) -> Result<Current> {
         return Current{read.state.agent, engine::is_terminal(read.state.status)};

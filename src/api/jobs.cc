@@ -444,7 +444,7 @@ void answer_created(ApiContext& api, RequestPtr ctx, const JobId& job, int statu
                           refuse_unreadable](const LongPollPtr& long_poll) {
     const bool waits = most.count() > 0 && !long_poll->last;
     // nullopt: the job continues.
-    compute<std::optional<ApiResponse>>(
+    compute_view<std::optional<ApiResponse>>(
         api, ctx, job,
         [more, waits, facts = job_facts(api, job),
          maker = response_maker(api, ctx)](Snapshot& read) -> Result<std::optional<ApiResponse>> {
@@ -489,7 +489,7 @@ namespace {
 // Creating a job with a chosen id is idempotent.
 void answer_existing_job(ApiContext& api, RequestPtr ctx, runtime::NewJobRequest params) {
   const JobId job = params.job;
-  compute<bool>(
+  compute_state<bool>(
       api, ctx, job,
       [job, agent = std::move(params.agent),
        input = std::move(params.input)](Snapshot& read) -> Result<bool> {
@@ -543,7 +543,7 @@ void operations::job(ApiContext& api, RequestPtr ctx) {
   api.agents.when_fresh([&api, ctx] {
     JobFacts facts = job_facts(api, JobId(ctx->id));
     ctx->view_facts = facts.text();
-    read_job(api, ctx, [facts = std::move(facts)](Snapshot& read) -> Result<Value> {
+    read_job_view(api, ctx, [facts = std::move(facts)](Snapshot& read) -> Result<Value> {
       return add_needs_version(job_body(read, facts), read.row, facts);
     });
   });

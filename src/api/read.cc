@@ -92,11 +92,16 @@ async::Done<Result<ApiResponse>> respond(RequestPtr ctx) {
   };
 }
 
-void read_job(ApiContext& api, RequestPtr ctx, Work<Value> work) {
+namespace {
+
+using ResponseRead = void (*)(ApiContext&, const RequestPtr&, const JobId&, Work<ApiResponse>,
+                              async::Done<Result<ApiResponse>>);
+
+void read_job_by(ResponseRead read, ApiContext& api, RequestPtr ctx, Work<Value> work) {
   const auto job = job_id_of(ctx->id);
   if (!job) return ctx->refuse(job.error());
-  if_changed(api, ctx, *job, [&api, ctx, job = *job, work = std::move(work)]() mutable {
-    compute<ApiResponse>(
+  if_changed(api, ctx, *job, [read, &api, ctx, job = *job, work = std::move(work)]() mutable {
+    read(
         api, ctx, job,
         [maker = response_maker(api, ctx),
          work = std::move(work)](Snapshot& snapshot) mutable -> Result<ApiResponse> {
@@ -105,6 +110,16 @@ void read_job(ApiContext& api, RequestPtr ctx, Work<Value> work) {
         },
         respond(ctx));
   });
+}
+
+}  // namespace
+
+void read_job(ApiContext& api, RequestPtr ctx, Work<Value> work) {
+  read_job_by(&compute<ApiResponse>, api, std::move(ctx), std::move(work));
+}
+
+void read_job_view(ApiContext& api, RequestPtr ctx, Work<Value> work) {
+  read_job_by(&compute_view<ApiResponse>, api, std::move(ctx), std::move(work));
 }
 
 void if_changed(ApiContext& api, const RequestPtr& ctx, const JobId& job, async::Task then) {

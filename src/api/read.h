@@ -9,11 +9,13 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 
 #include "api/api_context.h"
 #include "api/request_context.h"
+#include "inspect/code_end.h"
 #include "runtime/service/job_reader.h"
 
 namespace ae::api {
@@ -45,6 +47,8 @@ async::Done<Result<ApiResponse>> respond(RequestPtr ctx);
 // Has an ETag and handles If-None-Match: the body depends only on the log, the request and
 // RequestContext::view_facts.
 void read_job(ApiContext& api, RequestPtr ctx, Work<Value> work);
+// The same, as compute_view.
+void read_job_view(ApiContext& api, RequestPtr ctx, Work<Value> work);
 // Responds with the body that `make_body` returns. It runs on a reader thread.
 using BodyWork = std::move_only_function<Value()>;
 void answer_large(ApiContext& api, const RequestPtr& ctx, BodyWork make_body);
@@ -94,12 +98,32 @@ template <class T>
 void compute_state(ApiContext& api, const RequestPtr& ctx, const JobId& job, Work<T> work,
                    async::Done<Result<T>> then) {
   with_slot(api, ctx,
-            [&api, job, work = std::move(work),
+            [&api, job, gone = ctx->request.disconnected, work = std::move(work),
              then = std::move(then)](Result<ReadLimiter::Slot> slot) mutable {
               if (!slot) return then(std::unexpected(std::move(slot).error()));
               api.runtime.reader().read_state<T>(
-                  job, std::move(work), hold_slot(api, job, *std::move(slot), std::move(then)));
+                  job, std::move(gone), std::move(work),
+                  hold_slot(api, job, *std::move(slot), std::move(then)));
             });
+}
+
+// The same, for job_body: from the whole log if it needs events (needs_events).
+template <class T>
+void compute_view(ApiContext& api, const RequestPtr& ctx, const JobId& job, Work<T> work,
+                  async::Done<Result<T>> then) {
+  auto shared = std::make_shared<Work<T>>(std::move(work));
+  compute_state<std::optional<T>>(
+      api, ctx, job,
+      [shared](Snapshot& read) -> Result<std::optional<T>> {
+        if (engine::needs_events(read.state)) return std::nullopt;
+        return (*shared)(read);
+      },
+      [&api, ctx, job, shared, then = std::move(then)](Result<std::optional<T>> made) mutable {
+        if (!made) return then(std::unexpected(std::move(made).error()));
+        if (*made) return then(**std::move(made));
+        compute<T>(
+            api, ctx, job, [shared](Snapshot& read) { return (*shared)(read); }, std::move(then));
+      });
 }
 
 // As `compute`, with the stored bytes from event `from_seq` on.

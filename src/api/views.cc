@@ -88,8 +88,7 @@ Value job_body(const runtime::JobSnapshot& read, Instant now) {
              .with("requests", requests_of(std::move(requests), now));
   if (body[field::labels].is_null()) body = body.with(field::labels, Value::object({}));
   // Its scheduling options.
-  const auto* created = read.events.empty() ? nullptr : as<JobCreated>(read.events.front());
-  const Value needed = created != nullptr ? created->required_capabilities.json() : Value();
+  const Value& needed = read.state.required_capabilities;
   return body.with(field::priority, read.row.priority)
       .with(field::queue, read.row.queue)
       .with(field::required_capabilities, needed.is_array() ? needed : Value::array({}));

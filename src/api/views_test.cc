@@ -136,6 +136,24 @@ std::vector<Event> log_of(ApiFixture& fixture, const std::string& id) {
   return *std::move(events);
 }
 
+AE_TEST("api/a request for a job starts at its checkpoint") {
+  std::vector<std::uint64_t> loads;
+  ApiFixture fixture(true, [&](const store::Call& call) {
+    if (call.method == store::Method::load) loads.push_back(call.from_seq);
+    return store::Fault::none;
+  });
+  const std::string id = long_job(fixture);
+  loads.clear();
+  const Value job = fixture.get({"api", "jobs", id}).body;
+  EXPECT_EQ(job.text("status"), "completed");
+  EXPECT_EQ(loads, std::vector{store::kFromCheckpoint});
+  loads.clear();
+  const ApiResponse again =
+      fixture.post({"api", "jobs"}, fmt::format(R"({{"agent": "maps", "id": "{}"}})", id));
+  EXPECT_EQ(again.status, 409) << "the input differs";
+  EXPECT_EQ(loads, std::vector{store::kFromCheckpoint});
+}
+
 AE_TEST("pages/events are listed backwards in pages; a page reads only its own commits") {
   std::size_t loads = 0, windows = 0;
   ApiFixture fixture(true, [&](const store::Call& call) {

@@ -177,8 +177,33 @@ std::string likely_cause(const Divergence& detail, const Value& recorded,
 
 }  // namespace
 
+namespace {
+
+bool has_exception(const State& state) {
+  return state.status == JobStatus::parked && state.parked_reason == "routine_failed";
+}
+
+bool has_divergence(const State& state) {
+  return state.status == JobStatus::parked &&
+         state.parked_reason == code_name(Code::non_determinism) && state.awaits_code();
+}
+
+// Steps of code that have ended leave the state, and the error of a job names those that took
+// effect.
+bool has_dropped_effects(const State& state) {
+  if (state.status != JobStatus::failed && state.status != JobStatus::cancelled) return false;
+  return state.plan && std::ranges::any_of(state.plan->nodes,
+                                           [](const Node& node) { return node.code != nullptr; });
+}
+
+}  // namespace
+
+bool needs_events(const State& state) {
+  return has_exception(state) || has_divergence(state) || has_dropped_effects(state);
+}
+
 Value exception_view(const State& state, std::span<const Event> events) {
-  if (state.status != JobStatus::parked || state.parked_reason != "routine_failed") return {};
+  if (!has_exception(state)) return {};
   const Event* const event = last_of<RoutineFailed>(events);
   if (event == nullptr) return {};
   const auto& failed = *as<RoutineFailed>(*event);
@@ -194,10 +219,7 @@ Value exception_view(const State& state, std::span<const Event> events) {
 }
 
 Value divergence_view(const State& state, std::span<const Event> events) {
-  if (state.status != JobStatus::parked ||
-      state.parked_reason != code_name(Code::non_determinism) || !state.awaits_code()) {
-    return {};
-  }
+  if (!has_divergence(state)) return {};
   const Event* const event = last_of<RoutineDiverged>(events);
   if (event == nullptr) return {};
   return divergence_view(state, events, *as<RoutineDiverged>(*event))

@@ -15,6 +15,9 @@
 
 namespace ae::engine {
 
+// Does the view of this job read events? Otherwise the next two views are null, and the state has all
+// that the error of the job names.
+bool needs_events(const State& state);
 // {node_id, name, message, stack, where, version, seq}; null: the job is not parked because of an
 // exception. `where`: the first line of the stack that is not of a library.
 Value exception_view(const State& state, std::span<const Event> events);

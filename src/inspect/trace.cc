@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "base/trace_context.h"
+#include "engine/children/children.h"
 #include "engine/state/view_values.h"
 #include "inspect/aliases.h"
 #include "inspect/drift.h"
@@ -93,9 +94,22 @@ ExternalEffect Tracer::effect_of(const Step& step, const StepSpan& span) const {
   return sum.total();
 }
 
+// The number of the try that created the child job of the call, from 1; 0: none has.
+std::size_t creating_try(const StepSpan& span) {
+  const auto found = std::ranges::find(span.tries, "input_required", &TrySpan::outcome);
+  return found == span.tries.end() ? 0 : static_cast<std::size_t>(found - span.tries.begin()) + 1;
+}
+
+// Tries that call a tool: not those that record the end of a child job.
+std::size_t call_count(const StepSpan& span, bool awaits_child) {
+  const std::size_t created = awaits_child ? creating_try(span) : 0;
+  return created > 0 ? created : span.tries.size();
+}
+
 void Tracer::count(const Step& step, const StepSpan& span, StepStatus status) {
-  tries_ += span.tries.size();
-  if (span.tries.size() > 1) repeated_ += span.tries.size() - 1;
+  const std::size_t calls = call_count(span, s_.has_tool(step) && s_.awaits_child(step));
+  tries_ += calls;
+  if (calls > 1) repeated_ += calls - 1;
   if (step.role != Role::node) {
     if (status == StepStatus::in_doubt) in_doubt_++;
     return;
@@ -199,6 +213,34 @@ Value wait_view(const WaitSpan& wait) {
                         {field::payload, end ? end->payload.value : Value()},
                         {field::reason, field_json(opened.reason)},
                         {field::wait_type, opened.wait_type}});
+}
+
+// How the child of an awaited call ended; open: it has not.
+std::string child_status(const StepSpan& span) {
+  const bool has_ended = !span.waits.empty() && span.waits.back().completed != nullptr;
+  if (!has_ended) return "open";
+  const Value& end = span.waits.back().completed->payload.value;
+  if (end["status"].is_string()) return std::string(end.text("status"));
+  // It ended before its wait was opened, or its end was erased.
+  if (span.tries.back().outcome() == "success") return "completed";
+  const bool has_failed = span.finished != nullptr && span.finished->error;
+  return has_failed ? "failed" : "ended";
+}
+
+// The child job of the step's call; null: it has created none.
+Value child_view(const State& state, const Step& step, const StepSpan& span) {
+  if (step.role != Role::node || step.map || !state.has_tool(step) || span.tries.empty()) return {};
+  const auto& child = state.tool_of(step).child;
+  if (!child) return {};
+  const bool is_created = child->detached ? span.committed != nullptr : creating_try(span) > 0;
+  if (!is_created) return {};
+  std::optional<Instant> ended_at;
+  if (!child->detached && !span.waits.empty()) ended_at = span.waits.back().completed_at;
+  return Value::object(
+      {{field::agent, child->agent},
+       {field::duration_us, duration_between(span.tries.front().started_at, ended_at)},
+       {"id", child_of(state, step).text},
+       {"status", child->detached ? "detached" : child_status(span)}});
 }
 
 // What a call changed, with the last verification; null = not verified.
@@ -333,6 +375,7 @@ Value Tracer::node_view(const Step& step, std::vector<Value> items, ExternalEffe
                         record_.attempts.back().from > span.finished_seq;
   return Value::object({{"changes", changes_of(span)},
                         {"calls", Value::array(requested_call_views(step))},
+                        {"child", child_view(s_, step, span)},
                         {field::code, is_item ? Value() : code_view(node)},
                         {"code_end", is_item || !node.code ? Value() : code_end_view(span)},
                         {"compensation", undo.empty() ? Value() : undo.front()},

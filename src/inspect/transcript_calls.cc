@@ -1,10 +1,13 @@
 // Transcript: calls of tools and models, their answers, the calls that an answer requests, and the
 // values that are recorded without a call.
+#include <algorithm>
+#include <cstdint>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
+#include "engine/children/children.h"
 #include "engine/loop/loop.h"
 #include "engine/state/view_values.h"
 #include "engine/values/recorded_value.h"
@@ -47,17 +50,40 @@ void Transcript::add_request(std::string_view step_id, const Value* arguments, b
       {{"content", Value()}, {"from", "user"}, {"origin", to_text(MessageOrigin::prompt)}});
 }
 
+bool Transcript::has_ended_child(const Step* of) const {
+  return of != nullptr && of->call && of->call->questions && s_.awaits_child(*of) &&
+         of->call->questions->answers.find(kChildAnswer) != nullptr;
+}
+
+Value Transcript::child_of_call(const Step* of) const {
+  if (of == nullptr || of->role != Role::node || !s_.has_tool(*of)) return {};
+  const auto& child = s_.tool_of(*of).child;
+  if (!child) return {};
+  Value status;
+  if (child->detached) {
+    status = "detached";
+  } else if (has_ended_child(of)) {
+    status = of->call->questions->answers[kChildAnswer].text("status", "ended");
+  }
+  return Value::object(
+      {{field::agent, child->agent}, {"id", engine::child_of(s_, *of).text}, {"status", status}});
+}
+
 void Transcript::add_entries(const ToolInvocationStarted& event) {
   const std::string& id = event.step_id.text;
   const std::string& tool = event.tool_name;
   calls_.try_emplace(event.invocation_id.text, Call{id, event.node_id, tool});
   if (!is_model(tool)) {
+    if (has_ended_child(step(id))) return;  // the entry of the first try shows the child
+    const Value child = child_of_call(step(id));
+    if (child.is_object()) children_.try_emplace(id, event_->created_at);
     tool_calls_++;
     if (!called_.insert(id).second) repeated_++;
     const Value arguments = value(event.arguments, field::arguments);
     return add("tool_call", id,
                {{field::arguments, arguments},
                 {"call_id", call_id_of(step(id))},
+                {"child", child},
                 {field::effect_class, event.effect_class},
                 {"refused", Value()},
                 {"tool", tool},
@@ -162,6 +188,19 @@ void Transcript::add_entries(const ToolInvocationFinished& event) {
     const AnswerInfo info{.model = tool, .answer = answer, .outcome = outcome, .late = late};
     return add_answer(id, info, std::move(members));
   }
+  const Step* const of = step(id);
+  const bool awaits_child = of != nullptr && s_.awaits_child(*of);
+  if (awaits_child && !late && outcome == "input_required") return;  // it is created
+  // A try to record its end that is tried again.
+  if (awaits_child && !late && has_ended_child(of) && !event.external_id) return;
+  if (awaits_child && event.external_id) {
+    if (const auto started = children_.extract(id)) {
+      const Duration took = event_->created_at - started.mapped();
+      std::ranges::find(members, field::duration_us, &Member::first)->second =
+          Value(std::int64_t{took.count()});
+    }
+  }
+  members.emplace_back("child", child_of_call(of));
   const Value result = value(event.result, field::result);
   members.emplace_back(field::error, error(event.error));
   members.emplace_back(field::outcome, outcome);
@@ -203,6 +242,7 @@ void Transcript::add_tool_choice(std::string_view step_id, const ToolChoice& cho
         {{field::arguments,
           request.find("malformed") != nullptr ? request["malformed"] : request[field::arguments]},
          {"call_id", field_json(call.id)},
+         {"child", Value()},
          {field::effect_class, Value()},
          {"refused", field_json(call.refused)},
          {"tool", field_json(call.name)},
@@ -227,7 +267,8 @@ void Transcript::add_recorded_value(RecordedKind records, std::string_view effec
   if (recorded_step != nullptr && !s_.has_tool(*recorded_step)) return;  // a value of code
   const Value result = value(recorded, field::result);
   add(field::result, of->text,
-      {{field::definite, Value()},
+      {{"child", Value()},
+       {field::definite, Value()},
        {field::duration_us, Value()},
        {field::error, Value()},
        {field::late, false},

@@ -115,6 +115,7 @@ void Transcript::add_entries(const WaitOpened& event) {
   for (const char* ours : {"approval/", "resolve/", "input/"}) {
     if (key.starts_with(ours)) return;  // covered by other entries
   }
+  if (event.wait_type == to_text(WaitType::job)) return;
   add("wait", event.step_id.text,
       {{field::channel, field_json(event.channel)},
        {field::correlation_key, key},
@@ -125,7 +126,7 @@ void Transcript::add_entries(const WaitOpened& event) {
 
 void Transcript::add_entries(const WaitCompleted& event) {
   const std::string& key = event.correlation_key;
-  if (key.starts_with("resolve/")) return;
+  if (key.starts_with("resolve/") || event.wait_type == to_text(WaitType::job)) return;
   if (key.starts_with("approval/")) {
     if (event.outcome == "timed_out") return add_approval_end(event, ApprovalState::expired);
     if (event.outcome == "cancelled") return add_approval_end(event, ApprovalState::withdrawn);
@@ -141,6 +142,7 @@ void Transcript::add_entries(const WaitCompleted& event) {
 }
 
 void Transcript::add_entries(const AgentMessage& event) {
+  if (or_empty(event.wait_type) == to_text(WaitType::job)) return;  // the end of a child
   const Value payload = value(event.payload, field::payload);
   add("received", {},
       {{field::payload, payload},

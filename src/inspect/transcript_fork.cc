@@ -68,7 +68,8 @@ void Transcript::add_imported_call(const ForkImported& fork, const ForkEntry& en
   if (entry.turn && entry.turn_call) add_imported_arguments(fork, entry);
   if (erased) redacted_.emplace_back(field::result);
   add(field::result, id,
-      {{field::definite, Value()},
+      {{"child", Value()},
+       {field::definite, Value()},
        {field::duration_us, Value()},
        {field::error, failed ? failure : Value()},
        {field::late, false},
@@ -93,6 +94,7 @@ void Transcript::add_imported_arguments(const ForkImported& fork, const ForkEntr
   add("tool_call", id,
       {{field::arguments, edited != nullptr ? *edited : call[field::arguments]},
        {"call_id", call["id"]},
+       {"child", Value()},
        {field::effect_class, Value()},
        {"refused", Value()},
        {"tool", field_json(entry.tool)},

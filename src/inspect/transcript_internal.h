@@ -49,6 +49,10 @@ class Transcript {
     return tool.substr(kModelToolPrefix.size());
   }
   Value call_id_of(const Step* step);
+  // {agent, id, status} of the child job of the step's call; null: the tool creates none.
+  Value child_of_call(const Step* step) const;
+  // Has the child of this call ended? Its next try records that end.
+  bool has_ended_child(const Step* step) const;
 
   // Each overload adds the entries of an event of its type.
   void add_entries(const JobCreated& event);
@@ -141,7 +145,8 @@ class Transcript {
   std::map<std::pair<std::string, std::int64_t>, std::string> turns_;  // step, by node and turn
   // Last error code that an entry has, by step and by "/node"
   std::unordered_map<std::string, std::string> errors_;
-  std::unordered_set<std::string> called_;  // steps whose tool was called
+  std::unordered_set<std::string> called_;             // steps whose tool was called
+  std::unordered_map<std::string, Instant> children_;  // by step: when its call started
   std::uint64_t answers_count_ = 0, tool_calls_ = 0, repeated_ = 0, input_ = 0, output_ = 0,
                 total_ = 0;
   std::optional<std::uint64_t> cost_;

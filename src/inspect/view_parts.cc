@@ -4,7 +4,6 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <map>
 #include <span>
 #include <utility>
 
@@ -116,59 +115,34 @@ Value thread_view(const State& state) {
                         {"waiting", loop != nullptr && loop->waiting}});
 }
 
-std::vector<ChildCall> child_calls(const State& state) {
-  std::vector<ChildCall> calls;
-  if (!state.plan || std::ranges::none_of(state.plan->tools, [](const ToolPolicy& tool) {
-        return tool.child.has_value();
-      })) {
-    return calls;
-  }
-  for (const Step& step : state.steps) {
-    if (step.role != Role::node || step.imported || !state.has_tool(step)) continue;
-    const ToolPolicy& tool = state.tool_of(step);
-    const bool is_map = state.kind_of(step) == NodeKind::map;
-    if (!tool.child || is_map || !step.started) continue;
-    const auto wait = state.open_wait_of(step);
-    const bool open = wait != state.waits.end() && wait->second.type == WaitType::job;
-    const bool answered = step.call && step.call->questions;
-    if (!open && !answered && !step.committed) continue;  // no child is known
-    ChildCall call{.step = &step, .job = child_of(state, step), .agent = tool.child->agent};
-    if (tool.child->detached) {
-      call.status = "detached";
-    } else if (open) {
-      call.status = "open";
-    } else if (step.call && step.call->questions &&
-               step.call->questions->answers.find(kChildAnswer) != nullptr) {
-      call.status = step.call->questions->answers[kChildAnswer].text("status", "ended");
-    } else {
-      call.status = step.committed ? "completed" : "ended";
-    }
-    calls.push_back(std::move(call));
-  }
-  return calls;
-}
-
 Value children_view(const State& state) {
   constexpr std::size_t kShown = 20;
-  const std::vector<ChildCall> calls = child_calls(state);
-  if (calls.empty()) return {};
-  std::map<std::string, std::uint64_t> counts;
-  std::vector<Value> open;
-  for (const ChildCall& call : calls) {
-    counts[call.status]++;
-    if (call.status != "open" || open.size() == kShown) continue;
-    open.push_back(Value::object({{field::agent, call.agent},
-                                  {"id", call.job.text},
-                                  {field::node_id, state.node_of(*call.step).id},
-                                  {field::step_id, call.step->id.text}}));
+  if (state.child_calls.empty()) return {};
+  std::vector<std::uint32_t> waiting;
+  for (const auto& [key, wait] : state.waits) {
+    if (wait.type == WaitType::job) waiting.push_back(wait.step);
   }
-  std::vector<Member> by_status;
-  by_status.reserve(counts.size());
-  for (const auto& [status, count] : counts) by_status.emplace_back(status, number(count));
-  return Value::object({{"counts", Value::object(std::move(by_status))},
+  std::ranges::sort(waiting);
+  std::vector<Value> shown;
+  for (const std::uint32_t index : waiting) {
+    if (shown.size() == kShown) break;
+    const Step& step = state.steps[index];
+    shown.push_back(Value::object({{field::agent, state.tool_of(step).child->agent},
+                                   {"id", child_of(state, step).text},
+                                   {field::node_id, state.node_of(step).id},
+                                   {field::step_id, step.id.text}}));
+  }
+  std::vector<Member> counts;
+  std::uint64_t open = state.child_calls.size();
+  for (const auto& [status, count] : state.child_counts) {
+    counts.emplace_back(status, number(count));
+    open -= count;
+  }
+  if (open > 0) counts.emplace_back("open", number(open));
+  return Value::object({{"counts", Value::object(std::move(counts))},
                         {field::in_doubt, record_list_json(state.children_in_doubt)},
-                        {"open", Value::array(std::move(open))},
-                        {"total", number(calls.size())}});
+                        {"open", Value::array(std::move(shown))},
+                        {"total", number(state.child_calls.size())}});
 }
 
 std::vector<Value> wait_actions(const State& state, const std::string& key, const Wait& wait) {

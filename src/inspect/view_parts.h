@@ -44,14 +44,6 @@ Value pausing_view(const State& state);
 std::vector<Value> wait_actions(const State& state, const std::string& key, const Wait& wait);
 // An open wait, with its actions.
 Value wait_view(const State& state, const std::string& key, const Wait& wait);
-// A call that created a child job.
-struct ChildCall {
-  const Step* step = nullptr;
-  JobId job;  // the child
-  std::string agent;
-  std::string status;  // open, detached, or how it ended: completed, failed, cancelled
-};
-std::vector<ChildCall> child_calls(const State& state);
 // {answer, exchanges, waiting, ending}: of a job that is a thread; null = it is none.
 // answer: of the newest exchange, as the result of a loop; null while the model works.
 Value thread_view(const State& state);

@@ -8,7 +8,6 @@
 #include <chrono>
 #include <deque>
 #include <memory>
-#include <type_traits>
 
 #include "base/bytes.h"
 #include "base/trace_context.h"
@@ -58,6 +57,7 @@ class WorkerFixture final : public RuntimeObserver {
     std::string tool_version = "0123456789abcdef";
     RunningSlot* slot = nullptr;
     routines::RoutineProvider* routines = nullptr;
+    NewJobSource* new_jobs = nullptr;
     std::optional<Instant> functions_held_until = {};
   };
   WorkerFixture(TestEnvironment& env, std::string name, const Setup& setup)
@@ -73,7 +73,7 @@ class WorkerFixture final : public RuntimeObserver {
     std::map<std::string, std::string, std::less<>> agent_versions;
     if (setup.announces) agent_versions[field::agent] = setup.version;
     runtime.emplace(World{env.loop, env.steady, chance, *faulty, tool_registry, setup.plans,
-                          nullptr, nullptr, setup.slot, nullptr, nullptr, setup.routines,
+                          nullptr, nullptr, setup.slot, nullptr, setup.new_jobs, setup.routines,
                           std::nullopt, setup.functions_held_until},
                     RuntimeOptions{.worker = std::move(name),
                                    .durability = setup.durability,

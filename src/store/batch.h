@@ -27,6 +27,9 @@ struct Batch {
   // The job is new. REQUIRES: events, expected_seq 0.
   struct Create {
     Boxed<NewJob> job;  // always present
+    // A job in whose name this one is created. Refused with `stale_attempt` if its claim row does
+    // not have this fence. REQUIRES: another job.
+    Boxed<HeldJob> creator;
   };
   // The job's claim row has this fence. The lease may have expired: until another worker claims the
   // job, the fence stays valid.

@@ -22,6 +22,12 @@ struct Fence {
   friend bool operator==(const Fence&, const Fence&) = default;
 };
 
+// A job, and the claim under which it is held.
+struct HeldJob {
+  JobId job;
+  Fence fence;
+};
+
 // The answer to a claim. The store's clock measures the lease: `lease_until` is read back from the
 // statement that set it.
 struct Lease {

@@ -85,8 +85,35 @@ inline void unknown_job(ConformanceFixture& r) {
   EXPECT_EQ(r.claim_job("nope", r.claim_request("A")).error().code, Code::not_found);
 }
 
+// Of a child job: its creator must hold the parent when the child is committed.
+inline void creator_must_hold_its_job(ConformanceFixture& r) {
+  const auto child = [&](std::string id, std::string_view attempt, std::uint64_t epoch) {
+    Batch b = r.create(std::move(id));
+    std::get<Batch::Create>(b.authority).creator = HeldJob{JobId("p"), fence(attempt, epoch)};
+    return b;
+  };
+  EXPECT_EQ(show(r.commit(child("c0", "A1", 1))), "stale_attempt") << "there is no such job";
+  r.must_commit(r.create_claimed("p"));
+  EXPECT_EQ(show(r.commit(child("c1", "A1", 1))), "seq 2");
+  EXPECT_EQ(show(r.commit(child("c2", "A1", 2))), "stale_attempt");
+  EXPECT_EQ(show(r.commit(child("c2", "A2", 1))), "stale_attempt");
+  r.loop.advance(kLease + std::chrono::seconds(1));
+  EXPECT_EQ(show(r.commit(child("c3", "A1", 1))), "seq 2") << "expired, and not claimed since";
+  const auto claimed = r.claim_job("p", r.claim_request("A2"));
+  ASSERT_TRUE(claimed && *claimed);
+  EXPECT_EQ(show(r.commit(child("c4", "A1", 1))), "stale_attempt");
+  Batch ends = r.append("p", r.leased("A2", 2), 2, "completed");
+  ends.release = true;
+  r.must_commit(ends);
+  EXPECT_EQ(show(r.commit(child("c4", "A2", 2))), "stale_attempt");
+  EXPECT_EQ(show(r.load("c4")), "not_found") << "nothing is written";
+  EXPECT_EQ(show(r.commit(child("c1", "A1", 1))), "seq 2 repeated") << "that was done before";
+}
+
 inline std::vector<Case> create_cases() {
   return {
+      {"a job is created in the name of another one only while that is held so",
+       creator_must_hold_its_job},
       {"a new job is stored completely, with all fields of its row", creates},
       {"a job created with a lease is leased to its creator", creates_claimed},
       {"an idempotency key creates at most one job per agent", same_key_gives_the_same_job},

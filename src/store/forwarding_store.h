@@ -12,6 +12,7 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "store/store.h"
@@ -48,6 +49,7 @@ std::string_view to_text(Method method);
 struct MethodCall {
   Method method{};
   std::uint64_t from_seq = 0;  // of a load; WindowRequest::seq
+  bool is_leased = false;      // a commit of the holder of a lease
 };
 
 // Derived has `Store& inner()`, and may replace `call`. If these are private, Derived declares this
@@ -56,7 +58,10 @@ template <class Derived>
 class ForwardingStore : public Store {
  public:
   void commit(Batch batch, async::Done<Result<CommitResult>> done) override {
-    forward({Method::commit}, &Store::commit, std::move(done), std::move(batch));
+    const MethodCall method_call{
+        .method = Method::commit,
+        .is_leased = std::holds_alternative<Batch::Leased>(batch.authority)};
+    forward(method_call, &Store::commit, std::move(done), std::move(batch));
   }
   void put_inbox(JobId job, InboxEntry entry, async::Done<Result<void>> done) override {
     forward({Method::put_inbox}, &Store::put_inbox, std::move(done), std::move(job),

@@ -14,10 +14,10 @@ bool has_only_effects(const Batch& b) {
          !b.release && !b.signed_head && !b.summary && !b.audit;
 }
 
-Error lease_lost(const Batch& batch, const Fence& fence) {
+Error lease_lost(const JobId& job, const Fence& fence) {
   return {Code::stale_attempt,
           fmt::format("attempt {} (epoch {}) does not hold job {} any more: stop working on it",
-                      fence.attempt.text, fence.epoch, batch.job.text)};
+                      fence.attempt.text, fence.epoch, job.text)};
 }
 
 Error job_is_leased(const Batch& batch) {
@@ -42,6 +42,7 @@ void check_batch(const Batch& batch) {
       batch.job.text);
   if (create != nullptr) {
     AE_CHECK(batch.sealed && batch.expected_seq == 0 && batch.inbox_puts.empty(), batch.job.text);
+    AE_CHECK(!create->creator || create->creator->job != batch.job, batch.job.text);
   }
   for (const InboxPut& put : batch.inbox_puts) AE_CHECK(put.job != batch.job, batch.job.text);
   if (std::holds_alternative<Batch::LateResult>(batch.authority)) {
@@ -76,7 +77,7 @@ void check_pruning(const Pruning& pruning) {
 Status check_precondition(const Batch& batch, const JobClaimState& job_state) {
   if (std::holds_alternative<Batch::LateResult>(batch.authority)) return {};
   if (const auto* held = std::get_if<Batch::Leased>(&batch.authority)) {
-    if (job_state.claim != held->fence) return std::unexpected(lease_lost(batch, held->fence));
+    if (job_state.claim != held->fence) return std::unexpected(lease_lost(batch.job, held->fence));
   } else if (job_state.claim) {
     return std::unexpected(job_is_leased(batch));
   }
@@ -84,6 +85,11 @@ Status check_precondition(const Batch& batch, const JobClaimState& job_state) {
     return std::unexpected(wrong_expected_seq(batch, job_state.last_seq));
   }
   return {};
+}
+
+Status check_creator(const HeldJob& creator, const std::optional<Fence>& claim) {
+  if (claim == creator.fence) return {};
+  return std::unexpected(lease_lost(creator.job, creator.fence));
 }
 
 bool has_first_commit_check(const Batch& batch) {

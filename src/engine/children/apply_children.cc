@@ -4,6 +4,18 @@
 
 namespace ae::engine {
 
+// Its try has created a child that is awaited, or found it.
+void Applier::note_child(const Step& step) {
+  if (s_.awaits_child(step) && step.call->questions->rounds == 1) s_.child_calls.push_back(step.id);
+}
+
+void Applier::note_detached_child(const Step& step) {
+  const auto& child = s_.tool_of(step).child;
+  if (step.role != Role::node || !child || !child->detached) return;
+  s_.child_calls.push_back(step.id);
+  s_.child_counts["detached"]++;
+}
+
 Status Applier::child_created(Step& step, std::string_view key, Wait& wait) {
   Questions& questions = *step.call->questions;
   if (s_.has_ended_child(step)) return corrupt_event("the child job has ended");
@@ -21,6 +33,7 @@ Status Applier::child_ended(Step& step, const Wait& wait, const WaitCompleted& e
   if (event.outcome != "signalled") return corrupt_event("a child job ends in one way");
   Questions& questions = *step.call->questions;
   questions.answers = questions.answers.with(kChildAnswer, payload);
+  s_.child_counts[std::string(payload.text("status", "ended"))]++;  // erased: ended
   s_.open_children--;
   if (!wait.child_cancelled) count_asking(step, -1);
   if (!event.children_in_doubt.is_null()) {

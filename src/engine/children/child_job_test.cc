@@ -4,6 +4,7 @@
 #include "engine/children/children.h"
 #include "engine/children/request_children.h"
 #include "engine/fixtures/child_fixture_test.h"
+#include "engine/fixtures/dropped_steps_test.h"
 #include "engine/state/checkpoint.h"
 #include "inspect/verify.h"
 #include "testing/test.h"
@@ -32,7 +33,11 @@ void expect_verified(const JobFixture& job) {
   input.effects = job.effects;
   const Verification proved = verify(input, uncached_plan_source());
   EXPECT_TRUE(proved.ok) << canonical(proved.to_json());
+  expect_same_views(job.state.job, job.log, uncached_plan_source());
 }
+
+// The counts of `children` in its view.
+Value counts_of(const JobFixture& job) { return job_view(job.state)["children"]["counts"]; }
 
 AE_TEST("child/a parent waits for its child, and holds no attempt") {
   JobFixture job = parent();
@@ -95,6 +100,7 @@ AE_TEST("child/a detached child is not awaited") {
   JobFixture job("[{'id':'a', 'kind':'tool', 'tool':'apart'}]", {.more = std::string(kTools)});
   job.claim().ok("a", "{'job': 'x'}");
   EXPECT_EQ(job.status(), "completed");
+  EXPECT_EQ(counts_of(job), json("{'detached': 1}"));
   EXPECT_EQ(job.count(EventType::wait_opened), 0u);
 }
 
@@ -195,6 +201,29 @@ AE_TEST("child/items of a map wait together, and a failed one cancels the others
   }
   EXPECT_EQ(job.status(), "failed") << job.log_text();
   EXPECT_EQ(job.state.error->code, "no_money");
+  EXPECT_EQ(counts_of(job), json("{'cancelled': 2, 'failed': 1}"));
+  EXPECT_EQ(job.state.child_calls.size(), 3u);
+  expect_verified(job);
+}
+
+AE_TEST("child/a failed child of an item whose failure is allowed is listed, once") {
+  JobFixture job(
+      "[{'id':'a', 'kind':'map', 'over':[1,2], 'max_parallel':8, 'on_item_error':'collect',"
+      " 'do':{'tool':'research'}}]",
+      {.more = std::string(kTools)});
+  job.claim();
+  EXPECT_TRUE(job_view(job.state)["children"].is_null());
+  for (const char* item : {"a/0", "a/1"}) job.answer(item, child_created(job, item));
+  EXPECT_EQ(counts_of(job), json("{'open': 2}"));
+  child_ends(job, "a/1", "{'status': 'failed', 'failure': {'code': 'no_money'}}");
+  EXPECT_EQ(counts_of(job), json("{'failed': 1, 'open': 1}"));
+  EXPECT_EQ(job_view(job.state)["children"]["open"].size(), 1u);
+  job.fails("a/1", "no_money");
+  child_ends(job, "a/0", "{'status': 'completed', 'result': 1}");
+  job.ok("a/0", "1");
+  EXPECT_EQ(job.status(), "completed") << job.log_text();
+  EXPECT_EQ(counts_of(job), json("{'completed': 1, 'failed': 1}"));
+  EXPECT_EQ(job.state.child_calls.size(), 2u);
   expect_verified(job);
 }
 

@@ -9,8 +9,10 @@
 #include <utility>
 
 #include "engine/fixtures/child_fixture_test.h"
+#include "engine/fixtures/code_log_test.h"
 #include "engine/loop/loop_fixture_test.h"
 #include "engine/planner/planner.h"
+#include "engine/version/code_version.h"
 #include "json/json.h"
 
 namespace ae::engine::testing {
@@ -40,7 +42,9 @@ struct GoldenJobs {
   void add_thread();
   void add_contexts();
   void add_children();
+  void add_sends();
   void add_planner();
+  void add_code();
 
   std::list<GoldenJob> jobs;
 };
@@ -360,6 +364,20 @@ void GoldenJobs::add_children() {
       .fails("a");
 }
 
+// Calls that send to other jobs: one is repeated, and one is refused.
+void GoldenJobs::add_sends() {
+  add("sends",
+      R"([{'id':'a', 'kind':'tool', 'tool':'job:send', 'args':{'job':'j', 'to':{'key':'go'}, 'payload':1}},
+      {'id':'b', 'kind':'tool', 'tool':'job:send', 'needs':['a'], 'on_error':'continue',
+       'args':{'job':'j', 'to':{'channel':'in'}, 'payload':'${ .steps.a }'}}])",
+      {.more = "{'tools':{'job:send':{'effect':'idempotent', 'sends':true,"
+               " 'dedupe_window':'unlimited'}}}"})
+      .claim()
+      .crash()
+      .ok("a", "{'accepted': true}")
+      .fails("b", "job_terminal");
+}
+
 // A planner whose first answer is no valid plan; the valid one uses every member that an answer may
 // have.
 void GoldenJobs::add_planner() {
@@ -390,6 +408,76 @@ void GoldenJobs::add_planner() {
       .ok("each/1", "'b'");
 }
 
+// Code: calls of each class, a model, scopes and the turns of a loop, recorded values, outcomes that
+// the routine was given in another order than that of the log, a person's approval, and a wait.
+CodeLog refund_job(const char* id) {
+  CodeLog job({.more = kTools, .id = id});
+  job.claim().add(routine_started_events(job.state, job.step("code"),
+                                         {.version = "2026.11.3", .requests = 0, .worker = {}}));
+  job.advance(
+      {Advance::NewValue{.name = "time:1",
+                         .value = json("{'ms':1767225600000,"
+                                       "'time':'2026-01-01T00:00:00.000000Z'}")},
+       Advance::NewValue{.name = "uuid:1", .value = Value("01a200a8-0c3d-7fe2-acb1-ec5aaed45267")},
+       Advance::NewValue{.name = "random", .value = Value(std::string(64, '7'))},
+       Advance::NewValue{.name = "patch:limits", .value = Value(true)}});
+  job.call("order", "look", "{'id':43}").after(20ms).ok("code/order", "{'total':50}");
+  job.call("how_much", "model:main",
+           "{'model':'small','messages':[{'role':'user','content':'How much?'}]}");
+  job.after(900ms).ok("code/how_much", text_answer("40"));
+  // The routine was given the result of its function before the one that is first in the log.
+  job.call("stock", "run:read", "{'n':1}").call("price", "look", "{'n':2}");
+  job.ok("code/price", "2");
+  job.gives("code/stock", "1", 2);
+  job.begin_scope("items/0").call("items/0/charge", "run:idempotent", "{'n':1}");
+  job.after(10ms).unknown("code/items/0/charge", "connect").after(2s);
+  job.after(10ms).ok("code/items/0/charge", "{'id':'re_1'}");
+  job.end_scope("items/0", "{'id':'re_1'}").emit("charged", "{'items':1}");
+  for (const char* turn : {"poll/0", "poll/1"}) {
+    job.advance({Advance::ScopeBegun{.position = turn, .delivered = job.given(), .is_turn = true}});
+    job.call(fmt::format("{}/ask", turn), "run:read");
+    job.after(10ms).ok(fmt::format("code/{}/ask", turn), "'no'");
+    job.end_scope(turn, "{'last':'no'}");
+  }
+  job.call("pay_back", "refund", "{'amount':40}");
+  job.after(60s).answer_approval(job.open_request_id("code/pay_back"), "approve");
+  job.after(30ms).ok("code/pay_back", "{'id':'re_3'}");
+  job.wait("cool_off", {.type = WaitType::timer, .lasts = 30s}).suspend();
+  return job;
+}
+
+void GoldenJobs::add_code() {
+  jobs.push_back({"code-waiting", refund_job("code-waiting")});
+  CodeLog completed = refund_job("code");
+  completed.after(30s);
+  completed.call("mail", "run:at_most_once", "{'to':'ada@example.org'}");
+  completed.after(40ms).ok("code/mail");
+  completed.returns("{'refund':'re_3'}");
+  jobs.push_back({"code", std::move(completed)});
+
+  CodeLog unknown({.more = kTools, .id = "code-unknown"});
+  unknown.claim().call("mail", "run:at_most_once", "{'to':'ada@example.org'}");
+  unknown.after(40ms).unknown("code/mail", "connect").after(120s);
+  unknown.suspend();
+  jobs.push_back({"code-unknown", std::move(unknown)});
+
+  CodeLog diverged = refund_job("code-diverged");
+  diverged.after(30s);
+  diverged.routine().divergence =
+      Divergence{.delivered = 4,
+                 .finding = "arguments",
+                 .found = json("{'kind':'tool','position':'order','tool':'look'}"),
+                 .position = "order"};
+  diverged.run_until_idle();
+  jobs.push_back({"code-diverged", std::move(diverged)});
+
+  CodeLog failed({.more = kTools, .id = "code-exception"});
+  failed.claim().call("order", "look").after(20ms).fails("code/order", "http_404");
+  failed.ends({.exception = json("{'name':'TypeError','message':'cannot read total of undefined',"
+                                 "'stack':'at refund (agent.ts:14)'}")});
+  jobs.push_back({"code-exception", std::move(failed)});
+}
+
 }  // namespace
 
 std::list<GoldenJob> golden_jobs() {
@@ -408,6 +496,8 @@ std::list<GoldenJob> golden_jobs() {
   golden.add_thread();
   golden.add_contexts();
   golden.add_children();
+  golden.add_sends();
+  golden.add_code();
   return std::move(golden.jobs);
 }
 

@@ -18,6 +18,7 @@
 #include <string_view>
 #include <vector>
 
+#include "engine/fixtures/dropped_steps_test.h"
 #include "engine/golden/golden_jobs_test.h"
 #include "engine/state/retained_value.h"
 #include "inspect/verify.h"
@@ -270,6 +271,7 @@ AE_TEST("golden/every stored log verifies and folds to its recorded state") {
       }
       continue;
     }
+    expect_same_views(JobId(std::string(file->text("job"))), *events, uncached_plan_source());
     EXPECT_EQ((*file)["then"]["ok"], Value(true));
     EXPECT_EQ(lost((*file)["then"], advance_to(*file, *events)), "");
   }
@@ -302,7 +304,11 @@ AE_TEST("golden/the golden jobs contain every event type that they should cover"
                            "child_cancel_requested",
                            "wait_opened",
                            "wait_completed",
-                           "timer_fired"}) {
+                           "timer_fired",
+                           "routine_started",
+                           "routine_diverged",
+                           "routine_failed",
+                           "value_emitted"}) {
     EXPECT_TRUE(types.contains(type)) << type;
   }
 }

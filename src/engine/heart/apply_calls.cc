@@ -279,6 +279,7 @@ Status Applier::apply(const CommandCommitted& event) {
     return corrupt_event("the result is that of no successful call");
   }
   step->committed = true;
+  note_detached_child(*step);
   if (!step->failure && step->changed < s_.tool_of(*step).changes.size()) {
     step->failure =
         Failure{std::string(code_name(Code::tool_output_invalid)), std::string(kChangesUnread)};

@@ -204,7 +204,12 @@ Result<Value> arguments_of(const State& state, const Step& step, Work* work) {
   const Step& loop = state.steps[step.node];
   if (step.is_loop_call()) return requested_arguments_of(state, loop, step.turn, step.nth);
   AE_ASSIGN(const NextTurn next, next_turn_of(state, loop, step.turn, work));
-  if (step.is_summary()) return summary_arguments_of(state, loop, step.turn, next.summarize);
+  if (step.is_summary()) {
+    if (next.summarize == 0) {
+      return fail(Code::rejected, "the call was not made: the next turn leaves nothing out");
+    }
+    return summary_arguments_of(state, loop, step.turn, next.summarize);
+  }
   return turn_arguments_of(state, loop, step.turn, next.extras, work);
 }
 

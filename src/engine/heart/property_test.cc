@@ -6,6 +6,7 @@
 #include <tuple>
 
 #include "engine/fixtures/dice_test.h"
+#include "engine/fixtures/dropped_steps_test.h"
 #include "engine/fixtures/forged_event_test.h"
 #include "engine/fixtures/job_fixture_test.h"
 #include "engine/fixtures/random_plan_test.h"
@@ -194,6 +195,8 @@ AE_TEST("property/every log verifies, and all its views can be built") {
       if (dice.one_in(15) && job.state.status == JobStatus::running) job.crash();
     } while (advance_randomly(job, world, dice));
     expect_once(job, world);
+    expect_same_views(job.state.job, job.log,
+                      [&](const Value&, std::string_view) { return job.plan; });
   }
 }
 

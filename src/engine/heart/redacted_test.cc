@@ -203,5 +203,29 @@ AE_TEST("redacted/a fork from a value derived from an erased one is rejected") {
   EXPECT_TRUE(given.proof().ok);
 }
 
+// A process that crashed sends it again, also after the receiver has ended.
+AE_TEST("redacted/a repeated signal is recognized although its payload was erased") {
+  constexpr std::string_view kWait =
+      "[{'id':'w', 'kind':'wait', 'wait':{'type':'signal', 'key':'k'}}]";
+  for (const bool early : {false, true}) {
+    JobFixture job(kWait);
+    if (!early) job.claim();
+    job.signal_early("k", "'go'", "id-1");
+    if (early) job.claim();
+    ASSERT_EQ(job.status(), "completed");
+    const auto field = early ? EventType::agent_message : EventType::wait_completed;
+    const State state = erased(job, field, "payload").state;
+    const auto applied = [&](std::string_view id, std::string_view payload) {
+      const ControlRequest request{
+          .id = std::string(id),
+          .body = SignalRequest{.correlation_key = "k", .buffer = true, .payload = json(payload)}};
+      const auto done = apply_request(state, request, {});
+      return done ? done->answer["applied"] : Value(done.error().message);
+    };
+    EXPECT_EQ(applied("id-1", "'go'"), Value(true)) << early;
+    EXPECT_EQ(applied("id-2", "'go'"), Value(false)) << early << ": of another request";
+  }
+}
+
 }  // namespace
 }  // namespace ae::engine::testing

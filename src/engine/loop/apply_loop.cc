@@ -220,6 +220,9 @@ Status Applier::turn_declared(Step& loop, std::uint32_t turn, const Value& argum
   if (!may_begin_at(s_, loop, turn, extras)) {
     return corrupt_event("its request leaves out what it may not");
   }
+  if (!step_of_turn(s_, loop, turn).imported && !is_given_summary(s_, loop, extras)) {
+    return corrupt_event("it has another summary than its model gave");
+  }
   if (!s_.node_of(loop).loop->context) return {};
   if (extras.from > 0) {
     progress.context_tokens = request_tokens_of(s_, loop, sent_messages_of(s_, loop, turn));

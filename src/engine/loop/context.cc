@@ -114,22 +114,23 @@ class Estimate {
     if (turn > 0) append_all(opening, always);
     if (notice.is_object()) always.push_back(notice_message(notice));
     always_ = request_tokens_of(state, loop, always);
+    count_tasks(turn);
     rest_.resize(turn - first_ + 1);
     for (std::uint32_t at = turn; at-- > first_;) {
       const Value begins =
           at == 0 ? messages_with(opening_of_first(), false) : opening_of(state, loop, at);
       rest_[at - first_] = rest_[at - first_ + 1] + sum_of(messages_of(state, loop, at, begins));
     }
-    const std::uint64_t counted = always_ + rest_[0] + (start.from > 0 ? head_of(start) : 0);
+    const std::uint64_t head = summary_tokens(start.summary) + sum_of(start.task);
+    const std::uint64_t counted = always_ + rest_[0] + (start.from > 0 ? head : 0);
     counted_ = std::clamp<std::uint64_t>(counted, 1, kTokensMax);
     whole_ = std::min(whole, kTokensMax);
   }
 
   // Of a request that begins at turn `from`.
   std::uint64_t tokens(std::uint32_t from, const std::string& summary) const {
-    const std::uint64_t counted =
-        always_ + rest_[from - first_] + head_of(context_start_of(state_, loop_, from, summary));
-    return in_proportion(counted);
+    const std::size_t nth = from - first_;
+    return in_proportion(always_ + summary_tokens(summary) + tasks_[nth] + rest_[nth]);
   }
   // Tokens by a third of the bytes, corrected by what the model counted.
   std::uint64_t in_proportion(std::uint64_t tokens) const {
@@ -140,17 +141,27 @@ class Estimate {
   const Value& opening_of_first() const {
     return turn_arguments(step_of_turn(state_, loop_, 0))["messages"];
   }
-  static std::uint64_t head_of(const ContextStart& start) {
-    const std::uint64_t summary =
-        start.summary.empty() ? 0 : estimate_tokens(summary_message(start.summary));
-    return summary + sum_of(start.task);
+  static std::uint64_t summary_tokens(const std::string& summary) {
+    return summary.empty() ? 0 : estimate_tokens(summary_message(summary));
+  }
+  // Of the message of its exchange, if the exchange began before the turn. In one pass: an exchange
+  // may have thousands of turns.
+  void count_tasks(std::uint32_t turn) {
+    std::uint64_t task = sum_of(loop_.loop->context.task);
+    for (std::uint32_t at = first_; at <= turn; ++at) {
+      const Value begins =
+          at == 0 ? messages_with(opening_of_first(), false) : opening_of(state_, loop_, at);
+      tasks_.push_back(begins.is_array() ? 0 : task);
+      if (begins.is_array()) task = sum_of(begins);
+    }
   }
 
   const State& state_;
   const Step& loop_;
   std::uint32_t first_;
   std::uint64_t always_ = 0, counted_ = 1, whole_ = 0;
-  std::vector<std::uint64_t> rest_;  // from each turn on
+  // By turn, from first_ on: of the message of its exchange, and of it and the later turns.
+  std::vector<std::uint64_t> tasks_, rest_;
 };
 
 std::unexpected<Error> exceeded(std::uint64_t tokens, std::uint64_t limit) {
@@ -160,16 +171,16 @@ std::unexpected<Error> exceeded(std::uint64_t tokens, std::uint64_t limit) {
               tokens, limit);
 }
 
-// The summary that was requested before this turn; nullptr: none was.
-const Step* summary_of(const State& state, const Step& loop) {
+// The summary that was requested before this turn and has ended; nullptr: there is none.
+const Step* ended_summary_of(const State& state, const Step& loop) {
   const std::uint32_t step = loop.loop->summary;
-  return step == kNoStep ? nullptr : &state.steps[step];
+  if (step == kNoStep || state.steps[step].phase != StepPhase::done) return nullptr;
+  return &state.steps[step];
 }
 
 // The text of a summary; "": it failed, or is no text.
 std::string summary_text(const Step& summary) {
-  const bool usable = summary.phase == StepPhase::done && !summary.failure &&
-                      summary.result["tool_calls"].size() == 0;
+  const bool usable = !summary.failure && summary.result["tool_calls"].size() == 0;
   return std::string(usable ? summary.result.text("text") : "");
 }
 
@@ -317,9 +328,10 @@ bool may_begin_at(const State& state, const Step& loop, std::uint32_t turn,
 
 bool is_given_summary(const State& state, const Step& loop, const TurnExtras& extras) {
   if (extras.summary.empty()) return true;
-  const Step* const summary = summary_of(state, loop);
-  return summary != nullptr && summarized_by(*summary) == extras.from &&
-         summary_text(*summary) == extras.summary;
+  const Step* const summary = ended_summary_of(state, loop);
+  if (summary == nullptr || summary->failure || !summary->call) return false;
+  const bool is_text = summary->erased || summary_text(*summary) == extras.summary;
+  return is_text && (summary->call->erased || summarized_by(*summary) == extras.from);
 }
 
 bool may_summarize(const State& state, const Step& loop) {
@@ -334,7 +346,7 @@ Result<ContextAction> context_action_of(const State& state, const Step& loop, st
   if (!policy) return ContextAction();
   const std::uint64_t limit = policy->limit;
   const std::uint64_t whole = context_tokens_of(state, loop, turn, opening, notice);
-  const Step* const summary = summary_of(state, loop);
+  const Step* const summary = ended_summary_of(state, loop);
   if (summary == nullptr && whole * 100 <= limit * kActPercent) return ContextAction();
   const std::vector<std::uint32_t> starts =
       turn == 0 ? std::vector<std::uint32_t>() : possible_starts(state, loop, turn);

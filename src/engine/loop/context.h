@@ -67,7 +67,8 @@ Result<ContextAction> context_action_of(const State& state, const Step& loop, st
 // Is this possible in the arguments of this turn, which is the next or the newest one?
 bool may_begin_at(const State& state, const Step& loop, std::uint32_t turn,
                   const TurnExtras& extras);
-// Is its summary the answer of the call that was made for it? An imported turn has none.
+// Is its summary the answer of the call that was made for it, as far as both are not erased? An
+// imported turn has no such call.
 bool is_given_summary(const State& state, const Step& loop, const TurnExtras& extras);
 // May a summary be requested before the next turn?
 bool may_summarize(const State& state, const Step& loop);

@@ -7,6 +7,7 @@
 #include <random>
 #include <set>
 
+#include "engine/heart/evaluate.h"
 #include "engine/loop/loop_fixture_test.h"
 #include "engine/replan/replan.h"
 #include "engine/state/checkpoint.h"
@@ -141,15 +142,20 @@ AE_TEST("context/an exchange that does not fit fails before it is sent") {
   expect_verified(result);
 }
 
-AE_TEST("context/a summary takes the place of what is left out") {
-  JobFixture job = context_job(kSummarize, ", 'thread': true");
+// A thread before the answer of its first summary. The result: the turn that follows.
+int begin_summary(JobFixture& job) {
   job.claim();
   int turn = 0;
-  while (job.step("chat").loop->summary == kNoStep) {
-    ASSERT_LT(turn, 20);
+  while (job.step("chat").loop->summary == kNoStep && turn < 20) {
     job.ok(fmt::format("chat/{}", turn++), plain_answer("ok"));
     send(job, turn, 400);
   }
+  return turn;
+}
+
+AE_TEST("context/a summary takes the place of what is left out") {
+  JobFixture job = context_job(kSummarize, ", 'thread': true");
+  const int turn = begin_summary(job);
   const std::string summary = fmt::format("chat/{}/summary", turn);
   const Value summary_request = request(job, summary);
   EXPECT_EQ(summary_request.text("model"), "brief");
@@ -167,6 +173,47 @@ AE_TEST("context/a summary takes the place of what is left out") {
   EXPECT_EQ(next.items()[1], messages.items()[1]);
   EXPECT_EQ(next.size(), messages.size() + 2);
   expect_verified(job);
+}
+
+AE_TEST("context/a turn has the summary that its model gave, and no other") {
+  JobFixture job = context_job(kSummarize, ", 'thread': true");
+  const int turn = begin_summary(job);
+  job.ok(fmt::format("chat/{}/summary", turn), plain_answer("They said hello"));
+  const Event declared = *std::ranges::find_if(job.log, [](const Event& event) {
+    const auto* started = as<ToolInvocationStarted>(event);
+    return started != nullptr && started->arguments.value.find("summary") != nullptr;
+  });
+  const auto recorded = *as<ToolInvocationStarted>(declared);
+  const auto from = static_cast<std::uint32_t>(recorded.arguments.value["from"].as_int());
+  const auto applied = [&](const TurnExtras& extras) {
+    State state = job.folded(declared.seq - 1);
+    ToolInvocationStarted event = recorded;
+    const auto other = turn_arguments_of(state, state.steps[job.index_of("chat")],
+                                         static_cast<std::uint32_t>(turn), extras);
+    AE_CHECK(other.has_value());
+    event.arguments.value = *other;
+    event.arguments_hash = *hash_from_hex(state.hash_of(*other));
+    const auto done = apply(state, event, declared.created_at, uncached_plan_source());
+    return done ? std::string("applied") : std::string(code_name(done.error().code));
+  };
+  EXPECT_EQ(applied({.from = from, .summary = "They said hello"}), "applied");
+  EXPECT_EQ(applied({.from = from}), "applied") << "another version may not use it";
+  EXPECT_EQ(applied({.from = from, .summary = "They said nothing"}), "log_corrupt");
+  EXPECT_EQ(applied({.from = from - 1, .summary = "They said hello"}), "log_corrupt");
+}
+
+AE_TEST("context/a summary whose call is not declared yet has the same arguments") {
+  JobFixture job = context_job(kSummarize, ", 'thread': true");
+  const std::string path = fmt::format("chat/{}/summary", begin_summary(job));
+  const auto started = std::ranges::find_if(job.log, [&](const Event& event) {
+    const auto* node = as<NodeStarted>(event);
+    return node != nullptr && node->step_id == job.step(path).id;
+  });
+  ASSERT_NE(started, job.log.end());
+  const State state = job.folded(started->seq);
+  const auto arguments = arguments_of(state, *state.find_step(job.step(path).id));
+  ASSERT_TRUE(arguments.has_value()) << arguments.error().message;
+  EXPECT_EQ(canonical(*arguments), canonical(job.step(path).call->arguments));
 }
 
 AE_TEST("context/without a usable summary the messages are only left out") {

@@ -14,6 +14,7 @@
 #include <string>
 #include <string_view>
 
+#include "engine/fixtures/dropped_steps_test.h"
 #include "engine/fixtures/job_fixture_test.h"
 #include "engine/loop/loop.h"
 #include "inspect/verify.h"
@@ -81,6 +82,7 @@ inline void expect_verified(const JobFixture& job) {
   EXPECT_TRUE(proof.state_machine.ok) << proof.state_machine.detail;
   EXPECT_TRUE(proof.ledger.ok) << proof.ledger.detail;
   EXPECT_TRUE(proof.execution_hash.ok) << proof.execution_hash.detail;
+  expect_same_views(job.state.job, job.log, uncached_plan_source());
 }
 
 }  // namespace ae::engine::testing

@@ -13,6 +13,7 @@ void Applier::await_answers(Step& step, const Erasable& result) {
   call.questions->erased = result.erased;
   call.questions->answers = Value::object({});
   call.questions->rounds++;
+  note_child(step);
 }
 
 // Is this event about a wait for a question of the step's tool?

@@ -207,6 +207,8 @@ class Applier {
   void await_answers(Step& step, const Erasable& result);
   bool is_question(const Step& step) const;
   Status question_opened(Step& step, std::string_view key, Wait& wait);
+  void note_child(const Step& step);
+  void note_detached_child(const Step& step);
   Status child_created(Step& step, std::string_view key, Wait& wait);
   Status child_ended(Step& step, const Wait& wait, const WaitCompleted& event,
                      const Value& payload);

@@ -163,6 +163,7 @@ Status Applier::apply(const JobCreated& event) {
   }
   s_.priority = event.priority.value_or(0);
   s_.queue = or_empty(event.queue);
+  s_.required_capabilities = event.required_capabilities.json();
   s_.traceparent = or_empty(event.traceparent);
   s_.tracestate = or_empty(event.tracestate);
   s_.deadline = event.deadline;

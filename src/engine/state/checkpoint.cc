@@ -273,8 +273,8 @@ void parts(A& a, Part<A, Wait>& x) {
 
 template <class A>
 void parts(A& a, Part<A, ClosedWait>& x) {
-  auto& [type, outcome, payload, signal_id, approval] = x;
-  all(a, type, outcome, payload, signal_id, approval);
+  auto& [type, outcome, payload, signal_id, approval, erased] = x;
+  all(a, type, outcome, payload, signal_id, approval, erased);
 }
 
 template <class A>
@@ -319,20 +319,20 @@ void parts(A& a, Part<A, State>& x) {
          routines, nodes_left, folded_steps, keeps_folded, open_tries, tries_started, lost_claims,
          process_deaths, deadline, not_before, pause_request, ending, undoable, to_confirm, waits,
          blind, input, job_root, budget, agent, labels, forked_from, parent, priority, queue,
-         execution_version, traceparent, tracestate, epoch, started_at, models, map_items,
-         open_children, children_in_doubt, open_requests, closed_waits, pending_messages,
-         early_signals, message_keys, signals, parked_reason, parked_until, parked_since, changes,
-         escalated, undone, given_up, result, error, final_in_doubt, noted, earlier_unknown,
-         undelivered] = x;
-  all(a, job, agent, input, labels, job_root, forked_from, parent, priority, queue, blind,
-      blind_erased, execution_version, traceparent, tracestate, status, seq, updated_at, attempt,
-      epoch, opened_at, started_at, lost_claims, process_deaths, deadline, not_before,
-      deadline_fired, plan_number, planned_by_model, steps, todo, startable, calling, routines,
-      open_tries, tries_started, had_unknown_outcome, nodes_left, folded_steps, map_items,
-      open_children, children_in_doubt, waits, open_requests, closed_waits, pending_messages,
-      early_signals, message_keys, pause_request, parked_reason, parked_until, parked_since, ending,
-      undoable, undone, given_up, result, error, final_in_doubt, noted, earlier_unknown,
-      undelivered, signals, models, budget, changes, to_confirm, escalated);
+         required_capabilities, execution_version, traceparent, tracestate, epoch, started_at,
+         models, map_items, open_children, child_calls, child_counts, children_in_doubt,
+         open_requests, closed_waits, pending_messages, early_signals, message_keys, signals,
+         parked_reason, parked_until, parked_since, changes, escalated, undone, given_up, result,
+         error, final_in_doubt, noted, earlier_unknown, undelivered] = x;
+  all(a, job, agent, input, labels, job_root, forked_from, parent, priority, queue,
+      required_capabilities, blind, blind_erased, execution_version, traceparent, tracestate,
+      status, seq, updated_at, attempt, epoch, opened_at, started_at, lost_claims, process_deaths,
+      deadline, not_before, deadline_fired, plan_number, planned_by_model, steps, todo, startable,
+      calling, routines, open_tries, tries_started, had_unknown_outcome, nodes_left, folded_steps,
+      map_items, open_children, child_calls, child_counts, children_in_doubt, waits, open_requests,
+      closed_waits, pending_messages, early_signals, message_keys, pause_request, parked_reason,
+      parked_until, parked_since, ending, undoable, undone, given_up, result, error, final_in_doubt,
+      noted, earlier_unknown, undelivered, signals, models, budget, changes, to_confirm, escalated);
 }
 
 // ---------------------------------------------------------------- the types of fields

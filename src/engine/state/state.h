@@ -128,7 +128,8 @@ class State {
   std::optional<ForkOrigin> forked_from;
   std::optional<JobParent> parent;  // of a child job
   std::int64_t priority = 0;
-  std::string queue;  // "" = the default queue
+  std::string queue;            // "" = the default queue
+  Value required_capabilities;  // null = none
   std::string execution_version;
   std::string traceparent, tracestate;  // of the request that created the job; "" = none
   std::uint64_t epoch = 0;
@@ -138,6 +139,10 @@ class State {
   ModelUsage models;
   std::uint64_t map_items = 0;      // of all started maps, in any state
   std::uint32_t open_children = 0;  // waits of type job
+  // The calls that have created child jobs, in this order. They stay when their steps are dropped.
+  std::vector<StepId> child_calls;
+  // Of these children: the detached ones, and those that have ended, by status.
+  std::map<std::string, std::uint64_t> child_counts;
   // Of children that have ended with calls whose outcome is unknown.
   std::vector<ChildInDoubt> children_in_doubt;
   OpenRequests open_requests;  // a count of `waits`

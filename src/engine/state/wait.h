@@ -48,6 +48,7 @@ struct ClosedWait {
   Value payload;
   std::string signal_id;  // of the request that ended it; "" = none
   std::string approval;   // its id in the list of approvals; "" = not listed
+  bool erased = false;    // `payload` was erased from the log
 };
 
 // A message, or an early signal, that no wait has taken yet.

@@ -150,7 +150,8 @@ Status Applier::apply(const WaitCompleted& event) {
                                                      .outcome = event.outcome,
                                                      .payload = std::move(payload),
                                                      .signal_id = signal_id,
-                                                     .approval = std::move(listed)});
+                                                     .approval = std::move(listed),
+                                                     .erased = erased});
   return {};
 }
 

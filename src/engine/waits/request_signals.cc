@@ -22,17 +22,21 @@ namespace {
 constexpr std::size_t kKeyMax = 256;
 
 // The answer for a closed wait. If other arguments than the client's were approved, the
-// client must check them first.
+// client must check them first. If the payload was erased, the id shows that the request ended the
+// wait.
 Result<Value> answer_for_closed_wait(const State& state, const std::string& key,
-                                     const ClosedWait& closed, const WaitAnswer& answer) {
+                                     const ClosedWait& closed, const ControlRequest& request,
+                                     const WaitAnswer& answer) {
   const Value payload = recorded_answer(state, answer);
-  if (closed.outcome == "edited" &&
+  const bool has_ended_it = closed.erased && !request.id.empty() && closed.signal_id == request.id;
+  if (closed.outcome == "edited" && !has_ended_it &&
       payload.text(field::arguments_hash) != closed.payload.text(field::arguments_hash)) {
     return fail(Code::approval_edited, Action{.act = act::kTrace, .job = state.job.text},
                 "this call was approved with changed arguments");
   }
-  const bool same = is_question_wait_key(key) ? is_same_answer(answer, closed.payload)
-                                              : closed.payload == payload;
+  const bool same =
+      has_ended_it || (is_question_wait_key(key) ? is_same_answer(answer, closed.payload)
+                                                 : closed.payload == payload);
   const bool delivered = closed.outcome == "signalled" || closed.outcome == "approved" ||
                          closed.outcome == "edited" || closed.outcome == "rejected";
   return Value::object({{"applied", delivered && same},
@@ -341,7 +345,7 @@ Result<AppliedRequest> apply_wait_answer(const State& state, const std::string& 
                                          const DecisionContext& context) {
   if (const ClosedWait* const closed = closed_wait(state, key)) {
     AE_TRY(check_wait_type(answer, key, closed->type));
-    AE_ASSIGN(Value before, answer_for_closed_wait(state, key, *closed, answer));
+    AE_ASSIGN(Value before, answer_for_closed_wait(state, key, *closed, request, answer));
     return AppliedRequest{.events = {}, .answer = std::move(before)};
   }
   if (is_terminal(state.status)) return fail(Code::job_terminal, "the job has ended");

@@ -515,7 +515,7 @@ void JobDriver::on_committed(Result<store::CommitResult> result) {
       case Code::unknown_outcome:
         return retry_commit(result.error());
       case Code::inbox_pending:
-        return reload("the inbox was not empty");
+        return reload("a request has arrived");
       case Code::sequence_conflict:  // no other process writes the log of a leased job
         return reload("a late result has arrived");
       case Code::stale_attempt:

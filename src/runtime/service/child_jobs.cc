@@ -9,23 +9,10 @@
 #include "engine/children/children.h"
 #include "log/records.h"
 #include "runtime/row.h"
+#include "runtime/service/call_outcomes.h"
 
 namespace ae::runtime {
 namespace {
-
-Outcome failure(std::string code, std::string message) {
-  return {.kind = OutcomeKind::failure,
-          .definite = true,
-          .error_code = std::move(code),
-          .error_message = std::move(message)};
-}
-
-// Nothing was created: the call is tried again.
-Outcome not_created(std::string why) {
-  Outcome outcome = failure("not_sent", std::move(why));
-  outcome.retryable = true;
-  return outcome;
-}
 
 // The child may exist: it is looked for, also before the job ends.
 Outcome may_exist(std::string why) {
@@ -36,16 +23,16 @@ Outcome may_exist(std::string why) {
 
 Outcome outcome_of(const Error& error) {
   if (error.code == Code::unavailable || error.code == Code::unknown_outcome) {
-    return not_created(error.message);
+    return not_sent(error.message);
   }
-  return failure(std::string(code_name(error.code)), error.message);
+  return definite_failure(std::string(code_name(error.code)), error.message);
 }
 
 // The outcome of a call whose child has ended.
 Outcome outcome_of(const JobId& child, const ChildEnd& end) {
   if (end.failure) {
-    Outcome failed = failure(end.failure->code,
-                             fmt::format("job {}: {}", child.text, or_empty(end.failure->message)));
+    Outcome failed = definite_failure(
+        end.failure->code, fmt::format("job {}: {}", child.text, or_empty(end.failure->message)));
     failed.external_id = child.text.string();
     return failed;
   }
@@ -175,7 +162,7 @@ void ChildJobs::perform(tools::Permit, tools::Call call, async::Done<Outcome> do
   };
   const engine::State* const state = host_.state_of(call.job);
   const engine::Step* const step = step_of(state, call.invocation);
-  if (step == nullptr) return done(not_created(kGone));
+  if (step == nullptr) return done(not_sent(kGone));
   const engine::ChildPolicy& policy = *state->tool_of(*step).child;
   auto creation = std::make_shared<Creation>();
   creation->parent = call.job;
@@ -193,14 +180,14 @@ void ChildJobs::perform(tools::Permit, tools::Call call, async::Done<Outcome> do
   // No child begins in a job that ends; one that exists is awaited.
   if (state->ending || creation->has_ended) return find(std::move(creation));
   if (engine::tree_depth(*state) >= engine::kTreeDepthMax) {
-    return creation->done(failure(
+    return creation->done(definite_failure(
         "tree_too_deep", fmt::format("a job has at most {} ancestors: a job of agent {} would have "
                                      "one more",
                                      engine::kTreeDepthMax, policy.agent)));
   }
   if (world_.new_jobs == nullptr) {
-    return refuse(std::move(creation),
-                  failure(std::string(code_name(Code::unsupported)), "no agents are offered here"));
+    return refuse(std::move(creation), definite_failure(std::string(code_name(Code::unsupported)),
+                                                        "no agents are offered here"));
   }
   creation->request = inherited(*state, *step, call, world_.store.now());
   ChildJobSpec spec{.id = creation->child,
@@ -218,7 +205,7 @@ void ChildJobs::perform(tools::Permit, tools::Call call, async::Done<Outcome> do
 void ChildJobs::on_made(std::shared_ptr<Creation> creation, Result<NewJobRequest> made) {
   const engine::State* const parent = host_.state_of(creation->parent);
   const engine::Step* const caller = step_of(parent, creation->invocation);
-  if (caller == nullptr) return creation->done(not_created(kGone));
+  if (caller == nullptr) return creation->done(not_sent(kGone));
   if (parent->ending) return find(std::move(creation));  // since `perform`
   if (made) {
     made =
@@ -226,9 +213,10 @@ void ChildJobs::on_made(std::shared_ptr<Creation> creation, Result<NewJobRequest
   }
   if (!made) return refuse(std::move(creation), outcome_of(made.error()));
   creation->request = *std::move(made);
+  creation->request.creator = store::HeldJob{creation->parent, {parent->attempt, parent->epoch}};
   // The process was suspended. Another one may run the parent, and has not found the child.
   if (world_.steady.since_start() > creation->send_until) {
-    return creation->done(not_created("the child was not created in time"));
+    return creation->done(not_sent("the child was not created in time"));
   }
   create(std::move(creation));
 }
@@ -245,6 +233,8 @@ void ChildJobs::create(std::shared_ptr<Creation> creation) {
                  if (!alive) return;
                  if (created) return creation->done(creation->created());
                  if (created.error().code == Code::already_exists) return find(creation);
+                 if (created.error().code == Code::stale_attempt)
+                   return creation->done(not_sent(kGone));
                  const bool is_unknown = created.error().code == Code::unknown_outcome;
                  if (is_unknown && !creation->detached) {
                    return creation->done(may_exist(created.error().message));
@@ -262,7 +252,7 @@ void ChildJobs::find(std::shared_ptr<Creation> creation) {
       [creation](JobSnapshot& read) -> Result<Outcome> {
         const auto& parent = read.state.parent;
         if (!parent || parent->job_id != creation->parent.text.view()) {
-          return failure(
+          return definite_failure(
               std::string(code_name(Code::already_exists)),
               fmt::format("job {} exists and is not a child of this job", creation->child.text));
         }
@@ -274,8 +264,8 @@ void ChildJobs::find(std::shared_ptr<Creation> creation) {
       [creation](Result<Outcome> found) {
         if (found) return creation->done(*std::move(found));
         if (found.error().code == Code::not_found) {
-          return creation->done(
-              creation->refusal.value_or(failure("cancelled", "the child job does not exist")));
+          return creation->done(creation->refusal.value_or(
+              definite_failure("cancelled", "the child job does not exist")));
         }
         creation->done(outcome_of(found.error()));
       });

@@ -42,7 +42,7 @@ AE_TEST("inbox/a refused commit records its outcomes again without repeating a c
     // With this outcome the job would become idle and release its claim: the commit fails, because
     // the inbox holds a signal.
     worker.answer(0, {.kind = OutcomeKind::success, .result = json("1")});
-    EXPECT_TRUE(worker.warned("inbox")) << "the refusal was reached";
+    EXPECT_TRUE(worker.warned("a request has arrived")) << "the refusal was reached";
     const auto read = worker.read();
     EXPECT_EQ(read.state.status, engine::JobStatus::completed);
     EXPECT_EQ(read.state.steps[1].result, json("1"));

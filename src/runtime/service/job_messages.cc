@@ -9,6 +9,7 @@
 
 #include "engine/children/children.h"
 #include "log/field_names.h"
+#include "runtime/service/call_outcomes.h"
 
 namespace ae::runtime {
 namespace {
@@ -17,27 +18,13 @@ namespace {
 constexpr Duration kCreationWait = std::chrono::seconds(1);
 constexpr Duration kCreationPoll = std::chrono::milliseconds(5);
 
-Outcome failed(std::string code, std::string message) {
-  return {.kind = OutcomeKind::failure,
-          .definite = true,
-          .error_code = std::move(code),
-          .error_message = std::move(message)};
-}
-
-// It is tried again.
-Outcome not_sent(std::string why) {
-  Outcome outcome = failed("not_sent", std::move(why));
-  outcome.retryable = true;
-  return outcome;
-}
-
 Outcome outcome_of(const Result<Value>& answer) {
   if (answer) {
     // A signal for a wait that has ended otherwise.
     const Value* const applied = answer->find("applied");
     if (applied != nullptr && *applied == Value(false)) {
-      return failed(std::string(code_name(Code::wait_mismatch)),
-                    "another answer has ended the wait with this key");
+      return definite_failure(std::string(code_name(Code::wait_mismatch)),
+                              "another answer has ended the wait with this key");
     }
     return {.kind = OutcomeKind::success, .result = Value::object({{"accepted", true}})};
   }
@@ -47,7 +34,7 @@ Outcome outcome_of(const Result<Value>& answer) {
   if (error.code == Code::unknown_outcome) {
     return {.kind = OutcomeKind::unknown, .error_code = code, .error_message = error.message};
   }
-  return failed(code, error.message);
+  return definite_failure(code, error.message);
 }
 
 engine::ControlRequest request_of(const tools::Call& call) {
@@ -95,12 +82,13 @@ void JobMessages::perform(tools::Permit, tools::Call call, async::Done<Outcome> 
   };
   const Value& addressee = call.args["to"];
   if (!addressee.is_object() || addressee.size() != 1) {  // the schema of the plan allows it
-    return done(failed(std::string(code_name(Code::input_invalid)), "`to` has one member"));
+    return done(
+        definite_failure(std::string(code_name(Code::input_invalid)), "`to` has one member"));
   }
   auto to = job_id_from_text(call.args.text("job"));
   if (!to) {
-    return done(failed(std::string(code_name(Code::not_found)),
-                       fmt::format("there is no job \"{}\"", call.args.text("job"))));
+    return done(definite_failure(std::string(code_name(Code::not_found)),
+                                 fmt::format("there is no job \"{}\"", call.args.text("job"))));
   }
   send(std::make_shared<Sending>(Sending{.from = call.job,
                                          .to = *std::move(to),

@@ -9,9 +9,9 @@
 namespace ae::runtime {
 namespace {
 
-// Opens and folds the log. On a reader thread.
+// Opens and folds the log. On a reader thread. `keeps_folded`: State::keeps_folded.
 Result<JobSnapshot> open_and_fold(const JobId& job, store::LoadedJob loaded,
-                                  const engine::PlanCache& plans,
+                                  const engine::PlanCache& plans, bool keeps_folded,
                                   const async::Interrupt& interrupt) {
   JobSnapshot snapshot;
   {
@@ -21,9 +21,7 @@ Result<JobSnapshot> open_and_fold(const JobId& job, store::LoadedJob loaded,
   // Freed before the fold, which needs memory of its own.
   loaded.commits = {};
   loaded.blobs = {};
-  // Views show all steps.
-  engine::IncrementalFold folding(loaded.row.id, snapshot.events, plans.source(),
-                                  /*keeps_folded=*/true);
+  engine::IncrementalFold folding(loaded.row.id, snapshot.events, plans.source(), keeps_folded);
   while (folding.next()) {
     if (interrupt.requested()) return std::unexpected(read_interrupted_error());
   }
@@ -40,6 +38,20 @@ Result<JobSnapshot> snapshot_of(LoadedState&& read) {
   return JobSnapshot{
       std::move(loaded.row),   {},         std::move(*read.state), std::move(loaded.effects),
       std::move(loaded.inbox), read.bytes, read.checkpoint_seq,    read.checkpoint_bytes};
+}
+
+// nullopt: its checkpoint does not match the log.
+std::optional<Result<JobSnapshot>> restore_and_fold(const JobId& job, store::LoadedJob loaded,
+                                                    const engine::PlanCache& plans,
+                                                    const async::Interrupt& interrupt) {
+  if (!loaded.checkpoint) {
+    auto read = open_and_fold(job, std::move(loaded), plans, /*keeps_folded=*/false, interrupt);
+    if (read) read->events = {};
+    return read;
+  }
+  auto read = fold_from_checkpoint(job, std::move(loaded), plans);
+  if (!read) return std::nullopt;
+  return snapshot_of(*std::move(read));
 }
 
 }  // namespace
@@ -72,7 +84,9 @@ void JobReader::read_snapshot(const JobId& job, std::stop_token abandoned, Snaps
       job, 1, std::move(abandoned),
       [job, plan, plans = plans_.copy(), work = std::move(work)](
           store::LoadedJob&& loaded, const async::Interrupt& interrupt) mutable {
-        auto snapshot = open_and_fold(job, std::move(loaded), *plans, interrupt);
+        // Views show all steps.
+        auto snapshot =
+            open_and_fold(job, std::move(loaded), *plans, /*keeps_folded=*/true, interrupt);
         if (snapshot) *plan = snapshot->state.plan;
         work(std::move(snapshot));
       },
@@ -83,7 +97,8 @@ void JobReader::read_snapshot(const JobId& job, std::stop_token abandoned, Snaps
 }
 
 // From `kFromCheckpoint`, and from 1 if the checkpoint does not match the log.
-void JobReader::read_checkpointed(const JobId& job, std::uint64_t from_seq, SnapshotTask work,
+void JobReader::read_checkpointed(const JobId& job, std::uint64_t from_seq,
+                                  std::stop_token abandoned, SnapshotTask work,
                                   async::Done<Status> then) {
   struct Reading {
     SnapshotTask work;
@@ -92,21 +107,22 @@ void JobReader::read_checkpointed(const JobId& job, std::uint64_t from_seq, Snap
   };
   auto reading = std::make_shared<Reading>(Reading{.work = std::move(work), .plan = {}});
   load_job(
-      job, from_seq, {},
+      job, from_seq, abandoned,
       [job, from_seq, reading, plans = plans_.copy()](store::LoadedJob&& loaded,
-                                                      const async::Interrupt&) {
-        std::optional<LoadedState> read =
-            from_seq == 1 ? fold_whole_log(job, std::move(loaded), *plans)
-                          : fold_from_checkpoint(job, std::move(loaded), *plans);
+                                                      const async::Interrupt& interrupt) {
+        if (from_seq == 1) loaded.checkpoint.reset();
+        auto read = restore_and_fold(job, std::move(loaded), *plans, interrupt);
         if (!read) return;
         reading->is_done = true;
-        if (read->state) reading->plan = read->state->plan;
-        std::exchange(reading->work, nullptr)(snapshot_of(*std::move(read)));
+        if (*read) reading->plan = (*read)->state.plan;
+        std::exchange(reading->work, nullptr)(*std::move(read));
       },
-      [this, job, reading, then = std::move(then)](Status loaded) mutable {
+      [this, job, abandoned, reading, then = std::move(then)](Status loaded) mutable {
         if (reading->plan) plans_.insert(reading->plan);
-        if (loaded && !reading->is_done)
-          return read_checkpointed(job, 1, std::move(reading->work), std::move(then));
+        if (loaded && !reading->is_done) {
+          return read_checkpointed(job, 1, std::move(abandoned), std::move(reading->work),
+                                   std::move(then));
+        }
         then(std::move(loaded));
       });
 }

@@ -65,12 +65,17 @@ class JobReader {
                   take(result, std::move(then)));
   }
   // As `read`, without events, starting at the job's checkpoint: the cost does not grow with the
-  // log.
+  // log. Steps that the state has dropped are missing.
+  template <class T>
+  void read_state(const JobId& job, std::stop_token abandoned, Work<T> work,
+                  async::Done<Result<T>> then) {
+    auto result = std::make_shared<std::optional<Result<T>>>();
+    read_checkpointed(job, store::kFromCheckpoint, std::move(abandoned),
+                      put(result, std::move(work)), take(result, std::move(then)));
+  }
   template <class T>
   void read_state(const JobId& job, Work<T> work, async::Done<Result<T>> then) {
-    auto result = std::make_shared<std::optional<Result<T>>>();
-    read_checkpointed(job, store::kFromCheckpoint, put(result, std::move(work)),
-                      take(result, std::move(then)));
+    read_state<T>(job, {}, std::move(work), std::move(then));
   }
   // As `read`, from the event `from_seq` on (Store::load). `work` opens what it needs.
   template <class T>
@@ -121,8 +126,8 @@ class JobReader {
                 LoadedTask work, async::Done<Status> then);
   void read_snapshot(const JobId& job, std::stop_token abandoned, SnapshotTask work,
                      async::Done<Status> then);
-  void read_checkpointed(const JobId& job, std::uint64_t from_seq, SnapshotTask work,
-                         async::Done<Status> then);
+  void read_checkpointed(const JobId& job, std::uint64_t from_seq, std::stop_token abandoned,
+                         SnapshotTask work, async::Done<Status> then);
 
   World& world_;
   engine::PlanCache& plans_;

@@ -46,6 +46,8 @@ struct NewJobRequest {
   // what the idempotency key identifies. null = none.
   Value explicit_options;
   std::optional<JobParent> parent = {};  // of a child job
+  // The claim of the parent: nothing is created if it has ended (Batch::Create)
+  std::optional<store::HeldJob> creator = {};
   // Create the job with a lease and run it here at once, if there is capacity; false: leave it
   // queued.
   bool start_here = true;

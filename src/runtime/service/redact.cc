@@ -15,6 +15,7 @@
 
 #include "engine/heart/ingest.h"
 #include "engine/heart/side_record.h"
+#include "engine/loop/summaries.h"
 #include "engine/state/retained_value.h"
 #include "json/json.h"
 #include "log/field_names.h"
@@ -147,6 +148,7 @@ class RedactionBuilder {
                     requested.field, others);
       }
     }
+    AE_TRY(add_summaries(result));
     // Without the blind no hash confirms a guess of an erased value.
     const JobCreated& created = job_created_of(events_.front());
     blinded_ = is_blinded(created);
@@ -154,6 +156,22 @@ class RedactionBuilder {
       to_erase_.insert({1, std::string(kBlind)});
     }
     result.erased.assign(to_erase_.begin(), to_erase_.end());
+    return {};
+  }
+
+  // The summaries that models made of these values.
+  Status add_summaries(RedactResult& result) {
+    if (to_erase_.empty() || !engine::has_summaries(events_)) return {};
+    engine::IncrementalFold folding(request_.job, events_, engine::uncached_plan_source(),
+                                    /*keeps_folded=*/true);
+    while (folding.next()) {
+    }
+    AE_ASSIGN(const engine::State all, std::move(folding).take());
+    std::set<std::uint64_t> seqs;
+    for (const ValueName& value : to_erase_) seqs.insert(value.seq);
+    for (const auto& [seq, field] : engine::summaries_of(all, events_, seqs)) {
+      add_values(events_[seq - 1], {field}, result);
+    }
     return {};
   }
 

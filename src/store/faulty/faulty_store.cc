@@ -48,7 +48,8 @@ void FaultyStore::call(MethodCall method_call, async::Done<Result<T>> done, Star
       .number = ++state.calls,
       .number_of_method = ++state.number_of_method[static_cast<std::size_t>(method_call.method)],
       .method = method_call.method,
-      .from_seq = method_call.from_seq};
+      .from_seq = method_call.from_seq,
+      .is_leased = method_call.is_leased};
   const Fault fault = state.options.script ? state.options.script(call) : Fault::none;
   if (fault == Fault::crash_before) return state.crash();
   if (fault == Fault::fail_before) {

@@ -39,6 +39,7 @@ struct Call {
   std::uint64_t number_of_method = 0;  // from 1, of this method
   Method method{};
   std::uint64_t from_seq = 0;  // of a load; WindowRequest::seq
+  bool is_leased = false;      // a commit of the holder of a lease
 };
 
 using FaultScript = std::function<Fault(const Call&)>;

@@ -112,6 +112,10 @@ Result<CommitResult> MemoryDisk::Data::create(Batch& batch, BatchFailpoints& fai
     }
   }
   if (by_id.contains(batch.job)) return std::unexpected(job_exists(batch.job));
+  if (const auto& creator = std::get<Batch::Create>(batch.authority).creator) {
+    const Job* const job = find(creator->job);
+    AE_TRY(check_creator(*creator, job == nullptr ? std::nullopt : job->row.claim));
+  }
   if (auto error = failpoints.before_commit()) return std::unexpected(*std::move(error));
 
   written = true;

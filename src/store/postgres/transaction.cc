@@ -153,6 +153,11 @@ Transaction::Answer Transaction::create(const Batch& batch, BatchFailpoints& fai
                                         Instant now) {
   const NewJob& new_job = *std::get<Batch::Create>(batch.authority).job;
   if (auto answer = find_repeated_create(batch, new_job)) return {*std::move(answer)};
+  if (const auto& creator = std::get<Batch::Create>(batch.authority).creator) {
+    const Job* const job = find(creator->job);
+    auto held = check_creator(*creator, job == nullptr ? std::nullopt : job->claim());
+    if (!held) return {std::unexpected(std::move(held).error())};
+  }
   if (auto error = failpoints.before_commit()) return {std::unexpected(*std::move(error))};
   AE_CHECK(!numbers_.empty());
   Job& job = jobs_[batch.job];

@@ -228,10 +228,25 @@ Sql<std::optional<Result<CommitResult>>> Tables::find_repeated_create(const Batc
   return std::nullopt;
 }
 
+// A damaged log of the creator refuses the creation.
+Sql<Status> Tables::check_creator_of(const Batch& batch) {
+  const auto& creator = std::get<Batch::Create>(batch.authority).creator;
+  if (!creator) return Status();
+  auto found = find(creator->job);
+  if (!found && found.error().corrupt())
+    return Status(std::unexpected(commit_missing(creator->job)));
+  AE_ASSIGN(const Job* job, std::move(found));
+  Status held = check_creator(*creator, job == nullptr ? std::nullopt : job->claim());
+  evict_if_idle(creator->job);
+  return held;
+}
+
 Sql<Tables::Commit> Tables::create(const Batch& batch, Instant now) {
   const NewJob& requested = *std::get<Batch::Create>(batch.authority).job;
   AE_ASSIGN(auto repeated, find_repeated_create(batch, requested));
   if (repeated) return Commit{*std::move(repeated)};
+  AE_ASSIGN(Status held, check_creator_of(batch));
+  if (!held) return Commit{std::unexpected(std::move(held).error())};
   Job job;
   job.agent = requested.agent;
   job.capabilities = requested.capabilities;
