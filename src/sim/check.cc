@@ -21,9 +21,10 @@
 namespace ae::sim {
 namespace {
 
-std::array<std::span<const Rule>, 10> all_rules() {
-  return {log_rules(),   effect_rules(), request_rules(), user_rules(), side_rules(),
-          model_rules(), budget_rules(), confirm_rules(), plan_rules(), child_rules()};
+std::array<std::span<const Rule>, 11> all_rules() {
+  return {log_rules(),  effect_rules(), request_rules(), user_rules(),
+          side_rules(), model_rules(),  budget_rules(),  confirm_rules(),
+          plan_rules(), child_rules(),  code_rules()};
 }
 
 // The loaded data of one job.

@@ -150,6 +150,7 @@ class VerifierCheckWalker final : public ConfirmationWalker {
       return or_empty(decision->state).starts_with("fail");
     }
     if (event.type == EventType::node_finished) return parts_.fails_job(event);
+    if (decision_of(event, EndDecided::kKind) != nullptr) return true;
     return event.type == EventType::job_cancel_requested;
   }
 
@@ -235,11 +236,19 @@ bool decides(const auto&, std::string_view, bool) { return false; }
 
 class ConsequenceWalker final : public ConfirmationWalker {
  public:
-  using ConfirmationWalker::ConfirmationWalker;
+  ConsequenceWalker(const JobEvidence& e, Checker& checker)
+      : ConfirmationWalker(e, checker), parts_(e) {}
   bool failed() const { return failed_; }
+  // A node failed the job with the code of a mismatch: its child had one.
+  bool child_failed() const { return child_failed_; }
 
  private:
   void check_event(const Event& event) override {
+    parts_.apply(event);
+    if (const auto* node = as<NodeFinished>(event)) {
+      const bool is_mismatch = node->error && node->error->code == "confirmation_failed";
+      child_failed_ = child_failed_ || (is_mismatch && parts_.fails_job(event));
+    }
     if (const auto* check = as<ConfirmationChecked>(event)) return checked(*check);
     const auto* decision = decision_of(event, ConfirmationRequested::kKind);
     if (!decision) return;
@@ -327,7 +336,8 @@ class ConsequenceWalker final : public ConfirmationWalker {
 
   std::set<std::string> raises_;  // steps
   bool raises_mismatch_ = false;  // else all of them are unreachable
-  bool strict_ = false, failed_ = false;
+  bool strict_ = false, failed_ = false, child_failed_ = false;
+  PartSteps parts_;
 };
 
 void mismatches_have_consequences(const JobEvidence& e, Checker& checker) {
@@ -336,7 +346,8 @@ void mismatches_have_consequences(const JobEvidence& e, Checker& checker) {
   if (e.state.status != engine::JobStatus::failed) return;
   const bool is_confirmation_failure =
       e.state.error && e.state.error->code == "confirmation_failed";
-  checker.fail_if(is_confirmation_failure && !following.failed(), "it failed without a mismatch");
+  checker.fail_if(is_confirmation_failure && !following.failed() && !following.child_failed(),
+                  "it failed without a mismatch");
   checker.fail_if(!is_confirmation_failure && following.failed(),
                   "it failed for another reason than the mismatch");
 }

@@ -1,12 +1,18 @@
 // The rules about models: one request per try, the answer is recorded and replayed from then on,
 // and its usage is counted. (external_world.cc checks that no request is sent after a recorded
 // answer.)
+#include <algorithm>
 #include <map>
+#include <optional>
 #include <set>
+#include <span>
+#include <sstream>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "engine/loop/thread.h"
+#include "json/json.h"
 #include "log/field_names.h"
 #include "sim/checker.h"
 
@@ -123,12 +129,121 @@ void messages_are_answered_once(const JobEvidence& e, Checker& checker) {
                   begun.size(), taken.size() + 1);
 }
 
+// A call that summarizes, and what its model received and answered.
+struct SummaryCall {
+  Value from, messages;
+  std::string text;
+};
+
+// The messages of a request as its model received them; null: none arrived.
+Value received_messages(const JobEvidence& e, const CallHistory& call) {
+  const KeyRecord* record = record_of(e, call.key);
+  return record && !record->arrivals.empty() ? record->arrivals[0].messages : Value();
+}
+
+std::vector<Value> without_system(const Value& messages) {
+  std::vector<Value> kept(messages.items().begin(), messages.items().end());
+  std::erase_if(kept, [](const Value& message) { return message.text("role") == "system"; });
+  return kept;
+}
+
+// The messages that a summary was made of, one as JSON in each line.
+std::vector<Value> summarized_messages(const Value& request) {
+  std::vector<Value> messages;
+  std::istringstream lines{std::string(request.items().back().text("content"))};
+  for (std::string line; std::getline(lines, line);) {
+    messages.push_back(parse_json(line).value_or(Value()));
+  }
+  return messages;
+}
+
+// Does a request continue the one before it: with the same messages from the `left_out` first ones
+// on, or with a user's message only, if the answer to it is left out, too?
+bool continues(std::span<const Value> before, std::span<const Value> left_out,
+               std::span<const Value> request) {
+  const auto is_of_user = [](const Value& message) { return message.text("role") == "user"; };
+  if (left_out.size() > before.size()) {
+    return std::ranges::equal(before, left_out.first(before.size())) &&
+           !is_of_user(left_out[before.size()]) && std::ranges::all_of(request, is_of_user);
+  }
+  const auto kept = before.subspan(left_out.size());
+  return std::ranges::equal(left_out, before.first(left_out.size())) &&
+         request.size() > kept.size() && std::ranges::equal(kept, request.first(kept.size())) &&
+         request[kept.size()].text("role") == "assistant";
+}
+
+// `before`: the messages of the previous turn's request; `request`: of the one with the summary.
+bool covers_what_is_left_out(const Value& before, const SummaryCall& summary,
+                             const Value& request) {
+  const std::vector<Value> left_out = summarized_messages(summary.messages);
+  const std::vector<Value> all = without_system(before), sent = without_system(request);
+  if (left_out.empty() || sent.size() < 2 || !sent[0].text("content").ends_with(summary.text)) {
+    return false;
+  }
+  const auto rest = std::span(sent).subspan(1);
+  // The message of an exchange stays if the exchange began in what is left out.
+  const bool has_task = std::ranges::find(left_out, rest[0]) != left_out.end();
+  return continues(all, left_out, rest) || (has_task && continues(all, left_out, rest.subspan(1)));
+}
+
+// What the model of a call answered, as the log has it; "": it did not.
+std::string answer_text(const CallHistory& call) {
+  for (const auto& [number, t] : call.tries) {
+    if (t.is_answered()) return std::string(t.result.text("text"));
+  }
+  return {};
+}
+
+void summaries_cover_what_is_left_out(const JobEvidence& e, Checker& checker) {
+  struct Loop {
+    Value messages;  // of the newest turn's request
+    std::optional<SummaryCall> summary;
+  };
+  std::map<std::string, Loop, std::less<>> loops;  // by node
+  const auto calls = calls_of(e.events);
+  for (const Event& event : e.events) {
+    const auto* started = as<ToolInvocationStarted>(event);
+    if (!started || started->try_no != 1 || !started->tool_name.starts_with(kModelToolPrefix)) {
+      continue;
+    }
+    Loop& loop = loops[started->node_id];
+    const CallHistory& call = calls.at(started->invocation_id.text);
+    const Value& arguments = started->arguments.value;
+    const Value messages = received_messages(e, call);
+    if (const Value& from = arguments["summarizes"]; !from.is_null()) {
+      checker.fail_if(loop.summary.has_value(), "{} is summarized twice for one turn",
+                      started->node_id);
+      loop.summary = SummaryCall{from, messages, answer_text(call)};
+      continue;
+    }
+    const std::string_view text = arguments.text("summary");
+    const auto summary = std::exchange(loop.summary, std::nullopt);
+    const Value before = std::exchange(loop.messages, messages);
+    if (text.empty()) {
+      checker.fail_if(summary && arguments["from"].is_null() && !summary->text.empty(),
+                      "the summary for event {} is not used", event.seq);
+      if (!arguments["from"].is_null()) checker.mark("context.left_out");
+      continue;
+    }
+    checker.mark("context.summarized");
+    checker.fail_if(!summary || summary->text != text || summary->from != arguments["from"],
+                    "event {} has a summary that no model gave it", event.seq);
+    if (!summary || !before.is_array() || !messages.is_array()) continue;
+    checker.mark("context.summary_checked");
+    checker.fail_if(!covers_what_is_left_out(before, *summary, messages),
+                    "the summary of event {} is not that of the messages that it leaves out",
+                    event.seq);
+  }
+}
+
 constexpr Rule kModelRules[] = {
     {"M1 a recorded model answer is replayed, never requested again", answers_are_injected},
     {"M2 a model receives one request per try", one_request_per_try},
     {"M3 model usage is counted", usage_is_counted},
     {"M4 an unknown model call needs no decision by a user", models_need_no_approval},
     {"M5 a thread answers each message once, in order", messages_are_answered_once},
+    {"M6 a summary is made once, of the messages that it replaces",
+     summaries_cover_what_is_left_out},
 };
 
 }  // namespace

@@ -380,6 +380,11 @@ void pauses_are_kept(const JobEvidence& e, Checker& checker) {
   }
 }
 
+bool begins_scope(const NodeStarted& started) {
+  const std::string_view kind = started.kind ? started.kind->view() : std::string_view();
+  return kind == to_text(engine::NodeKind::scope) || kind == to_text(engine::NodeKind::turn);
+}
+
 void idle_job_stays_idle(const JobEvidence& e, Checker& checker) {
   bool pause_requested = false, parked = false;
   PartSteps parts(e);
@@ -398,6 +403,9 @@ void idle_job_stays_idle(const JobEvidence& e, Checker& checker) {
         pause_requested = parked = false;
         break;
       case EventType::node_started:
+        // Code is in a scope already when its advance is recorded.
+        if (begins_scope(std::get<NodeStarted>(event.body))) break;
+        [[fallthrough]];
       case EventType::tool_invocation_started:
       case EventType::command_emitted:
         checker.fail_if(pause_requested || parked,

@@ -52,6 +52,7 @@ std::span<const Rule> budget_rules();
 std::span<const Rule> confirm_rules();
 std::span<const Rule> plan_rules();
 std::span<const Rule> child_rules();
+std::span<const Rule> code_rules();
 
 bool is_end(EventType type);
 // The type of a wait, or of a message, that is the end of a child job.

@@ -5,11 +5,13 @@
 
 #include <algorithm>
 #include <iterator>
+#include <string>
 #include <utility>
 
 #include "base/hash.h"
 #include "json/json.h"
 #include "log/field_names.h"
+#include "sim/echo_model.h"
 
 namespace ae::sim {
 
@@ -498,11 +500,13 @@ void ExternalWorld::arrive(const std::shared_ptr<PendingCall>& call_in_flight,
   const tools::Call& call = call_in_flight->call;
   KeyRecord& record = journal_[call.key.text];
   if (last) record.in_transit--;
+  const bool is_model = !call_in_flight->kind->provider.empty();
   Arrival arrival{.job = call.job,
                   .invocation = call.invocation,
                   .try_no = call.try_no,
                   .arguments_hash = to_hex(sha256(canonical(call.args))),
-                  .inputs = call.inputs};
+                  .inputs = call.inputs,
+                  .messages = is_model ? call.args["messages"] : Value()};
   // A downstream that de-duplicates does so by the external key.
   bool had_effect = false;
   for (const Arrival& before : record.arrivals) had_effect = had_effect || before.effect;
@@ -516,8 +520,7 @@ void ExternalWorld::arrive(const std::shared_ptr<PendingCall>& call_in_flight,
                        had_effect && record.external_keys.size() == 1;
   arrival.effect = !refuses && !repeats;
   if (call.tool == "seek") arrival.answer = probe_answer(call.args);
-  if (!call_in_flight->kind->provider.empty() && !refuses)
-    arrival.answer = answer_of_model(call.args);
+  if (is_model && !refuses) arrival.answer = answer_of_model(call.args);
   const Value model_answer = arrival.answer;
   if (!model_answer["text"].is_null())
     stream_deltas(call_in_flight, std::string(model_answer.text("text")));
@@ -595,46 +598,11 @@ Value ExternalWorld::take_effect(const PendingCall& call_in_flight) {
   return Value::object(std::move(result));
 }
 
-// The text is determined by the request; the number is not, it identifies the answer. In a loop the
-// first message is a script, [[{name, arguments}…]…]: the requested calls, turn by turn; the last
-// text is a digest of the conversation.
 Value ExternalWorld::answer_of_model(const Value& request) {
-  const auto messages = request["messages"].items();
-  std::string text = fmt::format("re: {}", messages.back().text("content"));
-  std::vector<Value> calls;
-  const auto script = parse_json(messages[0].text("content"));
-  const auto turn = static_cast<std::size_t>(std::ranges::count_if(
-      messages, [](const Value& m) { return m.text("role") == "assistant"; }));
-  if (const Value texts = script ? (*script)["texts"] : Value(); texts.size() > 0) {
-    text = texts.items()[std::min(turn, texts.size() - 1)].as_string();
-    if (turn > 0) host_.report.mark("model.repair_requested");
-  }
-  if (script && script->is_array() && request.find("tools") != nullptr) {
-    if (turn < script->size()) {
-      for (const Value& call : script->items()[turn].items()) {
-        calls.push_back(call.with("id", fmt::format("call-{}", calls.size())));
-      }
-    }
-    if (messages.size() > 1 || !calls.empty())
-      text = to_hex(sha256(canonical(request["messages"])));
-  }
-  // This model reports no usage, and is brief.
-  const bool is_plain = request.text("model") == "plain";
-  if (is_plain) text = to_hex(sha256(text)).substr(0, 8);
-  std::vector<Member> answer{{"finish_reason", calls.empty() ? "stop" : "tool_calls"},
-                             {"model", "echo-1"},
-                             {"number", ++answers_},
-                             {"text", text}};
-  if (!is_plain) {
-    answer.emplace_back(
-        field::usage,
-        Value::object({{"input_tokens", 2}, {"output_tokens", 3}, {"total_tokens", 5}}));
-  }
-  if (!calls.empty()) {
-    host_.report.mark("loop.requested_tools");
-    answer.emplace_back("tool_calls", Value::array(std::move(calls)));
-  }
-  return Value::object(std::move(answer));
+  const Value answer = echo_answer(request, ++answers_);
+  if (answer["tool_calls"].size() > 0) host_.report.mark("loop.requested_tools");
+  if (is_repair(request)) host_.report.mark("model.repair_requested");
+  return answer;
 }
 
 // The answer of a probe about the call that it names.

@@ -49,6 +49,7 @@ struct Odds {
   std::uint64_t broken = 0;       // takes effect, its answer breaks a rule
   std::uint64_t busy = 0;         // a model returns 429 and a retry delay
   std::uint64_t unreachable = 0;  // a verifier cannot check
+  std::uint64_t cut = 0;          // a routine loses its session, at each of its steps
 };
 
 class ExternalWorld {
@@ -91,6 +92,11 @@ class ExternalWorld {
   }
   void set_mutating_verifiers(bool is_enabled) { has_mutating_verifiers_ = is_enabled; }
   void set_duplicate_model_requests(bool is_enabled) { duplicates_model_requests_ = is_enabled; }
+  // Of routines of code.
+  Instant now() const { return host_.loop.now(); }
+  Duration think();  // until a routine goes on
+  bool cuts_session();
+  void on_diverged(const JobId& job, const std::string& position);
   void set_grace_binds(bool is_enabled) { host_.grace_binds = is_enabled; }
 
   const std::map<std::string, KeyRecord>& journal() const { return journal_; }

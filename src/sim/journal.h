@@ -28,6 +28,7 @@ struct Arrival {
   bool refused = false;  // it was answered that it had no effect
   Value answer;          // the answer to a probe or of a model
   Value inputs;          // the users' answers that it carried; null = none
+  Value messages;        // of a request to a model
 };
 
 struct KeyRecord {  // of an idempotency key

@@ -17,18 +17,11 @@ namespace {
 
 constexpr std::uint64_t kOneIn = 12, kRest = 5;  // the plans with children: 5, 17, 29, …
 
-// A lower number, often of a plan with children. REQUIRES: the number of a plan with children.
+// A lower number, often of a plan with children. REQUIRES: number > 0.
 std::uint64_t plan_of_child(std::uint64_t number, SimRandom& random) {
   const std::uint64_t before = number / kOneIn;  // plans with children and a lower number
   if (before > 0 && random.one_in(3)) return kRest + kOneIn * random.below(before);
   return random.below(number);
-}
-
-// The input of a child. Sometimes its agent does not accept it.
-Value child_input(std::uint64_t number, SimRandom& random) {
-  const Value input = random_input(random);
-  if (random.one_in(20)) return input.with("plan", "none");
-  return input.with("plan", plan_of_child(number, random));
 }
 
 Value any_child_tool(SimRandom& random) {
@@ -77,6 +70,12 @@ constexpr std::vector<Member> (*kChildNodes[])(std::uint64_t, SimRandom&) = {chi
                                                                              child_map, child_loop};
 
 }  // namespace
+
+Value child_input(std::uint64_t number, SimRandom& random) {
+  const Value input = random_input(random);
+  if (random.one_in(20)) return input.with("plan", "none");
+  return input.with("plan", plan_of_child(number, random));
+}
 
 void add_children(std::uint64_t number, std::vector<Value>& nodes) {
   if (number % kOneIn != kRest) return;

@@ -14,7 +14,9 @@
 #include "engine/planner/planner.h"
 #include "json/json.h"
 #include "log/field_names.h"
+#include "sim/code_program.h"
 #include "sim/random_children.h"
+#include "sim/random_loops.h"
 #include "sim/sim_random.h"
 #include "sim/task_graph.h"
 #include "sim/tool_kinds.h"
@@ -221,19 +223,23 @@ Value random_budget(SimRandom& random) {
 }
 
 // A job whose model plans it: one or more calls, in sequence or parallel, perhaps with a timer
-// between them.
-Value planner_graph(SimRandom& random) {
-  const std::vector<Value> tools = some_tools(random);
+// between them; or, of some plans, a child job.
+Value planner_graph(std::uint64_t number, SimRandom& random) {
+  std::vector<Value> tools = some_tools(random);
+  const bool has_children = number > 0 && random.one_in(2);
+  if (has_children) tools.emplace_back("delegate");
   std::vector<Value> nodes;
   for (std::uint64_t i = 0, count = 1 + random.below(3); i < count; ++i) {
     const std::string id = fmt::format("p{}", i);
-    const std::string args = canonical(Value::object({{"n", id}}));
     std::vector<Member> node{{"id", id}};
     if (random.one_in(5)) {
       node.emplace_back("wait_for", fmt::format("{}s", 1 + random.below(5)));
     } else {
-      node.emplace_back("tool", tools[random.below(tools.size())]);
-      node.emplace_back("args", args);
+      const Value& tool = tools[random.below(tools.size())];
+      const bool child = tool_kind(tool.as_string())->child;
+      const Value args = child ? child_input(number, random) : Value::object({{"n", id}});
+      node.emplace_back("tool", tool);
+      node.emplace_back("args", canonical(args));
       if (random.one_in(2)) node.emplace_back("on_error", "continue");
     }
     if (i > 0 && random.one_in(2)) {
@@ -255,30 +261,49 @@ Value planner_graph(SimRandom& random) {
   return Value::object({{"nodes", Value::array({node})}, {"schema", 1}});
 }
 
+Value tool_node_of(std::vector<Member> node) {
+  node.emplace_back(field::kind, "tool");
+  return Value::object(std::move(node));
+}
+
 // A recorded value, and a call that sends it. They draw nothing, so all other plans stay the same.
 void add_recorded(std::uint64_t number, std::vector<Value>& nodes) {
   const std::string_view tool = kRecorded[number % std::size(kRecorded)].tool;
   const Value args =
       tool == "dice" ? Value::object({{"max", 1'000'000}, {"min", 1}}) : Value::object({});
-  nodes.push_back(Value::object({{"args", args},
-                                 {"id", "v"},
-                                 {field::kind, "tool"},
-                                 {"on_error", "continue"},
-                                 {"tool", tool}}));
-  nodes.push_back(Value::object({{"args", Value::object({{"n", "w"}, {"v", "${ .steps.v }"}})},
-                                 {"id", "w"},
-                                 {field::kind, "tool"},
-                                 {"needs", Value::array({"v"})},
-                                 {"tool", "put"}}));
+  nodes.push_back(
+      tool_node_of({{"args", args}, {"id", "v"}, {"on_error", "continue"}, {"tool", tool}}));
+  nodes.push_back(tool_node_of({{"args", Value::object({{"n", "w"}, {"v", "${ .steps.v }"}})},
+                                {"id", "w"},
+                                {"needs", Value::array({"v"})},
+                                {"tool", "put"}}));
 }
 
 }  // namespace
 
+// A job of code. Users answer its waits.
+SimPlan code_plan(std::uint64_t number) {
+  const std::string agent = fmt::format("program-{}", number);
+  SimPlan made{.plan = compile_graph(code_graph(agent)), .waits = {}, .code = true};
+  for (const CodeGroup& group : code_program(agent).groups) {
+    for (const CodeItem& item : group.items) {
+      if (item.kind != CodeItem::Kind::wait || item.wait.type == engine::WaitType::timer) continue;
+      const bool is_message = item.wait.type == engine::WaitType::message;
+      const std::string scope = group.scope.empty() ? "" : group.scope + "/";
+      made.waits.push_back({std::string(to_text(item.wait.type)),
+                            is_message ? item.wait.channel : "key-" + scope + item.name});
+    }
+  }
+  return made;
+}
+
 SimPlan random_plan(std::uint64_t number) {
+  constexpr std::uint64_t kCodeOneIn = 11;
+  if (number % kCodeOneIn == 3) return code_plan(number);
   SimRandom random(number * 7919 + 17);
   SimPlan made;
   if (random.one_in(15)) {
-    Value graph = planner_graph(random);
+    Value graph = planner_graph(number, random);
     if (random.one_in(4)) graph = graph.with(field::budget, random_budget(random));
     made.plan = compile_graph(graph);
     made.planner = true;
@@ -317,6 +342,7 @@ SimPlan random_plan(std::uint64_t number) {
   constexpr std::uint64_t kRecordedOneIn = 7;
   if (number % kRecordedOneIn == 0) add_recorded(number, nodes);
   add_children(number, nodes);
+  add_summaries(number, nodes);
   std::vector<Member> graph{{"nodes", Value::array(std::move(nodes))}, {"schema", 1}};
   if (random.one_in(2)) graph.emplace_back("output", "${ .steps }");
   if (random.one_in(8)) {
@@ -354,12 +380,10 @@ Variation vary(const Value& task_graph, SimRandom& random) {
       if (!tool_kind(tool.as_string())->changes.empty()) {
         args.emplace_back("thing", "${ .job.id }/x" + nth);
       }
-      std::vector<Member> node{{"id", "x" + nth},
-                               {field::kind, "tool"},
-                               {"tool", tool},
-                               {"args", Value::object(std::move(args))}};
+      std::vector<Member> node{
+          {"id", "x" + nth}, {"tool", tool}, {"args", Value::object(std::move(args))}};
       if (random.one_in(2)) node.emplace_back("needs", Value::array({nodes.back()["id"]}));
-      nodes.push_back(Value::object(std::move(node)));
+      nodes.push_back(tool_node_of(std::move(node)));
       break;
     }
     case 2:

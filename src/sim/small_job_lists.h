@@ -23,5 +23,6 @@ std::vector<SmallJob> context_jobs();
 std::vector<SmallJob> repair_jobs();
 std::vector<SmallJob> question_jobs();
 std::vector<SmallJob> parent_jobs();
+std::vector<SmallJob> code_jobs();
 
 }  // namespace ae::sim

@@ -13,7 +13,7 @@ const std::vector<SmallJob>& small_jobs() {
     std::vector<SmallJob> all;
     for (auto* list : {call_jobs, wait_jobs, user_jobs, undo_jobs, model_jobs, confirm_jobs,
                        fork_jobs, replan_jobs, loop_jobs, repair_jobs, question_jobs, thread_jobs,
-                       context_jobs, parent_jobs}) {
+                       context_jobs, parent_jobs, code_jobs}) {
       std::vector<SmallJob> some = list();
       std::ranges::move(some, std::back_inserter(all));
     }

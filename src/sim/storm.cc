@@ -71,7 +71,8 @@ WorldOptions draw_world(SimRandom& random, const StormOptions& settings, PlanBoo
                 .fault = 40,
                 .broken = 60,
                 .busy = 6,
-                .unreachable = 20};
+                .unreachable = 20,
+                .cut = 30};
       break;
     default:
       o.odds = {.refused = 5,
@@ -85,7 +86,8 @@ WorldOptions draw_world(SimRandom& random, const StormOptions& settings, PlanBoo
                 .fault = 12,
                 .broken = 20,
                 .busy = 4,
-                .unreachable = 4};
+                .unreachable = 4,
+                .cut = 12};
       break;
   }
   for (std::size_t i = 0; i < o.workers; ++i) {
@@ -229,6 +231,7 @@ void Storm::schedule_jobs() {
                           const JobId job = request.job;
                           schedule_user_requests(job, plan);
                           users_.create(std::move(request));
+                          if (plan.code) return;
                           if (random_.one_in(faults_.forks_one_in)) schedule_forks(job, plan, 0);
                           // Not for a planner: another plan would be one that no model has made.
                           if (!plan.planner && random_.one_in(faults_.plans_one_in)) {

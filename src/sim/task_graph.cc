@@ -41,7 +41,8 @@ Value with_tools(Value graph) {
   for (const Value& node : graph["nodes"].items()) {
     add(node.text("tool"));
     add(node["do"].text("tool"));
-    for (const char* leads : {"loop", "planner"}) {
+    for (const std::string_view leads :
+         {std::string_view("loop"), std::string_view("planner"), to_text(engine::NodeKind::code)}) {
       add(node[leads].text("tool"));
       for (std::size_t i = 0; i < node[leads]["tools"].size(); ++i) {
         add(node[leads]["tools"].items()[i].as_string());

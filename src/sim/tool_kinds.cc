@@ -33,6 +33,9 @@ const ToolKind* tool_kind(std::string_view name) {
   for (const ToolKind& kind : kChildTools) {
     if (kind.name == name) return &kind;
   }
+  for (const ToolKind& kind : kFunctions) {
+    if (kind.name == name) return &kind;
+  }
   return nullptr;
 }
 
@@ -86,6 +89,7 @@ Value tool_policy(const ToolKind& kind) {
                        {"tool", kind.undo}}));
   }
   if (!kind.provider.empty()) policy.emplace_back("provider", kind.provider);
+  if (kind.function) policy.emplace_back("function", true);
   if (kind.child) policy.emplace_back("child", child_policy(kind));
   if (!kind.changes.empty()) {
     policy.emplace_back("changes",

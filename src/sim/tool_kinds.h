@@ -32,6 +32,7 @@ struct ToolKind {
   bool questions = false;          // asks the user before it takes effect: see `question`
   // Its calls create child jobs, whose input selects their plan (PlanBook::of_child).
   bool child = false, detached = false;
+  bool function = false;               // of code: its worker performs it
   std::string_view child_budget = {};  // JSON
   bool awaits_child() const { return child && !detached; }
   bool verified() const { return !changes.empty() && changes != "unconfirmed"; }
@@ -134,6 +135,16 @@ constexpr ToolKind kChildTools[] = {
     undoable_child_tool("delegate", "unbook"),
     limited_child_tool("ration", R"({"model_calls":2,"tool_calls":3})"),
     detached_child_tool("dispatch"),
+};
+// Functions of code.
+constexpr ToolKind function_kind(std::string_view name, EffectClass effect_class,
+                                 std::string_view in_doubt) {
+  return {.name = name, .effect_class = effect_class, .in_doubt = in_doubt, .function = true};
+}
+constexpr ToolKind kFunctions[] = {
+    function_kind("run:read", EffectClass::read, "resend"),
+    function_kind("run:idempotent", EffectClass::idempotent, "resend"),
+    function_kind("run:at_most_once", EffectClass::at_most_once, "park"),
 };
 const ToolKind* tool_kind(std::string_view name);
 // Do its calls undo others?

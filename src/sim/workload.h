@@ -28,6 +28,7 @@ struct SimPlan {
   };
   std::vector<Wait> waits;  // that users can answer
   bool planner = false;     // its model makes the plan
+  bool code = false;        // it is neither forked nor given another plan
 };
 
 SimPlan random_plan(std::uint64_t number);

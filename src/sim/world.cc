@@ -150,6 +150,7 @@ void SimWorld::start(std::size_t index) {
                                external_world_.verifier(kind, worker.process)});
   }
   worker.agents = std::make_unique<SimAgents>(options_.plan_of_child, worker.process);
+  worker.code = std::make_unique<SimCode>(external_world_, worker.process);
   worker.output_hub = std::make_unique<runtime::OutputHub>();
   worker.page = worker.page_at_death;
   worker.slot = std::make_unique<runtime::RunningSlot>(worker.page);
@@ -157,6 +158,7 @@ void SimWorld::start(std::size_t index) {
                        *worker.store,   *worker.tool_registry,   options_.plans,
                        nullptr,         worker.output_hub.get(), worker.slot.get()};
   world.new_jobs = worker.agents.get();
+  world.routines = worker.code.get();
   runtime::RuntimeOptions options;
   options.worker = fmt::format("w{}", index);
   options.lease = options_.lease;
@@ -196,6 +198,7 @@ void SimWorld::reap(const std::shared_ptr<SimProcess>& process) {
   warning_count_ += worker.runtime->counters().aetheris_confirmation_replay_warn_total;
   worker.runtime.reset();
   loop_.drop(*process);
+  worker.code.reset();
   worker.tool_registry.reset();
   worker.store.reset();
   if (options_.owned) close_disk();  // this process owned the store

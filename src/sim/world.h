@@ -29,6 +29,7 @@
 #include "sim/observer.h"
 #include "sim/report.h"
 #include "sim/sim_agents.h"
+#include "sim/sim_code.h"
 #include "sim/sim_loop.h"
 #include "sim/sim_store.h"
 #include "store/faulty/faulty_store.h"
@@ -57,7 +58,6 @@ enum class Canary : std::uint8_t {
 
 // The failpoint of a node named `poison`, in the slice that decides to call it.
 inline constexpr std::string_view kPoison = "decided.poison";
-
 inline const store::QueueLimit kNarrowQueue{"narrow", 1};  // configured in every worker
 
 struct WorldOptions {
@@ -149,6 +149,7 @@ class SimWorld final : private async::FailpointHandler, private runtime::Runtime
     std::unique_ptr<SimStore> store;
     std::unique_ptr<runtime::ToolRegistry> tool_registry;
     std::unique_ptr<SimAgents> agents;
+    std::unique_ptr<SimCode> code;
     std::unique_ptr<runtime::OutputHub> output_hub;
     // The running slot, which outlives the process, and its content when the process died.
     alignas(8) std::array<std::byte, runtime::RunningSlot::kBytes> page{}, page_at_death{};
