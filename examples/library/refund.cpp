@@ -1,17 +1,10 @@
-// A refund: reads the order, asks for approval above 100, pays back, and sends a mail.
-//
-//   refund run ORDER       runs the job refund-ORDER, or continues it, and prints its result
-//   refund serve ADDRESS   runs jobs that clients create over HTTP (docs/api.md)
-//
-// Kill it at any time and start it again: the payment and the mail happen once. The shop is a
-// folder here: orders.json has the orders, payments.txt and mails.txt what was done.
-#include <aetheris/aetheris.h>
+// The shop is a folder here: orders.json has the orders, payments.txt and mails.txt what was done.
+#include "refund.h"
 
-#include <cstdlib>
 #include <fstream>
-#include <iostream>
 #include <iterator>
 #include <string>
+#include <utility>
 
 namespace {
 
@@ -66,37 +59,18 @@ Result<Value> refund(Context& ctx, const Value& input) {
   AETHERIS_ASSIGN(const Value paid,
                   ctx.call("pay_back", Value::object({{"order", input["order"]},
                                                       {"amount", amount}})));
-  AETHERIS_TRY(ctx.run("mail", Effect::at_most_once, Value::object({{"to", order["email"]}}),
-                       send_mail));
+  AETHERIS_TRY(ctx.call("send_mail", Value::object({{"to", order["email"]}})));
   return paid;
-}
-
-int report(const aetheris::Error& error) {
-  std::cerr << error.code << ": " << error.message << '\n';
-  return EXIT_FAILURE;
 }
 
 }  // namespace
 
-int main(int argc, char** argv) {
-  const std::string command = argc == 3 ? argv[1] : "";
-  if (command != "run" && command != "serve") {
-    std::cerr << "usage: refund run ORDER, or refund serve ADDRESS:PORT\n";
-    return 2;
-  }
-  auto runtime = aetheris::Aetheris::open(
-      {.store = "sqlite:refund.db",
-       .agents = {{.name = "refund", .body = refund, .uses = {"get_order", "pay_back"}}},
-       .tools = {{.name = "get_order", .effect = Effect::read, .function = get_order},
-                 {.name = "pay_back", .effect = Effect::idempotent, .function = pay_back}}});
-  if (!runtime) return report(runtime.error());
-  if (command == "serve") {
-    const auto served = (*runtime)->serve(argv[2]);
-    return served ? EXIT_SUCCESS : report(served.error());
-  }
-  const std::string order = argv[2];
-  const auto result = (*runtime)->run("refund", Value::object({{"order", order}}),
-                                      {.id = "refund-" + order, .idempotency_key = order});
-  if (!result) return report(result.error());
-  std::cout << result->to_json() << '\n';
+aetheris::Agent refund_agent() {
+  return {.name = "refund", .body = refund, .uses = {"get_order", "pay_back", "send_mail"}};
+}
+
+std::vector<aetheris::Tool> shop_tools() {
+  return {{.name = "get_order", .effect = Effect::read, .function = get_order},
+          {.name = "pay_back", .effect = Effect::idempotent, .function = pay_back},
+          {.name = "send_mail", .effect = Effect::at_most_once, .function = send_mail}};
 }

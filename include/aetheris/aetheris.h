@@ -7,7 +7,7 @@
 //   }
 //
 // An agent is a function whose effects go through its Context. Each is recorded, with its outcome,
-// before the function goes on. When the process dies, another one runs the function again from the
+// before the function resumes. When the process dies, another one runs the function again from the
 // beginning and gives it the recorded outcomes: no effect is repeated, and none is lost. So the
 // function must do the same for the same outcomes: it reads clocks, random numbers, files and
 // networks through its Context only.
@@ -134,7 +134,7 @@ class Pending {
  public:
   Result<Value> get() const;
   // The outcome is not needed any more. A wait is closed. A call that was not sent is withdrawn, and
-  // one that only reads is cut off; any other goes on, without another try. The outcome is recorded,
+  // one that only reads is cut off; any other runs on, without another try. The outcome is recorded,
   // and not given.
   void cancel() const;
 
@@ -182,7 +182,7 @@ class Context {
   Result<Value> approval(std::string_view question, const WaitOptions& options = {});
 
   // Starts a job of another agent, which `uses` grants as "agent:NAME", and does not wait for it. A
-  // child that fails fails its get() with its code; one that is not awaited goes on until this job
+  // child that fails fails its get() with its code; one that is not awaited runs on until this job
   // ends, which cancels it.
   Child start(std::string_view agent, const Value& input, const StartOptions& options = {});
   // Sends a message or a signal to another job of the store, once; `uses` grants it as "job:send".

@@ -89,10 +89,11 @@ Result<CodeCommand> node_command(const std::string& path, const fs::path& folder
   } else {
     command.words.push_back(installed_worker_program(folder));
     if (command.words.back().empty()) {
-      return fail(Code::usage,
-                  "{} needs the package \"aetheris\", which is not installed for {}: run `npm "
-                  "install aetheris` there, or set {} to the folder of the SDK",
-                  path, folder.string(), kNodeSdk);
+      return fail(
+          Code::usage,
+          "{} needs the package \"aetheris\", which is not installed for {}: install it there "
+          "(docs/development.md), or set {} to the folder of the SDK",
+          path, folder.string(), kNodeSdk);
     }
   }
   command.words.push_back(path);
@@ -118,9 +119,13 @@ Result<CodeCommand> python_command(const std::string& path) {
 
 bool is_agents_file(const std::string& path) { return has_extension(path, kAgentsFiles); }
 
+bool has_code_extension(const std::string& path) {
+  return has_extension(path, kNodeFiles) || path.ends_with(".py");
+}
+
 bool is_code_file(const std::string& path) {
   if (is_agents_file(path)) return false;
-  return has_extension(path, kNodeFiles) || path.ends_with(".py") || is_executable(path);
+  return has_code_extension(path) || is_executable(path);
 }
 
 Result<CodeCommand> code_command(const std::string& path) {
@@ -142,6 +147,25 @@ Result<CodeCommand> code_command(const std::string& path) {
 CodeCommand code_command_of(std::vector<std::string> words) {
   std::string name = words.front();
   return {.name = std::move(name), .file = {}, .words = std::move(words)};
+}
+
+Result<CodeCommand> debugged(CodeCommand command) {
+  auto& words = command.words;
+  if (has_extension(command.file, kNodeFiles)) {
+    words.insert(words.begin() + 1, "--inspect-brk=127.0.0.1:0");
+    return command;
+  }
+  if (command.file.ends_with(".py")) {
+    *std::ranges::find(words, "aetheris") = "aetheris.debugger";
+    return command;
+  }
+  return fail(Code::usage, "{} is not a file of Node or Python, which have a debugger",
+              command.name);
+}
+
+std::string debugger_address(std::string_view line) {
+  constexpr std::string_view kListens = "Debugger listening on ";
+  return line.starts_with(kListens) ? std::string(line.substr(kListens.size())) : "";
 }
 
 std::string start_hint(const CodeCommand& command, std::string_view output) {

@@ -25,12 +25,19 @@ struct CodeCommand {
 
 // By its name: .yaml .yml .json
 bool is_agents_file(const std::string& path);
+// By its name: a file for Node.js or Python.
+bool has_code_extension(const std::string& path);
 // By its name, or an executable file that is not named as an agents file.
 bool is_code_file(const std::string& path);
 // Fails with usage: no such file, unknown kind of file, the SDK or its program is not installed.
 Result<CodeCommand> code_command(const std::string& path);
 // REQUIRES: not empty.
 CodeCommand code_command_of(std::vector<std::string> words);
+// The same under a debugger, which listens on 127.0.0.1 and waits for a client before the file is
+// loaded. Fails with usage: the file is not one of Node or Python.
+Result<CodeCommand> debugged(CodeCommand command);
+// The address in a line of such a worker: "ws://127.0.0.1:9229/…", "127.0.0.1:4000"; "" = none.
+std::string debugger_address(std::string_view line);
 // What a user can do, if these lines of a worker that did not start show a known cause; else "".
 std::string start_hint(const CodeCommand& command, std::string_view output);
 

@@ -33,13 +33,15 @@ const routines::RemoteLimits& worker_limits() { return changeable_limits(); }
 CodeWorkers::CodeWorkers(Parts parts) : parts_(std::move(parts)), clock_(parts_.store) {}
 
 void CodeWorkers::add_native(std::vector<routines::NativeAgent> agents,
-                             std::vector<routines::NativeFunction> functions) {
+                             std::vector<routines::NativeFunction> functions,
+                             routines::FunctionObserver observer) {
   function_threads_.emplace();
   native_.emplace(routines::NativeRoutines::Parts{.loop = parts_.loop,
                                                   .clock = clock_,
                                                   .steady_clock = parts_.steady,
                                                   .random = parts_.random,
-                                                  .executor = &*function_threads_});
+                                                  .executor = &*function_threads_,
+                                                  .observer = std::move(observer)});
   for (routines::NativeAgent& agent : agents) native_->add(std::move(agent));
   for (routines::NativeFunction& function : functions) native_->add(std::move(function));
   all_.add(*native_);

@@ -34,7 +34,8 @@ class CodeWorkers final : private routines::EarlierCalls {
   explicit CodeWorkers(Parts parts);
 
   void add_native(std::vector<routines::NativeAgent> agents,
-                  std::vector<routines::NativeFunction> functions);
+                  std::vector<routines::NativeFunction> functions,
+                  routines::FunctionObserver observer = {});
   struct WorkerCallbacks {
     OnWorker on_worker;
     // RemoteRoutines::Parts::rank

@@ -172,7 +172,8 @@ class InstanceImpl final : public Instance,
     code_.emplace(CodeWorkers::Parts{
         .loop = loop_, .steady = steady_, .random = random_, .store = *measured_});
     if (!options_.native_agents.empty()) {
-      code_->add_native(std::move(options_.native_agents), std::move(options_.native_functions));
+      code_->add_native(std::move(options_.native_agents), std::move(options_.native_functions),
+                        std::move(options_.function_observer));
     }
     if (options_.on_worker) {
       code_->accept_workers(
@@ -472,6 +473,10 @@ class InstanceImpl final : public Instance,
     if (options_.store.kind == StoreUrl::Kind::memory) {
       const bool is_virtual = options_.store.has_virtual_clock;
       if (is_virtual) options_.runtime.poll = kVirtualPoll;
+      if (options_.make_store) {
+        store_ = options_.make_store(loop_);
+        return {};
+      }
       async::Clock& clock = is_virtual ? static_cast<async::Clock&>(virtual_clock_) : clock_;
       store_ = std::make_unique<store::MemoryStore>(
           loop_, clock, disk_, store::MemoryStore::Options{.fair_by = options_.fair_by});

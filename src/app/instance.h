@@ -67,6 +67,10 @@ struct InstanceOptions {
   // Code agents and functions of this program, for `run`. Their definitions are in `agents`.
   std::vector<routines::NativeAgent> native_agents = {};
   std::vector<routines::NativeFunction> native_functions = {};
+  routines::FunctionObserver function_observer = {};  // of their calls; empty: none
+  // Makes the store, in place of a store in memory of this instance: one whose data and clock outlive
+  // it, for tests. REQUIRES: `store` is in memory.
+  std::function<std::unique_ptr<store::Store>(async::Loop&)> make_store = {};
   // Lets worker processes connect (docs/worker-protocol.md), for `run`. Accepts what one offers; the
   // faults of its agents and tools. Empty: no worker connects.
   std::function<std::vector<agents::Diagnostic>(const routines::Definitions&)> on_worker = {};

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "api/command_line.h"
+#include "app/code_command.h"
 #include "app/instance.h"
 #include "app/server_lock.h"
 #include "app/toolbox.h"
@@ -86,6 +87,9 @@ Result<LoadedAgents> load_agents(const std::string& path, const AgentsFileOption
     loaded.text = std::string(kNoFile);
     loaded.path = "code.json";
   } else {
+    if (has_code_extension(path)) {
+      return fail(Code::usage, "{} is code, not an agents file; `dev` and `run` take code", path);
+    }
     AE_ASSIGN(loaded.text, read_file(path));
     loaded.path = path;
     loaded.read[path] = sha256(loaded.text);

@@ -621,16 +621,6 @@ std::vector<NextCommand> next_commands(const Value& job, const FailedJobFile& fi
   return next;
 }
 
-std::string committed_text(const Value& error) {
-  const std::string names = names_text(error["committed"]);
-  std::string text = names.empty() ? "" : fmt::format("Took effect: {}", names);
-  if (error.text(field::code).starts_with("exit_")) {
-    text += text.empty() ? "" : ". ";
-    text += "A program that exits with an error counts as not applied: a retry calls it again";
-  }
-  return text;
-}
-
 std::string failure_text(const Value& error) {
   const std::string_view summary = error.text("summary");
   const std::string what = message_text(summary.empty() ? error.text("message") : summary);
@@ -688,6 +678,9 @@ void print_blocked(const Value& job, const app::StoreUrl& store, Terminal& termi
   const bool own_command = until == park_until::kBudget || until == park_until::kVersion;
   if (((until == park_until::kResume && !has_confirmations) || own_command) &&
       job["parked"]["command"].is_string()) {
+    if (job["exception"].text("name") == code_name(Code::tool_not_granted)) {
+      return to.commands({fmt::format("aetheris cancel {}{}", quoted(id), flag)});
+    }
     if (is_parked_by_code(job["parked"])) to.line("after correcting the code, run:");
     return to.commands({safe(job["parked"].text("command")) + flag});
   }

@@ -22,8 +22,9 @@ namespace ae::cli {
 struct CodeCheckRequest {
   std::string file;
   std::vector<std::string> jobs;      // empty: all that have not ended, of the agents of the worker
-  std::vector<std::string> archives;  // instead: the logs in these files (cli/archived_logs.h)
+  std::vector<std::string> archives;  // instead: the logs in these files (app/archived_logs.h)
   std::optional<std::uint64_t> at;    // only the events up to this one
+  bool is_debugged = false;           // under a debugger, whose address is printed
 };
 // {agent, arguments_compared, divergence, exception, explanation, job, reason, recorded_requests,
 // status, verdict, version}, one for each job; `explanation` is the text of divergence or exception.

@@ -11,7 +11,8 @@ extern const Command kInitCommand, kRunCommand, kChatCommand, kDevCommand, kServ
     kPauseCommand, kResumeCommand, kBudgetCommand, kCancelCommand, kResolveCommand, kForkCommand,
     kPlanCommand, kRetryCommand, kMigrateCommand, kBackupCommand, kRestoreCommand, kInspectCommand,
     kRebuildCommand, kCompletionCommand, kRedactCommand, kPruneCommand, kAuditCommand, kKeysCommand,
-    kDoctorCommand, kVersionCommand, kDivergenceCommand, kWorkersCommand, kPreflightCommand;
+    kDoctorCommand, kVersionCommand, kDivergenceCommand, kWorkersCommand, kPreflightCommand,
+    kRegisterCommand;
 
 namespace {
 
@@ -26,7 +27,8 @@ constexpr const Command* kCommands[] = {
     &kForkCommand,       &kPlanCommand,    &kRetryCommand,      &kMigrateCommand,
     &kBackupCommand,     &kRestoreCommand, &kInspectCommand,    &kRebuildCommand,
     &kCompletionCommand, &kRedactCommand,  &kPruneCommand,      &kAuditCommand,
-    &kKeysCommand,       &kDoctorCommand,  &kVersionCommand,    &kPreflightCommand};
+    &kKeysCommand,       &kDoctorCommand,  &kVersionCommand,    &kPreflightCommand,
+    &kRegisterCommand};
 
 }  // namespace
 

@@ -132,7 +132,7 @@ int job_command(const ShowOptions& options, Terminal& terminal) {
       line("details", fmt::format("aetheris trace {}{}", quoted(std::string(job->text("id"))),
                                   store_flag(*store)));
     }
-    if (const std::string did = committed_text(error); !did.empty()) line("", did);
+    if (const std::string did = committed_text(*job); !did.empty()) line("", did);
     if (status == "failed") {
       const FailedJobFile file{.store_flag = store_flag(*store),
                                .retry_chain = find_retries(*store, job->text("id"))};

@@ -5,9 +5,9 @@
 #include <cstdint>
 #include <ranges>
 #include <utility>
+#include <vector>
 
 #include "cli/job_reads.h"
-#include "cli/shared.h"
 #include "log/field_names.h"
 
 namespace ae::cli {
@@ -16,7 +16,14 @@ namespace {
 constexpr std::size_t kTreeJobsMax = 1000;  // of a tree
 constexpr char kTreePage[] = "100";
 
-}  // namespace
+struct JobTree {
+  struct Job {
+    std::string id, parent;  // parent: "" = the first job
+    std::size_t depth = 0;   // levels below the first job
+  };
+  std::vector<Job> jobs;
+  bool is_complete = true;  // false: the tree has more jobs than are read
+};
 
 Result<JobTree> read_tree(app::ApiClient& client, const std::string& id) {
   JobTree tree;
@@ -63,12 +70,26 @@ Value tree_json(const JobTree& tree, std::vector<Value> views) {
   return Value::object({{"jobs", Value::array(std::move(jobs))}, {"more", !tree.is_complete}});
 }
 
-void note_if_incomplete(const JobTree& tree, Terminal& terminal) {
-  if (tree.is_complete) return;
+}  // namespace
+
+Status print_tree(const CommonOptions& options, const std::string& id, Terminal& terminal,
+                  const ShowJob& show) {
+  AE_ASSIGN(const app::StoreUrl store, store_of(options));
+  AE_ASSIGN(const auto client, open_to_read(store, id));
+  AE_ASSIGN(const JobTree tree, read_tree(*client, id));
+  std::vector<Value> views;
+  for (const JobTree::Job& job : tree.jobs) {
+    if (!terminal.json()) terminal.print(tree_heading(job, terminal.out()));
+    AE_ASSIGN(Value view, show(*client, job.id));
+    if (terminal.json()) views.push_back(std::move(view));
+  }
+  if (terminal.json()) terminal.print_json(tree_json(tree, std::move(views)));
+  if (tree.is_complete) return {};
   terminal.note(
       fmt::format("only {} jobs of the tree are shown; `aetheris jobs --parent ID` lists "
                   "the children of each",
                   kTreeJobsMax));
+  return {};
 }
 
 }  // namespace ae::cli

@@ -8,6 +8,7 @@
 
 #include "base/counted.h"
 #include "base/time.h"
+#include "cli/shared.h"
 #include "cli/text.h"
 #include "log/field_names.h"
 #include "log/park_until.h"
@@ -73,34 +74,6 @@ std::string place_text(const Value& step) {
   return text;
 }
 
-std::vector<std::string> message_lines(std::string_view message) {
-  std::vector<std::string> lines;
-  while (!message.empty()) {
-    const std::size_t end = std::min(message.find('\n'), message.size());
-    std::string line(message.substr(0, end));
-    message.remove_prefix(std::min(end + 1, message.size()));
-    std::ranges::replace(line, '\t', ' ');
-    line.erase(line.find_last_not_of(" \r") + 1);
-    if (!line.empty()) lines.push_back(safe(line));
-  }
-  return lines;
-}
-
-std::string message_text(std::string_view message, std::string_view indent) {
-  std::string text;
-  for (const std::string& line : message_lines(message)) {
-    if (!text.empty()) text.append("\n").append(indent);
-    text += line;
-  }
-  return text;
-}
-
-std::string first_line(std::string_view message) {
-  const std::vector<std::string> lines = message_lines(message);
-  if (lines.empty()) return {};
-  return lines[0] + (lines.size() > 1 ? " …" : "");
-}
-
 std::string error_shown(std::string_view code, std::string_view message) {
   if (is_signal(code) && !message.empty()) return message_text(message, "");
   if (message.empty()) return safe(code);
@@ -122,15 +95,28 @@ constexpr ParkReason kParkReasons[] = {
      "after aetheris resume or resolve"},
     {"worn_out", "its process died twice", "after aetheris resume"},
     {"non_determinism", "its code differs from the log",
-     "with code that fits the log, or after aetheris resume"},
+     "with a version of the code that fits the log, or after aetheris resume"},
     {"routine_failed", "its code ended with an exception",
-     "with corrected code, or after aetheris resume"},
+     "with a new version of the code, or after aetheris resume"},
     {"routine_stalled", "its code waits for nothing and has not ended",
-     "with corrected code, or after aetheris resume"},
+     "with a new version of the code, or after aetheris resume"},
     {"store_rolled_back", "the store was rolled back", "after aetheris resume"},
     {"paused", "paused", "after aetheris resume"}};
 
 }  // namespace
+
+std::string committed_text(const Value& job) {
+  const Value& error = job[field::error];
+  // Of code, the trace names the requests.
+  const bool is_code = job["code_agent"].is_object();
+  const std::string names = is_code ? "" : names_text(error["committed"]);
+  std::string text = names.empty() ? "" : fmt::format("Took effect: {}", names);
+  if (error.text(field::code).starts_with("exit_")) {
+    text += text.empty() ? "" : ". ";
+    text += "A program that exits with an error counts as not applied: a retry calls it again";
+  }
+  return text;
+}
 
 std::string park_reason(const Value& parked, const Value& in_doubt) {
   const std::string_view reason = parked.text(field::reason);

@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/message_text.h"
 #include "json/value.h"
 
 namespace ae::cli {
@@ -27,12 +28,6 @@ std::string cause_of(std::string_view code, std::string_view message);
 std::string calls_text(std::uint64_t tries, std::uint64_t retries, std::string_view call);
 // The location of a step in a view: "pay", "labels[1]", "chat turn 2", "chat turn 2, call 1".
 std::string place_text(const Value& step);
-// The lines of a message without trailing blanks and empty lines. Each is safe to print.
-std::vector<std::string> message_lines(std::string_view message);
-// The same as one text; `indent` precedes all lines but the first.
-std::string message_text(std::string_view message, std::string_view indent = "  ");
-// The first line, with " …" if there are more.
-std::string first_line(std::string_view message);
 // "signal_9: sh was killed by SIGKILL" → "sh was killed by SIGKILL"; "exit_3: sh exited with code
 // 3" is unchanged. May have several lines.
 std::string error_shown(std::string_view code, std::string_view message);

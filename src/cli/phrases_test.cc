@@ -151,7 +151,7 @@ AE_TEST("cli/a failed job lists the next commands, with the arguments for a new 
   EXPECT_EQ(steps[1].command, "aetheris retry t-1 trip.yaml --job-id t-2") << "the newest failed";
   EXPECT_EQ(steps[2].lead, "With another input, which repeats pay, run: ");
   EXPECT_EQ(steps[2].command, "aetheris run trip.yaml --input JSON") << "a text has no members";
-  EXPECT_EQ(committed_text(deep), "Took effect: pay");
+  EXPECT_EQ(committed_text(Value::object({{"error", deep}})), "Took effect: pay");
   for (const char* status : {"completed", "running", "waiting"}) {
     const FailedJobFile file{.retry_chain = {.last = "t-1", .status = status, .next = "t-2"}};
     EXPECT_EQ(next_commands(job_of("failed").with("error", deep), file).size(), 1u) << status;

@@ -3,8 +3,8 @@
 #include <utility>
 #include <vector>
 
+#include "app/archived_logs.h"
 #include "app/code_command.h"
-#include "cli/archived_logs.h"
 #include "cli/code_checks.h"
 #include "cli/shared.h"
 
@@ -32,7 +32,7 @@ int preflight_command(const PreflightOptions& options, Terminal& terminal) {
     return terminal.fail_with({Code::usage, "name the jobs, or use --all or --archive"});
   }
   CodeCheckRequest request{.file = options.file, .jobs = options.jobs, .archives = {}, .at = {}};
-  auto archives = archive_files(options.archives);
+  auto archives = app::archive_files(options.archives);
   if (!archives) return terminal.fail_with(archives.error());
   request.archives = *std::move(archives);
   const auto checks = check_code(options, request, terminal);

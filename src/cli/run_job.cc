@@ -52,7 +52,7 @@ int print_end(const Value& job, const RunParams& params, Terminal& terminal) {
   if (status == "failed") {
     terminal.note(fmt::format("job {} {}{}", shown, terminal.err()(Tint::bad, "failed"),
                               failure_text(job[field::error])));
-    if (const std::string did = committed_text(job[field::error]); !did.empty()) terminal.note(did);
+    if (const std::string did = committed_text(job); !did.empty()) terminal.note(did);
     if (params.store.kind != app::StoreUrl::Kind::memory) {
       const std::string trace =
           fmt::format("aetheris trace {}{}", quoted(id), store_flag(params.store));

@@ -101,9 +101,9 @@ void print_retry(std::string_view id, std::string_view file, const app::StoreUrl
 std::string failure_text(const Value& error);
 // "pay, ship" from a list of node ids; a long list is cut with "…".
 std::string names_text(const Value& nodes);
-// "Took effect: pay", from a job's error; for a program's exit code also what a retry repeats. ""
-// if neither applies.
-std::string committed_text(const Value& error);
+// "Took effect: pay", from the error of a job; for a program's exit code also what a retry repeats.
+// "" if neither applies.
+std::string committed_text(const Value& job);
 // The retries of a job under the ids that commands print (ID-retry-1, …).
 struct RetryChain {
   std::string last, status;  // the newest of the chain; "" = none

@@ -48,6 +48,7 @@ std::vector<Option> trace_options(TraceOptions& o) {
 
 struct ReplayOptions : CommonOptions {
   std::string id, at, diff_from, fields, code;
+  bool inspect = false;
 };
 
 std::vector<Option> replay_options(ReplayOptions& o) {
@@ -63,7 +64,12 @@ std::vector<Option> replay_options(ReplayOptions& o) {
            "FILE",
            &o.code,
            "instead: does this file of code fit the log? as `preflight`",
-           {.accepts = Accepts::not_empty, .excludes = {"--diff-from", "--fields"}}}};
+           {.accepts = Accepts::not_empty, .excludes = {"--diff-from", "--fields"}}},
+          {"--inspect",
+           "",
+           &o.inspect,
+           "run the code under its language's debugger, whose address is printed",
+           {.needs = "--code"}}};
 }
 
 struct VerifyOptions : CommonOptions {
@@ -157,31 +163,16 @@ std::string trace_page(const TraceOptions& options, const std::string& id, const
                             .retry_chain = known});
 }
 
-// Prints each trace as it is read. With --json all are one document.
-Status print_tree(const TraceOptions& options, Terminal& terminal) {
-  AE_ASSIGN(const app::StoreUrl store, store_of(options));
-  AE_ASSIGN(const auto client, open_to_read(store, options.id));
-  AE_ASSIGN(const JobTree tree, read_tree(*client, options.id));
-  std::vector<Value> traces;
-  for (const JobTree::Job& job : tree.jobs) {
-    AE_ASSIGN(Value trace, get(*client, {"api", "jobs", job.id, "trace"}, {}));
-    if (terminal.json()) {
-      traces.push_back(std::move(trace));
-    } else {
-      terminal.print(tree_heading(job, terminal.out()) +
-                     trace_page(options, job.id, trace, terminal));
-    }
-  }
-  if (terminal.json()) terminal.print_json(tree_json(tree, std::move(traces)));
-  note_if_incomplete(tree, terminal);
-  return {};
-}
-
 int trace_command(const TraceOptions& options, Terminal& terminal) {
   if (!options.parent.empty()) return print_steps(options, terminal);
   if (!options.step.empty()) return print_step(options, terminal);
   if (options.tree) {
-    const Status printed = print_tree(options, terminal);
+    const auto show = [&](app::ApiClient& client, const std::string& id) -> Result<Value> {
+      AE_ASSIGN(Value trace, get(client, {"api", "jobs", id, "trace"}, {}));
+      if (!terminal.json()) terminal.print(trace_page(options, id, trace, terminal));
+      return trace;
+    };
+    const Status printed = print_tree(options, options.id, terminal, show);
     return printed ? kDone : terminal.fail_with(printed.error());
   }
   const auto trace = get_job_view(options, options.id, "trace");
@@ -272,7 +263,11 @@ std::string changes_text(const Value& body, const Paint& paint, std::size_t widt
 }
 
 int replay_code(const ReplayOptions& options, Terminal& terminal) {
-  CodeCheckRequest request{.file = options.code, .jobs = {options.id}, .archives = {}, .at = {}};
+  CodeCheckRequest request{.file = options.code,
+                           .jobs = {options.id},
+                           .archives = {},
+                           .at = {},
+                           .is_debugged = options.inspect};
   if (!options.at.empty()) {
     const Value at = number_or_text(options.at);
     if (!at.is_integer() || at.as_int() < 1) {

@@ -110,12 +110,13 @@ void TraceDetails::details(const Value& node, const std::string& status, const s
   if (node["model"].text("answered") != "") model(node["model"], trunk);
   for (const Value& change : items_of(node["changes"])) this->change(change, trunk);
   put_tries(node, trunk);
+  child(node["child"], trunk);
   for (const Value& wait : items_of(node[field::waits])) this->wait(node, wait, trunk);
   for (const Value& probe : items_of(node["probes"])) put_side_call(probe, "probe: ", trunk);
   if (node["compensation"].is_object()) put_side_call(node["compensation"], "undo: ", trunk);
   if (status == to_text(StepStatus::failed) && node[field::error].is_object()) {
     const std::string code(node[field::error].text(field::code));
-    const auto all = items_of(node["tries"]);
+    const auto all = shown_tries(node);
     // The error of a try is printed beside it. A different one is printed once, here or in the
     // foot.
     const Value& last_try_error = all.empty() ? Value() : all.back()[field::error];
@@ -195,9 +196,29 @@ void TraceDetails::put_side_call(const Value& side, const char* what, const std:
   details(side, status, trunk + "  ");
 }
 
+// The child job of a call. One that is open is shown by its wait.
+void TraceDetails::child(const Value& child, const std::string& trunk) {
+  const std::string_view status = child.text("status");
+  if (!child.is_object() || status == "open") return;
+  const std::string took = span_text(child[field::duration_us]);
+  detail(trunk, Tint::dim,
+         fmt::format("child job {}: {}{}", safe(child.text("id")), safe(status),
+                     took.empty() ? "" : fmt::format(" after {}", took)));
+}
+
+// Without those that create a child job and record its end.
+std::span<const Value> TraceDetails::shown_tries(const Value& node) {
+  const auto tries = items_of(node["tries"]);
+  if (!node["child"].is_object()) return tries;
+  const auto creates = std::ranges::find_if(tries, [](const Value& one) {
+    return one.text(field::outcome) == to_text(OutcomeKind::input_required);
+  });
+  return {tries.begin(), creates};
+}
+
 // Prints tries and decisions in their order.
 void TraceDetails::put_tries(const Value& node, const std::string& trunk) {
-  const auto tries = items_of(node["tries"]);
+  const auto tries = shown_tries(node);
   const auto decisions = items_of(node["decisions"]);
   const bool plain = tries.size() == 1 &&
                      tries[0].text(field::outcome) == to_text(OutcomeKind::success) &&
@@ -483,7 +504,7 @@ void TraceDetails::wait(const Value& node, const Value& wait, const std::string&
   const bool open = !wait["completed_at"].is_string();
   const bool ended = trace_["ended_at"].is_string();
   if (!open) {
-    if (doubt) return;  // its decision is printed
+    if (doubt || type == "job") return;  // its decision, or its child, is printed
     const std::string what = type == "timer" ? type : fmt::format("{} {}", type, key);
     std::string text = fmt::format("{}: {}", what, wait.text(field::outcome));
     if (wait[field::by].is_string()) text += fmt::format(" by {}", wait.text(field::by));

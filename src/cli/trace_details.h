@@ -4,6 +4,7 @@
 // Threads: one. Borrows the trace, the style and the text that it appends to.
 #pragma once
 
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -49,7 +50,9 @@ class TraceDetails {
   void code(const Value& node, const std::string& trunk);
   static std::string difference(const Value& node, const Value& diverged);
   void put_side_call(const Value& side, const char* what, const std::string& trunk);
+  static std::span<const Value> shown_tries(const Value& node);
   void put_tries(const Value& node, const std::string& trunk);
+  void child(const Value& child, const std::string& trunk);
   void wrapped_line(const std::string& trunk, const std::string& code, std::string rest);
   void applied_items(const Value& node, const std::string& trunk);
   void effect(const Value& node, const std::string& trunk);

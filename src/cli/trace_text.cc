@@ -242,13 +242,21 @@ class Trace {
     }
   }
 
+  // For next_commands: a trace names the agent of code by its node only.
+  Value failed_job() const {
+    const auto is_code = [](const Value& node) { return node.text(field::kind) == field::code; };
+    if (!std::ranges::any_of(items_of(trace_["nodes"]), is_code)) return trace_;
+    return trace_.with("code_agent", Value::object({}));
+  }
+
   void foot() {
     if (const Value& error = trace_[field::error]; error.is_object()) {
       const std::string_view summary = error.text("summary");
       details_.wrapped("", std::string(error.text(field::code)),
                        summary.empty() ? error.text("message") : summary);
       if (trace_.text("status") != "failed") return;
-      for (const NextCommand& next : next_commands(trace_, {.retry_chain = style_.retry_chain})) {
+      for (const NextCommand& next :
+           next_commands(failed_job(), {.retry_chain = style_.retry_chain})) {
         if (next.command.starts_with("aetheris ")) {
           details_.command("", next.name == "retry" ? "retry with: " : next.lead, next.command);
         } else {
@@ -367,8 +375,9 @@ class Trace {
 
   // It and all its parts succeeded, at the first try.
   static bool is_fine(const Value& part) {
+    const std::size_t tries_max = part["child"].text("status") == "completed" ? 2 : 1;
     if (is_unstarted_call(part) || part.text("status") != to_text(StepStatus::done) ||
-        part["tries"].size() > 1)
+        part["tries"].size() > tries_max)
       return false;
     return std::ranges::all_of(parts_of(part), [](const Value* below) { return is_fine(*below); });
   }

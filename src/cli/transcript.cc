@@ -133,24 +133,12 @@ class TranscriptPrinter {
   bool has_begun_ = false;
 };
 
-Status print_tree_of(const TranscriptOptions& options, Terminal& terminal) {
-  AE_ASSIGN(const app::StoreUrl store, store_of(options));
-  AE_ASSIGN(const auto client, open_to_read(store, options.id));
-  AE_ASSIGN(const JobTree tree, read_tree(*client, options.id));
-  std::vector<Value> transcripts;
-  for (const JobTree::Job& job : tree.jobs) {
-    if (!terminal.json()) terminal.print(tree_heading(job, terminal.out()));
-    AE_ASSIGN(Value all, TranscriptPrinter(options, job.id, terminal).read_all());
-    transcripts.push_back(std::move(all));
-  }
-  if (terminal.json()) terminal.print_json(tree_json(tree, std::move(transcripts)));
-  note_if_incomplete(tree, terminal);
-  return {};
-}
-
 int transcript_command(const TranscriptOptions& options, Terminal& terminal) {
   TranscriptPrinter transcription(options, options.id, terminal);
-  const Status done = options.tree     ? print_tree_of(options, terminal)
+  const auto show = [&](app::ApiClient&, const std::string& id) {
+    return TranscriptPrinter(options, id, terminal).read_all();
+  };
+  const Status done = options.tree     ? print_tree(options, options.id, terminal, show)
                       : options.follow ? transcription.follow()
                                        : transcription.print_all();
   if (!done) return terminal.fail_with(done.error());

@@ -235,6 +235,10 @@ std::string TranscriptText::tool_call(const Value& entry) {
     text +=
         "  " + style_.paint(Tint::dim, fmt::format("({})", safe(entry.text(field::effect_class))));
   }
+  if (entry["child"].is_object()) {
+    text += "  " +
+            style_.paint(Tint::dim, fmt::format("child job {}", safe(entry["child"].text("id"))));
+  }
   text += "\n";
   if (entry[field::effect_class].is_string()) {
     effects_[std::string(entry.text(field::step_id))] = entry.text(field::effect_class);
@@ -265,7 +269,11 @@ std::string TranscriptText::result(const Value& entry) {
         changes && !is_refused(entry[field::error]) && entry[field::definite] == Value(false);
     text += fmt::format("{} {}", unknown ? "?" : "✗", outcome(entry, changes));
   }
-  std::string more = ms_text(entry[field::duration_us]);
+  std::string more;
+  if (const Value& child = entry["child"]; child.is_object()) {
+    more = fmt::format("child job {}: {}", safe(child.text("id")), safe(child.text("status")));
+  }
+  add_part(more, ms_text(entry[field::duration_us]));
   if (entry[field::late] == Value(true)) add_part(more, field::late);
   if (!more.empty()) text += "  " + style_.paint(Tint::dim, more);
   return text + "\n";

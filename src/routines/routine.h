@@ -2,7 +2,7 @@
 // this process (routines/native), worker processes (routines/remote).
 //
 // A routine holds nothing: it is started with the record of its job (engine/code/code.h), makes the
-// recorded requests again, and goes on from there. The job's driver gives it outcomes and receives
+// recorded requests again, and resumes from there. The job's driver gives it outcomes and receives
 // its advances: what it did between two deliveries. A routine may be destroyed at any time; the
 // next one is started from the record.
 //
@@ -58,7 +58,7 @@ class RoutineClient {
   virtual void on_advance(std::uint32_t node, Advance advance) = 0;
   // The code does not make what the log holds. The routine makes no further call.
   virtual void on_diverged(std::uint32_t node, Divergence divergence) = 0;
-  // The routine cannot go on here, for a reason that is not in its code. It makes no further call;
+  // The routine cannot run on here, for a reason that is not in its code. It makes no further call;
   // another one can be started from the record.
   virtual void on_lost(std::uint32_t node, Error why) = 0;
   // Its worker broke a rule of the protocol: the code ends as with an exception. The routine makes
@@ -83,7 +83,7 @@ struct RoutineStart {
 
 class Routine {
  public:
-  // Drops it: its client is not called any more. Calls of its functions go on, and end with `done`.
+  // Drops it: its client is not called any more. Calls of its functions still end with `done`.
   virtual ~Routine() = default;
   // Outcomes that are durable and that it has not been given, in log order. Those that come before
   // the frontier are delivered after it.

@@ -112,7 +112,7 @@ class Pending {
   // it was cancelled.
   Result<Value> get() const;
   // The outcome is not needed any more. A wait is closed. A call that was not sent is withdrawn, and
-  // one that only reads is cut off; any other goes on, without another try. The outcome is recorded,
+  // one that only reads is cut off; any other runs on, without another try. The outcome is recorded,
   // and not given.
   void cancel() const;
   // After get() failed with the failure of the request: its recorded code and message.

@@ -43,4 +43,9 @@ class FunctionCall {
 using Function =
     std::function<std::expected<Value, FunctionFailure>(const Value& args, FunctionCall& call)>;
 
+// Is given each try of a call before its function begins; what it returns is given the end. An
+// exception is an unknown failure with the code `exception`. Threads: that of the function.
+using FunctionEnded = std::function<void(const std::expected<Value, FunctionFailure>& end)>;
+using FunctionObserver = std::function<FunctionEnded(const tools::Call& call)>;
+
 }  // namespace ae::routines

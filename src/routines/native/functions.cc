@@ -1,5 +1,6 @@
 #include "routines/native/functions.h"
 
+#include <exception>
 #include <map>
 #include <mutex>
 #include <optional>
@@ -19,6 +20,23 @@ using Key = std::pair<InvocationId, std::uint32_t>;
 Value invalid_result(const Value& result, const Error& error) {
   const std::string text = error.code == Code::payload_too_large ? canonical(result) : "";
   return tools::invalid_output(error.message, text, text.size());
+}
+
+std::expected<Value, FunctionFailure> perform_observed(const Function& function,
+                                                       const tools::Call& call,
+                                                       FunctionCall& its_call,
+                                                       const FunctionObserver& observer) {
+  if (!observer) return function(call.args, its_call);
+  const FunctionEnded on_end = observer(call);
+  try {
+    auto result = function(call.args, its_call);
+    on_end(result);
+    return result;
+  } catch (const std::exception& thrown) {
+    on_end(std::unexpected(
+        FunctionFailure{.code = "exception", .message = thrown.what(), .unknown = true}));
+    throw;
+  }
 }
 
 }  // namespace
@@ -46,16 +64,18 @@ struct Functions::Calls {
   std::map<Key, Value> invalid_results;                      // of functions that have returned
 };
 
-Functions::Functions(async::Loop& loop, async::SteadyClock& clock, tools::Executor* executor)
+Functions::Functions(async::Loop& loop, async::SteadyClock& clock, tools::Executor* executor,
+                     FunctionObserver observer)
     : calls_(std::make_shared<Calls>()),
       tool_(loop, clock,
-            [calls = calls_](const tools::Call& call,
-                             tools::RunContext& run) -> std::expected<Value, FunctionFailure> {
+            [calls = calls_, observer = std::move(observer)](
+                const tools::Call& call,
+                tools::RunContext& run) -> std::expected<Value, FunctionFailure> {
               const Key key{call.invocation, call.try_no};
               const auto function = calls->take_function(key);
               AE_CHECK(function != nullptr, call.invocation.text);
               FunctionCall its_call(call, run);
-              auto result = (*function)(call.args, its_call);
+              auto result = perform_observed(*function, call, its_call, observer);
               if (!result) return result;
               const Status recordable = check_recordable(*result, kValueMax, "the result");
               if (recordable) return result;

@@ -18,8 +18,9 @@ namespace ae::routines {
 
 class Functions {
  public:
-  // Borrows its arguments. `executor`: nullptr: functions run on the loop.
-  Functions(async::Loop& loop, async::SteadyClock& clock, tools::Executor* executor);
+  // Borrows its arguments. `executor`: nullptr: functions run on the loop. `observer`: may be empty.
+  Functions(async::Loop& loop, async::SteadyClock& clock, tools::Executor* executor,
+            FunctionObserver observer = {});
   // As tools::Tool::perform.
   void perform(std::shared_ptr<const Function> function, tools::Permit permit, tools::Call call,
                async::Done<Outcome> done);

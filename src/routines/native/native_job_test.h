@@ -5,7 +5,7 @@
 //   NativeWorld world;
 //   world.add([](Context& ctx, const Value& input) { return ctx.call("ask", input); });
 //   NativeJob job(world);
-//   job.run();                      // until it ends, or only the test can go on
+//   job.run();                      // until it ends, or only the test can act
 //   job.answer("ask", "{'n':1}");   // the outcome of a call that the test performs
 //   EXPECT_EQ(job.status(), "completed");
 //
@@ -48,9 +48,9 @@ class NativeJob : public engine::testing::JobLog, public RoutineClient {
 
   // ---- what happens to it
 
-  // Runs until the job has ended or only the test can go on.
+  // Runs until the job has ended or only the test can act.
   void run();
-  // The same, and answers calls, timers and waits: `choose` gets how many can go on, and chooses.
+  // The same, and answers calls, timers and waits: `choose` gets how many there are, and chooses.
   // The result of a call is its arguments; it fails if they have {"fails": true}.
   void run_to_end(const std::function<std::size_t(std::size_t)>& choose);
   // The outcome of a call that the test performs.
@@ -63,7 +63,7 @@ class NativeJob : public engine::testing::JobLog, public RoutineClient {
   void after(Duration by);
   // The process dies: what is not committed is lost, calls in flight never return.
   void crash();
-  // The routine is dropped; calls of its functions go on.
+  // The routine is dropped; calls of its functions run on.
   void lose_routine();
   void start_routine();
 

@@ -94,7 +94,7 @@ void NativeRoutines::NativeRoutine::perform(tools::Permit permit, tools::Call ca
 
 NativeRoutines::NativeRoutines(const Parts& parts)
     : parts_(parts),
-      calls_(parts.loop, parts.steady_clock, parts.executor),
+      calls_(parts.loop, parts.steady_clock, parts.executor, parts.observer),
       threads_(parts.limits) {}
 
 NativeRoutines::~NativeRoutines() = default;

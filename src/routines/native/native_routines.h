@@ -53,6 +53,7 @@ class NativeRoutines final : public RoutineProvider {
     async::RandomSource& random;
     tools::Executor* executor = nullptr;  // runs functions; nullptr: they run on the loop
     RoutineThreads::Limits limits = {};
+    FunctionObserver observer = {};  // of calls; empty: none
   };
   explicit NativeRoutines(const Parts& parts);
   // REQUIRES: its routines are destroyed. Waits 100 ms at most for threads of dropped routines.

@@ -24,7 +24,7 @@ Status check_name(std::string_view name) {
 
 std::unexpected<Error> no_position(std::string_view position) {
   return fail(Code::input_invalid,
-              "\"{}\" is no position: it has at most {} bytes, {} scopes, and keys of 1 to 128 "
+              "\"{}\" is not a position: it has at most {} bytes, {} scopes, and keys of 1 to 128 "
               "letters, digits, '_', '.', ':' and '-'",
               position.substr(0, 100), engine::kPositionMax, engine::kScopesMax);
 }

@@ -1,8 +1,6 @@
 // Recorded values: their forms, and the numbers that follow from a seed.
 #include "routines/native/values.h"
 
-#include <fmt/core.h>
-
 #include "json/json.h"
 #include "testing/test.h"
 
@@ -16,19 +14,6 @@ AE_TEST("values/a time is recorded in milliseconds and as text") {
   EXPECT_EQ(time_of(time_value(at)), at);
   EXPECT_EQ(time_value(Instant{-1})["ms"], Value(-1));
   EXPECT_FALSE(time_of(Value()));
-}
-
-// Computed with Python's hashlib: the numbers of a job stay the same in every version.
-AE_TEST("values/random numbers follow from the seed and the scope") {
-  Hash seed;
-  for (std::size_t i = 0; i < seed.bytes.size(); ++i) seed.bytes[i] = static_cast<std::uint8_t>(i);
-  RandomNumbers whole(seed, ""), item(seed, "items/2");
-  for (const std::string_view number :
-       {"0.14950620718581786", "0.35737630187891156", "0.6931980806143985", "0.3648589788718952",
-        "0.657061631035728"}) {
-    EXPECT_EQ(fmt::format("{}", whole.next()), number);
-  }
-  EXPECT_EQ(fmt::format("{}", item.next()), "0.3477456845182786");
 }
 
 AE_TEST("values/a UUID has version 4") {

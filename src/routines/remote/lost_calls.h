@@ -1,6 +1,6 @@
 // LostCalls: the calls of sessions that are gone. A worker may have performed them, so the outcome
 // of each is unknown, but not before its permit has expired. For 10 minutes its worker may report
-// what became of it.
+// its outcome.
 //
 //   lost ──permit expired──▶ reported as unknown ──the worker reports it──▶ its late outcome
 //     └──the worker reports it, or never received it──▶ its outcome

@@ -28,7 +28,7 @@ namespace ae::routines {
 
 class SessionCalls {
  public:
-  // How long a worker has to state what became of a call that was abandoned.
+  // How long a worker has to state the outcome of a call that was abandoned.
   static constexpr Duration kAbandonGrace = std::chrono::seconds(5);
 
   struct Parts {  // borrowed

@@ -157,7 +157,9 @@ Result<engine::NewRequest> read_request(const Value& request, const engine::Plan
     return plan.tools[index].name == tool && plan.tools[index].is_model() == (kind == "llm");
   });
   if (found == code.tools.end()) {
-    return fail(Code::tool_not_granted, "the plan does not grant the tool \"{}\" to this agent",
+    return fail(Code::tool_not_granted,
+                "the plan of this job does not grant the tool \"{}\", and does not change: add the "
+                "tool to `uses` of the agent, cancel the job, and create another",
                 shown(tool));
   }
   made.tool = *found;

@@ -10,7 +10,7 @@
 #include "base/error.h"
 #include "log/event.h"
 
-namespace ae::cli {
+namespace ae::app {
 
 // The files of these paths, in order; a folder stands for the files in it whose names end with
 // .json. Fails with usage: a path does not exist, or a folder has no such file.
@@ -23,4 +23,4 @@ struct ArchivedLog {
 // Fails with usage: the file cannot be read, or has no events.
 Result<ArchivedLog> read_archived_log(const std::string& path);
 
-}  // namespace ae::cli
+}  // namespace ae::app

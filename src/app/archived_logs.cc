@@ -1,4 +1,4 @@
-#include "cli/archived_logs.h"
+#include "app/archived_logs.h"
 
 #include <algorithm>
 #include <filesystem>
@@ -11,7 +11,7 @@
 #include "json/json.h"
 #include "log/field_names.h"
 
-namespace ae::cli {
+namespace ae::app {
 namespace {
 
 namespace fs = std::filesystem;
@@ -36,7 +36,7 @@ Result<std::vector<std::string>> archive_files(const std::vector<std::string>& p
   for (const std::string& path : paths) {
     std::error_code error;
     if (!fs::is_directory(path, error)) {
-      if (!fs::exists(path, error)) return fail(Code::usage, "--archive: there is no {}", path);
+      if (!fs::exists(path, error)) return fail(Code::usage, "there is no {}", path);
       files.push_back(path);
       continue;
     }
@@ -44,8 +44,8 @@ Result<std::vector<std::string>> archive_files(const std::vector<std::string>& p
     for (const fs::directory_entry& entry : fs::directory_iterator(path, error)) {
       if (entry.path().extension() == ".json") found.push_back(entry.path().string());
     }
-    if (error) return fail(Code::usage, "--archive: cannot read {}: {}", path, error.message());
-    if (found.empty()) return fail(Code::usage, "--archive: {} has no file ID.json", path);
+    if (error) return fail(Code::usage, "cannot read {}: {}", path, error.message());
+    if (found.empty()) return fail(Code::usage, "{} has no file ID.json", path);
     std::ranges::sort(found);
     std::ranges::move(found, std::back_inserter(files));
   }
@@ -55,18 +55,16 @@ Result<std::vector<std::string>> archive_files(const std::vector<std::string>& p
 Result<ArchivedLog> read_archived_log(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   const std::string text{std::istreambuf_iterator<char>(file), {}};
-  if (!file.good() && !file.eof()) return fail(Code::usage, "--archive: cannot read {}", path);
+  if (!file.good() && !file.eof()) return fail(Code::usage, "cannot read {}", path);
   const auto json = parse_json(text, kArchiveLimits);
-  if (!json) return fail(Code::usage, "--archive: {}: {}", path, json.error().message);
+  if (!json) return fail(Code::usage, "{}: {}", path, json.error().message);
   const Value* const events = json->is_object() ? json->find("events") : nullptr;
   if (events == nullptr || !events->is_array() || events->items().empty() ||
       !events->items().front().is_object()) {
-    return fail(Code::usage,
-                "--archive: {} is not the log of a job, as `aetheris events ID --json` prints it",
-                path);
+    return fail(Code::usage, "{} is not the log of a job: it has no list `events`", path);
   }
   return ArchivedLog{.job = std::string(events->items().front().text("job_id")),
                      .events = events_of(events->items())};
 }
 
-}  // namespace ae::cli
+}  // namespace ae::app
