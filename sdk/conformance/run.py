@@ -28,12 +28,14 @@ NOT_REACHED_MAX, NOT_REACHED_MAX_OF_FEW, FEW = 0.25, 0.5, 40
 
 
 class Suite:
-    """Runs (scenario, fault) pairs in several worlds. Threads: `parallel` of its own, each with one world."""
+    """Runs (scenario, fault) pairs in several worlds. Threads: `parallel` of its own, each with one world. What follows of a
+    scenario is in `warm_up`, `make_run` and `judge`; tests/code_examples.py has others."""
+    warm_up, make_run, judge = map(staticmethod, (scenarios.warm_up, scenarios.Run, scenarios.judge))
 
-    def __init__(self, options):
+    def __init__(self, options, make_world=None, shop=None):
         self.options = options
-        self.make_world = LibraryWorld if options.library else World
-        self.shop = Shop()
+        self.make_world = make_world or (LibraryWorld if options.library else World)
+        self.shop = shop or Shop()
         self.lock = threading.Lock()
         self.number = 0
         self.frames = {}  # of the undisturbed runs: scenario → {direction: count}
@@ -94,8 +96,8 @@ class Suite:
             if world is None:
                 world = self.make_world(self.options.program, self.options.library or self.options.worker, self.shop,
                                         self.options.kind, self.make_world.limits_for(fault))
-                scenarios.warm_up(world, self.next_number())
-            run = scenarios.Run(world, one, self.next_number())
+                self.warm_up(world, self.next_number())
+            run = self.make_run(world, one, self.next_number())
             world.proxy.begin(fault, FROZEN)
             run.until_ended()
             run.frames = dict(world.proxy.counts)
@@ -107,7 +109,7 @@ class Suite:
                 elif not one.known.keys() & {"all", self.options.sdk}:
                     self.frames[one.name] = run.frames
             self.until_ready(world)
-            problems = scenarios.judge(run, fault)
+            problems = self.judge(run, fault)
             if fault is None:
                 problems += [f"{count} frames {direction} were counted: there is nothing to disturb"
                              for direction, count in run.frames.items() if count < FRAMES_MIN]
@@ -133,7 +135,7 @@ class Suite:
         """After a fault: until both processes are there again."""
         world.proxy.begin()
         world.recover()
-        world.until(world.knows_script, "the worker's agents, after the fault")
+        world.until(world.knows_agent, "the worker's agents, after the fault")
 
     def judge_faults(self, is_wanted):
         """A suite whose faults do not happen proves nothing."""
@@ -176,14 +178,18 @@ class Suite:
             for problem in problems:
                 print("    " + problem.replace("\n", "\n    "))
             if one is not None:
-                words = f" --fault {fault}" if fault else ""
-                kind = f" --kind {self.options.kind}" if self.options.kind else ""
-                how = "library" if self.options.library else "worker"
-                print(f'    repeat: sdk/conformance/run.py --sdk {self.options.sdk} --{how} "{getattr(self.options, how)}"'
-                      f"{kind} --only {one.name}{words}")
+                print(f"    repeat: {self.command_of(one, fault)}")
             if self.options.keep and world is not None:
                 print(f"    kept: {world.folder}")
             sys.stdout.flush()
+
+    def command_of(self, one, fault):
+        """It repeats this run."""
+        words = f" --fault {fault}" if fault else ""
+        kind = f" --kind {self.options.kind}" if self.options.kind else ""
+        how = "library" if self.options.library else "worker"
+        return (f'sdk/conformance/run.py --sdk {self.options.sdk} --{how} "{getattr(self.options, how)}"{kind} '
+                f"--only {one.name}{words}")
 
 
 def faults_of(frames):

@@ -2,8 +2,8 @@
 //
 //   script STORE AGENTS_FILE ADDRESS      serves the HTTP API at ADDRESS until SIGTERM
 //
-// The library has no races, loops, HTTP of its own, scopes that are not closed, and `on_exception`;
-// branches of `all`, and `later`, are calls, sleeps and child jobs.
+// The library has no races, HTTP of its own, scopes that are not closed, and `on_exception`; branches
+// of `all`, and `later`, are calls, sleeps and child jobs.
 #include <aetheris/aetheris.h>
 #include <netdb.h>
 #include <sys/socket.h>
@@ -285,9 +285,10 @@ Result<End> nothing(const aetheris::Status& status) {
 }
 
 aetheris::Child start(const Value& op, Scope& scope) {
-  return scope.ctx.start(op.text("agent"),
-                         Value::object({{"program", op["program"]}, {"data", evaluate(op["data"], scope)}}),
-                         {.key = op.text("key"), .detached = op["detached"].as_bool()});
+  return scope.ctx.start(
+      op.text("agent"),
+      Value::object({{"program", op["program"]}, {"data", evaluate(op["data"], scope)}}),
+      {.key = op.text("key"), .detached = op["detached"].as_bool()});
 }
 
 // A request that is awaited later.
@@ -310,7 +311,8 @@ Named begin(const Value& op, Scope& scope) {
 
 Result<End> run_all(const Value& op, Scope& scope) {
   std::vector<Pending> pending;
-  for (const Value& branch : op["branches"].items()) pending.push_back(begin(branch, scope).request);
+  for (const Value& branch : op["branches"].items())
+    pending.push_back(begin(branch, scope).request);
   // The first failure, in order of delivery, is that of all.
   std::vector<Pending> open = pending;
   while (!open.empty()) {
@@ -356,17 +358,36 @@ Result<End> run_map(const Value& op, Scope& scope) {
   return End{.value = std::move(results)};
 }
 
+Result<End> run_loop(const Value& op, Scope& scope) {
+  const auto turn = [&](Context& ctx, const Value& state,
+                        std::uint64_t number) -> Result<aetheris::Turn> {
+    Scope inner = inside(scope, ctx, true);
+    inner.own["state"] = state;
+    inner.own["index"] = static_cast<std::int64_t>(number);
+    AETHERIS_ASSIGN(const Value end, body(op["do"], inner));
+    if (end.is_object() && end.members().contains("done")) return aetheris::Turn::done(end["done"]);
+    return aetheris::Turn::next(end["next"]);
+  };
+  return value(scope.ctx.loop(op.text("name"), evaluate(op["state"], scope), turn));
+}
+
 aetheris::WaitOptions wait_options(const Value& op, const Scope& scope) {
   aetheris::WaitOptions made;
   made.key = evaluate(op["wait_key"], scope).as_string();
   if (op["expires"].is_string()) made.expires = duration(op["expires"]);
+  made.accepts_data = op.text("answer") == "data";
   made.data = evaluate(op["data"], scope);
   return made;
 }
 
 Result<End> run_wait(const Value& op, Scope& scope) {
-  if (op.text("type") != "signal") wrong("the library has no wait of type " + op.text("type"));
-  Result<Value> got = scope.ctx.signal(wait_options(op, scope));
+  const bool is_human = op.text("type") == "human";
+  if (!is_human && op.text("type") != "signal") {
+    wrong("the library has no wait of type " + op.text("type"));
+  }
+  const aetheris::WaitOptions with = wait_options(op, scope);
+  Result<Value> got =
+      is_human ? scope.ctx.approval(op.text("question"), with) : scope.ctx.signal(with);
   const bool is_expired = !got && got.error().code == "wait_expired";
   if (is_expired && op.text("on_expire") == "continue") return End{};
   return value(std::move(got));
@@ -435,6 +456,7 @@ const Operations& operations() {
       {"seq", run_seq},
       {"all", run_all},
       {"map", run_map},
+      {"loop", run_loop},
       {"scope", run_scope},
       {"try", run_try},
       {"throw", run_throw},

@@ -76,10 +76,10 @@ def is_counted(frame, header, length):
 
 class Proxy:
     """Threads: one for each direction of each connection. `on_fault(fault)` is called by one of them, before the frame is
-    passed on or dropped; it does what concerns processes."""
+    passed on or dropped; it does what concerns processes. `upstream`: a path, or (host, port)."""
 
     def __init__(self, path, upstream, on_fault):
-        self.path, self.upstream, self.on_fault = str(path), str(upstream), on_fault
+        self.path, self.upstream, self.on_fault = str(path), upstream, on_fault
         self.lock = threading.Lock()
         self.counts = {OUT: 0, IN: 0}
         self.fault, self.has_fired, self.hold = None, False, 0.0
@@ -120,7 +120,7 @@ class Proxy:
                 worker, _ = self.listener.accept()
             except OSError:
                 return
-            server = socket.socket(socket.AF_UNIX)
+            server = socket.socket(socket.AF_INET if isinstance(self.upstream, tuple) else socket.AF_UNIX)
             try:
                 server.connect(self.upstream)
             except OSError:

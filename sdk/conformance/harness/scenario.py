@@ -94,6 +94,7 @@ class Run:
         self.holds = dict(scenario.holds)  # that are not released
         self.outcomes = (0, set())  # the newest event that was read, and the positions with an outcome
         self.last = None  # the newest state of the job
+        self.waits = {}  # the positions of waits that acts name
         self.frames = {}  # how many mattered, in each direction
 
     def until_ended(self):
@@ -104,12 +105,15 @@ class Run:
             for label in self.holds:
                 self.world.shop.release(self.job, label)
 
+    def input(self):
+        return {"program": self.scenario.program, "data": self.scenario.data}
+
     def _until_ended(self):
-        scenario, world = self.scenario, self.world
-        body = {"agent": scenario.agent, "id": self.job, "idempotency_key": self.job, "labels": {"suite": "conformance"},
-                "input": {"program": scenario.program, "data": scenario.data}}
+        world = self.world
+        body = {"agent": self.scenario.agent, "id": self.job, "idempotency_key": self.job,
+                "labels": {"suite": "conformance"}, "input": self.input()}
         give_up = time.monotonic() + PATIENCE
-        is_created = False
+        is_created, status, answer = False, None, None
         while True:
             if not is_created:
                 status, answer = world.request("POST", "/api/jobs", body)
@@ -126,9 +130,12 @@ class Run:
                 if self.last and self.acts and self.is_due(self.acts[0].get("at")) and self.act(self.acts[0]["do"]):
                     self.acts.pop(0)
                     continue
+            world.check_processes("the job")
             if time.monotonic() > give_up:
                 state = {name: (self.last or {}).get(name) for name in ("status", "parked", "waits", "error", "in_doubt")}
-                raise Failed(f"the job has no end after {PATIENCE:.0f} s: {json.dumps(state)[:1500]}\n{world.output()}")
+                creation = "" if self.last else f"the answer to its creation was {status} {json.dumps(answer)[:500]}\n"
+                raise Failed(f"the job has no end after {PATIENCE:.0f} s: {json.dumps(state)[:1500]}\n"
+                             f"{creation}{world.output()}")
             time.sleep(0.01)
 
     def is_over(self):
@@ -144,8 +151,13 @@ class Run:
         return (self.last["status"] == "parked" and self.last["parked"]["reason"] == IN_DOUBT
                 or self.last["status"] == "waiting" and len(self.last["in_doubt"]) > 0)
 
-    def wait_at(self, position):
-        return next((wait for wait in self.last["waits"] if wait["position"] == position), None)
+    def wait_at(self, name):
+        """The open wait with this position, or of this type: the position of a human wait depends on the SDK."""
+        for wait in self.last["waits"]:
+            if name in (wait["position"], wait["wait_type"]):
+                self.waits[name] = wait["position"]
+                return wait
+        return None
 
     def is_due(self, at):
         if not at:
@@ -210,7 +222,7 @@ class Run:
     def is_answered(self, position):
         events = self.world.events(self.job) or []
         steps = {e["payload"].get("step_id") for e in events
-                 if e["type"] == "node_started" and e["payload"].get("position") == position}
+                 if e["type"] == "node_started" and e["payload"].get("position") == self.waits.get(position, position)}
         return any(e["type"] == "wait_resolved" and e["payload"].get("step_id") in steps for e in events)
 
 

@@ -55,7 +55,8 @@ class Failed(Exception):
 
 
 class World:
-    """`command`: of the worker. `program`: aetheris_testing."""
+    """`command`: of the worker. `program`: aetheris_testing. Subclasses run other agents (tests/code_examples.py)."""
+    agent = "script"  # the server knows it when the worker is connected
 
     def __init__(self, program, command, shop, kind=None, limits=CONNECTED):
         global reaper
@@ -64,26 +65,40 @@ class World:
         self.program, self.command, self.shop, self.kind = program, shlex.split(command), shop, kind
         self.limits = limits
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix="conformance-"))
-        (self.folder / "agents.yaml").write_text(AGENTS.format(shop=shop.url))
+        self.write_files()
         self.log = open(self.folder / "log.txt", "ab")
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port = free.getsockname()[1]
-        self.env = {k: v for k, v in os.environ.items() if not k.startswith("AETHERIS_")}
+        # Open until the end: the system gives the port to nobody else while the server is started again.
+        self.reserved = socket.socket()
+        self.reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self.reserved.bind(("127.0.0.1", 0))
+        self.port = self.reserved.getsockname()[1]
+        self.env = {k: v for k, v in os.environ.items() if not k.startswith("AETHERIS_")} | self.environment()
         self.changing, self.is_closed = threading.Lock(), False  # held while a fault is applied
         self.server = self.worker = self.connection = self.thaw = self.proxy = None
         try:
             self.start_all()
-            self.until(self.knows_script, "the worker's agents")
+            self.until(self.knows_agent, "the worker's agents")
         except BaseException:
             self.close()
             raise
 
+    def write_files(self):
+        """Into the folder, before a process starts."""
+        (self.folder / "agents.yaml").write_text(AGENTS.format(shop=self.shop.url))
+
+    def environment(self):
+        """Of both processes, besides that of the runner."""
+        return {}
+
     def start_all(self):
         self.start_server()
-        self.until(lambda: (self.folder / ".aetheris/aetheris.sock").exists(), "the server's socket")
-        self.proxy = Proxy(self.folder / "proxy.sock", self.folder / ".aetheris/aetheris.sock", self.on_fault)
+        self.until(lambda: self.get("/api/health"), "the server")
+        self.proxy = Proxy(self.folder / "proxy.sock", self.upstream(), self.on_fault)
         self.start_worker()
+
+    def upstream(self):
+        """Of the proxy: the server's socket, which a store in files has."""
+        return str(self.folder / ".aetheris/aetheris.sock")
 
     @staticmethod
     def limits_for(fault):
@@ -169,6 +184,7 @@ class World:
             reaper.remove(process.pid)
         if self.proxy is not None:
             self.proxy.close()
+        self.reserved.close()
         self.log.close()
         return problems
 
@@ -184,13 +200,17 @@ class World:
     def until(self, condition, what, patience=30.0):
         give_up = time.monotonic() + patience
         while not (found := condition()):
-            dead = [one for one in (self.server, self.worker) if one is not None and one.poll() is not None]
-            if dead and dead[0] in (self.server, self.worker):
-                raise Failed(f"{what}: a process ended with code {dead[0].returncode}\n{self.output()}")
+            self.check_processes(what)
             if time.monotonic() > give_up:
                 raise Failed(f"{what}: not within {patience:.0f} s\n{self.output()}")
             time.sleep(0.02)
         return found
+
+    def check_processes(self, what):
+        """A process may end only by the SIGKILL of a fault, which starts it again."""
+        for name, process in (("server", self.server), ("worker", self.worker)):
+            if process is not None and process.poll() not in (None, -signal.SIGKILL):
+                raise Failed(f"{what}: the {name} ended with code {process.returncode}\n{self.output()}")
 
     def request(self, method, path, body=None):
         """(status, body); (0, None): the server does not answer."""
@@ -214,8 +234,8 @@ class World:
         status, body = self.request("GET", path)
         return body if status == 200 else None
 
-    def knows_script(self):
-        return self.get("/api/agents/script") is not None
+    def knows_agent(self):
+        return self.get(f"/api/agents/{self.agent}") is not None
 
     def events(self, job):
         """All events of a job's log."""
@@ -241,9 +261,11 @@ class LibraryWorld(World):
         return CONNECTED  # it has none
 
     def start_server(self):
-        self.server = self.start([*self.command, "sqlite:.aetheris/aetheris.db", "agents.yaml", f"127.0.0.1:{self.port}"],
-                                 AETHERIS_SHOP=self.shop.url, LD_PRELOAD=str(preload()),
-                                 COMMITS_FILE=str(self.folder / "commits"))
+        self.server = self.start([*self.command, *self.words()], AETHERIS_SHOP=self.shop.url,
+                                 LD_PRELOAD=str(preload()), COMMITS_FILE=str(self.folder / "commits"))
+
+    def words(self):
+        return ["sqlite:.aetheris/aetheris.db", "agents.yaml", f"127.0.0.1:{self.port}"]
 
     def apply(self, fault):
         self.server.wait()  # it was killed

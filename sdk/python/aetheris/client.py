@@ -28,8 +28,8 @@ class _UnixConnection(http.client.HTTPConnection):
 
 
 class Client:
-    """`url`: the server's address; default AETHERIS_URL. `socket`: its Unix socket; default AETHERIS_SOCKET, if there
-    is no URL. `api_key`: default AETHERIS_API_KEY.
+    """`url`: the server's address; default AETHERIS_URL. `socket`: its Unix socket; default AETHERIS_SOCKET, without a
+    URL. `api_key`: default AETHERIS_API_KEY.
 
     Every method raises `ConnectionFailed` (`unavailable`: the request may have had an effect; `usage`), and
     `AetherisError` with the code of the server's answer."""

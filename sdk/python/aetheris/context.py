@@ -159,9 +159,9 @@ class Requests:
     def send(self, job: str, to: Mapping[str, str], payload: Any = None, *, name: str = "send",
              key: Optional[str] = None) -> "Request[None]":
         """Sends a message or a signal to another job of the store, once; `uses` names it as `job:send`. `to` is
-        `{"channel": NAME}` or `{"key": KEY}`: its `receive` of a channel, or its `wait` for a signal with this key. What
-        the job does not wait for yet is kept for it. Raises `ToolFailed`: `not_found`, `job_terminal` (it has ended),
-        `wait_mismatch` (the wait with this key is no wait for a signal, or had another answer)."""
+        `{"channel": NAME}` or `{"key": KEY}`: its `receive` of a channel, or its `wait` for a signal with this key.
+        What the job does not wait for yet is kept for it. Raises `ToolFailed`: `not_found`, `job_terminal` (it has ended),
+        `wait_mismatch` (the wait with this key is not a wait for a signal, or had another answer)."""
         if not isinstance(job, str) or not isinstance(to, Mapping) or list(to) not in (["channel"], ["key"]):
             raise InvalidInput("ctx.send(job, to, payload): job is the id of a job, and to has a channel or a key")
         at = {member: _wait_text(text, f"a {member}") for member, text in to.items()}

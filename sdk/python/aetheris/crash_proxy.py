@@ -1,6 +1,6 @@
 """CrashProxy: a connection of a worker that ends at one of its frames, as it does when the process of the worker dies.
 
-It counts the frames of the worker with messages about routines and calls. The server is told that the worker has ended,
+It counts the frames of the worker with messages about routines and calls. The server is notified that the worker has ended,
 as it would find out about a process that it knows; so its calls are lost at once. Threads: one for each direction.
 """
 import json

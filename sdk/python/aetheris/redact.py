@@ -51,7 +51,7 @@ class Redactor:
                 self.add(name, value)
 
     def add(self, name: str, value: str) -> None:
-        """From now on this value is replaced."""
+        """Replaces this value in all that follows."""
         data = value.encode("utf-8", "surrogateescape")
         if len(data) < _BYTES_MIN or value in self._names:
             return

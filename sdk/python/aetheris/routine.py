@@ -578,8 +578,8 @@ class Routine:
             self.end_scope_with(closed, error)
 
     def end_scope_with(self, closed: ClosedScope, error: BaseException) -> None:
-        """The body ended with this exception. What a scope returns is recorded. An exception that is no failure is not
-        a result, so the code ends with it."""
+        """The body ended with this exception. What a scope returns is recorded. An exception that is not a failure is
+        not a result, so the code ends with it."""
         failure = failure_in(error)
         if failure:
             self._end_scope(closed, {"failure": failure_text(failure)})

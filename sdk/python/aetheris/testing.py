@@ -86,7 +86,7 @@ class TestJob:
 
     def result(self) -> Any:
         """Its result. While the job only waits for time, the clock is advanced to the next instant that is due. Raises
-        `Failure`: it failed, or was cancelled; `AetherisError`: it is parked, or waits for somebody."""
+        `Failure`: it failed, or was cancelled; `AetherisError`: it is parked, or waits for an answer."""
         for _ in range(_ADVANCES_MAX):
             view = self.view()
             status = view["status"]
@@ -102,9 +102,9 @@ class TestJob:
                 raise AetherisError(str(reason), f"job {self.id} is parked: {_described(view)}")
             if self.test.skip_to_next():
                 continue
-            again = self.view()  # it may have gone on meanwhile
+            again = self.view()  # it may have continued meanwhile
             if status == "waiting" and again["status"] == status:
-                raise AetherisError("waiting", f"job {self.id} waits for somebody, and no time would help: "
+                raise AetherisError("waiting", f"job {self.id} waits for an answer, and more time does not help: "
                                                f"{_described(again)}")
         raise AetherisError("timeout", f"job {self.id} does not end")
 
@@ -316,12 +316,12 @@ def start(agents: Iterable[Agent], tools: Tools = (), *, tools_of: Iterable[Tool
           log: Optional[Callable[[str, str], None]] = None) -> Testing:
     """Starts a server and a worker.
 
-    `tools`: those that the agents call, or, by name, functions in their place. A function has the definition of the
-    tool with its name in `tools_of`; else it is idempotent. `models`: what stands in for models, by name: the models of
+    `tools`: those that the agents call, or, by name, functions instead of them. A function has the definition of the
+    tool with its name in `tools_of`; else it is idempotent. `models`: the substitutes of models, by name: the models of
     the server, and those that clients call by `ctx.fetch`; an agent names the first in `uses`, such as
     `model:main`. `agents_file`: further tools, models and policies.
-    `models_url`: the name of a variable, for an agents file whose models have `base_url: "${ env.NAME }"`: the address of
-    `models`, which are then the models of that file, by the name that it gives the provider (`model`).
+    `models_url`: the name of a variable, for an agents file whose models have `base_url: "${ env.NAME }"`: the address
+    of `models`, which are then the models of that file, by the name that it gives the provider (`model`).
     `program`: default AETHERIS_BIN, or `aetheris` in PATH. `log(level, message)`: what the worker reports.
 
     Raises `InvalidInput`, `ConnectionFailed`."""

@@ -45,7 +45,7 @@ class ModelCall:
 
 
 FakeModel = Union[Callable[[ModelCall], Union[ModelAnswer, Awaitable[ModelAnswer]]], Sequence[ModelAnswer]]
-"""What stands in for a model: a function (`def` or `async def`), or the answers of each job in their order. A call that
+"""The substitute of a model: a function (`def` or `async def`), or the answers of each job in their order. A call that
 is repeated with its key after it was answered gets the same answer."""
 
 

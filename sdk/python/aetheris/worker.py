@@ -23,6 +23,7 @@ from .session import Session
 
 SDK_VERSION = "0.1.0"
 GRACE_S = 30.0
+_TROUBLE_S = 1.0  # a connection that is lost for a shorter time is not reported
 PROTOCOL = 1
 DEFAULT_URL = "http://127.0.0.1:7070"
 # The server refused the worker: a retry does not help.
@@ -91,7 +92,9 @@ class Worker:
         self._thread = 0
         self._is_stopping = False
         self._is_session_gone = False  # while its routines are dropped
-        self._last_trouble = ""
+        self._trouble = ""  # of the connection
+        self._is_trouble_reported = self._has_connected = False
+        self._trouble_timer: Optional[asyncio.TimerHandle] = None
         self._changed: "Optional[asyncio.Future[None]]" = None
         self._closed: "Optional[asyncio.Future[None]]" = None
 
@@ -174,7 +177,7 @@ class Worker:
                 "missing": "the code does not make a request that the log has",
                 "ended": "the code ended before a request that the log has"}
         routine = self._routines.get(number)
-        # A trial changes nothing; whoever made it reports what differs.
+        # A trial changes nothing; its caller reports what differs.
         then = "The job keeps its version" if routine is not None and routine.start.get("trial") else \
             'The job parks; "aetheris resume" continues it after the code is corrected. What differs: ' \
             f"aetheris divergence {self._job_of(number)}"
@@ -268,11 +271,13 @@ class Worker:
 
     def on_session(self, welcome: Dict[str, Any], is_new: bool) -> None:
         self._report_faults(welcome.get("agents") or [])
-        if self._log is not None or os.environ.get("AETHERIS_VERBOSE"):
+        if self._is_verbose():
             self.log("info", f"connected as {self._name}, session {welcome.get('session')}")
-        elif self._last_trouble:
+        elif self._is_trouble_reported:
             self.log("info", "connected")
-        self._last_trouble = ""
+        if self._trouble_timer is not None:
+            self._trouble_timer.cancel()
+        self._trouble_timer, self._is_trouble_reported, self._has_connected = None, False, True
         if self._is_stopping:
             self.loop.call_soon(self._note_change)  # after what it sends at first
             self.send({"type": "drain"})
@@ -303,9 +308,21 @@ class Worker:
             if not self._is_stopping:
                 self.loop.create_task(self._refused(error))
             return
-        if str(error) != self._last_trouble:
-            self.log("warn", f"not connected: {error}. Trying again")
-        self._last_trouble = str(error)
+        is_new = str(error) != self._trouble
+        self._trouble = str(error)
+        if is_new if self._is_trouble_reported else not self._has_connected or self._is_verbose():
+            self._report_trouble()
+        elif not self._is_trouble_reported and self._trouble_timer is None:
+            self._trouble_timer = self.loop.call_later(_TROUBLE_S, self._report_trouble)
+
+    def _is_verbose(self) -> bool:
+        return self._log is not None or bool(os.environ.get("AETHERIS_VERBOSE"))
+
+    def _report_trouble(self) -> None:
+        if self._is_stopping:
+            return
+        self._is_trouble_reported = True
+        self.log("warn", f"not connected: {self._trouble.rstrip('.?')}. Trying again")
 
     async def _refused(self, error: ConnectionFailed) -> None:
         await self._finish()

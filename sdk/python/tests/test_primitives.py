@@ -5,7 +5,7 @@ import re
 import unittest
 
 from aetheris import Failure, Rejected, ToolFailed, WaitExpired, tool
-from aetheris.values import RandomNumbers, duration_ms, time_value
+from aetheris.values import duration_ms, time_value
 from aetheris.errors import InvalidInput
 
 from .support.harness import TestJob, run_job
@@ -314,14 +314,6 @@ class Values(unittest.TestCase):
         job.run()
         self.assertEqual(times[0], times[1])
         self.assertGreaterEqual(times[2], times[1])
-
-    def test_random_numbers_follow_from_the_seed_and_the_scope(self):
-        # The vectors of src/routines/native/values_test.cc.
-        seed = bytes(range(32)).hex()
-        numbers = RandomNumbers(seed, "")
-        self.assertEqual([numbers.next() for _ in range(5)], [
-            0.14950620718581786, 0.35737630187891156, 0.6931980806143985, 0.3648589788718952, 0.657061631035728])
-        self.assertEqual(RandomNumbers(seed, "items/2").next(), 0.3477456845182786)
 
     def test_durations_and_times(self):
         self.assertEqual([duration_ms(one) for one in ("500ms", "30s", "5m", "24h", "7d", 1.5, datetime.timedelta(days=1))],

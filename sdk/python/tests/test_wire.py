@@ -292,8 +292,11 @@ class Wire(unittest.IsolatedAsyncioTestCase):
             "(did you mean 10s?) [plan_invalid]", 'error: the server does not take one (version 1): "other"'])
 
     async def test_without_a_log_a_connection_is_a_line_only_after_trouble(self):
-        for is_verbose in (False, True):
-            with self.subTest(is_verbose=is_verbose), contextlib.redirect_stderr(io.StringIO()) as printed, \
+        for is_verbose, trouble_s, expected in ((False, 0.0, "aetheris: info: connected\n"), (False, 1.0, ""),
+                                                (True, 1.0, "connected as ")):
+            with self.subTest(is_verbose=is_verbose, trouble_s=trouble_s), \
+                    contextlib.redirect_stderr(io.StringIO()) as printed, \
+                    unittest.mock.patch("aetheris.worker._TROUBLE_S", trouble_s), \
                     unittest.mock.patch.dict(os.environ, {"AETHERIS_VERBOSE": "1"} if is_verbose else {}):
                 self.server.refuses_with = None
                 self.worker = Worker(*self.offers, socket=self.server.socket)
@@ -308,7 +311,8 @@ class Wire(unittest.IsolatedAsyncioTestCase):
                 await again.next()
                 again.send(0, 1, welcome("s-1", resumed=True))
                 await again.message()
-                self.assertIn("connected as " if is_verbose else "aetheris: info: connected\n", printed.getvalue())
+                self.assertIn(expected, printed.getvalue())
+                self.assertTrue(expected or not printed.getvalue(), printed.getvalue())
                 await self.stop()
 
     async def test_a_heartbeat_is_sent_when_nothing_else_is_and_acknowledges(self):

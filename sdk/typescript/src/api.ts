@@ -339,7 +339,7 @@ export interface Ctx {
   /**
    * Sends a message or a signal to another job of the store, once; `uses` names it as `job:send`. What the job does not
    * wait for yet is kept for it. Rejects with `ToolFailed`: `not_found`, `job_terminal` (it has ended), `wait_mismatch`
-   * (the wait with this key is no wait for a signal, or had another answer).
+   * (the wait with this key is not a wait for a signal, or had another answer).
    */
   send(job: string, to: Recipient, payload: Json, options?: RequestOptions): Request<void>;
   /** A model of the agents file; the server calls it. */
@@ -347,7 +347,9 @@ export interface Ctx {
   /**
    * HTTP by this worker, recorded. GET and HEAD are `read`; all other methods `at_most_once` unless `effect` states
    * more. A `read` that is answered 408, 429 or 5xx, or not at all, is tried again by the engine, four times in all. Any
-   * other status is an answer. The body comes as a whole, at most about 12 MiB.
+   * other status is an answer. The body comes as a whole, at most about 12 MiB, unless its type is that of a stream
+   * (`text/event-stream`, `application/x-ndjson`, `application/jsonl`): then while it comes. Nothing that the agent
+   * requests meanwhile is sent before its end. If it breaks, reading it rejects with `ToolFailed`.
    *
    * `redirect`: `follow` (the default; at most 20, within the call), `manual` (the redirect is the answer), or `error` (it
    * is recorded, and the promise rejects with the code `http_302` or such). Rejects with `InvalidInput` (the request's

@@ -259,21 +259,21 @@ export class Context implements Ctx {
   // ---------------------------------------------------------------- values
 
   now(): Date {
-    return this.routine.now(this);
+    return this.routine.values.now(this);
   }
   random(): number {
-    return this.routine.random(this);
+    return this.routine.values.random(this);
   }
   uuid(): string {
-    return this.routine.uuid(this);
+    return this.routine.values.uuid(this);
   }
   patched(id: string): boolean {
-    return this.routine.patched(this, id);
+    return this.routine.values.patched(this, id);
   }
   emit(name: string, value: Json): void {
-    this.routine.emit(this, name, value, false);
+    this.routine.values.emit(this, name, value, false);
   }
   publish(name: string, value: Json): void {
-    this.routine.emit(this, name, value, true);
+    this.routine.values.emit(this, name, value, true);
   }
 }

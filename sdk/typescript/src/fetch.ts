@@ -1,10 +1,12 @@
 // ctx.fetch: HTTP that is recorded. The worker performs it, as a function of the request (tool run:EFFECT).
 import type { Call } from "./api.ts";
 import type { Context } from "./context.ts";
-import { InvalidInput, NotDone, ToolFailed } from "./errors.ts";
-import type { JsonObject } from "./json.ts";
-import type { Effect } from "./protocol.ts";
+import { AetherisError, InvalidInput, NotDone, ToolFailed } from "./errors.ts";
+import { isObject, VALUE_MAX, type JsonObject } from "./json.ts";
+import type { Effect, FailureText } from "./protocol.ts";
 import { neverSettles } from "./request.ts";
+import { scrub, ScrubbedText } from "./secrets.ts";
+import { BodyStream, streamHosts, type StreamHost } from "./streams.ts";
 
 export type FetchInit = RequestInit & { effect?: Effect; name?: string; key?: string };
 
@@ -21,6 +23,9 @@ const DROPPED_HEADERS = new Set([
 ]);
 /** The tries of `run:read`. The status of the last one is an answer. */
 const READ_TRIES = 4;
+/** The types of bodies that the code is given while they come. */
+const STREAMED = /^(text\/event-stream|application\/(x-ndjson|jsonl))\s*(;|$)/i;
+const STREAM_MAX = VALUE_MAX - (64 << 10); // bytes of JSON, with room for the head
 const BOUNDARY = "aetheris-boundary"; // of form data, whose own is random
 /** Of these the request was certainly not sent. */
 const NOT_SENT = new Set([
@@ -71,7 +76,9 @@ export async function fetchRecorded(
   };
   if (!ctx.routine.mayCall(ctx)) return neverSettles();
   const request = ctx.stated<JsonObject>(nameOf(made), effect, args, perform, options, true);
-  const response = responseOf(await request);
+  const failed = ({ code, message }: FailureText): Error =>
+    new ToolFailed(code, message, `run:${effect}`, request.position);
+  const response = responseOf(await request, failed);
   if (redirect === "error" && isRedirect(response)) {
     const what = `${new URL(made.url).host} answered with a redirect to ${response.headers.get("location")}`;
     throw new ToolFailed(`http_${response.status}`, what, `run:${effect}`, request.position);
@@ -192,6 +199,15 @@ async function send(
   response.headers.forEach((value, name) => {
     if (!DROPPED_HEADERS.has(name)) answerHeaders[name] = value.toWellFormed();
   });
+  const head: JsonObject = {
+    status: response.status,
+    status_text: response.statusText.toWellFormed(),
+    url: route ? String(args["url"]) : response.url,
+    headers: answerHeaders,
+  };
+  const host = streamHosts.get(call);
+  if (host !== undefined && response.ok && response.body && STREAMED.test(response.headers.get("content-type") ?? ""))
+    return readStream(response.body, head, effect, call, host);
   let bytes: Uint8Array;
   try {
     bytes = new Uint8Array(await response.arrayBuffer());
@@ -199,13 +215,54 @@ async function send(
     throw failureOf(error, effect) ?? error;
   }
   if (effect === "read" && call.try < READ_TRIES) checkStatus(response);
-  return {
-    status: response.status,
-    status_text: response.statusText.toWellFormed(),
-    url: route ? String(args["url"]) : response.url,
-    headers: answerHeaders,
-    ...bodyValue(bytes),
+  return { ...head, ...bodyValue(bytes) };
+}
+
+// Reads a body to its end, and gives the routine its pieces. A stream that breaks before the routine has it is a try
+// that failed; later, the result is what the routine was given, and the error.
+async function readStream(
+  body: ReadableStream<Uint8Array>,
+  head: JsonObject,
+  effect: Effect,
+  call: Call,
+  host: StreamHost,
+): Promise<JsonObject> {
+  const stream = new BodyStream(scrub(head) as JsonObject);
+  const decoder = new TextDecoder("utf-8", { ignoreBOM: true });
+  const scrubbed = new ScrubbedText(); // as the recorded result is
+  let text = "";
+  let bytes = 0;
+  const give = (piece: string): void => {
+    if (piece === "") return;
+    stream.push(piece);
+    if (text === "") host.offer(stream);
+    text += piece;
   };
+  try {
+    for await (const chunk of body) {
+      const piece = decoder.decode(chunk, { stream: true });
+      bytes += Buffer.byteLength(JSON.stringify(piece));
+      if (bytes > STREAM_MAX) throw new AetherisError("payload_too_large", `the answer has more than ${STREAM_MAX} bytes`);
+      call.text(piece);
+      give(scrubbed.feed(piece));
+    }
+    give(scrubbed.feed(decoder.decode()) + scrubbed.end());
+  } catch (error) {
+    const known = failureOf(error, effect) ?? error;
+    if (!stream.isGiven) {
+      host.withdraw();
+      throw known;
+    }
+    const cause = call.signal.aborted ? (call.signal.reason as unknown) : known;
+    const partial =
+      cause instanceof AetherisError
+        ? { code: cause.code, message: cause.message }
+        : { code: "reset", message: `the answer broke off: ${String(cause)}` };
+    stream.close(partial);
+    return { ...head, body: text, partial };
+  }
+  stream.close();
+  return { ...head, body: text };
 }
 
 function isRedirect({ status, headers }: Response): boolean {
@@ -245,10 +302,20 @@ function checkStatus({ status, headers, url }: Response): void {
   throw new NotDone(`http_${status}`, `${new URL(url).host} answered ${status}`, { retryable: true, ...wait });
 }
 
-function responseOf(result: JsonObject): Response {
+function responseOf(result: JsonObject | BodyStream, errorOf: (failure: FailureText) => Error): Response {
+  if (result instanceof BodyStream) return madeOf(result.head, result.body(errorOf));
+  const { partial } = result;
+  if (!isObject(partial)) return madeOf(result, bodyOf(result));
+  const stream = new BodyStream(result);
+  stream.push(String(result["body"]));
+  stream.close(partial as unknown as FailureText);
+  return madeOf(result, stream.body(errorOf));
+}
+
+function madeOf(result: JsonObject, body: BodyInit | null): Response {
   const status = Number(result["status"]);
   const hasNoBody = [101, 204, 205, 304].includes(status);
-  const response = new Response(hasNoBody ? null : bodyOf(result), {
+  const response = new Response(hasNoBody ? null : body, {
     status,
     statusText: String(result["status_text"] ?? ""),
     headers: result["headers"] as Record<string, string>,

@@ -10,6 +10,7 @@ import { textOf } from "./ends.ts";
 import { routes, type Route } from "./fetch.ts";
 import { checkSize, fresh, isObject, toJson, type Json, type JsonObject } from "./json.ts";
 import { scrub, ScrubbedText, secretOf } from "./secrets.ts";
+import { streamHosts, type BodyStream } from "./streams.ts";
 import type { CallName, Effect, FunctionEnd, Perform, WorkerMessage } from "./protocol.ts";
 import type { RunFunction } from "./request.ts";
 import type { Routine } from "./routine.ts";
@@ -58,6 +59,7 @@ interface Kept {
   endedAt: number;
   bytes: number;
   abort: AbortController;
+  stream?: BodyStream;
 }
 
 interface Found {
@@ -244,6 +246,16 @@ export class Functions {
     const { route } = this.host;
     if (route) routes.set(given, (method, url) => route(method, url, given, call.name?.job));
     const { tool, position, key } = permit;
+    const { routine } = found;
+    if (routine !== undefined && position !== undefined) {
+      streamHosts.set(given, {
+        offer: (stream) => {
+          call.stream = stream;
+          routine.onStream(permit.call, position, stream);
+        },
+        withdraw: () => routine.withdrawStream(permit.call),
+      });
+    }
     const { args, effect } = found;
     const observed = { tool, position, job: call.name?.job, arguments: args, effect, key, try: permit.try };
     const onEnd = this.host.observe?.(observed);
@@ -281,11 +293,13 @@ export class Functions {
 
   private cutOff(call: Kept, end: FunctionEnd): void {
     if (call.end !== undefined || call.isEndStated) return;
-    call.isEndStated = true;
-    if (this.calls.get(call.call) === call) {
-      this.calls.delete(call.call);
-      if (!call.isGone) this.host.send({ type: "ended", call: call.call, ...end });
-    }
+    if (call.isGone || !call.stream?.isGiven) {
+      call.isEndStated = true;
+      if (this.calls.get(call.call) === call) {
+        this.calls.delete(call.call);
+        if (!call.isGone) this.host.send({ type: "ended", call: call.call, ...end });
+      }
+    } // else its function returns what the routine has of the answer
     const unknown = (end as { unknown: { code: string; message: string } }).unknown;
     // Not a Failure: a function that throws it does not know whether there was an effect.
     call.abort.abort(new AetherisError(unknown.code, unknown.message));

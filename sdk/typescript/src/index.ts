@@ -1,6 +1,7 @@
 // aetheris: write durable AI agents as ordinary functions.
 export { agent, tool } from "./definitions.ts";
 export { serve, SDK_VERSION } from "./worker.ts";
+export { Client } from "./client.ts";
 export { current } from "./current.ts";
 export {
   AetherisError,
@@ -42,5 +43,6 @@ export type {
   WaitOptions,
   Worker,
 } from "./api.ts";
+export type { ClientOptions, CreateOptions, Job, OpenRequest, RunOptions } from "./client.ts";
 export type { Json, JsonObject } from "./json.ts";
 export { fetchAs } from "./wrap/fetch_as.ts";

@@ -8,17 +8,16 @@
 //   dropped          or diverged, or lost: nothing is delivered, and no request settles any more
 //
 // What comes: durable outcomes from the server, successes of functions, and results of closed scopes.
-import { randomUUID } from "node:crypto";
 import { performance } from "node:perf_hooks";
 import type { Agent, Ctx, Request, RequestOptions } from "./api.ts";
 import { Context } from "./context.ts";
 import { storage } from "./current.ts";
 import { endOf, exceptionOf, failureText, whereOf } from "./ends.ts";
 import { AetherisError, failureIn, InvalidInput, ToolFailed } from "./errors.ts";
-import { blindedHash, EMITTED_MAX, fresh, toJson, type Json, type JsonObject } from "./json.ts";
+import { blindedHash, fresh, toJson, type Json, type JsonObject } from "./json.ts";
 import { childJobId, grantOf, grants } from "./job_tools.ts";
 import { scrub } from "./secrets.ts";
-import { isInside, isRequestName, joined, Positions, quoted } from "./positions.ts";
+import { joined, Positions } from "./positions.ts";
 import type {
   AdvanceMessage,
   DivergedMessage,
@@ -32,6 +31,7 @@ import type {
   RoutineEnd,
   Start,
 } from "./protocol.ts";
+import { RecordedValues } from "./recorded_values.ts";
 import { Replay, type Divergence } from "./replay.ts";
 import {
   asRequest,
@@ -45,7 +45,7 @@ import {
   type OpenRequest,
   type RunFunction,
 } from "./request.ts";
-import { newSeed, RandomNumbers, timeOf, timeValue } from "./values.ts";
+import type { BodyStream } from "./streams.ts";
 
 const OPEN_REQUESTS_MAX = 10_000; // of one scope
 /** How long code may do other work (a dynamic import, a file) before a recorded request counts as missing. */
@@ -82,13 +82,8 @@ function isScope(kind: Kind): boolean {
 type Arrived =
   | { kind: "outcome"; outcome: Outcome }
   | { kind: "success"; call: number; position: string; result: Json }
+  | { kind: "stream"; call: number; position: string; stream: BodyStream }
   | { kind: "scope"; scope: ClosedScope };
-
-interface ScopeValues {
-  times: number;
-  uuids: number;
-  numbers?: RandomNumbers;
-}
 
 export class Routine {
   readonly number: number;
@@ -98,6 +93,7 @@ export class Routine {
   private readonly otherWorkMs: number;
   readonly agent: Agent;
   private readonly replay: Replay;
+  readonly values: RecordedValues;
   private readonly endedScopes = new Set<string>(); // of the record
   private readonly withoutCall = new Set<string>(); // recorded requests that wait to be admitted
   private readonly positions = new Positions();
@@ -106,6 +102,7 @@ export class Routine {
   private openOutside = 0; // of them, in no closed scope
   private arrived: Arrived[] = [];
   private functions: NonNullable<AdvanceMessage["functions"]> = []; // of the next advance; so are the four below
+  private streamed: { call: number; delivered: number } | undefined; // was given, and has not ended
   private items: Item[] = [];
   private requests: NewRequest[] = [];
   private cancelled: string[] = [];
@@ -115,12 +112,6 @@ export class Routine {
   private isIdle = false; // it has settled, and its advance was sent
   private isInert = false; // dropped, diverged or lost
   private end: RoutineEnd | undefined;
-  private readonly scopeValues = new Map<string, ScopeValues>();
-  private readonly patches = new Map<string, boolean>();
-  private seed: string | undefined;
-  private baseTime: number; // of the store's clock
-  private baseClock = performance.now();
-  private lastTime = Number.NEGATIVE_INFINITY;
   private otherWork: NodeJS.Timeout | undefined;
   private otherWorkUntil: number | undefined;
   private readonly abort = new AbortController();
@@ -133,7 +124,6 @@ export class Routine {
     this.agent = agent;
     this.host = host;
     this.otherWorkMs = otherWorkMs;
-    this.baseTime = timeOf(start.now) ?? Date.now();
     const { requests = [], deliveries = [], values = {}, emitted = {} } = start.record;
     for (const request of requests) {
       if ((request.kind === "tool" || request.kind === "llm") && !request.arguments_hash)
@@ -144,6 +134,13 @@ export class Routine {
       if (outcome.kind && isScope(outcome.kind)) this.endedScopes.add(outcome.position);
     }
     this.replay = new Replay({ requests, deliveries, values, emitted });
+    this.values = new RecordedValues(start.now, this.replay, {
+      mayCall: (context) => this.mayCall(context),
+      record: (item) => {
+        this.items.push(item);
+        this.touch();
+      },
+    });
   }
 
   // ---------------------------------------------------------------- for the worker
@@ -184,12 +181,39 @@ export class Routine {
     return this.open.get(position)?.isCancelled ?? false;
   }
 
-  /** Gives the routine the success of a call. False: it has an outcome already, or none is awaited. */
+  /**
+   * Gives the routine the success of a call. False: it has an outcome already, or none is awaited, or the routine is
+   * given nothing before the end of a stream: then the server records it, and delivers it afterwards.
+   */
   onSuccess(call: number, position: string, result: Json): boolean {
+    if (this.streamed?.call === call) {
+      this.functions.push({ call, result, delivered: this.streamed.delivered });
+      this.streamed = undefined;
+      this.touch();
+      return true;
+    }
     if (this.isInert || !this.isLive || !this.open.has(position)) return false;
-    this.arrived.push({ kind: "success", call, position, result });
+    if (this.streamed !== undefined) {
+      this.withdrawStream(call);
+      return false;
+    }
+    const waiting = this.arrived.findIndex((one) => one.kind === "stream" && one.call === call);
+    if (waiting >= 0) this.arrived[waiting] = { kind: "success", call, position, result };
+    else this.arrived.push({ kind: "success", call, position, result });
     this.onArrival();
     return true;
+  }
+
+  /** Gives the routine the answer of a call while its body comes. Its success follows. */
+  onStream(call: number, position: string, stream: BodyStream): void {
+    if (this.isInert || !this.isLive || !this.open.has(position)) return;
+    this.arrived.push({ kind: "stream", call, position, stream });
+    this.onArrival();
+  }
+
+  /** The stream has no end, and was not given. */
+  withdrawStream(call: number): void {
+    this.arrived = this.arrived.filter((one) => one.kind !== "stream" || one.call !== call);
   }
 
   /** Nothing is sent, and no request settles any more. */
@@ -221,6 +245,7 @@ export class Routine {
       this.isLive = true;
       this.hasUnsentAdvance = true;
     }
+    if (this.streamed !== undefined) return; // what follows from half an answer is not sent
     if (this.hasUnsentAdvance) this.seal();
     if (!this.giveNext()) this.isIdle = true;
   }
@@ -259,6 +284,9 @@ export class Routine {
       case "success":
         this.giveSuccess(next.call, next.position, next.result);
         break;
+      case "stream":
+        this.giveStream(next.call, next.position, next.stream);
+        break;
       case "scope":
         this.giveScope(next.scope);
         break;
@@ -274,6 +302,24 @@ export class Routine {
     this.complete(position, { position, result: fresh(result) });
   }
 
+  // Only to code that awaits it. Else its success is given when it comes.
+  // The server records these successes, and delivers them.
+  private endArrivedCalls(): void {
+    for (const arrived of this.arrived)
+      if (arrived.kind === "success") this.host.endCall(arrived.call, { result: arrived.result });
+    this.arrived = this.arrived.filter((arrived) => arrived.kind !== "success");
+  }
+
+  private giveStream(call: number, position: string, stream: BodyStream): void {
+    const request = this.open.get(position);
+    if (request === undefined || request.isCancelled || isStopped(request.branch)) return;
+    this.streamed = { call, delivered: this.replay.delivered() };
+    this.endArrivedCalls();
+    stream.isGiven = true;
+    this.replay.countDelivery();
+    this.complete(position, { position, result: stream as unknown as Json });
+  }
+
   private giveScope(scope: ClosedScope): void {
     const { position } = scope;
     const delivered = this.replay.delivered();
@@ -282,9 +328,7 @@ export class Routine {
     this.replay.countDelivery();
     // The values and names inside of an ended scope are not used any more.
     this.positions.forgetInside(position);
-    for (const name of this.scopeValues.keys()) {
-      if (name === position || isInside(name, position)) this.scopeValues.delete(name);
-    }
+    this.values.forget(position);
     this.complete(position, {
       position,
       ...(scope.failure ? { failure: scope.failure } : { result: fresh(scope.result ?? null) }),
@@ -402,9 +446,9 @@ export class Routine {
     this.stopAwaiting();
     // Successes that were not sent end their calls without the routine.
     for (const { call, result } of this.functions) this.host.endCall(call, { result });
-    for (const arrived of this.arrived)
-      if (arrived.kind === "success") this.host.endCall(arrived.call, { result: arrived.result });
+    this.endArrivedCalls();
     this.functions = [];
+    this.streamed = undefined;
     this.arrived = [];
     this.open.clear();
     this.abort.abort(new AetherisError("evicted", `the routine was dropped: ${reason}`));
@@ -638,86 +682,6 @@ export class Routine {
       if (isStopped(closed.branch))
         this.endScope(closed, { failure: { code: "evicted", message: "this branch is not needed any more" } });
     }
-  }
-
-  // ---------------------------------------------------------------- values
-
-  private valuesOf(context: Context): ScopeValues {
-    let values = this.scopeValues.get(context.scope_);
-    if (values === undefined) this.scopeValues.set(context.scope_, (values = { times: 0, uuids: 0 }));
-    return values;
-  }
-
-  private record(name: string, value: Json): void {
-    this.items.push({ kind: "value", name, value });
-    this.touch();
-  }
-
-  now(context: Context): Date {
-    const estimated = Math.max(this.lastTime, Math.floor(this.baseTime + performance.now() - this.baseClock));
-    if (!this.mayCall(context)) return new Date(estimated);
-    const name = `time:${joined(context.scope_, ++this.valuesOf(context).times)}`;
-    const recorded = this.replay.value(name);
-    if (recorded !== undefined) {
-      const at = timeOf(recorded) ?? (Number.isFinite(this.lastTime) ? this.lastTime : this.baseTime); // absent: it was erased
-      this.lastTime = Math.max(this.lastTime, at);
-      return new Date(at);
-    }
-    this.lastTime = estimated;
-    this.record(name, timeValue(estimated));
-    return new Date(estimated);
-  }
-
-  random(context: Context): number {
-    if (!this.mayCall(context)) return Math.random();
-    if (this.seed === undefined) {
-      const recorded = this.replay.value("random");
-      if (recorded !== undefined) {
-        this.seed = typeof recorded === "string" && /^[0-9a-f]{64}$/.test(recorded) ? recorded : "0".repeat(64);
-      } else {
-        this.seed = newSeed();
-        this.record("random", this.seed);
-      }
-    }
-    const values = this.valuesOf(context);
-    values.numbers ??= new RandomNumbers(this.seed, context.scope_);
-    return values.numbers.next();
-  }
-
-  uuid(context: Context): string {
-    const uuid = randomUUID();
-    if (!this.mayCall(context)) return uuid;
-    const name = `uuid:${joined(context.scope_, ++this.valuesOf(context).uuids)}`;
-    const recorded = this.replay.value(name);
-    if (recorded !== undefined) return typeof recorded === "string" ? recorded : "";
-    this.record(name, uuid);
-    return uuid;
-  }
-
-  patched(context: Context, id: string): boolean {
-    if (!isRequestName(id))
-      throw new InvalidInput(
-        `${quoted(id)} is not an id of a patch: it has 1 to 64 letters, digits, "_", ".", ":" and "-" and no secret`,
-      );
-    if (!this.mayCall(context)) return false;
-    const known = this.patches.get(id);
-    if (known !== undefined) return known;
-    const recorded = this.replay.value(`patch:${id}`);
-    const isPatched = recorded !== undefined ? recorded === true : this.replay.isAtFrontier();
-    if (recorded === undefined) this.record(`patch:${id}`, isPatched);
-    this.patches.set(id, isPatched);
-    return isPatched;
-  }
-
-  emit(context: Context, name: string, value: unknown, isPublished: boolean): void {
-    if (!isRequestName(name))
-      throw new InvalidInput(
-        `${quoted(name)} is not a name of an emitted value: it has 1 to 64 letters, digits, "_", ".", ":" and "-" and no secret`,
-      );
-    const json = scrub(toJson(value, `the emitted value "${name}"`, EMITTED_MAX));
-    if (!this.mayCall(context) || this.replay.wasEmitted(context.scope_)) return;
-    this.items.push({ kind: "emitted", scope: context.scope_, name, value: json, published: isPublished });
-    this.touch();
   }
 }
 

@@ -36,7 +36,7 @@ export interface StartOptions {
   /** Tools whose definitions hold for functions of the same name in `tools`. */
   tools_of?: readonly AnyTool[];
   /**
-   * What stands in for models, by name: the models of the server, and those that clients call by
+   * The substitutes of models, by name: the models of the server, and those that clients call by
    * `ctx.fetch`. An agent names the first in `uses`, such as `model:main`.
    */
   models?: Readonly<Record<string, FakeModel>>;
@@ -84,7 +84,7 @@ export interface TestJob {
   /**
    * Its result. While the job only waits for time, the clock is advanced to the next instant that is due.
    *
-   * Throws `Failure`: it failed, or was cancelled; `AetherisError`: it is parked, or waits for somebody.
+   * Throws `Failure`: it failed, or was cancelled; `AetherisError`: it is parked, or waits for an answer.
    */
   result(): Promise<Json>;
   /** The events of its log. */
@@ -399,9 +399,9 @@ class Job implements TestJob {
         if (++advances > ADVANCES_MAX) throw new AetherisError("timeout", `job ${this.id} does not end`);
         continue;
       }
-      const again = await this.view(); // it may have gone on meanwhile
+      const again = await this.view(); // it may have continued meanwhile
       if (again["status"] !== status || status !== "waiting") continue;
-      throw new AetherisError("waiting", `job ${this.id} waits for somebody, and no time would help: ${describe(again)}`);
+      throw new AetherisError("waiting", `job ${this.id} waits for an answer, and more time does not help: ${describe(again)}`);
     }
   }
 }

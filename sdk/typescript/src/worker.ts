@@ -3,9 +3,8 @@
 // All routines share one macrotask: each that was delivered something has settled by then, makes its advance and is
 // given the next outcome. What they and the functions send in it is one frame.
 import { randomBytes } from "node:crypto";
-import { existsSync, lstatSync, statSync } from "node:fs";
 import { hostname } from "node:os";
-import { dirname, join, relative } from "node:path";
+import { addressOf } from "./address.ts";
 import type { ServeOptions, Worker } from "./api.ts";
 import { isOffer, type AnyAgent, type AnyTool } from "./definitions.ts";
 import { ConnectionFailed, InvalidInput } from "./errors.ts";
@@ -29,10 +28,10 @@ import { hideEnvironment, scrub } from "./secrets.ts";
 import { Session, type Moment } from "./session.ts";
 
 export const SDK_VERSION = "0.1.0";
-const DEFAULT_URL = "http://127.0.0.1:7070";
 const GRACE_MS = 30_000;
 /** The server refused the worker: a retry does not help. */
 const FINAL = new Set(["unauthorized", "forbidden", "unsupported", "usage"]);
+const TROUBLE_MS = 1_000; // a connection that is lost for a shorter time is not reported
 
 /** A record whose last part has not come. */
 interface Loading {
@@ -62,7 +61,10 @@ export class WorkerProcess implements Worker, RoutineHost {
   private immediate: NodeJS.Immediate | undefined;
   private isStopping = false;
   private isSessionGone = false; // while its routines are dropped
-  private lastTrouble = "";
+  private trouble = ""; // of the connection
+  private isTroubleReported = false;
+  private troubleTimer: NodeJS.Timeout | undefined;
+  private hasConnected = false;
   private refusal: { routine: number; code: string; message: string } | undefined; // the reason of the next `stop`
   private onChanged: (() => void) | undefined; // of the routines or the connection
   private resolveClosed!: () => void;
@@ -159,7 +161,7 @@ export class WorkerProcess implements Worker, RoutineHost {
       missing: "the code does not make a request that the log has",
       ended: "the code ended before a request that the log has",
     }[finding];
-    // A trial changes nothing; whoever made it reports what differs.
+    // A trial changes nothing; its caller reports what differs.
     const then = this.isTrial(routine)
       ? "The job keeps its version"
       : `The job parks; "aetheris resume" continues it after the code is corrected. What differs: aetheris divergence ${this.jobOf(routine)}`;
@@ -246,10 +248,13 @@ export class WorkerProcess implements Worker, RoutineHost {
   private onSession(welcome: Welcome, isNew: boolean): void {
     this.onChanged?.();
     this.reportFaults(welcome);
-    if (this.options.log || process.env["AETHERIS_VERBOSE"])
+    if (this.isVerbose)
       this.log("info", `connected as ${this.name}, session ${welcome.session}`);
-    else if (this.lastTrouble !== "") this.log("info", "connected");
-    this.lastTrouble = "";
+    else if (this.isTroubleReported) this.log("info", "connected");
+    clearTimeout(this.troubleTimer);
+    this.troubleTimer = undefined;
+    this.isTroubleReported = false;
+    this.hasConnected = true;
     if (!isNew) return;
     this.isSessionGone = true;
     this.functions.onSessionGone();
@@ -281,8 +286,21 @@ export class WorkerProcess implements Worker, RoutineHost {
       void this.finish().then(() => this.rejectClosed(error));
       return;
     }
-    if (error.message !== this.lastTrouble) this.log("warn", `not connected: ${error.message}. Trying again`);
-    this.lastTrouble = error.message;
+    const isNew = error.message !== this.trouble;
+    this.trouble = error.message;
+    if (this.isTroubleReported ? isNew : !this.hasConnected || this.isVerbose) return this.reportTrouble();
+    if (this.isTroubleReported) return;
+    this.troubleTimer ??= setTimeout(() => this.reportTrouble(), TROUBLE_MS).unref();
+  }
+
+  private get isVerbose(): boolean {
+    return this.options.log !== undefined || Boolean(process.env["AETHERIS_VERBOSE"]);
+  }
+
+  private reportTrouble(): void {
+    if (this.isStopping) return;
+    this.isTroubleReported = true;
+    this.log("warn", `not connected: ${this.trouble.replace(/[.?]$/, "")}. Trying again`);
   }
 
   private onTooLarge(message: WorkerMessage): void {
@@ -400,39 +418,6 @@ export class WorkerProcess implements Worker, RoutineHost {
     this.loading.clear();
     for (const number of [...this.routines.keys()]) this.forget(number, reason);
     this.scheduled = [];
-  }
-}
-
-/** The address of the server, looked up for each connection: a server may be started later than the worker. */
-function addressOf({ socket, url }: ServeOptions): { socket?: string | undefined; url: string } {
-  const inEnvironment = { socket: process.env["AETHERIS_SOCKET"], url: process.env["AETHERIS_URL"] };
-  if (socket !== undefined || url !== undefined) return { socket, url: url ?? DEFAULT_URL };
-  if (inEnvironment.socket) return { socket: inEnvironment.socket, url: DEFAULT_URL };
-  if (inEnvironment.url) return { url: inEnvironment.url };
-  return { socket: findSocket(process.cwd()), url: DEFAULT_URL };
-}
-
-/**
- * The socket of a server whose store is in this folder or in a parent; undefined: there is none. The rules are those of
- * the commands ("Which store" in docs/cli.md): a folder of another user is not used, and the search ends below the home
- * folder, below a folder that all users share, and where the file system changes.
- */
-export function findSocket(folder: string): string | undefined {
-  const begin = statSync(folder);
-  for (let at = folder; ; at = dirname(at)) {
-    const here = statSync(at, { throwIfNoEntry: false });
-    const isShared = here !== undefined && (here.mode & 0o1002) === 0o1002;
-    if (at !== folder && (here?.dev !== begin.dev || isShared || at === process.env["HOME"])) return undefined;
-    const store = join(at, ".aetheris");
-    const entry = lstatSync(store, { throwIfNoEntry: false });
-    if (entry !== undefined) {
-      const socket = join(store, "aetheris.sock");
-      const owners = [entry.uid, statSync(store, { throwIfNoEntry: false })?.uid]; // of a link, and of its folder
-      if (owners.some((uid) => uid !== process.getuid?.()) || !existsSync(socket)) return undefined;
-      const short = relative(folder, socket); // the path of a socket has at most 107 bytes
-      return short.length < socket.length ? short : socket;
-    }
-    if (at === dirname(at)) return undefined;
   }
 }
 

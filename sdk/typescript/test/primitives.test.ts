@@ -3,7 +3,7 @@ import { describe, test } from "node:test";
 import assert from "node:assert/strict";
 import { Failure, InvalidInput, NotDone, Rejected, ToolFailed, WaitExpired, tool, type Ctx, type Json } from "../src/index.ts";
 import { agent } from "../src/definitions.ts";
-import { durationMs, RandomNumbers, timeValue } from "../src/values.ts";
+import { durationMs, timeValue } from "../src/values.ts";
 import { positions, replayed } from "./support/checks.ts";
 import { runJob, TestJob } from "./support/harness.ts";
 
@@ -421,17 +421,6 @@ describe("values", () => {
     job.engine.succeed("receive", null);
     await job.run();
     assert.ok((times[2] as number) >= (times[1] as number) && times[1] === times[0]);
-  });
-
-  test("random numbers follow from the seed and the scope", () => {
-    // The vectors of src/routines/native/values_test.cc.
-    const seed = Buffer.from(Array.from({ length: 32 }, (_, i) => i)).toString("hex");
-    const numbers = new RandomNumbers(seed, "");
-    assert.deepEqual(
-      Array.from({ length: 5 }, () => numbers.next()),
-      [0.14950620718581786, 0.35737630187891156, 0.6931980806143985, 0.3648589788718952, 0.657061631035728],
-    );
-    assert.equal(new RandomNumbers(seed, "items/2").next(), 0.3477456845182786);
   });
 
   test("durations and times", () => {

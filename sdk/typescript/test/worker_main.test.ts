@@ -10,7 +10,7 @@ import { fileURLToPath } from "node:url";
 import { ScriptedServer, welcome } from "./support/server.ts";
 
 const MAIN = fileURLToPath(new URL("../src/worker_main.ts", import.meta.url));
-const WORKER = new URL("../src/worker.ts", import.meta.url).href;
+const ADDRESS = new URL("../src/address.ts", import.meta.url).href;
 const FILE = fileURLToPath(new URL("./fixtures/agents.ts", import.meta.url));
 
 function exitOf(...args: string[]): Promise<{ code: unknown; stderr: string }> {
@@ -79,7 +79,7 @@ test("worker_main: it uses no socket below the home folder, or below a folder th
   for (const isShared of [false, true]) {
     if (isShared) chmodSync(folder, 0o1777);
     // What it finds is printed, and nothing is connected.
-    const code = `import { findSocket } from ${JSON.stringify(WORKER)}; console.log(findSocket(process.cwd()));`;
+    const code = `import { findSocket } from ${JSON.stringify(ADDRESS)}; console.log(findSocket(process.cwd()));`;
     const env = { ...process.env, HOME: isShared ? "/" : folder };
     const found = execFileSync(process.execPath, ["--input-type=module", "-e", code], {
       env,

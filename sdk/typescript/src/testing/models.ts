@@ -46,7 +46,7 @@ export interface ModelFailure {
 }
 
 /**
- * What stands in for a model: a function, or the answers of each job in their order. A call that is repeated with its
+ * The substitute of a model: a function, or the answers of each job in their order. A call that is repeated with its
  * key after it was answered gets the same answer.
  */
 export type FakeModel =
