@@ -14,6 +14,7 @@ import time
 sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import agents  # noqa: E402
+import children  # noqa: E402
 import code_agents  # noqa: E402
 import reads  # noqa: E402
 from processes import BENCH, THREADS, Store, memory, until  # noqa: E402
@@ -170,6 +171,7 @@ ROWS = {
     "recovery": ("unfinished jobs after kill -9 of the server", BOTH, recovery),
     "parked": ("waiting jobs: memory, and the time until all have resumed", BOTH, parked),
     "reads": ("one large job, page by page and in each view, and health requests meanwhile", BOTH, reads.reads),
+    "children": ("one parent that waits for all child jobs of a map, with few and with many", BOTH, children.children),
     "idle": ("an idle server", BOTH, idle),
     "turns": ("loops of 200 turns against a model that answers at once, SQLite (--agents)", ("sqlite",), agents.turns),
     "thinking": ("1,000 loops whose model has not answered yet, SQLite (--agents)", ("sqlite",), agents.thinking),
@@ -206,12 +208,16 @@ BUDGETS = [
     ("reads", {}, "health_p99_ms", "<=", 20),
     ("reads", {}, "page_p99_ms", "<=", 50),
     ("reads", {}, "wait_ratio", "<=", 1.5),
+    ("children", {}, "ratio", "<=", 1.25),
     ("idle", {}, "cpu_percent", "<=", 1),
     ("idle", {"store": "postgres"}, "server_cpu_percent", "<=", 1),
     ("turns", {"jobs": 1}, "late_to_early", "<=", 1.1),
     ("thinking", {}, "kib_each", "<=", 64),
     ("thinking", {}, "more_threads", "<=", 0),
     ("load", {}, "last_to_second", "<=", 1.1),
+    ("code-py", {"in_flight": 256}, "steps_per_second", ">=", 9000),
+    ("code-loop", {}, "worker_ms", "<=", 50),
+    ("code-loop", {}, "server_ms", "<=", 50),
 ]
 
 

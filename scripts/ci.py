@@ -35,7 +35,7 @@ RELEASE, DEV = "build/release", "build/dev"
 # Scripts that run long, the longest first: none of them may be the last one to start.
 LONG_SCRIPTS = ["tests/chaos_short.py", "tests/conformance.py", "tests/crash_sweep.py", "tests/serve_process.py",
                 "tests/serve_watch.py", "tests/mcp.py", "tests/postgres_store.py", "tests/postgres_processes.py",
-                "tests/loops.py", "tests/approvals.py", "tests/agents_shown.py", "tests/sdk_conformance.py"]
+                "tests/loops.py", "tests/approvals.py", "tests/agents_shown.py", "tests/sdk_conformance.py", "tests/code_examples.py", "tests/code_postgres.py"]
 # Bytes and texts of enemies: always under sanitizers.
 HOSTILE_SCRIPTS = ["tests/hostile.py", "tests/injection.py"]
 
@@ -261,6 +261,13 @@ def sim(name, *words, wanted=0):
                          typed("./dev sim " + " ".join(words)), 5400)]
 
 
+def sdks(*runs):
+    """Scripts with their words: each fault at each frame."""
+    return lambda: [Task(" ".join(words), [str(ROOT / words[0]), *words[1:]], RELEASE, read_script,
+                         typed(run_tests.repeat_script(RELEASE, words[0]) + " " + " ".join(words[1:])), 5400, slow_env(True))
+                    for words in runs]
+
+
 def some_mutants():
     names = subprocess.run(["scripts/mutants", "--list", "--fast"], cwd=ROOT, capture_output=True, text=True,
                            check=True).stdout.splitlines()
@@ -333,6 +340,13 @@ def full_parts():
                  lambda: [build("dev", 12, "--target", "fuzzers"),
                           Stage("fuzz", 52, one("fuzz", ["scripts/fuzz", "--seconds", 600], seconds=5400), ("dev build",),
                                 slots=ALL)]),
+        "sdk-1": ("the conformance of the TypeScript SDK and of the C++ library, and the examples: each fault at each frame",
+                  lambda: released(Stage("conformance of SDKs", 50, sdks(
+                      ("tests/sdk_conformance.py", "typescript", "--full"), ("tests/sdk_conformance.py", "cpp", "--full"),
+                      ("tests/code_examples.py",)), after, slots=ALL))),
+        "sdk-2": ("the conformance of the Python SDK: each fault at each frame, a share of them for further kinds of agents",
+                  lambda: released(Stage("conformance of SDKs", 50, sdks(
+                      ("tests/sdk_conformance.py", "python", "--full")), after, slots=ALL))),
         "conformance": ("the whole conformance suite of MCP, OAuth included",
                         lambda: released(Stage("conformance", 15, scripts(
                             RELEASE, lambda names: ["tests/conformance.py"], True), after, "waiting"))),

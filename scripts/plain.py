@@ -5,12 +5,13 @@
   plain.py --list       also prints every banned phrase in the messages, and in the pages of NOT_YET
   plain.py --self-test  plants banned phrases and long lines and checks that each is found
 
-Pages: README.md, CONTRIBUTING.md, CHANGELOG.md and docs/**/*.md. Exempt are code (fenced, indented and in backticks),
+Pages: README.md, CONTRIBUTING.md, CHANGELOG.md, docs/**/*.md, and README.md and API.md of sdk, formal and examples. Exempt are code (fenced, indented and in backticks),
 addresses of links and HTML comments; decision records up to number 0074 are history. Lines of prose have at most 120
 columns; tables, headings and lines that consist of one long link or word are exempt.
 Messages: string literals in the folders of MESSAGES, without tests, fuzzers, SQL statements and the single words of STORED.
-A line of a message has at most 160 characters.
+A line of a message has at most 160 characters. In the folders of SDKS, also docstrings; only phrases are checked.
 """
+import ast
 import pathlib
 import re
 import sys
@@ -20,6 +21,7 @@ COLUMNS = 120
 MESSAGE_MAX = 160  # characters of a line of a message
 LAST_EXEMPT_DECISION = 74
 PAGES = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")
+MORE_PAGES = ("sdk", "formal", "examples")  # folders: their README.md and API.md
 
 # Pages that are not rewritten yet. Remove a page when it is clean; do not add any.
 NOT_YET = set()
@@ -29,10 +31,12 @@ STORED = {"said", "told"}
 
 # The most findings in the messages of each folder. Lower a number when messages improve; never raise it.
 # src/engine, src/plan: texts that a log or a model's conversation records and that a replay derives again, such as the
-# message of a failure, and the prompt of a planner. src/app: the name of a server-sent event, `said`.
+# message of a failure, and the prompt of a planner; src/routines: "the answer to … was no", also such a message. src/app: the name of a server-sent event, `said`.
 MESSAGES = {"src/agents": 0, "src/api": 0, "src/app": 1, "src/async": 0, "src/base": 0, "src/cli": 0, "src/engine": 20,
             "src/expr": 0, "src/inspect": 0, "src/json": 0, "src/llm": 0, "src/log": 0, "src/mcp": 0, "src/net": 0,
-            "src/plan": 2, "src/runtime": 0, "src/schema": 0, "src/store": 0, "src/tools": 0}
+            "src/plan": 2, "src/runtime": 0, "src/schema": 0, "src/store": 0, "src/tools": 0,
+            "include": 0, "src/embed": 0, "src/routines": 1}
+SDKS = ("sdk/typescript/src", "sdk/python/aetheris")
 
 # Phrase (a regular expression between word boundaries; a space matches any white space) and what to write instead.
 BANNED = [(re.compile(r"(?<![\w'-])(?:" + phrase.replace(" ", r"\s+") + r")(?![\w-])", re.I), instead) for phrase, instead in (
@@ -178,11 +182,36 @@ def message_findings(root, folder):
     return found
 
 
+TS_LITERAL = re.compile(r"//[^\n]*|/\*.*?\*/|/(?:\\.|\[(?:\\.|[^\]\\\n])*\]|[^/\\\n*\s])(?:\\.|\[(?:\\.|[^\]\\\n])*\]|[^/\\\n])*/[a-z]*"
+                        r"|'((?:\\.|[^'\\\n])*)'|`((?:\\.|[^`\\])*)`|\"((?:\\.|[^\"\\\n])*)\"", re.S)
+
+
+def sdk_literals(name, text):
+    """(line, content) of the string literals of a file of TypeScript or Python."""
+    if name.endswith(".py"):
+        return [(node.lineno, node.value) for node in ast.walk(ast.parse(text))
+                if isinstance(node, ast.Constant) and isinstance(node.value, str)]
+    return [(text.count("\n", 0, match.start()) + 1, next(group for group in match.groups() if group is not None))
+            for match in TS_LITERAL.finditer(text) if any(group is not None for group in match.groups())]
+
+
+def sdk_findings(root, folder):
+    found = []
+    for path in sorted((root / folder).rglob("*")):
+        if path.suffix in (".ts", ".py"):
+            for line, content in sdk_literals(path.name, path.read_text()):
+                if content not in STORED:
+                    found += [f"{path.relative_to(root)}:{line}: {phrase} → {instead}" for _, phrase, instead in phrases(content)]
+    return found
+
+
 def check(root, not_yet, messages, everything=False):
     """The problems, and notes that fail nothing."""
     problems, notes = [], []
     names = [name for name in PAGES if (root / name).exists()]
     names += [str(path.relative_to(root)) for path in sorted((root / "docs").rglob("*.md"))]
+    names += [str(path.relative_to(root)) for folder in MORE_PAGES for path in sorted((root / folder).rglob("*.md"))
+              if path.name in ("README.md", "API.md") and "node_modules" not in path.parts]
     for name in names:
         if decision_is_exempt(name):
             continue
@@ -194,6 +223,8 @@ def check(root, not_yet, messages, everything=False):
         elif everything:
             notes += found
     problems += [f"{name} is in NOT_YET of scripts/plain.py and does not exist" for name in sorted(not_yet - set(names))]
+    for folder in SDKS:
+        problems += sdk_findings(root, folder)
     for folder, most in messages.items():
         found = message_findings(root, folder)
         if everything:
@@ -229,6 +260,13 @@ PLANTED = [
     ("src/cli/a.cc", '// nobody knows\n#include "a.h"\nf("said"); g("is running");\n', ""),
     ("src/cli/a.cc", 'f("nobody");\n', "src/cli/a.cc:1: nobody → "),
     ("src/cli/a_test.cc", 'f("nobody knows");\n', ""),
+    ("sdk/typescript/README.md", "It is told.\n", "sdk/typescript/README.md:1: told → "),
+    ("formal/README.md", "It is told.\n", "formal/README.md:1: told → "),
+    ("examples/a/README.md", "It is told.\n", "examples/a/README.md:1: told → "),
+    ("sdk/typescript/src/a.ts", "// nobody\nconst a = /['\"]/;\nf(`job ${id} waits for\n  somebody`);\n", "sdk/typescript/src/a.ts:3: somebody → "),
+    ("sdk/typescript/src/a.ts", "/* 'nobody' */ f('it', \"nobody\");\n", "sdk/typescript/src/a.ts:1: nobody → "),
+    ("sdk/python/aetheris/a.py", "# nobody\nf(1,\n  f'{a} waits for somebody')\n", "sdk/python/aetheris/a.py:3: somebody → "),
+    ("sdk/python/aetheris/a.py", "# nobody\nf('said')\n", ""),
     ("src/cli/a_fuzz.h", 'f("nobody knows");\n', ""),
     ("src/cli/a.cc", 'f("SELECT said FROM workers WHERE " ' + '"a AND " ' * 40 + ');\n', ""),
     ("src/cli/a.cc", 'f("Select: nobody knows");\n', "src/cli/a.cc:1: nobody → "),

@@ -26,6 +26,7 @@ PARTS = [
     ("errors", "aetheris", "Errors"),
     ("json", "aetheris", "Values"),
     ("current", "aetheris", "For libraries"),
+    ("client", "aetheris", "Clients"),
     ("wrap/fetch_as", "aetheris", "Clients that take a fetch function"),
     ("wrap/ai_sdk", "aetheris/ai-sdk", "Vercel AI SDK"),
     ("wrap/langgraph", "aetheris/langgraph", "LangGraph"),

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Verifies the hash chain of events: a second implementation of SPEC §13, which knows no stored bytes.
 
-  verify_vectors.py testdata/vectors/*.json         the published vectors
+  verify_vectors.py testdata/vectors/chain*.json       the published vectors
   verify_vectors.py --events FILE                   envelopes as `aetheris events --json` prints them, or one a line
 
 Prints `ok NAME` or `not ok NAME` and why, one line for each log; ends with 1 if any is not ok.

@@ -54,6 +54,8 @@ agents:
     output: "${ .steps.each | map(.about) }"
   apart: { plan: [ { id: child, tool: apart, args: { topic: tides } } ], output: "${ .steps.child }" }
   fails: { plan: [ { id: f, tool: fail, args: { code: no_money, message: "the account is empty" } } ] }
+  fan_of_failed:
+    plan: [ { id: each, map: "${ .input.topics }", on_item_error: collect, do: { agent: fails, input: {} } } ]
   parent_of_failed: { plan: [ { id: child, agent: fails, input: {} } ] }
   doubts: { plan: [ { id: d, tool: lost, args: { message: "lost" } } ] }
   parent_of_doubt: { plan: [ { id: child, agent: doubts, input: {} } ] }
@@ -63,6 +65,9 @@ agents:
   marks: { plan: [ { id: m, tool: mark, args: { of: child } }, { id: w, needs: [m], wait: { type: signal, key: go } } ] }
   parent_of_marks:
     plan: [ { id: p, tool: mark, args: { of: parent } }, { id: child, needs: [p], agent: marks, input: {} } ]
+  tells:
+    plan: [ { id: say, tool: "job:send", args: { job: "${ .input.receiver }", to: { key: go }, payload: 5 } } ]
+    output: "${ .steps.say }"
   deep: { plan: [ { id: child, agent: deep, input: {} } ] }
 """
 
@@ -138,6 +143,43 @@ def a_failed_child_fails_its_call_with_its_code():
         assert view(h, "p")["error"]["code"] == "no_money"
 
 
+def a_failed_child_of_a_map_is_listed():
+    with folder() as h:
+        prepared(h)
+        expect(start(h, "fan_of_failed", "m", topics=["a", "b"]), 0)
+        assert view(h, "m")["children"]["counts"] == {"failed": 2}, view(h, "m")["children"]
+        listed = expect(h.run("jobs", "--parent", "m", "--json"), 0).json()["jobs"]
+        assert [job["status"] for job in listed] == ["failed", "failed"], listed
+        assert sorted(job["id"] for job in listed) == sorted(job["id"] for job in jobs(h) if job["agent"] == "fails")
+
+
+def a_child_is_shown_as_one_call():
+    with folder() as h:
+        prepared(h)
+        expect(start(h, "fan", "m", topics=["a"]), 0)
+        start(h, "parent_of_failed", "f")
+        expect(start(h, "apart", "d"), 0)
+        for parent, status in (("m", "completed"), ("f", "failed"), ("d", "detached")):
+            child = expect(h.run("jobs", "--parent", parent, "--json"), 0).json()["jobs"][0]["id"]
+            trace = expect(h.run("trace", parent, "--json"), 0).json()
+            node = trace["nodes"][0]
+            node = node["items"][0] if node["items"] else node
+            shown = node["child"]
+            assert (shown["id"], shown["status"]) == (child, status), shown
+            assert status == "detached" or shown["duration_us"] > 0, shown
+            assert trace["totals"]["tries"] == 1 and trace["totals"]["repeated"] == 0, trace["totals"]
+            entries = expect(h.run("transcript", parent, "--json"), 0).json()["entries"]
+            kinds = [entry["kind"] for entry in entries if entry["step_id"]]
+            assert kinds == ["tool_call", "result"], kinds
+            called, result = [entry for entry in entries if entry["step_id"]]
+            assert called["child"]["id"] == child and result["child"] == {**called["child"], "status": status}, (called, result)
+            assert status == "detached" or result["duration_us"] > 0, result
+            for command in ("trace", "transcript"):
+                text = expect(h.run(command, parent), 0).out
+                assert f"{child}: {status}" in text, text
+                assert "input_required" not in text and "question" not in text and "try 2" not in text, text
+
+
 def a_detached_child_outlives_its_parent():
     with folder() as h:
         prepared(h)
@@ -145,6 +187,18 @@ def a_detached_child_outlives_its_parent():
         until(lambda: view(h, child)["status"] == "completed")
         assert view(h, child)["labels"] == {"from": "parent"}
         assert view(h, "p")["status"] == "completed"
+
+
+def a_plan_signals_another_job():
+    with folder() as h:
+        prepared(h)
+        expect(start(h, "waits", "w"), 4)
+        assert expect(start(h, "tells", "t", receiver="w"), 0).json() == {"accepted": True}
+        assert expect(h.run("run", "agents.yaml", "--only", "--job-id", "w"), 0).json() == 5
+        expect(start(h, "tells", "again", receiver="w"), 0)  # the same answer again: it changes nothing
+        assert start(h, "tells", "nobody", receiver="x").code != 0
+        for job in ("w", "t"):
+            expect(h.run("verify", job), 0)
 
 
 def a_tree_has_a_greatest_depth():
@@ -314,7 +368,8 @@ def code_continues_with_its_children_after_kills():
 
 
 TESTS = [a_node_gets_the_result_of_its_child, a_tool_and_a_map_create_children, a_child_of_invalid_input_is_not_created,
-         a_failed_child_fails_its_call_with_its_code, a_detached_child_outlives_its_parent, a_tree_has_a_greatest_depth,
+         a_failed_child_fails_its_call_with_its_code, a_failed_child_of_a_map_is_listed, a_child_is_shown_as_one_call,
+         a_detached_child_outlives_its_parent, a_plan_signals_another_job, a_tree_has_a_greatest_depth,
          a_tree_is_shown_with_each_job_below_its_parent,
          a_parent_shows_the_child_that_it_waits_for, a_cancelled_parent_cancels_its_tree,
          a_child_is_compensated_before_its_parent, an_ending_parent_names_the_unknown_calls_of_its_child,

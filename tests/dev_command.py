@@ -385,8 +385,8 @@ def what_is_missing_is_named():
         folder.use_typescript()
         without = {"AETHERIS_SDK_TYPESCRIPT": ""}
         for words, env, expected in (
-                (["dev", "agent.ts"], without, "npm install aetheris"),
-                (["run", "agent.ts"], without, "npm install aetheris"),
+                (["dev", "agent.ts"], without, "install it there"),
+                (["run", "agent.ts"], without, "install it there"),
                 (["dev", "agent.ts"], {"AETHERIS_SDK_TYPESCRIPT": "/nowhere"}, "is not the TypeScript SDK"),
                 (["dev", "agent.ts"], {"PATH": "/nowhere"}, "program node, which is not in PATH"),
                 (["dev", "none.py"], {}, "cannot read none.py"),

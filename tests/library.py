@@ -41,7 +41,7 @@ class Example:
     def program(cls):
         if cls.folder is None:
             if not (BUILD / "libaetheris.a").exists():
-                raise Skip("build/release has no libaetheris.a")
+                raise Skip("build/release has no libaetheris.a: ./dev build-preset release --target aetheris_library")
             folder = tempfile.TemporaryDirectory()
             prefix, build = pathlib.Path(folder.name, "prefix"), pathlib.Path(folder.name, "build")
             for words in (["cmake", "--install", BUILD, "--component", "library", "--prefix", prefix],
@@ -80,9 +80,17 @@ class Shop:
 def an_installed_library_has_only_its_own_headers():
     Example.program()
     include = pathlib.Path(Example.folder.name, "prefix/include")
-    assert sorted(path.name for path in include.rglob("*.h")) == ["aetheris.h", "value.h"]
+    assert sorted(path.name for path in include.rglob("*.h")) == ["aetheris.h", "testing.h", "value.h"]
     text = "".join(path.read_text() for path in include.rglob("*.h"))
     assert '#include "' not in text.replace('#include "aetheris/', ""), "a header of the source tree"
+
+
+@test
+def the_test_of_the_example_passes():
+    Example.program()
+    done = subprocess.run([pathlib.Path(Example.folder.name, "build/refund_test")], capture_output=True, text=True,
+                          timeout=PATIENCE)
+    assert done.returncode == 0 and done.stdout.count("ok ") == 4, done
 
 
 @test

@@ -221,10 +221,11 @@ is() { [ "$(curl -s "$URL/api/jobs/refund-43" | jq -r .status)" = "$1" ]; }
 
 @test
 def the_quickstart_of_the_readme_runs_as_written():
+    project()  # builds the packages
     text = (npm_packages.SDK / "README.md").read_text().split("## Quickstart")[1].split("\n## ")[0]
     name, code = re.search(r"```ts\n// (\S+)\n(.*?)```", text, re.S).groups()
     commands = re.findall(r"^    \$ (.*(?:\n        .*)*)", text, re.M)
-    waits = iter(["is_known", "is waiting", "is completed"])
+    waits = iter(["is_known", "is waiting", "is_known", "is completed"])
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
@@ -234,8 +235,9 @@ def the_quickstart_of_the_readme_runs_as_written():
     for line in commands:
         line = line.replace("ROOT", str(npm_packages.ROOT)).replace("7070", port)
         line = line.replace("npm install", "npm install --offline --no-audit --no-fund")
+        line = line.replace("aetheris dev", f"aetheris dev --listen 127.0.0.1:{port}")
         lines.append(re.sub(r"&$", f">>{folder}/background.txt 2>\\&1 &", line))
-        if "-d '{" in line or line.startswith("npx aetheris-worker"):
+        if re.search(r"-d '\{|^npx aetheris (dev|approve)", line):
             lines.append(f"until_ok {next(waits)}")
     (folder / "quickstart.sh").write_text("\n".join(lines) + "\n")
     shell = subprocess.Popen(["bash", "quickstart.sh"], cwd=folder, env={**environment(), "no_proxy": "*"}, text=True,

@@ -8,15 +8,20 @@ import hashlib
 import json
 import os
 import pathlib
+import re
 import shutil
 import signal
+import subprocess
 import sys
+import urllib.request
 
 sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import dev_command  # noqa: E402
+import oracles  # noqa: E402
 from shared.home import PATIENCE, run_tests, until  # noqa: E402
 from shared.plain_worker import plain_worker  # noqa: E402
+from shared.program import BIN  # noqa: E402
 
 TESTS = []
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -255,6 +260,94 @@ def replay_with_code_checks_one_job_at_an_event():
         assert folder.run("replay", "one", "--code", "new.ts", "--at", "x").returncode == 2
         assert folder.run("replay", "one", "--code", "new.ts", "--fields", "steps").returncode == 2
         assert folder.store() == before and folder.calls() == calls
+
+
+DEBUGS = """
+const server = new WebSocket(process.argv[2]), answers = new Map();
+let sent = 0;
+const send = (method, params = {}) => new Promise((resolve) => {
+  answers.set(++sent, resolve);
+  server.send(JSON.stringify({ id: sent, method, params }));
+});
+server.onmessage = async ({ data }) => {
+  const { id, method, params, result } = JSON.parse(data);
+  answers.get(id)?.(result);
+  if (method !== "Debugger.paused") return;
+  if (params.hitBreakpoints.length > 0) {
+    const callFrameId = params.callFrames[0].callFrameId;
+    const { result: value } = await send("Debugger.evaluateOnCallFrame", { callFrameId, expression: "input.order" });
+    console.log("stopped with order", value.value);
+  }
+  await send("Debugger.resume");
+};
+server.onopen = async () => {
+  await send("Debugger.enable");
+  await send("Debugger.setBreakpointByUrl", { lineNumber: Number(process.argv[3]), urlRegex: "/agent\\\\.ts$" });
+  await send("Runtime.runIfWaitingForDebugger");
+};
+"""
+
+
+def debugged(folder, file):
+    """`replay --inspect` of the job `one`, and the address that it prints."""
+    process = subprocess.Popen([BIN, "replay", "one", "--code", file, "--inspect"], cwd=folder.path, env=folder.env, text=True,
+                               stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    folder.started.append(process)
+    for line in process.stderr:
+        found = re.search(r"the code waits for a debugger at (\S+):", line)
+        if found:
+            return process, found[1]
+    raise AssertionError(process.communicate())
+
+
+@test
+def code_of_node_runs_against_a_log_under_a_debugger():
+    with Folder() as folder:
+        folder.code("agent.ts", FIRST, THEN, LAST)
+        folder.waiting_job()
+        before, calls = folder.store(), folder.calls()
+        process, address = debugged(folder, "agent.ts")
+        with urllib.request.urlopen(f"http://{address.split('/')[2]}/json/list", timeout=PATIENCE) as answer:
+            assert json.load(answer)[0]["webSocketDebuggerUrl"] == address
+        line = (folder.path / "agent.ts").read_text().splitlines().index(FIRST.rstrip())
+        folder.write("debugs.mjs", DEBUGS, executable=False)
+        done = subprocess.run([oracles.node(), "debugs.mjs", address, str(line)], cwd=folder.path, capture_output=True, text=True,
+                              timeout=PATIENCE)
+        assert done.stdout == "stopped with order 7\n", done
+        out, error = process.communicate(timeout=PATIENCE)
+        assert process.returncode == 0 and "one  continues  2 recorded requests\n" in out, (out, error)
+        assert folder.store() == before and folder.calls() == calls
+        until(lambda: not folder.workers())
+
+
+@test
+def code_of_python_runs_against_a_log_under_a_debugger():
+    with Folder() as folder:
+        folder.python("agent.py", 'paid = await ctx.call(pay, {"order": input["order"]})')
+        folder.waiting_job(file="agent.py")
+        before, calls = folder.store(), folder.calls()
+        process, address = debugged(folder, "agent.py")
+        assert os.stat(os.path.dirname(address)).st_mode & 0o777 == 0o700, "only its user can connect"
+        line = (folder.path / "agent.py").read_text().splitlines().index("    await ctx.wait(type=\"signal\", wait_key=\"go\")") + 1
+        commands = f"b agent.py:{line}\nc\np 'stopped with order', input['order']\nc\n"
+        done = subprocess.run([sys.executable, "-m", "aetheris.debugger", "--connect", address], input=commands, cwd=folder.path,
+                              env={**folder.env, "PYTHONPATH": str(ROOT / "sdk/python")}, capture_output=True, text=True,
+                              timeout=PATIENCE)
+        assert "('stopped with order', '7')" in done.stdout, done
+        out, error = process.communicate(timeout=PATIENCE)
+        assert process.returncode == 0 and "one  continues  2 recorded requests\n" in out, (out, error)
+        assert folder.store() == before and folder.calls() == calls
+
+
+@test
+def only_code_of_node_and_python_is_debugged():
+    with Folder() as folder:
+        folder.python("agent.py", "paid = 1")
+        folder.waiting_job(file="agent.py")
+        folder.write("agent", plain_worker("other"))
+        done = folder.run("replay", "one", "--code", "agent", "--inspect")
+        assert done.returncode == 2 and "Node or Python" in done.stderr, done
+        assert folder.run("replay", "one", "--inspect").returncode == 2, "it needs --code"
 
 
 @test

@@ -27,7 +27,7 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "scripts"))
 import npm_packages  # noqa: E402
 import oracles  # noqa: E402
-from shared.code_world import CodeWorld, kill_at_any_time  # noqa: E402
+from shared.code_world import CodeWorld, ends_in_order, kill_at_any_time  # noqa: E402
 from shared.home import run_tests, until  # noqa: E402
 from shared.program import BIN, ROOT  # noqa: E402
 
@@ -95,13 +95,13 @@ import { agent, tool, Failure } from "SDK/src/index.ts";
 const note = (file, text) => appendFileSync(file, text + "\\n");
 const lines = (file) => (existsSync(file) ? readFileSync(file, "utf8").split("\\n").slice(0, -1) : []);
 
-// A read of a lost worker is tried again only if `retry_on` says so (docs/status.md).
+// No timeout ends before a lost worker is known to be lost: else the outcome of a call is unknown.
 const retry = { max_attempts: 10, retry_on: ["timeout", "worker_lost"] };
 export const getOrder = tool("get_order", { effect: "read", retry }, ({ order }) => {
   if (order === "99") throw new Failure("no_order", "there is no order 99");
   return { order, total: 29, items: ["a", "b", "c"] };
 });
-export const payBack = tool("pay_back", { effect: "idempotent", timeout: "10s" }, (args, call) => {
+export const payBack = tool("pay_back", { effect: "idempotent", timeout: "60s", retry }, (args, call) => {
   note("calls.txt", "pay " + call.key);
   if (!lines("payments.txt").includes(call.key)) note("payments.txt", call.key);
   return { payment: call.key };
@@ -166,6 +166,21 @@ export const spills = agent("spills", {}, async (ctx) => {
   throw new TypeError("the key is " + key);
 });
 
+export const waits = agent("waits", {}, async (ctx, input) => {
+  const signal = await ctx.wait({ type: "signal", wait_key: "paid/" + input.order });
+  return [signal, await ctx.receive("answers"), ctx.job.labels];
+});
+
+export const mails = agent("mails", {}, async (ctx) => {
+  await ctx.run("mail", "at_most_once", async (call) => {
+    note("mails.txt", call.key);
+    while (!existsSync("go")) await new Promise((resolve) => setTimeout(resolve, 10));
+    return null;
+  });
+  await ctx.sleep("50ms");
+  return await ctx.run("where", "read", () => process.pid);
+});
+
 export const greet = agent("greet", {}, async (ctx, input) => {
   const answer = await ctx.approval("Greet " + input.name + "?", { key: "greet", expires: "1h" });
   return { by: answer.by !== undefined };
@@ -212,6 +227,109 @@ def an_approval_waits_without_a_worker():
         assert code == 0, (out, error)
         world.start_worker()
         world.reaches("greet-1", "completed")
+
+
+CLIENT = """
+import assert from "node:assert/strict";
+import { AetherisError, Client, ConnectionFailed, Failure, InvalidInput } from "SDK/src/index.ts";
+import { greet, waits } from "./agent.ts";
+
+const { AETHERIS_SOCKET: socket, SERVER_URL: url } = process.env;
+for (const client of [new Client({ url }), new Client({ socket }), new Client()]) {
+  const key = Math.random().toString(36).slice(2);
+  const options = { idempotency_key: key, labels: { shop: "north" } };
+  const until = async (status) => {
+    const begun = Date.now();
+    let job;
+    do {
+      assert.ok(Date.now() - begun < 60_000, JSON.stringify(job));
+      job = await client.create("waits", { order: key }, { ...options, wait: "1s" });
+    } while (job.status !== status);
+    return job;
+  };
+  const job = await until("waiting");
+  await client.signal(job.id, "paid/" + key, { amount: 29 }, { message_id: "m1" });
+  await client.message(job.id, "answers", undefined);
+  assert.deepEqual(await client.run(waits, { order: key }, options), [{ amount: 29 }, null, { shop: "north" }]);
+  assert.deepEqual((await client.job(job.id)).result, [{ amount: 29 }, null, { shop: "north" }]);
+
+  const other = await client.create(greet, { name: "Ada" }, { id: "greet-" + key });
+  let asked = [];
+  while (asked.length === 0) asked = await client.requests(other.id);
+  assert.match(JSON.stringify(asked), /Greet Ada\\?/);
+  await client.reject(asked[0].id, { note: "no" });
+  await assert.rejects(client.run("greet", { name: "Ada" }, { id: other.id }), { code: "rejected" });
+
+  const approved = await client.create(greet, { name: "Bob" });
+  for (asked = []; asked.length === 0;) asked = await client.requests(approved.id);
+  await client.approve(asked[0].id, { note: "ok" });
+
+  const open = await client.create("waits", { order: "-" });
+  await client.pause(open.id, { reason: "a test" });
+  await client.resume(open.id);
+  await assert.rejects(client.run("waits", { order: "-" }, { idempotency_key: key + 2, timeout: "300ms" }),
+    (error) => error instanceof AetherisError && error.code === "timeout" && /waiting|queued|running/.test(error.message));
+  await client.cancel(open.id, { reason: "not needed" });
+  await assert.rejects(client.pause(open.id), { code: "job_terminal" });
+  await assert.rejects(client.run("mistaken", {}, { id: key + 3, timeout: "1s" }), { code: "timeout" }); // it is parked
+  await assert.rejects(client.run("refund", { order: "99" }), (error) => error instanceof Failure && error.code === "no_order");
+  await assert.rejects(client.job("a/../b?c"), { code: "not_found" });
+  await assert.rejects(client.create("nobody", {}), { code: "not_found" });
+  await assert.rejects(client.create("waits", { order: NaN }), InvalidInput);
+}
+await assert.rejects(new Client({ url: "http://127.0.0.1:1" }).job("a"), (error) => error instanceof ConnectionFailed
+  && error.code === "unavailable" && error.message.startsWith("http://127.0.0.1:1: "));
+assert.throws(() => new Client({ url: "127.0.0.1:1" }), { code: "usage" });
+console.log("ok");
+process.exit(0);
+"""
+
+
+@test
+def a_client_creates_answers_and_ends_jobs():
+    with World() as world:
+        world.start_server()
+        world.start_worker()
+        world.create("greet", {"name": "Ada"}, "greet-1")  # the agents are known
+        (world.folder / "client.ts").write_text(CLIENT.replace("SDK", str(npm_packages.sdk())))
+        done = subprocess.run([oracles.node(), "client.ts"], cwd=world.folder, capture_output=True, text=True, timeout=120,
+                              env={**world.env, "SERVER_URL": f"http://{world.address}",
+                                   "AETHERIS_SOCKET": str(world.folder / ".aetheris/aetheris.sock")})
+        assert done.stdout == "ok\n", (done.stdout, done.stderr, world.output())
+
+
+@test
+def a_client_sends_its_key_and_gives_up_after_its_timeout():
+    seen = []
+
+    class Answers(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            seen.append(self.headers["authorization"])
+            if self.path.endswith("/slow"):
+                return time.sleep(2.5)
+            body = b"{}" if self.path.endswith("/fine") else b"no JSON"
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_):
+            pass
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Answers) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        code = """
+          const { Client } = await import(process.argv[1]);
+          const client = new Client({ url: process.argv[2], api_key: "aek_x", timeout: "2s" });
+          const codes = [];
+          for (const id of ["fine", "text", "slow"])
+            codes.push(await client.job(id).then(() => "ok", (error) => error.code + " " + /within 2000 ms/.test(error.message)));
+          console.log(JSON.stringify(codes));
+        """
+        done = subprocess.run([oracles.node(), "--input-type=module", "-e", code, str(npm_packages.sdk() / "src/index.ts"),
+                               f"http://127.0.0.1:{server.server_port}"], capture_output=True, text=True, timeout=60)
+        server.shutdown()
+    assert done.stdout and json.loads(done.stdout) == ["ok", "unavailable false", "unavailable true"], done
+    assert seen == ["Bearer aek_x"] * 3, seen
 
 
 @test
@@ -267,6 +385,21 @@ def a_read_by_http_is_tried_again_by_the_engine():
 
 
 @test
+def a_policy_that_denies_http_denies_what_code_sends():
+    """The rule that docs/agents-file.md shows."""
+    rule, = re.findall(r"^  - (.* when: .* action: deny, .*)$", (ROOT / "docs/agents-file.md").read_text().split("## Code agents")[1], re.M)
+    with World() as world:
+        (world.folder / "policies.yaml").write_text(f"aetheris: 1\npolicies:\n  - {rule}\n")
+        world.options = ["--policies", "policies.yaml"]
+        world.start_server()
+        world.start_worker()
+        world.create("status", {"url": f"http://{world.address}/api/health"}, "status-1")
+        assert world.reaches("status-1", "failed", "completed")["error"]["code"] == "denied", (world.job("status-1"), world.output())
+        world.create("refund", {"order": "43"}, "refund-43")  # its functions have no `url`
+        world.reaches("refund-43", "completed")
+
+
+@test
 def the_worker_reports_mistakes_with_job_and_place():
     with World() as world:
         world.start_server()
@@ -303,6 +436,14 @@ def a_secret_of_the_worker_is_not_in_the_store():
 
 
 @test
+def a_worker_that_ends_finishes_its_function_and_the_job_continues_elsewhere():
+    with World() as world:
+        world.start_server()
+        world.start_worker()
+        ends_in_order(world, "mails", "mails-1")
+
+
+@test
 def killed_at_any_time_effects_happen_once():
     choice = random.Random(SEED)
     repeat = f"AETHERIS_SEED={SEED} tests/sdk_typescript.py killed"
@@ -310,10 +451,8 @@ def killed_at_any_time_effects_happen_once():
         with World() as world:
             world.start_server()
             world.start_worker()
-            names = [f"refund-{number}" for number in range(4)]
-            for name in names:
-                world.create("refund", {"order": name}, name)
-            kill_at_any_time(world, names, victims, choice, lambda result: result["paid"], repeat)
+            kill_at_any_time(world, lambda n: ("refund", {"order": f"order-{n}"}, f"refund-{n}"), victims, choice,
+                             lambda result: result["paid"], repeat)
 
 
 if __name__ == "__main__":

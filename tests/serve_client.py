@@ -88,7 +88,7 @@ USES_SERVER = {"run": ["agents.yaml", "echo"], "jobs": [], "job": ["j"], "events
                "resolve": ["j", "k" * 12, "fail"], "fork": ["j", "--at", "3"], "retry": ["j"], "plan": ["j", "agents.yaml"],
                "redact": ["j", "--all", "--reason", "why"], "audit": [], "keys": ["list"], "mcp": [],
                "prune": ["--older-than", "90d"], "divergence": ["j"], "workers": [], "preflight": ["agent", "j"],
-               "chat": ["agents.yaml", "--job", "j"]}
+               "chat": ["agents.yaml", "--job", "j"], "register": ["agents.yaml"]}
 
 
 NEEDS_STORE = {"inspect": [], "rebuild": [], "migrate": [], "backup": ["b.db"], "restore": ["b.db"], "doctor": []}

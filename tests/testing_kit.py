@@ -21,6 +21,7 @@ sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "scripts"))
 import npm_packages  # noqa: E402
+import preflight  # noqa: E402
 from shared.home import PATIENCE, run_tests, until  # noqa: E402
 from shared.program import BIN, ROOT  # noqa: E402
 
@@ -92,6 +93,63 @@ def the_example_for_python_runs():
         done = subprocess.run([sys.executable, "-m", "unittest"], cwd=folder, env=environment(), capture_output=True,
                               text=True, timeout=600)
         assert done.returncode == 0 and "Ran 4 tests" in done.stderr, done.stderr
+
+
+REPLAYS_TYPESCRIPT = """
+import * as testing from "SDK/src/testing.ts";
+const { refund, pay } = await import(`./${process.argv[2]}`);
+const found = await testing.replay({ store: "sqlite:.aetheris/aetheris.db" }, [refund, pay]).catch((error) => error);
+console.log(found instanceof Error ? `${found.code} ${found.message}` : JSON.stringify(found));
+"""
+REPLAYS_PYTHON = """
+import importlib, json, sys
+from aetheris import AetherisError, testing
+code = importlib.import_module(sys.argv[1][:-3])
+try:
+    found = testing.replay(testing.StoredJobs(store="sqlite:.aetheris/aetheris.db"), [code.refund, code.pay])
+    print(json.dumps([one._asdict() for one in found]))
+except AetherisError as error:
+    print(error.code, error)
+"""
+
+
+def check_replays_of_a_store(folder, program, file, changed):
+    """`program` replays the jobs of the store with the code of a file; nothing is called or written."""
+    store, calls = folder.store(), folder.calls()
+
+    def replayed(name):
+        done = subprocess.run([*program, name], cwd=folder.path, env={**folder.env, **environment()}, capture_output=True,
+                              text=True, timeout=PATIENCE)
+        assert done.returncode == 0, done
+        return done.stdout
+    jobs = json.loads(replayed(file))
+    assert [(one["job"], one["agent"], one["verdict"], one["recorded_requests"]) for one in jobs] == [
+        ("one", "refund", "continues", 2), ("two", "refund", "continues", 2)], jobs
+    text = replayed(changed)
+    assert text.startswith("replay_diverged 2 of 2") and "job one (agent refund) diverges" in text, text
+    assert 'recorded: call of tool "pay"' in text and changed in text, text
+    assert folder.calls() == calls == ["pay", "pay"] and folder.store() == store
+
+
+@test
+def the_kit_for_typescript_replays_the_jobs_of_a_store():
+    with preflight.Folder() as folder:
+        folder.code("agent.ts", preflight.FIRST, preflight.THEN, preflight.LAST)
+        folder.waiting_job("one", "two")
+        folder.code("changed.ts", preflight.FIRST.replace("input.order", "`${input.order}0`"), preflight.THEN, preflight.LAST)
+        folder.write("replays.mts", REPLAYS_TYPESCRIPT, executable=False)
+        node = npm_packages.sdk() / "node_modules/.bin/node"
+        check_replays_of_a_store(folder, [node, "replays.mts"], "agent.ts", "changed.ts")
+
+
+@test
+def the_kit_for_python_replays_the_jobs_of_a_store():
+    with preflight.Folder() as folder:
+        folder.python("agent.py", 'paid = await ctx.call(pay, {"order": input["order"]})')
+        folder.waiting_job("one", "two", file="agent.py")
+        folder.python("changed.py", 'paid = await ctx.call(pay, {"order": input["order"] * 2})')
+        folder.write("replays.py", REPLAYS_PYTHON, executable=False)
+        check_replays_of_a_store(folder, [sys.executable, "-B", "replays.py"], "agent.py", "changed.py")
 
 
 @test

@@ -18,6 +18,7 @@ from postgres import Postgres
 
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path.append(str(HERE.parent))
+from shared.ports import reserve_port  # noqa: E402
 from shared.sanitizer import sanitizer  # noqa: E402
 
 ROOT = HERE.parent.parent
@@ -26,12 +27,6 @@ DISK_MIB = 3072  # sparse
 CONNECTIONS = 8      # of one process, its dead predecessors' included
 # Exit codes that a fault explains.
 STOPPED, FAILPOINT = 7, 137
-
-
-def free_port():
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return free.getsockname()[1]
 
 
 def program():
@@ -52,7 +47,7 @@ class Server:
     def __init__(self, world, number):
         self.world, self.number = world, number
         self.name = f"{self.kind} {number}"
-        self.port = free_port()
+        self.reserved, self.port = reserve_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self.out = world.folder / f"{self.kind}{number}.out"
         self.err = world.folder / f"{self.kind}{number}.err"

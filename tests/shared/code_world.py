@@ -4,7 +4,6 @@ import json
 import os
 import pathlib
 import shutil
-import socket
 import subprocess
 import tempfile
 import time
@@ -12,6 +11,7 @@ import urllib.error
 import urllib.request
 
 from shared.home import PATIENCE, until
+from shared.ports import reserve_port
 from shared.program import BIN
 
 AGENTS_YAML = """
@@ -19,12 +19,7 @@ aetheris: 1
 tools: { echo: { native: echo, effect: read } }
 agents: { echo: { plan: [ { id: e, tool: echo } ] } }
 """
-
-
-def free_address():
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return f"127.0.0.1:{free.getsockname()[1]}"
+ENDED = ("completed", "parked", "failed", "cancelled")
 
 
 class CodeWorld:
@@ -36,7 +31,8 @@ class CodeWorld:
         self.worker_command = worker
         self.options = []  # of the server
         self.server = self.worker = None
-        self.address = free_address()
+        self.reserved, port = reserve_port()
+        self.address = f"127.0.0.1:{port}"
         self.env = {name: value for name, value in os.environ.items() if not name.startswith("AETHERIS_")}
         self.env |= env or {}
         self.log = open(self.folder / "log.txt", "w")
@@ -49,6 +45,7 @@ class CodeWorld:
             if process is not None:
                 process.kill()
                 process.wait()
+        self.reserved.close()
         self.log.close()
         shutil.rmtree(self.folder, ignore_errors=True)
 
@@ -62,8 +59,11 @@ class CodeWorld:
 
     def start(self, words):
         """A process of this world: a server, or a worker of it."""
-        return subprocess.Popen(words, cwd=self.folder, stdout=self.log, stderr=self.log,
-                                env={**self.env, "AETHERIS_SOCKET": str(self.folder / ".aetheris/aetheris.sock")})
+        return subprocess.Popen(words, cwd=self.folder, stdout=self.log, stderr=self.log, env={**self.env, **self.place(words)})
+
+    def place(self, _words):
+        """Where a worker finds the server: at its socket, which a store in files has."""
+        return {"AETHERIS_SOCKET": str(self.folder / ".aetheris/aetheris.sock")}
 
     def kill_server(self):
         self.server.kill()
@@ -123,26 +123,78 @@ class CodeWorld:
         return (self.folder / "log.txt").read_text()[-4000:]
 
 
-def kill_at_any_time(world, names, victims, choice, is_result, repeat):
-    """Kills "worker", "server" or "both" while these jobs run, and starts them again, at times from `choice`. Each job must
-    end with a result that `is_result` accepts, or with an unknown outcome. A function writes each mail and each payment
-    as a line of mails.txt and payments.txt: none may be there twice. `repeat`: the command that repeats the test."""
-    for _ in range(6):
-        time.sleep(choice.uniform(0.0, 0.5))
-        if victims in ("worker", "both"):
-            world.kill_worker()
-        if victims in ("server", "both"):
-            world.kill_server()
-            world.start_server()
-        if victims in ("worker", "both"):
-            world.start_worker()
+def ends_in_order(world, agent, name):
+    """SIGTERM of a worker whose function is in flight: it finishes the function, and ends; its job continues in another
+    worker. The agent `agent` writes a line of mails.txt in a call of class at_most_once, which waits for the file `go`,
+    then sleeps, and returns the id of its process."""
+    world.create(agent, {}, name)
+    until(lambda: world.lines("mails.txt"))
+    first = world.worker
+    first.terminate()
+    world.start_worker()
+    time.sleep(0.3)
+    assert first.poll() is None and world.job(name)["status"] == "running", (world.job(name), world.output())
+    (world.folder / "go").touch()
+    assert first.wait(PATIENCE) == 0, world.output()
+    job = world.reaches(name, *ENDED)
+    assert job["status"] == "completed" and job["result"] == world.worker.pid and not job["in_doubt"], (job, world.output())
+    assert len(world.lines("mails.txt")) == 1, world.lines("mails.txt")
+    world.verify(name)
+
+
+KILLS = 6  # that hit a running job
+ROUNDS_MAX = 20
+
+
+def kill_at_any_time(world, jobs, victims, choice, is_result, repeat):
+    """Kills "worker", "server" or "both", and starts them again, until KILLS have hit a running job. `jobs` gives (agent,
+    input, id) for a number. The first job runs undisturbed; each other one is hit when its log has a number of events from
+    `choice`, half of them long before the mail. A function writes each mail and each payment as a line of mails.txt and
+    payments.txt: none may be there twice. Each job must end with a result that `is_result` accepts. The
+    outcome of a mail may be unknown only if its worker was killed, and some jobs that were hit complete. `repeat`: the command that repeats the test."""
+    def create():
+        agent, data, name = jobs(len(names))
+        world.create(agent, data, name)
+        names.append(name)
+        return name
+    names, hits = [], 0
+    length = world.reaches(create(), "completed")["seq"]
+    while hits < KILLS:
+        assert len(names) < ROUNDS_MAX, f"{hits} of {len(names)} kills hit a running job; {victims}; {repeat}"
+        hits += runs_until(world, create(), choice.randrange(1, length if hits % 2 else length // 2))
+        kill_and_start(world, victims)
+    completed = 0
     for name in names:
         job = world.reaches(name, "completed", "parked", "failed", patience=240)
-        unknown = job["status"] == "parked" and job["parked"]["reason"] == "invocation_in_doubt"
-        assert unknown or job["status"] == "completed" and is_result(job["result"]), (job, victims, repeat, world.output())
+        is_completed = job["status"] == "completed" and is_result(job["result"])
+        assert is_completed or is_mail_unknown(job, victims), (job, victims, repeat, world.output())
+        completed += is_completed
         world.verify(name)
-    jobs = [world.job(name) for name in names]
-    completed = sum(job["status"] == "completed" for job in jobs)
+    assert completed > len(names) - KILLS, f"{completed} of {len(names)} jobs completed; {victims}; {repeat}"
     for file in ("mails.txt", "payments.txt"):
         lines = world.lines(file)
         assert len(lines) == len(set(lines)) and completed <= len(lines) <= len(names), (file, lines, victims, repeat)
+
+
+def runs_until(world, name, length):
+    """Waits until the job's log has this length. False: it ended before."""
+    def seen():
+        job = world.job(name)
+        return job if job is not None and (job["seq"] >= length or job["status"] in ENDED) else None
+    return until(seen)["status"] not in ENDED
+
+
+def kill_and_start(world, victims):
+    if victims in ("worker", "both"):
+        world.kill_worker()
+    if victims in ("server", "both"):
+        world.kill_server()
+        world.start_server()
+    if victims in ("worker", "both"):
+        world.start_worker()
+
+
+def is_mail_unknown(job, victims):
+    """May the job be parked? A worker that lives reports how its calls ended, and the server calls nothing itself."""
+    return (victims != "server" and job["status"] == "parked" and job["parked"]["reason"] == "invocation_in_doubt"
+            and all(one["position"] == "mail" for one in job["in_doubt"]))
