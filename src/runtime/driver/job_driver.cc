@@ -540,7 +540,8 @@ void JobDriver::on_committed(Result<store::CommitResult> result) {
     host_.on_inbox_reply(job_, id, reply);
   if (!addressees.empty()) host_.on_inbox_puts(addressees);
   if (ended_) return;
-  if (!pending_commits_.empty()) return commit_next();
+  is_partly_durable_ = !pending_commits_.empty();
+  if (is_partly_durable_) return commit_next();
   observed_.on_durable();
   must_read_inbox_ = false;
   abandon_open_questions();
@@ -584,6 +585,8 @@ void JobDriver::reload(std::string_view why) {
     on_written(fail(Code::unavailable, "the note was not written"));
   }
   observed_.record_again();
+  // Which advances are in the log already is not known: new routines are started from it.
+  if (std::exchange(is_partly_durable_, false)) routines_.drop_all();
   // `committing_` stays set until the log is read. A second reload in a row is unusual: wait before
   // it.
   if (reloads_++ == 0) return begin();

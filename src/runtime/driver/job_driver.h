@@ -169,18 +169,18 @@ class JobDriver : public std::enable_shared_from_this<JobDriver> {
   bool release_ = false;
   // The inbox holds a request that only a newer version can read; the driver stops
   std::optional<Error> newer_request_;
-  bool stopped_for_newer_request_ =
-      false;  // stopping for `newer_request_`, and everything is recorded
+  bool stopped_for_newer_request_ = false;  // and everything is recorded
   // The drafts open, expire or cancel a wait: commit only if all accepted inbox entries have been
   // read, because they come first.
   bool must_read_inbox_ = false;
   std::vector<PendingCommit> pending_commits_;
   std::optional<store::Batch> batch_;  // in flight; kept so that it can be sent again
   bool committing_ = false;
-  Duration slice_started_{};    // steady clock
-  Instant slice_time_;          // the store's clock when the slice began
-  std::uint32_t failures_ = 0;  // consecutive failed reads and writes
-  std::uint32_t reloads_ = 0;   // consecutive reloads
+  bool is_partly_durable_ = false;  // some of the drafts are, and others are in pending_commits_
+  Duration slice_started_{};        // steady clock
+  Instant slice_time_;              // the store's clock when the slice began
+  std::uint32_t failures_ = 0;      // consecutive failed reads and writes
+  std::uint32_t reloads_ = 0;       // consecutive reloads
 
   JobRoutines routines_;
   InFlightCalls in_flight_;

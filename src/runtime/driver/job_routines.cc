@@ -236,6 +236,10 @@ void JobRoutines::drop(std::uint32_t node) {
   callbacks_.on_dropped(node);
 }
 
+void JobRoutines::drop_all() {
+  while (!running_.empty()) drop(running_.begin()->first);
+}
+
 void JobRoutines::fail_routine(std::uint32_t node, const Error& why) {
   const auto running = running_.find(node);
   if (running == running_.end()) return;

@@ -64,6 +64,7 @@ class JobRoutines final : public routines::RoutineClient {
   bool has_cancelled(const engine::Step& step) const;
   // Another outcome of a call is recorded than the one that its routine was given.
   void drop(std::uint32_t node);
+  void drop_all();
   // The routine broke a rule: it is dropped, and its code has ended with this exception.
   void fail_routine(std::uint32_t node, const Error& why);
   void clear();
