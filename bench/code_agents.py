@@ -307,8 +307,7 @@ def recovery_ms(system):
 def code_loop(_, options):
     """A loop of many turns waits in its last one: for a signal after its worker was replaced, then for another one after
     the server was killed and started again. A fresh worker is given the state of the last turn, not the turns. The times
-    are those of the log, from the signal to the next wait or the end: a request for the job would read its whole log,
-    and its time is `view_ms`."""
+    are those of the log, from the signal to the next wait or the end. `view_ms` is the time of a request for the job."""
     for turns in ((100, 1000) if options.quick else (1000, 100000)):
         with Aetheris(*worker_ts()) as system:
             began = time.monotonic()

@@ -1,7 +1,7 @@
 // CodeChecker: checks code against the logs of jobs: one CodeCheck for each (runtime/service/code_check.h).
 //
 // The code is that of an instance on an empty store in memory. The logs are read from files, another
-// store or a server, of which nothing is written. Threads: the loop's, outside of it.
+// store or a server; nothing is written there. Threads: the loop's, outside of it.
 #pragma once
 
 #include <cstddef>

@@ -2,7 +2,7 @@
 // `preflight` and `replay --code`.
 //
 // The worker connects to an empty store in the memory of this process. The logs are read from another
-// store, or a server, of which nothing is written; no call is performed (runtime/service/code_check.h).
+// store, or a server, and nothing is written; no call is performed (runtime/service/code_check.h).
 // Threads: one.
 #pragma once
 

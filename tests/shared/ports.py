@@ -3,7 +3,7 @@ import socket
 
 
 def reserve_port():
-    """(socket, port) of 127.0.0.1. While the socket is open, the system gives the port to nobody else. A server
+    """(socket, port) of 127.0.0.1. While the socket is open, the system gives the port to no other process. A server
     that sets SO_REUSEADDR can listen there, since this socket does not listen."""
     reserved = socket.socket()
     reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -67,7 +67,7 @@ class World:
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix="conformance-"))
         self.write_files()
         self.log = open(self.folder / "log.txt", "ab")
-        # Open until the end: the system gives the port to nobody else while the server is started again.
+        # Open until the end: the system gives the port to no other process while the server is started again.
         self.reserved = socket.socket()
         self.reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         self.reserved.bind(("127.0.0.1", 0))
