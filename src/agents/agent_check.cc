@@ -3,6 +3,7 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <map>
 #include <set>
 
 #include "agents/checks.h"
@@ -147,6 +148,7 @@ class AgentCheck {
         Value::object({{"id", kind}, {field::kind, kind}, {field::code, checked.code}});
     graph_.emplace_back("nodes", Value::array({node}));
     graph_.emplace_back("output", fmt::format("${{ .steps.{} }}", kind));
+    add_prices();
     if (checked.version.empty()) return;
     agent_.execution_version = checked.version;
     const auto versions = source_node_.find("versions");
@@ -157,6 +159,17 @@ class AgentCheck {
       }
       graph_.emplace_back("versions", Value::object(std::move(route)));
     }
+  }
+
+  // Code may call each of these models itself.
+  void add_prices() {
+    std::map<std::string, Value> prices;
+    for (const auto& [name, model] : models_) {
+      const Value* const price = model.policy.find("price");
+      if (price != nullptr && !model.model.empty()) prices.emplace(model.model, *price);
+    }
+    if (prices.empty()) return;
+    graph_.emplace_back("prices", Value::object({prices.begin(), prices.end()}));
   }
 
   // An agent whose model makes the plan: until then, its plan is one planner node.

@@ -56,6 +56,7 @@ AE_TEST("code agents/an agent compiles to one node that may call its tools and f
   ASSERT_EQ(plan.nodes[0].kind, engine::NodeKind::code);
   EXPECT_EQ(plan.versions, engine::VersionPolicy::route);
   EXPECT_EQ(plan.budget.cost_micros, 1'000'000u);
+  EXPECT_EQ(plan.prices.at("small").output, 2'000'000u) << "code may call the model itself";
   const engine::CodeSpec& code = *plan.nodes[0].code;
   EXPECT_EQ(code.agent, "refund");
   EXPECT_EQ(code.language, "typescript");
@@ -285,6 +286,23 @@ AE_TEST("code agents/policies apply to the functions of code by name, by group a
   EXPECT_EQ(rules("{ agents: [a], action: deny }"), all);
 }
 
+AE_TEST("code agents/check warns about names of functions that no call has") {
+  const auto loaded = load_text(
+      "aetheris: 1\npolicies:\n"
+      "  - { tools: [\"fetch:*\", \"run:*\", \"fetch:at_most_once\"], action: deny }\n"
+      "agents: { a: { code: { language: cpp } } }\n");
+  EXPECT_EQ(diagnostics_as_text(loaded.diagnostics), "");
+  std::string notes;
+  for (const Note& note : loaded.file.notes) {
+    notes += fmt::format("{}: {}\n", note.path, note.message);
+  }
+  EXPECT_EQ(notes,
+            "policies[0].tools[0]: `fetch:*` matches no call: requests of `ctx.fetch` are calls of "
+            "`run:*`\n"
+            "policies[0].tools[2]: `fetch:at_most_once` matches no call: requests of `ctx.fetch` "
+            "are calls of `run:at_most_once`\n");
+}
+
 AE_TEST("code agents/policies of an operator that name functions of code apply to later agents") {
   std::vector<Policy> policies;
   ASSERT_EQ(
@@ -313,6 +331,8 @@ AE_TEST("code agents/policies of an operator that name functions of code apply t
     return text;
   };
   const std::string misspelt =
+      "policies[0].tools[1] `fetch:read` matches no call: requests of `ctx.fetch` are calls of "
+      "`run:read`\n"
       "policies[1] this policy applies to nothing: no file has a tool named `run:reed`\n"
       "policies[2].tools[0] no file has a tool named `pay`\n";
   EXPECT_EQ(

@@ -65,6 +65,15 @@ bool names_code_function(std::string_view pattern) {
   return is_code_function_pattern(pattern) || is_code_function(pattern);
 }
 
+// Why no call has a name that the name or pattern matches; "" = calls may have one. The names
+// `fetch:EFFECT` are reserved: the tool of a request of `ctx.fetch` is run:EFFECT.
+std::string why_unused(std::string_view pattern) {
+  constexpr std::string_view kFetch = "fetch:";
+  if (!names_code_function(pattern) || !pattern.starts_with(kFetch)) return {};
+  return fmt::format("{} matches no call: requests of `ctx.fetch` are calls of {}", quote(pattern),
+                     quote(fmt::format("run:{}", pattern.substr(kFetch.size()))));
+}
+
 // Does the policy apply to functions that code may always run? `has_code`: there are agents with
 // `code`; a policy that names such functions applies to those that workers register later, too.
 bool applies_to_code_functions(const Policy& policy, bool has_code) {
@@ -136,10 +145,13 @@ class PolicyCheck {
       const std::string_view prefix =
           is_pattern(name) ? std::string_view(name).substr(0, name.size() - 1) : name;
       const bool whole = is_pattern(name) && !prefix.empty() && !prefix.ends_with('.');
+      if (known_ != nullptr && !why_unused(name).empty()) {
+        known_->notes.push_back({item.path, why_unused(name)});
+      }
       if (names_code_function(name) || names_job_tool(name)) return;
       if (prefix.empty() != (name == "*") || prefix.find('*') != prefix.npos || whole) {
-        check_.report(
-            item, "a pattern must be NAME.* (all tools of a server), run:*, fetch:*, agent:* or *");
+        check_.report(item,
+                      "a pattern must be NAME.* (all tools of a server), run:*, agent:* or *");
         return;
       }
       if (known_ == nullptr || name == "*") return;
@@ -155,8 +167,9 @@ class PolicyCheck {
 
   std::string nearest_tool(std::string_view name) {
     if (name.find(':') != name.npos) {
-      std::vector<std::string_view> names(std::begin(kCodeFunctions), std::end(kCodeFunctions));
-      names.push_back(engine::kSendTool);
+      std::vector<std::string_view> names{engine::kSendTool};
+      std::ranges::copy_if(kCodeFunctions, std::back_inserter(names),
+                           [](std::string_view one) { return why_unused(one).empty(); });
       return check_.nearest(name, names, [](std::string_view one) { return one; });
     }
     return check_.nearest(name, known_->tools,
@@ -331,9 +344,14 @@ std::string misspelt_argument(const Policy& policy, const std::vector<const Agen
   return finding.error.empty() ? finding.note : finding.error;
 }
 
-// Of a rule that applies to something: its names that no file has.
+// Of a rule that applies to something: its names that no file has, and those of no call.
 void unused_names(const Policy& policy, const std::vector<const AgentsFile*>& files,
                   std::vector<Note>& unused) {
+  for (std::size_t i = 0; i < policy.tools.size(); ++i) {
+    if (std::string why = why_unused(policy.tools[i]); !why.empty()) {
+      unused.push_back({fmt::format("{}.tools[{}]", policy.path, i), std::move(why)});
+    }
+  }
   const auto add_unused = [&](std::string_view key, const std::vector<std::string>& names,
                               std::string_view what, const auto& has) {
     for (std::size_t i = 0; i < names.size(); ++i) {

@@ -79,6 +79,7 @@ void list_children(ApiContext& api, RequestPtr ctx) {
       *parent,
       [](runtime::JobSnapshot& read) -> Result<std::vector<JobId>> {
         std::vector<JobId> ids;
+        ids.reserve(read.state.child_calls.size());
         for (const StepId& call : read.state.child_calls) {
           ids.push_back(child_job_id(read.state.job, call));
         }

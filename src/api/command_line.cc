@@ -103,7 +103,8 @@ constexpr Form kForms[] = {
     {act::kSignal, "signal {job_id} {correlation_key} '{}'", "POST /api/jobs/{job_id}/signal",
      "answers the wait"},
     {act::kTrace, "trace {job_id}", "GET /api/jobs/{job_id}/trace", "shows its calls and answers"},
-    {act::kVerify, "verify {job_id}", "GET /api/jobs/{job_id}/verify", "verifies its log"}};
+    {act::kVerify, "verify {job_id}", "GET /api/jobs/{job_id}/verify", "verifies its log"},
+    {act::kWorkers, "workers", "GET /api/workers", "lists the workers that are connected"}};
 
 // nullptr: unknown, from a newer server.
 const Form* find_form(const Value& action) {

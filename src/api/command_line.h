@@ -10,6 +10,10 @@
 #include "base/error.h"
 #include "json/value.h"
 
+namespace ae::act {
+inline constexpr const char* kWorkers = "workers";  // of errors of the API only; no arguments
+}  // namespace ae::act
+
 namespace ae::api {
 
 // One command for each choice of an action (engine/state/action.h), with all its words; the user

@@ -70,6 +70,7 @@ AE_TEST("command_line/the action of an error is a command and a request") {
        "POST /api/jobs/j/signal"},
       {{.act = act::kTrace, .job = "j"}, "aetheris trace j", "GET /api/jobs/j/trace"},
       {{.act = act::kVerify, .job = "j"}, "aetheris verify j", "GET /api/jobs/j/verify"},
+      {{.act = act::kWorkers}, "aetheris workers", "GET /api/workers"},
       {{.act = "from_a_newer_server", .job = "j"}, "", ""},
   };
   for (const auto& one : cases) {

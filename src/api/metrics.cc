@@ -60,6 +60,8 @@ double seconds_between(Instant from, Instant to) {
 constexpr Family kGauges[] = {
     {"aetheris_confirmation_replay_warn_total", "counter",
      "Failed confirmations that the job continued with."},
+    {"aetheris_job_reload_total", "counter",
+     "Jobs read again because a request or a late result arrived during a commit."},
     {"aetheris_job_state", "gauge", "Jobs that have not ended, by status; 100000 is that or more."},
     {"aetheris_lease_acquire_total", "counter", "Jobs claimed (true); claims that failed (false)."},
     {"aetheris_lease_conflict_total", "counter", "Leases lost to another process."},

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "api/authenticator.h"
+#include "api/command_line.h"
 #include "json/json.h"
 #include "log/field_names.h"
 
@@ -81,8 +82,12 @@ Error OfferedAgents::missing_error(std::string_view name) const {
   for (const auto& [known, offer] : offered_) {
     if (offer.agent) names.append(names.empty() ? "; there is " : ", ").append(known);
   }
-  return {Code::not_found,
-          fmt::format("there is no agent \"{}\" here{}", name.substr(0, 64), names)};
+  return {
+      Code::not_found,
+      fmt::format("there is no agent \"{}\" here{}. An agent of code is here once a worker that "
+                  "offers it has connected",
+                  name.substr(0, 64), names),
+      Action{.act = act::kWorkers}};
 }
 
 Status OfferedAgent::compile() {

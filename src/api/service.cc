@@ -43,6 +43,7 @@ void answer_metrics(ApiContext& api, const RequestPtr& ctx, const JobGauges* gau
       {labelled("aetheris_worker_busy", field::worker_id, us.worker), api.runtime.leased_jobs()},
       {"aetheris_requests_waiting", api.waiting.count()},
       {"aetheris_confirmation_replay_warn_total", counted.aetheris_confirmation_replay_warn_total},
+      {"aetheris_job_reload_total", counted.aetheris_job_reload_total},
       {"aetheris_lease_acquire_total{ok=\"true\"}", counted.aetheris_lease_acquired},
       {"aetheris_lease_acquire_total{ok=\"false\"}", counted.aetheris_lease_acquire_failed},
       {"aetheris_lease_conflict_total", counted.aetheris_lease_conflict_total},

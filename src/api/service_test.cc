@@ -53,7 +53,8 @@ AE_TEST("service/metrics count jobs and tool calls") {
         "aetheris_job_parked_duration_seconds_count 0\n", "aetheris_job_fail_total 0\n",
         "aetheris_in_doubt_total 0\n", "aetheris_step_retries_total 0\n",
         "aetheris_step_timeout_total 0\n", "aetheris_approval_requests_total 0\n",
-        "aetheris_run_resume_total 0\n", "aetheris_confirmation_replay_warn_total 0\n"}) {
+        "aetheris_run_resume_total 0\n", "aetheris_confirmation_replay_warn_total 0\n",
+        "aetheris_job_reload_total 0\n"}) {
     EXPECT_NE(metrics.text.find(line), std::string::npos) << line << "\n" << metrics.text;
   }
 }

@@ -2,7 +2,7 @@
 //
 // Converts requests and responses; network clients are authenticated by Authenticator. `GET
 // …/events` with `Accept: text/event-stream` is a live stream: `id:` is the seq, Last-Event-ID
-// resumes, and the stream ends with the job. Partial model output is sent between the events
+// resumes, and the stream ends with the job. Partial output is sent between the events
 // (`said`, without an id).
 // Threads: the loop's.
 #pragma once

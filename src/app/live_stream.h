@@ -1,4 +1,4 @@
-// LiveStream: a job's events as server-sent events, with partial model output between them.
+// LiveStream: a job's events as server-sent events, with partial output between them.
 //
 // `id:` is the seq of an event, so Last-Event-ID resumes the log. Partial output (`said`) has no
 // id; a client that connects in the middle gets it from its beginning. A slow client misses the

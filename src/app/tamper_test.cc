@@ -426,19 +426,19 @@ AE_TEST("tamper/a signed head is accepted only with a valid signature of a known
 
 // ---------------------------------------------------------------- SQLite file
 
-class Folder {
+class TamperedFolder {
  public:
-  Folder() {
+  TamperedFolder() {
     std::string pattern = std::filesystem::temp_directory_path() / "aetheris-tamper-XXXXXX";
     AE_CHECK(::mkdtemp(pattern.data()) != nullptr, pattern);
     path_ = pattern;
   }
-  ~Folder() {
+  ~TamperedFolder() {
     std::error_code ignored;
     std::filesystem::remove_all(path_, ignored);
   }
-  Folder(const Folder&) = delete;
-  Folder& operator=(const Folder&) = delete;
+  TamperedFolder(const TamperedFolder&) = delete;
+  TamperedFolder& operator=(const TamperedFolder&) = delete;
   std::string store() const { return path_ + "/store.db"; }
 
  private:
@@ -590,7 +590,7 @@ class StoreFile {
   }
 
  private:
-  const Folder folder_;
+  const TamperedFolder folder_;
   TestLoop loop_;
   std::unique_ptr<store::SqliteStore> reader_;
 };

@@ -9,7 +9,7 @@
 namespace ae {
 namespace {
 
-using Text = InlineText<8>;
+using ShortText = InlineText<8>;
 
 AE_TEST("base/inline_text/a text takes one byte more than it holds inside") {
   EXPECT_EQ(sizeof(InlineText<36>), 37u);
@@ -19,7 +19,7 @@ AE_TEST("base/inline_text/a text takes one byte more than it holds inside") {
 AE_TEST("base/inline_text/texts of all lengths are kept, compared and hashed alike") {
   for (std::size_t size = 0; size < 300; ++size) {
     const std::string plain(size, 'x');
-    const Text text(plain), same(plain), longer(plain + "x");
+    const ShortText text(plain), same(plain), longer(plain + "x");
     EXPECT_EQ(text.view(), plain);
     EXPECT_EQ(text.size(), size);
     EXPECT_EQ(text.empty(), size == 0);
@@ -27,22 +27,22 @@ AE_TEST("base/inline_text/texts of all lengths are kept, compared and hashed ali
     EXPECT_EQ(text, plain);
     EXPECT_NE(text, longer);
     EXPECT_LT(text, longer);
-    EXPECT_EQ(std::hash<Text>()(text), std::hash<Text>()(same));
+    EXPECT_EQ(std::hash<ShortText>()(text), std::hash<ShortText>()(same));
   }
 }
 
 AE_TEST("base/inline_text/copies share a long text, and each outlives the others") {
   const std::string plain(100, 'x');
-  Text first(plain);
-  Text copy = first;
+  ShortText first(plain);
+  ShortText copy = first;
   EXPECT_EQ(copy.data(), first.data());
-  Text moved = std::move(first);
+  ShortText moved = std::move(first);
   EXPECT_EQ(moved.data(), copy.data());
   copy = "short";
   EXPECT_EQ(moved, plain);
   moved = *&moved;
   EXPECT_EQ(moved, plain);
-  moved = Text("other, longer text");
+  moved = ShortText("other, longer text");
   EXPECT_EQ(moved, "other, longer text");
   EXPECT_EQ(copy, "short");
 }

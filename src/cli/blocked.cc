@@ -313,14 +313,16 @@ std::string wait_text(const Value& wait, std::size_t columns) {
   return text;
 }
 
-// Calls that may still take effect; their probes run later.
+// Calls that may still take effect; their probes run later, or the job continues.
 std::string settling_text(const Value& job) {
   std::string text;
   if (!job["settling"].is_array()) return text;
   for (const Value& call : job["settling"].items()) {
-    text += fmt::format("\n  node {}: the {} may still take effect until {}; then its probe runs",
-                        place_text(call), call_of(call.text("tool")),
-                        short_time_after(call.text(field::until)));
+    const bool continues = call["probes"] == Value(false);
+    text +=
+        fmt::format("\n  node {}: the {} may still take effect until {}; then {}", place_text(call),
+                    call_of(call.text("tool")), short_time_after(call.text(field::until)),
+                    continues ? "the job continues" : "its probe runs");
   }
   return text;
 }

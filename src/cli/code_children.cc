@@ -122,6 +122,7 @@ void CodeChildren::start(Unit& unit) {
   Child* const raw = child.get();
   const bool is_next = unit.current && !unit.current->worker.empty();
   auto environment = options_.environment;
+  environment.emplace_back("AETHERIS_SUPERVISED", "1");
   for (const auto& one : unit.command.environment) environment.push_back(one);
   auto started = app::CodeProcess::start(
       instance_.loop(), {.words = unit.command.words, .environment = std::move(environment)},

@@ -43,7 +43,7 @@ std::vector<Option> events_options(EventsOptions& o) {
           {"--partial-output",
            "",
            &o.partial_output,
-           "with --follow --json: also partial model output",
+           "with --follow --json: also partial output",
            {.needs = "--follow"}},
           {"--after", "SEQ", &o.after, "only events after this seq"},
           {"--class",

@@ -86,6 +86,19 @@ void reserve_standard_fds() {
   }
 }
 
+// The launcher of the npm package passes signals on, which it cannot do if it is killed. Another
+// process with this variable inherited it and is not a child of the launcher.
+void end_with_launcher() {
+  const char* const text = std::getenv("AETHERIS_LAUNCHER");
+  if (text == nullptr) return;
+  const bool is_child = std::to_string(::getppid()) == text;
+  ::unsetenv("AETHERIS_LAUNCHER");
+  if (!is_child) return;
+  const pid_t launcher = ::getppid();
+  ::prctl(PR_SET_PDEATHSIG, SIGTERM);
+  if (::getppid() != launcher) ::raise(SIGTERM);  // it ended before
+}
+
 }  // namespace
 
 int run_program(int argc, char** argv) {
@@ -94,6 +107,7 @@ int run_program(int argc, char** argv) {
   // user, and from core dumps.
   ::prctl(PR_SET_DUMPABLE, 0, 0, 0, 0);
   reserve_standard_fds();
+  end_with_launcher();
   std::signal(SIGPIPE, SIG_IGN);
   std::signal(SIGXFSZ, SIG_IGN);  // a file size limit acts like a full disk
   try {

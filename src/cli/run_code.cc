@@ -209,17 +209,32 @@ class CodeRun {
   async::Alive alive_;
 };
 
+// The worker that `run` starts ends with it, so another process must run the job.
+int detach_code(RunOptions& options, Terminal& terminal) {
+  const auto store = store_of(options);
+  if (!store) return terminal.fail_with(store.error());
+  const auto owner = app::find_owner(*store);
+  if (owner == nullptr) {
+    return terminal.fail_with(
+        {Code::usage,
+         fmt::format("{0} is code, and no process serves the store {1} to run its job: start "
+                     "`aetheris dev {0}`, or name a server with AETHERIS_URL",
+                     options.file, store->text())});
+  }
+  return run_code_at_owner(*owner, *store, options, terminal);
+}
+
 }  // namespace
 
 int run_code(const app::CodeCommand& command, RunOptions& options, Terminal& terminal) {
-  if (options.detach || options.dry_run) {
+  if (options.dry_run) {
     return terminal.fail_with(
-        {Code::usage, fmt::format("{} is code: {} is for agents files", options.file,
-                                  options.detach ? "--detach" : "--dry-run")});
+        {Code::usage, fmt::format("{} is code: --dry-run is for agents files", options.file)});
   }
   if (const char* const url = std::getenv("AETHERIS_URL"); url != nullptr && *url != '\0') {
     return run_code_at_server(url, options, terminal);
   }
+  if (options.detach) return detach_code(options, terminal);
   const auto loaded =
       load_valid_agents("", {.policies = options.policies, .needs_agents = false}, terminal);
   if (!loaded) return loaded.error();

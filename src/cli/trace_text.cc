@@ -186,9 +186,10 @@ class Trace {
 
   static std::string lost_text(const Value& attempt) {
     const std::string_view cause = attempt.text("lost");
-    return cause == "process_died"    ? ": its process died"
-           : cause == "lease_expired" ? ": its lease expired"
-                                      : "";
+    return cause == "process_died"       ? ": its process died"
+           : cause == "code_worker_lost" ? ": the worker of its code was lost"
+           : cause == "lease_expired"    ? ": its lease expired"
+                                         : "";
   }
 
   // The column heads of the steps.
@@ -225,6 +226,14 @@ class Trace {
   // Differences in the versions and schemas of tools, and in models, within the log.
   void drift() {
     for (const Value& one : items_of(trace_["drift"])) {
+      if (one.text("what") == "trial") {
+        put(Line()
+                .add(Tint::warn, "  trial  ")
+                .add(fmt::format("the version {} of the code did not fit; the job keeps {}",
+                                 one.text("to", "none"), one.text("from", "none")))
+                .add(Tint::dim, fmt::format(" (event {})", natural_of(one["seq"]))));
+        continue;
+      }
       const auto shown = [&](const char* name) {
         const std::string_view text = one.text(name);
         const bool digest = one.text("what").ends_with("_schema");

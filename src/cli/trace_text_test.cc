@@ -21,23 +21,23 @@ std::string golden_path(const std::string& name) {
   return fmt::format("{}/src/cli/golden/{}", root ? root : ".", name);
 }
 
-std::string read_file(const std::string& path) {
+std::string read_trace_file(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
 Value trace(const std::string& name) {
-  auto value = parse_json(read_file(golden_path(name + ".json")));
+  auto value = parse_json(read_trace_file(golden_path(name + ".json")));
   EXPECT_TRUE(value) << name;
   return value ? *value : Value();
 }
 
-void expect_golden(const std::string& text, const std::string& name) {
+void expect_golden_trace(const std::string& text, const std::string& name) {
   const std::string path = golden_path(name);
   if (const char* update = std::getenv("AETHERIS_UPDATE_GOLDEN"); update && *update == '1') {
     std::ofstream(path, std::ios::binary) << text;
   }
-  EXPECT_EQ(text, read_file(path)) << name;
+  EXPECT_EQ(text, read_trace_file(path)) << name;
 }
 
 Value object(const char* text) {
@@ -49,13 +49,13 @@ Value object(const char* text) {
 AE_TEST("cli/traces match their golden files") {
   for (const char* name : {"trace_completed", "trace_failed", "trace_map", "trace_waiting",
                            "trace_running", "trace_in_doubt"}) {
-    expect_golden(trace_text(trace(name), {}), fmt::format("{}.txt", name));
+    expect_golden_trace(trace_text(trace(name), {}), fmt::format("{}.txt", name));
   }
 }
 
 AE_TEST("cli/a trace fits a narrow terminal, without tools and bars") {
-  expect_golden(trace_text(trace("trace_completed"), {.paint = Paint(false), .width = 60}),
-                "trace_completed_60.txt");
+  expect_golden_trace(trace_text(trace("trace_completed"), {.paint = Paint(false), .width = 60}),
+                      "trace_completed_60.txt");
   for (const std::size_t width : {20u, 40u, 71u, 95u, 130u}) {
     for (const char* name : {"trace_completed", "trace_failed", "trace_map"}) {
       const std::string text = trace_text(trace(name), {.paint = Paint(false), .width = width});
@@ -103,7 +103,7 @@ AE_TEST("cli/a narrow trace has no hash of the plan and no worker, but the whole
 AE_TEST("cli/a trace in colour has the same text") {
   const std::string painted =
       trace_text(trace("trace_in_doubt"), {.paint = Paint(true), .width = 100});
-  expect_golden(painted, "trace_in_doubt_colour.txt");
+  expect_golden_trace(painted, "trace_in_doubt_colour.txt");
   std::string plain;
   for (std::size_t i = 0; i < painted.size(); ++i) {
     if (painted[i] == '\x1b') {
@@ -249,8 +249,10 @@ AE_TEST("cli/a trace shows attempts and replayed steps only if an attempt was lo
     EXPECT_EQ(text.find("attempt"), text.npos) << text;
     EXPECT_EQ(text.find("replayed"), text.npos) << text;
   }
-  for (const auto& [cause, shown] : {std::pair("process_died", "lost: its process died\n"),
-                                     std::pair("lease_expired", "lost: its lease expired\n")}) {
+  for (const auto& [cause, shown] :
+       {std::pair("process_died", "lost: its process died\n"),
+        std::pair("code_worker_lost", "lost: the worker of its code was lost\n"),
+        std::pair("lease_expired", "lost: its lease expired\n")}) {
     const Value lost = of("lost");
     const Value first = lost["attempts"].items()[0].with("lost", cause);
     const std::string why =
@@ -261,6 +263,17 @@ AE_TEST("cli/a trace shows attempts and replayed steps only if an attempt was lo
   EXPECT_NE(text.find("  attempt 1  "), text.npos) << text;
   EXPECT_NE(text.find(", attempt 1\n"), text.npos) << text;
   EXPECT_NE(text.find("replayed"), text.npos) << text;
+}
+
+AE_TEST("cli/a trace names a version of code that did not fit") {
+  const Value trace = object(R"({"id":"j","agent":"a","status":"parked","nodes":[],"drift":[
+      {"what":"trial","from":"v1","to":"v2","seq":12,"since":1,"tool":null}]})");
+  const std::string text = trace_text(trace, {});
+  EXPECT_NE(
+      text.find("  trial  the version v2 of the code did not fit; the job keeps v1 (event 12)"),
+      text.npos)
+      << text;
+  EXPECT_EQ(text.find("drift"), text.npos) << text;
 }
 
 AE_TEST("cli/a trace names the effect of each class in one form") {

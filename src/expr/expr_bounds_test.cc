@@ -36,7 +36,7 @@ class OneInput final : public ExprScope {
   Value input_;
 };
 
-Result<Value> eval(std::string_view source, const Value& input = {}) {
+Result<Value> eval_bounded(std::string_view source, const Value& input = {}) {
   AE_ASSIGN(const Expr expr, Expr::parse(source));
   return expr.eval(OneInput(input));
 }
@@ -62,13 +62,13 @@ std::string failure_of(const std::string& what, const Evaluate& evaluate) {
 }
 
 void expect_too_large(const std::string& source, const Value& input = {}) {
-  const std::string why = failure_of(source, [&] { return eval(source, input); });
+  const std::string why = failure_of(source, [&] { return eval_bounded(source, input); });
   EXPECT_NE(why.find("counting each part wherever it occurs"), why.npos) << source << ": " << why;
 }
 
 // Expects a failure, by the size or by the fuel.
 void expect_stopped(const std::string& source, const Value& input = {}) {
-  failure_of(source, [&] { return eval(source, input); });
+  failure_of(source, [&] { return eval_bounded(source, input); });
 }
 
 const std::string kTower = "reduce range(60) as $i (1; [., .])";
@@ -124,8 +124,8 @@ AE_TEST("expr/expr/the size limit counts shared parts at each occurrence") {
     expect_too_large(tower(height, "{a: ., b: ., c: .}"));
     expect_too_large(tower(height, "{a: [., .], b: {c: .}}"));
   }
-  EXPECT_EQ(eval(tower(20) + " | length")->as_int(), 2);
-  EXPECT_EQ(canonical(*eval(tower(3))), "[[[1,1],[1,1]],[[1,1],[1,1]]]");
+  EXPECT_EQ(eval_bounded(tower(20) + " | length")->as_int(), 2);
+  EXPECT_EQ(canonical(*eval_bounded(tower(3))), "[[[1,1],[1,1]],[[1,1],[1,1]]]");
 }
 
 AE_TEST("expr/expr/every construction of a large value from shared parts is stopped") {
@@ -227,9 +227,9 @@ AE_TEST("expr/expr/the ? operator does not catch the size limit") {
 AE_TEST("expr/expr/the size limit does not apply to values that are only read") {
   Value large = 1;
   for (int i = 0; i < 23; ++i) large = Value::array({large, large});
-  EXPECT_TRUE(eval(".input", large).has_value());
-  EXPECT_TRUE(eval(".input[0][1]", large).has_value());
-  EXPECT_TRUE(eval(".input | length", large).has_value());
+  EXPECT_TRUE(eval_bounded(".input", large).has_value());
+  EXPECT_TRUE(eval_bounded(".input[0][1]", large).has_value());
+  EXPECT_TRUE(eval_bounded(".input | length", large).has_value());
   expect_too_large("[.input]", large);
   expect_too_large(".steps", large);
   expect_too_large("{a: .input}", large);

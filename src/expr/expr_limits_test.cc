@@ -56,7 +56,7 @@ AE_TEST("expr/expr/the size and nesting of the source are limited") {
 constexpr ExprLimits kLittleFuel{.fuel = 50'000};
 
 // Expects a fast failure because of the fuel.
-void expect_stopped(const std::string& source, const ExprLimits& limits = kLittleFuel) {
+void expect_limit(const std::string& source, const ExprLimits& limits = kLittleFuel) {
   const auto start = std::chrono::steady_clock::now();
   const std::string got = shown(eval(source, input_of(Value()), limits));
   const auto took = std::chrono::steady_clock::now() - start;
@@ -105,11 +105,11 @@ std::vector<std::string> hostile() {
 }
 
 AE_TEST("expr/expr/hostile expressions are stopped by fuel, in bounded memory and time") {
-  for (const std::string& source : hostile()) expect_stopped(source);
+  for (const std::string& source : hostile()) expect_limit(source);
 }
 
 AE_TEST_SLOW("expr/expr/hostile expressions are stopped with the default fuel") {
-  for (const std::string& source : hostile()) expect_stopped(source, {});
+  for (const std::string& source : hostile()) expect_limit(source, {});
 }
 
 AE_TEST("expr/expr/a result that nests too deep fails") {

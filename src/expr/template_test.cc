@@ -8,7 +8,7 @@
 namespace ae {
 namespace {
 
-Value json(std::string_view text) {
+Value template_json(std::string_view text) {
   auto value = parse_json(text);
   EXPECT_TRUE(value) << text;
   return value ? *value : Value();
@@ -23,7 +23,7 @@ class Scope final : public ExprScope {
   Value steps() const override { return roots_["steps"]; }
 
  private:
-  Value roots_ = json(
+  Value roots_ = template_json(
       R"({"input":{"id":7,"name":"Ann","none":null,"list":[1,{"b":2,"a":1}]},"steps":{"a":{"x":1}}})");
 };
 
@@ -67,12 +67,12 @@ AE_TEST("expr/template/failure() reports the path of the string and the expressi
     EXPECT_EQ(failure->error.message, compiled->eval(Scope()).error().message) << "as eval fails";
     return failure->text("args");
   };
-  EXPECT_EQ(failed(json(R"({"a":["x",{"b":"n ${ .input.none }"}]})")),
+  EXPECT_EQ(failed(template_json(R"({"a":["x",{"b":"n ${ .input.none }"}]})")),
             "args.a[1].b: .input.none is null");
   EXPECT_EQ(failed("${ .input.id.x }"),
             "args: .input.id.x: line 1, column 11: cannot look up `x` in a number");
   EXPECT_EQ(
-      failed(json(R"({"a":{"b":"${ .input.id + .input.name }"}})")),
+      failed(template_json(R"({"a":{"b":"${ .input.id + .input.name }"}})")),
       "args.a.b: .input.id + .input.name: line 1, column 12: cannot add a number and a string");
   EXPECT_FALSE(Template::compile("${ .input.id }")->failure(Scope()));
 }
@@ -93,15 +93,17 @@ AE_TEST("expr/template/the end of an expression is found after braces, strings a
 }
 
 AE_TEST("expr/template/expressions in nested values are evaluated, keys are literal") {
-  EXPECT_EQ(filled(json(R"({"a":["${ .input.id }",1,{"b":"n: ${ .input.name }"}],"c":null})")),
-            R"({"a":[7,1,{"b":"n: Ann"}],"c":null})");
-  EXPECT_EQ(filled(json(R"({"$${a}":1})")), R"({"${a}":1})");
+  EXPECT_EQ(
+      filled(template_json(R"({"a":["${ .input.id }",1,{"b":"n: ${ .input.name }"}],"c":null})")),
+      R"({"a":[7,1,{"b":"n: Ann"}],"c":null})");
+  EXPECT_EQ(filled(template_json(R"({"$${a}":1})")), R"({"${a}":1})");
 }
 
 AE_TEST("expr/template/all errors are reported with their positions") {
   Template out;
   const auto errors = Template::compile(
-      json(R"({"a":["ok","x ${ 1 + } ${ .input.id } ${ ) }"],"b/c":{"d":"${ 1"},"e ${ 1 }":2})"),
+      template_json(
+          R"({"a":["ok","x ${ 1 + } ${ .input.id } ${ ) }"],"b/c":{"d":"${ 1"},"e ${ 1 }":2})"),
       out);
   ASSERT_EQ(errors.size(), 4u);
   EXPECT_EQ(errors[0].pointer, "/a/1");
@@ -123,32 +125,34 @@ AE_TEST("expr/template/an unclosed expression is an error") {
 }
 
 AE_TEST("expr/template/an evaluation error reports the path of the string") {
-  EXPECT_EQ(filled(json(R"({"a":[0,"${ .nope }"]})")),
+  EXPECT_EQ(filled(template_json(R"({"a":[0,"${ .nope }"]})")),
             "expression_failed: at /a/1: line 1, column 2: there is no `.nope` here");
 }
 
 AE_TEST("expr/template/roots() lists roots and steps, is_constant() reports constant templates") {
   const auto compiled =
-      Template::compile(json(R"(["${ .input.a }","x${ .steps.a.x }${ .steps[\"b\"] }"])"));
+      Template::compile(template_json(R"(["${ .input.a }","x${ .steps.a.x }${ .steps[\"b\"] }"])"));
   ASSERT_TRUE(compiled);
   EXPECT_EQ(compiled->roots().roots, (std::set<std::string, std::less<>>{"input", "steps"}));
   EXPECT_EQ(compiled->roots().steps, (std::set<std::string, std::less<>>{"a", "b"}));
   EXPECT_FALSE(compiled->is_constant());
-  EXPECT_TRUE(Template::compile(json(R"({"a":["$${x}",1]})"))->is_constant());
+  EXPECT_TRUE(Template::compile(template_json(R"({"a":["$${x}",1]})"))->is_constant());
   EXPECT_FALSE(Template::compile(Value("${ 1 }"))->is_constant());
 }
 
 AE_TEST("expr/template/all expressions share one fuel budget, and depth counts the whole value") {
-  EXPECT_NE(filled(json(R"(["${ [range(60)] }","${ [range(60)] }"])"), {.fuel = 100}).find("steps"),
+  EXPECT_NE(filled(template_json(R"(["${ [range(60)] }","${ [range(60)] }"])"), {.fuel = 100})
+                .find("steps"),
             std::string::npos);
-  EXPECT_EQ(filled(json(R"([[["${ [[1]] }"]]])"), {.depth_max = 5}), "[[[[[1]]]]]");
-  EXPECT_NE(filled(json(R"([[["${ [[[1]]] }"]]])"), {.depth_max = 5}).find("nests deeper than 5"),
+  EXPECT_EQ(filled(template_json(R"([[["${ [[1]] }"]]])"), {.depth_max = 5}), "[[[[[1]]]]]");
+  EXPECT_NE(filled(template_json(R"([[["${ [[[1]]] }"]]])"), {.depth_max = 5})
+                .find("nests deeper than 5"),
             std::string::npos);
   std::string deep;
   for (int i = 0; i < 64; ++i) deep += '[';
-  EXPECT_NE(
-      filled(json(deep + std::string(64, ']')), {.depth_max = 10}).find("nested deeper than 10"),
-      std::string::npos);
+  EXPECT_NE(filled(template_json(deep + std::string(64, ']')), {.depth_max = 10})
+                .find("nested deeper than 10"),
+            std::string::npos);
 }
 
 AE_TEST("expr/template/parts() splits a string into literals and expressions") {

@@ -432,5 +432,55 @@ AE_TEST("views/every view of code can be made after every event") {
   }
 }
 
+AE_TEST("code views/an attempt is lost with the worker of its code, if its process continues") {
+  CodeLog job;
+  job.claim().add({RoutineStarted{.attempt_id = job.state.attempt.text,
+                                  .code_worker = "host:7",
+                                  .node_id = "code",
+                                  .step_id = job.step("code").id,
+                                  .version = "2026.11.3"}});
+  job.claim();  // the same process
+  job.crash();  // another one
+  const Value trace = trace_of(job);
+  const Value& attempts = trace["attempts"];
+  EXPECT_EQ(texts(attempts, "ended"), (std::vector<std::string>{"lost", "lost", ""}));
+  EXPECT_EQ(texts(attempts, "lost"),
+            (std::vector<std::string>{"code_worker_lost", "process_died", ""}));
+}
+
+AE_TEST("code views/a version of code that was tried is no drift, and one that runs the job is") {
+  CodeLog job({}, "{'version':'v1'}");
+  job.claim();
+  const std::string own = job.state.execution_version;
+  const auto mismatch = [&](const char* version) {
+    job.add({VersionMismatched{
+        .attempt_id = job.state.attempt.text, .job_version = own, .worker_version = version}});
+  };
+  const auto drift = [&] {
+    std::vector<std::string> found;
+    for (const Value& one : trace_of(job)["drift"].items()) {
+      found.push_back(fmt::format("{} {} {}", one.text("what"), one.text("from"), one.text("to")));
+    }
+    return found;
+  };
+  mismatch("v2");
+  EXPECT_TRUE(drift().empty()) << "it is not known yet whether it fits";
+  job.add({RoutineDiverged{
+      .detail = Divergence{.delivered = 0, .finding = "missing", .found = {}, .position = "a"},
+      .node_id = "code",
+      .step_id = job.step("code").id,
+      .version = "v2"}});
+  std::vector<std::string> expected{fmt::format("trial {} v2", own)};
+  EXPECT_EQ(drift(), expected);
+  mismatch("v3");
+  const StepId code = job.step("code").id;
+  job.add({decision_event(VersionMoved{.from = own, .requests = 0, .to = "v3"},
+                          {.decision_id = decision_at(job.state, "code#version"),
+                           .node_id = "code",
+                           .step_id = code})});
+  expected.push_back(fmt::format("execution_version {} v3", own));
+  EXPECT_EQ(drift(), expected);
+}
+
 }  // namespace
 }  // namespace ae::engine::testing

@@ -33,12 +33,15 @@ class Drift {
   void note(const Event& event, std::string_view tool, std::string_view what,
             std::string_view value, std::string_view requested_model = {});
   void plan(const Event& event, const PlanGenerated& plan);
-  void execution(const Event& event, const VersionMismatched& versions);
+  void execution(const Event& event, std::string_view own, std::string_view other);
+  void trial(const Event& event, std::string_view version);
   void started(const Event& event, const ToolInvocationStarted& call);
 
   std::map<std::tuple<std::string, std::string, std::string>, LastValue> last_values_;
   std::unordered_map<StepId, Call> calls_;
   std::vector<Value> entries_;
+  std::string created_version_, code_version_;
+  bool has_code_ = false;
 };
 
 std::string schema_digest(const Value& schema) {
@@ -60,14 +63,35 @@ void Drift::note(const Event& event, std::string_view tool, std::string_view wha
   last = {std::string(value), event.seq};
 }
 
-// Versions of the processes that ran the job. The job's own version is that of its first event.
-void Drift::execution(const Event& event, const VersionMismatched& versions) {
+// Versions of the processes, or of the code, that ran the job. The job's own version is that of its
+// first event.
+void Drift::execution(const Event& event, std::string_view own, std::string_view other) {
   LastValue& last = last_values_[{"", field::execution_version, ""}];
-  if (last.seq == 0) last = {versions.job_version, 1};
-  note(event, "", field::execution_version, versions.worker_version);
+  if (last.seq == 0) last = {std::string(own), 1};
+  note(event, "", field::execution_version, other);
+}
+
+// The code of this version differs from the log. If the job has another one, it was a trial.
+void Drift::trial(const Event& event, std::string_view version) {
+  if (version.empty() || version == code_version_) return;
+  const LastValue& last = last_values_[{"", field::execution_version, ""}];
+  entries_.push_back(Value::object({{"from", or_null(code_version_)},
+                                    {"seq", event.seq},
+                                    {"since", last.seq > 0 ? last.seq : 1},
+                                    {"to", or_null(version)},
+                                    {"tool", Value()},
+                                    {"what", "trial"}}));
 }
 
 void Drift::plan(const Event& event, const PlanGenerated& plan) {
+  const Value& nodes = plan.task_graph["nodes"];
+  has_code_ = false;
+  for (std::size_t i = 0; i < nodes.size(); ++i) {
+    const Value& node = nodes.items()[i];
+    if (node.text(field::kind) != field::code) continue;
+    has_code_ = true;
+    code_version_ = node[field::code].text(field::version);
+  }
   const Value& tools = plan.task_graph["tools"];
   if (!tools.is_object()) return;
   for (const auto& [name, tool] : tools.members()) {
@@ -97,7 +121,18 @@ void Drift::started(const Event& event, const ToolInvocationStarted& started) {
 void Drift::add(const Event& event) {
   if (const auto* generated = as<PlanGenerated>(event)) return plan(event, *generated);
   if (const auto* call = as<ToolInvocationStarted>(event)) return started(event, *call);
-  if (const auto* versions = as<VersionMismatched>(event)) return execution(event, *versions);
+  if (const auto* created = as<JobCreated>(event)) created_version_ = created->execution_version;
+  // A job of code moves by a decision: before it, another version is only tried.
+  if (const auto* versions = as<VersionMismatched>(event); versions && !has_code_) {
+    return execution(event, versions->job_version, versions->worker_version);
+  }
+  if (const auto* decision = as<DecisionRecorded>(event); decision && decision->kind == "route") {
+    code_version_ = decision->payload.value.text("to");
+    return execution(event, created_version_, code_version_);
+  }
+  if (const auto* diverged = as<RoutineDiverged>(event)) {
+    return trial(event, or_empty(diverged->version));
+  }
   if (const auto* end = as<ToolInvocationFinished>(event)) {
     const auto call = calls_.find(end->step_id);
     if (call == calls_.end() || !end->response_schema_hash) return;

@@ -17,7 +17,9 @@ namespace ae::engine {
 // [{tool, what, from, to, seq, since}] in log order. `what`: tool_version, args_schema,
 // result_schema (their SHA-256; null = no schema), provider, model (as requested), answered (the
 // model that answered, per requested model) or execution_version (of the processes that ran the
-// job; `tool` is null). `seq`: the first event with `to`; `since`: the last event with `from`.
+// job, and of its code; `tool` is null) or trial (the version `to` of the code did not fit, so the
+// job kept `from`; `tool` is null). `seq`: the first event with `to`; `since`: the last event with
+// `from`.
 Value drift_view(const std::vector<Event>& events);
 
 }  // namespace ae::engine

@@ -25,7 +25,7 @@
 namespace ae::engine::testing {
 namespace {
 
-StepIndex index_of(const std::vector<Event>& log) {
+StepIndex page_index(const std::vector<Event>& log) {
   StepIndex index;
   for (const Event& event : log) index.add(event);
   return index;
@@ -40,7 +40,7 @@ std::vector<Event> selected(const std::vector<Event>& log, std::vector<std::uint
 }
 
 Value list(const JobFixture& job, StepQuery query) {
-  const auto page = list_steps(StepTree(job.state), index_of(job.log), query);
+  const auto page = list_steps(StepTree(job.state), page_index(job.log), query);
   EXPECT_TRUE(page) << page.error().message;
   return page ? *page : Value();
 }
@@ -109,7 +109,7 @@ AE_TEST("pages/the turns of a loop are listed below it, with the calls of each t
   JobFixture job = loop_job();
   job.claim().ok("chat/0", tool_calls_answer({{"a", "look", "{'q': 1}"}, {"b", "nope"}}));
   job.ok("chat/0/0", "'found'").ok("chat/1", text_answer("Done"));
-  expect_same_as_trace(job, index_of(job.log), "", trace_view(job.state, job.log)["nodes"]);
+  expect_same_as_trace(job, page_index(job.log), "", trace_view(job.state, job.log)["nodes"]);
   const Value turns = list(job, {.parent = job.step("chat").id.text.string()});
   EXPECT_EQ(turns["total"], Value(2));
   EXPECT_EQ(turns["by_status"], json("{'done': 2}"));
@@ -145,7 +145,7 @@ AE_TEST("pages/steps are filtered by status and change, and pages join to the wh
   EXPECT_EQ(changed["steps"].items()[0]["item"], Value(4));
   EXPECT_EQ(list(job, {.changed_since = seen})["steps"].size(), 1U)
       << "a change of its items counts";
-  const auto none = list_steps(StepTree(job.state), index_of(job.log), {.parent = "nope"});
+  const auto none = list_steps(StepTree(job.state), page_index(job.log), {.parent = "nope"});
   ASSERT_FALSE(none);
   EXPECT_EQ(none.error().code, Code::not_found);
 }
@@ -244,7 +244,7 @@ AE_TEST("pages/a page with a filter looks at a limited number of events, and pag
 
 Value conversation(const JobFixture& job, std::string_view step = "", std::uint64_t after = 0,
                    std::size_t limit = 100) {
-  const StepIndex index = index_of(job.log);
+  const StepIndex index = page_index(job.log);
   const StepTree tree(job.state);
   const auto found = Conversation::of(tree, step);
   EXPECT_TRUE(found) << found.error().message;
@@ -338,7 +338,7 @@ AE_TEST("pages/the request of a turn equals the request that was sent") {
   job.ok("chat/0/0", "'found'");
   const Value sent = request(job, "chat/1");
   const std::string step = job.step("chat/1").id.text.string();
-  const std::uint64_t seq = index_of(job.log).find(job.step("chat/1").id)->first_try_seq;
+  const std::uint64_t seq = page_index(job.log).find(job.step("chat/1").id)->first_try_seq;
   job.ok("chat/1", text_answer("Done"));
   const std::vector<Event> until(job.log.begin(),
                                  job.log.begin() + static_cast<std::ptrdiff_t>(seq));
@@ -384,7 +384,7 @@ AE_TEST("pages/a timeline has attempts, waits, control requests and the end, and
       " {'id': 'w', 'kind': 'wait', 'wait': {'type': 'signal', 'key': 'go'}, 'needs': ['a']}]");
   job.claim().crash().ok("a").signal("go");
   ASSERT_EQ(job.state.status, JobStatus::completed) << job.log_text();
-  const StepIndex index = index_of(job.log);
+  const StepIndex index = page_index(job.log);
   const Value all = index.timeline().page(0, 100);
   EXPECT_EQ(all["seq"], Value(job.log.size()));
   EXPECT_TRUE(all["next"].is_null());
@@ -412,7 +412,7 @@ AE_TEST("pages/a timeline has attempts, waits, control requests and the end, and
 AE_TEST("pages/a timeline has the failures of calls and nodes") {
   JobFixture job("[{'id': 'a', 'kind': 'tool', 'tool': 'look'}]");
   job.claim().fails("a");
-  const Value page = index_of(job.log).timeline().page(0, 100);
+  const Value page = page_index(job.log).timeline().page(0, 100);
   EXPECT_TRUE(has_mark(page, "failure tool_invocation_finished ")) << "it names the step only";
   EXPECT_TRUE(has_mark(page, "failure node_finished a"));
   EXPECT_TRUE(has_mark(page, "end job_failed a")) << canonical(page);

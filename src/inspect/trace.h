@@ -53,7 +53,7 @@
 // status: pending running backoff waiting in_doubt done skipped failed not_run. world: the external
 // effect of the calls: unchanged | changed | unknown | rolled back. ended (of an attempt): released
 // waiting parked lost completed failed cancelled, or null while it runs; lost: process_died
-// lease_expired, or null. Times come from the events' created_at, which the writer's clock sets:
+// code_worker_lost lease_expired, or null. Times come from the events' created_at, which the writer's clock sets:
 // for display only. `executed_by` is the attempt that recorded the end of a step; `replayed`: a
 // later attempt took it from the log.
 // Threads: pure functions.

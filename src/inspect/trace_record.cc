@@ -58,8 +58,11 @@ void TraceRecord::begin_attempt(const Event& event, const JobRunning& running) {
   end_attempt(event, "lost");
   // One process owns the store until it exits: another owner means that it died.
   if (!attempts.empty() && attempts.back().ended == "lost" && attempts.back().lost.empty()) {
-    const bool died = running.opened_at && running.opened_at != attempts.back().opened_at;
-    attempts.back().lost = died ? "process_died" : "lease_expired";
+    AttemptSpan& last = attempts.back();
+    const bool died = running.opened_at && running.opened_at != last.opened_at;
+    // The process releases the job when it has lost the worker of its code, and claims it again.
+    const bool continues_here = has_code_worker_ && running.worker_id == last.worker;
+    last.lost = died ? "process_died" : continues_here ? "code_worker_lost" : "lease_expired";
   }
   attempts.push_back({.id = running.attempt_id,
                       .worker = running.worker_id,
@@ -75,6 +78,9 @@ void TraceRecord::begin_attempt(const Event& event, const JobRunning& running) {
 
 void TraceRecord::add_attempt(const Event& event) {
   if (const auto* running = as<JobRunning>(event)) return begin_attempt(event, *running);
+  if (const auto* started = as<RoutineStarted>(event)) {
+    has_code_worker_ |= started->code_worker.has_value();
+  }
   switch (event.type) {
     case EventType::job_requeued:
       return end_attempt(event, "released");

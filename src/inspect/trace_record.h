@@ -26,7 +26,8 @@ struct AttemptSpan {
   Instant started_at;
   std::optional<Instant> ended_at;
   std::string ended;
-  std::string lost;  // why it was lost: "process_died" or "lease_expired"
+  // Why it was lost: "process_died", "code_worker_lost" or "lease_expired".
+  std::string lost;
   // When the process of the attempt opened the store; absent: several processes share the store.
   std::optional<Instant> opened_at;
 };
@@ -100,6 +101,8 @@ class TraceRecord {
   static void add_completed(const Event& event, const WaitCompleted& completed, StepSpan& span);
   // The attempt that wrote the event.
   std::string attempt_of(const Event& event) const;
+
+  bool has_code_worker_ = false;  // a worker has run code
 };
 
 }  // namespace ae::engine

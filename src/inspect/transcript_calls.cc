@@ -200,7 +200,9 @@ void Transcript::add_entries(const ToolInvocationFinished& event) {
           Value(std::int64_t{took.count()});
     }
   }
-  members.emplace_back("child", child_of_call(of));
+  // Of a refused creation there is no child.
+  const bool has_child = awaits_child ? of->call && of->call->questions : outcome == "success";
+  members.emplace_back("child", has_child ? child_of_call(of) : Value());
   const Value result = value(event.result, field::result);
   members.emplace_back(field::error, error(event.error));
   members.emplace_back(field::outcome, outcome);

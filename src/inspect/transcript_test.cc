@@ -3,6 +3,7 @@
 
 #include <fmt/core.h>
 
+#include "engine/fixtures/child_fixture_test.h"
 #include "engine/fixtures/stored_job_test.h"
 #include "engine/loop/loop_fixture_test.h"
 #include "engine/planner/planner.h"
@@ -170,6 +171,41 @@ AE_TEST("transcript/an unknown outcome and its resolution are entries") {
   EXPECT_EQ(before["ended"], Value(false));
   job.resolve("a", "happened");
   EXPECT_EQ(entry(transcript_of(job), "resolution")["resolution"], Value("happened"));
+}
+
+AE_TEST("transcript/the result of a call names its child job, unless none was created") {
+  const auto parent = [](std::string_view tool) {
+    JobFixture job(fmt::format("[{{'id':'a', 'kind':'tool', 'tool':'{}'}}]", tool),
+                   {.more = "{'tools': {'research': {'child': {'name': 'research'}},"
+                            " 'apart': {'child': {'name': 'research', 'detached': true}}}}"});
+    job.claim();
+    return job;
+  };
+  const auto child_in_result = [](const JobFixture& job) {
+    const Value all = transcript_of(job);
+    for (const Value& entry : all["entries"].items()) {
+      if (entry.text("kind") == "result") return entry["child"];
+    }
+    return Value("no result");
+  };
+  for (const std::string_view tool : {"research", "apart"}) {
+    JobFixture refused = parent(tool);
+    refused.fails("a", "not_found");
+    EXPECT_EQ(child_in_result(refused), Value()) << tool;
+  }
+  JobFixture failed = parent("research");
+  const Value id = child_of(failed.state, failed.step("a")).text;
+  failed.answer("a", child_created(failed, "a"));
+  child_ends(failed, "a", "{'status': 'failed', 'failure': {'code': 'no_money'}}");
+  failed.answer("a", {.kind = OutcomeKind::failure,
+                      .definite = true,
+                      .error_code = "no_money",
+                      .external_id = id.as_string()});
+  EXPECT_EQ(child_in_result(failed)["id"], id);
+  EXPECT_EQ(child_in_result(failed)["status"], Value("failed"));
+  JobFixture detached = parent("apart");
+  detached.ok("a", "{'job': 'x'}");
+  EXPECT_EQ(child_in_result(detached)["status"], Value("detached"));
 }
 
 AE_TEST("transcript/an approval has its request and its answer") {

@@ -30,7 +30,7 @@ Value state_view(const State& state);
 //  step_id, position, actions[]}], in_doubt[{idempotency_key, invocation_id, external_key, tool,
 //  node_id, step_id, item, position, arguments, try, reason, error_message, since, resolvable_at, given_up, compensates, actions[],
 //  noted{resolution, by, at, note, result}}], settling[{idempotency_key, tool, node_id, step_id,
-//  item, position, until}], confirmations[], changes[], parked{reason, until, since, action}, pausing,
+//  item, position, probes, until}], confirmations[], changes[], parked{reason, until, since, action}, pausing,
 //  ending{kind, code, message, node_id, by}, attempt, attempt_id, deadline, not_before, next_due,
 //  created_at, updated_at, compensated[{node_id, step_id, item?, turn?, turn_call?, position?}], uncompensated[], labels,
 //  trace_id, budget{limits{tokens, cost_micros, model_calls, tool_calls, wall, soft}, spent,
@@ -42,7 +42,7 @@ Value state_view(const State& state);
 // whatever the status. `in_doubt` are the calls whose unknown outcome an operator must resolve,
 // those that were given up, and after the end of the job all whose outcome stayed unknown.
 // `settling` are calls with an unknown outcome whose requests may still take effect; at `until`
-// their probes run. `confirmations` are as in approvals_view. `attempt` counts claims from 1;
+// their probes run, or without a probe (`probes`) the queued job continues. `confirmations` are as in approvals_view. `attempt` counts claims from 1;
 // `attempt_id` is null before the first. Actions (engine/state/action.h) resolve the entry; the
 // action of a parked job is null if this version has none. `needs_version` is always null here.
 Value job_view(const State& state);

@@ -173,13 +173,19 @@ std::vector<Value> settling_view(const State& state) {
     const Step& step = state.steps[index];
     const bool left =
         step.phase == StepPhase::calling ? !state.is_live(step) : step.phase == StepPhase::settled;
-    if (!step.call || !left || !state.may_probe(step)) continue;
-    const auto settles = state.settles_at(step);
+    if (!step.call || !left) continue;
+    const bool probes = state.may_probe(step);
+    // Without a probe the job is queued until the call can be decided about.
+    const bool is_awaited = step.phase == StepPhase::calling && state.status == JobStatus::queued;
+    const auto settles = probes       ? state.settles_at(step)
+                         : is_awaited ? state.not_before
+                                      : std::nullopt;
     if (!settles) continue;
     views.push_back(Value::object({{field::idempotency_key, step.call->key.text},
                                    {"item", item_number(step)},
                                    {field::node_id, state.node_of(step).id},
                                    {field::position, position_of(step)},
+                                   {"probes", probes},
                                    {field::step_id, step.id.text},
                                    {"tool", state.tool_of(step).name},
                                    {field::until, to_text(*settles)}}));

@@ -8,7 +8,7 @@
 namespace ae::engine::testing {
 namespace {
 
-std::vector<std::string> members_of(const Value& object) {
+std::vector<std::string> view_members(const Value& object) {
   std::vector<std::string> names;
   for (const auto& [name, value] : object.members()) names.push_back(name);
   return names;
@@ -26,10 +26,10 @@ Value node(const Value& trace, std::string_view id) {
 
 AE_TEST("job_view/every member is present in every status") {
   JobFixture job("[{'id':'a', 'kind':'tool', 'tool':'pay'}]");
-  const auto queued = members_of(job_view(job.state));
-  EXPECT_EQ(members_of(job_view(job.claim().state)), queued);
-  EXPECT_EQ(members_of(job_view(job.crash().state)), queued);
-  EXPECT_EQ(members_of(job_view(job.resolve("a", "happened").state)), queued);
+  const auto queued = view_members(job_view(job.state));
+  EXPECT_EQ(view_members(job_view(job.claim().state)), queued);
+  EXPECT_EQ(view_members(job_view(job.crash().state)), queued);
+  EXPECT_EQ(view_members(job_view(job.resolve("a", "happened").state)), queued);
 }
 
 AE_TEST("job_view/a queued job has its input and no result, wait or attempt") {
@@ -92,6 +92,20 @@ AE_TEST("job_view/a park that this version cannot end has no action") {
   EXPECT_TRUE(job_view(job.state)["parked"]["action"].is_null());
   job.state.parked_until = "version";
   EXPECT_EQ(job_view(job.state)["parked"]["action"]["act"], "run");
+}
+
+AE_TEST("job_view/a queued job has the call that a process left open, and when it continues") {
+  JobFixture job("[{'id':'a','kind':'tool','tool':'pay'}]");
+  job.owned = false;
+  job.claim().crash();
+  const Value view = job_view(job.state);
+  ASSERT_EQ(view["status"], "queued") << job.log_text();
+  ASSERT_EQ(view["settling"].size(), 1u) << canonical(view);
+  const Value& call = view["settling"].items()[0];
+  EXPECT_EQ(call["node_id"], "a");
+  EXPECT_EQ(call["tool"], "pay");
+  EXPECT_EQ(call["probes"], Value(false));
+  EXPECT_EQ(call["until"], view["not_before"]);
 }
 
 AE_TEST("job_view/a paused job has the action resume, and its waits are answered by id") {

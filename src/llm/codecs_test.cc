@@ -10,7 +10,7 @@
 namespace ae::llm {
 namespace {
 
-Value json(std::string_view text) {
+Value codec_json(std::string_view text) {
   auto value = parse_json(text);
   EXPECT_TRUE(value) << text;
   return value ? *value : Value();
@@ -32,33 +32,33 @@ constexpr std::string_view kConversation = R"({"model":"m","max_tokens":50,"temp
   {"role":"assistant","content":"A cat."},
   {"role":"user","content":"Sure?"}]})";
 
-Value chat(std::string_view request) {
-  auto body = chat_request(json(request), Value::object({}));
+Value codec_chat(std::string_view request) {
+  auto body = chat_request(codec_json(request), Value::object({}));
   EXPECT_TRUE(body) << (body ? "" : body.error().message);
   return body ? *body : Value();
 }
 
-Value messages(std::string_view request) {
-  auto body = messages_request(json(request));
+Value codec_messages(std::string_view request) {
+  auto body = messages_request(codec_json(request));
   EXPECT_TRUE(body) << (body ? "" : body.error().message);
   return body ? *body : Value();
 }
 
-const Value kRequest = json(R"({"model":"m","messages":[{"role":"user","content":"x"}],
+const Value kRequest = codec_json(R"({"model":"m","messages":[{"role":"user","content":"x"}],
                                  "tools":[{"name":"files.read"}]})");
 
 std::string decode(Result<Value> (*answer)(const Value&, const Value&), std::string_view body) {
-  const auto value = answer(kRequest, json(body));
+  const auto value = answer(kRequest, codec_json(body));
   return value ? canonical(*value) : "fails: " + value.error().message;
 }
 
 AE_TEST("chat/a conversation with tools, results and images is encoded") {
-  const Value body = chat(kConversation);
-  EXPECT_EQ(canonical(body["tools"]), canonical(json(R"([
+  const Value body = codec_chat(kConversation);
+  EXPECT_EQ(canonical(body["tools"]), canonical(codec_json(R"([
     {"type":"function","function":{"name":"files__read","description":"reads a file",
       "parameters":{"type":"object","properties":{"p":{"type":"string"}}}}},
     {"type":"function","function":{"name":"look"}}])")));
-  EXPECT_EQ(canonical(body["messages"]), canonical(json(R"([
+  EXPECT_EQ(canonical(body["messages"]), canonical(codec_json(R"([
     {"role":"system","content":"Be brief."},
     {"role":"developer","content":"And kind."},
     {"role":"user","content":[{"type":"text","text":"What is it?"},
@@ -77,14 +77,14 @@ AE_TEST("chat/a conversation with tools, results and images is encoded") {
 }
 
 AE_TEST("messages/system is separate, results are user content, adjacent turns are merged") {
-  const Value body = messages(kConversation);
+  const Value body = codec_messages(kConversation);
   EXPECT_EQ(canonical(body["system"]),
             R"([{"text":"Be brief.","type":"text"},{"text":"And kind.","type":"text"}])");
-  EXPECT_EQ(canonical(body["tools"]), canonical(json(R"([
+  EXPECT_EQ(canonical(body["tools"]), canonical(codec_json(R"([
     {"name":"files__read","description":"reads a file",
      "input_schema":{"type":"object","properties":{"p":{"type":"string"}}}},
     {"name":"look","input_schema":{"type":"object"}}])")));
-  EXPECT_EQ(canonical(body["messages"]), canonical(json(R"([
+  EXPECT_EQ(canonical(body["messages"]), canonical(codec_json(R"([
     {"role":"user","content":[{"type":"text","text":"What is it?"},
       {"type":"image","source":{"type":"url","url":"https://h/x.png"}},
       {"type":"image","source":{"type":"base64","media_type":"image/png","data":"QUJD"}}]},
@@ -101,13 +101,14 @@ AE_TEST("messages/system is separate, results are user content, adjacent turns a
 }
 
 AE_TEST("messages/max_tokens has a default, a missing user or an open schema is rejected") {
-  EXPECT_EQ(messages(R"({"model":"m","messages":[{"role":"user","content":"x"}]})")["max_tokens"],
-            Value(4096));
+  EXPECT_EQ(
+      codec_messages(R"({"model":"m","messages":[{"role":"user","content":"x"}]})")["max_tokens"],
+      Value(4096));
   for (const char* invalid_request :
        {R"({"model":"m","messages":[{"role":"system","content":"x"}]})",
         R"({"model":"m","messages":[{"role":"assistant","content":" "}]})",
         R"({"model":"m","messages":[{"role":"user","content":"x"}],"schema":{"type":"object"}})"}) {
-    const auto body = messages_request(json(invalid_request));
+    const auto body = messages_request(codec_json(invalid_request));
     ASSERT_FALSE(body) << invalid_request;
     EXPECT_EQ(body.error().code, Code::input_invalid);
   }
@@ -120,12 +121,13 @@ AE_TEST("codecs/each format requests the schema, strict only if it is closed") {
   };
   constexpr const char* kClosed =
       R"({"additionalProperties":false,"properties":{"n":{"type":"integer"}},"required":["n"],"type":"object"})";
-  EXPECT_EQ(canonical(chat(with_schema(kClosed))["response_format"]),
+  EXPECT_EQ(canonical(codec_chat(with_schema(kClosed))["response_format"]),
             R"({"json_schema":{"name":"answer","schema":)" + std::string(kClosed) +
                 R"(,"strict":true},"type":"json_schema"})");
-  EXPECT_EQ(chat(with_schema(R"({"type":"object"})"))["response_format"]["json_schema"]["strict"],
-            Value(false));
-  EXPECT_EQ(canonical(messages(with_schema(kClosed))["output_config"]),
+  EXPECT_EQ(
+      codec_chat(with_schema(R"({"type":"object"})"))["response_format"]["json_schema"]["strict"],
+      Value(false));
+  EXPECT_EQ(canonical(codec_messages(with_schema(kClosed))["output_config"]),
             R"({"format":{"schema":)" + std::string(kClosed) + R"(,"type":"json_schema"}})");
 }
 
@@ -212,7 +214,8 @@ AE_TEST("messages/the last call before max_tokens is malformed, even with valid 
 
 std::string usage_of(Result<Value> (*answer)(const Value&, const Value&), std::string_view body,
                      std::string_view usage) {
-  const auto decode = answer(json(kConversation), json(body).with("usage", json(usage)));
+  const auto decode =
+      answer(codec_json(kConversation), codec_json(body).with("usage", codec_json(usage)));
   return decode ? canonical((*decode)["usage"]) : decode.error().message;
 }
 

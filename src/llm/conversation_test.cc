@@ -9,7 +9,7 @@
 namespace ae::llm {
 namespace {
 
-Value json(std::string_view text) {
+Value conversation_json(std::string_view text) {
   auto value = parse_json(text);
   EXPECT_TRUE(value) << text;
   return value ? *value : Value();
@@ -17,7 +17,8 @@ Value json(std::string_view text) {
 
 // A request with these messages, and further members.
 Value request_json(std::string_view messages, std::string_view more = "") {
-  return json(R"({"model":"m","messages":)" + std::string(messages) + std::string(more) + "}");
+  return conversation_json(R"({"model":"m","messages":)" + std::string(messages) +
+                           std::string(more) + "}");
 }
 
 Request request(std::string_view messages, std::string_view more = "") {
@@ -27,7 +28,7 @@ Request request(std::string_view messages, std::string_view more = "") {
 }
 
 constexpr std::string_view kUser = R"([{"role":"user","content":"Hi"}])";
-constexpr std::string_view kConversation = R"([
+constexpr std::string_view kShortConversation = R"([
   {"role":"system","content":"Be brief."},
   {"role":"developer","content":[{"type":"text","text":"And kind."}]},
   {"role":"user","content":[{"type":"text","text":"What is it?"},{"type":"image","url":"https://h/x.png"}]},
@@ -39,7 +40,7 @@ constexpr std::string_view kConversation = R"([
 
 AE_TEST("conversation/a request is parsed with all its messages, tools and settings") {
   const Request read = request(
-      kConversation,
+      kShortConversation,
       R"(,"tools":[{"name":"files.read","description":"reads","parameters":{"type":"object"}},
     {"name":"look"}],"temperature":0.5,"max_tokens":9,"schema":{"type":"object"})");
   ASSERT_EQ(read.messages.size(), 6u);
@@ -66,8 +67,8 @@ AE_TEST("conversation/an invalid request is rejected with its position") {
     Value request;
     const char* where;
   } cases[] = {
-      {json("{}"), "at least one message"},
-      {json("7"), "not an object"},
+      {conversation_json("{}"), "at least one message"},
+      {conversation_json("7"), "not an object"},
       {request_json("[]"), "at least one message"},
       {request_json(kUser, R"(,"stream":true)"), "`stream`"},
       {request_json(R"([{"role":"user","content":"a"},{"role":"robot","content":"b"}])"),
@@ -150,7 +151,7 @@ AE_TEST("conversation/tool names are encoded in characters that providers accept
 }
 
 AE_TEST("conversation/a call keeps its id, or gets a unique one") {
-  const Request read = request(kConversation);  // it contains two calls
+  const Request read = request(kShortConversation);  // it contains two calls
   Answer answer;
   for (const char* id : {"given", "", "given", "call_5", "", ""}) {
     EXPECT_TRUE(answer.add_call(read, id, "t", Value::object({})));
@@ -171,7 +172,8 @@ AE_TEST(
     return canonical(call_value(answer.calls.at(0)));
   };
   EXPECT_EQ(read_arguments(R"({"a": 1})"), R"({"arguments":{"a":1},"id":"c","name":"t"})");
-  EXPECT_EQ(read_arguments(json(R"({"a":1})")), R"({"arguments":{"a":1},"id":"c","name":"t"})");
+  EXPECT_EQ(read_arguments(conversation_json(R"({"a":1})")),
+            R"({"arguments":{"a":1},"id":"c","name":"t"})");
   for (const Value& none : {Value(), Value(""), Value(" \n"), Value("{}")}) {
     EXPECT_EQ(read_arguments(none), R"({"arguments":{},"id":"c","name":"t"})");
   }
@@ -192,8 +194,9 @@ AE_TEST("conversation/a recorded answer can be sent again as a message") {
   Answer answer;
   const Request read = request(kUser);
   answer.text = "Let me look.";
-  answer.blocks.push_back(json(R"({"type":"thinking","thinking":"hm","signature":"s"})"));
-  EXPECT_TRUE(answer.add_call(read, "a", "look", json("{}")));
+  answer.blocks.push_back(
+      conversation_json(R"({"type":"thinking","thinking":"hm","signature":"s"})"));
+  EXPECT_TRUE(answer.add_call(read, "a", "look", conversation_json("{}")));
   EXPECT_TRUE(answer.add_call(read, "b", "look", "{"));
   const Value value = answer_value(answer);
   const Value message = Value::object({{"role", "assistant"},
@@ -206,13 +209,16 @@ AE_TEST("conversation/a recorded answer can be sent again as a message") {
 }
 
 AE_TEST("conversation/an answer is validated against its schema, unless it calls tools") {
-  const Value schema = json(R"({"type":"object","required":["n"]})");
-  const auto validated = [&](const char* answer) { return with_parsed_json(schema, json(answer)); };
+  const Value schema = conversation_json(R"({"type":"object","required":["n"]})");
+  const auto validated = [&](const char* answer) {
+    return with_parsed_json(schema, conversation_json(answer));
+  };
   EXPECT_EQ(canonical(*validated(R"({"text":"{\"n\":1}"})")),
             R"({"json":{"n":1},"text":"{\"n\":1}"})");
   EXPECT_EQ(canonical(*validated(R"({"text":"","tool_calls":[]})")),
             R"({"text":"","tool_calls":[]})");
-  EXPECT_EQ(canonical(*with_parsed_json(Value(), json(R"({"text":"Hi"})"))), R"({"text":"Hi"})");
+  EXPECT_EQ(canonical(*with_parsed_json(Value(), conversation_json(R"({"text":"Hi"})"))),
+            R"({"text":"Hi"})");
   const struct {
     const char* answer;
     const char* why;

@@ -16,13 +16,14 @@
 namespace ae::llm {
 namespace {
 
-Value json(std::string_view text) {
+Value stream_json(std::string_view text) {
   auto value = parse_json(text);
   EXPECT_TRUE(value) << text;
   return value ? *value : Value();
 }
 
-const Value kRequest = json(R"({"model":"m","messages":[{"role":"user","content":"x"}]})");
+const Value kStreamRequest =
+    stream_json(R"({"model":"m","messages":[{"role":"user","content":"x"}]})");
 
 // ---- events
 
@@ -115,7 +116,7 @@ class AnswerEncoder {
       const std::string id = fmt::format("call_{}", index), arguments = object_text();
       calls.push_back(call(id, arguments));
       add_chunk(encoded,
-                delta_of(index, json(R"({"type":"function"})").with("id", id), "look", ""));
+                delta_of(index, stream_json(R"({"type":"function"})").with("id", id), "look", ""));
       for (const std::string& piece : cut(arguments)) {
         add_chunk(encoded, delta_of(index, Value::object({}), Value(), piece));
       }
@@ -124,7 +125,8 @@ class AnswerEncoder {
                                    {"refusal", refusal.empty() ? Value() : Value(refusal)}};
     const char* reason = calls.empty() ? "stop" : "tool_calls";
     if (!calls.empty()) message.emplace_back("tool_calls", Value::array(calls));
-    const Value usage = json(R"({"prompt_tokens":9,"completion_tokens":3,"total_tokens":12})");
+    const Value usage =
+        stream_json(R"({"prompt_tokens":9,"completion_tokens":3,"total_tokens":12})");
     encoded.whole = Value::object(
         {{"id", "x"},
          {"model", "m-1"},
@@ -142,14 +144,16 @@ class AnswerEncoder {
   EncodedAnswer messages() {
     EncodedAnswer encoded;
     std::vector<Value> blocks;
-    data(encoded, json(R"({"type":"message_start","message":{"id":"msg","model":"m-1","content":[],
+    data(encoded,
+         stream_json(R"({"type":"message_start","message":{"id":"msg","model":"m-1","content":[],
         "stop_reason":null,"usage":{"input_tokens":5,"output_tokens":1,"cache_read_input_tokens":2}}})"));
-    data(encoded, json(R"({"type":"ping"})"));
+    data(encoded, stream_json(R"({"type":"ping"})"));
     for (std::uint64_t i = pick(5); i > 0; --i) block(encoded, blocks);
-    const Value ending = json(R"({"stop_reason":"end_turn","stop_sequence":null})");
-    const Value usage = json(R"({"input_tokens":5,"output_tokens":7,"cache_read_input_tokens":2})");
+    const Value ending = stream_json(R"({"stop_reason":"end_turn","stop_sequence":null})");
+    const Value usage =
+        stream_json(R"({"input_tokens":5,"output_tokens":7,"cache_read_input_tokens":2})");
     data(encoded, Value::object({{"type", "message_delta"}, {"delta", ending}, {"usage", usage}}));
-    data(encoded, json(R"({"type":"message_stop"})"));
+    data(encoded, stream_json(R"({"type":"message_stop"})"));
     encoded.whole = Value::object({{"id", "msg"},
                                    {"model", "m-1"},
                                    {"stop_reason", "end_turn"},
@@ -221,19 +225,19 @@ class AnswerEncoder {
     };
     if (const std::uint64_t kind = pick(3); kind == 0) {
       const std::string text = words();
-      begin(json(R"({"type":"text","text":""})"));
+      begin(stream_json(R"({"type":"text","text":""})"));
       for (const std::string& piece : cut(text)) grow("text_delta", "text", piece);
       blocks.push_back(Value::object({{"type", "text"}, {"text", text}}));
     } else if (kind == 1) {
       const std::string text = words();
-      begin(json(R"({"type":"thinking","thinking":"","signature":""})"));
+      begin(stream_json(R"({"type":"thinking","thinking":"","signature":""})"));
       for (const std::string& piece : cut(text)) grow("thinking_delta", "thinking", piece);
       grow("signature_delta", "signature", "sig==");
       blocks.push_back(
           Value::object({{"type", "thinking"}, {"thinking", text}, {"signature", "sig=="}}));
     } else {
       const std::string arguments = object_text();
-      const Value call = json(R"({"type":"tool_use","name":"look","input":{}})")
+      const Value call = stream_json(R"({"type":"tool_use","name":"look","input":{}})")
                              .with("id", fmt::format("toolu_{}", index));
       begin(call);
       grow("input_json_delta", "partial_json", "");
@@ -242,7 +246,7 @@ class AnswerEncoder {
           grow("input_json_delta", "partial_json", piece);
         }
       }
-      blocks.push_back(call.with("input", json(arguments)));
+      blocks.push_back(call.with("input", stream_json(arguments)));
     }
     data(encoded, Value::object({{"type", "content_block_stop"}, {"index", index}}));
   }
@@ -266,12 +270,12 @@ AE_TEST("stream/for any split, the answer equals the unstreamed one and the delt
       const EncodedAnswer encoded =
           wire == WireFormat::messages ? encoder.messages() : encoder.chat();
       const auto read = wire == WireFormat::messages ? messages_answer : chat_answer;
-      const auto wanted = read(kRequest, encoded.whole);
+      const auto wanted = read(kStreamRequest, encoded.whole);
       ASSERT_TRUE(wanted) << canonical(encoded.whole);
       for (const std::size_t step : {std::size_t{1}, std::size_t{7}, encoded.stream.size()}) {
         const AssembledAnswer assembled = assemble(wire, encoded.stream, step);
         ASSERT_TRUE(assembled.complete) << seed << "\n" << encoded.stream;
-        const auto answer = read(kRequest, assembled.body);
+        const auto answer = read(kStreamRequest, assembled.body);
         ASSERT_TRUE(answer) << seed << "\n" << encoded.stream;
         EXPECT_EQ(canonical(*answer), canonical(*wanted)) << seed << "\n" << encoded.stream;
         EXPECT_EQ(assembled.words, answer->text("text")) << seed;
@@ -389,7 +393,7 @@ AE_TEST("stream/calls without an index are decoded") {
       "\n\ndata: [DONE]\n\n",
       5);
   ASSERT_TRUE(assembled.complete);
-  const auto answer = chat_answer(kRequest, assembled.body);
+  const auto answer = chat_answer(kStreamRequest, assembled.body);
   ASSERT_TRUE(answer);
   EXPECT_EQ(
       canonical((*answer)["tool_calls"]),

@@ -17,7 +17,7 @@
 namespace ae {
 namespace {
 
-Value json(std::string_view text) { return parse_json(text).value(); }
+Value decision_json(std::string_view text) { return parse_json(text).value(); }
 
 // ---- a struct with a value in each field, or in each required one
 
@@ -30,7 +30,7 @@ void fill(Fields, bool& flag) { flag = true; }
 void fill(Fields, Instant& instant) { instant = {1'700'000'000'123'456}; }
 void fill(Fields, Hash& hash) { hash = sha256("a hash"); }
 void fill(Fields, NullableJson& json) { json.value = Value("json"); }
-void fill(Fields, Value& value) { value = json(R"({"n":[1,null]})"); }
+void fill(Fields, Value& value) { value = decision_json(R"({"n":[1,null]})"); }
 template <class Tag, std::size_t Size>
 void fill(Fields, Id<Tag, Size>& id) {
   id.text = std::string(Size, 'a');
@@ -128,10 +128,10 @@ AE_TEST("log/decision/every record reads back unchanged and rejects unknown fiel
 }
 
 AE_TEST("log/decision/a field of an event preserves other JSON than its record") {
-  const Value usage =
-      json(R"({"input_tokens":7,"total_tokens":"many","incomplete":null,"by_tier":{"a":1}})");
+  const Value usage = decision_json(
+      R"({"input_tokens":7,"total_tokens":"many","incomplete":null,"by_tier":{"a":1}})");
   const auto* const kind = event_kind(EventType::command_committed);
-  const Value payload = json(R"({"command_id":"0123456789abcdef","node_id":"n",
+  const Value payload = decision_json(R"({"command_id":"0123456789abcdef","node_id":"n",
       "step_id":"0123456789abcdef"})")
                             .with("usage", usage);
   const auto event = event_from_json(*kind, payload);
@@ -142,7 +142,7 @@ AE_TEST("log/decision/a field of an event preserves other JSON than its record")
   const TokenUsage read = committed.usage.read_leniently();
   EXPECT_EQ(read, (TokenUsage{.incomplete = false, .input_tokens = 7, .total_tokens = 0}));
   EXPECT_EQ(JsonOf<TokenUsage>(Value(1)).read_leniently(), TokenUsage());
-  const JsonOf<std::vector<std::string>> texts(json(R"(["a",1,"b"])"));
+  const JsonOf<std::vector<std::string>> texts(decision_json(R"(["a",1,"b"])"));
   EXPECT_FALSE(texts.read());
   EXPECT_EQ(texts.read_leniently(), (std::vector<std::string>{"a", "b"}));
 }
@@ -165,7 +165,7 @@ AE_TEST("log/decision/the stored form matches the first version") {
   };
   const StepId step("0123456789abcdef");
   EXPECT_EQ(payload(BranchTaken{.taken = false}), "false");
-  EXPECT_EQ(payload(MapListed{.list = json("[1,2]")}), "[1,2]");
+  EXPECT_EQ(payload(MapListed{.list = decision_json("[1,2]")}), "[1,2]");
   EXPECT_EQ(payload(RetryScheduled{.try_no = 2}), R"({"try":2})");
   EXPECT_EQ(payload(EndDecided{.code = "c", .message = "m"}), R"({"code":"c","message":"m"})");
   EXPECT_EQ(payload(ToolChosen{
@@ -208,23 +208,25 @@ AE_TEST("log/decision/unknown kinds or states and invalid payloads are log_corru
             "an unknown decision: kind budget, state lowered");
   EXPECT_EQ(problem({.kind = "budget", .payload = Value(1)}),
             "an unknown decision: kind budget, state none");
-  EXPECT_EQ(problem({.kind = "retry", .payload = json(R"({"try":2})"), .state = "soon"}),
+  EXPECT_EQ(problem({.kind = "retry", .payload = decision_json(R"({"try":2})"), .state = "soon"}),
             "an unknown decision: kind retry, state soon");
   EXPECT_EQ(problem({.kind = "approval", .payload = Value(), .state = "approved rejected"}),
             "an unknown decision: kind approval, state approved rejected");
-  EXPECT_EQ(problem({.kind = "retry", .payload = json(R"({"try":2})")}), "fine");
-  EXPECT_EQ(problem({.kind = "retry", .payload = json("{}")}), "retry.try is missing");
-  EXPECT_EQ(problem({.kind = "retry", .payload = json(R"({"try":null})")}), "retry.try is missing");
-  EXPECT_EQ(problem({.kind = "retry", .payload = json(R"({"try":"2"})")}),
+  EXPECT_EQ(problem({.kind = "retry", .payload = decision_json(R"({"try":2})")}), "fine");
+  EXPECT_EQ(problem({.kind = "retry", .payload = decision_json("{}")}), "retry.try is missing");
+  EXPECT_EQ(problem({.kind = "retry", .payload = decision_json(R"({"try":null})")}),
+            "retry.try is missing");
+  EXPECT_EQ(problem({.kind = "retry", .payload = decision_json(R"({"try":"2"})")}),
             "retry.try is not an integer");
-  EXPECT_EQ(problem({.kind = "retry", .payload = json(R"({"try":2,"until":1})")}),
+  EXPECT_EQ(problem({.kind = "retry", .payload = decision_json(R"({"try":2,"until":1})")}),
             "retry.until is not a field of retry");
   EXPECT_EQ(problem({.kind = "retry", .payload = Value(2)}), "retry is not an object");
   const auto choice = [](std::string_view calls) {
-    return problem({.kind = "tool_choice",
-                    .payload = json(std::string(R"({"calls":)")
-                                        .append(calls)
-                                        .append(R"(,"of":"0123456789abcdef","turn":0})"))});
+    return problem(
+        {.kind = "tool_choice",
+         .payload = decision_json(std::string(R"({"calls":)")
+                                      .append(calls)
+                                      .append(R"(,"of":"0123456789abcdef","turn":0})"))});
   };
   EXPECT_EQ(choice("[]"), "fine");
   EXPECT_EQ(choice("{}"), "the value of chosen_call is not a list");
@@ -237,7 +239,7 @@ AE_TEST("log/decision/a branch payload is the result of a `when` or the list of 
     return decision_body({.kind = "branch", .payload = std::move(payload)}).value();
   };
   EXPECT_EQ(std::get<BranchTaken>(body(true)), BranchTaken{.taken = true});
-  EXPECT_EQ(std::get<MapListed>(body(json("[]"))), MapListed{.list = json("[]")});
+  EXPECT_EQ(std::get<MapListed>(body(decision_json("[]"))), MapListed{.list = decision_json("[]")});
 }
 
 // ---- erasure
@@ -278,12 +280,12 @@ AE_TEST("log/decision/an erased payload retains only its structure") {
     return canonical(retained_payload(decision, blinded));
   };
   EXPECT_EQ(left(BranchTaken{.taken = true}), "null");
-  EXPECT_EQ(left(MapListed{.list = json("[1,2]")}), R"({"items":2})");
+  EXPECT_EQ(left(MapListed{.list = decision_json("[1,2]")}), R"({"items":2})");
   EXPECT_EQ(left(RetryScheduled{.try_no = 2}), "null");
   EXPECT_EQ(left(BudgetRaised{.limits = {.tokens = 9}}), "null");
   EXPECT_EQ(left(EndDecided{.code = "c", .message = "m"}), R"({"code":"c"})");
   const ArgumentsEdited edit{.approval_id = DecisionId("fedcba9876543210"),
-                             .arguments = json(R"({"n":1})"),
+                             .arguments = decision_json(R"({"n":1})"),
                              .arguments_hash = "h",
                              .command_id = StepId("0123456789abcdef"),
                              .edited_from = "f",
@@ -302,9 +304,10 @@ AE_TEST("log/decision/an erased payload retains only its structure") {
                  .turn = 1}};
   EXPECT_EQ(left(chosen), R"({"calls":[{"name":"put"},{"refused":{"code":"c"}}],)"
                           R"("of":"0123456789abcdef","repair":"","turn":1})");
-  const MapListed map{.list = json(R"({"items":2})"), .erased = true};
+  const MapListed map{.list = decision_json(R"({"items":2})"), .erased = true};
   EXPECT_EQ(retained_item_count(map), 2);
-  EXPECT_EQ(retained_item_count({.list = json(R"({"items":"2"})"), .erased = true}), std::nullopt);
+  EXPECT_EQ(retained_item_count({.list = decision_json(R"({"items":"2"})"), .erased = true}),
+            std::nullopt);
 }
 
 }  // namespace

@@ -10,10 +10,10 @@
 namespace ae {
 namespace {
 
-Value json(std::string_view text) { return parse_json(text).value(); }
+Value event_json(std::string_view text) { return parse_json(text).value(); }
 
 std::string field_problem(EventType type, std::string_view payload) {
-  const Status status = check_payload(*event_kind(type), json(payload));
+  const Status status = check_payload(*event_kind(type), event_json(payload));
   if (status) return "fine";
   EXPECT_EQ(status.error().code, Code::log_corrupt);
   return status.error().message;

@@ -79,11 +79,13 @@ std::uint8_t schema_for(const NodeFinished& event) {
   return event.delivered || !event.result.is_null() ? 2 : 1;
 }
 
-// 5 adds `delivered`: a reader of 4 gives code its outcomes in another order. 4 adds `at`: a reader
+// 6 adds `usage`: a reader of 5 does not charge it. 5 adds `delivered`: a reader of 4 gives code its
+// outcomes in another order. 4 adds `at`: a reader
 // of 3 applies a check of this try that was made before the try ended. 3 adds `settled`: a reader of
 // 2 waits for a request that was answered. 2 adds `input_required`, which a reader of 1 takes for
 // `unknown`.
 std::uint8_t schema_for(const ToolInvocationFinished& event) {
+  if (!event.usage.is_null()) return 6;
   if (event.delivered) return 5;
   if (event.at) return 4;
   if (event.settled) return 3;

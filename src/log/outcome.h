@@ -48,6 +48,9 @@ struct Outcome {
   // Of a success that a routine was given before it is durable: how many outcomes it had been given
   // before (engine/code/code.h).
   std::optional<std::uint64_t> delivered;
+  // Of a success of a function that called a model itself: the token_usage of its answer
+  // (log/records.def); null: none.
+  Value usage;
 };
 
 }  // namespace ae

@@ -130,7 +130,7 @@ class TlsServer {
   std::thread thread_;
 };
 
-HttpResult get(const TlsServer& server, std::string ca_file) {
+HttpResult tls_get(const TlsServer& server, std::string ca_file) {
   AsioLoop loop;
   HttpClient client(loop, {.ca_file = std::move(ca_file)});
   HttpCall call;
@@ -149,7 +149,7 @@ HttpResult get(const TlsServer& server, std::string ca_file) {
 AE_TEST("client/a call over TLS to a trusted server completes") {
   const Identity identity("127.0.0.1");
   const TlsServer server(identity, "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok", true);
-  const HttpResult a = get(server, identity.file);
+  const HttpResult a = tls_get(server, identity.file);
   EXPECT_EQ(a.phase, HttpPhase::complete) << a.error;
   EXPECT_EQ(a.body, "ok");
   EXPECT_EQ(server.arrivals, 1);
@@ -158,11 +158,11 @@ AE_TEST("client/a call over TLS to a trusted server completes") {
 AE_TEST("client/an untrusted certificate or a wrong host name fails before the request") {
   const Identity identity("127.0.0.1"), other("127.0.0.2");
   const TlsServer stranger(identity, "", true);
-  HttpResult a = get(stranger, "");
+  HttpResult a = tls_get(stranger, "");
   EXPECT_EQ(a.phase, HttpPhase::tls_failed) << a.error;
   EXPECT_EQ(stranger.arrivals, 0);
   const TlsServer misnamed(other, "", true);
-  a = get(misnamed, other.file);
+  a = tls_get(misnamed, other.file);
   EXPECT_EQ(a.phase, HttpPhase::tls_failed) << a.error;
   EXPECT_EQ(misnamed.arrivals, 0);
 }
@@ -171,10 +171,10 @@ AE_TEST("client/a TLS response without length is cut off unless close_notify end
   const Identity identity("127.0.0.1");
   const std::string answer = "HTTP/1.1 200 OK\r\nConnection: close\r\n\r\nhalf of";
   const TlsServer cut(identity, answer, false), whole(identity, answer, true);
-  HttpResult a = get(cut, identity.file);
+  HttpResult a = tls_get(cut, identity.file);
   EXPECT_EQ(a.phase, HttpPhase::cut_off) << a.error;
   EXPECT_EQ(a.status, 200);
-  a = get(whole, identity.file);
+  a = tls_get(whole, identity.file);
   EXPECT_EQ(a.phase, HttpPhase::complete) << a.error;
 }
 

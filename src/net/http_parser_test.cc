@@ -51,7 +51,7 @@ Parsed parse(std::string_view bytes) {
   return whole;
 }
 
-std::string get(std::string_view target) {
+std::string parsed_get(std::string_view target) {
   return fmt::format("GET {} HTTP/1.1\r\nHost: a\r\n\r\n", target);
 }
 
@@ -81,11 +81,11 @@ AE_TEST("http parser/a request is parsed and decoded") {
 }
 
 AE_TEST("http parser/paths keep empty segments and decode once") {
-  EXPECT_TRUE(parse(get("/")).request.path.empty());
-  EXPECT_EQ(parse(get("/a")).request.path.size(), 1u);
-  EXPECT_EQ(parse(get("//")).request.path, (std::vector<std::string>{"", ""}));
-  EXPECT_EQ(parse(get("/?")).request.query.size(), 0u);
-  EXPECT_EQ(parse(get("/%252e")).request.path[0], "%2e");
+  EXPECT_TRUE(parse(parsed_get("/")).request.path.empty());
+  EXPECT_EQ(parse(parsed_get("/a")).request.path.size(), 1u);
+  EXPECT_EQ(parse(parsed_get("//")).request.path, (std::vector<std::string>{"", ""}));
+  EXPECT_EQ(parse(parsed_get("/?")).request.query.size(), 0u);
+  EXPECT_EQ(parse(parsed_get("/%252e")).request.path[0], "%2e");
 }
 
 AE_TEST("http parser/chunks are joined, their extensions and trailers are ignored") {
@@ -199,7 +199,7 @@ AE_TEST("http parser/unsafe and malformed targets are rejected") {
   for (const char* target :
        {"/%00", "/a%0d%0ab", "/../x", "/a/..", "/%2e%2e/x", "/a/%2E/", "/%c0%ae", "/%", "/%4",
         "/%zz", "/\xc3\xa4", "/%ff", "/a#b", "/?x=%00", "/?%ff", "x", "*", "/%ed%a0%80"}) {
-    EXPECT_EQ(parse(get(target)).status, 400) << target;
+    EXPECT_EQ(parse(parsed_get(target)).status, 400) << target;
   }
 }
 
@@ -208,7 +208,7 @@ AE_TEST("http parser/limits are enforced while reading") {
     return parse(bytes, 1000, limits).status;
   };
   EXPECT_EQ(status_of("GET /" + std::string(9000, 'x')), 414);
-  EXPECT_EQ(status_of(get("/" + std::string(8192 - 14, 'x'))), 0);
+  EXPECT_EQ(status_of(parsed_get("/" + std::string(8192 - 14, 'x'))), 0);
   EXPECT_EQ(status_of(post("X: " + std::string(17 << 10, 'x'))), 431);
   std::string many;
   for (int i = 0; i < 99; ++i) many += "X: y\r\n";
@@ -247,7 +247,7 @@ AE_TEST("http parser/one empty line before a request is skipped") {
   HttpParser parser{HttpLimits()};
   EXPECT_EQ(parser.feed("\r\n"), 2u);
   EXPECT_FALSE(parser.has_begun());
-  const Parsed parsed = parse("\r\n" + get("/x"));
+  const Parsed parsed = parse("\r\n" + parsed_get("/x"));
   ASSERT_EQ(parsed.state, State::request);
   EXPECT_EQ(parsed.request.path, std::vector<std::string>{"x"});
 }
@@ -258,7 +258,7 @@ AE_TEST("http parser/the host of an absolute target replaces the Host header") {
            {"http://b.example:7070/api/health", 2, 0},
            {"HTTPS://b.example:7070", 0, 0},
            {"http://b.example:7070?a=1", 0, 1}}) {
-    const Parsed parsed = parse(get(target));
+    const Parsed parsed = parse(parsed_get(target));
     ASSERT_EQ(parsed.state, State::request) << target;
     EXPECT_EQ(parsed.request.path.size(), path) << target;
     EXPECT_EQ(parsed.request.query.size(), query) << target;
@@ -269,7 +269,7 @@ AE_TEST("http parser/the host of an absolute target replaces the Host header") {
 AE_TEST("http parser/before_body_too stops after the headers until read_body()") {
   const std::string body(200'000, 'x');
   const std::string bytes =
-      post("Content-Length: 200000\r\nExpect: 100-continue\r\n", body) + get("/next");
+      post("Content-Length: 200000\r\nExpect: 100-continue\r\n", body) + parsed_get("/next");
   HttpParser parser(HttpLimits(), HttpParser::StopMode::before_body_too);
   std::size_t at = parser.feed(bytes);
   ASSERT_EQ(parser.state(), State::head);

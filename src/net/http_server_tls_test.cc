@@ -27,17 +27,17 @@ namespace {
 using namespace std::chrono_literals;
 
 template <auto kFree>
-struct Deleter {
+struct TlsDeleter {
   template <class T>
   void operator()(T* t) const {
     kFree(t);
   }
 };
-using Key = std::unique_ptr<EVP_PKEY, Deleter<EVP_PKEY_free>>;
-using Certificate = std::unique_ptr<X509, Deleter<X509_free>>;
-using Context = std::unique_ptr<SSL_CTX, Deleter<SSL_CTX_free>>;
-using Ssl = std::unique_ptr<SSL, Deleter<SSL_free>>;
-using Memory = std::unique_ptr<BIO, Deleter<BIO_free_all>>;
+using TlsKey = std::unique_ptr<EVP_PKEY, TlsDeleter<EVP_PKEY_free>>;
+using TlsCertificate = std::unique_ptr<X509, TlsDeleter<X509_free>>;
+using TlsContext = std::unique_ptr<SSL_CTX, TlsDeleter<SSL_CTX_free>>;
+using Ssl = std::unique_ptr<SSL, TlsDeleter<SSL_free>>;
+using Memory = std::unique_ptr<BIO, TlsDeleter<BIO_free_all>>;
 
 std::string text_of(BIO* memory) {
   char* bytes = nullptr;
@@ -48,8 +48,8 @@ std::string text_of(BIO* memory) {
 // A self-signed certificate and its key, in PEM.
 struct Pem {
   explicit Pem(const char* name) {
-    const Key pair(EVP_EC_gen("P-256"));
-    const Certificate made(X509_new());
+    const TlsKey pair(EVP_EC_gen("P-256"));
+    const TlsCertificate made(X509_new());
     X509* x = made.get();
     X509_set_version(x, 2);
     ASN1_INTEGER_set(X509_get_serialNumber(x), 1);
@@ -134,7 +134,7 @@ class Client {
   }
   // The common name of the server's certificate.
   std::string name() {
-    const Certificate shown(SSL_get1_peer_certificate(ssl_.get()));
+    const TlsCertificate shown(SSL_get1_peer_certificate(ssl_.get()));
     char text[64] = "";
     X509_NAME_get_text_by_NID(X509_get_subject_name(shown.get()), NID_commonName, text,
                               sizeof text);
@@ -164,12 +164,12 @@ class Client {
   int fd() const { return fd_; }
 
  private:
-  Context context_;
+  TlsContext context_;
   int fd_;
   Ssl ssl_;
 };
 
-HttpServer::Handler echo() {
+HttpServer::Handler tls_echo() {
   return [](HttpRequest request, Responder responder) {
     HttpResponse response;
     response.body = request.path.empty() ? request.body : request.path[0];
@@ -178,7 +178,7 @@ HttpServer::Handler echo() {
 }
 
 AE_TEST("tls/requests on one connection are answered, and close_notify ends it") {
-  ServerFixture fixture(echo());
+  ServerFixture fixture(tls_echo());
   Client client(fixture.port);
   ASSERT_TRUE(client.handshake());
   EXPECT_EQ(client.name(), "first");
@@ -191,7 +191,7 @@ AE_TEST("tls/requests on one connection are answered, and close_notify ends it")
 }
 
 AE_TEST("tls/large bodies are received and sent") {
-  ServerFixture fixture(echo(), {.limits = {.body_max = 4u << 20}});
+  ServerFixture fixture(tls_echo(), {.limits = {.body_max = 4u << 20}});
   Client client(fixture.port);
   ASSERT_TRUE(client.handshake());
   const std::string body(3u << 20, 'x');
@@ -282,14 +282,14 @@ AE_TEST("tls/clients that disconnect with or without close_notify are released")
 }
 
 AE_TEST("tls/an incomplete handshake times out") {
-  ServerFixture fixture(echo(), {.head_timeout = 50ms});
+  ServerFixture fixture(tls_echo(), {.head_timeout = 50ms});
   Client client(fixture.port);
   char byte = 0;
   EXPECT_EQ(::recv(client.fd(), &byte, 1, 0), 0) << "the server closed the connection";
 }
 
 AE_TEST("tls/TLS versions before 1.2 are rejected") {
-  ServerFixture fixture(echo());
+  ServerFixture fixture(tls_echo());
   Client old(fixture.port, TLS1_1_VERSION);
   EXPECT_FALSE(old.handshake());
   Client fine(fixture.port, TLS1_2_VERSION);
@@ -297,7 +297,7 @@ AE_TEST("tls/TLS versions before 1.2 are rejected") {
 }
 
 AE_TEST("tls/a request rejected during its body receives the response") {
-  ServerFixture fixture(echo(), {.limits = {.body_max = 1000}});
+  ServerFixture fixture(tls_echo(), {.limits = {.body_max = 1000}});
   Client client(fixture.port);
   ASSERT_TRUE(client.handshake());
   client.send("POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 500000\r\n\r\n");
@@ -331,7 +331,7 @@ AE_TEST("tls/stop() finishes responses and sends close_notify") {
 }
 
 AE_TEST("tls/a replaced certificate is used for new connections") {
-  ServerFixture fixture(echo());
+  ServerFixture fixture(tls_echo());
   Client before(fixture.port);
   ASSERT_TRUE(before.handshake());
   const Pem next("second");

@@ -11,7 +11,7 @@ namespace ae::net::http_server_test {
 namespace {
 
 using State = WebSocketParser::State;
-using enum WebSocketOpcode;
+using Opcode = WebSocketOpcode;
 
 // The frames of these bytes, fed `step` at a time.
 std::vector<WebSocketFrame> frames_of(std::string_view bytes, std::size_t step,
@@ -46,12 +46,12 @@ AE_TEST("websocket/frames are parsed in pieces of any size") {
     ASSERT_EQ(frames.size(), 7u) << step;
     EXPECT_EQ(frames[0].payload, "hello");
     EXPECT_EQ(frames[1].payload, "");
-    EXPECT_EQ(frames[2].opcode, ping);
+    EXPECT_EQ(frames[2].opcode, Opcode::ping);
     EXPECT_EQ(frames[2].payload, "x");
     EXPECT_EQ(frames[3].payload, std::string(126, 'a'));
     EXPECT_EQ(frames[4].payload, std::string(70'000, 'b'));
-    EXPECT_EQ(frames[5].opcode, pong);
-    EXPECT_EQ(frames[6].opcode, close);
+    EXPECT_EQ(frames[5].opcode, Opcode::pong);
+    EXPECT_EQ(frames[6].opcode, Opcode::close);
     EXPECT_EQ(frames[6].code, 1001);
     EXPECT_EQ(frames[6].payload, "bye");
   }
@@ -97,10 +97,10 @@ AE_TEST("websocket/a frame that breaks a rule fails with its code") {
 }
 
 AE_TEST("websocket/a server's frames have no mask and the shortest length") {
-  EXPECT_EQ(websocket_frame(text, "hi"), "\x81\x02hi");
-  EXPECT_EQ(websocket_frame(text, std::string(126, 'x')).substr(0, 5),
+  EXPECT_EQ(websocket_frame(Opcode::text, "hi"), "\x81\x02hi");
+  EXPECT_EQ(websocket_frame(Opcode::text, std::string(126, 'x')).substr(0, 5),
             std::string("\x81\x7e\x00\x7ex", 5));
-  EXPECT_EQ(websocket_frame(text, std::string(65'536, 'x')).substr(0, 11),
+  EXPECT_EQ(websocket_frame(Opcode::text, std::string(65'536, 'x')).substr(0, 11),
             std::string("\x81\x7f\0\0\0\0\0\1\0\0x", 11));
   EXPECT_EQ(websocket_close_frame(1002, "why"), std::string("\x88\x05\x03\xeawhy", 7));
   EXPECT_EQ(websocket_close_frame(1002, std::string(200, 'x')).size(), 127u);

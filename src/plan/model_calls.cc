@@ -186,6 +186,27 @@ void set_committed_answer(std::string_view blind, const ToolPolicy& tool, const 
   }
 }
 
+bool is_model_request(const Value& arguments) {
+  if (arguments.text("method") != "POST") return false;
+  std::string_view path = arguments.text("url");
+  path = path.substr(0, path.find('?'));
+  constexpr std::string_view kPaths[] = {"/chat/completions", "/responses", "/messages"};
+  return std::ranges::any_of(kPaths, [&](std::string_view end) { return path.ends_with(end); });
+}
+
+Value with_cost(const Plan& plan, Value usage) {
+  const auto found = plan.prices.find(usage.text("model"));
+  if (found == plan.prices.end()) return usage;
+  auto cost = cost_micros(found->second, usage);
+  if (!cost) {  // only their sum is known: each may have the higher price
+    const std::uint64_t highest = std::max(found->second.input, found->second.output);
+    cost =
+        cost_micros({.input = highest, .output = highest, .cached = {}},
+                    Value::object({{"input_tokens", usage["total_tokens"]}, {"output_tokens", 0}}));
+  }
+  return cost ? usage.with("cost_micros", *cost) : usage;
+}
+
 Value with_cost(const ToolPolicy& tool, Value usage) {
   if (!tool.price || !usage.is_object()) return usage;
   const auto cost = cost_micros(*tool.price, usage);

@@ -35,6 +35,11 @@ Result<Value> build_model_request(const Value& written, Value args);
 void set_committed_answer(std::string_view blind, const ToolPolicy& tool, const Value& arguments,
                           const Value& result, CommandCommitted& event);
 
+// Are these arguments of a function of code an HTTP request to a model API?
+bool is_model_request(const Value& arguments);
+// Adds the cost to the usage of a function that called a model itself, if the plan has a price for
+// this model. If only the sum of the tokens is known, all have the higher price.
+Value with_cost(const Plan& plan, Value usage);
 // Adds the cost to `usage`, if the plan has a price and the usage reports tokens.
 Value with_cost(const ToolPolicy& tool, Value usage);
 

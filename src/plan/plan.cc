@@ -30,6 +30,17 @@ Status read_confirm(const Value& graph, Plan& plan) {
   return {};
 }
 
+Status read_prices(const Value& graph, Plan& plan) {
+  const Value* const prices = graph.find("prices");
+  if (prices == nullptr) return {};
+  if (!prices->is_object()) return fail(Code::plan_invalid, "`prices` is not an object");
+  for (const auto& [model, stored] : prices->members()) {
+    AE_ASSIGN(const Price price, price_of(stored));
+    plan.prices.emplace(model, price);
+  }
+  return {};
+}
+
 // The members that concern the job as a whole.
 Status read_job_settings(const Value& graph, Plan& plan) {
   AE_ASSIGN(plan.deadline,
@@ -81,14 +92,16 @@ Status read_output(const Value& graph, Plan& plan) {
 
 Status read_plan(Plan& plan, const PlanLimits& limits) {
   const Value& graph = plan.task_graph;
-  AE_TRY(only_keys(graph, {"schema", "nodes", "output", field::deadline, kMaxAttempts, "tools",
-                           "versions", "confirm", field::budget, "grants", "conditions"}));
+  AE_TRY(
+      only_keys(graph, {"schema", "nodes", "output", field::deadline, kMaxAttempts, "tools",
+                        "versions", "confirm", field::budget, "grants", "conditions", "prices"}));
   if (!(graph["schema"] == Value(1))) {
     return fail(Code::plan_invalid, "`schema` must be 1: this version reads no other");
   }
   ToolsByName tool_by_name;
   AE_TRY(read_plan_tools(graph["tools"], plan, tool_by_name));
   AE_TRY(read_confirm(graph, plan));
+  AE_TRY(read_prices(graph, plan));
   AE_ASSIGN(plan.grants, capabilities_at(graph, "grants"));
   if (graph.find("conditions") != nullptr) {
     AE_TRY(required_word_at(graph, "conditions", {"strict"}));

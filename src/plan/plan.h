@@ -67,6 +67,8 @@
 //                                   makes no call (engine/values/recorded_value.h)
 //              "model:NAME": {…, "effect": "read", "provider": "openai" | "anthropic",
 //                             "price"?: {"input", "output", "cached"?}} },      plan/price.h
+//     "prices"?: {MODEL: {"input", "output", "cached"?}},
+//                                                   of models that functions of code call themselves
 //     "confirm"?: "strict" | "warn" | "human",      the mode of tools whose "verify" has none
 //     "budget"?: {"tokens"?, "cost_micros"?, "model_calls"?, "tool_calls"?, "wall"?, "soft"?},
 //                                                   plan/budget.h
@@ -93,6 +95,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -109,6 +112,7 @@
 #include "plan/budget.h"
 #include "plan/plan_graph.h"
 #include "plan/plan_node.h"
+#include "plan/price.h"
 #include "plan/tool_policy.h"
 
 namespace ae::engine {
@@ -150,7 +154,9 @@ struct Plan {
   VersionPolicy versions = VersionPolicy::warn;
   // Of code with `route`: so long no worker offers the job's version before another one is tried
   Duration version_wait = kVersionWait;
-  Limits budget;                    // of each job
+  Limits budget;  // of each job
+  // By the model's name at its provider: of models that functions of code call themselves
+  std::map<std::string, Price, std::less<>> prices;
   std::vector<std::string> grants;  // capabilities that the plan may use if a model made it, sorted
   bool strict_conditions = false;   // of policies and approvals
 

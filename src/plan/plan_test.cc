@@ -19,8 +19,8 @@ constexpr std::string_view kTools = R"("tools":{"pay":{"dedupe_window":"unlimite
   "max_attempts":4,"max_backoff":"10s","multiplier":2,"retry_on":["timeout","5xx"]},
   "timeout":"10s","version":"0123456789abcdef"}})";
 
-Result<std::shared_ptr<const Plan>> compile(const std::string& nodes,
-                                            const std::string& rest = {}) {
+Result<std::shared_ptr<const Plan>> compile_nodes(const std::string& nodes,
+                                                  const std::string& rest = {}) {
   const std::string text =
       "{\"schema\":1,\"nodes\":[" + nodes + "]," + std::string(kTools) + rest + "}";
   auto graph = parse_json(text);
@@ -28,15 +28,15 @@ Result<std::shared_ptr<const Plan>> compile(const std::string& nodes,
   return Plan::compile(graph ? *graph : Value());
 }
 
-std::string refusal(const std::string& nodes, const std::string& rest = {}) {
-  const auto plan = compile(nodes, rest);
+std::string refusal_of_nodes(const std::string& nodes, const std::string& rest = {}) {
+  const auto plan = compile_nodes(nodes, rest);
   if (plan) return "accepted";
   EXPECT_EQ(plan.error().code, Code::plan_invalid);
   return plan.error().message;
 }
 
 AE_TEST("plan/a task graph compiles to nodes with edges in both directions") {
-  const auto compiled = compile(
+  const auto compiled = compile_nodes(
       R"({"id":"a","kind":"tool","tool":"pay","args":{"x":"${ .input.x }"}},
          {"id":"b","kind":"wait","wait":{"type":"timer","for":"30s"},"needs":["a"]},
          {"id":"c","kind":"map","over":"${ .steps.a }","as":"line","max_parallel":3,
@@ -83,38 +83,38 @@ AE_TEST("plan/paths count plans, nodes and items from zero") {
 
 AE_TEST("plan/unknown, missing and invalid members are rejected") {
   const std::string good = R"({"id":"a","kind":"tool","tool":"pay"})";
-  EXPECT_EQ(refusal(good), "accepted");
-  EXPECT_EQ(refusal(""), "a plan must have at least one node");
-  EXPECT_EQ(refusal(good, R"(,"surprise":1)"), "unknown member `surprise`");
-  EXPECT_EQ(refusal(R"({"id":"a","kind":"tool","tool":"pay","approval":"required"})"),
+  EXPECT_EQ(refusal_of_nodes(good), "accepted");
+  EXPECT_EQ(refusal_of_nodes(""), "a plan must have at least one node");
+  EXPECT_EQ(refusal_of_nodes(good, R"(,"surprise":1)"), "unknown member `surprise`");
+  EXPECT_EQ(refusal_of_nodes(R"({"id":"a","kind":"tool","tool":"pay","approval":"required"})"),
             "node `a`: unknown member `approval`");
-  EXPECT_EQ(refusal(R"({"id":"a","kind":"scope"})"), "node `a`: `kind` has no such value");
-  EXPECT_EQ(refusal(R"({"id":"a","kind":"code"})"), "node `a`: must be an object");
-  EXPECT_EQ(refusal(R"({"id":"a","kind":"loop"})"), "node `a`: without `tool`");
-  EXPECT_EQ(refusal(R"({"id":"a","kind":"loop","loop":{"tool":"pay"}})"),
+  EXPECT_EQ(refusal_of_nodes(R"({"id":"a","kind":"scope"})"), "node `a`: `kind` has no such value");
+  EXPECT_EQ(refusal_of_nodes(R"({"id":"a","kind":"code"})"), "node `a`: must be an object");
+  EXPECT_EQ(refusal_of_nodes(R"({"id":"a","kind":"loop"})"), "node `a`: without `tool`");
+  EXPECT_EQ(refusal_of_nodes(R"({"id":"a","kind":"loop","loop":{"tool":"pay"}})"),
             "node `a`: it is led by a model");
-  EXPECT_EQ(refusal(R"({"id":"a b","kind":"tool","tool":"pay"})"),
+  EXPECT_EQ(refusal_of_nodes(R"({"id":"a b","kind":"tool","tool":"pay"})"),
             "nodes[0]: `id` must match [A-Za-z_][A-Za-z0-9_-]{0,63}");
-  EXPECT_EQ(refusal(good + "," + good), "two nodes are called `a`");
-  EXPECT_EQ(refusal(R"({"id":"a","kind":"tool","tool":"beg"})"),
+  EXPECT_EQ(refusal_of_nodes(good + "," + good), "two nodes are called `a`");
+  EXPECT_EQ(refusal_of_nodes(R"({"id":"a","kind":"tool","tool":"beg"})"),
             "node `a`: there is no tool `beg`");
-  EXPECT_EQ(refusal(R"({"id":"a","kind":"tool","tool":"pay","needs":["b"]})"),
+  EXPECT_EQ(refusal_of_nodes(R"({"id":"a","kind":"tool","tool":"pay","needs":["b"]})"),
             "node `a` needs a node that does not exist");
-  EXPECT_EQ(refusal(R"({"id":"a","kind":"tool","tool":"pay","needs":["a"]})"),
+  EXPECT_EQ(refusal_of_nodes(R"({"id":"a","kind":"tool","tool":"pay","needs":["a"]})"),
             "dependency cycle that begins at `a`");
-  EXPECT_EQ(refusal(R"({"id":"a","kind":"tool","tool":"pay","when":"yes"})"),
+  EXPECT_EQ(refusal_of_nodes(R"({"id":"a","kind":"tool","tool":"pay","when":"yes"})"),
             "node `a`: `when` must be one ${ … }, true or false");
-  EXPECT_EQ(refusal(R"({"id":"a","kind":"tool","tool":"pay","args":[]})"),
+  EXPECT_EQ(refusal_of_nodes(R"({"id":"a","kind":"tool","tool":"pay","args":[]})"),
             "node `a`: `args` must be an object, or one ${ … } that gives one");
-  EXPECT_EQ(refusal(R"({"id":"a","kind":"wait","wait":{"type":"email"}})"),
+  EXPECT_EQ(refusal_of_nodes(R"({"id":"a","kind":"wait","wait":{"type":"email"}})"),
             "node `a`: `type` has no such value");
-  EXPECT_EQ(refusal(R"({"id":"a","kind":"wait","wait":{"type":"timer","for":"soon"}})"),
+  EXPECT_EQ(refusal_of_nodes(R"({"id":"a","kind":"wait","wait":{"type":"timer","for":"soon"}})"),
             "node `a`: `for` must be a duration of at least 0s, not `soon`");
-  EXPECT_EQ(refusal(R"({"id":"a","kind":"wait","wait":{"type":"timer","until":"soon"}})"),
+  EXPECT_EQ(refusal_of_nodes(R"({"id":"a","kind":"wait","wait":{"type":"timer","until":"soon"}})"),
             "node `a`: `until` must be a time such as 2030-01-31T08:00:00Z");
-  EXPECT_EQ(refusal(R"({"id":"a","kind":"map","over":"${ .input }","do":{"tool":"pay"}})"),
+  EXPECT_EQ(refusal_of_nodes(R"({"id":"a","kind":"map","over":"${ .input }","do":{"tool":"pay"}})"),
             "node `a`: `max_parallel` must be a whole number from 1 to 1024");
-  EXPECT_EQ(refusal(good, R"(,"deadline":"0s")"),
+  EXPECT_EQ(refusal_of_nodes(good, R"(,"deadline":"0s")"),
             "`deadline` must be a duration of at least 1ms, not `0s`");
 }
 
@@ -123,18 +123,18 @@ AE_TEST("plan/an expression may read only the nodes that its node needs") {
     return R"({"id":"a","kind":"tool","tool":"pay"},{"id":"b","kind":"tool","tool":"pay",)" + b +
            "}";
   };
-  EXPECT_EQ(refusal(two(R"("args":{"x":"${ .steps.a }"},"needs":["a"])")), "accepted");
-  EXPECT_EQ(refusal(two(R"("args":{"x":"${ .steps.a }"})")),
+  EXPECT_EQ(refusal_of_nodes(two(R"("args":{"x":"${ .steps.a }"},"needs":["a"])")), "accepted");
+  EXPECT_EQ(refusal_of_nodes(two(R"("args":{"x":"${ .steps.a }"})")),
             "node `b` reads `.steps.a` without needing `a`");
-  EXPECT_EQ(refusal(two(R"("args":{"x":"${ .steps.zz }"})")),
+  EXPECT_EQ(refusal_of_nodes(two(R"("args":{"x":"${ .steps.zz }"})")),
             "node `b` reads `.steps.zz` without needing `zz`");
-  EXPECT_EQ(refusal(two(R"("args":{"x":"${ .steps }"},"needs":["a"])")),
+  EXPECT_EQ(refusal_of_nodes(two(R"("args":{"x":"${ .steps }"},"needs":["a"])")),
             "node `b` reads all of `.steps`; only `output` may");
-  EXPECT_EQ(refusal(two(R"("args":{"x":"${ .args }"})")),
+  EXPECT_EQ(refusal_of_nodes(two(R"("args":{"x":"${ .args }"})")),
             "node `b` reads `.args`, which is not available here");
-  EXPECT_EQ(refusal(two(R"("args":{"x":"${ .item }"})")),
+  EXPECT_EQ(refusal_of_nodes(two(R"("args":{"x":"${ .item }"})")),
             "node `b` reads `.item`, which is not available here");
-  EXPECT_EQ(refusal(two(R"("args":{})"), R"(,"output":"${ .steps.c }")"),
+  EXPECT_EQ(refusal_of_nodes(two(R"("args":{})"), R"(,"output":"${ .steps.c }")"),
             "`output` reads `.steps.c`: no such node");
 }
 

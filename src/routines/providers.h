@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <iterator>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <string_view>
@@ -38,6 +39,13 @@ class Providers final : public RoutineProvider {
     std::ranges::copy_if(all.versions, std::back_inserter(all.away),
                          [&](const std::string& one) { return !connected.contains(one); });
     return all;
+  }
+  std::optional<MissingFunction> missing_function(const engine::Plan& plan,
+                                                  std::uint32_t node) const override {
+    for (const RoutineProvider* const one : providers_) {
+      if (auto missing = one->missing_function(plan, node)) return missing;
+    }
+    return std::nullopt;
   }
   std::vector<AgentVersion> agent_versions() const override {
     std::vector<AgentVersion> all;

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -21,6 +22,10 @@ struct FixedProvider final : RoutineProvider {
   engine::OfferedCode offered(const engine::Plan&, std::uint32_t, std::string_view) const override {
     return {.versions = versions, .own_missing_for = own_missing_for, .away = away};
   }
+  std::optional<MissingFunction> missing_function(const engine::Plan&,
+                                                  std::uint32_t) const override {
+    return missing;
+  }
   std::vector<AgentVersion> agent_versions() const override {
     std::vector<AgentVersion> all;
     for (const std::string& version : versions) all.push_back({"a", version});
@@ -33,6 +38,7 @@ struct FixedProvider final : RoutineProvider {
   }
   std::vector<std::string> versions{"v1"}, away;
   Duration own_missing_for{};
+  std::optional<MissingFunction> missing;
   bool has_room = true;
   int started = 0;
 };
@@ -70,6 +76,9 @@ AE_TEST(
   EXPECT_EQ(offered.versions, (std::vector<std::string>{"v1", "v2", "v3"}));
   EXPECT_EQ(offered.own_missing_for, std::chrono::seconds(4));
   EXPECT_EQ(all.agent_versions().size(), 4u);
+  EXPECT_FALSE(all.missing_function(plan, 0));
+  second.missing = MissingFunction{.version = "v3", .name = "pay"};
+  EXPECT_EQ(all.missing_function(plan, 0)->name, "pay");
   first.away = {"v1"};
   second.away = {"v2"};
   EXPECT_EQ(all.offered(plan, 0, "v0").away, (std::vector<std::string>{"v2"}));

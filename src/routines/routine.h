@@ -73,6 +73,7 @@ struct RoutineStart {
   std::string path;              // of its step; those of its requests are `path/position`
   std::string version;           // of the code that runs
   bool is_trial = false;         // another one than the job's (engine/version/code_version.h)
+  bool is_check = false;         // a trial that only reports what it finds; its caller shows it
   Value input;                   // of the job
   Value job_value;               // {id, agent, labels, created_at}
   std::string blind;             // of the job: for H of arguments (base/ids.h)
@@ -114,6 +115,11 @@ struct AgentVersion {
   friend auto operator<=>(const AgentVersion&, const AgentVersion&) = default;
 };
 
+struct MissingFunction {
+  std::string version;  // of the code that the worker offers
+  std::string name;
+};
+
 // Starts routines: one for each kind of worker.
 class RoutineProvider {
  public:
@@ -122,6 +128,10 @@ class RoutineProvider {
   // the job's.
   virtual engine::OfferedCode offered(const engine::Plan& plan, std::uint32_t node,
                                       std::string_view own) const = 0;
+  // Why a worker that offers another or the same version of this code does not run it: a function
+  // of the plan that it does not offer. nullopt: there is no such worker.
+  virtual std::optional<MissingFunction> missing_function(const engine::Plan& plan,
+                                                          std::uint32_t node) const = 0;
   // All versions of agents that this process runs.
   virtual std::vector<AgentVersion> agent_versions() const = 0;
   // nullptr: this process does not offer this version of the code, or has no room.

@@ -56,10 +56,18 @@ Result<std::string> choose_code_version(const World& world, const engine::State&
   if (choice.version) return *std::move(choice.version);
   again_in = choice.again_in;
   const std::string& own = engine::version_of_code(state, node);
-  return fail(Code::needs_version, "no worker here runs the code of the agent \"{}\"{}{}",
-              state.plan->nodes[node].code->agent, own.empty() ? "" : ", version " + own,
+  std::string why;
+  if (const auto missing = world.routines == nullptr
+                               ? std::nullopt
+                               : world.routines->missing_function(*state.plan, node)) {
+    why = fmt::format(": the worker{} does not offer its tool \"{}\"",
+                      missing->version == own ? "" : " of version " + missing->version,
+                      missing->name);
+  }
+  return fail(Code::needs_version, "no worker here runs the code of the agent \"{}\"{}{}{}",
+              state.plan->nodes[node].code->agent, own.empty() ? "" : ", version " + own, why,
               again_in ? fmt::format("; version {} is tried in {}", offered.versions.back(),
-                                     to_text(*again_in))
+                                     to_text(std::chrono::ceil<std::chrono::seconds>(*again_in)))
                        : "");
 }
 

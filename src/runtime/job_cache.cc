@@ -3,8 +3,11 @@
 
 namespace ae::runtime {
 
+// A call with its closed wait: 240 bytes in a checkpoint, 1.8 KB in memory.
+std::size_t bytes_of_checkpoint(std::size_t size) { return 8 * size; }
+
 std::size_t bytes_of(const store::LoadedJob& loaded) {
-  std::size_t bytes = loaded.checkpoint ? loaded.checkpoint->bytes.size() : 0;
+  std::size_t bytes = loaded.checkpoint ? bytes_of_checkpoint(loaded.checkpoint->bytes.size()) : 0;
   for (const std::string& commit : loaded.commits) bytes += commit.size();
   for (const Blob& blob : loaded.blobs) bytes += blob.bytes.size();
   return bytes;

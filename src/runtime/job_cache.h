@@ -25,17 +25,18 @@ namespace ae::runtime {
 struct CachedJob {
   engine::State state;
   Hash head;              // of event state.seq
-  std::size_t bytes = 0;  // approximate size of the state: the bytes that it was folded from
+  std::size_t bytes = 0;  // approximate size of the state in memory: bytes_of what it was read from
   std::uint64_t checkpoint_seq = 0, checkpoint_bytes = 0;  // of the newest checkpoint
 };
 
-// Approximate memory that the folded state occupies.
+// Approximate memory that the folded state occupies, or that these events add to it.
 std::size_t bytes_of(const store::LoadedJob& loaded);
 std::size_t bytes_of(const SealedBatch& sealed);
+std::size_t bytes_of_checkpoint(std::size_t size);
 
 class JobCache {
  public:
-  static constexpr std::size_t kBytesMax = 32u << 20, kJobBytesMax = 2u << 20;
+  static constexpr std::size_t kBytesMax = 64u << 20, kJobBytesMax = 32u << 20;
 
   // Removes the job from the cache and returns it.
   std::optional<CachedJob> extract(const JobId& job);

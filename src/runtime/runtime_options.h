@@ -56,6 +56,8 @@ struct RuntimeOptions {
 struct Counters {
   // Mismatches after which a job continued
   std::uint64_t aetheris_confirmation_replay_warn_total = 0;
+  // Commits that were refused because of a request or a late result: their jobs were read again
+  std::uint64_t aetheris_job_reload_total = 0;
   std::uint64_t aetheris_lease_acquired = 0,
                 aetheris_lease_acquire_failed = 0;  // jobs; failed claims
   std::uint64_t aetheris_lease_conflict_total = 0;  // jobs lost, or possibly lost, to other workers

@@ -17,6 +17,7 @@
 #include "log/field_names.h"
 #include "log/seal.h"
 #include "runtime/driver/ledger.h"
+#include "runtime/driver/output_hub.h"
 #include "runtime/manual_tool_test.h"
 #include "runtime/plan_fixture_test.h"
 #include "runtime/scheduler/runtime.h"
@@ -73,7 +74,7 @@ class WorkerFixture final : public RuntimeObserver {
     std::map<std::string, std::string, std::less<>> agent_versions;
     if (setup.announces) agent_versions[field::agent] = setup.version;
     runtime.emplace(World{env.loop, env.steady, chance, *faulty, tool_registry, setup.plans,
-                          nullptr, nullptr, setup.slot, nullptr, setup.new_jobs, setup.routines,
+                          nullptr, &output_hub, setup.slot, nullptr, setup.new_jobs, setup.routines,
                           std::nullopt, setup.functions_held_until},
                     RuntimeOptions{.worker = std::move(name),
                                    .durability = setup.durability,
@@ -138,13 +139,11 @@ class WorkerFixture final : public RuntimeObserver {
     return std::ranges::any_of(
         warnings, [&](const std::string& text) { return text.find(words) != text.npos; });
   }
-
   void on_warning(const JobId&, const std::string& what) override { warnings.push_back(what); }
   void on_store_health(const std::optional<Error>& out) override {
     outages += out ? "out " : "back ";
   }
   void on_store_stopped(const Error& error) override { stopped = error; }
-
   std::shared_ptr<std::optional<Result<Value>>> start_request(engine::ControlRequest request) {
     auto answer = std::make_shared<std::optional<Result<Value>>>();
     runtime->submit_request(kJob, std::move(request),
@@ -162,6 +161,7 @@ class WorkerFixture final : public RuntimeObserver {
   std::optional<store::MemoryStore> memory;
   std::optional<store::FaultyStore> faulty;
   ToolRegistry tool_registry;
+  OutputHub output_hub;
   std::optional<Runtime> runtime;
 };
 

@@ -19,7 +19,7 @@ engine::WorkerName worker(std::string key, int number) {
   return {.key = std::move(key), .name = fmt::format("host:{}:a", number)};
 }
 
-routines::CallName call(int number) {
+routines::CallName reported_call(int number) {
   return {.job = JobId(fmt::format("job-{}", number)),
           .invocation = InvocationId(fmt::format("invocation-{}", number)),
           .try_no = 1};
@@ -27,7 +27,7 @@ routines::CallName call(int number) {
 
 WorkerReport report(Instant at, int calls) {
   WorkerReport made{.received = {}, .at = at, .covers_from = at};
-  for (int i = 0; i < calls; ++i) made.received.insert(call(i));
+  for (int i = 0; i < calls; ++i) made.received.insert(reported_call(i));
   return made;
 }
 
@@ -47,9 +47,9 @@ AE_TEST("worker reports/one key with many large reports displaces only its own")
   }
   EXPECT_EQ(keys_of(reports), (std::set<std::string>{"large", "small"}));
   EXPECT_GE(reports.size(), 3u);
-  EXPECT_TRUE(reports.add_end(worker("small", 1), call(3)));
-  EXPECT_TRUE(reports.add_end(worker("large", 999), call(3))) << "the newest one is kept";
-  EXPECT_FALSE(reports.add_end(worker("large", 0), call(3)));
+  EXPECT_TRUE(reports.add_end(worker("small", 1), reported_call(3)));
+  EXPECT_TRUE(reports.add_end(worker("large", 999), reported_call(3))) << "the newest one is kept";
+  EXPECT_FALSE(reports.add_end(worker("large", 0), reported_call(3)));
 }
 
 AE_TEST("worker reports/many workers of one key without calls are limited too") {
@@ -75,7 +75,7 @@ AE_TEST("worker reports/old ones are forgotten, and a newer one replaces that of
   reports.add(worker("k", 1), report(kStart, 5));
   reports.add(worker("k", 1), report(kStart + 1min, 1));
   EXPECT_EQ(reports.size(), 1u);
-  EXPECT_FALSE(reports.add_end(worker("k", 1), call(4)));
+  EXPECT_FALSE(reports.add_end(worker("k", 1), reported_call(4)));
   reports.add(worker("k", 2), report(kStart + 11min, 0));
   EXPECT_EQ(reports.size(), 1u);
 }
@@ -83,11 +83,11 @@ AE_TEST("worker reports/old ones are forgotten, and a newer one replaces that of
 AE_TEST("worker reports/the end of a call counts once, from the worker that has the call") {
   WorkerReports reports;
   reports.add(worker("k", 1), report(kStart, 2));
-  EXPECT_FALSE(reports.add_end(worker("k", 2), call(1)));
-  EXPECT_FALSE(reports.add_end(worker("j", 1), call(1)));
-  EXPECT_FALSE(reports.add_end(worker("k", 1), call(7)));
-  EXPECT_TRUE(reports.add_end(worker("k", 1), call(1)));
-  EXPECT_FALSE(reports.add_end(worker("k", 1), call(1)));
+  EXPECT_FALSE(reports.add_end(worker("k", 2), reported_call(1)));
+  EXPECT_FALSE(reports.add_end(worker("j", 1), reported_call(1)));
+  EXPECT_FALSE(reports.add_end(worker("k", 1), reported_call(7)));
+  EXPECT_TRUE(reports.add_end(worker("k", 1), reported_call(1)));
+  EXPECT_FALSE(reports.add_end(worker("k", 1), reported_call(1)));
 }
 
 }  // namespace

@@ -7,7 +7,7 @@
 namespace ae {
 namespace {
 
-Value json(const char* text) {
+Value closed_json(const char* text) {
   auto value = parse_json(text);
   EXPECT_TRUE(value) << text;
   return value ? *value : Value();
@@ -18,7 +18,7 @@ AE_TEST("schema/closed schema/a schema is closed if every object in it rejects u
        {R"({"type":"string"})", R"({"type":"object","additionalProperties":false})",
         R"({"type":"array","items":{"type":"object","additionalProperties":false}})",
         R"({"$defs":{"a":{"type":["object","null"],"additionalProperties":false}}})", "true"}) {
-    EXPECT_TRUE(is_closed(json(closed))) << closed;
+    EXPECT_TRUE(is_closed(closed_json(closed))) << closed;
   }
   for (const char* open :
        {R"({"type":"object"})", R"({"properties":{}})",
@@ -26,14 +26,14 @@ AE_TEST("schema/closed schema/a schema is closed if every object in it rejects u
         R"({"type":"object","additionalProperties":false,"properties":{"a":{"type":"object"}}})",
         R"({"type":"array","items":{"type":"object"}})", R"({"anyOf":[{"type":"object"}]})",
         R"({"$defs":{"a":{"type":["object","null"]}}})"}) {
-    EXPECT_FALSE(is_closed(json(open))) << open;
+    EXPECT_FALSE(is_closed(closed_json(open))) << open;
   }
 }
 
 AE_TEST("schema/closed schema/a complete schema is closed and requires every member it names") {
-  EXPECT_TRUE(is_complete(json(
+  EXPECT_TRUE(is_complete(closed_json(
       R"({"type":"object","additionalProperties":false,"properties":{"a":{"type":"string"}},"required":["a"]})")));
-  EXPECT_TRUE(is_complete(json(R"({"type":"object","additionalProperties":false})")));
+  EXPECT_TRUE(is_complete(closed_json(R"({"type":"object","additionalProperties":false})")));
   for (
       const char* not_complete :
       {R"({"type":"string"})", R"({"type":"object"})",
@@ -41,7 +41,7 @@ AE_TEST("schema/closed schema/a complete schema is closed and requires every mem
        R"({"type":"object","additionalProperties":false,"properties":{"a":{}},"required":["b"]})",
        R"({"type":"object","additionalProperties":false,"anyOf":[]})",
        R"({"type":"object","additionalProperties":false,"required":["a"],"properties":{"a":{"not":{}}}})"}) {
-    EXPECT_FALSE(is_complete(json(not_complete))) << not_complete;
+    EXPECT_FALSE(is_complete(closed_json(not_complete))) << not_complete;
   }
 }
 

@@ -157,7 +157,7 @@ runtime::RebuildResult rebuild(const std::string& path, bool compare_only = fals
   return *std::move(rebuilt);
 }
 
-std::string text_of(const runtime::RebuildResult& rebuilt) {
+std::string rebuild_text(const runtime::RebuildResult& rebuilt) {
   std::string text;
   for (const auto& [job, rows] : rebuilt.differing) {
     for (const auto& row : rows) {
@@ -204,7 +204,7 @@ void expect_rebuilt(std::uint64_t seed, PlanBook& plans, std::set<std::string>& 
     }
   }
   const runtime::RebuildResult unchanged = rebuild(path, true);
-  EXPECT_EQ(text_of(unchanged), "") << "the rows that the runtime wrote follow from the logs";
+  EXPECT_EQ(rebuild_text(unchanged), "") << "the rows that the runtime wrote follow from the logs";
   EXPECT_GT(unchanged.jobs, 0U);
 
   run_sql(path, kDamage);
@@ -216,10 +216,10 @@ void expect_rebuilt(std::uint64_t seed, PlanBook& plans, std::set<std::string>& 
 
   const runtime::RebuildResult rebuilt = rebuild(path);
   EXPECT_EQ(rebuilt.differing_jobs, unchanged.jobs);
-  EXPECT_EQ(rebuilt.refused_jobs, 0U) << text_of(rebuilt);
+  EXPECT_EQ(rebuilt.refused_jobs, 0U) << rebuild_text(rebuilt);
   const Dump after = dump(path);
   for (const auto& [table, rows] : before) EXPECT_EQ(after.at(table), rows) << table;
-  EXPECT_EQ(text_of(rebuild(path)), "") << "a second rebuild changes nothing";
+  EXPECT_EQ(rebuild_text(rebuild(path)), "") << "a second rebuild changes nothing";
 }
 
 AE_TEST("rebuild/the rows of random jobs are rebuilt from their logs, byte for byte") {
@@ -291,7 +291,7 @@ AE_TEST("rebuild/a log without its end or a commit is refused and keeps its rows
   const Dump cut = dump(path);
   const runtime::RebuildResult made = rebuild(path);
   EXPECT_EQ(made.refused_jobs, 2U);
-  EXPECT_EQ(made.differing_jobs, 0U) << text_of(made);
+  EXPECT_EQ(made.differing_jobs, 0U) << rebuild_text(made);
   for (const auto& [job, error] : made.refused) EXPECT_EQ(error.code, Code::log_corrupt);
   EXPECT_EQ(dump(path), cut);
 }

@@ -7,6 +7,7 @@
 
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -22,6 +23,10 @@ class SimCode final : public routines::RoutineProvider {
 
   engine::OfferedCode offered(const engine::Plan& plan, std::uint32_t node,
                               std::string_view own) const override;
+  std::optional<routines::MissingFunction> missing_function(const engine::Plan&,
+                                                            std::uint32_t) const override {
+    return std::nullopt;
+  }
   std::vector<routines::AgentVersion> agent_versions() const override { return {}; }
   std::unique_ptr<routines::Routine> start(routines::RoutineStart start) override;
 

@@ -266,6 +266,7 @@ SweepCount sweep(const SweepCase& c, const SweepDepth& depth, PlanBook& plans, R
     return end.boundaries.back();
   };
   for (std::uint64_t first = 1; first <= undisturbed_run.boundaries[0]; ++first) {
+    if ((first + depth.first_from) % depth.first_one_in != 0) continue;
     count.points++;
     const std::uint64_t recovery = run({first});
     for (std::uint64_t second = 1; depth.recovery && second <= recovery; ++second) {

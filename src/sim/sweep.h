@@ -31,6 +31,8 @@ struct SweepCase {
 std::vector<SweepCase> sweep_cases();
 
 struct SweepDepth {
+  // The first crash at one in this many boundaries; `first_from` selects which ones.
+  std::uint64_t first_one_in = 1, first_from = 0;
   bool recovery = true;  // the second crash, at boundaries of the recovery
   // The second crash at one in this many boundaries; `second_from` selects which ones.
   std::uint64_t second_one_in = 1, second_from = 0;

@@ -27,9 +27,6 @@ struct Batch {
   // The job is new. REQUIRES: events, expected_seq 0.
   struct Create {
     Boxed<NewJob> job;  // always present
-    // A job in whose name this one is created. Refused with `stale_attempt` if its claim row does
-    // not have this fence. REQUIRES: another job.
-    Boxed<HeldJob> creator;
   };
   // The job's claim row has this fence. The lease may have expired: until another worker claims the
   // job, the fence stays valid.
@@ -84,6 +81,10 @@ struct Batch {
   // wake_at becomes the time of this commit at the latest: `list_due` returns it, and the request
   // that follows applies the entry. REQUIRES: not Create or LateResult.
   std::vector<InboxPut> inbox_puts;
+  // A job in whose name this is written: it creates the job, or sends a request to it. Refused with
+  // `stale_attempt` if its claim row does not have this fence. REQUIRES: Unleased, or Create
+  // and another job.
+  Boxed<HeldJob> sender;
   // Replaces the job's signed head, a side record that contains its own seq. The store does not
   // interpret it.
   Boxed<std::string> signed_head;

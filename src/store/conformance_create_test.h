@@ -89,7 +89,7 @@ inline void unknown_job(ConformanceFixture& r) {
 inline void creator_must_hold_its_job(ConformanceFixture& r) {
   const auto child = [&](std::string id, std::string_view attempt, std::uint64_t epoch) {
     Batch b = r.create(std::move(id));
-    std::get<Batch::Create>(b.authority).creator = HeldJob{JobId("p"), fence(attempt, epoch)};
+    b.sender = HeldJob{JobId("p"), fence(attempt, epoch)};
     return b;
   };
   EXPECT_EQ(show(r.commit(child("c0", "A1", 1))), "stale_attempt") << "there is no such job";

@@ -77,6 +77,46 @@ inline void refused_puts(ConformanceFixture& r) {
   EXPECT_EQ(r.due_now(), "");
 }
 
+// Of a message: its sender must be held when the message is delivered, in either way.
+inline void sender_must_be_held(ConformanceFixture& r) {
+  const auto sender = [](std::string_view attempt, std::uint64_t epoch) {
+    return HeldJob{JobId("sender"), fence(attempt, epoch)};
+  };
+  r.must_commit(r.create("idle", {}, {.status = "waiting"}));
+  r.must_commit(r.create_claimed("held", "A9"));
+  std::uint64_t seq = 2;
+  const auto appends = [&](const HeldJob& by) {
+    Batch b = r.append("idle", ConformanceFixture::unleased(), seq, "waiting");
+    b.sender = by;
+    return b;
+  };
+  const auto puts = [&](const HeldJob& by, std::string id) {
+    return show(r.loop.await<Result<void>>([&](auto done) {
+      r.store().put_inbox(JobId("held"), {.id = std::move(id), .request = "{}", .sender = by},
+                          std::move(done));
+    }));
+  };
+  EXPECT_EQ(r.expect_refused(appends(sender("A1", 1))), Code::stale_attempt) << "no such job";
+  EXPECT_EQ(puts(sender("A1", 1), "e1"), "stale_attempt");
+  r.must_commit(r.create_claimed("sender"));
+  for (const HeldJob& other : {sender("A1", 2), sender("A2", 1)}) {
+    EXPECT_EQ(r.expect_refused(appends(other)), Code::stale_attempt);
+    EXPECT_EQ(puts(other, "e1"), "stale_attempt");
+  }
+  const Batch delivered = appends(sender("A1", 1));
+  r.must_commit(delivered);
+  ++seq;
+  EXPECT_EQ(puts(sender("A1", 1), "e1"), "ok");
+  Batch ends = r.append("sender", r.leased("A1", 1), 2, "completed");
+  ends.release = true;
+  r.must_commit(ends);
+  EXPECT_EQ(r.expect_refused(appends(sender("A1", 1))), Code::stale_attempt) << "it has ended";
+  EXPECT_EQ(puts(sender("A1", 1), "e2"), "stale_attempt");
+  EXPECT_TRUE(r.commit(delivered)->is_duplicate) << "that was done before";
+  EXPECT_EQ(r.load("held")->inbox.size(), 1u);
+  EXPECT_EQ(r.row("idle").last_seq, seq);
+}
+
 inline void unleased_commit_reads_the_inbox(ConformanceFixture& r) {
   r.must_commit(r.create_claimed("child"));
   r.must_commit(r.create("parent", {}, {.status = "waiting"}));
@@ -115,6 +155,7 @@ inline std::vector<Case> inbox_put_cases() {
       {"a commit puts entries into the inboxes of other jobs", puts_into_other_inboxes},
       {"a repeated commit puts its entries once", puts_once},
       {"a refused commit puts no entry, and an ended job gets none", refused_puts},
+      {"a request of another job is delivered only while that is held so", sender_must_be_held},
       {"an unleased commit that read the inbox is refused if a later entry exists",
        unleased_commit_reads_the_inbox},
       {"a commit without events consumes an entry, and the job is not due any more",

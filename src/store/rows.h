@@ -83,6 +83,8 @@ struct InboxEntry {
   std::uint64_t number = 0;  // assigned by the store in order of arrival
   std::string id;            // the writer's id: the same id again changes nothing
   std::string request;       // control request: canonical JSON
+  // Of a put, not stored: as Batch::sender.
+  std::optional<HeldJob> sender = {};
 };
 
 // An entry for the inbox of another job than that of its batch.

@@ -42,7 +42,12 @@ void check_batch(const Batch& batch) {
       batch.job.text);
   if (create != nullptr) {
     AE_CHECK(batch.sealed && batch.expected_seq == 0 && batch.inbox_puts.empty(), batch.job.text);
-    AE_CHECK(!create->creator || create->creator->job != batch.job, batch.job.text);
+  }
+  if (batch.sender) {
+    const bool may_have = create != nullptr
+                              ? batch.sender->job != batch.job
+                              : std::holds_alternative<Batch::Unleased>(batch.authority);
+    AE_CHECK(may_have, batch.job.text);
   }
   for (const InboxPut& put : batch.inbox_puts) AE_CHECK(put.job != batch.job, batch.job.text);
   if (std::holds_alternative<Batch::LateResult>(batch.authority)) {
@@ -87,9 +92,9 @@ Status check_precondition(const Batch& batch, const JobClaimState& job_state) {
   return {};
 }
 
-Status check_creator(const HeldJob& creator, const std::optional<Fence>& claim) {
-  if (claim == creator.fence) return {};
-  return std::unexpected(lease_lost(creator.job, creator.fence));
+Status check_sender(const HeldJob& sender, const std::optional<Fence>& claim) {
+  if (claim == sender.fence) return {};
+  return std::unexpected(lease_lost(sender.job, sender.fence));
 }
 
 bool has_first_commit_check(const Batch& batch) {

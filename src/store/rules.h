@@ -36,8 +36,8 @@ struct JobClaimState {
 // Checks authority, then seq. Not for Create. Duplicates are detected before this, the inbox is
 // checked after it.
 Status check_precondition(const Batch& batch, const JobClaimState& job_state);
-// Of a Create. `claim`: of the creator, live or expired; nullopt = none, or there is no such job.
-Status check_creator(const HeldJob& creator, const std::optional<Fence>& claim);
+// `claim`: of the sender, live or expired; nullopt = none, or there is no such job.
+Status check_sender(const HeldJob& sender, const std::optional<Fence>& claim);
 // True for a LateResult with `first_commit`, which check_late_precondition compares with the stored
 // first commit.
 bool has_first_commit_check(const Batch& batch);

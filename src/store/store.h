@@ -57,8 +57,8 @@ class Store {
 
   // Durably enqueues a control request for the lease holder. An id that is already in the inbox
   // changes nothing; the log contains the ids of consumed entries. A new entry deletes the reply to
-  // an earlier one with its id. Fails with not_held (no claim
-  // row: commit as Unleased instead) · not_found · unavailable · unknown_outcome.
+  // an earlier one with its id. Fails with not_held (no claim row: commit as Unleased instead) ·
+  // stale_attempt (of its sender) · not_found · unavailable · unknown_outcome.
   virtual void put_inbox(JobId job, InboxEntry entry, async::Done<Result<void>> done) = 0;
 
   // Claims queued or running jobs that have no lease (not_before passed) or an expired one. Order:

@@ -68,12 +68,13 @@ inline bool register_test(std::string_view name, const char* file, int line, Tes
 
 }  // namespace ae::testing
 
-#define AE_TEST(name) AE_TEST_AS_(name, __LINE__, quick)
-#define AE_TEST_SLOW(name) AE_TEST_AS_(name, __LINE__, slow)
+#define AE_TEST(name) AE_TEST_AS_(name, __COUNTER__, quick)
+#define AE_TEST_SLOW(name) AE_TEST_AS_(name, __COUNTER__, slow)
 
-#define AE_TEST_AS_(name, line, speed) AE_TEST_AT_(name, line, speed)
-#define AE_TEST_AT_(name, line, speed)                                                         \
-  static void ae_test_##line();                                                                \
-  [[maybe_unused]] static const bool ae_test_registered_##line = ::ae::testing::register_test( \
-      name, __FILE__, line, ::ae::testing::TestSpeed::speed, &ae_test_##line);                 \
-  static void ae_test_##line()
+// A number that is unique where several test files are compiled together.
+#define AE_TEST_AS_(name, number, speed) AE_TEST_AT_(name, number, speed)
+#define AE_TEST_AT_(name, number, speed)                                                         \
+  static void ae_test_##number();                                                                \
+  [[maybe_unused]] static const bool ae_test_registered_##number = ::ae::testing::register_test( \
+      name, __FILE__, __LINE__, ::ae::testing::TestSpeed::speed, &ae_test_##number);             \
+  static void ae_test_##number()

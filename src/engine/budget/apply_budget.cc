@@ -2,6 +2,7 @@
 //
 //   none ── started ─▶ reserved ── finished ─▶ spent      if withdrawn before a byte was sent: none
 //
+// What a model that a function called itself used is spent when the function has ended.
 // The cost of a model call is known, and counts as spent, when its command is committed. What a
 // child job used is known when it ends.
 #include <algorithm>
@@ -123,6 +124,17 @@ void Applier::settle_answer(const Step& step, const TokenUsage& usage) {
   if (counted.total_tokens > 0) use.tokens = std::max(least, counted.total_tokens);
   if (usage.cost_micros) use.cost_micros = counted.cost_micros;
   add(s_.budget.spent, use);
+}
+
+// A function has called a model itself. Nothing was reserved for its tokens.
+void Applier::charge_function(const Step& step, const ToolInvocationFinished& event) {
+  if (event.usage.is_null()) return;
+  const TokenUsage usage = event.usage.read_leniently();
+  add_usage(usage, s_.models);
+  if (step.role != Role::node || !s_.budget.is_tracked()) return;
+  ModelUsage counted;
+  add_usage(usage, counted);
+  add(s_.budget.spent, {.tokens = counted.total_tokens, .cost_micros = counted.cost_micros});
 }
 
 // Records the limits of which the model of this turn was notified.

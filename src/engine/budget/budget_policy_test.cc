@@ -9,17 +9,19 @@ constexpr std::string_view kBuy =
 constexpr std::string_view kAsk = "{'action': 'require_approval'}";
 
 // A job with this budget, whose tool `buy` has this rule.
-JobFixture job_with_budget(std::string_view limits, std::string_view rule,
-                           std::string_view nodes = kBuy) {
+JobFixture job_with_rule(std::string_view limits, std::string_view rule,
+                         std::string_view nodes = kBuy) {
   const std::string more = "{'budget': " + std::string(limits) + ", 'tools': {'buy': {'rules': [" +
                            std::string(rule) + "]}}}";
   return JobFixture(nodes, {.more = more});
 }
 
-ToolInvocationStarted started(const JobFixture& job) { return job.last<ToolInvocationStarted>(); }
+ToolInvocationStarted started_call(const JobFixture& job) {
+  return job.last<ToolInvocationStarted>();
+}
 
 AE_TEST("budget/a call denied by a policy needs no budget") {
-  JobFixture job = job_with_budget("{'tool_calls': 0}", "{'action': 'deny'}");
+  JobFixture job = job_with_rule("{'tool_calls': 0}", "{'action': 'deny'}");
   job.claim();
   EXPECT_EQ(job.status(), "failed") << job.log_text();
   EXPECT_EQ(job.state.error->code, "denied");
@@ -28,7 +30,7 @@ AE_TEST("budget/a call denied by a policy needs no budget") {
 }
 
 AE_TEST("budget/approval is requested first, and the approved call waits for the budget") {
-  JobFixture job = job_with_budget("{'tool_calls': 0}", kAsk);
+  JobFixture job = job_with_rule("{'tool_calls': 0}", kAsk);
   job.claim();
   EXPECT_EQ(job.status(), "waiting") << job.log_text();
   job.approve("a");
@@ -37,7 +39,7 @@ AE_TEST("budget/approval is requested first, and the approved call waits for the
   job.reload().raise("{'tool_calls': 1}");
   ASSERT_EQ(job.sent.size(), 1u) << job.log_text();
   EXPECT_EQ(job.count(EventType::wait_opened), 1u);
-  EXPECT_FALSE(or_empty(started(job).approval_id).empty());
+  EXPECT_FALSE(or_empty(started_call(job).approval_id).empty());
   job.ok("a");
   EXPECT_EQ(job.status(), "completed");
   EXPECT_EQ(job.state.budget.spent.tool_calls, 1u);
@@ -45,7 +47,7 @@ AE_TEST("budget/approval is requested first, and the approved call waits for the
 }
 
 AE_TEST("budget/edited arguments wait for the budget and are sent unchanged") {
-  JobFixture job = job_with_budget("{'tool_calls': 0}", kAsk);
+  JobFixture job = job_with_rule("{'tool_calls': 0}", kAsk);
   job.claim().send_request({.by = "ann",
                             .body = ApproveRequest{.approval_id = job.open_request_id("a"),
                                                    .decision = "approve",
@@ -65,7 +67,7 @@ AE_TEST("budget/edited arguments wait for the budget and are sent unchanged") {
 }
 
 AE_TEST("budget/a rejected call needs no budget") {
-  JobFixture job = job_with_budget("{'tool_calls': 0}", kAsk);
+  JobFixture job = job_with_rule("{'tool_calls': 0}", kAsk);
   job.claim().reject("a");
   EXPECT_EQ(job.status(), "failed") << job.log_text();
   EXPECT_EQ(job.state.error->code, "rejected");
@@ -74,10 +76,9 @@ AE_TEST("budget/a rejected call needs no budget") {
 }
 
 AE_TEST("budget/an approval during a budget park is accepted and does not end the park") {
-  JobFixture job =
-      job_with_budget("{'tool_calls': 0}", kAsk,
-                      "[{'id': 'a', 'kind': 'tool', 'tool': 'put'},"
-                      " {'id': 'b', 'kind': 'tool', 'tool': 'buy', 'args': {'n': 1}}]");
+  JobFixture job = job_with_rule("{'tool_calls': 0}", kAsk,
+                                 "[{'id': 'a', 'kind': 'tool', 'tool': 'put'},"
+                                 " {'id': 'b', 'kind': 'tool', 'tool': 'buy', 'args': {'n': 1}}]");
   job.claim();
   ASSERT_EQ(job.state.parked_until, "budget") << job.log_text();
   ASSERT_FALSE(job.open_request_id("b").empty());
@@ -96,7 +97,7 @@ AE_TEST("budget/an approval during a budget park is accepted and does not end th
 
 AE_TEST("budget/an approval that expired during a budget park is requested again") {
   JobFixture job =
-      job_with_budget("{'tool_calls': 0}", "{'action': 'require_approval', 'expires': '5m'}");
+      job_with_rule("{'tool_calls': 0}", "{'action': 'require_approval', 'expires': '5m'}");
   job.claim().approve("a");
   ASSERT_EQ(job.state.parked_until, "budget") << job.log_text();
   job.after(10min).raise("{'tool_calls': 1}");

@@ -5,6 +5,7 @@
 #include "engine/heart/decider.h"
 #include "engine/heart/features.h"
 #include "log/park_until.h"
+#include "plan/model_calls.h"
 
 namespace ae::engine {
 
@@ -56,8 +57,10 @@ Usage Decider::usage_of(const Declaration& d, const Value& args) const {
   if (tool.awaits_child()) {
     return {.tokens = 1, .cost_micros = 1, .model_calls = 1, .tool_calls = 1};
   }
-  if (!tool.is_model()) return {.tool_calls = 1};
-  return model_use(reservation(d, args));
+  if (tool.is_model()) return model_use(reservation(d, args));
+  // What a model uses that a function calls itself is known afterwards: something must be left.
+  const std::uint64_t left = tool.is_stated_in_code() && is_model_request(args) ? 1 : 0;
+  return {.tokens = left, .cost_micros = left, .tool_calls = 1};
 }
 
 std::vector<ExceededLimit> Decider::exceeded_limits(const Usage& more) const {

@@ -26,7 +26,7 @@ JobFixture parent(std::string_view nodes = kOne, std::string_view more = kTools)
   return job;
 }
 
-void expect_verified(const JobFixture& job) {
+void expect_verified_tree(const JobFixture& job) {
   VerifyInput input;
   input.job = job.state.job;
   input.events = job.log;
@@ -49,7 +49,7 @@ AE_TEST("child/a parent waits for its child, and holds no attempt") {
   EXPECT_FALSE(wait.expires_at.has_value());
   EXPECT_EQ(job.state.open_children, 1u);
   EXPECT_EQ(job.last<JobWaiting>().reason, "job_awaited");
-  expect_verified(job);
+  expect_verified_tree(job);
 }
 
 AE_TEST("child/the result of the child is the result of the call") {
@@ -62,7 +62,7 @@ AE_TEST("child/the result of the child is the result of the call") {
   job.ok("a", "{'n': 7}");
   EXPECT_EQ(job.status(), "completed");
   EXPECT_EQ(job.state.open_children, 0u);
-  expect_verified(job);
+  expect_verified_tree(job);
 }
 
 AE_TEST("child/an end that comes before the wait is kept for it") {
@@ -77,7 +77,7 @@ AE_TEST("child/an end that comes before the wait is kept for it") {
   EXPECT_EQ(job.sent.size(), 2u);
   job.ok("a", "1");
   EXPECT_EQ(job.status(), "completed");
-  expect_verified(job);
+  expect_verified_tree(job);
 }
 
 AE_TEST("child/its end is applied once, and no client can answer its wait") {
@@ -112,7 +112,7 @@ AE_TEST("child/a crash while the child is created repeats the call under the sam
   EXPECT_EQ(job.sent[0].external_key, job.sent[1].external_key);
   job.answer("a", child_created(job, "a"));
   EXPECT_EQ(job.status(), "waiting");
-  expect_verified(job);
+  expect_verified_tree(job);
 }
 
 AE_TEST("child/a cancelled parent cancels its child once and ends after it") {
@@ -126,7 +126,7 @@ AE_TEST("child/a cancelled parent cancels its child once and ends after it") {
   ASSERT_EQ(job.sent.size(), 2u) << job.log_text();
   job.fails("a", "cancelled");
   EXPECT_EQ(job.status(), "cancelled") << job.log_text();
-  expect_verified(job);
+  expect_verified_tree(job);
 }
 
 AE_TEST("child/a child that completed before the cancel is compensated after it has ended") {
@@ -139,7 +139,7 @@ AE_TEST("child/a child that completed before the cancel is compensated after it 
   job.answer(job.state.calling.last(), {.kind = OutcomeKind::success});
   EXPECT_EQ(job.status(), "cancelled") << job.log_text();
   EXPECT_FALSE(job.last<JobCancelled>().compensated.is_null());
-  expect_verified(job);
+  expect_verified_tree(job);
 }
 
 AE_TEST("child/a child created while its parent is cancelled is cancelled, too") {
@@ -152,7 +152,7 @@ AE_TEST("child/a child created while its parent is cancelled is cancelled, too")
   child_ends(job, "a", "{'status': 'cancelled', 'failure': {'code': 'cancelled'}}");
   job.fails("a", "cancelled");
   EXPECT_EQ(job.status(), "cancelled");
-  expect_verified(job);
+  expect_verified_tree(job);
 }
 
 AE_TEST("child/the deadline of a waiting parent cancels its child") {
@@ -165,7 +165,7 @@ AE_TEST("child/the deadline of a waiting parent cancels its child") {
   job.fails("a", "cancelled");
   EXPECT_EQ(job.status(), "failed");
   EXPECT_EQ(job.state.error->code, "deadline_exceeded");
-  expect_verified(job);
+  expect_verified_tree(job);
 }
 
 AE_TEST("child/the terminal event names the unknown calls of children") {
@@ -178,7 +178,7 @@ AE_TEST("child/the terminal event names the unknown calls of children") {
             json("[{'idempotency_keys': ['k1', 'k2'], 'job_id': 'c1'}]"));
   EXPECT_TRUE(job.last<JobCompleted>().in_doubt.is_null());
   EXPECT_EQ(end_of_child(job.state).in_doubt->size(), 1u) << "and its own end, for its parent";
-  expect_verified(job);
+  expect_verified_tree(job);
 }
 
 AE_TEST("child/items of a map wait together, and a failed one cancels the others") {
@@ -203,7 +203,7 @@ AE_TEST("child/items of a map wait together, and a failed one cancels the others
   EXPECT_EQ(job.state.error->code, "no_money");
   EXPECT_EQ(counts_of(job), json("{'cancelled': 2, 'failed': 1}"));
   EXPECT_EQ(job.state.child_calls.size(), 3u);
-  expect_verified(job);
+  expect_verified_tree(job);
 }
 
 AE_TEST("child/a failed child of an item whose failure is allowed is listed, once") {
@@ -224,7 +224,7 @@ AE_TEST("child/a failed child of an item whose failure is allowed is listed, onc
   EXPECT_EQ(job.status(), "completed") << job.log_text();
   EXPECT_EQ(counts_of(job), json("{'completed': 1, 'failed': 1}"));
   EXPECT_EQ(job.state.child_calls.size(), 2u);
-  expect_verified(job);
+  expect_verified_tree(job);
 }
 
 AE_TEST("child/what is left of the budget is reserved, and what the child used is charged") {
@@ -242,7 +242,7 @@ AE_TEST("child/what is left of the budget is reserved, and what the child used i
   job.claim().ok("a", "1");
   EXPECT_EQ(job.status(), "completed");
   EXPECT_EQ(job.state.budget.spent.tool_calls, 3u);
-  expect_verified(job);
+  expect_verified_tree(job);
 }
 
 AE_TEST("child/a second child waits for what the first one returns of the budget") {
@@ -256,7 +256,7 @@ AE_TEST("child/a second child waits for what the first one returns of the budget
   job.ok("a", "1");
   ASSERT_EQ(job.sent.size(), 3u) << job.log_text();
   EXPECT_EQ(job.state.budget.reserved.tokens, 70u);
-  expect_verified(job);
+  expect_verified_tree(job);
 }
 
 AE_TEST("child/a retry that waits for what a child returns of the budget does not keep the lease") {
@@ -275,7 +275,7 @@ AE_TEST("child/a retry that waits for what a child returns of the budget does no
   child_ends(job, "a", "{'status': 'completed', 'result': 1, 'child_use': {'model_calls': 1}}");
   job.ok("a", "1");
   EXPECT_EQ(job.tries("b"), 2u) << job.log_text();
-  expect_verified(job);
+  expect_verified_tree(job);
 }
 
 AE_TEST("child/a creation with an unknown outcome is repeated until the child is found") {
@@ -288,7 +288,7 @@ AE_TEST("child/a creation with an unknown outcome is repeated until the child is
   }
   job.answer("a", child_created(job, "a"));
   EXPECT_EQ(job.status(), "waiting");
-  expect_verified(job);
+  expect_verified_tree(job);
 }
 
 AE_TEST("child/the failure of a child is final, whatever its code, also after an unknown outcome") {
@@ -306,7 +306,7 @@ AE_TEST("child/the failure of a child is final, whatever its code, also after an
     job.after(120s);
     ASSERT_EQ(job.status(), "failed") << job.log_text();
     EXPECT_EQ(job.state.error->code, code);
-    expect_verified(job);
+    expect_verified_tree(job);
   }
 }
 
@@ -324,7 +324,7 @@ AE_TEST("child/a cancelled job awaits a child that may exist, also if its effect
     job.fails("a", "cancelled");
     EXPECT_EQ(job.status(), "cancelled") << job.log_text();
     EXPECT_TRUE(job.last<JobCancelled>().in_doubt.is_null());
-    expect_verified(job);
+    expect_verified_tree(job);
   }
 }
 
@@ -338,7 +338,7 @@ AE_TEST("child/a paused parent records the end of its child, and acts on it when
   EXPECT_EQ(job.sent.size(), 1u);
   job.resume().claim().ok("a", "1");
   EXPECT_EQ(job.status(), "completed") << job.log_text();
-  expect_verified(job);
+  expect_verified_tree(job);
 }
 
 AE_TEST("child/a checkpoint of a waiting parent restores it") {

@@ -8,6 +8,7 @@
 
 #include "engine/code/code_helpers_test.h"
 #include "log/seal.h"
+#include "plan/model_calls.h"
 #include "schema/question.h"
 #include "testing/test.h"
 
@@ -24,7 +25,7 @@ Script call_once(CodeContext ctx, std::string_view tool) {
   }
   co_return co_await ctx.call("report", got);
 }
-Program calls(std::string_view tool) {
+Program code_calls(std::string_view tool) {
   return [tool](CodeContext ctx) { return call_once(std::move(ctx), tool); };
 }
 
@@ -36,7 +37,7 @@ struct Setup {
 CodeJob buying(const Setup& setup, std::string_view code = "{}") {
   const std::string more = fmt::format(
       "{{{}'tools':{{'buy':{{{}}},'report':{{'effect':'idempotent'}}}}}}", setup.more, setup.tool);
-  return CodeJob(calls("buy"), code, {.more = more, .input = setup.input});
+  return CodeJob(code_calls("buy"), code, {.more = more, .input = setup.input});
 }
 const std::string kFunction = "'effect':'idempotent','function':true";
 
@@ -262,6 +263,93 @@ AE_TEST("code call/a model call is a step of kind llm, with a reservation and it
   EXPECT_EQ(job.last<CommandCommitted>().llm_model, "small-7");
   EXPECT_EQ(job.state.budget.reserved.tokens, 0u);
   expect_proved(job);
+}
+
+// ---------------------------------------------------------------- models that code calls itself
+
+Value model_request(std::string_view url = "https://api.example.com/v1/chat/completions?x=1") {
+  return Value::object({{"method", "POST"}, {"url", url}});
+}
+Script fetch_twice(CodeContext ctx) {
+  co_await ctx.run("first", "read", model_request());
+  co_await ctx.run("other", "read", model_request("https://api.example.com/v1/files"));
+  co_return co_await ctx.run("second", "read", model_request());
+}
+Outcome answered(std::string_view usage) {
+  return {.kind = OutcomeKind::success, .result = json("'Hi'"), .usage = json(usage)};
+}
+constexpr std::string_view kUsage =
+    "{'input_tokens':40,'output_tokens':20,'cached_tokens':8,'model':'small'}";
+constexpr std::string_view kPrices =
+    "'prices':{'small':{'input':1000000,'output':2000000,'cached':500000}}";
+
+AE_TEST("code budget/the usage that a function reports is charged, and the next model call parks") {
+  CodeJob job(&fetch_twice, "{}", {.more = "{'budget':{'tokens':60}}"});
+  job.claim().answer("code/first", answered(kUsage));
+  EXPECT_EQ(job.state.budget.spent.tokens, 60u) << job.log_text();
+  EXPECT_EQ(job.state.budget.spent.tool_calls, 1u);
+  EXPECT_EQ(job.state.budget.spent.model_calls, 0u);
+  EXPECT_EQ(job.state.models.cached_tokens, 8u);
+  EXPECT_EQ(job.state.models.unpriced_calls, 1u);
+  EXPECT_EQ(job.last<ToolInvocationFinished>().usage.json(), json(kUsage));
+  job.ok("code/other");
+  EXPECT_EQ(job.status(), "parked") << "only another model call needs tokens";
+  EXPECT_EQ(job.last<JobParked>().until, "budget");
+  lose(job).raise("{'tokens':61}");
+  EXPECT_EQ(job.answer("code/second", answered(kUsage)).status(), "completed") << job.log_text();
+  EXPECT_EQ(job.state.budget.spent.tokens, 120u) << "it was known afterwards";
+  expect_proved(job);
+  expect_every_prefix(job);
+}
+
+AE_TEST("code budget/a model that a function calls has the price of the plan") {
+  const std::string more = fmt::format("{{'budget':{{'cost_micros':76}},{}}}", kPrices);
+  CodeJob job(&fetch_twice, "{}", {.more = more});
+  const Value priced = with_cost(*job.state.plan, json(kUsage));
+  EXPECT_EQ(priced["cost_micros"], Value(32 + 4 + 40));
+  EXPECT_EQ(with_cost(*job.state.plan, json("{'input_tokens':4,'model':'large'}"))["cost_micros"],
+            Value());
+  EXPECT_EQ(with_cost(*job.state.plan, json("{'total_tokens':4,'model':'small'}"))["cost_micros"],
+            Value(8))
+      << "of an estimate the higher price applies";
+  job.claim();
+  const SentTry sent = sent_try_of(job.state, job.step("code/first"));
+  const Value late = effect_record(job.state.job, sent, answered(kUsage), job.now, Arrival::late);
+  EXPECT_EQ(late["usage"], priced) << "a result that arrives late costs the same";
+  job.answer("code/first", answered(canonical(priced))).ok("code/other");
+  EXPECT_EQ(job.state.budget.spent.cost_micros, 76u);
+  EXPECT_EQ(job.state.models.unpriced_calls, 0u);
+  EXPECT_EQ(job.status(), "parked");
+  expect_proved(job);
+}
+
+AE_TEST("code budget/usage is in the effect record, and charged when it is late") {
+  CodeJob job(&fetch_twice, "{}", {.more = "{'budget':{'tokens':1000}}"});
+  job.claim();
+  const SentTry first = sent_try_of(job.state, job.step("code/first"));
+  job.times_out("code/first").after(10s);
+  EXPECT_EQ(job.tries("code/first"), 2u) << job.log_text();
+  EXPECT_EQ(job.state.budget.spent.tokens, 0u);
+  job.store_effect(first, answered(kUsage));
+  EXPECT_TRUE(job.last<ToolInvocationFinished>().late.value_or(false)) << job.log_text();
+  EXPECT_EQ(job.state.budget.spent.tokens, 60u);
+  job.answer("code/first", answered(kUsage)).ok("code/other");
+  EXPECT_EQ(job.state.budget.spent.tokens, 120u);
+  EXPECT_EQ(job.ok("code/second").status(), "completed") << job.log_text();
+  expect_proved(job);
+}
+
+AE_TEST("code budget/a request is one to a model API by its method and its path") {
+  for (const char* url :
+       {"http://a/chat/completions", "https://a/v1/responses", "https://a/v1/messages?beta=true"}) {
+    EXPECT_TRUE(is_model_request(model_request(url))) << url;
+    EXPECT_FALSE(is_model_request(model_request(url).with("method", "GET"))) << url;
+  }
+  for (const char* url : {"https://a/v1/messages/1", "https://a/v1?x=/messages", ""}) {
+    EXPECT_FALSE(is_model_request(model_request(url))) << url;
+  }
+  EXPECT_FALSE(is_model_request(json("{'method':1,'url':['/messages']}")));
+  EXPECT_FALSE(is_model_request(Value(1)));
 }
 
 // ---------------------------------------------------------------- limits of open tries

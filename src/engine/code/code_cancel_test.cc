@@ -35,15 +35,15 @@ CodeJob calling(std::string_view tool, std::string_view code = "{}") {
   job.claim();
   return job;
 }
-Value reported(const CodeJob& job) {
+Value cancelled_report(const CodeJob& job) {
   return job.sent.empty() || job.sent.back().tool != "put" ? Value() : job.sent.back().arguments;
 }
 // The code got this outcome, and the next routine gets it again.
 void expect_outcome(CodeJob& job, std::string_view outcome) {
-  EXPECT_EQ(reported(job), json(outcome)) << job.log_text();
+  EXPECT_EQ(cancelled_report(job), json(outcome)) << job.log_text();
   lose(job);
   EXPECT_FALSE(job.diverged) << job.log_text();
-  EXPECT_EQ(reported(job), json(outcome)) << job.log_text();
+  EXPECT_EQ(cancelled_report(job), json(outcome)) << job.log_text();
   EXPECT_EQ(job.ok("code/put").status(), "completed") << job.log_text();
   expect_proved(job);
   expect_every_prefix(job);

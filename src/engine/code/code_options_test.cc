@@ -22,20 +22,20 @@ Script call_with(CodeContext ctx, std::string_view tool, CallOptions options) {
   }
   co_return co_await ctx.call("put", got);
 }
-Program calls(std::string_view tool, const CallOptions& options) {
+Program calls_with(std::string_view tool, const CallOptions& options) {
   return [tool, options](CodeContext ctx) { return call_with(std::move(ctx), tool, options); };
 }
 
 constexpr std::string_view kTool =
     "'effect':'idempotent','timeout':'30s','on_in_doubt':'resend','retry':{'max_attempts':3,"
     "'initial_backoff':'1s','max_backoff':'10s','multiplier':2,'retry_on':['connect','unknown']}";
-CodeJob buying(const CallOptions& options, std::string_view more = "") {
-  CodeJob job(calls("buy", options), "{}",
+CodeJob buying_with(const CallOptions& options, std::string_view more = "") {
+  CodeJob job(calls_with("buy", options), "{}",
               {.more = fmt::format("{{'tools':{{'buy':{{{}{}}}}}}}", kTool, more)});
   job.claim();
   return job;
 }
-Value reported(const CodeJob& job) {
+Value reported_options(const CodeJob& job) {
   return job.sent.empty() ? Value() : job.sent.back().arguments;
 }
 Duration time_of_call(const CodeJob& job) {
@@ -44,7 +44,7 @@ Duration time_of_call(const CodeJob& job) {
 }
 
 AE_TEST("code options/a call without options has those of its tool, and its log is as before") {
-  const CodeJob job = buying({});
+  const CodeJob job = buying_with({});
   const auto command = job.last<CommandEmitted>();
   EXPECT_TRUE(command.options.is_null());
   EXPECT_EQ(schema_of(command), 1);
@@ -52,7 +52,7 @@ AE_TEST("code options/a call without options has those of its tool, and its log 
 }
 
 AE_TEST("code options/the timeout of a request is that of its call, also of later tries") {
-  CodeJob job = buying({.timeout = seconds(2)});
+  CodeJob job = buying_with({.timeout = seconds(2)});
   const auto command = job.last<CommandEmitted>();
   EXPECT_EQ(command.options, json("{'timeout':'2s'}"));
   EXPECT_EQ(schema_of(command), 2);
@@ -68,23 +68,23 @@ AE_TEST("code options/the timeout of a request is that of its call, also of late
 }
 
 AE_TEST("code options/a request may have fewer tries, and longer delays between them") {
-  CodeJob once = buying({.max_attempts = 1});
+  CodeJob once = buying_with({.max_attempts = 1});
   once.fails("code/a", "connect");
-  EXPECT_EQ(reported(once), json("{'code':'connect'}")) << once.log_text();
-  CodeJob slow = buying({.initial_backoff = seconds(60), .max_backoff = seconds(600)});
+  EXPECT_EQ(reported_options(once), json("{'code':'connect'}")) << once.log_text();
+  CodeJob slow = buying_with({.initial_backoff = seconds(60), .max_backoff = seconds(600)});
   slow.fails("code/a", "connect");
   EXPECT_GE(slow.step("code/a").not_before, slow.now + seconds(30)) << slow.log_text();
 }
 
 AE_TEST("code options/a request may leave an unknown outcome as a failure, or to an operator") {
   const CallOptions failing{.max_attempts = 1, .on_in_doubt = OnInDoubt::fail};
-  CodeJob fails = buying(failing);
+  CodeJob fails = buying_with(failing);
   fails.crash();
-  EXPECT_EQ(reported(fails), json("{'code':'invocation_in_doubt'}")) << fails.log_text();
-  CodeJob parks = buying({.on_in_doubt = OnInDoubt::park});
+  EXPECT_EQ(reported_options(fails), json("{'code':'invocation_in_doubt'}")) << fails.log_text();
+  CodeJob parks = buying_with({.on_in_doubt = OnInDoubt::park});
   parks.crash();
   EXPECT_EQ(parks.step("code/a").phase, StepPhase::in_doubt) << parks.log_text();
-  CodeJob resends = buying({});
+  CodeJob resends = buying_with({});
   resends.crash();
   EXPECT_EQ(resends.step("code/a").call->try_no, 2u) << resends.log_text();
 }
@@ -95,15 +95,15 @@ AE_TEST("code options/looser options than the policy are refused, and nothing is
         CallOptions{.timeout = Duration(1'500)}, CallOptions{.max_attempts = 4},
         CallOptions{.max_attempts = 0}, CallOptions{.initial_backoff = Duration(0)},
         CallOptions{.max_backoff = seconds(9)}, CallOptions{.on_in_doubt = OnInDoubt::probe}}) {
-    CodeJob job = buying(options);
-    EXPECT_EQ(reported(job), json("{'code':'input_invalid'}")) << job.log_text();
+    CodeJob job = buying_with(options);
+    EXPECT_EQ(reported_options(job), json("{'code':'input_invalid'}")) << job.log_text();
     EXPECT_EQ(job.types("code/a"), (std::vector<std::string>{"node_started", "node_finished"}));
   }
 }
 
 AE_TEST("code options/those of the record hold when the code states others") {
-  CodeJob job = buying({.timeout = seconds(2)});
-  job.use(calls("buy", {.timeout = seconds(1), .max_attempts = 1}));
+  CodeJob job = buying_with({.timeout = seconds(2)});
+  job.use(calls_with("buy", {.timeout = seconds(1), .max_attempts = 1}));
   job.crash();
   EXPECT_FALSE(job.diverged) << job.log_text();
   EXPECT_EQ(job.step("code/a").call->try_no, 2u) << job.log_text();
@@ -113,10 +113,10 @@ AE_TEST("code options/those of the record hold when the code states others") {
 }
 
 AE_TEST("code options/those of a call that needs approval are recorded with the request for it") {
-  CodeJob job = buying({.timeout = seconds(2)}, ",'approval':'required'");
+  CodeJob job = buying_with({.timeout = seconds(2)}, ",'approval':'required'");
   const auto decision = job.last<DecisionRecorded>();
   EXPECT_EQ(decision_as<ApprovalRequested>(decision)->options, json("{'timeout':'2s'}"));
-  job.use(calls("buy", {.timeout = seconds(1)}));
+  job.use(calls_with("buy", {.timeout = seconds(1)}));
   lose(job).approve("code/a");
   EXPECT_EQ(time_of_call(job), seconds(2)) << job.log_text();
   expect_every_prefix(job);
@@ -126,7 +126,7 @@ AE_TEST("code options/those of a call that needs approval are recorded with the 
 }
 
 AE_TEST("code options/an event with other options than its request may have is corrupt") {
-  const CodeJob job = buying({.timeout = seconds(2)});
+  const CodeJob job = buying_with({.timeout = seconds(2)});
   const auto command = job.last<CommandEmitted>();
   for (const char* options :
        {"{'timeout':'31s'}", "{'retry':{'max_attempts':4}}", "{'x':1}", "1"}) {

@@ -34,7 +34,7 @@ Script two_functions(CodeContext ctx) {
   co_return co_await ctx.run("b", "idempotent", args);
 }
 
-Script one_function(CodeContext ctx) { co_return co_await ctx.run("a", "idempotent"); }
+Script calls_one_function(CodeContext ctx) { co_return co_await ctx.run("a", "idempotent"); }
 
 // ---------------------------------------------------------------- commits and order
 
@@ -70,7 +70,7 @@ AE_TEST("code/the outcome of a remote call is delivered after its commit") {
             (Types{"node_started", "command_emitted", "tool_invocation_started"}));
 }
 
-Script both_kinds(CodeContext ctx) {
+Script uses_both_kinds(CodeContext ctx) {
   const Awaited local = ctx.run("local", "idempotent"), remote = ctx.call("put");
   std::vector<Awaited> all{local, remote};
   const std::size_t first = co_await CodeContext::first(all);
@@ -80,7 +80,7 @@ Script both_kinds(CodeContext ctx) {
 }
 
 AE_TEST("code/an outcome is recorded at the position where the routine received it") {
-  CodeJob job(&both_kinds);
+  CodeJob job(&uses_both_kinds);
   job.claim();
   job.is_stepwise = true;
   job.ok("code/put");  // in the log first
@@ -99,7 +99,7 @@ AE_TEST("code/an outcome is recorded at the position where the routine received 
 }
 
 AE_TEST("code/outcomes in the order of the log have no position") {
-  CodeJob job(&both_kinds);
+  CodeJob job(&uses_both_kinds);
   job.claim().ok("code/put").ok("code/local");
   EXPECT_EQ(job.last<ToolInvocationFinished>().delivered, std::nullopt);
   EXPECT_EQ(job.state.result, json("{'code':'remote'}"));
@@ -179,7 +179,7 @@ AE_TEST("code/several advances may be in one commit") {
 
 AE_TEST("code/the advances of one commit are recorded one after the other") {
   CodeJob job([](CodeContext ctx) -> Script {
-    const Awaited scope = ctx.scope("s", one_function(ctx.inside("s")));
+    const Awaited scope = ctx.scope("s", calls_one_function(ctx.inside("s")));
     co_await ctx.run("b", "idempotent");
     co_return co_await scope;
   });
@@ -330,7 +330,7 @@ AE_TEST("code/a request has not more outcomes before it than the log holds") {
 }
 
 AE_TEST("code/the position of an outcome is free, and not above the outcomes in the log") {
-  CodeJob job(&both_kinds);
+  CodeJob job(&uses_both_kinds);
   job.claim();
   job.is_stepwise = true;
   job.ok("code/put").ok("code/local");
@@ -373,7 +373,7 @@ AE_TEST("code/only the success of a function and the result of a scope have a po
 AE_TEST("code/nothing is recorded of code that has ended") {
   CodeJob job(code_plan("[{'id':'code','kind':'code','code':{}},"
                         "{'id':'other','kind':'tool','tool':'put'}]"),
-              {{"code", &one_function}});
+              {{"code", &calls_one_function}});
   job.claim();
   const StepId code = job.step("code").id;
   job.ok("code/a");

@@ -24,12 +24,12 @@ Script wait_once(CodeContext ctx, NewWait wait) {
   }
   co_return co_await ctx.call("put", got);
 }
-CodeJob waiting(const NewWait& wait) {
+CodeJob waiting_code(const NewWait& wait) {
   CodeJob job([wait](CodeContext ctx) { return wait_once(std::move(ctx), wait); });
   job.claim();
   return job;
 }
-Value reported(const CodeJob& job) {
+Value awaited_report(const CodeJob& job) {
   return job.sent.empty() ? Value() : job.sent.back().arguments;
 }
 // The code gets this, and the next routine gets it again.
@@ -37,16 +37,16 @@ void expect_given(CodeJob& job, std::string_view result, bool rejected = false,
                   bool timed_out = false) {
   const Value expected =
       Value::object({{"rejected", rejected}, {"result", json(result)}, {"timed_out", timed_out}});
-  EXPECT_EQ(reported(job), expected) << job.log_text();
+  EXPECT_EQ(awaited_report(job), expected) << job.log_text();
   lose(job);
   EXPECT_FALSE(job.diverged) << job.log_text();
-  EXPECT_EQ(reported(job), expected) << job.log_text();
+  EXPECT_EQ(awaited_report(job), expected) << job.log_text();
   EXPECT_EQ(job.ok("code/put").status(), "completed") << job.log_text();
   expect_proved(job);
 }
 
 AE_TEST("code wait/a signal ends it, also after its routine was lost") {
-  CodeJob job = waiting(signal_wait("k"));
+  CodeJob job = waiting_code(signal_wait("k"));
   EXPECT_EQ(job.status(), "waiting");
   EXPECT_EQ(job.types("code/w"),
             (std::vector<std::string>{"node_started", "wait_opened", "job_waiting"}));
@@ -57,36 +57,36 @@ AE_TEST("code wait/a signal ends it, also after its routine was lost") {
 AE_TEST("code wait/a webhook ends it") {
   NewWait wait = signal_wait("k");
   wait.type = WaitType::webhook;
-  CodeJob job = waiting(wait);
+  CodeJob job = waiting_code(wait);
   lose(job).signal("k", "5", "webhook");
   expect_given(job, "5");
 }
 
 AE_TEST("code wait/a wait without a key has the id of its step") {
-  CodeJob job = waiting(signal_wait(""));
+  CodeJob job = waiting_code(signal_wait(""));
   job.signal(job.step("code/w").id.text.view(), "5");
   expect_given(job, "5");
 }
 
 AE_TEST("code wait/an approval ends a human wait") {
-  CodeJob job = waiting(human_wait("k"));
+  CodeJob job = waiting_code(human_wait("k"));
   lose(job).approve("code/w");
   expect_given(job, "{'decision':'approve'}");
 }
 
 AE_TEST("code wait/a rejection is an answer that the code gets") {
-  CodeJob job = waiting(human_wait("k"));
+  CodeJob job = waiting_code(human_wait("k"));
   lose(job).reject("code/w");
   EXPECT_EQ(job.reply.text("then"), "the code of node code gets the rejection");
   expect_given(job, "{'decision':'reject'}", true);
 }
 
 AE_TEST("code wait/only a wait that accepts data takes another answer than a decision") {
-  CodeJob decision = waiting(human_wait("k"));
+  CodeJob decision = waiting_code(human_wait("k"));
   EXPECT_EQ(decision.signal("k", "{'n':1}").refused, Code::input_invalid);
   NewWait wait = human_wait("k");
   wait.accepts_data = true;
-  CodeJob data = waiting(wait);
+  CodeJob data = waiting_code(wait);
   EXPECT_EQ(data.last<WaitOpened>().answer_type->view(), "data");
   lose(data).signal("k", "{'n':1}");
   expect_given(data, "{'n':1}");
@@ -97,7 +97,7 @@ AE_TEST(
   NewWait wait = human_wait("k");
   wait.question = "Pay the refund?";
   wait.data = json("{'amount':40}");
-  CodeJob job = waiting(wait);
+  CodeJob job = waiting_code(wait);
   const auto opened = job.last<WaitOpened>();
   EXPECT_EQ(opened.question_text.value, Value("Pay the refund?"));
   EXPECT_EQ(opened.question_data.value, json("{'amount':40}"));
@@ -112,7 +112,7 @@ AE_TEST(
   job.approve("code/w");
   expect_given(job, "{'decision':'approve'}");
   // Without a question the event is as before.
-  const CodeJob plain = waiting(human_wait("k"));
+  const CodeJob plain = waiting_code(human_wait("k"));
   EXPECT_TRUE(plain.last<WaitOpened>().question_text.is_null());
   EXPECT_EQ(schema_of(plain.last<WaitOpened>()), 1);
   EXPECT_EQ(schema_of(opened), 2);
@@ -128,21 +128,21 @@ AE_TEST("code wait/only a human wait of code has a question") {
   EXPECT_FALSE(apply(state, planned, plan.now, uncached_plan_source()));
   NewWait wait = signal_wait("k");
   wait.question = "Pay?";
-  const CodeJob signal = waiting(wait);
+  const CodeJob signal = waiting_code(wait);
   EXPECT_TRUE(signal.last<WaitOpened>().question_text.is_null());
 }
 
 AE_TEST("code wait/a question or its data that is too large is a failure that the code gets") {
   NewWait wait = human_wait("k");
   wait.question = std::string(kQuestionMessageMax + 1, 'x');
-  EXPECT_EQ(reported(waiting(wait)), json("{'code':'payload_too_large'}"));
+  EXPECT_EQ(awaited_report(waiting_code(wait)), json("{'code':'payload_too_large'}"));
   wait.question = "Pay?";
   wait.data = Value(std::string(kQuestionMax, 'x'));
-  EXPECT_EQ(reported(waiting(wait)), json("{'code':'payload_too_large'}"));
+  EXPECT_EQ(awaited_report(waiting_code(wait)), json("{'code':'payload_too_large'}"));
 }
 
 AE_TEST("code wait/a timer fires at its instant") {
-  CodeJob job = waiting(timer_wait(10min));
+  CodeJob job = waiting_code(timer_wait(10min));
   EXPECT_EQ(job.last<WaitOpened>().due_at, job.now + 10min);
   lose(job).after(9min);
   EXPECT_EQ(job.status(), "waiting");
@@ -151,13 +151,13 @@ AE_TEST("code wait/a timer fires at its instant") {
   NewWait until;
   until.type = WaitType::timer;
   until.due_at = *instant_from_text("2026-01-01T01:00:00Z");
-  CodeJob at = waiting(until);
+  CodeJob at = waiting_code(until);
   at.after(1h);
   expect_given(at, "null");
 }
 
 AE_TEST("code wait/a message ends it, in the order of arrival") {
-  CodeJob job = waiting(message_wait("c"));
+  CodeJob job = waiting_code(message_wait("c"));
   lose(job).message("c", "'first'", "m1");
   expect_given(job, "'first'");
 }
@@ -166,7 +166,7 @@ AE_TEST("code wait/an expiry is an outcome that the code gets") {
   for (const NewWait& base : {signal_wait("k"), human_wait("k"), message_wait("c")}) {
     NewWait wait = base;
     wait.expires = 1h;
-    CodeJob job = waiting(wait);
+    CodeJob job = waiting_code(wait);
     lose(job).after(2h);
     expect_given(job, "{'timed_out':true}", false, true);
   }
@@ -186,8 +186,9 @@ AE_TEST("code wait/a signal or a message that arrived before the wait ends it at
 }
 
 AE_TEST("code wait/a reserved key, or one that was used, is a failure that the code gets") {
-  CodeJob reserved = waiting(signal_wait("resolve/1"));
-  EXPECT_EQ(reported(reserved), json("{'code':'correlation_key_reused'}")) << reserved.log_text();
+  CodeJob reserved = waiting_code(signal_wait("resolve/1"));
+  EXPECT_EQ(awaited_report(reserved), json("{'code':'correlation_key_reused'}"))
+      << reserved.log_text();
   EXPECT_EQ(lose(reserved).ok("code/put").status(), "completed") << reserved.log_text();
   CodeJob twice([](CodeContext ctx) -> Script {
     const Awaited first = ctx.wait(signal_wait("k")), second = ctx.wait(signal_wait("k"));
@@ -205,7 +206,7 @@ AE_TEST("code wait/a reserved key, or one that was used, is a failure that the c
   expect_proved(twice);
 }
 
-Script race(CodeContext ctx) {
+Script raced_wait(CodeContext ctx) {
   const Awaited wait = ctx.wait_as("w", human_wait("k")), call = ctx.run("a", "idempotent");
   const Value result = co_await call;
   ctx.cancel(wait);
@@ -219,12 +220,12 @@ Script race(CodeContext ctx) {
 }
 
 AE_TEST("code wait/a wait that the code cancels is closed, and fails as cancelled") {
-  CodeJob job(&race);
+  CodeJob job(&raced_wait);
   job.claim().ok("code/a");
   EXPECT_EQ(job.last<WaitCompleted>().outcome, "cancelled") << job.log_text();
-  EXPECT_EQ(reported(job), json("{'code':'cancelled'}"));
+  EXPECT_EQ(awaited_report(job), json("{'code':'cancelled'}"));
   job.crash();
-  EXPECT_EQ(reported(job), json("{'code':'cancelled'}"));
+  EXPECT_EQ(awaited_report(job), json("{'code':'cancelled'}"));
   EXPECT_EQ(job.ok("code/put").status(), "completed") << job.log_text();
   expect_proved(job);
 }
@@ -243,14 +244,14 @@ AE_TEST("code wait/code may cancel a wait and return in one advance") {
 }
 
 AE_TEST("code wait/an answer that arrives before the cancellation is the outcome") {
-  CodeJob job(&race);
+  CodeJob job(&raced_wait);
   job.claim().approve("code/w").ok("code/a");
-  EXPECT_EQ(reported(job), json("{'code':''}")) << "it did not fail";
+  EXPECT_EQ(awaited_report(job), json("{'code':''}")) << "it did not fail";
   EXPECT_EQ(job.step("code/w").result, json("{'decision':'approve'}"));
 }
 
 AE_TEST("code wait/its answers are known by their type only where code waits") {
-  CodeJob job = waiting(human_wait("k"));
+  CodeJob job = waiting_code(human_wait("k"));
   const auto opened = job.last<WaitOpened>();
   EXPECT_TRUE(is_corrupt_instead(job, opened, [](auto& event) { event.wait_type = "telephone"; }));
   JobFixture plan("[{'id':'w','kind':'wait','wait':{'type':'human','key':'k'}}]");

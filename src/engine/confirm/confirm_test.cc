@@ -57,7 +57,7 @@ std::vector<std::string> tail(const JobFixture& job, std::size_t from) {
   return {all.begin() + static_cast<std::ptrdiff_t>(from), all.end()};
 }
 
-void expect_proved(const JobFixture& job) {
+void expect_confirm_proved(const JobFixture& job) {
   const State again = job.folded(job.log.size());
   EXPECT_EQ(state_view(again), state_view(job.state));
   const std::string bytes = checkpoint(job.state, {});
@@ -86,7 +86,7 @@ AE_TEST("confirm/a change is recorded between the end of its call and the commit
   EXPECT_EQ(changed.version, "3");
   EXPECT_EQ(changed.etag, "v1");
   EXPECT_EQ(changed.external_ref, "http://shop/ch_1");
-  expect_proved(job);
+  expect_confirm_proved(job);
 }
 
 AE_TEST("confirm/the attempt that made a change does not verify it") {
@@ -109,7 +109,7 @@ AE_TEST("confirm/after a crash changes are verified once, before anything new st
   job.ok("b");
   EXPECT_EQ(job.status(), "completed");
   EXPECT_EQ(job.checked, std::vector<std::string>{"ch_1"});
-  expect_proved(job);
+  expect_confirm_proved(job);
 }
 
 AE_TEST("confirm/a job without changes records no verification") {
@@ -133,7 +133,7 @@ AE_TEST("confirm/strict mode: a changed resource fails the job, and nothing new 
             std::string_view::npos)
       << end.error.value.as_string();
   EXPECT_EQ(end.in_doubt.json().size(), 1u);  // the call in flight
-  expect_proved(job);
+  expect_confirm_proved(job);
 }
 
 AE_TEST("confirm/warn mode: the mismatch is recorded and the job continues") {
@@ -145,7 +145,7 @@ AE_TEST("confirm/warn mode: the mismatch is recorded and the job continues") {
   EXPECT_EQ(checked.verdict, "mismatch");
   EXPECT_EQ(checked.detail.json().text("mode"), "warn");
   EXPECT_EQ(checked.detail.json().text("observed"), "v2");
-  expect_proved(job);
+  expect_confirm_proved(job);
 }
 
 AE_TEST("confirm/the mode of the plan applies to tools without a mode") {
@@ -167,7 +167,7 @@ AE_TEST("confirm/human mode: the job parks, is listed for approval and continues
   EXPECT_EQ(approvals[0].text("kind"), "confirmation");
   EXPECT_EQ(approvals[0].text("tool"), "charge");
   EXPECT_EQ(approvals[0]["resources"].items()[0].text("observed"), "v2");
-  expect_proved(job);
+  expect_confirm_proved(job);
 
   job.confirm("a", "accept", "it was us");
   EXPECT_FALSE(job.refused);
@@ -178,7 +178,7 @@ AE_TEST("confirm/human mode: the job parks, is listed for approval and continues
   EXPECT_TRUE(decision.at);
   job.ok("b");
   EXPECT_EQ(job.status(), "completed") << job.log_text();
-  expect_proved(job);
+  expect_confirm_proved(job);
 }
 
 AE_TEST("confirm/an accepted mismatch is not raised again, a different one is") {
@@ -190,7 +190,7 @@ AE_TEST("confirm/an accepted mismatch is not raised again, a different one is") 
   job.external_checks["ch_1"] = mismatch("v3");
   job.crash();
   EXPECT_EQ(job.status(), "parked");
-  expect_proved(job);
+  expect_confirm_proved(job);
 }
 
 AE_TEST("confirm/human mode: a fail decision ends the job") {
@@ -201,7 +201,7 @@ AE_TEST("confirm/human mode: a fail decision ends the job") {
   EXPECT_EQ(job.last<JobFailed>().code, "confirmation_failed");
   EXPECT_NE(job.last<JobFailed>().error.value.as_string().find("by ann: not ours"),
             std::string_view::npos);
-  expect_proved(job);
+  expect_confirm_proved(job);
 }
 
 AE_TEST("confirm/a mismatch can be answered as an approval or by the name of its node") {
@@ -244,7 +244,7 @@ AE_TEST("confirm/an unreachable verifier parks the job in every mode and never f
     job.external_checks.clear();
     job.resume();
     EXPECT_EQ(job.status(), "running") << job.log_text();
-    expect_proved(job);
+    expect_confirm_proved(job);
   }
 }
 
@@ -259,7 +259,7 @@ AE_TEST("confirm/a job parked for confirmation by an earlier build can be resume
   job.external_checks.clear();
   EXPECT_FALSE(job.resume().refused) << job.refusal;
   EXPECT_EQ(job.status(), "running") << job.log_text();
-  expect_proved(job);
+  expect_confirm_proved(job);
 }
 
 AE_TEST("confirm/an unreachable resource can be accepted, and is verified when reachable again") {
@@ -284,7 +284,7 @@ AE_TEST("confirm/a change without a verifier is shown as unconfirmed") {
   EXPECT_EQ(shown.text("verdict"), "unconfirmed");
   const Value node = trace_view(job.state, job.log)["nodes"].items()[0];
   EXPECT_EQ(node["changes"].items()[0].text("verdict"), "unconfirmed");
-  expect_proved(job);
+  expect_confirm_proved(job);
 }
 
 AE_TEST("confirm/only the last change of a resource is verified, by its own tool") {
@@ -303,7 +303,7 @@ AE_TEST("confirm/only the last change of a resource is verified, by its own tool
   EXPECT_EQ(job.count(EventType::confirmation_checked), 1u);
   EXPECT_EQ(job.status(), "running");  // by the second tool's mode
   EXPECT_EQ(job.state.changes.begin()->second.etag, "v2");
-  expect_proved(job);
+  expect_confirm_proved(job);
 }
 
 AE_TEST("confirm/a resource that the job changes again is raised again") {
@@ -332,7 +332,7 @@ AE_TEST("confirm/a change that cannot be evaluated fails the node, and the call 
   job.ok("a/compensate");
   EXPECT_EQ(job.status(), "failed");
   EXPECT_EQ(job.last<JobFailed>().code, "tool_output_invalid");
-  expect_proved(job);
+  expect_confirm_proved(job);
 }
 
 AE_TEST("confirm/the result of a happened resolution determines the recorded change") {
@@ -347,7 +347,7 @@ AE_TEST("confirm/the result of a happened resolution determines the recorded cha
   doubt.resolve("a", "happened", "{'id': 7}");
   EXPECT_EQ(doubt.status(), "completed") << doubt.log_text();
   EXPECT_EQ(doubt.last<StateChanged>().resource_id, "7");
-  expect_proved(doubt);
+  expect_confirm_proved(doubt);
 }
 
 // ---------------------------------------------------------------- crashes
@@ -365,7 +365,7 @@ AE_TEST("confirm/a crash before the verifier answers makes the next attempt veri
   EXPECT_EQ(job.sent.size(), 3u);
   job.ok("b");
   EXPECT_EQ(job.status(), "completed");
-  expect_proved(job);
+  expect_confirm_proved(job);
 }
 
 AE_TEST("confirm/a crash after the verification makes the next attempt verify again") {
@@ -374,7 +374,7 @@ AE_TEST("confirm/a crash after the verification makes the next attempt verify ag
   EXPECT_EQ(job.checked.size(), 3u);
   EXPECT_EQ(job.count(EventType::confirmation_checked), 3u);
   EXPECT_EQ(job.status(), "completed");
-  expect_proved(job);
+  expect_confirm_proved(job);
 }
 
 AE_TEST("confirm/a confirmed job can be continued from every prefix of its log") {
@@ -402,7 +402,7 @@ AE_TEST("confirm/a confirmed job can be continued from every prefix of its log")
       }
     }
     EXPECT_EQ(job.status(), "completed") << at << "\n" << job.log_text();
-    expect_proved(job);
+    expect_confirm_proved(job);
   }
 }
 
@@ -444,7 +444,7 @@ AE_TEST("confirm/a cancel and a deadline end a job that is parked for confirmati
   late.after(61s).resolve("b", "not_happened").ok("a/compensate");  // undone first
   EXPECT_EQ(late.status(), "failed") << late.log_text();
   EXPECT_EQ(late.last<JobFailed>().code, "deadline_exceeded");
-  expect_proved(late);
+  expect_confirm_proved(late);
 }
 
 AE_TEST("confirm/after a fail decision the job ends once the calls of a dead process settle") {
@@ -458,7 +458,7 @@ AE_TEST("confirm/after a fail decision the job ends once the calls of a dead pro
   job.after(10min);
   EXPECT_EQ(job.status(), "failed") << job.log_text();
   EXPECT_EQ(job.last<JobFailed>().code, "confirmation_failed");
-  expect_proved(job);
+  expect_confirm_proved(job);
 }
 
 // A second call of the job on the same resource, whose outcome is unknown after a crash.
@@ -478,7 +478,7 @@ AE_TEST("confirm/an own unknown call on the resource is settled before the verif
   EXPECT_EQ(job.tries("b"), 2u) << "it is settled first";
   job.ok("b", kMadeAgain).ok("c");
   EXPECT_EQ(job.status(), "completed") << job.log_text();
-  expect_proved(job);
+  expect_confirm_proved(job);
 }
 
 AE_TEST("confirm/an unknown call that cannot be resent is resolved before the verification") {
@@ -504,7 +504,7 @@ AE_TEST("confirm/an unknown call that cannot be resent is resolved before the ve
     EXPECT_EQ(job.checked.size(), 1u) << job.log_text();
     job.ok("c");
     EXPECT_EQ(job.status(), "completed") << job.log_text();
-    expect_proved(job);
+    expect_confirm_proved(job);
   }
 }
 
@@ -528,7 +528,7 @@ AE_TEST("confirm/while a call needs a resolution, no other unknown call is resen
   EXPECT_EQ(job.checked.size(), 1u) << job.log_text();
   EXPECT_EQ(job.tries("c"), 2u);
   EXPECT_EQ(job.status(), "completed") << job.log_text();
-  expect_proved(job);
+  expect_confirm_proved(job);
 }
 
 AE_TEST("confirm/a job that fails its verification compensates its steps") {
@@ -543,7 +543,7 @@ AE_TEST("confirm/a job that fails its verification compensates its steps") {
   EXPECT_EQ(broken.status(), "failed") << broken.log_text();
   EXPECT_EQ(broken.last<JobFailed>().code, "confirmation_failed");
   EXPECT_EQ(broken.last<JobFailed>().compensated.json().size(), 1u);
-  expect_proved(broken);
+  expect_confirm_proved(broken);
 }
 
 AE_TEST("confirm/a job that is ending compensates without a verification") {
@@ -555,7 +555,7 @@ AE_TEST("confirm/a job that is ending compensates without a verification") {
   EXPECT_EQ(job.status(), "failed") << job.log_text();
   EXPECT_TRUE(job.checked.empty());
   EXPECT_EQ(job.last<JobFailed>().code, "http_400");
-  expect_proved(job);
+  expect_confirm_proved(job);
 }
 
 AE_TEST("confirm/the change of a lost call is verified when its result is imported") {
@@ -569,7 +569,7 @@ AE_TEST("confirm/the change of a lost call is verified when its result is import
   job.store_effect(sent, {.kind = OutcomeKind::success, .result = json(kMade)}, Arrival::in_time);
   EXPECT_EQ(job.checked.size(), 1u) << job.log_text();
   EXPECT_EQ(job.status(), "failed");
-  expect_proved(job);
+  expect_confirm_proved(job);
 }
 
 AE_TEST("confirm/many resources are verified in parts and each once") {
@@ -613,7 +613,7 @@ AE_TEST("confirm/a change found by a probe is verified before anything starts") 
   EXPECT_EQ(job.checked.size(), 1u) << job.log_text();
   EXPECT_EQ(job.sent.size(), sent);
   EXPECT_EQ(job.status(), "failed");
-  expect_proved(job);
+  expect_confirm_proved(job);
 }
 
 AE_TEST("confirm/a log in which a step starts before the verification is rejected") {

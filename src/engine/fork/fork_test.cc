@@ -210,13 +210,13 @@ AE_TEST("fork/skipped nodes stay skipped, and tolerated failures stay failures")
 constexpr std::string_view kUndo = R"({'tools': {
     'unbook': {'effect': 'idempotent'},
     'book': {'effect': 'idempotent', 'compensate': {'tool': 'unbook', 'args': {'id': '${ .result }'}}}}})";
-constexpr std::string_view kBooking =
+constexpr std::string_view kForkedBooking =
     "[{'id':'a','kind':'tool','tool':'book'},"
     "{'id':'b','kind':'tool','tool':'put','needs':['a']},"
     "{'id':'c','kind':'tool','tool':'put','needs':['b']}]";
 
 AE_TEST("fork/compensated steps and later ones are repeated and listed") {
-  JobFixture origin(kBooking, {.more = kUndo});
+  JobFixture origin(kForkedBooking, {.more = kUndo});
   origin.claim().ok("a", "'A'").ok("b", "'B'").fails("c");
   const auto fork_during = origin.fork(origin.log.size());
   EXPECT_EQ(repeated_effects(*fork_during), "a in_doubt b committed ")
@@ -234,7 +234,7 @@ AE_TEST("fork/compensated steps and later ones are repeated and listed") {
 }
 
 AE_TEST("fork/a failing fork compensates its own steps and lists those of its origin") {
-  JobFixture origin(kBooking, {.more = kUndo});
+  JobFixture origin(kForkedBooking, {.more = kUndo});
   origin.claim().ok("a", "'A'");
   JobFixture job(*origin.fork(origin.log.size()), "job-2");
   job.claim().fails("b");

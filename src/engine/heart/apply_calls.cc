@@ -30,6 +30,18 @@ bool was_not_sent(const Invocation& call) {
          std::ranges::find(kCodes, call.error().code) != std::end(kCodes);
 }
 
+// As the downstream requested, within bounds.
+std::optional<Duration> retry_after_of(const ToolInvocationFinished& event) {
+  const auto ms = event.retry_after_ms;
+  if (!ms || *ms < 0 || *ms > kRetryAfterMsMax) return std::nullopt;
+  return std::chrono::milliseconds(*ms);
+}
+
+// That of a model of the server is in command_committed.
+bool has_usage_of_model(const State& state, const Step& step, const ToolInvocationFinished& event) {
+  return !event.usage.is_null() && state.tool_of(step).is_model();
+}
+
 }  // namespace
 
 // Is the external key that of this command? In schema 1 it names the attempt that declares the
@@ -175,6 +187,7 @@ void Applier::note_unsettled_end(Step& step) {
 Status Applier::apply(const ToolInvocationFinished& event) {
   Step* step = this->step(event.step_id);
   if (event.late.value_or(false)) {  // for display; its try was closed before
+    if (step) charge_function(*step, event);
     if (step && step->call) step->call->last_late_try = static_cast<std::uint32_t>(event.try_no);
     return {};
   }
@@ -192,10 +205,7 @@ Status Applier::apply(const ToolInvocationFinished& event) {
   call.definite = event.definite.value_or(false);
   call.retryable = event.retryable.value_or(false);
   call.failure = event.error ? boxed(failure_of(*event.error)) : Boxed<Failure>();
-  call.retry_after.reset();
-  if (const auto ms = event.retry_after_ms; ms && *ms >= 0 && *ms <= kRetryAfterMsMax) {
-    call.retry_after = std::chrono::milliseconds(*ms);
-  }
+  call.retry_after = retry_after_of(event);
   // The end of a child has the code of the child, whatever that means for other calls.
   const bool is_end_of_child = s_.awaits_child(*step) && event.external_id;
   const bool withdrawn = call.outcome == OutcomeKind::failure && call.definite &&
@@ -210,6 +220,8 @@ Status Applier::apply(const ToolInvocationFinished& event) {
     call.outcome_unknown = false;  // the downstream knows the key and has answered
   }
   settle(*step, withdrawn);
+  if (has_usage_of_model(s_, *step, event)) return corrupt_event("a model has no usage here");
+  charge_function(*step, event);
   if (withdrawn && call.counted_tries > 0) call.counted_tries--;
   if (withdrawn && s_.tool_of(*step).is_model()) s_.models.withdrawn++;
   // An invalid output is a failure: no routine was given it before.

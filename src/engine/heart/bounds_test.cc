@@ -188,7 +188,7 @@ AE_TEST("bounds/a decision stops at its work limit and the next one continues") 
 // About 6,000 steps, for a value that differs by node.
 std::string costly(int i) { return fmt::format("${{ ([range(2000)] | length) + {} }}", i); }
 
-std::string calls(int count, std::string_view tool, int first = 0) {
+std::string bounded_calls(int count, std::string_view tool, int first = 0) {
   std::string nodes;
   for (int i = first; i < first + count; ++i) {
     nodes += std::string(i > first ? ", " : "") + "{'id':'n" + std::to_string(i) +
@@ -198,16 +198,17 @@ std::string calls(int count, std::string_view tool, int first = 0) {
 }
 
 // More work than one of the evaluations here.
-constexpr Work kOne = 12'000;
+constexpr Work kOneUnit = 12'000;
 
 AE_TEST("bounds/no further calls are evaluated when the budget is used up") {
-  JobFixture job(fmt::format("[{}]", calls(300, "put")), {.more = "{'budget': {'tool_calls': 1}}"});
+  JobFixture job(fmt::format("[{}]", bounded_calls(300, "put")),
+                 {.more = "{'budget': {'tool_calls': 1}}"});
   job.claim();
   EXPECT_EQ(job.in_flight.size(), 1U);
-  EXPECT_LE(job.work, kOne);
+  EXPECT_LE(job.work, kOneUnit);
   job.ok("n0");
   EXPECT_EQ(job.state.parked_until, "budget") << job.log_text();
-  EXPECT_LE(job.work, kOne);
+  EXPECT_LE(job.work, kOneUnit);
 }
 
 AE_TEST("bounds/no further items or planned calls are evaluated when the budget is used up") {
@@ -218,15 +219,15 @@ AE_TEST("bounds/no further items or planned calls are evaluated when the budget 
             costly(i) + "'}}}, ";
   }
   const std::string one = "{'budget': {'tool_calls': 1}}";
-  JobFixture mapped(fmt::format("[{}{}]", maps, calls(1, "put")), {.more = one});
+  JobFixture mapped(fmt::format("[{}{}]", maps, bounded_calls(1, "put")), {.more = one});
   mapped.claim();
   EXPECT_EQ(mapped.in_flight.size(), 1U);
-  EXPECT_LE(mapped.work, kOne);
-  JobFixture planned(fmt::format("[{}]", calls(100, "put")),
+  EXPECT_LE(mapped.work, kOneUnit);
+  JobFixture planned(fmt::format("[{}]", bounded_calls(100, "put")),
                      {.more = one, .planned_by = "model:m"});
   planned.claim();
   EXPECT_EQ(planned.in_flight.size(), 1U) << planned.log_text();
-  EXPECT_LE(planned.work, kOne);
+  EXPECT_LE(planned.work, kOneUnit);
 }
 
 // A tool that needs approval for some calls only, depending on the arguments.
@@ -237,13 +238,13 @@ std::string conditional_approval(std::string_view when, int budget = 0) {
 }
 
 AE_TEST("bounds/calls held back by a used-up budget are evaluated over several decisions") {
-  JobFixture job(fmt::format("[{}]", calls(60, "buy")),
+  JobFixture job(fmt::format("[{}]", bounded_calls(60, "buy")),
                  {.more = conditional_approval(".args.v == 2059")});
   job.limits.work_max = 40'000;
   job.claim();
   EXPECT_EQ(job.state.parked_until, "budget") << job.log_text();
   EXPECT_FALSE(job.open_request_id("n59").empty()) << "the last call is evaluated too";
-  EXPECT_LE(job.most_work, job.limits.work_max + kOne);
+  EXPECT_LE(job.most_work, job.limits.work_max + kOneUnit);
   EXPECT_GE(job.decisions, 8U);
 }
 
@@ -253,7 +254,7 @@ AE_TEST("bounds/a job is not parked while its last events left a step to decide"
   const std::string nodes =
       "[{'id':'failing','kind':'tool','tool':'buy','on_error':'continue',"
       "'args':{'v':'${ ([range(2000)] | length).x }'}}, " +
-      calls(1, "buy") +
+      bounded_calls(1, "buy") +
       ", {'id':'after','kind':'wait','wait':{'type':'signal'},'needs':['failing']}]";
   JobFixture job(nodes, {.more = conditional_approval(".args.v == 1")});
   job.limits.work_max = 1;
@@ -265,14 +266,14 @@ AE_TEST("bounds/a job is not parked while its last events left a step to decide"
 AE_TEST("bounds/calls held back by a used-up budget are not evaluated again for each other call") {
   // Fifty calls that the budget covers and fifty that need approval: one evaluation to request it,
   // one to find that nothing is left.
-  JobFixture job(fmt::format("[{}, {}]", calls(50, "buy"), calls(50, "buy", 50)),
+  JobFixture job(fmt::format("[{}, {}]", bounded_calls(50, "buy"), bounded_calls(50, "buy", 50)),
                  {.more = conditional_approval(".args.v >= 2050")});
   job.limits.work_max = 20'000;
   job.claim();
   EXPECT_EQ(job.state.parked_until, "budget") << job.log_text();
   EXPECT_EQ(job.state.waits.size(), 50U);
-  EXPECT_LE(job.most_work, job.limits.work_max + kOne);
-  EXPECT_LE(job.work, 3 * 100 * kOne);
+  EXPECT_LE(job.most_work, job.limits.work_max + kOneUnit);
+  EXPECT_LE(job.work, 3 * 100 * kOneUnit);
 }
 
 // At least 20,000 steps; the value is true.
@@ -326,9 +327,10 @@ AE_TEST("bounds/schema checks count as work of the decision") {
 }
 
 AE_TEST("bounds/a new plan is compared with bounded work and rejected above the bound") {
-  JobFixture job(fmt::format("[{}]", calls(3, "put")));
+  JobFixture job(fmt::format("[{}]", bounded_calls(3, "put")));
   job.claim().ok("n0").ok("n1");
-  const auto next = compiled(graph(fmt::format("[{}, {}]", calls(3, "put"), calls(1, "look", 3))));
+  const auto next = compiled(
+      graph(fmt::format("[{}, {}]", bounded_calls(3, "put"), bounded_calls(1, "look", 3))));
   const auto compared = replan_of(job.state, next, {});
   ASSERT_TRUE(compared);
   EXPECT_EQ(compared->carried.size(), 3U);
@@ -346,7 +348,7 @@ AE_TEST("bounds/an early signal evaluates the keys of only some waits") {
              "length }-" +
              std::to_string(i) + "'}}, ";
   }
-  JobFixture job(fmt::format("[{}{}]", waits, calls(1, "put")));
+  JobFixture job(fmt::format("[{}{}]", waits, bounded_calls(1, "put")));
   job.claim();
   const std::clock_t start = std::clock();
   job.signal_early("k10000-1", "{'neither': 1}", "one", "human");

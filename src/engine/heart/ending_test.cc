@@ -16,12 +16,12 @@
 namespace ae::engine::testing {
 namespace {
 
-constexpr std::string_view kOne = "[{'id':'a','kind':'tool','tool':'do'}]";
+constexpr std::string_view kOneStep = "[{'id':'a','kind':'tool','tool':'do'}]";
 
-JobFixture one(std::string_view tool, std::optional<Duration> deadline = {}) {
+JobFixture one_tool(std::string_view tool, std::optional<Duration> deadline = {}) {
   const std::string more =
       "{'tools':{'undo':{'effect':'idempotent'},'do':" + std::string(tool) + "}}";
-  JobFixture job(kOne, {.more = more, .deadline = deadline});
+  JobFixture job(kOneStep, {.more = more, .deadline = deadline});
   job.waits_for_settling = true;
   return job;
 }
@@ -58,7 +58,7 @@ AE_TEST("ending/a deadline ends a job that is parked for resolve after its proce
   EXPECT_EQ(job.last<JobFailed>().code, "deadline_exceeded");
   EXPECT_EQ(listed(job), std::set{job.sent[0].key});
   expect_log_verifies(job);
-  JobFixture waiting_job = one(kUndoable);
+  JobFixture waiting_job = one_tool(kUndoable);
   waiting_job.claim();
   crash_and_claim(waiting_job).cancel();  // parked again, for a call that could be undone
   State waits = waiting_job.folded(waiting_job.log.size());
@@ -100,7 +100,7 @@ AE_TEST("ending/a deadline ends a parked job of a shared store although a call i
 }
 
 AE_TEST("ending/a cancelled job parks for an unknown call that can be compensated") {
-  JobFixture job = one(kUndoable);
+  JobFixture job = one_tool(kUndoable);
   job.claim();
   crash_and_claim(job).cancel();
   ASSERT_EQ(job.status(), "parked") << job.log_text();
@@ -112,7 +112,7 @@ AE_TEST("ending/a cancelled job parks for an unknown call that can be compensate
 }
 
 AE_TEST("ending/a cancel with compensate: false ends at once and lists the unknown call") {
-  JobFixture job = one(kUndoable);
+  JobFixture job = one_tool(kUndoable);
   job.claim();
   crash_and_claim(job).cancel("", false);
   EXPECT_EQ(job.status(), "cancelled") << job.log_text();
@@ -121,7 +121,7 @@ AE_TEST("ending/a cancel with compensate: false ends at once and lists the unkno
 
 AE_TEST("ending/with on_in_doubt: fail a cancel ends at once and lists the unknown call") {
   JobFixture job =
-      one("{'effect':'at_most_once','on_in_doubt':'fail','compensate':{'tool':'undo'}}");
+      one_tool("{'effect':'at_most_once','on_in_doubt':'fail','compensate':{'tool':'undo'}}");
   job.claims_when_free = false;
   job.claim().reload();
   job.add({requeued_event("drain", std::nullopt)});
@@ -131,7 +131,7 @@ AE_TEST("ending/with on_in_doubt: fail a cancel ends at once and lists the unkno
 }
 
 AE_TEST("ending/a resend keeps the keys and the arguments of the call") {
-  JobFixture job = one(kResent);
+  JobFixture job = one_tool(kResent);
   job.claim();
   crash_and_claim(job).cancel();
   ASSERT_EQ(job.sent.size(), 2u) << job.log_text();
@@ -142,7 +142,7 @@ AE_TEST("ending/a resend keeps the keys and the arguments of the call") {
 
 AE_TEST("ending/a resend respects max_attempts, the dedupe window and the tool version") {
   {
-    JobFixture job = one(kResent);  // 2 tries
+    JobFixture job = one_tool(kResent);  // 2 tries
     job.claim().times_out("a").after(1s).times_out("a");
     EXPECT_EQ(job.status(), "parked") << job.log_text();
     job.cancel();
@@ -150,14 +150,14 @@ AE_TEST("ending/a resend respects max_attempts, the dedupe window and the tool v
     EXPECT_EQ(job.status(), "parked");
   }
   {
-    JobFixture job = one(kResent, 2h);
+    JobFixture job = one_tool(kResent, 2h);
     job.claim();
     crash_and_claim(job).after(3h);
     EXPECT_EQ(job.tries("a"), 1u) << "the dedupe window has passed";
     EXPECT_EQ(job.status(), "parked") << job.log_text();
   }
   {
-    JobFixture job = one(kResent);
+    JobFixture job = one_tool(kResent);
     job.claim();
     crash_and_claim(job);
     job.versions.assign(job.state.plan->tools.size(), "fedcba9876543210");
@@ -168,7 +168,7 @@ AE_TEST("ending/a resend respects max_attempts, the dedupe window and the tool v
 }
 
 AE_TEST("ending/a call of another worker is not resent before its grace period ends") {
-  JobFixture job = one(kResent);
+  JobFixture job = one_tool(kResent);
   job.owned = false;
   job.claim();
   crash_and_claim(job).cancel();
@@ -195,7 +195,7 @@ AE_TEST("ending/an unknown call without compensation does not delay the end") {
 }
 
 AE_TEST("ending/a job that waits only for an unknown call keeps the reason of its end") {
-  JobFixture job = one(kResent);
+  JobFixture job = one_tool(kResent);
   job.limits.lost_claims_max = 3;
   job.claim().crash().crash().crash();
   ASSERT_TRUE(job.state.ending.has_value()) << job.log_text();
@@ -243,7 +243,7 @@ AE_TEST("ending/a call resolved as fail is listed when the job completes") {
 }
 
 AE_TEST("ending/a job without unknown calls writes job_completed in schema 1") {
-  JobFixture job(kOne, {.more = "{'tools':{'do':{}}}"});
+  JobFixture job(kOneStep, {.more = "{'tools':{'do':{}}}"});
   job.claim().ok("a");
   EXPECT_TRUE(job.last<JobCompleted>().in_doubt.is_null());
   EXPECT_EQ(schema_of(job.last<JobCompleted>()), 1);

@@ -322,6 +322,7 @@ void set_finished(const InvocationId& invocation, const StepId& step, std::int64
   if (outcome.elapsed.count() > 0) event.duration_us = outcome.elapsed.count();
   if (outcome.kind == OutcomeKind::success) {
     event.result = result_of(outcome);
+    event.usage = JsonOf<TokenUsage>(outcome.usage);
     if (outcome.invalid) {
       event.error = recorded_error(
           code_name(Code::tool_output_invalid),
@@ -383,6 +384,7 @@ Result<Outcome> outcome_of_record(const EffectRecord& record) {
   outcome.elapsed = Duration(record.took_us);
   if (record.output) outcome.result = record.output->value;
   if (!record.invalid.is_null()) outcome.invalid = record.invalid;
+  if (record.usage) outcome.usage = record_json(*record.usage);
   outcome.definite = record.definite == true;
   outcome.retryable = record.retryable == true;
   outcome.settled = record.settled == true;
@@ -494,6 +496,7 @@ SentTry sent_try_of(const State& state, const Step& step) {
     sent.blind = state.blind;
     sent.request = call.arguments;
   }
+  if (!state.plan->prices.empty()) sent.plan = state.plan;
   sent.may_ask_user = step.role == Role::node;
   sent.awaits_child = state.awaits_child(step);
   sent.result_schema = tool.result_schema;
@@ -616,6 +619,10 @@ Value effect_record(const JobId& job, const SentTry& sent, const Outcome& observ
   if (outcome.kind == OutcomeKind::success) {
     if (outcome.invalid) record.invalid = *outcome.invalid;
     if (!outcome.invalid) record.output = NullableJson{outcome.result};
+    if (!outcome.usage.is_null()) {
+      const Value usage = sent.plan ? with_cost(*sent.plan, outcome.usage) : outcome.usage;
+      record.usage = JsonOf<TokenUsage>(usage).read_leniently();
+    }
     if (sent.result_schema) record.response_schema_hash = hash_from_hex(sent.result_digest);
   } else if (outcome.kind == OutcomeKind::input_required) {
     record.definite = true;

@@ -10,6 +10,7 @@
 // applied directly (SPEC §10). Pure.
 #pragma once
 
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -43,8 +44,9 @@ struct SentTry {
   // The plan's schema for results, and its digest; "" = there is none.
   std::optional<Schema> result_schema;
   std::string result_digest;
-  bool awaits_child = false;  // creates a child job whose end is awaited
-  bool may_ask_user = true;   // may end with questions to a user (schema/question.h)
+  std::shared_ptr<const Plan> plan;  // with prices of models that the call may use itself, or null
+  bool awaits_child = false;         // creates a child job whose end is awaited
+  bool may_ask_user = true;          // may end with questions to a user (schema/question.h)
 };
 SentTry sent_try_of(const State& state, const Step& step);
 // The effect record of SPEC §5, for the effect store. `late`: written after its try was closed or

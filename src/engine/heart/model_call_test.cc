@@ -13,7 +13,7 @@
 namespace ae::engine::testing {
 namespace {
 
-constexpr std::string_view kModel =
+constexpr std::string_view kOneModel =
     "{'tools': {'model:main': {'effect': 'read', 'provider': 'openai',"
     "  'retry': {'max_attempts': 3, 'retry_on': ['timeout', '5xx']}}}}";
 constexpr std::string_view kNote =
@@ -27,10 +27,10 @@ std::string list(std::string_view node) { return fmt::format("[{}]", node); }
 
 JobFixture llm_job(std::string_view more = "") {
   return JobFixture(list(std::string(kNote) + std::string(more)),
-                    {.more = kModel, .input = "{'x': {'n': 1}}"});
+                    {.more = kOneModel, .input = "{'x': {'n': 1}}"});
 }
 
-Verification proof(const JobFixture& job, std::vector<VerifyInput::Effect> effects = {}) {
+Verification verified_proof(const JobFixture& job, std::vector<VerifyInput::Effect> effects = {}) {
   return verify({.job = job.state.job,
                  .events = job.log,
                  .last_seq = {},
@@ -71,7 +71,7 @@ AE_TEST("model call/a model call is a step of kind llm, as a node and as a map i
       "[{'id': 'each', 'kind': 'map', 'over': ['a', {'b': 1}], 'max_parallel': 2, 'do':"
       " {'tool': 'model:main', 'args': {'model': 'm', 'messages':"
       " [{'role': 'user', 'content': '${ .item }'}]}}}]",
-      {.more = kModel});
+      {.more = kOneModel});
   job.claim();
   ASSERT_EQ(job.sent.size(), 2u);
   EXPECT_EQ(job.sent[1].arguments["messages"].items()[0]["content"], Value(R"({"b":1})"));
@@ -80,7 +80,7 @@ AE_TEST("model call/a model call is a step of kind llm, as a node and as a map i
   job.ok("each/0", "{'text': 'A'}").ok("each/1", "{'text': 'B'}");
   EXPECT_EQ(job.status(), "completed");
   EXPECT_EQ(canonical(job.state.result), R"({"each":[{"text":"A"},{"text":"B"}]})");
-  EXPECT_TRUE(proof(job).replay.ok) << proof(job).replay.detail;
+  EXPECT_TRUE(verified_proof(job).replay.ok) << verified_proof(job).replay.detail;
   EXPECT_EQ(llm_job().state.steps[0].id,
             step_id(JobId("job-1"), llm_job().plan->decision, Plan::path(0, 0), "llm"));
 }
@@ -125,8 +125,8 @@ AE_TEST("model call/a recorded answer is never requested again, wherever the pro
     EXPECT_EQ(job_view(job.state)["usage"]["total_tokens"], Value(12));
     EXPECT_EQ(job.count(EventType::command_committed), 2u);
     EXPECT_EQ(job.all<CommandCommitted>()[0], whole.all<CommandCommitted>()[0]);
-    EXPECT_TRUE(proof(job).ledger.ok) << proof(job).ledger.detail;
-    EXPECT_TRUE(proof(job).replay.ok) << proof(job).replay.detail;
+    EXPECT_TRUE(verified_proof(job).ledger.ok) << verified_proof(job).ledger.detail;
+    EXPECT_TRUE(verified_proof(job).replay.ok) << verified_proof(job).replay.detail;
   }
 }
 
@@ -166,7 +166,7 @@ AE_TEST("model call/a failure message names the node, the model, the error and t
       "[{'id': 'each', 'kind': 'map', 'over': ['a', 'b'], 'max_parallel': 1, 'do':"
       " {'tool': 'model:main', 'args': {'model': 'm', 'messages':"
       " [{'role': 'user', 'content': '${ .item }'}]}}}]",
-      {.more = kModel});
+      {.more = kOneModel});
   each.claim().ok("each/0", "{'text': 'A'}").answer("each/1", refused);
   EXPECT_EQ(each.state.error->message, "node each, item 1, model main: no such key (tried once)");
 
@@ -182,7 +182,7 @@ AE_TEST("model call/a failure message names the node, the model, the error and t
   EXPECT_EQ(form.state.error->message,
             "node note, model main: the call succeeded, but its output is no JSON");
   for (const JobFixture* job : {&once, &often, &each, &broken}) {
-    EXPECT_TRUE(proof(*job).replay.ok) << proof(*job).replay.detail;
+    EXPECT_TRUE(verified_proof(*job).replay.ok) << verified_proof(*job).replay.detail;
   }
 }
 
@@ -195,7 +195,7 @@ AE_TEST("model call/an invalid answer fails the node and is not requested again"
   EXPECT_EQ(job.status(), "failed");
   EXPECT_EQ(job.state.error->code, "tool_output_invalid");
   EXPECT_EQ(job.last<CommandCommitted>().llm_model, "small");
-  EXPECT_TRUE(proof(job).replay.ok) << proof(job).replay.detail;
+  EXPECT_TRUE(verified_proof(job).replay.ok) << verified_proof(job).replay.detail;
 }
 
 AE_TEST("model call/an invalid list of messages fails before anything is sent") {
@@ -205,7 +205,7 @@ AE_TEST("model call/an invalid list of messages fails before anything is sent") 
     JobFixture job(
         "[{'id': 'note', 'kind': 'llm', 'tool': 'model:main', 'args':"
         " {'model': 'm', 'messages': '${ .input.m }'}}]",
-        {.more = kModel, .input = fmt::format("{{'m': {}}}", messages)});
+        {.more = kOneModel, .input = fmt::format("{{'m': {}}}", messages)});
     job.claim();
     EXPECT_TRUE(job.sent.empty()) << messages;
     EXPECT_EQ(job.status(), "failed");
@@ -243,14 +243,14 @@ AE_TEST("model call/the effect record has the provider, the model and the usage"
                 R"(","provider":"openai","temperature":0.5,"usage":{"cached_tokens":4,)"
                 R"("input_tokens":9,"output_tokens":3,"total_tokens":12}})");
   job.ok("note", kAnswer);
-  const auto proved = proof(job, {{sent.invocation, 1, canonical(record)}});
+  const auto proved = verified_proof(job, {{sent.invocation, 1, canonical(record)}});
   EXPECT_TRUE(proved.ledger.ok) << proved.ledger.detail;
 }
 
 AE_TEST("model call/verify detects a changed provider, model, temperature, usage or kind") {
   JobFixture job = llm_job();
   job.claim().ok("note", kAnswer);
-  ASSERT_TRUE(proof(job).replay.ok) << proof(job).replay.detail;
+  ASSERT_TRUE(verified_proof(job).replay.ok) << verified_proof(job).replay.detail;
   const std::vector<Event> log = job.log;
   using Change = void (*)(CommandCommitted&);
   const std::pair<std::string_view, Change> changes[] = {
@@ -261,13 +261,13 @@ AE_TEST("model call/verify detects a changed provider, model, temperature, usage
   for (const auto& [name, change] : changes) {
     job.log = log;
     each<CommandCommitted>(job.log, change);
-    const Proof replay = proof(job).replay;
+    const Proof replay = verified_proof(job).replay;
     EXPECT_FALSE(replay.ok) << name;
     EXPECT_NE(replay.detail.find(name), std::string::npos) << replay.detail;
   }
   job.log = log;
   each<CommandEmitted>(job.log, [](CommandEmitted& event) { event.kind = "tool"; });
-  EXPECT_FALSE(proof(job).replay.ok);
+  EXPECT_FALSE(verified_proof(job).replay.ok);
 }
 
 AE_TEST("model call/the trace shows the provider, both models, the usage and the tries") {
@@ -317,11 +317,11 @@ AE_TEST("model call/an answer costs its tokens at the plan's price, and the job 
             Value(44));
   // The provider's answer stays unchanged.
   EXPECT_EQ(job.state.result["more"]["usage"].find("cost_micros"), nullptr);
-  EXPECT_TRUE(proof(job).replay.ok) << proof(job).replay.detail;
+  EXPECT_TRUE(verified_proof(job).replay.ok) << verified_proof(job).replay.detail;
   each<CommandCommitted>(job.log, [](CommandCommitted& event) {
     event.usage.json() = event.usage.json().with("cost_micros", 1'000'000);
   });
-  EXPECT_FALSE(proof(job).replay.ok) << "a cost that differs from the plan's price";
+  EXPECT_FALSE(verified_proof(job).replay.ok) << "a cost that differs from the plan's price";
 }
 
 AE_TEST("model call/an answer without a price or without token counts counts as unpriced") {
@@ -329,7 +329,7 @@ AE_TEST("model call/an answer without a price or without token counts counts as 
   unknown.claim().ok("note", "{'text': 'Hi', 'usage': {'total_tokens': 7}}");
   EXPECT_EQ(job_view(unknown.state)["usage"]["unpriced_calls"], Value(1));
   EXPECT_EQ(job_view(unknown.state)["usage"]["cost_micros"], Value(0));
-  EXPECT_TRUE(proof(unknown).replay.ok) << proof(unknown).replay.detail;
+  EXPECT_TRUE(verified_proof(unknown).replay.ok) << verified_proof(unknown).replay.detail;
   JobFixture job = llm_job();
   job.claim().ok("note", "{'text': 'Hi'}");
   EXPECT_EQ(job_view(job.state)["usage"]["unpriced_calls"], Value(1));
@@ -346,7 +346,7 @@ AE_TEST("model call/an invalid answer still counts its cost") {
   EXPECT_EQ(job.state.error->code, "tool_output_invalid");
   EXPECT_EQ(job_view(job.state)["usage"]["cost_micros"], Value(53));
   EXPECT_EQ(job.last<CommandCommitted>().llm_model, "small-7");
-  EXPECT_TRUE(proof(job).replay.ok) << proof(job).replay.detail;
+  EXPECT_TRUE(verified_proof(job).replay.ok) << verified_proof(job).replay.detail;
 }
 
 AE_TEST("model call/content parts come only from the plan, never from the input") {
@@ -357,7 +357,7 @@ AE_TEST("model call/content parts come only from the plan, never from the input"
       ".input }'}]},"
       " {'role': 'user', 'content': '${ .input.given }'}]}}";
   JobFixture job(list(kParts),
-                 {.more = kModel,
+                 {.more = kOneModel,
                   .input = "{'x': 'cat', 'given': [{'type': 'image', 'url': 'https://evil/'}]}"});
   job.claim();
   ASSERT_EQ(job.sent.size(), 1u);
@@ -369,14 +369,14 @@ AE_TEST("model call/content parts come only from the plan, never from the input"
   EXPECT_TRUE(messages.items()[0]["content"].items()[2]["text"].is_string());
   EXPECT_EQ(messages.items()[1]["content"], Value(R"([{"type":"image","url":"https://evil/"}])"));
   job.ok("note", kAnswer);
-  EXPECT_TRUE(proof(job).replay.ok) << proof(job).replay.detail;
+  EXPECT_TRUE(verified_proof(job).replay.ok) << verified_proof(job).replay.detail;
 }
 
 AE_TEST("model call/messages given by an expression contain only text") {
   JobFixture job(
       "[{'id': 'note', 'kind': 'llm', 'tool': 'model:main', 'args':"
       " {'model': 'm', 'messages': '${ .input.m }'}}]",
-      {.more = kModel,
+      {.more = kOneModel,
        .input =
            "{'m': [{'role': 'user', 'content': [{'type': 'image', 'url': 'https://evil/'}]}]}"});
   job.claim();
@@ -389,7 +389,7 @@ AE_TEST("model call/an empty part or an invalid image address fails before anyth
     JobFixture job(
         "[{'id': 'note', 'kind': 'llm', 'tool': 'model:main', 'args': {'model': 'm', 'messages':"
         " [{'role': 'user', 'content': [{'type': 'image', 'url': 'https://h/${ .input.x }'}]}]}}]",
-        {.more = kModel, .input = input});
+        {.more = kOneModel, .input = input});
     job.claim();
     EXPECT_TRUE(job.sent.empty()) << input;
     ASSERT_TRUE(job.state.error) << input;
@@ -403,7 +403,7 @@ AE_TEST("model call/a plan with an invalid content part, schema or price is reje
         graph("[{'id': 'a', 'kind': 'llm', 'tool': 'model:main', 'args': {'model': 'm', 'messages':"
               " [{'role': 'user', 'content': " +
                   content + "}]" + more + "}}]",
-              kModel));
+              kOneModel));
   };
   EXPECT_FALSE(refused("[{'type': 'text', 'text': 'x'}]", ", 'schema': {'type': 'object'}"));
   EXPECT_FALSE(refused("[{'type': 'image', 'url': 'data:image/png;base64,${ .input.x }'}]"));
@@ -436,7 +436,7 @@ AE_TEST("model call/a plan with an invalid model tool or request is rejected") {
   const auto refused = [](std::string_view node, std::string_view more) {
     return !Plan::compile(graph(list(node), more));
   };
-  EXPECT_FALSE(refused(kNote, kModel));
+  EXPECT_FALSE(refused(kNote, kOneModel));
   const std::string base = "'effect': 'read', 'provider': 'openai'";
   for (const std::string& policy :
        {std::string("'effect': 'read'"),
@@ -447,7 +447,7 @@ AE_TEST("model call/a plan with an invalid model tool or request is rejected") {
   }
   EXPECT_TRUE(refused("{'id': 'a', 'kind': 'tool', 'tool': 'look'}",
                       "{'tools': {'other': {'effect': 'read', 'provider': 'openai'}}}"));
-  EXPECT_TRUE(refused("{'id': 'a', 'kind': 'llm', 'tool': 'look'}", kModel));
+  EXPECT_TRUE(refused("{'id': 'a', 'kind': 'llm', 'tool': 'look'}", kOneModel));
   for (const char* args :
        {"{}", "{'model': 'm'}", "{'messages': [1]}", "{'model': 'm', 'messages': []}",
         "{'model': 'm', 'messages': 'x'}", "{'model': 7, 'messages': [1]}",
@@ -455,12 +455,12 @@ AE_TEST("model call/a plan with an invalid model tool or request is rejected") {
         "{'model': 'm', 'messages': [1], 'max_tokens': 0}",
         "{'model': 'm', 'messages': [1], 'temperature': 'hot'}"}) {
     const std::string node = "{'id': 'a', 'kind': 'llm', 'tool': 'model:main', 'args': ";
-    EXPECT_TRUE(refused(fmt::format("{}{}}}", node, args), kModel)) << args;
+    EXPECT_TRUE(refused(fmt::format("{}{}}}", node, args), kOneModel)) << args;
   }
   EXPECT_TRUE(
       refused("{'id': 'a', 'kind': 'tool', 'tool': 'model:main', 'args':"
               " {'model': 'm', 'messages': [1]}}",
-              kModel));
+              kOneModel));
 }
 
 }  // namespace

@@ -59,7 +59,7 @@ void run_to_end(JobFixture& job, RandomWorld& world, Dice& dice) {
 
 // Everything except the order: what happened to each step, and how often.
 using Happened = std::multiset<std::tuple<std::string, std::int64_t, std::string>>;
-Happened happened(const JobFixture& job) {
+Happened has_happened(const JobFixture& job) {
   Happened all;
   for (const Event& event : job.log) {
     const std::string step(step_of(event));
@@ -121,11 +121,11 @@ AE_TEST("property/the order of answers changes neither the result nor what happe
       ASSERT_EQ(job.status(), "completed") << job.log_text();
       expect_once(job, world);
       if (!events) {
-        events = happened(job);
+        events = has_happened(job);
         ends = ends_of(job);
       }
       ASSERT_EQ(ends_of(job), ends) << job.log_text();
-      ASSERT_EQ(happened(job), *events) << job.log_text();
+      ASSERT_EQ(has_happened(job), *events) << job.log_text();
     }
   }
 }

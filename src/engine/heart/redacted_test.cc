@@ -51,8 +51,8 @@ Logged logged(const StoredJob& stored, const JobFixture& job) {
 Logged read_back(const JobFixture& job) { return logged(StoredJob(job), job); }
 
 // The same with these values of these events erased; `node` = "": of all nodes.
-Logged erased(const JobFixture& job, EventType type, std::string_view field,
-              std::string_view node = {}) {
+Logged erased_field(const JobFixture& job, EventType type, std::string_view field,
+                    std::string_view node = {}) {
   const std::string step = node.empty() ? StepId().text : job.step(node).id.text;
   StoredJob stored(job);
   stored.redact(job.state.job, [&](const Event& event, std::string_view value) {
@@ -128,7 +128,7 @@ AE_TEST("redacted/a changed effect record is detected although the values look e
   input.effects[0].record = other;
   EXPECT_FALSE(verify(input, uncached_plan_source()).ledger.ok);
   // The record may belong to an erased result.
-  input.events = erased(job, EventType::tool_invocation_finished, "result", "a").log;
+  input.events = erased_field(job, EventType::tool_invocation_finished, "result", "a").log;
   EXPECT_TRUE(verify(input, uncached_plan_source()).ledger.ok);
 }
 
@@ -148,7 +148,7 @@ AE_TEST("redacted/a loop whose values only look erased continues in a fork") {
 
 AE_TEST("redacted/an erased value is recognized by its missing salt, in a checkpoint too") {
   const JobFixture job = looks_erased();
-  const Logged gone = erased(job, EventType::tool_invocation_finished, "result", "a");
+  const Logged gone = erased_field(job, EventType::tool_invocation_finished, "result", "a");
   EXPECT_TRUE(gone.step(job.step("a").id).erased);
   EXPECT_FALSE(gone.step(job.step("b").id).erased);
   auto restored = restore(gone.state.job, gone.state.seq, checkpoint(gone.state, Hash{}),
@@ -160,14 +160,14 @@ AE_TEST("redacted/an erased value is recognized by its missing salt, in a checkp
   EXPECT_TRUE(all.ok) << canonical(all.to_json());
   EXPECT_NE(all.replay.detail.find("redacted"), std::string::npos) << all.replay.detail;
 
-  const Logged with_input = erased(job, EventType::job_created, "input");
+  const Logged with_input = erased_field(job, EventType::job_created, "input");
   const auto fork = with_input.fork();
   ASSERT_TRUE(fork) << fork.error().message;
   EXPECT_TRUE(fork->input_erased);
   EXPECT_TRUE(with_input.proof().ok);
   EXPECT_EQ(erased_fields(with_input.log[0]), std::vector<std::string>{"input"});
 
-  const Logged with_call = erased(job, EventType::tool_invocation_started, "arguments", "b");
+  const Logged with_call = erased_field(job, EventType::tool_invocation_started, "arguments", "b");
   EXPECT_TRUE(with_call.step(job.step("b").id).call->erased);
   EXPECT_TRUE(with_call.proof().ok);
   EXPECT_TRUE(with_call.fork());
@@ -178,7 +178,7 @@ AE_TEST("redacted/a fork from a value derived from an erased one is rejected") {
                    {'id':'z', 'kind':'tool', 'tool':'once', 'needs':['m']}])");
   map.claim().ok("m/0", "1").ok("m/1", "2").fails("z");
   EXPECT_TRUE(read_back(map).fork());
-  const Logged item = erased(map, EventType::tool_invocation_finished, "result", "m/1");
+  const Logged item = erased_field(map, EventType::tool_invocation_finished, "result", "m/1");
   EXPECT_TRUE(item.step(map.step("m").id).erased);
   EXPECT_EQ(item.fork().error().code, Code::input_invalid);
 
@@ -187,7 +187,7 @@ AE_TEST("redacted/a fork from a value derived from an erased one is rejected") {
   has_message.message("c", "'hello'", "1").claim().fails("z");
   ASSERT_EQ(has_message.status(), "failed") << has_message.log_text();
   EXPECT_TRUE(read_back(has_message).fork());
-  const Logged message = erased(has_message, EventType::agent_message, "payload");
+  const Logged message = erased_field(has_message, EventType::agent_message, "payload");
   EXPECT_TRUE(message.step(has_message.step("w").id).erased);
   EXPECT_EQ(message.fork().error().code, Code::input_invalid);
 
@@ -197,7 +197,7 @@ AE_TEST("redacted/a fork from a value derived from an erased one is rejected") {
   JobFixture fork(read_back(chain).retried(), "job-2");
   fork.claim().fails("c");
   EXPECT_TRUE(read_back(fork).fork());
-  const Logged given = erased(fork, EventType::fork_imported, "results");
+  const Logged given = erased_field(fork, EventType::fork_imported, "results");
   EXPECT_TRUE(given.step(fork.step("a").id).erased);
   EXPECT_EQ(given.fork().error().code, Code::input_invalid);
   EXPECT_TRUE(given.proof().ok);
@@ -214,7 +214,7 @@ AE_TEST("redacted/a repeated signal is recognized although its payload was erase
     if (early) job.claim();
     ASSERT_EQ(job.status(), "completed");
     const auto field = early ? EventType::agent_message : EventType::wait_completed;
-    const State state = erased(job, field, "payload").state;
+    const State state = erased_field(job, field, "payload").state;
     const auto applied = [&](std::string_view id, std::string_view payload) {
       const ControlRequest request{
           .id = std::string(id),

@@ -29,7 +29,7 @@ std::string tools() {
          schema + "}}}";
 }
 
-JobFixture calling(std::string_view tool) {
+JobFixture calling_checked(std::string_view tool) {
   return JobFixture("[{'id':'a','kind':'tool','tool':'" + std::string(tool) + "','args':{'n':1}}]",
                     {.more = tools()});
 }
@@ -44,22 +44,22 @@ Verification proved(const JobFixture& job, std::vector<VerifyInput::Effect> effe
   return verify(input, uncached_plan_source());
 }
 
-void expect_proved(const JobFixture& job) {
+void expect_proof(const JobFixture& job) {
   EXPECT_TRUE(proved(job).ok) << canonical(proved(job).to_json()) << "\n" << job.log_text();
   EXPECT_EQ(state_view(job.folded(job.log.size())), state_view(job.state));
 }
 
 AE_TEST("result/a valid result is recorded with the hash of its schema") {
-  JobFixture job = calling("make");
+  JobFixture job = calling_checked("make");
   job.claim().ok("a", "{'id':7}");
   EXPECT_EQ(job.status(), "completed");
   EXPECT_EQ(to_hex(*job.last<ToolInvocationFinished>().response_schema_hash), digest());
   EXPECT_EQ(job.last<ToolInvocationFinished>().result.value, json("{'id':7}"));
-  expect_proved(job);
+  expect_proof(job);
 }
 
 AE_TEST("result/a result that violates its schema fails the node and is never retried") {
-  JobFixture job = calling("make");
+  JobFixture job = calling_checked("make");
   job.claim().ok("a", "{'id':'seven'}");
   EXPECT_EQ(job.status(), "failed");
   EXPECT_EQ(job.state.error->code, "tool_output_invalid");
@@ -76,11 +76,11 @@ AE_TEST("result/a result that violates its schema fails the node and is never re
   EXPECT_EQ(job.last<NodeFinished>().result_type, "permanent_failure");
   EXPECT_EQ(job.count(EventType::step_committed), 1u);
   EXPECT_TRUE(job.last<JobFailed>().in_doubt.is_null());
-  expect_proved(job);
+  expect_proof(job);
 }
 
 AE_TEST("result/the summary of a long result is short and cut at a character boundary") {
-  JobFixture job = calling("make");
+  JobFixture job = calling_checked("make");
   std::string name;
   for (int i = 0; i < 400; ++i) name += "\u00e4";
   Value result = Value::object({{"\u00e4" + name, name}});
@@ -94,7 +94,7 @@ AE_TEST("result/the summary of a long result is short and cut at a character bou
 }
 
 AE_TEST("result/a call whose result violates its schema is compensated") {
-  JobFixture job = calling("undone");
+  JobFixture job = calling_checked("undone");
   job.claim().ok("a", "null");
   EXPECT_EQ(job.last<NodeFinished>().result_type, "compensatable_failure");
   ASSERT_EQ(job.sent.size(), 2u) << job.log_text();
@@ -103,7 +103,7 @@ AE_TEST("result/a call whose result violates its schema is compensated") {
   EXPECT_EQ(job.status(), "failed");
   EXPECT_EQ(job.state.error->code, "tool_output_invalid");
   EXPECT_EQ(job.last<JobFailed>().compensated.json().size(), 1u);
-  expect_proved(job);
+  expect_proof(job);
 }
 
 AE_TEST("result/an item of a map is validated like a node") {
@@ -116,15 +116,15 @@ AE_TEST("result/an item of a map is validated like a node") {
   const Value& items = job.state.result["m"];
   EXPECT_EQ(items.items()[0], json("{'id':1}"));
   EXPECT_EQ(items.items()[1]["error"]["code"], "tool_output_invalid");
-  expect_proved(job);
+  expect_proof(job);
 }
 
 AE_TEST("result/a result imported from the effect store is recorded as if received") {
   for (const char* result : {"{'id':1}", "{'id':'x'}"}) {
     const Outcome outcome{.kind = OutcomeKind::success, .result = json(result)};
-    JobFixture seen = calling("make");
+    JobFixture seen = calling_checked("make");
     seen.claim().answer("a", outcome);
-    JobFixture kept = calling("make");
+    JobFixture kept = calling_checked("make");
     kept.claim();
     const SentTry sent = sent_try_of(kept.state, kept.step("a"));
     const std::string record = canonical(effect_record(kept.state.job, sent, outcome, kept.now));
@@ -134,19 +134,19 @@ AE_TEST("result/a result imported from the effect store is recorded as if receiv
     expected.caught_up = true;
     expected.source = "effect_store";
     EXPECT_EQ(kept.last<ToolInvocationFinished>(), expected);
-    expect_proved(kept);
+    expect_proof(kept);
     EXPECT_TRUE(proved(kept, {{sent.invocation, 1, record}}).ledger.ok);
     EXPECT_TRUE(proved(seen, {{sent.invocation, 1, record}}).ledger.ok);
   }
 }
 
 AE_TEST("result/a late result is marked as late and validated") {
-  JobFixture job = calling("pay");
+  JobFixture job = calling_checked("pay");
   job.claim().unknown("a");
   const SentTry sent = sent_try_of(job.state, job.step("a"));
   job.resolve("a", "fail");
   EXPECT_EQ(job.status(), "failed");
-  JobFixture open = calling("pay");
+  JobFixture open = calling_checked("pay");
   open.claim().times_out("a");
   open.store_effect("a", {.kind = OutcomeKind::success, .result = json("{'id':'x'}")});
   const auto late = open.last<ToolInvocationFinished>();
@@ -154,11 +154,11 @@ AE_TEST("result/a late result is marked as late and validated") {
   EXPECT_EQ(late.source, "effect_store");
   EXPECT_EQ(late.result.value["invalid"], Value(true));
   EXPECT_EQ(to_hex(*late.response_schema_hash), digest());
-  expect_proved(open);
+  expect_proof(open);
 }
 
 AE_TEST("result/the result of an operator must match the schema, else nothing is written") {
-  JobFixture job = calling("pay");
+  JobFixture job = calling_checked("pay");
   job.claim().unknown("a");
   const std::size_t before = job.log.size();
   for (const char* wrong : {"{'id':'x'}", "{}", "null", "7"}) {
@@ -176,22 +176,22 @@ AE_TEST("result/the result of an operator must match the schema, else nothing is
   EXPECT_EQ(job.status(), "parked");
   EXPECT_EQ(job.resolve("a", "happened", "{'id':8}").status(), "completed");
   EXPECT_EQ(job.state.result, json("{'a':{'id':8}}"));
-  expect_proved(job);
+  expect_proof(job);
 }
 
 AE_TEST("result/resolving an open call closes it with source person") {
-  JobFixture job = calling("pay");
+  JobFixture job = calling_checked("pay");
   job.claim().crash();
   ASSERT_EQ(job.status(), "parked");
   job.resolve("a", "happened", "{'id':8}");
   EXPECT_EQ(job.last<ToolInvocationFinished>().source, "person");
-  expect_proved(job);
+  expect_proof(job);
 }
 
 AE_TEST("result/a probe with an invalid result leaves the call unknown") {
   // First the result that it names breaks the call's schema, then its own answer breaks its own.
   for (const char* answer : {"{'charge':{'id':'x'}}", "[1]"}) {
-    JobFixture job = calling("buy");
+    JobFixture job = calling_checked("buy");
     job.claim().times_out("a").after(71s);
     ASSERT_EQ(job.sent.size(), 2u) << job.log_text();
     job.ok("a/probe", answer);
@@ -200,15 +200,15 @@ AE_TEST("result/a probe with an invalid result leaves the call unknown") {
     EXPECT_NE(or_empty(job.last<WaitOpened>().reason).find("tool_output_invalid"),
               std::string_view::npos);
     EXPECT_EQ(job.resolve("a", "happened", "{'id':1}").status(), "completed");
-    expect_proved(job);
+    expect_proof(job);
   }
-  JobFixture good = calling("buy");
+  JobFixture good = calling_checked("buy");
   good.claim().crash();
   good.after(71s).ok("a/probe", "{'charge':{'id':5}}");
   EXPECT_EQ(good.status(), "completed");
   EXPECT_EQ(good.state.result, json("{'a':{'id':5}}"));
   EXPECT_EQ(good.all<ToolInvocationFinished>()[1].source, "probe") << good.log_text();
-  expect_proved(good);
+  expect_proof(good);
 }
 
 AE_TEST("result/verify detects a result that violates its schema and a changed schema hash") {
@@ -219,14 +219,14 @@ AE_TEST("result/verify detects a result that violates its schema and a changed s
     each<E>(input.events, change);
     return verify(input, uncached_plan_source()).replay.ok;
   };
-  JobFixture job = calling("make");
+  JobFixture job = calling_checked("make");
   job.claim().ok("a", "{'id':7}");
   using Finished = ToolInvocationFinished;
   EXPECT_TRUE(ok_with(job, +[](Finished& event) { event.result = json("{'id':7}"); }));
   EXPECT_FALSE(ok_with(job, +[](Finished& event) { event.result = json("{'id':'x'}"); }));
   EXPECT_FALSE(ok_with(job, +[](Finished& event) { event.response_schema_hash = sha256("x"); }));
   EXPECT_TRUE(ok_with(job, +[](Finished& event) { event.result = erased_value(); }));
-  JobFixture resolved = calling("pay");
+  JobFixture resolved = calling_checked("pay");
   resolved.claim().unknown("a").resolve("a", "happened", "{'id':7}");
   EXPECT_FALSE(
       ok_with(resolved, +[](CommandCommitted& event) { event.result = json("{'id':'x'}"); }));

@@ -7,7 +7,7 @@
 namespace ae::engine::testing {
 namespace {
 
-constexpr std::string_view kTwo =
+constexpr std::string_view kTwoSteps =
     "[{'id':'a', 'kind':'tool', 'tool':'put'}, {'id':'b', 'kind':'tool', 'tool':'put', "
     "'needs':['a']}]";
 
@@ -22,7 +22,7 @@ void crash_in_slice(JobFixture& job) {
 }
 
 AE_TEST("worn/a second process death without a new command parks the job until resume") {
-  JobFixture job(kTwo);
+  JobFixture job(kTwoSteps);
   crash_in_slice(job);
   EXPECT_EQ(job.state.process_deaths, 1U);
   EXPECT_EQ(job.status(), "running") << job.log_text();
@@ -38,7 +38,7 @@ AE_TEST("worn/a second process death without a new command parks the job until r
 }
 
 AE_TEST("worn/a new command resets the count of deaths") {
-  JobFixture job(kTwo);
+  JobFixture job(kTwoSteps);
   job.claim();
   crash_in_slice(job);
   job.ok("a");
@@ -79,7 +79,7 @@ AE_TEST("worn/a completed wait does not reset the count of deaths") {
 }
 
 AE_TEST("worn/a resume permits one more try") {
-  JobFixture job(kTwo);
+  JobFixture job(kTwoSteps);
   crash_in_slice(job);
   crash_in_slice(job);
   job.resume();
@@ -89,7 +89,7 @@ AE_TEST("worn/a resume permits one more try") {
 }
 
 AE_TEST("worn/other requeues and lost leases do not count as deaths") {
-  JobFixture job(kTwo);
+  JobFixture job(kTwoSteps);
   job.claim();
   for (int i = 0; i < 3; ++i) {
     job.add({requeued_event("drain", std::nullopt)});
@@ -126,7 +126,7 @@ AE_TEST("worn/a cancel is decided only after a claim, and a death during it park
 }
 
 AE_TEST("worn/a deadline that passes while the job is parked ends it at the next claim") {
-  JobFixture job(kTwo, {.deadline = 1h});
+  JobFixture job(kTwoSteps, {.deadline = 1h});
   job.claim();
   crash_in_slice(job);
   crash_in_slice(job);
@@ -155,7 +155,7 @@ AE_TEST("worn/a waiting job with one death fails at its deadline when it is clai
 }
 
 AE_TEST("worn/the count of deaths is part of a checkpoint") {
-  JobFixture job(kTwo);
+  JobFixture job(kTwoSteps);
   job.claim();
   crash_in_slice(job);
   const auto bytes = checkpoint(job.state, Hash{});

@@ -10,7 +10,7 @@
 namespace ae::engine::testing {
 namespace {
 
-void expect_whole(const JobFixture& job) {
+void expect_whole_loop(const JobFixture& job) {
   expect_verified(job);
   EXPECT_EQ(state_view(job.folded(job.log.size())), state_view(job.state));
   auto restored =
@@ -19,7 +19,7 @@ void expect_whole(const JobFixture& job) {
   EXPECT_EQ(state_view(restored->state), state_view(job.state));
 }
 
-Fork retried(const JobFixture& job) {
+Fork retried_loop(const JobFixture& job) {
   const auto point = retry_point(job.state, job.log);
   AE_CHECK(point.has_value(), job.log_text());
   auto fork = job.fork(*point);
@@ -54,10 +54,10 @@ AE_TEST("loop fork/a retry after an unreachable model repeats no recorded call")
   reference.ok("chat/2", text_answer("Done"));
 
   JobFixture origin = job_with_unreachable_model();
-  const Fork fork = retried(origin);
+  const Fork fork = retried_loop(origin);
   EXPECT_TRUE(fork.effects.empty()) << canonical(Value::array(fork.effects));
   JobFixture job(fork, "job-2");
-  expect_whole(job);
+  expect_whole_loop(job);
   job.claim();
   ASSERT_EQ(tools_sent(job), "model:main") << job.log_text();
   EXPECT_EQ(request(job, "chat/2"), undisturbed);
@@ -65,7 +65,7 @@ AE_TEST("loop fork/a retry after an unreachable model repeats no recorded call")
   EXPECT_NE(job.sent[0].key, origin.sent.back().key);
   EXPECT_NE(job.sent[0].external_key, origin.sent.back().external_key);
   EXPECT_EQ(job.step("chat/0/0").id, origin.step("chat/0/0").id);
-  expect_whole(job);
+  expect_whole_loop(job);
   job.ok("chat/2", text_answer("Done"));
   EXPECT_EQ(job.status(), "completed") << job.log_text();
   EXPECT_EQ(job.state.result, reference.state.result);
@@ -74,7 +74,7 @@ AE_TEST("loop fork/a retry after an unreachable model repeats no recorded call")
   ASSERT_EQ(calls.size(), 3u) << "the trace has the calls of the origin";
   EXPECT_EQ(calls.items()[1]["error"].text("code"), "tool_not_granted");
   EXPECT_EQ(job.state.result["chat"]["turns"], Value(3));
-  expect_whole(job);
+  expect_whole_loop(job);
 }
 
 AE_TEST("loop fork/a fork at any event makes only unrecorded calls and lists what it repeats") {
@@ -84,7 +84,7 @@ AE_TEST("loop fork/a fork at any event makes only unrecorded calls and lists wha
     const auto fork = origin.fork(at);
     ASSERT_TRUE(fork) << fork.error().message;
     JobFixture job(*fork, "job-2");
-    expect_whole(job);
+    expect_whole_loop(job);
     std::set<std::string> listed;
     for (const Value& effect : fork->effects) listed.emplace(effect.text("step_id"));
     for (const std::string_view call : {"chat/0/0", "chat/0/2"}) {
@@ -92,7 +92,7 @@ AE_TEST("loop fork/a fork at any event makes only unrecorded calls and lists wha
       EXPECT_EQ(job.state.find_step(id) != nullptr, !listed.contains(id.text)) << call;
     }
     job.claim();
-    expect_whole(job);
+    expect_whole_loop(job);
     const auto has_call = [&](std::uint32_t turn, std::uint32_t nth = kNoTurn) {
       return std::ranges::any_of(job.state.steps, [&](const Step& one) {
         return one.turn == turn && one.nth == nth && one.call && one.call->open;
@@ -109,7 +109,7 @@ AE_TEST("loop fork/a fork at any event makes only unrecorded calls and lists wha
     job.ok("chat/2", text_answer("Done"));
     EXPECT_EQ(job.status(), "completed") << job.log_text();
     EXPECT_EQ(job.state.result["chat"]["turns"], Value(3));
-    expect_whole(job);
+    expect_whole_loop(job);
   }
 }
 
@@ -117,7 +117,7 @@ AE_TEST("loop fork/a crash at any commit does not change the result") {
   JobFixture origin = job_with_unreachable_model();
   for (int crash = 0; crash < 4; ++crash) {
     SCOPED_TRACE(crash);
-    JobFixture job(retried(origin), "job-2");
+    JobFixture job(retried_loop(origin), "job-2");
     if (crash == 0) job.reload();
     job.claim();
     if (crash == 1) job.crash();
@@ -129,19 +129,19 @@ AE_TEST("loop fork/a crash at any commit does not change the result") {
     EXPECT_EQ(job.status(), "completed") << job.log_text();
     EXPECT_EQ(job.state.result["chat"]["turns"], Value(4));
     EXPECT_EQ(tools_sent(job).find("pay"), std::string::npos);
-    expect_whole(job);
+    expect_whole_loop(job);
   }
 }
 
 AE_TEST("loop fork/a fork of a fork continues where the first fork stopped") {
   JobFixture origin = job_with_unreachable_model();
-  JobFixture second(retried(origin), "job-2");
+  JobFixture second(retried_loop(origin), "job-2");
   second.claim()
       .ok("chat/2", tool_calls_answer({{"e", "put", "{'v': 2}"}}))
       .ok("chat/2/0", "'two'");
   second.fails("chat/3");
   ASSERT_EQ(second.status(), "failed");
-  const Fork fork = retried(second);
+  const Fork fork = retried_loop(second);
   EXPECT_TRUE(fork.effects.empty()) << canonical(Value::array(fork.effects));
   JobFixture third(fork, "job-3");
   third.claim();
@@ -151,7 +151,7 @@ AE_TEST("loop fork/a fork of a fork continues where the first fork stopped") {
   EXPECT_EQ(request(third, "chat/3")["messages"].size(), 10u);
   third.ok("chat/3", text_answer("Done"));
   EXPECT_EQ(third.status(), "completed");
-  expect_whole(third);
+  expect_whole_loop(third);
 }
 
 AE_TEST("loop fork/an answer that failed the loop is requested again, earlier ones are not") {
@@ -162,7 +162,7 @@ AE_TEST("loop fork/an answer that failed the loop is requested again, earlier on
       .ok("chat/0/0", "1")
       .ok("chat/1", text_answer("no"));
   ASSERT_EQ(origin.status(), "failed") << origin.log_text();
-  const Fork fork = retried(origin);
+  const Fork fork = retried_loop(origin);
   EXPECT_TRUE(fork.effects.empty());
   JobFixture job(fork, "job-2");
   job.claim();
@@ -171,18 +171,18 @@ AE_TEST("loop fork/an answer that failed the loop is requested again, earlier on
   job.ok("chat/1", R"({"text": "{\"n\": 1}", "finish_reason": "stop"})");
   EXPECT_EQ(job.status(), "completed") << job.log_text();
   EXPECT_EQ(job.state.result["chat"]["json"], json("{'n': 1}"));
-  expect_whole(job);
+  expect_whole_loop(job);
 
   JobFixture long_one = loop_job(", 'max_turns': 2");
   long_one.claim().ok("chat/0", tool_calls_answer({{"a", "put"}})).ok("chat/0/0", "1");
   long_one.ok("chat/1", tool_calls_answer({{"b", "put"}}));
   ASSERT_EQ(long_one.state.error->code, "turns_limit");
-  JobFixture again(retried(long_one), "job-2");
+  JobFixture again(retried_loop(long_one), "job-2");
   again.claim();
   ASSERT_EQ(tools_sent(again), "model:main");
   again.ok("chat/1", text_answer("Done"));
   EXPECT_EQ(again.status(), "completed") << again.log_text();
-  expect_whole(again);
+  expect_whole_loop(again);
 }
 
 AE_TEST("loop fork/a loop that ran out of turns continues under a plan with more turns") {
@@ -190,12 +190,12 @@ AE_TEST("loop fork/a loop that ran out of turns continues under a plan with more
   origin.claim().ok("chat/0", tool_calls_answer({{"a", "put"}})).ok("chat/0/0", "1");
   origin.ok("chat/1", tool_calls_answer({{"b", "put"}}));
   ASSERT_EQ(origin.state.error->code, "turns_limit");
-  JobFixture job(retried(origin), "job-2");
+  JobFixture job(retried_loop(origin), "job-2");
   const std::string more =
       "[{'id': 'y', 'kind': 'tool', 'tool': 'look'}, " + chat_node(", 'max_turns': 9").substr(1);
   job.replan(compiled(graph(more, kTools)));
   ASSERT_FALSE(job.refused) << job.log_text();
-  expect_whole(job);
+  expect_whole_loop(job);
   job.claim().ok("y");
   EXPECT_EQ(tools_sent(job), "look model:main");
   job.ok("chat/1", tool_calls_answer({{"b", "put"}}))
@@ -204,9 +204,9 @@ AE_TEST("loop fork/a loop that ran out of turns continues under a plan with more
   EXPECT_EQ(job.status(), "completed") << job.log_text();
   EXPECT_EQ(job.state.result["chat"]["turns"], Value(3));
   EXPECT_EQ(tools_sent(job), "look model:main put model:main");
-  expect_whole(job);
+  expect_whole_loop(job);
   // Another system prompt is another loop: its effects must be named.
-  JobFixture other(retried(origin), "job-3");
+  JobFixture other(retried_loop(origin), "job-3");
   std::string kinder = chat_node(", 'max_turns': 2");
   kinder.replace(kinder.find("Be kind"), 7, "Be rude");
   other.replan(compiled(graph(kinder, kTools)));
@@ -216,7 +216,7 @@ AE_TEST("loop fork/a loop that ran out of turns continues under a plan with more
   other.claim();
   EXPECT_EQ(tools_sent(other), "model:main");
   EXPECT_EQ(other.state.steps.size(), 2u) << "the turns of the first plan are dropped";
-  expect_whole(other);
+  expect_whole_loop(other);
 }
 
 // A loop next to a tool node.
@@ -234,16 +234,16 @@ AE_TEST("loop fork/a retry keeps a loop whose job failed at a parallel node") {
       .fails("b");
   origin.ok("chat/1", tool_calls_answer({{"c", "put", "{'v': 2}"}}));
   ASSERT_EQ(origin.status(), "failed") << origin.log_text();
-  const Fork fork = retried(origin);
+  const Fork fork = retried_loop(origin);
   EXPECT_TRUE(fork.effects.empty()) << canonical(Value::array(fork.effects));
   JobFixture job(fork, "job-2");
-  expect_whole(job);
+  expect_whole_loop(job);
   job.claim().ok("b");
   EXPECT_EQ(tools_sent(job), "pay put") << "both turns are kept, and the missing call is made";
   job.ok("chat/1/0", "'two'").ok("chat/2", text_answer("Done"));
   EXPECT_EQ(job.status(), "completed") << job.log_text();
   EXPECT_EQ(tools_sent(job), "pay put model:main");
-  expect_whole(job);
+  expect_whole_loop(job);
 }
 
 AE_TEST("loop fork/a retry of a failed loop keeps what a parallel node committed later") {
@@ -251,7 +251,7 @@ AE_TEST("loop fork/a retry of a failed loop keeps what a parallel node committed
   origin.ok("chat/0", tool_calls_answer({{"a", "put", "{'v': 1}"}})).ok("chat/0/0", "'one'");
   origin.fails("chat/1", "connect").ok("b", "'paid'");
   ASSERT_EQ(origin.status(), "failed") << origin.log_text();
-  const Fork fork = retried(origin);
+  const Fork fork = retried_loop(origin);
   EXPECT_TRUE(fork.effects.empty()) << canonical(Value::array(fork.effects));
   JobFixture job(fork, "job-2");
   // Also under a plan that changes the loop's limit.
@@ -262,7 +262,7 @@ AE_TEST("loop fork/a retry of a failed loop keeps what a parallel node committed
   job.claim().ok("chat/1", text_answer("Done"));
   EXPECT_EQ(job.status(), "completed") << job.log_text();
   EXPECT_EQ(tools_sent(job), "model:main");
-  expect_whole(job);
+  expect_whole_loop(job);
 }
 
 AE_TEST("loop fork/a call whose tool asked an unanswered question is made again") {
@@ -277,10 +277,10 @@ AE_TEST("loop fork/a call whose tool asked an unanswered question is made again"
   ASSERT_EQ(origin.state.waits.size(), 1u) << origin.log_text();
   origin.times_out("chat/0/0");
   ASSERT_EQ(origin.status(), "failed") << origin.log_text();
-  JobFixture job(retried(origin), "job-2");
+  JobFixture job(retried_loop(origin), "job-2");
   job.claim();
   EXPECT_EQ(tools_sent(job), "risk put");
-  expect_whole(job);
+  expect_whole_loop(job);
 }
 
 AE_TEST("loop fork/an unknown call is listed before it is repeated, and its turn is kept") {
@@ -288,7 +288,7 @@ AE_TEST("loop fork/an unknown call is listed before it is repeated, and its turn
   origin.claim().ok("chat/0", tool_calls_answer({{"a", "risk"}, {"b", "put"}}));
   origin.ok("chat/0/1", "1").times_out("chat/0/0");
   ASSERT_EQ(origin.status(), "failed") << origin.log_text();
-  const Fork fork = retried(origin);
+  const Fork fork = retried_loop(origin);
   ASSERT_EQ(fork.effects.size(), 1u);
   EXPECT_EQ(fork.effects[0]["step_id"], Value(origin.step("chat/0/0").id.text));
   EXPECT_EQ(fork.effects[0].text("state"), "in_doubt");
@@ -300,7 +300,7 @@ AE_TEST("loop fork/an unknown call is listed before it is repeated, and its turn
   EXPECT_EQ(last_message(job, "chat/1", 1)["content"], Value("1"));
   job.ok("chat/1", text_answer("Done"));
   EXPECT_EQ(job.status(), "completed");
-  expect_whole(job);
+  expect_whole_loop(job);
 }
 
 AE_TEST("loop fork/a fork continues before the first turn with a compensated call") {
@@ -310,7 +310,7 @@ AE_TEST("loop fork/a fork continues before the first turn with a compensated cal
   origin.ok("chat/1/1", "2").ok("chat/2", tool_calls_answer({{"d", "put"}})).ok("chat/2/0", "3");
   origin.fails("chat/3").ok("chat/1/0/compensate");
   ASSERT_EQ(origin.status(), "failed") << origin.log_text();
-  const Fork fork = retried(origin);
+  const Fork fork = retried_loop(origin);
   ASSERT_EQ(fork.effects.size(), 2u) << canonical(Value::array(fork.effects));
   EXPECT_EQ(fork.effects[0].text("state"), "undone");
   EXPECT_EQ(fork.effects[1]["step_id"], Value(origin.step("chat/2/0").id.text));
@@ -321,7 +321,7 @@ AE_TEST("loop fork/a fork continues before the first turn with a compensated cal
   EXPECT_EQ(tools_sent(job), "book model:main");
   job.ok("chat/2", text_answer("Done"));
   EXPECT_EQ(job.status(), "completed");
-  expect_whole(job);
+  expect_whole_loop(job);
 }
 
 AE_TEST("loop fork/rejections and edits of approvers are sent to the model unchanged") {
@@ -337,13 +337,13 @@ AE_TEST("loop fork/rejections and edits of approvers are sent to the model uncha
   const Value recorded_request = request(origin, "chat/1");
   origin.fails("chat/1");
   ASSERT_EQ(origin.status(), "failed") << origin.log_text();
-  const Fork fork = retried(origin);
+  const Fork fork = retried_loop(origin);
   EXPECT_TRUE(fork.effects.empty());
   JobFixture job(fork, "job-2");
   job.claim();
   ASSERT_EQ(tools_sent(job), "model:main") << job.log_text();
   EXPECT_EQ(request(job, "chat/1"), recorded_request);
-  expect_whole(job);
+  expect_whole_loop(job);
 }
 
 AE_TEST("loop fork/a fork has the rest of its origin's budget and reserves like one job") {
@@ -358,7 +358,7 @@ AE_TEST("loop fork/a fork has the rest of its origin's budget and reserves like 
       .ok("chat/0", tool_calls_answer({{"a", "put"}}))
       .ok("chat/0/0", "1")
       .fails("chat/1");
-  JobFixture job(retried(origin), "job-2");
+  JobFixture job(retried_loop(origin), "job-2");
   EXPECT_EQ(job.state.budget.spent.tool_calls, 1u);
   EXPECT_EQ(job.state.budget.spent.tokens, origin.state.budget.spent.tokens);
   job.claim();
@@ -367,12 +367,12 @@ AE_TEST("loop fork/a fork has the rest of its origin's budget and reserves like 
             reference.step("chat/1").call->reserved.input_tokens);
   job.ok("chat/1", tool_calls_answer({{"b", "put"}, {"c", "put"}, {"d", "put"}}));
   EXPECT_EQ(tools_sent(job), "model:main put put");
-  expect_whole(job);
+  expect_whole_loop(job);
 }
 
 AE_TEST("loop fork/impossible turns are rejected, or detected by verify") {
   JobFixture origin = job_with_unreachable_model();
-  const Fork fork = retried(origin);
+  const Fork fork = retried_loop(origin);
   const auto good = std::get<ForkImported>(fork.imported[0]);
   const std::vector<Value> entries(good.commands.json().items().begin(),
                                    good.commands.json().items().end());
@@ -450,12 +450,12 @@ AE_TEST("loop fork/a completed loop is imported with its failed call") {
       .ok("chat/1", text_answer("ok"));
   job.fails("z");
   ASSERT_EQ(job.status(), "failed") << job.log_text();
-  JobFixture fork(retried(job), "job-2");
+  JobFixture fork(retried_loop(job), "job-2");
   fork.claim();
   EXPECT_EQ(tools_sent(fork), "once");
   fork.ok("z");
   EXPECT_EQ(fork.status(), "completed");
-  expect_whole(fork);
+  expect_whole_loop(fork);
 }
 
 AE_TEST("loop fork/a fork from an erased answer is rejected") {

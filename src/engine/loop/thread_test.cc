@@ -16,7 +16,7 @@ JobFixture thread_job(std::string_view more = "", JobFixtureOptions setup = {}) 
   return loop_job(fmt::format(", 'thread': true{}", more), setup);
 }
 
-JobFixture& send(JobFixture& job, std::string_view text, std::string_view id) {
+JobFixture& send_message(JobFixture& job, std::string_view text, std::string_view id) {
   return job.message(kThreadChannel, fmt::format("'{}'", text), id);
 }
 
@@ -53,7 +53,7 @@ AE_TEST("thread/an answer does not end the job: it waits for a message") {
 AE_TEST("thread/a message begins the next exchange with the whole conversation") {
   JobFixture job = thread_job();
   job.claim().ok("chat/0", text_answer("Hi"));
-  send(job, "And now?", "m1");
+  send_message(job, "And now?", "m1");
   EXPECT_EQ(contents(job, "chat/1"), (std::vector<std::string>{"system: Be kind", "user: Hello",
                                                                "assistant: Hi", "user: And now?"}));
   EXPECT_EQ(canonical(job.step("chat/1").call->arguments["messages"]),
@@ -63,7 +63,7 @@ AE_TEST("thread/a message begins the next exchange with the whole conversation")
   EXPECT_EQ(job.status(), "waiting");
   EXPECT_EQ(job_view(job.state)["thread"]["answer"]["text"], Value("There"));
   EXPECT_EQ(job_view(job.state)["thread"]["exchanges"], Value(2));
-  send(job, "Bye", "m2");
+  send_message(job, "Bye", "m2");
   EXPECT_EQ(contents(job, "chat/3").back(), "user: Bye");
   EXPECT_EQ(contents(job, "chat/3").size(), 8u);
   expect_verified(job);
@@ -72,14 +72,14 @@ AE_TEST("thread/a message begins the next exchange with the whole conversation")
 AE_TEST("thread/a message with the same id has no effect") {
   JobFixture job = thread_job();
   job.claim().ok("chat/0", text_answer("Hi"));
-  send(job, "More", "m1");
+  send_message(job, "More", "m1");
   const Value first = job.reply;
   const std::size_t events = job.log.size();
-  send(job, "More", "m1");
+  send_message(job, "More", "m1");
   EXPECT_EQ(job.log.size(), events);
   EXPECT_EQ(job.reply, first.with("duplicate", true));
   job.ok("chat/1", text_answer("Yes"));
-  send(job, "Other text", "m1");
+  send_message(job, "Other text", "m1");
   EXPECT_EQ(job.reply, first.with("duplicate", true));
   EXPECT_EQ(job.status(), "waiting");
   EXPECT_EQ(job.count(EventType::agent_message), 1u);
@@ -90,9 +90,9 @@ AE_TEST("thread/a message with the same id has no effect") {
 AE_TEST("thread/messages that come while it works are taken in order, one for each exchange") {
   JobFixture job = thread_job();
   job.claim();
-  send(job, "one", "m1");
-  send(job, "two", "m2");
-  send(job, "one", "m1");
+  send_message(job, "one", "m1");
+  send_message(job, "two", "m2");
+  send_message(job, "one", "m1");
   job.ok("chat/0", text_answer("A"));
   EXPECT_EQ(contents(job, "chat/1").back(), "user: one");
   job.ok("chat/1", text_answer("B"));
@@ -106,12 +106,12 @@ AE_TEST("thread/messages that come while it works are taken in order, one for ea
 AE_TEST("thread/its end completes the job with the last answer") {
   JobFixture job = thread_job();
   job.claim().ok("chat/0", text_answer("Hi"));
-  send(job, "More", "m1").ok("chat/1", text_answer("Done"));
+  send_message(job, "More", "m1").ok("chat/1", text_answer("Done"));
   job.claims_when_free = false;
   end(job);
   EXPECT_EQ(canonical(job.reply),
             R"({"accepted":true,"channel":"thread","control":"end","message_id":"end"})");
-  send(job, "Too late", "m2");
+  send_message(job, "Too late", "m2");
   EXPECT_EQ(job.refused, Code::job_terminal);
   end(job);
   EXPECT_EQ(job.reply["duplicate"], Value(true));
@@ -125,11 +125,11 @@ AE_TEST("thread/its end completes the job with the last answer") {
 AE_TEST("thread/an end during a turn comes after the answer, and after earlier messages") {
   JobFixture job = thread_job();
   job.claim();
-  send(job, "one", "m1");
+  send_message(job, "one", "m1");
   end(job);
   EXPECT_FALSE(job.refused);
   EXPECT_TRUE(job_view(job.state)["thread"]["ending"].as_bool());
-  send(job, "two", "m2");
+  send_message(job, "two", "m2");
   EXPECT_EQ(job.refused, Code::job_terminal);
   end(job, "again");
   EXPECT_EQ(job.refused, Code::job_terminal);
@@ -156,7 +156,7 @@ AE_TEST("thread/an interrupt during the model's call keeps its answer and makes 
   ASSERT_EQ(job.status(), "waiting") << job.log_text();
   EXPECT_EQ(job.sent.size(), 1u);
   EXPECT_EQ(job_view(job.state)["thread"]["answer"]["interrupted"], Value(true));
-  send(job, "Something else", "m1");
+  send_message(job, "Something else", "m1");
   EXPECT_EQ(contents(job, "chat/1").back(), "user: Something else");
   EXPECT_EQ(last_message(job, "chat/1", 2)["error"], Value(true));
   EXPECT_EQ((*parse_json(last_message(job, "chat/1", 2).text("content")))["error"].text("code"),
@@ -170,7 +170,7 @@ AE_TEST("thread/an interrupt awaits the calls that were made, and makes no other
   JobFixture job = thread_job();
   job.claim().ok("chat/0",
                  tool_calls_answer({{"a", "put"}, {"b", "put"}, {"c", "put"}, {"d", "put"}}));
-  send(interrupt(job), "Next", "m1");
+  send_message(interrupt(job), "Next", "m1");
   EXPECT_EQ(job.in_flight.size(), 2u);
   job.ok("chat/0/1", "2").ok("chat/0/0", "1");
   EXPECT_EQ(contents(job, "chat/1").back(), "user: Next") << job.log_text();
@@ -192,7 +192,7 @@ AE_TEST("thread/an interrupt withdraws approvals") {
   interrupt(job);
   ASSERT_EQ(job.status(), "waiting") << job.log_text();
   EXPECT_EQ(job.last<JobWaiting>().reason, "message_awaited");
-  send(job, "No refunds", "m1");
+  send_message(job, "No refunds", "m1");
   EXPECT_EQ(last_message(job, "chat/1", 2)["error"], Value(true));
   EXPECT_EQ(job.sent.size(), 2u);
   auto fork = job.fork(job.state.seq);
@@ -210,7 +210,7 @@ AE_TEST("thread/an interrupt between two exchanges has no effect, and an end can
   interrupt(job);
   EXPECT_EQ(job.reply["applied"], Value(false));
   EXPECT_EQ(job.log.size(), events);
-  send(job, "More", "m1");
+  send_message(job, "More", "m1");
   end(interrupt(job));
   job.ok("chat/1", tool_calls_answer({{"a", "put"}}));
   EXPECT_EQ(job.status(), "completed") << job.log_text();
@@ -257,11 +257,11 @@ AE_TEST("thread/max_turns and repair count for each exchange") {
   job.claim().ok("chat/0", text_answer("no JSON"));
   job.ok("chat/1", R"({"text": "{\"n\": 1}", "finish_reason": "stop"})");
   ASSERT_EQ(job.status(), "waiting") << job.log_text();
-  send(job, "again", "m1").ok("chat/2", text_answer("no JSON"));
+  send_message(job, "again", "m1").ok("chat/2", text_answer("no JSON"));
   job.ok("chat/3", R"({"text": "{\"n\": 2}", "finish_reason": "stop"})");
   ASSERT_EQ(job.status(), "waiting");
   EXPECT_EQ(job_view(job.state)["thread"]["answer"]["json"]["n"], Value(2));
-  send(job, "calls", "m2").ok("chat/4", tool_calls_answer({{"a", "look"}}));
+  send_message(job, "calls", "m2").ok("chat/4", tool_calls_answer({{"a", "look"}}));
   EXPECT_EQ(job.state.error->code, "turns_limit");
   expect_verified(job);
 }
@@ -283,7 +283,7 @@ AE_TEST("thread/a deadline ends it while it waits") {
 AE_TEST("thread/a pause during a turn keeps its messages") {
   JobFixture job = thread_job();
   job.claim().pause();
-  send(job, "next", "m1");
+  send_message(job, "next", "m1");
   job.ok("chat/0", text_answer("A"));
   EXPECT_EQ(job.status(), "parked") << job.log_text();
   job.resume();
@@ -294,9 +294,9 @@ AE_TEST("thread/a pause during a turn keeps its messages") {
 AE_TEST("thread/an approval is requested inside of an exchange") {
   JobFixture job = thread_job();
   job.claim().ok("chat/0", text_answer("Hi"));
-  send(job, "Pay it back", "m1").ok("chat/1", tool_calls_answer({{"a", "refund"}}));
+  send_message(job, "Pay it back", "m1").ok("chat/1", tool_calls_answer({{"a", "refund"}}));
   EXPECT_EQ(job.last<JobWaiting>().reason, "approval_required");
-  send(job, "Please", "m2");
+  send_message(job, "Please", "m2");
   EXPECT_EQ(job.status(), "waiting");
   job.approve("chat/1/0").ok("chat/1/0", "'paid'").ok("chat/2", text_answer("Paid"));
   EXPECT_EQ(contents(job, "chat/3").back(), "user: Please");
@@ -306,7 +306,7 @@ AE_TEST("thread/an approval is requested inside of an exchange") {
 AE_TEST("thread/a fork and a retry keep the messages") {
   JobFixture job = thread_job();
   job.claim().ok("chat/0", text_answer("Hi"));
-  send(job, "More", "m1");
+  send_message(job, "More", "m1");
   const std::uint64_t in_turn = job.state.seq;
   job.fails("chat/1");
   ASSERT_EQ(job.status(), "failed");
@@ -318,7 +318,7 @@ AE_TEST("thread/a fork and a retry keep the messages") {
     EXPECT_EQ(contents(next, "chat/1").back(), "user: More");
     next.ok("chat/1", text_answer("Yes"));
     EXPECT_EQ(next.status(), "waiting") << next.log_text();
-    send(next, "m1 again", "m1");
+    send_message(next, "m1 again", "m1");
     EXPECT_EQ(contents(next, "chat/2").size(), 6u);
     expect_verified(next);
     auto second = next.fork(next.state.seq);
@@ -337,7 +337,7 @@ AE_TEST("thread/an exchange costs the same however long the conversation is") {
   std::set<std::size_t> events, bytes;
   for (int n = 1; n <= 60; ++n) {
     const std::size_t before = job.log.size();
-    send(job, fmt::format("message {:03}", n), fmt::format("m{:03}", n));
+    send_message(job, fmt::format("message {:03}", n), fmt::format("m{:03}", n));
     job.ok(fmt::format("chat/{}", n), text_answer(fmt::format("answer {:03}", n)));
     ASSERT_EQ(job.status(), "waiting");
     events.insert(job.log.size() - before);
@@ -374,12 +374,12 @@ AE_TEST("thread/a crash at any event changes nothing") {
     };
     job.claim();
     step([&] { job.ok("chat/0", tool_calls_answer({{"a", "look"}})); });
-    step([&] { send(job, "one", "m1"); });
+    step([&] { send_message(job, "one", "m1"); });
     step([&] { job.ok("chat/0/0", "'x'"); });
     step([&] { job.ok("chat/1", text_answer("A")); });
     step([&] { job.ok("chat/2", text_answer("B")); });
-    step([&] { send(job, "one", "m1"); });
-    step([&] { send(job, "two", "m2"); });
+    step([&] { send_message(job, "one", "m1"); });
+    step([&] { send_message(job, "two", "m2"); });
     step([&] { job.ok("chat/3", text_answer("C")); });
     step([&] { end(job); });
     expect_verified(job);
@@ -405,7 +405,7 @@ AE_TEST("thread/property: each message is answered once, in order") {
         case 1: {
           const bool again = sent.size() > 1 && random() % 3 == 0;
           const std::size_t number = again ? 1 + random() % (sent.size() - 1) : sent.size();
-          send(job, fmt::format("m{}", number), fmt::format("id{}", number));
+          send_message(job, fmt::format("m{}", number), fmt::format("id{}", number));
           if (!job.refused && !again) sent.push_back(fmt::format("m{}", number));
           EXPECT_EQ(job.refused.has_value(), ended && !again) << seed;
           break;

@@ -5,12 +5,12 @@
 namespace ae::engine::testing {
 namespace {
 
-constexpr std::string_view kTwo =
+constexpr std::string_view kPausedTwo =
     "[{'id':'a', 'kind':'tool', 'tool':'put'},"
     " {'id':'b', 'kind':'tool', 'tool':'put', 'needs':['a']}]";
 
 AE_TEST("pause/a pause starts nothing new, awaits sent calls and parks until resume") {
-  JobFixture job(kTwo);
+  JobFixture job(kPausedTwo);
   job.claim().pause();
   EXPECT_EQ(job.reply["pause_requested"], Value(true));
   EXPECT_EQ(job.status(), "running");
@@ -25,7 +25,7 @@ AE_TEST("pause/a pause starts nothing new, awaits sent calls and parks until res
 }
 
 AE_TEST("pause/a queued or waiting job parks at once") {
-  JobFixture queued(kTwo);
+  JobFixture queued(kPausedTwo);
   queued.pause();
   EXPECT_EQ(queued.reply["paused"], Value(true));
   EXPECT_EQ(queued.status(), "parked");
@@ -60,13 +60,13 @@ AE_TEST("pause/timers fire after resume, the deadline fires at once") {
   job.signal("k", "1");
   job.resume();
   EXPECT_EQ(job.status(), "completed") << "the signal came before the expiry fired";
-  JobFixture late(kTwo, {.deadline = 60s});
+  JobFixture late(kPausedTwo, {.deadline = 60s});
   late.pause().after(61s);
   EXPECT_EQ(late.state.error->code, "deadline_exceeded");
 }
 
 AE_TEST("pause/a resume before the job parks withdraws the pause") {
-  JobFixture job(kTwo);
+  JobFixture job(kPausedTwo);
   job.claim().pause().resume();
   EXPECT_EQ(job.reply["resumed"], Value(true));
   EXPECT_EQ(job.ok("a").ok("b").status(), "completed");
@@ -79,7 +79,7 @@ AE_TEST("pause/a resume ends no other park") {
   ASSERT_EQ(job.status(), "parked");
   EXPECT_EQ(job.resume().refused, Code::not_paused);
   EXPECT_EQ(job.status(), "parked");
-  JobFixture running(kTwo);
+  JobFixture running(kPausedTwo);
   EXPECT_EQ(running.claim().resume().refused, Code::not_paused);
   running.ok("a").ok("b");
   EXPECT_EQ(running.resume().refused, Code::job_terminal);
@@ -115,7 +115,7 @@ AE_TEST("pause/a resolution during a pause does not end the pause") {
 }
 
 AE_TEST("pause/a crash before the park keeps the pause and resends nothing until resume") {
-  JobFixture job(kTwo);
+  JobFixture job(kPausedTwo);
   job.claim().pause().crash();
   EXPECT_EQ(job.status(), "parked");
   EXPECT_EQ(job.tries("a"), 1u);
@@ -125,10 +125,10 @@ AE_TEST("pause/a crash before the park keeps the pause and resends nothing until
 }
 
 AE_TEST("pause/a cancel ends a paused job, also while a call is in flight") {
-  JobFixture job(kTwo);
+  JobFixture job(kPausedTwo);
   job.claim().pause().ok("a").cancel();
   EXPECT_EQ(job.status(), "cancelled");
-  JobFixture under_way(kTwo);
+  JobFixture under_way(kPausedTwo);
   under_way.claim().pause().cancel().ok("a");
   EXPECT_EQ(under_way.status(), "cancelled");
 }

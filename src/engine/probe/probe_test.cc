@@ -11,8 +11,9 @@
 namespace ae::engine::testing {
 namespace {
 
-constexpr std::string_view kNodes = "[{'id':'pay','kind':'tool','tool':'buy','args':{'n':5}}]";
-constexpr std::string_view kTools = R"({'tools': {
+constexpr std::string_view kProbedNodes =
+    "[{'id':'pay','kind':'tool','tool':'buy','args':{'n':5}}]";
+constexpr std::string_view kProbedTools = R"({'tools': {
     'find': {'effect': 'read', 'retry': {'max_attempts': 2, 'retry_on': ['connect', 'timeout']}},
     'buy': {'effect': 'at_most_once', 'on_in_doubt': 'probe',
             'probe': {'tool': 'find', 'args': {'key': '${ .call.external_key }', 'n': '${ .args.n }'},
@@ -21,9 +22,11 @@ constexpr std::string_view kTools = R"({'tools': {
             'retry': {'max_attempts': 2, 'retry_on': ['timeout']},
             'probe': {'tool': 'find', 'happened': '${ .result }'}}}})";
 
-JobFixture paying(std::string_view nodes = kNodes) { return JobFixture(nodes, {.more = kTools}); }
+JobFixture paying(std::string_view nodes = kProbedNodes) {
+  return JobFixture(nodes, {.more = kProbedTools});
+}
 
-void expect_proved(const JobFixture& job) {
+void expect_probe_proved(const JobFixture& job) {
   VerifyInput input;
   input.job = job.state.job;
   input.events = job.log;
@@ -72,7 +75,7 @@ AE_TEST("probe/no probe is sent while a pause is requested") {
   EXPECT_EQ(job.sent[1].tool, "find");
   job.ok("pay/probe", "{'charge':7}");
   EXPECT_EQ(job.status(), "completed");
-  expect_proved(job);
+  expect_probe_proved(job);
 }
 
 AE_TEST("probe/a timed-out call is probed after its deadline and grace period, not before") {
@@ -102,7 +105,7 @@ AE_TEST("probe/a positive answer is the result of the call, which is not repeate
   EXPECT_EQ(decision.state, "happened");
   EXPECT_EQ(decision.by, "probe");
   EXPECT_EQ(job.tries("pay"), 1u);
-  expect_proved(job);
+  expect_probe_proved(job);
 }
 
 AE_TEST("probe/a null answer permits one new try under the same keys") {
@@ -114,7 +117,7 @@ AE_TEST("probe/a null answer permits one new try under the same keys") {
   EXPECT_EQ(job.sent[2].try_no, 2u);
   job.ok("pay", "1");
   EXPECT_EQ(job.status(), "completed");
-  expect_proved(job);
+  expect_probe_proved(job);
 }
 
 AE_TEST("probe/null answers permit as many tries as the tool has, then the job parks") {
@@ -125,7 +128,7 @@ AE_TEST("probe/null answers permit as many tries as the tool has, then the job p
   EXPECT_EQ(job.state.parked_until, "resolve");
   job.resolve("pay", "happened", "2");
   EXPECT_EQ(job.status(), "completed");
-  expect_proved(job);
+  expect_probe_proved(job);
 }
 
 AE_TEST("probe/a probe that fails permanently leaves the call to an operator") {
@@ -135,7 +138,7 @@ AE_TEST("probe/a probe that fails permanently leaves the call to an operator") {
   EXPECT_EQ(job.last<WaitOpened>().reason, "the probe failed (http_404)");
   job.resolve("pay", "not_happened").ok("pay");
   EXPECT_EQ(job.status(), "completed");
-  expect_proved(job);
+  expect_probe_proved(job);
 }
 
 AE_TEST("probe/a probe without an answer is retried by its own policy, then the job parks") {
@@ -144,7 +147,7 @@ AE_TEST("probe/a probe without an answer is retried by its own policy, then the 
   EXPECT_EQ(job.tries("pay/probe"), 2u);
   job.times_out("pay/probe");
   EXPECT_EQ(job.status(), "parked") << job.log_text();
-  expect_proved(job);
+  expect_probe_proved(job);
 }
 
 AE_TEST("probe/an answer that `happened` cannot evaluate leaves the call to an operator") {
@@ -152,7 +155,7 @@ AE_TEST("probe/an answer that `happened` cannot evaluate leaves the call to an o
   job.claim().times_out("pay").after(80s).ok("pay/probe", "[1]");
   EXPECT_EQ(job.status(), "parked");
   EXPECT_EQ(job.last<WaitOpened>().reason, "the probe failed (expression_failed)");
-  expect_proved(job);
+  expect_probe_proved(job);
 }
 
 AE_TEST("probe/a call left open by a crash is probed timeout and grace after the store opens") {
@@ -175,7 +178,7 @@ AE_TEST("probe/a call left open by a crash is probed timeout and grace after the
             (std::vector<std::string>{"tool_invocation_finished", "decision_recorded",
                                       "command_committed", "node_finished", "step_committed"}));
   EXPECT_EQ(job.all<ToolInvocationFinished>().back().outcome, "unknown");
-  expect_proved(job);
+  expect_probe_proved(job);
 }
 
 AE_TEST("probe/later openings of the store do not delay the probe") {
@@ -220,7 +223,7 @@ AE_TEST("probe/a complete response settles the call, which is probed at once") {
     EXPECT_EQ(job.sent.size(), settled ? 2u : 1u) << job.log_text();
     EXPECT_EQ(job.last<ToolInvocationFinished>().settled,
               settled ? std::optional(true) : std::nullopt);
-    expect_proved(job);
+    expect_probe_proved(job);
   }
 }
 
@@ -235,7 +238,7 @@ AE_TEST("probe/a complete response to one try does not settle an earlier one") {
   EXPECT_EQ(job.sent.size(), 2u) << "the first may still arrive\n" << job.log_text();
   job.after(80s);
   EXPECT_EQ(job.sent.back().tool, "find");
-  expect_proved(job);
+  expect_probe_proved(job);
 }
 
 AE_TEST("probe/on a shared store the probe waits for each try, also one before the newest") {
@@ -254,7 +257,7 @@ AE_TEST("probe/on a shared store the probe waits for each try, also one before t
   job.after(1us);
   ASSERT_EQ(job.sent.size(), 3u) << job.log_text();
   EXPECT_EQ(job.sent.back().tool, "find");
-  expect_proved(job);
+  expect_probe_proved(job);
 }
 
 AE_TEST(
@@ -286,7 +289,7 @@ AE_TEST("probe/a local program is settled when it has ended") {
     'buy': {'effect': 'at_most_once', 'on_in_doubt': 'probe', 'local': true,
             'probe': {'tool': 'find', 'happened': '${ .result }'}}}})";
   for (const bool killed : {true, false}) {
-    JobFixture job(kNodes, {.more = kLocal});
+    JobFixture job(kProbedNodes, {.more = kLocal});
     job.claim();
     if (killed) {
       job.unknown("pay", "signal_9");
@@ -296,7 +299,7 @@ AE_TEST("probe/a local program is settled when it has ended") {
     ASSERT_EQ(job.sent.size(), 2u) << job.log_text();
     EXPECT_EQ(job.sent[1].tool, "find");
   }
-  JobFixture shared(kNodes, {.more = kLocal});
+  JobFixture shared(kProbedNodes, {.more = kLocal});
   shared.owned = false;
   shared.claim().crash().after(60s);
   EXPECT_EQ(shared.sent.size(), 1u) << "it may run on another machine\n" << shared.log_text();
@@ -310,7 +313,7 @@ AE_TEST("probe/a local try on another machine is awaited even if the next one ha
     'buy': {'effect': 'idempotent', 'on_in_doubt': 'resend', 'local': true,
             'retry': {'max_attempts': 1, 'retry_on': []}}}})";
   for (const bool owned : {true, false}) {
-    JobFixture job(kNodes, {.more = kAgain});
+    JobFixture job(kProbedNodes, {.more = kAgain});
     job.owned = owned;
     if (owned) job.opened_at = job.now;
     job.claim().crash().after(71s);
@@ -320,7 +323,7 @@ AE_TEST("probe/a local try on another machine is awaited even if the next one ha
     const auto settles = job.state.settles_at(job.step("pay"));
     EXPECT_EQ(settles.has_value(), !owned) << job.log_text();
   }
-  JobFixture one(kNodes, {.more = kAgain});
+  JobFixture one(kProbedNodes, {.more = kAgain});
   one.owned = false;
   one.claim();
   one.decides = false;
@@ -359,7 +362,7 @@ AE_TEST("probe/a null answer closes a call left open by a crash and sends it aga
   ASSERT_EQ(job.tries("pay"), 2u);
   job.ok("pay", "9");
   EXPECT_EQ(job.state.result, json("{'pay':9}"));
-  expect_proved(job);
+  expect_probe_proved(job);
 }
 
 AE_TEST("probe/an idempotent call is retried first and probed when no tries are left") {
@@ -370,7 +373,7 @@ AE_TEST("probe/an idempotent call is retried first and probed when no tries are 
   EXPECT_EQ(job.sent.back().tool, "find");
   job.ok("pay/probe", "4");
   EXPECT_EQ(job.state.result, json("{'pay':4}"));
-  expect_proved(job);
+  expect_probe_proved(job);
 }
 
 AE_TEST("probe/a result in the effect store takes precedence over the probe") {
@@ -382,7 +385,7 @@ AE_TEST("probe/a result in the effect store takes precedence over the probe") {
   EXPECT_EQ(job.status(), "completed") << job.log_text();
   EXPECT_EQ(job.state.result, json("{'pay':1}"));
   EXPECT_EQ(job.tries("pay"), 1u);
-  expect_proved(job);
+  expect_probe_proved(job);
 }
 
 AE_TEST("probe/a cancel during a probe closes both calls and lists the unknown one") {
@@ -392,7 +395,7 @@ AE_TEST("probe/a cancel during a probe closes both calls and lists the unknown o
   job.times_out("pay/probe");
   EXPECT_EQ(job.status(), "cancelled") << job.log_text();
   EXPECT_EQ(job.state.final_in_doubt, Value::array({Value(job.step("pay").call->key.text)}));
-  expect_proved(job);
+  expect_probe_proved(job);
 }
 
 AE_TEST("probe/an item of a map is probed on its own") {
@@ -402,7 +405,7 @@ AE_TEST("probe/an item of a map is probed on its own") {
   job.claim().ok("m/0", "1").times_out("m/1").after(80s).ok("m/1/probe", "{'charge':2}");
   EXPECT_EQ(job.state.result, json("{'m':[1,2]}")) << job.log_text();
   EXPECT_EQ(job.state.path_of(job.step("m/1/probe")), "0/0/1/probe/1");
-  expect_proved(job);
+  expect_probe_proved(job);
 }
 
 AE_TEST("probe/64 calls left open by a crash are all probed") {
@@ -420,7 +423,7 @@ AE_TEST("probe/64 calls left open by a crash are all probed") {
   }
   EXPECT_EQ(job.status(), "completed");
   for (int i = 0; i < 80; ++i) EXPECT_EQ(job.tries(fmt::format("n{}", i)), 1u);
-  expect_proved(job);
+  expect_probe_proved(job);
 }
 
 // The process dies after each commit; each call that was sent takes place.
@@ -450,7 +453,7 @@ AE_TEST("probe/a crash at any commit repeats the probe and pays once") {
       ASSERT_EQ(job.status(), "completed") << commit << "\n" << job.log_text();
       EXPECT_EQ(job.state.result, json("{'pay':8}"));
       EXPECT_LE(job.tries("pay"), 2u);
-      expect_proved(job);
+      expect_probe_proved(job);
     }
   }
 }
@@ -491,7 +494,7 @@ AE_TEST("probe/a probe left open by a crash is not resent by a changed tool") {
   EXPECT_EQ(job.status(), "parked");
   EXPECT_EQ(job.last<WaitOpened>().step_id, job.step("pay").id);
   EXPECT_EQ(job.resolve("pay", "happened", "7").status(), "completed");
-  expect_proved(job);
+  expect_probe_proved(job);
 }
 
 }  // namespace

@@ -46,7 +46,7 @@ JobFixture& fill_in(JobFixture& job, std::string_view node, std::string_view con
                                                   .arguments = json(content)}});
 }
 
-void expect_proved(const JobFixture& job) {
+void expect_question_proved(const JobFixture& job) {
   VerifyInput input;
   input.job = job.state.job;
   input.events = job.log;
@@ -93,7 +93,7 @@ AE_TEST("question/the next try of the same call sends the answer with the state"
             json("{'answers':{'how':{'action':'accept', 'content':{'n':3}}}, 'state':'s1'}"));
   EXPECT_EQ(job.ok("a", "{'booked':3}").status(), "completed");
   EXPECT_EQ(job.count(EventType::command_committed), 1u);
-  expect_proved(job);
+  expect_question_proved(job);
 }
 
 AE_TEST("question/a rejection and a cancel are passed to the tool, which decides") {
@@ -107,7 +107,7 @@ AE_TEST("question/a rejection and a cancel are passed to the tool, which decides
     EXPECT_EQ(inputs_of(*job.step("a").call)["answers"]["how"],
               Value::object({{"action", action}}));
     EXPECT_EQ(job.fails("a", "tool_error").state.error->code, "tool_error");
-    expect_proved(job);
+    expect_question_proved(job);
   }
 }
 
@@ -187,7 +187,7 @@ AE_TEST("question/several questions are asked one after the other") {
             json("{'go':{'action':'accept'}, 'how':{'action':'accept', 'content':{'n':1}}}"));
   EXPECT_EQ(job.sent.size(), 2u);
   EXPECT_EQ(job.ok("a").status(), "completed");
-  expect_proved(job);
+  expect_question_proved(job);
 }
 
 AE_TEST("question/a tool that only returns a state is called again after a pause") {
@@ -203,7 +203,7 @@ AE_TEST("question/a tool that only returns a state is called again after a pause
   ASSERT_EQ(job.sent.size(), 2u) << job.log_text();
   EXPECT_EQ(inputs_of(*job.step("a").call), json("{'answers':{}, 'state':'later'}"));
   EXPECT_EQ(job.ok("a").status(), "completed");
-  expect_proved(job);
+  expect_question_proved(job);
 }
 
 AE_TEST("question/the newest round counts, and the number of rounds is limited") {
@@ -218,7 +218,7 @@ AE_TEST("question/the newest round counts, and the number of rounds is limited")
   job.answer("a", ask_how("more"));
   EXPECT_EQ(job.status(), "failed");
   EXPECT_EQ(job.state.error->code, "input_required");
-  expect_proved(job);
+  expect_question_proved(job);
 }
 
 AE_TEST("question/each round of answers counts as a call in the budget, its retries do not") {
@@ -240,7 +240,7 @@ AE_TEST("question/each round of answers counts as a call in the budget, its retr
   EXPECT_EQ(inputs_of(*job.step("a").call).text("state"), "s2");
   EXPECT_EQ(job.ok("a").status(), "completed");
   EXPECT_EQ(job.state.budget.spent.tool_calls, 3u);
-  expect_proved(job);
+  expect_question_proved(job);
 }
 
 AE_TEST("question/the pauses for a tool that only returns a state grow and are limited in number") {
@@ -260,7 +260,7 @@ AE_TEST("question/the pauses for a tool that only returns a state grow and are l
   job.answer("a", input_required(Value::object({}), "later"));
   EXPECT_EQ(job.status(), "failed");
   EXPECT_EQ(job.state.error->code, "input_required");
-  expect_proved(job);
+  expect_question_proved(job);
 }
 
 AE_TEST("question/an unanswered question expires, and the tool receives a cancel") {
@@ -273,7 +273,7 @@ AE_TEST("question/an unanswered question expires, and the tool receives a cancel
   EXPECT_EQ(inputs_of(*job.step("a").call)["answers"]["how"], json("{'action':'cancel'}"));
   EXPECT_EQ(job.sent.size(), 2u);
   EXPECT_EQ(job.ok("a").status(), "completed");
-  expect_proved(job);
+  expect_question_proved(job);
 }
 
 AE_TEST("question/a crash while a question is open changes nothing, a lost next try is unknown") {
@@ -287,7 +287,7 @@ AE_TEST("question/a crash while a question is open changes nothing, a lost next 
   EXPECT_EQ(job.state.parked_until, "resolve");
   job.resolve("a", "happened", "{'booked':3}");
   EXPECT_EQ(job.status(), "completed");
-  expect_proved(job);
+  expect_question_proved(job);
 }
 
 AE_TEST("question/a later try sends the same answers again") {
@@ -301,7 +301,7 @@ AE_TEST("question/a later try sends the same answers again") {
   ASSERT_EQ(job.sent.size(), 4u) << "tries that ask are not counted";
   EXPECT_EQ(inputs_of(*job.step("a").call), inputs);
   EXPECT_EQ(job.ok("a").status(), "completed");
-  expect_proved(job);
+  expect_question_proved(job);
 }
 
 AE_TEST("question/an answer is not sent to another version of the tool") {
@@ -334,7 +334,7 @@ AE_TEST("question/a cancelled job withdraws its question and calls nothing again
   EXPECT_EQ(job.sent.size(), 1u);
   EXPECT_TRUE(approvals_view(job.state).empty());
   EXPECT_EQ(job.state.final_in_doubt, Value()) << "no outcome is unknown";
-  expect_proved(job);
+  expect_question_proved(job);
 }
 
 AE_TEST("question/a paused job accepts an answer and continues after the pause") {
@@ -348,7 +348,7 @@ AE_TEST("question/a paused job accepts an answer and continues after the pause")
   job.resume();
   EXPECT_EQ(job.sent.size(), 2u);
   EXPECT_EQ(job.ok("a").status(), "completed");
-  expect_proved(job);
+  expect_question_proved(job);
 }
 
 AE_TEST("question/other branches continue while a question is open") {
@@ -361,7 +361,7 @@ AE_TEST("question/other branches continue while a question is open") {
   EXPECT_EQ(job.status(), "waiting");
   fill_in(job, "a", "{'n':3}");
   EXPECT_EQ(job.ok("a").status(), "completed");
-  expect_proved(job);
+  expect_question_proved(job);
 }
 
 AE_TEST("question/an item of a failed map withdraws its question") {
@@ -376,7 +376,7 @@ AE_TEST("question/an item of a failed map withdraws its question") {
   EXPECT_EQ(job.state.error->code, "http_402");
   EXPECT_EQ(job.count(EventType::wait_completed), 1u);
   EXPECT_EQ(job.last<WaitCompleted>().outcome, "cancelled");
-  expect_proved(job);
+  expect_question_proved(job);
 }
 
 AE_TEST("question/an unsupported kind of question is a failure") {
@@ -406,7 +406,7 @@ AE_TEST("question/a recorded question that is not in the log is imported") {
   job.store_effect("a", ask_how(), Arrival::in_time);
   EXPECT_EQ(job.last<ToolInvocationFinished>().caught_up, true);
   EXPECT_EQ(job.last<WaitOpened>().reason, "input_required");
-  expect_proved(job);
+  expect_question_proved(job);
 }
 
 AE_TEST("question/a late question decides its unknown call and is asked") {
@@ -420,7 +420,7 @@ AE_TEST("question/a late question decides its unknown call and is asked") {
   fill_in(job, "a", "{'n':3}");
   ASSERT_EQ(job.sent.size(), 2u) << job.log_text();
   EXPECT_EQ(job.ok("a", "{'booked':3}").status(), "completed");
-  expect_proved(job);
+  expect_question_proved(job);
 }
 
 AE_TEST("question/a late question after a not_happened resolution is asked") {
@@ -436,7 +436,7 @@ AE_TEST("question/a late question after a not_happened resolution is asked") {
   fill_in(job, "a", "{'n':3}");
   ASSERT_EQ(job.sent.size(), 2u) << job.log_text();
   EXPECT_EQ(job.ok("a", "{'booked':3}").status(), "completed");
-  expect_proved(job);
+  expect_question_proved(job);
 }
 
 AE_TEST("question/a checkpoint at any event folds to the same state") {

@@ -44,7 +44,7 @@ JobFixture waiting() {
   return job;
 }
 
-void expect_proved(const JobFixture& job) {
+void expect_replan_proved(const JobFixture& job) {
   VerifyInput input;
   input.job = job.state.job;
   input.events = job.log;
@@ -74,7 +74,7 @@ AE_TEST("replan/the same plan drops an imported result once, and never an own on
   EXPECT_EQ(job.reply["unchanged"], Value(true));
   EXPECT_EQ(job.log.size(), events);
   EXPECT_EQ(job.signal("b").ok("c").status(), "completed") << job.log_text();
-  expect_proved(job);
+  expect_replan_proved(job);
 }
 
 AE_TEST("replan/a repeated request is recognized, even if it drops a node that is gone") {
@@ -134,7 +134,7 @@ AE_TEST("replan/completed and waiting nodes keep their step ids, the others star
   job.ok("c", "'paid'");
   EXPECT_EQ(job.status(), "completed");
   EXPECT_EQ(job.sent.size(), 2u);
-  expect_proved(job);
+  expect_replan_proved(job);
 }
 
 AE_TEST("replan/the log has the requester and the replaced plan") {
@@ -149,7 +149,7 @@ AE_TEST("replan/the log has the requester and the replaced plan") {
   job.signal("b", "1");
   EXPECT_EQ(job.status(), "completed");
   EXPECT_EQ(job.state.result, json("{'b':1}"));
-  expect_proved(job);
+  expect_replan_proved(job);
 }
 
 AE_TEST("replan/nodes may change their positions") {
@@ -162,7 +162,7 @@ AE_TEST("replan/nodes may change their positions") {
   EXPECT_EQ(job.status(), "running") << "the new node starts at once";
   job.ok("z").signal("b", "1").ok("c", "2");
   EXPECT_EQ(job.status(), "completed");
-  expect_proved(job);
+  expect_replan_proved(job);
 }
 
 AE_TEST("replan/changed arguments are a new node whose old effect must be dropped by name") {
@@ -182,7 +182,7 @@ AE_TEST("replan/changed arguments are a new node whose old effect must be droppe
                                                << job.log_text();
   job.signal("b#1", "1").ok("c");
   EXPECT_EQ(job.status(), "completed");
-  expect_proved(job);
+  expect_replan_proved(job);
 }
 
 AE_TEST("replan/the trace shows dropped steps and the plan that dropped them") {
@@ -209,7 +209,7 @@ AE_TEST("replan/the trace shows dropped steps and the plan that dropped them") {
   EXPECT_EQ(trace["effects"].items()[0].text("node_id"), "a");
   EXPECT_EQ(b.text("status"), "not_run");
   EXPECT_EQ(trace["totals"]["tries"], Value(2)) << "all calls that were sent";
-  expect_proved(job);
+  expect_replan_proved(job);
 }
 
 AE_TEST("replan/the trace names the dropping plan of each step") {
@@ -246,7 +246,7 @@ AE_TEST("replan/reads are dropped without being named") {
   EXPECT_EQ(job.status(), "waiting");
   EXPECT_TRUE(job.state.waits.contains("c"));
   EXPECT_EQ(job.state.closed_waits.at("b").outcome, "cancelled");
-  expect_proved(job);
+  expect_replan_proved(job);
 }
 
 AE_TEST("replan/a replan is refused during an open or unknown call and after the end") {
@@ -288,7 +288,7 @@ AE_TEST("replan/a job in back-off continues under the new plan at once and keeps
   job.ok("q").after(60s).ok("p");
   EXPECT_EQ(job.status(), "completed") << job.log_text();
   EXPECT_EQ(job.tries("p"), 2u);
-  expect_proved(job);
+  expect_replan_proved(job);
 }
 
 AE_TEST("replan/a paused job accepts a new plan and stays paused") {
@@ -301,7 +301,7 @@ AE_TEST("replan/a paused job accepts a new plan and stays paused") {
   EXPECT_EQ(job.sent.back().tool, "pay");
   job.ok("c");
   EXPECT_EQ(job.status(), "completed");
-  expect_proved(job);
+  expect_replan_proved(job);
 }
 
 AE_TEST("replan/a running map is carried over with its items") {
@@ -317,7 +317,7 @@ AE_TEST("replan/a running map is carried over with its items") {
   job.ok("z").after(60s).ok("m/1", "'B'").ok("m/2", "'C'");
   EXPECT_EQ(job.status(), "completed") << job.log_text();
   EXPECT_EQ(job.step("m").result, json("['A','B','C']"));
-  expect_proved(job);
+  expect_replan_proved(job);
 }
 
 AE_TEST("replan/a plan without the map must drop the effects of its items") {
@@ -330,7 +330,7 @@ AE_TEST("replan/a plan without the map must drop the effects of its items") {
   EXPECT_EQ(job.replan(next).refused, Code::plan_invalid);
   job.replan(next, {"m"}).ok("z");
   EXPECT_EQ(job.status(), "completed");
-  expect_proved(job);
+  expect_replan_proved(job);
 }
 
 AE_TEST("replan/an open approval is carried over if the call is the same") {
@@ -345,24 +345,25 @@ AE_TEST("replan/an open approval is carried over if the call is the same") {
   EXPECT_EQ(job.open_request_id("s"), request_id);
   job.approve("s").ok("s").ok("t");
   EXPECT_EQ(job.status(), "completed") << job.log_text();
-  expect_proved(job);
+  expect_replan_proved(job);
   JobFixture other(nodes({kSign}), {.more = kTool});
   other.claim().replan(plan_of({"{'id':'s','kind':'tool','tool':'sign','args':{'n':2}}"}, kTool));
   ASSERT_FALSE(other.refused);
   EXPECT_NE(other.open_request_id("s"), request_id) << "another call, another request";
-  expect_proved(other);
+  expect_replan_proved(other);
 }
 
-constexpr std::string_view kUndo = R"({'tools': {
+constexpr std::string_view kReplanUndo = R"({'tools': {
     'unbook': {'effect': 'idempotent'},
     'book': {'effect': 'idempotent', 'compensate': {'tool': 'unbook', 'args': {'id': '${ .result }'}}}}})";
-constexpr std::string_view kBook = "{'id':'a','kind':'tool','tool':'book','args':{'n':1}}";
+constexpr std::string_view kReplanBook = "{'id':'a','kind':'tool','tool':'book','args':{'n':1}}";
 
 AE_TEST("replan/carried steps are compensated when the job fails under the new plan") {
-  JobFixture job(nodes({kBook, kB}), {.more = kUndo});
+  JobFixture job(nodes({kReplanBook, kB}), {.more = kReplanUndo});
   job.claim()
       .ok("a", "'A'")
-      .replan(plan_of({"{'id':'z','kind':'tool','tool':'put','needs':['a']}", kBook}, kUndo));
+      .replan(plan_of({"{'id':'z','kind':'tool','tool':'put','needs':['a']}", kReplanBook},
+                      kReplanUndo));
   ASSERT_FALSE(job.refused);
   job.fails("z");
   EXPECT_EQ(job.sent.back().tool, "unbook") << job.log_text();
@@ -371,18 +372,18 @@ AE_TEST("replan/carried steps are compensated when the job fails under the new p
   EXPECT_EQ(job.status(), "failed");
   EXPECT_EQ(job.last<JobFailed>().compensated.json().size(), 1u);
   EXPECT_EQ(job.state.path_of(job.step("a/compensate")), "0/0/compensate");
-  expect_proved(job);
+  expect_replan_proved(job);
 }
 
 AE_TEST("replan/a dropped effect is not compensated") {
-  JobFixture job(nodes({kBook, kB}), {.more = kUndo});
+  JobFixture job(nodes({kReplanBook, kB}), {.more = kReplanUndo});
   job.claim()
       .ok("a", "'A'")
-      .replan(plan_of({"{'id':'z','kind':'tool','tool':'put'}"}, kUndo), {"a"});
+      .replan(plan_of({"{'id':'z','kind':'tool','tool':'put'}"}, kReplanUndo), {"a"});
   job.fails("z");
   EXPECT_EQ(job.status(), "failed");
   EXPECT_EQ(job.count(EventType::step_compensated), 0u);
-  expect_proved(job);
+  expect_replan_proved(job);
 }
 
 AE_TEST("replan/a dropped node with the same call runs again under a new key") {
@@ -393,7 +394,7 @@ AE_TEST("replan/a dropped node with the same call runs again under a new key") {
   ASSERT_EQ(job.sent.size(), 2u);
   EXPECT_NE(job.sent[1].key, key);
   EXPECT_NE(job.sent[1].external_key, job.sent[0].external_key);
-  expect_proved(job);
+  expect_replan_proved(job);
 }
 
 AE_TEST("replan/a second replan may return to the first plan") {
@@ -407,7 +408,7 @@ AE_TEST("replan/a second replan may return to the first plan") {
   EXPECT_NE(job.step("c").id, c) << "its path has another plan number";
   job.signal("b", "1").ok("c");
   EXPECT_EQ(job.status(), "completed");
-  expect_proved(job);
+  expect_replan_proved(job);
 }
 
 AE_TEST("replan/a crash after a replan keeps the new plan") {
@@ -416,7 +417,7 @@ AE_TEST("replan/a crash after a replan keeps the new plan") {
   EXPECT_EQ(job.tries("c"), 2u) << "the call was in flight: it is sent again under its key";
   job.ok("c");
   EXPECT_EQ(job.status(), "completed");
-  expect_proved(job);
+  expect_replan_proved(job);
 }
 
 AE_TEST("replan/a fork continues under a new plan with its imported results") {
@@ -430,7 +431,7 @@ AE_TEST("replan/a fork continues under a new plan with its imported results") {
   job.ok("z");
   EXPECT_EQ(job.status(), "completed") << job.log_text();
   EXPECT_EQ(job.sent.size(), 1u);
-  expect_proved(job);
+  expect_replan_proved(job);
 }
 
 AE_TEST("replan/a retry under a new plan keeps what a parallel branch committed") {
@@ -449,7 +450,7 @@ AE_TEST("replan/a retry under a new plan keeps what a parallel branch committed"
   job.claim().ok("f").ok("m/0");
   EXPECT_EQ(job.status(), "completed") << job.log_text();
   EXPECT_EQ(job.sent.size(), 2u);
-  expect_proved(job);
+  expect_replan_proved(job);
   // Its committed branch differs: it must be named.
   JobFixture other(*fork, "job-3");
   other.replan(plan_of({kFixed, kItems}));
@@ -468,7 +469,7 @@ AE_TEST("replan/a fork of a replanned job starts with the plan of its event") {
   late.claim().ok("c");
   EXPECT_EQ(late.status(), "completed");
   EXPECT_EQ(late.sent.size(), 1u);
-  expect_proved(late);
+  expect_replan_proved(late);
 }
 
 AE_TEST("replan/an event that carries over an impossible step is rejected") {
@@ -572,7 +573,7 @@ AE_TEST("property/a new plan at any moment keeps common steps, and no effect is 
       if (dice.one_in(10) && job.state.status == JobStatus::running) job.crash();
     }
     for (const auto& [key, times] : world.performed()) ASSERT_EQ(times, 1) << key << job.log_text();
-    expect_proved(job);
+    expect_replan_proved(job);
     if (::testing::Test::HasFailure()) return;
     for (std::size_t prefix = 3; prefix < job.log.size(); prefix += 7) {
       const State then = job.folded(prefix);

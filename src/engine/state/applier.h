@@ -233,6 +233,7 @@ class Applier {
   void settle(const Step& step, bool withdrawn);
   void note_unsettled_end(Step& step);
   void settle_answer(const Step& step, const TokenUsage& usage);
+  void charge_function(const Step& step, const ToolInvocationFinished& event);
   void settle_child(const Step& step, const JsonOf<BudgetUse>& recorded);
   static void record_notices(LoopProgress& loop, const Value& arguments);
   Status wall_passed(const TimerFired& event);

@@ -18,7 +18,7 @@ namespace {
 
 Hash hash_at(std::uint64_t seq) { return sha256(std::to_string(seq)); }
 
-State whole(const JobFixture& job, std::size_t events) { return job.folded(events); }
+State whole_checkpoint(const JobFixture& job, std::size_t events) { return job.folded(events); }
 
 // Folds from the checkpoint at `prefix` to `end`.
 State continued(const JobFixture& job, const std::string& bytes, std::size_t prefix,
@@ -34,12 +34,12 @@ State continued(const JobFixture& job, const std::string& bytes, std::size_t pre
   return std::move(restored->state);
 }
 
-void expect_every_prefix(const JobFixture& job) {
-  const State end = whole(job, job.log.size());
+void expect_every_checkpoint(const JobFixture& job) {
+  const State end = whole_checkpoint(job, job.log.size());
   const std::string bytes_at_end = checkpoint(end, Hash{});
   const Value view_at_end = state_view(end);
   for (std::size_t prefix = 2; prefix <= job.log.size(); ++prefix) {
-    const State state = whole(job, prefix);
+    const State state = whole_checkpoint(job, prefix);
     const std::string bytes = checkpoint(state, hash_at(prefix));
     const auto back = restore(job.state.job, prefix, bytes, uncached_plan_source());
     ASSERT_TRUE(back) << back.error().message;
@@ -74,17 +74,17 @@ JobFixture rich_job() {
 AE_TEST("checkpoint/a checkpoint and its tail give the state of the whole log, at every prefix") {
   const JobFixture job = rich_job();
   ASSERT_EQ(job.status(), "completed") << job.log_text();
-  expect_every_prefix(job);
+  expect_every_checkpoint(job);
   JobFixture cancelled("[{'id':'a', 'kind':'tool', 'tool':'pay'}]");
   cancelled.claim().crash().cancel("enough");
-  expect_every_prefix(cancelled);
+  expect_every_checkpoint(cancelled);
   JobFixture parked("[{'id':'a', 'kind':'tool', 'tool':'pay'}]");
   parked.claim().unknown("a");
-  expect_every_prefix(parked);
+  expect_every_checkpoint(parked);
   JobFixture failed(
       "[{'id':'a', 'kind':'tool', 'tool':'risk'}, {'id':'b', 'kind':'tool', 'tool':'put'}]");
   failed.claim().unknown("a").times_out("b");
-  expect_every_prefix(failed);
+  expect_every_checkpoint(failed);
 }
 
 AE_TEST("checkpoint/any changed byte makes a checkpoint invalid") {
@@ -143,16 +143,16 @@ AE_TEST("checkpoint/verify compares a checkpoint with the log") {
   input.job = job.state.job;
   input.events = job.log;
   const std::size_t at = job.log.size() / 2;
-  input.checkpoint.emplace(at, checkpoint(whole(job, at), input.events[at - 1].hash));
+  input.checkpoint.emplace(at, checkpoint(whole_checkpoint(job, at), input.events[at - 1].hash));
   EXPECT_TRUE(verify(input, uncached_plan_source()).ok);
   // The state at another event, with a valid checksum.
-  input.checkpoint->second = checkpoint(whole(job, at - 1), input.events[at - 1].hash);
+  input.checkpoint->second = checkpoint(whole_checkpoint(job, at - 1), input.events[at - 1].hash);
   EXPECT_FALSE(verify(input, uncached_plan_source()).replay.ok);
-  State other = whole(job, at);
+  State other = whole_checkpoint(job, at);
   other.input = json("{'n':2}");
   input.checkpoint->second = checkpoint(other, input.events[at - 1].hash);
   EXPECT_FALSE(verify(input, uncached_plan_source()).replay.ok);
-  input.checkpoint.emplace(job.log.size() + 1, checkpoint(whole(job, at), Hash{}));
+  input.checkpoint.emplace(job.log.size() + 1, checkpoint(whole_checkpoint(job, at), Hash{}));
   EXPECT_FALSE(verify(input, uncached_plan_source()).replay.ok);
 }
 

@@ -8,7 +8,7 @@ namespace ae::engine {
 namespace {
 
 // "0:5 2:7": the positions with their steps.
-std::string text(const OutcomeOrder& order) {
+std::string order_text(const OutcomeOrder& order) {
   std::string text;
   for (const auto& [position, step] : order.places()) {
     text += (text.empty() ? "" : " ") + std::to_string(position) + ":" + std::to_string(step);
@@ -21,7 +21,7 @@ AE_TEST("outcome order/an outcome without a position fills the next free one") {
   order.add(10, std::nullopt);
   order.add(11, 0);
   order.add(12, std::nullopt);
-  EXPECT_EQ(text(order), "0:11 1:10 2:12");
+  EXPECT_EQ(order_text(order), "0:11 1:10 2:12");
   EXPECT_EQ(order.size(), 3u);
 }
 
@@ -40,9 +40,9 @@ AE_TEST("outcome order/what the routine had been given is final") {
   order.finalize(1);
   EXPECT_FALSE(order.may_add(0));
   order.add(12, 1);
-  EXPECT_EQ(text(order), "0:10 1:12 2:11");
+  EXPECT_EQ(order_text(order), "0:10 1:12 2:11");
   order.finalize(3);
-  EXPECT_EQ(text(order), "0:10 1:12 2:11");
+  EXPECT_EQ(order_text(order), "0:10 1:12 2:11");
   EXPECT_EQ(order.size(), 3u);
 }
 
@@ -52,9 +52,9 @@ AE_TEST("outcome order/a forgotten outcome is only counted") {
   order.finalize(3);
   order.forget({11}, 1);  // final
   order.forget({14}, 0);  // not yet
-  EXPECT_EQ(text(order), "0:10 2:12 3:13 5:15");
+  EXPECT_EQ(order_text(order), "0:10 2:12 3:13 5:15");
   order.finalize(6);
-  EXPECT_EQ(text(order), "0:10 2:12 3:13 5:15");
+  EXPECT_EQ(order_text(order), "0:10 2:12 3:13 5:15");
   EXPECT_EQ(order.size(), 6u);
 }
 

@@ -9,7 +9,7 @@
 namespace ae::engine::testing {
 namespace {
 
-constexpr std::string_view kTools = R"({'tools': {
+constexpr std::string_view kUndoTools = R"({'tools': {
     'unbook': {'effect': 'idempotent', 'retry': {'max_attempts': 2, 'retry_on': ['connect', 'timeout']}},
     'unpay': {'effect': 'at_most_once', 'on_in_doubt': 'park'},
     'strict': {'effect': 'idempotent', 'args_schema': {'type': 'object', 'required': ['id']}},
@@ -19,17 +19,17 @@ constexpr std::string_view kTools = R"({'tools': {
             'compensate': {'tool': 'unpay', 'args': {'id': '${ .result }'}}},
     'odd': {'effect': 'idempotent', 'compensate': {'tool': 'strict', 'args': {'key': '${ .call.key }'}}}}})";
 
-constexpr std::string_view kChain =
+constexpr std::string_view kUndoChain =
     "[{'id':'a','kind':'tool','tool':'book','args':{'n':1}},"
     "{'id':'b','kind':'tool','tool':'book','args':{'n':2},'needs':['a']},"
     "{'id':'c','kind':'tool','tool':'put','needs':['b']}]";
 
-JobFixture booking(std::string_view nodes = kChain, std::optional<Duration> deadline = {}) {
-  return JobFixture(nodes, {.more = kTools, .deadline = deadline});
+JobFixture booking(std::string_view nodes = kUndoChain, std::optional<Duration> deadline = {}) {
+  return JobFixture(nodes, {.more = kUndoTools, .deadline = deadline});
 }
 
 JobFixture booked(std::optional<Duration> deadline = {}) {
-  JobFixture job = booking(kChain, deadline);
+  JobFixture job = booking(kUndoChain, deadline);
   job.claim().ok("a", "{'id':'A'}").ok("b", "{'id':'B'}");
   return job;
 }
@@ -44,7 +44,7 @@ std::string undone_nodes(const JsonOf<std::vector<StepReference>>& compensated) 
   return names;
 }
 
-void expect_proved(const JobFixture& job) {
+void expect_undo_proved(const JobFixture& job) {
   VerifyInput input;
   input.job = job.state.job;
   input.events = job.log;
@@ -69,7 +69,7 @@ AE_TEST("undo/a failing job compensates its committed steps in reverse order, th
   EXPECT_EQ(job.last<JobFailed>().code, "http_400");
   EXPECT_EQ(job.last<JobFailed>().node_id, "c");
   EXPECT_EQ(job.state.path_of(job.step("b/compensate")), "0/1/compensate");
-  expect_proved(job);
+  expect_undo_proved(job);
 }
 
 AE_TEST("undo/the node whose failure starts the compensation ends compensatable_failure") {
@@ -93,7 +93,7 @@ AE_TEST("undo/a tolerated failure compensates nothing") {
   EXPECT_EQ(job.status(), "completed");
   EXPECT_EQ(to_text(job.step("b").result_type), "permanent_failure");
   EXPECT_EQ(job.count(EventType::step_compensated), 0u);
-  expect_proved(job);
+  expect_undo_proved(job);
 }
 
 AE_TEST("undo/a step committed together with the failure is compensated too") {
@@ -106,7 +106,7 @@ AE_TEST("undo/a step committed together with the failure is compensated too") {
   EXPECT_EQ(to_text(job.step("b").result_type), "compensatable_failure") << job.log_text();
   job.ok("a/compensate");
   EXPECT_EQ(undone_nodes(job.last<JobFailed>().compensated), "a ");
-  expect_proved(job);
+  expect_undo_proved(job);
 }
 
 AE_TEST("undo/the views show the step as compensated and rolled back") {
@@ -133,7 +133,7 @@ AE_TEST("undo/calls in flight are awaited first and compensated if they succeede
   EXPECT_EQ(job.status(), "running");
   job.ok("a", "{'id':'A'}").ok("a/compensate");
   EXPECT_EQ(undone_nodes(job.last<JobFailed>().compensated), "a ");
-  expect_proved(job);
+  expect_undo_proved(job);
 }
 
 AE_TEST("undo/a cancel compensates") {
@@ -143,7 +143,7 @@ AE_TEST("undo/a cancel compensates") {
   job.ok("c").ok("b/compensate").ok("a/compensate");
   EXPECT_EQ(job.status(), "cancelled");
   EXPECT_EQ(undone_nodes(job.last<JobCancelled>().compensated), "b a ");
-  expect_proved(job);
+  expect_undo_proved(job);
 }
 
 AE_TEST("undo/a cancel with compensate: false keeps and lists the committed steps") {
@@ -156,7 +156,7 @@ AE_TEST("undo/a cancel with compensate: false keeps and lists the committed step
   EXPECT_EQ(end.uncompensated.json().items()[0]["node_id"], Value("b"));
   EXPECT_EQ(job.last<JobCancelRequested>().compensate, false);
   EXPECT_EQ(job.count(EventType::step_compensated), 0u);
-  expect_proved(job);
+  expect_undo_proved(job);
 }
 
 AE_TEST("undo/a second cancel can stop the compensation half way") {
@@ -173,7 +173,7 @@ AE_TEST("undo/a second cancel can stop the compensation half way") {
   EXPECT_EQ(end.uncompensated.json().items()[0]["node_id"], Value("a"));
   job.cancel();
   EXPECT_EQ(job.refused, Code::job_terminal);
-  expect_proved(job);
+  expect_undo_proved(job);
 }
 
 AE_TEST("undo/a waiting job is claimed for compensation when its deadline passes") {
@@ -189,7 +189,7 @@ AE_TEST("undo/a waiting job is claimed for compensation when its deadline passes
   EXPECT_EQ(job.status(), "failed");
   EXPECT_EQ(job.last<JobFailed>().code, "deadline_exceeded");
   EXPECT_EQ(undone_nodes(job.last<JobFailed>().compensated), "a ");
-  expect_proved(job);
+  expect_undo_proved(job);
 }
 
 AE_TEST("undo/a waiting job is claimed for compensation when it is cancelled") {
@@ -198,19 +198,19 @@ AE_TEST("undo/a waiting job is claimed for compensation when it is cancelled") {
       "{'id':'w','kind':'wait','wait':{'type':'signal','key':'k'},'needs':['a']}]");
   job.claim().ok("a", "{'id':'A'}").cancel().ok("a/compensate");
   EXPECT_EQ(job.status(), "cancelled") << job.log_text();
-  expect_proved(job);
+  expect_undo_proved(job);
 }
 
 AE_TEST("undo/a failing output compensates") {
   JobFixture job("[{'id':'a','kind':'tool','tool':'book'}]",
-                 {.more = std::string(kTools.substr(0, kTools.size() - 1)) +
+                 {.more = std::string(kUndoTools.substr(0, kUndoTools.size() - 1)) +
                           ",'output':'${ .steps.a.id + 1 }'}"});
   job.claim().ok("a", "{'id':'A'}");
   EXPECT_EQ(job.status(), "running") << job.log_text();
   job.ok("a/compensate");
   EXPECT_EQ(job.last<JobFailed>().code, "expression_failed");
   EXPECT_EQ(undone_nodes(job.last<JobFailed>().compensated), "a ");
-  expect_proved(job);
+  expect_undo_proved(job);
 }
 
 AE_TEST("undo/lost attempts start the compensation, a lost compensation parks the job") {
@@ -226,7 +226,7 @@ AE_TEST("undo/lost attempts start the compensation, a lost compensation parks th
   job.resolve("b/compensate", "happened").ok("a/compensate");
   EXPECT_EQ(job.last<JobFailed>().code, "max_attempts") << job.log_text();
   EXPECT_EQ(undone_nodes(job.last<JobFailed>().compensated), "b a ");
-  expect_proved(job);
+  expect_undo_proved(job);
 }
 
 AE_TEST("undo/an unknown call is resolved before the compensation") {
@@ -240,7 +240,7 @@ AE_TEST("undo/an unknown call is resolved before the compensation") {
   EXPECT_EQ(job.sent.back().tool, "unbook");
   job.ok("a/compensate");
   EXPECT_EQ(job.status(), "failed");
-  expect_proved(job);
+  expect_undo_proved(job);
 }
 
 AE_TEST("undo/a call resolved as happened is compensated too") {
@@ -252,7 +252,7 @@ AE_TEST("undo/a call resolved as happened is compensated too") {
   EXPECT_EQ(job.sent.back().arguments, json("{'id':'P'}"));
   job.ok("p/compensate").ok("a/compensate");
   EXPECT_EQ(undone_nodes(job.last<JobFailed>().compensated), "p a ");
-  expect_proved(job);
+  expect_undo_proved(job);
 }
 
 AE_TEST("undo/a not_happened or fail resolution starts the compensation without a new try") {
@@ -266,7 +266,7 @@ AE_TEST("undo/a not_happened or fail resolution starts the compensation without 
     job.ok("a/compensate");
     ASSERT_EQ(job.status(), "failed") << job.log_text();
     EXPECT_EQ(job.state.final_in_doubt.size(), resolution == std::string("fail") ? 1u : 0u);
-    expect_proved(job);
+    expect_undo_proved(job);
   }
 }
 
@@ -284,7 +284,7 @@ AE_TEST("undo/an open try resolved as not_happened is closed before the compensa
   job.ok("a/compensate");
   EXPECT_EQ(job.status(), "failed");
   EXPECT_EQ(job.state.final_in_doubt.size(), 0u);
-  expect_proved(job);
+  expect_undo_proved(job);
 }
 
 AE_TEST("undo/a retry that was decided but not sent is unknown") {
@@ -295,7 +295,7 @@ AE_TEST("undo/a retry that was decided but not sent is unknown") {
   EXPECT_EQ(job.status(), "parked") << job.log_text();
   job.resolve("p", "happened").ok("a/compensate");
   EXPECT_EQ(job.status(), "failed");
-  expect_proved(job);
+  expect_undo_proved(job);
 }
 
 AE_TEST("undo/a compensation is retried by its tool's policy under the same keys") {
@@ -305,7 +305,7 @@ AE_TEST("undo/a compensation is retried by its tool's policy under the same keys
   EXPECT_EQ(job.sent[4].external_key, job.sent[3].external_key);
   job.ok("b/compensate").ok("a/compensate");
   EXPECT_EQ(job.status(), "failed");
-  expect_proved(job);
+  expect_undo_proved(job);
 }
 
 AE_TEST("undo/a failed compensation parks the job and continues by the resolution") {
@@ -329,7 +329,7 @@ AE_TEST("undo/a failed compensation parks the job and continues by the resolutio
     EXPECT_EQ(undone_nodes(end.compensated), resolution == std::string("fail") ? "a " : "b a ");
     EXPECT_EQ(end.uncompensated.json().size(), resolution == std::string("fail") ? 1u : 0u);
     EXPECT_EQ(job_view(job.state)["compensated"], end.compensated.json());
-    expect_proved(job);
+    expect_undo_proved(job);
   }
 }
 
@@ -344,7 +344,7 @@ AE_TEST("undo/an unknown compensation parks and is listed in_doubt when resolved
   EXPECT_EQ(job.state.final_in_doubt,
             Value::array({Value(job.step("a/compensate").call->key.text)}));
   EXPECT_EQ(job.last<JobFailed>().uncompensated.json().size(), 1u);
-  expect_proved(job);
+  expect_undo_proved(job);
 }
 
 AE_TEST("undo/a compensation with invalid arguments parks each time it fails") {
@@ -361,7 +361,7 @@ AE_TEST("undo/a compensation with invalid arguments parks each time it fails") {
   job.resolve("a/compensate", "not_happened").resolve("a/compensate", "happened");
   EXPECT_EQ(job.status(), "failed") << job.log_text();
   EXPECT_EQ(undone_nodes(job.last<JobFailed>().compensated), "a ");
-  expect_proved(job);
+  expect_undo_proved(job);
 }
 
 AE_TEST("undo/an invalid output is a completed effect and is compensated") {
@@ -374,7 +374,7 @@ AE_TEST("undo/an invalid output is a completed effect and is compensated") {
   EXPECT_EQ(job.last<JobFailed>().code, "tool_output_invalid");
   EXPECT_EQ(undone_nodes(job.last<JobFailed>().compensated), "a ");
   EXPECT_EQ(job.resolve("a", "happened").refused, Code::job_terminal) << "no result can be set";
-  expect_proved(job);
+  expect_undo_proved(job);
 }
 
 AE_TEST("undo/a late result decides a compensation that waits for an operator") {
@@ -402,7 +402,7 @@ AE_TEST("undo/a late result decides a compensation that waits for an operator") 
       job.resolve("a/compensate", "happened");
       EXPECT_EQ(job.status(), "cancelled") << job.log_text();
     }
-    expect_proved(job);
+    expect_undo_proved(job);
   }
 }
 
@@ -416,7 +416,7 @@ AE_TEST("undo/a cancel without compensation ends a job parked for a compensation
   EXPECT_EQ(job.status(), "cancelled") << job.log_text();
   EXPECT_EQ(job.state.final_in_doubt.size(), 1u);
   EXPECT_EQ(job.last<JobCancelled>().uncompensated.json().size(), 1u);
-  expect_proved(job);
+  expect_undo_proved(job);
 }
 
 AE_TEST("undo/items of a map are compensated one by one in reverse order") {
@@ -431,7 +431,7 @@ AE_TEST("undo/items of a map are compensated one by one in reverse order") {
   job.ok("m/2/compensate");
   EXPECT_EQ(undone_nodes(job.last<JobFailed>().compensated), "m0 m2 ");
   EXPECT_EQ(trace_view(job.state, job.log)["nodes"].items()[0]["world"], Value("rolled back"));
-  expect_proved(job);
+  expect_undo_proved(job);
 }
 
 AE_TEST("undo/a long back-off of a compensation releases the job until it ends") {
@@ -448,7 +448,7 @@ AE_TEST("undo/a long back-off of a compensation releases the job until it ends")
   EXPECT_EQ(job.log.size(), events) << "it is not claimed before";
   job.after(60s).ok("a/compensate");
   EXPECT_EQ(job.status(), "failed") << job.log_text();
-  expect_proved(job);
+  expect_undo_proved(job);
 }
 
 AE_TEST("undo/a deadline during the compensation changes nothing") {
@@ -456,7 +456,7 @@ AE_TEST("undo/a deadline during the compensation changes nothing") {
   job.fails("c").after(2h).ok("b/compensate").ok("a/compensate");
   EXPECT_EQ(job.last<JobFailed>().code, "http_400") << job.log_text();
   EXPECT_EQ(undone_nodes(job.last<JobFailed>().compensated), "b a ");
-  expect_proved(job);
+  expect_undo_proved(job);
 }
 
 AE_TEST("undo/nothing starts and no signal is delivered during the compensation") {
@@ -470,7 +470,7 @@ AE_TEST("undo/nothing starts and no signal is delivered during the compensation"
   job.ok("a/compensate");
   EXPECT_EQ(job.status(), "failed");
   EXPECT_FALSE(job.step("z").started);
-  expect_proved(job);
+  expect_undo_proved(job);
 }
 
 // Effects in the external system, by idempotency key: a crash may lose the
@@ -504,7 +504,7 @@ void crash_everywhere(bool takes_place) {
     EXPECT_EQ(undone_nodes(job.last<JobFailed>().compensated), "b a ") << commit;
     EXPECT_EQ(job.count(EventType::step_compensated), 2u);
     EXPECT_EQ(booked_by.size(), 5u) << "one key for each effect and each that undoes it";
-    expect_proved(job);
+    expect_undo_proved(job);
     if (!crashed) return;
   }
 }
@@ -536,7 +536,7 @@ AE_TEST("undo/a crash between any two events loses no compensation and repeats n
     ASSERT_EQ(job.status(), "failed") << cut << "\n" << job.log_text();
     EXPECT_EQ(undone_nodes(job.last<JobFailed>().compensated), "b a ") << cut;
     EXPECT_EQ(job.count(EventType::step_compensated), 2u);
-    expect_proved(job);
+    expect_undo_proved(job);
   }
 }
 
@@ -576,7 +576,7 @@ AE_TEST("undo/the cost of compensating a step does not grow with the number of s
     JobFixture job(
         "[{'id':'m','kind':'map','over':'${ .input }','max_parallel':8,'do':{'tool':'book'}},"
         "{'id':'z','kind':'tool','tool':'put','needs':['m']}]",
-        {.more = kTools, .input = list + "]"});
+        {.more = kUndoTools, .input = list + "]"});
     job.decides = false;
     job.begin_attempt();
     const PlanSource same = [&](const Value&, std::string_view) { return job.plan; };

@@ -13,7 +13,7 @@ using namespace std::chrono_literals;
 
 constexpr std::string_view kV1 = "{'version':'v1'}";
 constexpr std::string_view kRoute = "{'versions': {'policy': 'route'}}";
-constexpr std::string_view kStrict = "{'versions': {'policy': 'strict'}}";
+constexpr std::string_view kStrictCode = "{'versions': {'policy': 'strict'}}";
 
 Script two_calls(CodeContext ctx) {
   const Value first = co_await ctx.run("a", "idempotent");
@@ -33,7 +33,7 @@ Script throws_at_once(CodeContext ctx) {
   throw std::runtime_error("broken");
 }
 
-CodeJob begun(std::string_view more = kRoute) {
+CodeJob begun_code(std::string_view more = kRoute) {
   CodeJob job(&two_calls, kV1, {.more = more});
   job.use_version("v1", &two_calls).claim();
   return job;
@@ -59,13 +59,13 @@ std::string chosen(const CodeJob& job, const CodeOffers& offered) {
 
 AE_TEST(
     "code versions/a trial that makes the recorded requests moves the job with its first step") {
-  CodeJob job = begun();
+  CodeJob job = begun_code();
   job.ok("code/a", "7");
   take_over(job, "v2", &other_second_call);
   EXPECT_EQ(job.state.steps[0].code->version, "v1") << "its request b is recorded";
   EXPECT_EQ(job.status(), "parked");
 
-  CodeJob moved = begun();
+  CodeJob moved = begun_code();
   take_over(moved, "v2", &other_second_call).ok("code/a", "7");
   const auto decision = decision_as<VersionMoved>(moved.last<DecisionRecorded>());
   ASSERT_TRUE(decision) << moved.log_text();
@@ -79,7 +79,7 @@ AE_TEST(
 }
 
 AE_TEST("code versions/each decision that moves a job has an id of its own") {
-  CodeJob job = begun();
+  CodeJob job = begun_code();
   const auto moved_id = [&] {
     const auto events = routine_started_events(job.state, job.step("code"), {.version = "v2"});
     return std::get<DecisionRecorded>(events.at(0)).decision_id.text;
@@ -90,7 +90,7 @@ AE_TEST("code versions/each decision that moves a job has an id of its own") {
 }
 
 AE_TEST("code versions/a trial that diverges records its finding, and the job keeps its version") {
-  CodeJob job = begun();
+  CodeJob job = begun_code();
   take_over(job, "v2", &other_first_call);
   EXPECT_EQ(job.status(), "parked");
   EXPECT_EQ(job.last<JobParked>().reason, "non_determinism");
@@ -121,7 +121,7 @@ AE_TEST("code versions/a trial that throws at the frontier does not move the job
 }
 
 AE_TEST("code versions/a park ends when a version is offered that was not tried") {
-  CodeJob job = begun();
+  CodeJob job = begun_code();
   take_over(job, "v2", &other_first_call);
   ASSERT_EQ(job.status(), "parked");
   const auto offer = [&](CodeOffers offered) {
@@ -145,7 +145,7 @@ AE_TEST("code versions/a park ends when a version is offered that was not tried"
 }
 
 AE_TEST("code versions/a strict job is not resumed for another version of its code") {
-  CodeJob job = begun(kStrict);
+  CodeJob job = begun_code(kStrictCode);
   take_over(job, "v1", &other_first_call);
   ASSERT_EQ(job.last<JobParked>().reason, "non_determinism");
   job.offers = offers({"v1", "v2"});
@@ -153,20 +153,20 @@ AE_TEST("code versions/a strict job is not resumed for another version of its co
 }
 
 AE_TEST("code versions/route: the job's version, and another one after the wait") {
-  const CodeJob job = begun();
+  const CodeJob job = begun_code();
   EXPECT_EQ(chosen(job, offers({"v1", "v2"})), "v1");
   EXPECT_EQ(chosen(job, offers({"v2"}, 10s)), ae::to_text(Duration(290s)));
   EXPECT_EQ(chosen(job, offers({}, 10s)), "none");
   EXPECT_EQ(chosen(job, offers({"v2", "v3"}, 300s)), "v3");
-  EXPECT_EQ(chosen(begun("{'versions': {'policy': 'route', 'wait': '0ms'}}"), offers({"v2"})),
+  EXPECT_EQ(chosen(begun_code("{'versions': {'policy': 'route', 'wait': '0ms'}}"), offers({"v2"})),
             "v2");
 }
 
 AE_TEST("code versions/strict and warn") {
-  const CodeJob strict = begun(kStrict);
+  const CodeJob strict = begun_code(kStrictCode);
   EXPECT_EQ(chosen(strict, offers({"v2", "v1"})), "v1");
   EXPECT_EQ(chosen(strict, offers({"v2"}, 24h)), "none");
-  const CodeJob warn = begun("{}");
+  const CodeJob warn = begun_code("{}");
   EXPECT_EQ(chosen(warn, offers({"v1", "v2"})), "v2");
   EXPECT_EQ(chosen(warn, offers({"v1"})), "v1");
   CodeOffers of_process = offers({"v1", "v2"});
@@ -175,7 +175,7 @@ AE_TEST("code versions/strict and warn") {
 }
 
 AE_TEST("code versions/warn: the job's own version is started after another one diverged") {
-  CodeJob job = begun("{}");
+  CodeJob job = begun_code("{}");
   job.reload();
   job.falls_back = true;
   job.use_version("v2", &other_first_call).claim();
@@ -190,7 +190,7 @@ AE_TEST("code versions/warn: the job's own version is started after another one 
 }
 
 AE_TEST("code versions/a version that did not fit is not tried again while the own one is absent") {
-  CodeJob job = begun("{}");
+  CodeJob job = begun_code("{}");
   job.reload();
   job.falls_back = true;
   job.use_version("v2", &other_first_call).claim();
@@ -204,7 +204,7 @@ AE_TEST("code versions/a version that did not fit is not tried again while the o
 
 AE_TEST("code versions/what was tried is tried again at once when an operator resumes the job") {
   const auto tried_again = [](bool by_operator) {
-    CodeJob job = begun();
+    CodeJob job = begun_code();
     take_over(job, "v2", &other_first_call);
     EXPECT_EQ(job.status(), "parked");
     job.offers = offers({"v2", "v3"});
@@ -226,7 +226,7 @@ AE_TEST("code versions/what was tried is tried again at once when an operator re
 }
 
 AE_TEST("code versions/a log in which other code ran without a decision is refused") {
-  CodeJob job = begun();
+  CodeJob job = begun_code();
   const RoutineStarted started{.attempt_id = job.state.attempt.text,
                                .node_id = "code",
                                .step_id = job.step("code").id,

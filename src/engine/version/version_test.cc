@@ -12,11 +12,11 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr std::string_view kStrict = "{'versions': {'policy': 'strict'}}";
-constexpr std::string_view kOne = "[{'id':'a', 'kind':'tool', 'tool':'put'}]";
+constexpr std::string_view kStrictPlan = "{'versions': {'policy': 'strict'}}";
+constexpr std::string_view kOneVersion = "[{'id':'a', 'kind':'tool', 'tool':'put'}]";
 
 // A strict job that a process of another version has claimed.
-JobFixture mismatched(std::string_view nodes = kOne, std::string_view more = kStrict) {
+JobFixture mismatched(std::string_view nodes = kOneVersion, std::string_view more = kStrictPlan) {
   JobFixture job(nodes, {.more = more});
   job.claims_when_free = false;
   job.execution_version = "v2";
@@ -35,7 +35,7 @@ AE_TEST("versions/a strict job parks under another version and calls nothing") {
 
 AE_TEST("versions/warn jobs and claimed route jobs continue under another version") {
   for (const std::string_view more : {"{}", "{'versions': {'policy': 'route'}}"}) {
-    JobFixture job = mismatched(kOne, more);
+    JobFixture job = mismatched(kOneVersion, more);
     EXPECT_EQ(job.status(), "running");
     EXPECT_EQ(job.ok("a").status(), "completed");
   }
@@ -60,7 +60,7 @@ AE_TEST("versions/only a process of the right version ends the park") {
 
 AE_TEST("versions/a parked strict job can be cancelled and fails at its deadline") {
   EXPECT_EQ(mismatched().cancel().status(), "cancelled");
-  JobFixture job(kOne, {.more = kStrict, .deadline = 1h});
+  JobFixture job(kOneVersion, {.more = kStrictPlan, .deadline = 1h});
   job.claims_when_free = false;
   job.execution_version = "v2";
   job.claim();
@@ -72,17 +72,18 @@ AE_TEST("versions/a parked strict job can be cancelled and fails at its deadline
 
 AE_TEST("versions/a new plan frees a parked strict job and sets its version policy") {
   JobFixture job = mismatched();
-  EXPECT_FALSE(job.replan(compiled(graph(kOne, "{'versions': {'policy': 'route'}}"))).refused);
+  EXPECT_FALSE(
+      job.replan(compiled(graph(kOneVersion, "{'versions': {'policy': 'route'}}"))).refused);
   EXPECT_EQ(job.status(), "queued") << job.log_text();
   EXPECT_EQ(job.claim().ok("a").status(), "completed");
   JobFixture still = mismatched();
-  still.replan(compiled(graph("[{'id':'b', 'kind':'tool', 'tool':'put'}]", kStrict)));
+  still.replan(compiled(graph("[{'id':'b', 'kind':'tool', 'tool':'put'}]", kStrictPlan)));
   EXPECT_EQ(still.status(), "queued");
   EXPECT_EQ(still.claim().status(), "parked") << "it is strict again";
 }
 
 AE_TEST("versions/an open call stays open while a strict job is parked") {
-  JobFixture job(kOne, {.more = kStrict});
+  JobFixture job(kOneVersion, {.more = kStrictPlan});
   job.claims_when_free = false;
   job.claim();
   ASSERT_EQ(job.sent.size(), 1u);
@@ -101,7 +102,7 @@ AE_TEST("versions/a strict job does not park while its own calls are in flight")
   JobFixture job(
       "[{'id':'a', 'kind':'tool', 'tool':'pay'}, {'id':'b', 'kind':'tool', 'tool':'put'},"
       " {'id':'c', 'kind':'tool', 'tool':'put', 'needs':['a', 'b']}]",
-      {.more = kStrict});
+      {.more = kStrictPlan});
   job.claims_when_free = false;
   job.claim();
   ASSERT_EQ(job.sent.size(), 2u);
@@ -138,7 +139,7 @@ AE_TEST("versions/a strict job is not compensated under another version") {
 }
 
 AE_TEST("versions/the trace shows the other version under which a process ran the job") {
-  JobFixture job(kOne);
+  JobFixture job(kOneVersion);
   job.add({event_of(
       EventType::version_mismatched,
       Value::object({{"attempt_id", "x"}, {"job_version", "v1"}, {"worker_version", "v2"}}))});

@@ -17,7 +17,7 @@
 namespace ae::mcp::client {
 namespace {
 
-Value json(std::string_view text) { return *parse_json(text); }
+Value client_json(std::string_view text) { return *parse_json(text); }
 
 AE_TEST("mcp/server_message/one message or a batch is read") {
   const auto one = read_messages(R"({"jsonrpc":"2.0","id":"a","method":"m","params":{"x":1}})");
@@ -61,7 +61,7 @@ AE_TEST("mcp/classify_response/every end of a call is classified as in SPEC 6") 
     bool definite;
     const char* code;
   };
-  const Value text = json(R"({"content":[{"type":"text","text":"x"}]})");
+  const Value text = client_json(R"({"content":[{"type":"text","text":"x"}]})");
   const Row rows[] = {
       {{.kind = Kind::result, .value = text}, OutcomeKind::success, false, ""},
       {{.kind = Kind::result, .value = text.with("isError", true)},
@@ -69,22 +69,22 @@ AE_TEST("mcp/classify_response/every end of a call is classified as in SPEC 6") 
        true,
        "tool_error"},
       {{.kind = Kind::result,
-        .value = json(R"({"resultType":"input_required","inputRequests":{}})")},
+        .value = client_json(R"({"resultType":"input_required","inputRequests":{}})")},
        OutcomeKind::failure,
        true,
        "input_required"},
       {{.kind = Kind::result,
-        .value = json(R"({"resultType":"input_required","requestState":"s"})")},
+        .value = client_json(R"({"resultType":"input_required","requestState":"s"})")},
        OutcomeKind::input_required,
        true,
        ""},
       {{.kind = Kind::result,
-        .value = json(R"({"resultType":"input_required","requestState":"s","inputRequests":
+        .value = client_json(R"({"resultType":"input_required","requestState":"s","inputRequests":
                           {"k":{"method":"roots/list"}}})")},
        OutcomeKind::unknown,
        false,
        "input_required"},
-      {{.kind = Kind::result, .value = json(R"({"resultType":"task","taskId":"t"})")},
+      {{.kind = Kind::result, .value = client_json(R"({"resultType":"task","taskId":"t"})")},
        OutcomeKind::unknown,
        false,
        "rpc_error"},
@@ -132,7 +132,7 @@ AE_TEST(
     EXPECT_FALSE(settles({.kind = Kind::error, .code = -32603, .status = status})) << status;
   }
   EXPECT_FALSE(settles({.kind = Kind::lost}));
-  const Value task = json(R"({"resultType":"task","taskId":"t"})");
+  const Value task = client_json(R"({"resultType":"task","taskId":"t"})");
   EXPECT_FALSE(settles({.kind = Kind::result, .value = task})) << "the server is still working";
 }
 
@@ -140,10 +140,11 @@ AE_TEST(
     "mcp/classify_response/the result is the structured content, else the only text, else the "
     "list") {
   const auto result = [](std::string_view text) {
-    return classify_response({.kind = Reply::Kind::result, .value = json(text)}, 100, {}).result;
+    return classify_response({.kind = Reply::Kind::result, .value = client_json(text)}, 100, {})
+        .result;
   };
   EXPECT_EQ(result(R"({"content":[{"type":"text","text":"x"}],"structuredContent":{"a":1}})"),
-            json(R"({"a":1})"));
+            client_json(R"({"a":1})"));
   EXPECT_EQ(result(R"({"content":[{"type":"text","text":"x"}]})"), Value("x"));
   EXPECT_EQ(result(R"({"content":[]})"), Value());
   EXPECT_EQ(result(R"({"content":[{"type":"text","text":"x"},{"type":"text","text":"y"}]})").size(),
@@ -154,7 +155,7 @@ AE_TEST(
 AE_TEST("mcp/classify_response/an invalid result is a success with a record of it") {
   for (const char* text : {R"({})", R"([])", R"({"content":"x"})"}) {
     const Outcome outcome =
-        classify_response({.kind = Reply::Kind::result, .value = json(text)}, 100, {});
+        classify_response({.kind = Reply::Kind::result, .value = client_json(text)}, 100, {});
     EXPECT_TRUE(outcome.kind == OutcomeKind::success && outcome.invalid.has_value());
   }
   const Value large =
@@ -167,14 +168,14 @@ AE_TEST(
     "mcp/classify_response/an elicitation is converted to our format, with its state unchanged") {
   const Outcome outcome = classify_response(
       {.kind = Reply::Kind::result,
-       .value = json(R"({"resultType":"input_required","requestState":"s","inputRequests":{
+       .value = client_json(R"({"resultType":"input_required","requestState":"s","inputRequests":{
            "a":{"method":"elicitation/create","params":{"message":"m","requestedSchema":
                 {"type":"object","properties":{"n":{"type":"integer"}}}}},
            "b":{"method":"elicitation/create","params":{"mode":"url","message":"m","url":"u"}}}})")},
       100, {});
   ASSERT_EQ(outcome.kind, OutcomeKind::input_required) << outcome.error_message;
   EXPECT_TRUE(outcome.definite);
-  EXPECT_EQ(outcome.result, json(R"({"state":"s","requests":{
+  EXPECT_EQ(outcome.result, client_json(R"({"state":"s","requests":{
       "a":{"message":"m","mode":"form","schema":{"type":"object","properties":{"n":{"type":"integer"}}}},
       "b":{"message":"m","mode":"url","url":"u"}}})"));
 }
@@ -184,7 +185,7 @@ AE_TEST("mcp/classify_response/a state that contains a secret is not stored") {
   used.push_back({"T", tools::Secret("hush-hush")});
   const Outcome outcome = classify_response(
       {.kind = Reply::Kind::result,
-       .value = json(R"({"resultType":"input_required","requestState":"hush-hush"})")},
+       .value = client_json(R"({"resultType":"input_required","requestState":"hush-hush"})")},
       100, used);
   EXPECT_EQ(outcome.kind, OutcomeKind::unknown);
   EXPECT_EQ(canonical(outcome.result).find("hush"), std::string::npos);
@@ -195,11 +196,12 @@ AE_TEST("mcp/classify_response/secrets are scrubbed from results and errors") {
   used.push_back({"T", tools::Secret("hush-hush")});
   for (const Reply& reply :
        {Reply{.kind = Reply::Kind::result,
-              .value = json(R"({"structuredContent":{"hush-hush":["hush-hush"]}})")},
+              .value = client_json(R"({"structuredContent":{"hush-hush":["hush-hush"]}})")},
         Reply{.kind = Reply::Kind::result,
-              .value = json(R"({"isError":true,"content":[{"type":"text","text":"hush-hush"}]})")},
+              .value = client_json(
+                  R"({"isError":true,"content":[{"type":"text","text":"hush-hush"}]})")},
         Reply{.kind = Reply::Kind::error, .code = 1, .text = "hush-hush"},
-        Reply{.kind = Reply::Kind::result, .value = json(R"({"hush-hush":1})")}}) {
+        Reply{.kind = Reply::Kind::result, .value = client_json(R"({"hush-hush":1})")}}) {
     const Outcome outcome = classify_response(reply, tools::kOutputMax, used);
     const std::string all = canonical(outcome.result) + outcome.error_message +
                             (outcome.invalid ? canonical(*outcome.invalid) : "");
@@ -208,15 +210,17 @@ AE_TEST("mcp/classify_response/secrets are scrubbed from results and errors") {
 }
 
 AE_TEST("mcp/listing/the digest covers all declared fields of a tool, and nothing else") {
-  const Value tool = json(
+  const Value tool = client_json(
       R"({"name":"t","description":"d","inputSchema":{"type":"object"},"annotations":{"a":1}})");
   const auto pin = pin_tool(tool);
   ASSERT_TRUE(pin.has_value());
   EXPECT_EQ(pin->text("digest"), digest_of(*pin));
   EXPECT_EQ(pin_tool(tool.with("icons", Value::array({})))->text("digest"), pin->text("digest"));
-  EXPECT_EQ(pin_tool(tool.with("execution", json(R"({"taskSupport":"optional"})")))->text("digest"),
+  EXPECT_EQ(pin_tool(tool.with("execution", client_json(R"({"taskSupport":"optional"})")))
+                ->text("digest"),
             pin->text("digest"));
-  EXPECT_NE(pin_tool(tool.with("execution", json(R"({"taskSupport":"required"})")))->text("digest"),
+  EXPECT_NE(pin_tool(tool.with("execution", client_json(R"({"taskSupport":"required"})")))
+                ->text("digest"),
             pin->text("digest"));
   for (const char* key : {"name", "title", "description"}) {
     EXPECT_NE(pin_tool(tool.with(key, "other"))->text("digest"), pin->text("digest"));
@@ -225,13 +229,13 @@ AE_TEST("mcp/listing/the digest covers all declared fields of a tool, and nothin
     EXPECT_NE(pin_tool(tool.with(key, Value::object({{"x", 1}})))->text("digest"),
               pin->text("digest"));
   }
-  EXPECT_FALSE(pin_tool(json(R"({"name":"t"})")).has_value());
+  EXPECT_FALSE(pin_tool(client_json(R"({"name":"t"})")).has_value());
   EXPECT_FALSE(pin_tool(tool.with("description", std::string(kToolMax, 'x'))).has_value());
 }
 
 AE_TEST("mcp/listing/invalid x-mcp-header declarations are rejected") {
   const auto schema = [](std::string_view properties) {
-    return json(R"({"type":"object","properties":{)" + std::string(properties) + "}}");
+    return client_json(R"({"type":"object","properties":{)" + std::string(properties) + "}}");
   };
   EXPECT_TRUE(has_valid_header_mirrors(schema("")));
   EXPECT_TRUE(has_valid_header_mirrors(schema(R"("a":{"type":"string","x-mcp-header":"Region"},)"

@@ -14,7 +14,7 @@
 namespace ae::mcp::client {
 namespace {
 
-class NoSecrets final : public tools::SecretSource {
+class WithoutSecrets final : public tools::SecretSource {
  public:
   Result<tools::Secret> get(std::string_view) override {
     return fail(Code::secret_missing, "none");
@@ -39,7 +39,7 @@ struct FakeStdioProcesses final : tools::StdioProcesses {
 struct StdioFixture {
   ManualLoop loop;
   FakeStdioProcesses program;
-  NoSecrets secrets;
+  WithoutSecrets secrets;
   StdioTransport transport{loop, program, secrets, Value::object({}), ""};
   std::map<std::int64_t, Reply> replies;
 
@@ -139,7 +139,7 @@ AE_TEST("mcp/stdio/an invalid line ends the call whose response it must have bee
 Reply send_over_http(testing::RawHttpServer::Script script) {
   net::AsioLoop loop;
   net::HttpClient client{loop};
-  NoSecrets secrets;
+  WithoutSecrets secrets;
   testing::RawHttpServer server(std::move(script));
   HttpTransport transport(loop, client, secrets, Value::object({{"url", server.url("/mcp")}}));
   EXPECT_TRUE(transport.open({}));

@@ -11,7 +11,7 @@ using testing::NativeJob;
 using testing::NativeWorld;
 using namespace std::chrono_literals;
 
-const Value kNone = Value::object({});
+const Value kNoArguments = Value::object({});
 
 // Where a function waits until the test releases it.
 struct FunctionBarrier {
@@ -47,17 +47,17 @@ struct Everything {
     const Result<std::vector<Value>> all =
         ctx.map("item", std::vector<Value>(3), [&](Context& inner, const Value&, std::size_t) {
           return note(inner.scope("closed", [&](Context& in) -> Result<Value> {
-            AE_TRY(note(in.call("ask", kNone)));
+            AE_TRY(note(in.call("ask", kNoArguments)));
             AE_TRY(in.sleep(1s));
             return note(in.call("score", json("{'n': 2}")));
           }));
         });
     if (!all) return std::unexpected(all.error());
     const std::vector<RaceBranch> branches{
-        {"a", [&](Context& inner) { return note(inner.call("ask", kNone)); }},
+        {"a", [&](Context& inner) { return note(inner.call("ask", kNoArguments)); }},
         {"b", [&](Context& inner) { return note(inner.approval("?")); }}};
     AE_TRY(ctx.race("race", branches));
-    return note(ctx.call("pay", kNone));
+    return note(ctx.call("pay", kNoArguments));
   }
 };
 
@@ -98,8 +98,8 @@ AE_TEST("drop/every call fails with evicted at once and for ever, values are sti
   NativeWorld world;
   std::vector<std::string> seen;
   world.add([&seen](Context& ctx, const Value&) -> Result<Value> {
-    const Pending pending = ctx.later_call("pay", kNone);
-    const Result<Value> first = ctx.call("ask", kNone);
+    const Pending pending = ctx.later_call("pay", kNoArguments);
+    const Result<Value> first = ctx.call("ask", kNoArguments);
     const auto see = [&seen](const auto& result) {
       seen.emplace_back(result ? "ok" : code_name(result.error().code));
     };
@@ -117,7 +117,7 @@ AE_TEST("drop/every call fails with evicted at once and for ever, values are sti
     EXPECT_LT(ctx.random(), 1);
     EXPECT_FALSE(ctx.patched("x"));
     static_cast<void>(ctx.now());
-    for (int i = 0; i < 1'000; ++i) see(ctx.call("ask", kNone));
+    for (int i = 0; i < 1'000; ++i) see(ctx.call("ask", kNoArguments));
     return first;
   });
   NativeJob job(world);
@@ -131,7 +131,7 @@ AE_TEST("drop/a function goes on, and its outcome is that of a call without a ro
   NativeWorld world;
   const auto barrier = std::make_shared<FunctionBarrier>(world.loop);
   world.add([barrier](Context& ctx, const Value&) {
-    return ctx.run("slow", EffectClass::read, kNone,
+    return ctx.run("slow", EffectClass::read, kNoArguments,
                    [barrier](const Value&, FunctionCall&) -> std::expected<Value, FunctionFailure> {
                      barrier->wait();
                      return 7;
@@ -155,7 +155,7 @@ AE_TEST("drop/a success that was given and not recorded ends its call") {
     AE_TRY(ctx.call("score", json("{'n': 1}")));
     is_given = true;
     world.loop.post([] {});  // before the advance is
-    return ctx.call("ask", kNone);
+    return ctx.call("ask", kNoArguments);
   });
   NativeJob job(world);
   ASSERT_TRUE(world.loop.run_until([&] { return is_given.load(); }));
@@ -190,7 +190,7 @@ AE_TEST("drop/code that does not return keeps its place, and is counted after te
 
 AE_TEST("drop/no routine is started when all places are taken, or for code that is not here") {
   NativeWorld world({.limits = {.routines = 1}});
-  world.add([](Context& ctx, const Value&) { return ctx.call("ask", kNone); });
+  world.add([](Context& ctx, const Value&) { return ctx.call("ask", kNoArguments); });
   NativeJob job(world);
   job.run();
   const auto start = [&](std::string_view version) {
@@ -221,7 +221,7 @@ AE_TEST("drop/a routine is lost when there is no thread for a branch") {
   NativeWorld world({.limits = {.threads = 2}});
   world.add([](Context& ctx, const Value&) -> Result<Value> {
     AE_TRY(ctx.map("item", std::vector<Value>(3), [](Context& inner, const Value&, std::size_t) {
-      return inner.call("ask", kNone);
+      return inner.call("ask", kNoArguments);
     }));
     return 1;
   });
@@ -240,7 +240,7 @@ AE_TEST("deadline/the function is asked to stop, and its late result does not go
   std::atomic<bool> is_inside = false, is_stopped = false;
   world.add([&](Context& ctx, const Value&) -> Result<Value> {
     const Result<Value> result =
-        ctx.run("slow", EffectClass::at_most_once, kNone,
+        ctx.run("slow", EffectClass::at_most_once, kNoArguments,
                 [&](const Value&, FunctionCall& call) -> std::expected<Value, FunctionFailure> {
                   is_inside = true;
                   world.loop.post([] {});
@@ -265,7 +265,7 @@ AE_TEST("deadline/a function gets its keys, reports progress, and the next try h
   std::vector<std::string> keys;
   world.add([&keys](Context& ctx, const Value&) {
     return ctx.run(
-        "a", EffectClass::idempotent, kNone,
+        "a", EffectClass::idempotent, kNoArguments,
         [&keys](const Value&, FunctionCall& call) -> std::expected<Value, FunctionFailure> {
           keys.push_back(fmt::format("{} {}", call.key(), call.execution_key()));
           call.progress("half");

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "routines/missing_function.h"
 #include "routines/native/execution.h"
 #include "tools/output.h"
 
@@ -125,10 +126,19 @@ tools::Tool* NativeRoutines::tool(std::string_view name) const {
 
 // Are all functions that the plan grants the agent registered here?
 bool NativeRoutines::has_functions(const engine::Plan& plan, std::uint32_t node) const {
-  return std::ranges::all_of(plan.nodes[node].code->tools, [&](std::uint32_t index) {
-    const engine::ToolPolicy& tool = plan.tools[index];
-    return !tool.function || tool.is_stated_in_code() || tools_.contains(tool.name);
-  });
+  return first_missing_function(plan, node,
+                                [&](const std::string& name) { return tools_.contains(name); })
+      .empty();
+}
+
+std::optional<MissingFunction> NativeRoutines::missing_function(const engine::Plan& plan,
+                                                                std::uint32_t node) const {
+  const auto agent = std::ranges::find(agents_, plan.nodes[node].code->agent, &NativeAgent::name);
+  if (agent == agents_.end()) return std::nullopt;
+  std::string name = first_missing_function(
+      plan, node, [&](const std::string& one) { return tools_.contains(one); });
+  if (name.empty()) return std::nullopt;
+  return MissingFunction{.version = agent->version, .name = std::move(name)};
 }
 
 engine::OfferedCode NativeRoutines::offered(const engine::Plan& plan, std::uint32_t node,

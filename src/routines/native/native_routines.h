@@ -71,6 +71,8 @@ class NativeRoutines final : public RoutineProvider {
   // No other version comes while this process lives.
   engine::OfferedCode offered(const engine::Plan& plan, std::uint32_t node,
                               std::string_view own) const override;
+  std::optional<MissingFunction> missing_function(const engine::Plan& plan,
+                                                  std::uint32_t node) const override;
   std::vector<AgentVersion> agent_versions() const override;
   std::unique_ptr<Routine> start(RoutineStart start) override;
 

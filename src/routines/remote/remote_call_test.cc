@@ -99,6 +99,36 @@ AE_TEST("remote call/an end of a wrong form has no effect") {
   }
 }
 
+AE_TEST("remote call/a success has the usage of a model that the function called") {
+  Running one;
+  const auto with_routine = one.perform("run:read", "a");
+  const auto ended = one.perform("run:read", "b");
+  one.worker.send(
+      R"({'type': 'advance', 'routine': 1, 'delivered': 1,
+          'functions': [{'call': 1, 'result': 7, 'delivered': 0, 'usage':
+            {'model': 'm', 'input_tokens': 3, 'output_tokens': 4, 'cached_tokens': 0, 'more': 1}}]},
+         {'type': 'ended', 'call': 2, 'result': 8, 'usage': {'total_tokens': 9}})");
+  ASSERT_TRUE(with_routine->is_done() && ended->is_done());
+  EXPECT_EQ(with_routine->outcomes[0].usage,
+            json("{'cached_tokens': 0, 'input_tokens': 3, 'model': 'm', 'output_tokens': 4}"));
+  EXPECT_EQ(ended->outcomes[0].usage, json("{'incomplete': true, 'total_tokens': 9}"));
+}
+
+AE_TEST("remote call/a usage of a wrong form has no effect") {
+  Running one;
+  const auto call = one.perform();
+  for (const char* usage :
+       {"7", "{'input_tokens': -1}", "{'output_tokens': 1.5}", "{'total_tokens': '3'}",
+        "{'cached_tokens': null}", "{'model': 7}", "{'incomplete': 1}"}) {
+    one.worker.send(fmt::format("{{'type': 'ended', 'call': 1, 'result': 1, 'usage': {}}}", usage));
+    EXPECT_EQ(one.worker.next("error").text("code"), "input_invalid") << usage;
+    EXPECT_FALSE(call->is_done());
+  }
+  one.worker.send(R"({'type': 'ended', 'call': 1, 'failure': {'code': 'x', 'message': 'm'},
+                      'usage': {'total_tokens': 1}})");
+  EXPECT_EQ(one.worker.next("error").text("code"), "input_invalid") << "only a result has one";
+}
+
 AE_TEST("remote call/a call of another routine or session cannot be ended") {
   Running one;
   const auto call = one.perform();

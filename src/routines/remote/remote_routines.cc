@@ -9,6 +9,7 @@
 
 #include "json/json.h"
 #include "log/field_names.h"
+#include "routines/missing_function.h"
 #include "routines/remote/server_messages.h"
 #include "routines/remote/session.h"
 #include "tools/output.h"
@@ -383,12 +384,24 @@ void RemoteRoutines::on_versions_left(const Session& session) {
 
 bool RemoteRoutines::can_run(const Session& session, const engine::Plan& plan, std::uint32_t node,
                              const std::string& version) const {
-  const engine::CodeSpec& code = *plan.nodes[node].code;
-  if (!session.offers_agent({code.agent, version})) return false;
-  return std::ranges::all_of(code.tools, [&](std::uint32_t index) {
-    const engine::ToolPolicy& tool = plan.tools[index];
-    return !tool.function || tool.is_stated_in_code() || session.offers_tool(tool.name);
-  });
+  return session.offers_agent({plan.nodes[node].code->agent, version}) &&
+         first_missing_function(plan, node, [&](const std::string& name) {
+           return session.offers_tool(name);
+         }).empty();
+}
+
+std::optional<MissingFunction> RemoteRoutines::missing_function(const engine::Plan& plan,
+                                                                std::uint32_t node) const {
+  const std::string& agent = plan.nodes[node].code->agent;
+  for (const auto& [id, session] : sessions_) {
+    const auto& offered = session->agents();
+    const auto version = std::ranges::find(offered, agent, &AgentVersion::agent);
+    if (version == offered.end() || session->draining_since()) continue;
+    std::string name = first_missing_function(
+        plan, node, [&](const std::string& one) { return session->offers_tool(one); });
+    if (!name.empty()) return MissingFunction{.version = version->version, .name = std::move(name)};
+  }
+  return std::nullopt;
 }
 
 // Sessions that may be resumed count: their workers may be back at once.

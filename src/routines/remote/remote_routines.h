@@ -110,6 +110,8 @@ class RemoteRoutines final : public RoutineProvider {
 
   engine::OfferedCode offered(const engine::Plan& plan, std::uint32_t node,
                               std::string_view own) const override;
+  std::optional<MissingFunction> missing_function(const engine::Plan& plan,
+                                                  std::uint32_t node) const override;
   std::vector<AgentVersion> agent_versions() const override;
   std::unique_ptr<Routine> start(RoutineStart start) override;
   // Performs the calls of a registered tool that are not requests of a routine: of plans and loops.

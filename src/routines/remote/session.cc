@@ -151,6 +151,7 @@ std::unique_ptr<Routine> Session::start(RoutineStart start) {
     members.emplace_back(field::agent, code.agent);
     members.emplace_back(field::version, start.version);
     if (start.is_trial) members.emplace_back("trial", true);
+    if (start.is_check) members.emplace_back("check", true);
     members.emplace_back(field::input, start.input);
     members.emplace_back("now", to_text(parts_.clock.now()));
     members.emplace_back(field::blind, start.blind);

@@ -378,6 +378,25 @@ AE_TEST("worker versions/their order is that of the store, in whichever order wo
 }
 
 AE_TEST(
+    "worker versions/a worker without a function of the plan does not run it, and it is named") {
+  RemoteWorld world;
+  EXPECT_FALSE(world.routines->missing_function(*world.plan, 0)) << "no worker has the agent";
+  ScriptedWorker worker(world);
+  worker.send(
+      "{'type': 'hello', 'protocol': 1, 'sdk': 'test/1', 'worker': 'host:1', 'agents': "
+      "[{'name': 'agent', 'version': '1'}], 'tools': [], 'capacity': {'routines': 4, "
+      "'calls': 4}}");
+  EXPECT_FALSE(world.is_offered());
+  const auto missing = world.routines->missing_function(*world.plan, 0);
+  ASSERT_TRUE(missing);
+  EXPECT_EQ(missing->version, "1");
+  EXPECT_EQ(missing->name, "score");
+  ScriptedWorker whole(world, "key-1", "host:2");
+  whole.begin();
+  EXPECT_TRUE(world.is_offered());
+}
+
+AE_TEST(
     "worker versions/a routine is started in a worker with its version, as a trial if it is "
     "another") {
   RemoteWorld world;

@@ -308,6 +308,32 @@ Result<Hello> read_hello(const Value& message) {
   return hello;
 }
 
+namespace {
+
+// The tokens that a function used which called a model itself, as a token_usage. null: none.
+Result<Value> read_usage(const Value& message) {
+  const Value* const usage = message.find(field::usage);
+  if (usage == nullptr) return Value();
+  if (!usage->is_object()) return wrong(field::usage, "an object");
+  std::vector<Member> members;
+  for (const char* name :
+       {"cached_tokens", "input_tokens", "output_tokens", "reasoning_tokens", "total_tokens"}) {
+    if (usage->find(name) == nullptr) continue;
+    AE_ASSIGN(const std::uint64_t count, read_number(*usage, name));
+    members.emplace_back(name, count);
+  }
+  AE_ASSIGN(const std::string model, read_optional_text(*usage, "model", kNameMax));
+  if (!model.empty()) members.emplace_back("model", model);
+  AE_ASSIGN(const bool is_incomplete, read_flag(*usage, "incomplete", false));
+  const Value &input = (*usage)["input_tokens"], &output = (*usage)["output_tokens"];
+  if (is_incomplete || input.is_null() || output.is_null()) {
+    members.emplace_back("incomplete", true);
+  }
+  return Value::object(std::move(members));
+}
+
+}  // namespace
+
 Result<std::vector<FunctionSuccess>> read_functions(const Value& message) {
   AE_ASSIGN(const auto items, read_items(message, "functions"));
   if (items.size() > engine::kOpenRequestsMax)
@@ -319,6 +345,7 @@ Result<std::vector<FunctionSuccess>> read_functions(const Value& message) {
     AE_ASSIGN(success.call, read_number(item, "call"));
     AE_ASSIGN(success.outcome.delivered, read_number(item, field::delivered));
     AE_ASSIGN(success.outcome.result, read_value(item, field::result));
+    AE_ASSIGN(success.outcome.usage, read_usage(item));
     functions.push_back(std::move(success));
   }
   return functions;
@@ -400,6 +427,7 @@ Result<Outcome> read_end(const Value& message) {
   Outcome outcome;
   if (const Value* const result = message.find(field::result)) {
     outcome.kind = OutcomeKind::success;
+    AE_ASSIGN(outcome.usage, read_usage(message));
     if (check_value(*result, field::result, kValueMax)) {
       outcome.result = *result;
     } else {  // it has happened
@@ -408,6 +436,9 @@ Result<Outcome> read_end(const Value& message) {
       outcome.invalid = tools::invalid_output("the result cannot be recorded", text, text.size());
     }
     return outcome;
+  }
+  if (message.find(field::usage) != nullptr) {
+    return wrong(field::usage, "allowed without a result");
   }
   const bool has_failed = message.find("failure") != nullptr;
   const Value& end = message[has_failed ? "failure" : field::unknown];

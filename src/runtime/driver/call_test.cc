@@ -1,5 +1,5 @@
-// Tests of calls: send times, trace context, permits of the ledger, commits per step, and progress
-// reports.
+// Tests of calls: send times, trace context, permits of the ledger, commits per step, progress
+// reports, and partial output.
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -267,6 +267,48 @@ AE_TEST("progress/a report that cannot be written does not delay the result") {
   env.loop.advance(1s);
   EXPECT_EQ(worker.status(), "completed");
   EXPECT_EQ(worker.calls.size(), 1u);
+}
+
+std::string outputs_of(const WorkerFixture& worker) {
+  std::string all;
+  for (const auto& output : worker.output_hub.outputs_of(kJob)) {
+    all += fmt::format("{}/{} {}; ", output->node, output->try_no, output->text);
+  }
+  return all;
+}
+
+AE_TEST("partial output/the text of a tool is shown until its outcome is durable, and not stored") {
+  TestEnvironment env;
+  WorkerFixture worker(env, "w", {.owned = true});
+  worker.runtime->start();
+  worker.create(plan("idempotent", kOneCall));
+  std::string shown;
+  const auto reader = worker.output_hub.subscribe(kJob, [&] { shown += outputs_of(worker); });
+  const std::uint64_t events = worker.read().events.size();
+  tools::Call& first = worker.calls[0].call;
+  EXPECT_EQ(outputs_of(worker), "") << "no piece came yet";
+  first.on_text_delta({.offset = 0, .text = "Half"});
+  first.on_text_delta({.offset = 4, .text = " a word"});
+  EXPECT_EQ(shown, "a/1 Half; a/1 Half a word; ");
+  EXPECT_EQ(worker.read().events.size(), events);
+  answer_not_sent(worker, 0);
+  EXPECT_EQ(outputs_of(worker), "");
+  first.on_text_delta({.offset = 0, .text = "late"});
+  EXPECT_EQ(outputs_of(worker), "") << "that try has ended";
+  env.loop.advance(10s);
+  ASSERT_EQ(worker.calls.size(), 2u);
+  worker.calls[1].call.on_text_delta({.offset = 0, .text = "All"});
+  EXPECT_EQ(outputs_of(worker), "a/2 All; ");
+  worker.answer(1, {.kind = OutcomeKind::success, .result = json("1")});
+  EXPECT_EQ(worker.status(), "completed");
+  EXPECT_EQ(outputs_of(worker), "");
+}
+
+AE_TEST("partial output/a worker that lost the job shows no more of it") {
+  TwoWorkersFixture two("at_most_once");
+  two.first.calls[0].call.on_text_delta({.offset = 0, .text = "late"});
+  two.env.loop.run_ready();
+  EXPECT_EQ(outputs_of(two.first), "");
 }
 
 AE_TEST("progress/a worker that lost the job writes no more reports") {

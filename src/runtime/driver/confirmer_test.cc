@@ -28,7 +28,7 @@ using testing::TestSteadyClock;
 const JobId kJob("job-1");
 constexpr std::string_view kVersion = "0123456789abcdef", kOtherVersion = "fedcba9876543210";
 
-std::shared_ptr<const engine::Plan> plan(std::string_view mode) {
+std::shared_ptr<const engine::Plan> confirmed_plan(std::string_view mode) {
   std::string text = R"({"schema": 1,
     "nodes": [{"id": "a", "kind": "tool", "tool": "make"},
               {"id": "b", "kind": "tool", "tool": "use", "needs": ["a"]}],
@@ -109,7 +109,7 @@ class Process final : public RuntimeObserver {
     NewJobRequest request;
     request.job = kJob;
     request.agent = "agent";
-    request.plan = plan(mode);
+    request.plan = confirmed_plan(mode);
     auto made = env_.loop.await<Result<CreateResult>>(
         [&](auto done) { runtime->create(request, std::move(done)); });
     AE_CHECK(made.has_value(), made ? "" : made.error().message);

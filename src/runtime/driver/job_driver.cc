@@ -28,6 +28,16 @@ constexpr Duration kRetryMax = std::chrono::seconds(5);
 // One job occupies the loop for at most this long; then the events decided so far are committed.
 constexpr Duration kSliceMax = std::chrono::milliseconds(50);
 
+// Must it not overtake an accepted request? The end of a child completes its wait, whichever comes
+// first.
+bool follows_inbox(const EventBody& draft) {
+  if (const auto* const opened = std::get_if<WaitOpened>(&draft)) {
+    return opened->wait_type != to_text(engine::WaitType::job);
+  }
+  const auto* const closed = std::get_if<WaitCompleted>(&draft);
+  return closed != nullptr && (closed->outcome == "timed_out" || closed->outcome == "cancelled");
+}
+
 // Does an advance follow, which belongs to it?
 bool begins_advance(const Observations::Entry& observed) {
   const auto* const outcome = std::get_if<ObservedOutcome>(&observed);
@@ -164,6 +174,9 @@ void JobDriver::on_outcome(std::shared_ptr<const PerformedCall> call, Outcome&& 
       outcome = Outcome{
           .kind = OutcomeKind::unknown, .error_code = "failpoint", .error_message = "tool.after"};
   }
+  if (!outcome.usage.is_null()) {
+    outcome.usage = engine::with_cost(*state_.plan, std::move(outcome.usage));
+  }
   // That of a routine's own function is the beginning of an advance, which follows.
   const bool advances = outcome.delivered.has_value();
   observed_.push(ObservedOutcome{std::move(call), std::move(outcome)});
@@ -176,10 +189,7 @@ void JobDriver::add(EventBody&& draft, std::optional<TrySlot> undecided) {
   unfinished_.reset();
   Status applied = engine::apply(state_, draft, batch_time_, host_.plans().source());
   AE_CHECK(applied, fmt::format("{}: {}", job_.text, applied.error().message));
-  const auto* closed = std::get_if<WaitCompleted>(&draft);
-  must_read_inbox_ =
-      must_read_inbox_ || std::holds_alternative<WaitOpened>(draft) ||
-      (closed != nullptr && (closed->outcome == "timed_out" || closed->outcome == "cancelled"));
+  must_read_inbox_ = must_read_inbox_ || follows_inbox(draft);
   std::optional<DraftedRow> row;
   if (host_.durability() == Durability::split) {
     row = {row_of(state_), engine::summary_key(state_), summary_of(state_)};
@@ -485,6 +495,7 @@ void JobDriver::commit_next() {
     batch.checkpoint = engine::checkpoint(state_, sealed_end_.head);
     checkpoint_seq_ = state_.seq;
     checkpoint_bytes_ = batch.checkpoint->size();
+    state_bytes_ = bytes_of_checkpoint(checkpoint_bytes_);
   }
   if (batch.release) sign_head(world_, sealed_end_, world_.store.now(), batch);
   committing_ = true;
@@ -532,7 +543,7 @@ void JobDriver::on_committed(Result<store::CommitResult> result) {
   const bool released = batch_->release;
   const bool has_events = batch_->sealed.has_value();
   const std::vector<JobId> addressees = addressees_of(*batch_);
-  if (has_events) log_bytes_ += bytes_of(*batch_->sealed);
+  if (has_events) state_bytes_ += bytes_of(*batch_->sealed);
   batch_.reset();
   durable_end_ = sealed_end_;
   if (has_events) host_.on_committed_events(job_, std::exchange(observed_events_, {}));
@@ -571,9 +582,10 @@ void JobDriver::schedule_pump(Instant at) {
 }
 
 // The drafts were not committed: reads the log again. Outcomes are recorded again; calls in flight
-// continue.
+// continue. One reload is ordinary: a request or the end of a child arrives during a commit.
 void JobDriver::reload(std::string_view why) {
-  host_.warn(job_, fmt::format("reloading the job: {}", why));
+  host_.on_reload();
+  if (reloads_ > 0) host_.warn(job_, fmt::format("reloading the job again: {}", why));
   pending_commits_.clear();
   batch_.reset();
   drafts_.clear();
@@ -626,7 +638,7 @@ void JobDriver::end(std::optional<Error> problem) {
                                                    : ExitState::resumable;
   const bool cache_job = !problem && !finished;  // all drafts are durable
   if (cache_job) {
-    host_.cache_job(job_, {std::move(state_), durable_end_.head, log_bytes_, checkpoint_seq_,
+    host_.cache_job(job_, {std::move(state_), durable_end_.head, state_bytes_, checkpoint_seq_,
                            checkpoint_bytes_});
   }
   host_.on_driver_exit(*this, std::move(problem), exit_state);

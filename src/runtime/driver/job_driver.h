@@ -146,7 +146,7 @@ class JobDriver : public std::enable_shared_from_this<JobDriver> {
   engine::State state_;  // includes all drafts; equals the log once all commits are durable
   LogEnd durable_end_;   // of the durable log
   engine::SummaryKey summary_key_;  // after the last commit that was sent
-  std::size_t log_bytes_ = 0;       // size of the log, as in CachedJob::bytes
+  std::size_t state_bytes_ = 0;     // as CachedJob::bytes
   // The execution version that this process offered for the job's agent when the attempt began.
   std::optional<std::string> version_;
   std::vector<std::string> tool_versions_;

@@ -67,13 +67,17 @@ tools::Call JobDriver::request_of(const engine::Step& step, Value arguments,
   request.on_late_outcome = [performed](const Outcome& outcome) {
     report_late(*performed, outcome);
   };
-  if (world_.output_hub != nullptr && !policy.provider.empty()) {
-    request.on_text_delta = world_.output_hub->begin(job_, {.step = step.id,
-                                                            .node = state_.node_of(step).id,
-                                                            .invocation = call.id,
-                                                            .try_no = call.try_no,
-                                                            .text = {}});
-  }
+  if (world_.output_hub == nullptr) return request;
+  request.on_text_delta = [performed](const tools::TextDelta& piece) {
+    const auto self = driver_of(*performed);
+    const engine::SentTry& sent = performed->sent;
+    const InFlightCalls::Call* const open = self ? self->in_flight_.find(sent.step) : nullptr;
+    if (open == nullptr || open->try_no != sent.try_no) return;
+    const engine::Step* const its_step = self->state_.find_step(sent.step);
+    if (its_step == nullptr || !its_step->call || !its_step->call->open)
+      return;  // it has an outcome
+    self->world_.output_hub->add(self->job_, self->state_.node_of(*its_step).id, sent, piece);
+  };
   return request;
 }
 

@@ -76,6 +76,8 @@ class JobDriverHost {
   virtual void on_version_wait(Duration wait) = 0;
   // The store accepts no more writes until the process restarts: all drivers give up.
   virtual void store_stopped(const Error& error) = 0;
+  // A commit was refused; the job is read again.
+  virtual void on_reload() = 0;
   virtual void warn(const JobId& job, const std::string& what) = 0;
 };
 

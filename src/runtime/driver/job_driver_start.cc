@@ -9,6 +9,7 @@
 #include "engine/heart/decide.h"
 #include "engine/heart/recovery.h"
 #include "engine/heart/side_record.h"
+#include "engine/version/code_version.h"
 #include "json/json.h"
 #include "log/field_names.h"
 #include "runtime/code_offers.h"
@@ -45,7 +46,7 @@ void JobDriver::on_loaded(Result<LoadedState> loaded_state) {
   state_ = std::move(*loaded_state->state);
   summary_key_ = engine::summary_key(state_);
   unfinished_.reset();
-  log_bytes_ = loaded_state->bytes;
+  state_bytes_ = loaded_state->bytes;
   checkpoint_seq_ = loaded_state->checkpoint_seq;
   checkpoint_bytes_ = loaded_state->checkpoint_bytes;
   if (auto status = check_row(state_, loaded->row); !status) return release_claim(status.error());
@@ -175,7 +176,9 @@ Status JobDriver::resolve_tools() {
     tool_versions_.resize(state_.plan->tools.size());
     return {};
   }
-  if (*version_ != state_.execution_version) {
+  const bool has_code = std::ranges::any_of(
+      state_.plan->nodes, [](const engine::Node& node) { return node.code != nullptr; });
+  if (*version_ != state_.execution_version && !has_code) {
     host_.warn(
         job_, fmt::format("the job was created under the execution version {}, this process has {}",
                           state_.execution_version, *version_));
@@ -186,6 +189,10 @@ Status JobDriver::resolve_tools() {
     const auto version = choose_code_version(world_, state_, node.index, again_in);
     if (again_in) host_.on_version_wait(*again_in);
     if (!version) return std::unexpected(version.error());
+    if (const std::string& own = engine::version_of_code(state_, node.index); *version != own) {
+      host_.warn(job_, fmt::format("the version {} of its code is tried; the job has {}", *version,
+                                   own.empty() ? "none" : own));
+    }
   }
   for (const engine::ToolPolicy& tool : state_.plan->tools) {
     // The engine supplies the value, or the code its function.
@@ -276,7 +283,7 @@ void JobDriver::adopt(engine::State state, const Hash& head, std::size_t bytes) 
   state_ = std::move(state);
   summary_key_ = engine::summary_key(state_);
   durable_end_ = {state_.seq, head};
-  log_bytes_ = bytes;
+  state_bytes_ = bytes;
   version_ = offered_version(world_, state_, host_.version_of(state_.agent));
   if (auto resolved = resolve_tools(); !resolved) return release_claim(resolved.error());
   pump();

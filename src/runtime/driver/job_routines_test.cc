@@ -65,6 +65,28 @@ TEST_F(JobRoutines, code_that_awaits_one_remote_call_is_not_stalled) {
   EXPECT_EQ(worker.status(), "completed");
 }
 
+TEST(JobRoutinesUsage, of_a_function_is_recorded_with_the_price_of_the_plan) {
+  for (const Durability durability : {Durability::fused, Durability::split}) {
+    TestEnvironment env;
+    Provider provider;
+    WorkerFixture worker(env, "A", {.durability = durability, .routines = &provider});
+    worker.runtime->start();
+    worker.create(code_plan("", ", 'prices': {'m': {'input': 1000000, 'output': 2000000}}"));
+    provider.current->advance({.requests = {call("a", kRead)}});
+    env.loop.run_ready();
+    Advance next{.delivered = 1, .end = engine::RoutineEnd{.result = json("'done'")}};
+    next.functions.push_back(provider.current->success(0, "1", 0));
+    next.functions[0].outcome.usage = json("{'model':'m','input_tokens':3,'output_tokens':4}");
+    provider.current->advance(std::move(next));
+    env.loop.run_ready();
+    const auto read = worker.read();
+    EXPECT_EQ(read.state.status, engine::JobStatus::completed);
+    EXPECT_EQ(all_of<ToolInvocationFinished>(read.events).at(0)->usage.json(),
+              json("{'cost_micros':11,'input_tokens':3,'model':'m','output_tokens':4}"));
+    EXPECT_EQ(read.state.models.total_tokens, 7u);
+  }
+}
+
 TEST_F(JobRoutines, advances_of_one_commit_are_recorded_each_after_the_ends_of_its_functions) {
   advance({.requests = {call("a", kRead), call("b", kRead)}});
   ASSERT_EQ(routine().calls.size(), 2u);
@@ -250,7 +272,8 @@ TEST_F(JobRoutines, advances_are_recorded_again_in_their_order_when_their_commit
     routine().advance(std::move(second));
   });
   env.loop.run_ready();
-  EXPECT_TRUE(worker.warned("reloading the job")) << "the case was not reached";
+  EXPECT_EQ(worker.runtime->counters().aetheris_job_reload_total, 1u);
+  EXPECT_FALSE(worker.warned("reloading the job"));
   EXPECT_EQ(worker.status(), "waiting") << parked_reason();  // for the signal of `w`
   EXPECT_EQ(provider.starts, 1);
   EXPECT_EQ(types(),
@@ -286,7 +309,8 @@ TEST(JobRoutinesSplit, no_advance_is_recorded_twice_when_a_later_commit_is_refus
                            Item::ScopeEnded{.position = "s", .result = Value(5), .delivered = 1}};
   provider.current->advance(std::move(second));
   env.loop.run_ready();
-  EXPECT_TRUE(worker.warned("a request has arrived")) << "the case was not reached";
+  EXPECT_EQ(worker.runtime->counters().aetheris_job_reload_total, 1u);
+  EXPECT_FALSE(worker.warned("reloading the job"));
   if (provider.current != nullptr) provider.current->advance({.delivered = 2});
   env.loop.run_ready();
   EXPECT_EQ(worker.status(), "waiting");

@@ -25,23 +25,38 @@ struct OutputHub::State {
   std::map<JobId, std::vector<std::weak_ptr<Subscriber>>> subscribers;
   std::size_t subscriber_count = 0;
 
-  // Is the buffer still open? Its bytes are counted only while it is.
-  bool is_open(const JobId& job, const std::shared_ptr<PartialOutput>& output) const {
-    const auto of_job = open.find(job);
-    return of_job != open.end() && std::ranges::count(of_job->second, output) > 0;
+  // The buffer of this try; one that has no piece yet is added. nullptr: its beginning is missing,
+  // or there are too many.
+  PartialOutput* buffer_of(const JobId& job, std::string_view node, const engine::SentTry& sent,
+                           std::size_t offset) {
+    const auto is_its = [&](const std::shared_ptr<PartialOutput>& output) {
+      return output->invocation == sent.invocation && output->try_no == sent.try_no;
+    };
+    if (const auto of_job = open.find(job); of_job != open.end()) {
+      const auto found = std::ranges::find_if(of_job->second, is_its);
+      if (found != of_job->second.end()) return found->get();
+    }
+    if (offset > 0 || open_outputs >= limits.outputs_max) return nullptr;
+    ++open_outputs;
+    return open[job]
+        .emplace_back(std::make_shared<PartialOutput>(PartialOutput{.step = sent.step,
+                                                                    .node = std::string(node),
+                                                                    .invocation = sent.invocation,
+                                                                    .try_no = sent.try_no,
+                                                                    .text = {}}))
+        .get();
   }
 
-  void add(const JobId& job, const std::shared_ptr<PartialOutput>& output,
-           const tools::TextDelta& piece) {
-    if (!is_open(job, output) || output->full || piece.text.empty()) return;
-    const std::size_t size = output->text.size() + piece.text.size();
-    const bool fits = piece.offset == output->text.size() && size <= limits.text_max &&
+  void add(const JobId& job, PartialOutput& output, const tools::TextDelta& piece) {
+    if (output.full) return;
+    const std::size_t size = output.text.size() + piece.text.size();
+    const bool fits = piece.offset == output.text.size() && size <= limits.text_max &&
                       bytes + piece.text.size() <= limits.total_max;
     if (!fits) {
-      output->full = true;
+      output.full = true;
       return;
     }
-    output->text += piece.text;
+    output.text += piece.text;
     bytes += piece.text.size();
     notify(job);
   }
@@ -85,16 +100,11 @@ OutputHub::OutputHub(PartialOutputLimits limits) : state_(std::make_shared<State
 
 OutputHub::~OutputHub() = default;
 
-std::move_only_function<void(tools::TextDelta)> OutputHub::begin(const JobId& job,
-                                                                 PartialOutput output) {
-  if (state_->open_outputs >= state_->limits.outputs_max) return {};
-  auto open_output = std::make_shared<PartialOutput>(std::move(output));
-  state_->open[job].push_back(open_output);
-  ++state_->open_outputs;
-  return [weak = std::weak_ptr(state_), job,
-          open_output = std::move(open_output)](const tools::TextDelta& piece) {
-    if (const auto state = weak.lock()) state->add(job, open_output, piece);
-  };
+void OutputHub::add(const JobId& job, std::string_view node, const engine::SentTry& sent,
+                    const tools::TextDelta& piece) {
+  if (piece.text.empty()) return;
+  PartialOutput* const output = state_->buffer_of(job, node, sent, piece.offset);
+  if (output != nullptr) state_->add(job, *output, piece);
 }
 
 void OutputHub::end(const JobId& job, const InvocationId& invocation, std::uint32_t try_no) {

@@ -1,9 +1,10 @@
-// OutputHub: buffers partial model output and streams it to subscribers.
+// OutputHub: buffers partial output of models and functions, and streams it to subscribers.
 //
 // Partial output is never recorded: it is dropped when the final result is durable or the process
-// exits, so a partial answer cannot be mistaken for a result. The committed result contains the
-// same bytes. Each try of a call has its own buffer, starting at offset 0. Output beyond the limits
-// is not buffered; subscribers read it from the log. Decision: 0053-streaming.md.
+// exits, so a partial answer cannot be mistaken for a result. The committed result of a model
+// contains the same bytes. Each try of a call has its own buffer, which begins with its first
+// piece. Output beyond the limits is not buffered; subscribers read it from the log. Decision:
+// 0053-streaming.md.
 // Threads: the loop's.
 #pragma once
 
@@ -12,9 +13,11 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/ids.h"
+#include "engine/heart/ingest.h"
 #include "tools/tool.h"
 
 namespace ae::runtime {
@@ -42,10 +45,10 @@ class OutputHub {
   OutputHub(const OutputHub&) = delete;
   OutputHub& operator=(const OutputHub&) = delete;
 
-  // Starts the buffer of a call that is about to be made; the returned function appends output to
-  // it. The function does nothing once the buffer has ended, and may outlive the hub. `output.text`
-  // is empty.
-  std::move_only_function<void(tools::TextDelta)> begin(const JobId& job, PartialOutput output);
+  // Appends a piece of output of this try of a call of `node`. The first one, with offset 0, starts
+  // the buffer. REQUIRES: the try has no outcome yet.
+  void add(const JobId& job, std::string_view node, const engine::SentTry& sent,
+           const tools::TextDelta& piece);
   // The outcome is durable: subscribers read it from the log.
   void end(const JobId& job, const InvocationId& invocation, std::uint32_t try_no);
   // This process no longer runs the job.
@@ -60,7 +63,7 @@ class OutputHub {
 
  private:
   struct State;
-  std::shared_ptr<State> state_;  // shared with calls in flight and subscribers
+  std::shared_ptr<State> state_;  // shared with subscribers
 };
 
 }  // namespace ae::runtime

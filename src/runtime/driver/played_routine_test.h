@@ -57,6 +57,10 @@ class Provider final : public routines::RoutineProvider {
   engine::OfferedCode offered(const engine::Plan&, std::uint32_t, std::string_view) const override {
     return {.versions = versions, .own_missing_for = own_missing_for, .away = away};
   }
+  std::optional<routines::MissingFunction> missing_function(const engine::Plan&,
+                                                            std::uint32_t) const override {
+    return std::nullopt;
+  }
   std::vector<routines::AgentVersion> agent_versions() const override {
     std::vector<routines::AgentVersion> all;
     for (const std::string& version : versions) all.push_back({"agent", version});

@@ -17,7 +17,6 @@
 namespace ae::runtime {
 namespace {
 
-constexpr std::size_t kDuePage = 256;      // jobs that are listed and fired at once
 constexpr std::size_t kOutagesMax = 4096;  // jobs lost to outages that are remembered
 // Interval between two sweeps for jobs whose versions this process offers: a job may park while a
 // sweep is running.
@@ -291,24 +290,6 @@ void Runtime::tick() {
   claim_more();
 }
 
-// The next timer may be due before the next poll.
-void Runtime::schedule_next_due() {
-  if (!started_ || stopping_) return;
-  world_.store.next_due([this](Result<std::optional<Instant>> next) {
-    if (!next || !*next || stopping_) return;
-    const Duration wait =
-        std::max(Duration(0), **next - world_.store.now()) + std::chrono::milliseconds(1);
-    if (wait >= options_.poll) return;
-    if (due_timer_) world_.loop.cancel(*due_timer_);
-    due_timer_ = world_.loop.after(wait, [this] {
-      due_timer_.reset();
-      claimable_ = true;
-      fire_due_timers();
-      claim_more();
-    });
-  });
-}
-
 void Runtime::heartbeat() {
   heartbeat_timer_ = world_.loop.after(options_.lease / 3, [this] {
     heartbeat_timer_.reset();
@@ -473,35 +454,6 @@ void Runtime::claim_now(const JobId& job, async::Done<Result<bool>> done) {
           claim_job(job, std::move(done));
         });
       });
-}
-
-// Fires the timers, expiries and deadlines of jobs without a lease holder. A full page is followed
-// by the next page at once, not at the next poll, because many may be due at the same time. A page
-// in which nothing fired is not: the same jobs would be listed again.
-void Runtime::fire_due_timers() {
-  if (stopping_ || firing_) return;
-  firing_ = true;
-  world_.store.list_due(kDuePage, [this](Result<std::vector<JobId>> due) {
-    firing_ = false;
-    if (!due && due.error().code == Code::store_stopped) return store_stopped(due.error());
-    // A process that claims detects an outage there.
-    if (!options_.may_claim) update_store_health(due ? nullptr : &due.error());
-    if (!due) return;
-    if (std::exchange(fire_again_, false)) fire_due_timers();
-    struct Page {
-      std::size_t left = 0;
-      bool full = false, fired = false;
-    };
-    auto page = std::make_shared<Page>(Page{.left = due->size(), .full = due->size() == kDuePage});
-    for (const JobId& job : *due) {
-      submit_request(job, {.body = engine::TimersRequest{}},
-                     [this, alive = alive_.watch(), page](const Result<Value>& answer) {
-                       page->fired = page->fired || (answer && (*answer)["fired"] != Value(0));
-                       if (--page->left > 0 || !page->full || !page->fired || !alive) return;
-                       fire_due_timers();
-                     });
-    }
-  });
 }
 
 // ---------------------------------------------------------------- drivers

@@ -152,6 +152,7 @@ class Runtime : private JobDriverHost,
                       const Outcome& outcome) override;
   std::weak_ptr<JobDriverHost*> handle() override { return handle_; }
   void store_stopped(const Error& error) override;
+  void on_reload() override { counters_.aetheris_job_reload_total++; }
   void warn(const JobId& job, const std::string& what) override;
   void update_store_health(const Error* error);
 
@@ -166,6 +167,7 @@ class Runtime : private JobDriverHost,
   std::shared_ptr<JobDriver> acquire(store::Lease lease);
   void start_driver(store::Lease lease);
   void fire_due_timers();
+  void fire_timers_of(std::vector<JobId> due);
   void schedule_next_due();
   void heartbeat();
   void announce(Duration ttl);
@@ -191,6 +193,8 @@ class Runtime : private JobDriverHost,
   JobMessages job_messages_;
   LateResults late_results_;
   std::map<JobId, std::shared_ptr<JobDriver>> drivers_;
+  // Jobs whose timers are being fired; true: the job has become due meanwhile.
+  std::map<JobId, bool> fired_jobs_;
   VersionSweeper version_sweeper_;
   // Jobs that this process cannot run (a missing tool, a newer version), and why.
   std::map<JobId, Error> refused_;

@@ -78,6 +78,7 @@ void CodeCheck::start() {
                                     .path = state.path_of(parts_.recorded.code()),
                                     .version = *finding_.version,
                                     .is_trial = true,  // it changes nothing
+                                    .is_check = true,
                                     .input = state.input,
                                     .job_value = state.job_root,
                                     .blind = state.blind,

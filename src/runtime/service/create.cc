@@ -156,7 +156,8 @@ void JobCreator::create(NewJobRequest request, async::Done<Result<CreateResult>>
                      .request_hash = row.request_hash,
                      .may_claim_here = host_.may_claim(row.agent, row.capabilities),
                      .done = std::move(done)};
-  batch.authority = store::Batch::Create{std::move(row), request.creator};
+  batch.authority = store::Batch::Create{std::move(row)};
+  batch.sender = request.creator;
   batch.audit = request.audit;
   batch.summary = summary_of(**state);
   if (!start_here) sign_head(world_, writer.end(), now, batch);

@@ -17,6 +17,7 @@ namespace {
 // How long a call waits for the creation of its addressee before it is tried again.
 constexpr Duration kCreationWait = std::chrono::seconds(1);
 constexpr Duration kCreationPoll = std::chrono::milliseconds(5);
+constexpr const char* kSenderGone = "its job does not run here any more";
 
 Outcome outcome_of(const Result<Value>& answer) {
   if (answer) {
@@ -31,6 +32,7 @@ Outcome outcome_of(const Result<Value>& answer) {
   const Error& error = answer.error();
   const std::string code(code_name(error.code));
   if (error.code == Code::unavailable) return not_sent(error.message);
+  if (error.code == Code::stale_attempt) return not_sent(kSenderGone);
   if (error.code == Code::unknown_outcome) {
     return {.kind = OutcomeKind::unknown, .error_code = code, .error_message = error.message};
   }
@@ -66,10 +68,13 @@ engine::ControlRequest request_of(const tools::Call& call) {
 }  // namespace
 
 struct JobMessages::Sending {
-  JobId from, to;
+  store::HeldJob sender;  // as it was when the call was permitted
+  JobId to;
   engine::ControlRequest request;
   Duration wait_max;  // for the creation of the addressee
   Duration waited{};
+  std::optional<StepId> creator = {};  // the call of the sender that creates the addressee
+  bool is_last = false;                // it is not tried again if the addressee does not exist
   async::Done<Outcome> done;
 };
 
@@ -90,41 +95,56 @@ void JobMessages::perform(tools::Permit, tools::Call call, async::Done<Outcome> 
     return done(definite_failure(std::string(code_name(Code::not_found)),
                                  fmt::format("there is no job \"{}\"", call.args.text("job"))));
   }
-  send(std::make_shared<Sending>(Sending{.from = call.job,
+  const engine::State* const sender = host_.state_of(call.job);
+  if (sender == nullptr) return done(not_sent(kSenderGone));
+  send(std::make_shared<Sending>(Sending{.sender = {call.job, {sender->attempt, sender->epoch}},
                                          .to = *std::move(to),
                                          .request = request_of(call),
                                          .wait_max = std::min(kCreationWait, call.send_within),
                                          .done = std::move(done)}));
 }
 
-// Has the sender a call that creates the addressee, and no child yet?
-bool JobMessages::is_being_created(const Sending& sending) const {
-  const engine::State* const sender = host_.state_of(sending.from);
-  return sender != nullptr && std::ranges::any_of(sender->steps, [&](const engine::Step& step) {
-           if (step.phase == engine::StepPhase::done || !sender->has_tool(step)) return false;
-           const bool has_child = step.call && step.call->questions;
-           return sender->tool_of(step).child && !has_child &&
-                  engine::child_of(*sender, step) == sending.to;
-         });
+// The step of the sender whose call creates the addressee; nullptr: none does.
+const engine::Step* JobMessages::creator_of(Sending& sending, const engine::State& sender) {
+  if (sending.creator) return sender.find_step(*sending.creator);
+  const auto found = std::ranges::find_if(sender.steps, [&](const engine::Step& step) {
+    return sender.has_tool(step) && sender.tool_of(step).child &&
+           engine::child_of(sender, step) == sending.to;
+  });
+  if (found == sender.steps.end()) return nullptr;
+  sending.creator = found->id;
+  return &*found;
 }
 
 void JobMessages::send(std::shared_ptr<Sending> sending) {
-  if (is_being_created(*sending) && sending->waited + kCreationPoll <= sending->wait_max) {
-    sending->waited += kCreationPoll;
-    loop_.after(kCreationPoll, [this, alive = alive_.watch(), sending]() mutable {
-      if (alive) send(std::move(sending));
-    });
-    return;
+  submitter_.submit(
+      sending->to, sending->request,
+      [this, alive = alive_.watch(), sending](const Result<Value>& answer) {
+        if (!alive) return;
+        const bool is_missing = !answer && answer.error().code == Code::not_found;
+        if (!is_missing || sending->is_last) return sending->done(outcome_of(answer));
+        await_creation(sending, answer.error());
+      },
+      sending->sender);
+}
+
+// The addressee does not exist.
+void JobMessages::await_creation(const std::shared_ptr<Sending>& sending, const Error& error) {
+  const engine::State* const sender = host_.state_of(sending->sender.job);
+  if (sender == nullptr) return sending->done(not_sent(kSenderGone));
+  const engine::Step* const creator = creator_of(*sending, *sender);
+  if (creator == nullptr) return sending->done(outcome_of(std::unexpected(error)));
+  // The call may have created it since then.
+  sending->is_last =
+      creator->phase == engine::StepPhase::done || (creator->call && creator->call->questions);
+  if (sending->is_last) return send(sending);
+  if (sending->waited + kCreationPoll > sending->wait_max) {
+    return sending->done(not_sent("the job is not created yet"));
   }
-  submitter_.submit(sending->to, sending->request,
-                    [this, alive = alive_.watch(), sending](const Result<Value>& answer) {
-                      if (!alive) return;
-                      const bool is_missing = !answer && answer.error().code == Code::not_found;
-                      if (is_missing && is_being_created(*sending)) {
-                        return sending->done(not_sent("the job is not created yet"));
-                      }
-                      sending->done(outcome_of(answer));
-                    });
+  sending->waited += kCreationPoll;
+  loop_.after(kCreationPoll, [this, alive = alive_.watch(), sending] {
+    if (alive) send(sending);
+  });
 }
 
 }  // namespace ae::runtime

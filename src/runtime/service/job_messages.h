@@ -2,7 +2,8 @@
 //
 // The request has the external key of its call as its id, so the job recognises a repeated one. The
 // addressee may be a child that another call of the sender creates at this moment: then that is
-// awaited. Threads: the loop's.
+// awaited. The store refuses the request if the sender is not held any more by the process that
+// sends it. Threads: the loop's.
 #pragma once
 
 #include <memory>
@@ -27,8 +28,9 @@ class JobMessages final : public tools::Tool {
 
  private:
   struct Sending;
-  bool is_being_created(const Sending& sending) const;
+  static const engine::Step* creator_of(Sending& sending, const engine::State& sender);
   void send(std::shared_ptr<Sending> sending);
+  void await_creation(const std::shared_ptr<Sending>& sending, const Error& error);
 
   async::Loop& loop_;
   const ChildJobsHost& host_;

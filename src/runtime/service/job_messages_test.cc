@@ -165,5 +165,44 @@ AE_TEST("job messages/a message is delivered once, whichever call of the store f
   }
 }
 
+AE_TEST("job messages/a worker that is suspended before its request sends nothing afterwards") {
+  for (const bool held : {false, true}) {
+    Jobs jobs({.seed = 1, .delay = 300s});
+    WorkerFixture second(jobs.env, "second", {.seed = 1'000'001});
+    // A held receiver runs a call of `do`; its inbox gets the message.
+    jobs.create(kReceiver,
+                plan("read", held ? "[{'id':'a', 'kind':'tool', 'tool':'do'}]" : kReceives));
+    bool is_suspended = false;
+    jobs.worker.script = [&](const store::Call& call) {
+      const bool sends =
+          held ? call.method == Method::put_inbox
+               : call.method == Method::commit && !call.is_leased && call.number_of_method > 4;
+      is_suspended = is_suspended || sends;
+      if (!is_suspended) return Fault::none;
+      const bool lost = call.method == Method::heartbeat || call.method == Method::claim;
+      return lost ? Fault::fail_before : Fault::delay;
+    };
+    jobs.create(kJob, sender("{'job':'receiver', 'to':{'channel':'c'}, 'payload':1}"));
+    jobs.env.loop.advance(5s);
+    ASSERT_TRUE(is_suspended);
+    ASSERT_TRUE(second.submit({.id = "c", .body = engine::CancelRequest{}}));
+    // It ends the sender, and does not send.
+    second.script = [](const store::Call& call) {
+      return call.method == Method::put_inbox ? Fault::fail_before : Fault::none;
+    };
+    second.runtime->start();
+    for (int i = 0; i < 200 && second.status() != "cancelled"; ++i) jobs.env.loop.advance(1s);
+    ASSERT_EQ(second.status(), "cancelled");
+    const auto received = [&] {
+      const auto read = jobs.env.loop.await<Result<Runtime::JobSnapshot>>(
+          [&](auto done) { second.runtime->read(kReceiver, std::move(done)); });
+      return all_of<AgentMessage>(read->events).size() + read->inbox.size();
+    };
+    ASSERT_EQ(received(), 0u);
+    jobs.env.loop.advance(300s);  // the request reaches the store
+    EXPECT_EQ(received(), 0u) << "of a job that has ended";
+  }
+}
+
 }  // namespace
 }  // namespace ae::runtime::testing

@@ -13,7 +13,7 @@
 namespace ae::runtime::testing {
 namespace {
 
-constexpr std::string_view kTwoCalls =
+constexpr std::string_view kTwoSecretCalls =
     "[{'id':'a', 'kind':'tool', 'tool':'do', 'args':{'to':'${ .input }'}},"
     " {'id':'b', 'kind':'tool', 'tool':'do', 'needs':['a'], 'args':{'to':'${ .input }'}}]";
 const JobId kFork("job-2");
@@ -25,7 +25,7 @@ struct RedactFixture {
     NewJobRequest request;
     request.job = kJob;
     request.agent = "agent";
-    request.plan = plan("idempotent", kTwoCalls);
+    request.plan = plan("idempotent", kTwoSecretCalls);
     request.input = json("'ada@x.org'");
     const auto made = env.loop.await<Result<CreateResult>>(
         [&](auto done) { worker.runtime->create(request, std::move(done)); });

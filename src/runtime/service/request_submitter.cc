@@ -201,6 +201,7 @@ struct RequestSubmitter::ActiveRequest {
   JobId job;
   engine::ControlRequest request;
   async::Done<Result<Value>> done;
+  std::optional<store::HeldJob> sender = {};
   bool must_notify = false;  // notify the lease holder, even if there is nothing to write
   int tries = 0;
   // While the request is in the inbox:
@@ -213,7 +214,8 @@ struct RequestSubmitter::ActiveRequest {
 };
 
 void RequestSubmitter::submit(JobId job, engine::ControlRequest request,
-                              async::Done<Result<Value>> done) {
+                              async::Done<Result<Value>> done,
+                              std::optional<store::HeldJob> sender) {
   if (engine::is_too_large(request)) {
     return world_.loop.post([done = std::move(done)]() mutable {
       done(fail(Code::payload_too_large,
@@ -226,8 +228,10 @@ void RequestSubmitter::submit(JobId job, engine::ControlRequest request,
   // The decision was made no later than now, however long the request waits afterwards.
   const Instant now = world_.store.now();
   request.checked_at = std::min(now, request.checked_at.value_or(now));
-  try_request(std::make_shared<ActiveRequest>(ActiveRequest{
-      .job = std::move(job), .request = std::move(request), .done = std::move(done)}));
+  try_request(std::make_shared<ActiveRequest>(ActiveRequest{.job = std::move(job),
+                                                            .request = std::move(request),
+                                                            .done = std::move(done),
+                                                            .sender = std::move(sender)}));
 }
 
 void RequestSubmitter::submit_late_result(JobId job, async::Done<Result<Value>> done) {
@@ -331,6 +335,7 @@ void RequestSubmitter::commit(std::shared_ptr<ActiveRequest> active, JobSnapshot
   auto sealed_events = writer.append(std::move(applied.events), row_of(read.state), batch);
   if (!sealed_events) return active->done(std::unexpected(sealed_events.error()));
   batch.authority = store::Batch::Unleased{};
+  batch.sender = active->sender;
   // An entry that comes meanwhile makes the job due, which this row would undo.
   batch.inbox_read_through = read.inbox.empty() ? 0 : read.inbox.back().number;
   batch.summary = changed_summary(read.state, applied.summary_key);
@@ -410,7 +415,8 @@ void RequestSubmitter::enqueue(std::shared_ptr<ActiveRequest> active, JobSnapsho
   // It is applied later: this binds it to the try whose outcome its author has seen as unknown.
   auto* const resolve = std::get_if<engine::ResolveRequest>(&request.body);
   if (applied && resolve != nullptr) resolve->try_no = applied->try_no;
-  store::InboxEntry entry{.number = 0, .id = engine::inbox_id(request), .request = {}};
+  store::InboxEntry entry{
+      .number = 0, .id = engine::inbox_id(request), .request = {}, .sender = active->sender};
   active->entry = entry.id;
   active->behind_another = runtime::is_behind_another(read, request);
   reader_.cache_state(active->job, std::move(read));

@@ -52,8 +52,10 @@ class RequestSubmitter {
                    const engine::PlanCache& plans)
       : world_(world), host_(host), reader_(reader), plans_(plans) {}
 
-  // As Runtime::submit_request.
-  void submit(JobId job, engine::ControlRequest request, async::Done<Result<Value>> done);
+  // As Runtime::submit_request. `sender`: the job that sends it; fails with stale_attempt, and
+  // nothing was sent, if it is not held so any more.
+  void submit(JobId job, engine::ControlRequest request, async::Done<Result<Value>> done,
+              std::optional<store::HeldJob> sender = {});
   // A late result of the job is stored: applies it, or notifies the lease holder.
   void submit_late_result(JobId job, async::Done<Result<Value>> done);
   // The lease holder is in this process, and its reply to an inbox entry became durable.

@@ -21,6 +21,11 @@ bool MemoryDisk::Data::is_committed(const Job& job, const SealedBatch& sealed) c
   return it != job.commits.end() && it->first_seq == sealed.first_seq && it->bytes == sealed.bytes;
 }
 
+Status MemoryDisk::Data::check_sender(const HeldJob& sender) {
+  const Job* const job = find(sender.job);
+  return store::check_sender(sender, job == nullptr ? std::nullopt : job->row.claim);
+}
+
 // An entry for a job that no worker holds makes it due.
 void MemoryDisk::Data::put_inbox(InboxPut& put, Instant now) {
   Job* const job = find(put.job);
@@ -37,6 +42,7 @@ void MemoryDisk::Data::add_to_inbox(Job& job, InboxEntry entry) {
       job.inbox, [&](const auto& other) { return other.second.id == entry.id; });
   if (waits) return;
   entry.number = ++last_inbox;
+  entry.sender.reset();
   job.replies.erase(entry.id);
   job.inbox.emplace(entry.number, std::move(entry));
 }
@@ -49,6 +55,7 @@ Result<CommitResult> MemoryDisk::Data::commit(Batch& batch, BatchFailpoints& fai
     return CommitResult{.last_seq = batch.sealed->last_seq, .is_duplicate = true};
   }
   AE_TRY(check_precondition(batch, {.last_seq = job->row.last_seq, .claim = job->row.claim}));
+  if (batch.sender) AE_TRY(check_sender(*batch.sender));
   if (has_first_commit_check(batch))
     AE_TRY(check_late_precondition(batch, job->commits.front().bytes));
   for (const auto& [invocation, try_no] : batch.effects_absent) {
@@ -112,10 +119,7 @@ Result<CommitResult> MemoryDisk::Data::create(Batch& batch, BatchFailpoints& fai
     }
   }
   if (by_id.contains(batch.job)) return std::unexpected(job_exists(batch.job));
-  if (const auto& creator = std::get<Batch::Create>(batch.authority).creator) {
-    const Job* const job = find(creator->job);
-    AE_TRY(check_creator(*creator, job == nullptr ? std::nullopt : job->row.claim));
-  }
+  if (batch.sender) AE_TRY(check_sender(*batch.sender));
   if (auto error = failpoints.before_commit()) return std::unexpected(*std::move(error));
 
   written = true;
@@ -197,6 +201,7 @@ void MemoryStore::put_inbox(JobId job, InboxEntry entry, async::Done<Result<void
     Data::Job* found = data_.find(job);
     if (found == nullptr) return std::unexpected(job_not_found(job));
     if (!found->row.claim) return std::unexpected(job_not_leased(job));
+    if (entry.sender) AE_TRY(data_.check_sender(*entry.sender));
     data_.add_to_inbox(*found, std::move(entry));
     if (auto error = hit_after_failpoint("signal.after_inbox"))
       return std::unexpected(*std::move(error));

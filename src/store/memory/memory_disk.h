@@ -96,6 +96,7 @@ struct MemoryDisk::Data {
   // They set `written` if the batch has changed the data. They take bytes out of it.
   Result<CommitResult> commit(Batch& batch, BatchFailpoints& failpoints, Instant now,
                               bool& written);
+  Status check_sender(const HeldJob& sender);
   void put_inbox(InboxPut& put, Instant now);
   void add_to_inbox(Job& job, InboxEntry entry);  // unless it has an entry with this id
   Result<CommitResult> create(Batch& batch, BatchFailpoints& failpoints, Instant now,

@@ -29,7 +29,7 @@ namespace {
 
 using testing::PostgresServer;
 
-bool contains(const std::string& text, const std::string& part) { return text.contains(part); }
+bool has_text(const std::string& text, const std::string& part) { return text.contains(part); }
 
 std::string refusal(const PostgresOptions& options) {
   const auto opened = PostgresStore::open(options);
@@ -44,24 +44,24 @@ std::string refusal(const std::string& url) {
 
 AE_TEST("postgres_server/a server with fsync=off is refused unless it is allowed") {
   const PostgresServer without_fsync({"fsync=off"});
-  EXPECT_PRED2(contains, refusal(without_fsync.url()), "unsupported: ");
-  EXPECT_PRED2(contains, refusal(without_fsync.url()), "fsync=on");
+  EXPECT_PRED2(has_text, refusal(without_fsync.url()), "unsupported: ");
+  EXPECT_PRED2(has_text, refusal(without_fsync.url()), "fsync=on");
   testing::TestLoop loop;
   EXPECT_EQ(refusal({.url = without_fsync.url(), .loop = loop, .allow_no_fsync = true}), "opened");
 }
 
 AE_TEST("postgres_server/a replica is refused") {
   const std::unique_ptr<PostgresServer> replica(PostgresServer::follow(server()));
-  EXPECT_PRED2(contains, refusal(replica->url()), "address of the primary");
+  EXPECT_PRED2(has_text, refusal(replica->url()), "address of the primary");
 }
 
 AE_TEST(
     "postgres_server/an unreachable server, a wrong address and a wrong encoding are reported") {
-  EXPECT_PRED2(contains, refusal("postgres://127.0.0.1:1/x"), "unavailable: ");
-  EXPECT_PRED2(contains, refusal(server().url("nowhere")), "\"nowhere\" does not exist");
-  EXPECT_PRED2(contains, refusal("postgres://%%%"), "usage: ");
+  EXPECT_PRED2(has_text, refusal("postgres://127.0.0.1:1/x"), "unavailable: ");
+  EXPECT_PRED2(has_text, refusal(server().url("nowhere")), "\"nowhere\" does not exist");
+  EXPECT_PRED2(has_text, refusal("postgres://%%%"), "usage: ");
   server().create_database("latin", "LATIN1");
-  EXPECT_PRED2(contains, refusal(server().url("latin")), "UTF8");
+  EXPECT_PRED2(has_text, refusal(server().url("latin")), "UTF8");
 }
 
 AE_TEST("postgres_server/settings, connections and clock of a server are reported") {
@@ -141,7 +141,7 @@ class Pooler {
 
 // A session is impossible if two clients share one server process.
 AE_TEST("postgres_server/a pooler is refused in transaction mode and accepted in session mode") {
-  EXPECT_PRED2(contains, refusal(Pooler("transaction").url()), "unsupported: a pooler");
+  EXPECT_PRED2(has_text, refusal(Pooler("transaction").url()), "unsupported: a pooler");
   EXPECT_EQ(refusal(Pooler("session").url()), "opened");
 }
 
@@ -154,15 +154,15 @@ AE_TEST("postgres_server/a transaction pooler is refused for creating, migrating
     return fmt::format("{}: {}", code_name(result.error().code), result.error().message);
   };
   const std::string url = transaction_pooler.url("pooled");
-  EXPECT_PRED2(contains, refusal(url), "unsupported: a pooler");
-  EXPECT_PRED2(contains, outcome(migrate_postgres(url)), "unsupported: a pooler");
-  EXPECT_PRED2(contains, outcome(migrate_postgres(url, {.check_only = true})),
+  EXPECT_PRED2(has_text, refusal(url), "unsupported: a pooler");
+  EXPECT_PRED2(has_text, outcome(migrate_postgres(url)), "unsupported: a pooler");
+  EXPECT_PRED2(has_text, outcome(migrate_postgres(url, {.check_only = true})),
                "unsupported: a pooler");
   const auto schemas = sql("SELECT count(*) FROM pg_namespace WHERE nspname = 'aetheris'", "public",
                            server().url("pooled"));
   EXPECT_EQ(schemas[1].integer(0, 0), 0);
   EXPECT_EQ(outcome(migrate_postgres(session_pooler.url("pooled"))), "done");
-  EXPECT_PRED2(contains, outcome(open_postgres_rebuild({.url = url})), "unsupported: a pooler");
+  EXPECT_PRED2(has_text, outcome(open_postgres_rebuild({.url = url})), "unsupported: a pooler");
   EXPECT_EQ(outcome(open_postgres_rebuild({.url = session_pooler.url("pooled")})), "done");
 }
 
@@ -179,8 +179,8 @@ AE_TEST("postgres_schema/a store of a newer layout is refused, also read-only") 
   PostgresOptions reading = fixture.options();
   reading.read_only = true;
   set_layout(postgres::newest_layout() + 1);
-  EXPECT_PRED2(contains, refusal(fixture.options()), "needs_version: ");
-  EXPECT_PRED2(contains, refusal(reading), "needs_version: ");
+  EXPECT_PRED2(has_text, refusal(fixture.options()), "needs_version: ");
+  EXPECT_PRED2(has_text, refusal(reading), "needs_version: ");
   set_layout(postgres::newest_layout());
   EXPECT_EQ(refusal(reading), "opened");
 }
@@ -235,7 +235,7 @@ AE_TEST("postgres_schema/a migrated store has the same schema as a new one") {
     }
   }
   const std::string fresh = dump("fresh");
-  EXPECT_PRED2(contains, fresh, "CREATE TABLE aetheris.heads");
+  EXPECT_PRED2(has_text, fresh, "CREATE TABLE aetheris.heads");
   EXPECT_EQ(fresh, dump("migrated"));
 }
 
@@ -560,7 +560,7 @@ AE_TEST("postgres_cost/the cost of claims and timers does not grow with finished
     EXPECT_EQ(statements.size(), ways.size());
     for (const postgres::Statement& statement : statements) {
       const std::string plan = plan_of(*connection, statement);
-      EXPECT_PRED2(contains, plan, ways.at(statement.name));
+      EXPECT_PRED2(has_text, plan, ways.at(statement.name));
       EXPECT_FALSE(plan.contains("Seq Scan")) << statement.name << "\n" << plan;
     }
   }

@@ -40,7 +40,7 @@ bool Transaction::has_unread_inbox(const Batch& batch, const Job& job) const {
       job.inbox, [&](const auto& entry) { return is_refused_by_inbox(batch, entry.first); });
 }
 
-std::optional<Error> Transaction::find_refusal(const Batch& batch, const Job& job) const {
+std::optional<Error> Transaction::find_refusal(const Batch& batch, const Job& job) {
   if (auto precondition =
           check_precondition(batch, {.last_seq = job.last_seq, .claim = job.claim()});
       !precondition) {
@@ -62,7 +62,15 @@ std::optional<Error> Transaction::find_refusal(const Batch& batch, const Job& jo
   if ((batch.release || batch.inbox_read_through) && has_unread_inbox(batch, job)) {
     return inbox_not_empty(batch.job);
   }
+  if (batch.sender) {
+    if (auto held = check_sender(*batch.sender); !held) return std::move(held).error();
+  }
   return std::nullopt;
+}
+
+Status Transaction::check_sender(const HeldJob& sender) {
+  const Job* const job = find(sender.job);
+  return store::check_sender(sender, job == nullptr ? std::nullopt : job->claim());
 }
 
 Transaction::Answer Transaction::commit(const Batch& batch, BatchFailpoints& failpoints,
@@ -153,10 +161,9 @@ Transaction::Answer Transaction::create(const Batch& batch, BatchFailpoints& fai
                                         Instant now) {
   const NewJob& new_job = *std::get<Batch::Create>(batch.authority).job;
   if (auto answer = find_repeated_create(batch, new_job)) return {*std::move(answer)};
-  if (const auto& creator = std::get<Batch::Create>(batch.authority).creator) {
-    const Job* const job = find(creator->job);
-    auto held = check_creator(*creator, job == nullptr ? std::nullopt : job->claim());
-    if (!held) return {std::unexpected(std::move(held).error())};
+  if (batch.sender) {
+    if (auto held = check_sender(*batch.sender); !held)
+      return {std::unexpected(std::move(held).error())};
   }
   if (auto error = failpoints.before_commit()) return {std::unexpected(*std::move(error))};
   AE_CHECK(!numbers_.empty());
@@ -226,6 +233,7 @@ Result<void> Transaction::put_inbox(const JobId& id, const InboxEntry& entry) {
   Job* const job = find(id);
   if (job == nullptr) return std::unexpected(job_not_found(id));
   if (!job->attempt) return std::unexpected(job_not_leased(id));
+  if (entry.sender) AE_TRY(check_sender(*entry.sender));
   const std::size_t before = job->new_inbox_entries.size();
   add_to_inbox(*job, entry);
   if (job->new_inbox_entries.size() > before) hints_.add_inbox(id);

@@ -118,7 +118,8 @@ class Transaction {
   void read_jobs(const Rows& rows);
   Pg<void> read_existing_commits(Connection& connection);
   bool is_committed(const JobId& id, const Job& job, const SealedBatch& sealed) const;
-  std::optional<Error> find_refusal(const Batch& batch, const Job& job) const;
+  std::optional<Error> find_refusal(const Batch& batch, const Job& job);
+  Status check_sender(const HeldJob& sender);
   bool has_unread_inbox(const Batch& batch, const Job& job) const;
   Answer create(const Batch& batch, BatchFailpoints& failpoints, Instant now);
   std::optional<Result<CommitResult>> find_repeated_create(const Batch& batch,

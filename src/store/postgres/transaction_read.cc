@@ -73,9 +73,9 @@ void Transaction::declare_inbox_read(const JobId& job) {
 
 void Transaction::declare_reads(const Batch& batch) {
   declare_reads(batch.job);
+  if (batch.sender) declare_reads(batch.sender->job);
   if (const auto* create = std::get_if<Batch::Create>(&batch.authority)) {
     ++creates_;
-    if (create->creator) declare_reads(create->creator->job);
     if (!create->job->idempotency_key.empty()) {
       declared_keys_.emplace(create->job->agent, create->job->idempotency_key);
     }

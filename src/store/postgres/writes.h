@@ -44,6 +44,7 @@ class InboxWrite final : public WriteWithResult<void> {
   std::size_t bytes() const override { return entry_.request.size(); }
   void declare_reads(Transaction& transaction) const override {
     transaction.declare_inbox_read(job_);
+    if (entry_.sender) transaction.declare_reads(entry_.sender->job);
   }
   void decide(Transaction& transaction) override {
     set_result(transaction.put_inbox(job_, entry_));

@@ -101,6 +101,10 @@ Sql<Tables::Commit> Tables::append_batch(const Batch& batch, Instant now) {
   }
   AE_ASSIGN(auto refusal, find_refusal(batch, *job));
   if (refusal) return Commit{std::unexpected(*std::move(refusal))};
+  if (batch.sender) {
+    AE_ASSIGN(Status held, check_sender(*batch.sender));
+    if (!held) return Commit{std::unexpected(std::move(held).error())};
+  }
   AE_TRY(write(batch, *job));
   for (const InboxPut& put : batch.inbox_puts) AE_TRY(put_inbox(put, now));
   return Commit{CommitResult{.last_seq = job->last_seq}, true};
@@ -228,16 +232,13 @@ Sql<std::optional<Result<CommitResult>>> Tables::find_repeated_create(const Batc
   return std::nullopt;
 }
 
-// A damaged log of the creator refuses the creation.
-Sql<Status> Tables::check_creator_of(const Batch& batch) {
-  const auto& creator = std::get<Batch::Create>(batch.authority).creator;
-  if (!creator) return Status();
-  auto found = find(creator->job);
-  if (!found && found.error().corrupt())
-    return Status(std::unexpected(commit_missing(creator->job)));
+// A damaged log of the sender refuses what it sends.
+Sql<Status> Tables::check_sender(const HeldJob& sender) {
+  auto found = find(sender.job);
+  if (!found && found.error().corrupt()) return Status(std::unexpected(commit_missing(sender.job)));
   AE_ASSIGN(const Job* job, std::move(found));
-  Status held = check_creator(*creator, job == nullptr ? std::nullopt : job->claim());
-  evict_if_idle(creator->job);
+  Status held = store::check_sender(sender, job == nullptr ? std::nullopt : job->claim());
+  evict_if_idle(sender.job);
   return held;
 }
 
@@ -245,8 +246,10 @@ Sql<Tables::Commit> Tables::create(const Batch& batch, Instant now) {
   const NewJob& requested = *std::get<Batch::Create>(batch.authority).job;
   AE_ASSIGN(auto repeated, find_repeated_create(batch, requested));
   if (repeated) return Commit{*std::move(repeated)};
-  AE_ASSIGN(Status held, check_creator_of(batch));
-  if (!held) return Commit{std::unexpected(std::move(held).error())};
+  if (batch.sender) {
+    AE_ASSIGN(Status held, check_sender(*batch.sender));
+    if (!held) return Commit{std::unexpected(std::move(held).error())};
+  }
   Job job;
   job.agent = requested.agent;
   job.capabilities = requested.capabilities;
@@ -320,6 +323,10 @@ Tables::SqlResult<void> Tables::put_inbox(const JobId& id, const InboxEntry& ent
   if (!job->attempt) {
     evict_if_idle(id);
     return Result<void>(std::unexpected(job_not_leased(id)));
+  }
+  if (entry.sender) {
+    AE_ASSIGN(Status held, check_sender(*entry.sender));
+    if (!held) return Result<void>(std::unexpected(std::move(held).error()));
   }
   AE_TRY(put_inbox_.run(job->id, entry.id, Bytes{entry.request}));
   AE_TRY(delete_reply_.run(job->id, entry.id));

@@ -151,7 +151,7 @@ class Tables {
   Sql<std::optional<Error>> find_refusal(const Batch& batch, const Job& job);
 
   Sql<Commit> create(const Batch& batch, Instant now);
-  Sql<Status> check_creator_of(const Batch& batch);
+  Sql<Status> check_sender(const HeldJob& sender);
   Sql<std::optional<Result<CommitResult>>> find_repeated_create(const Batch& batch,
                                                                 const NewJob& requested);
   Sql<Commit> append_batch(const Batch& batch, Instant now);

@@ -24,7 +24,7 @@ using namespace std::chrono_literals;
 
 using Answer = std::expected<Value, NativeFailure>;
 
-class ManualClock final : public async::SteadyClock {
+class ThreadClock final : public async::SteadyClock {
  public:
   std::atomic<std::int64_t> us = 1'000'000;
   Duration since_start() override { return Duration(us); }
@@ -52,9 +52,9 @@ struct CallRecord {
 };
 
 // On destruction waits until all functions have returned.
-struct NativeFixture {
-  explicit NativeFixture(NativeThreadPool::Limits limits = {}) : pool(std::in_place, limits) {}
-  ~NativeFixture() {
+struct ThreadFixture {
+  explicit ThreadFixture(NativeThreadPool::Limits limits = {}) : pool(std::in_place, limits) {}
+  ~ThreadFixture() {
     barrier.release();
     tool.reset();
     pool.reset();
@@ -96,7 +96,7 @@ struct NativeFixture {
   }
 
   testing::TestLoop loop;
-  ManualClock clock;
+  ThreadClock clock;
   FunctionBarrier barrier{loop};
   std::deque<CallRecord> records;
   std::optional<NativeThreadPool> pool;
@@ -104,7 +104,7 @@ struct NativeFixture {
 };
 
 AE_TEST("native/a function runs on its own thread and completes on the loop") {
-  NativeFixture w;
+  ThreadFixture w;
   std::thread::id where;
   w.make([&](const Call& call, RunContext&) -> Answer {
     where = std::this_thread::get_id();
@@ -120,7 +120,7 @@ AE_TEST("native/a function runs on its own thread and completes on the loop") {
 }
 
 AE_TEST("native/a function that does not return times out, and its late result is reported") {
-  NativeFixture w;
+  ThreadFixture w;
   w.make([&](const Call& call, RunContext&) -> Answer {
     if (call.args.is_null()) w.barrier.wait();
     return Value("done");
@@ -145,7 +145,7 @@ AE_TEST("native/a function that does not return times out, and its late result i
 }
 
 AE_TEST("native/if all threads are busy, a waiting call is not sent and never runs") {
-  NativeFixture w({.threads = 2, .waiting = 2});
+  ThreadFixture w({.threads = 2, .waiting = 2});
   std::atomic<int> runs = 0;
   w.make([&](const Call&, RunContext&) -> Answer {
     runs++;
@@ -175,7 +175,7 @@ AE_TEST("native/if all threads are busy, a waiting call is not sent and never ru
 }
 
 AE_TEST("native/an abandoned running call is unknown, and its function gets a stop request") {
-  NativeFixture w;
+  ThreadFixture w;
   std::atomic<bool> stop_seen = false;
   w.make([&](const Call&, RunContext& context) -> Answer {
     w.barrier.wait();
@@ -197,7 +197,7 @@ AE_TEST("native/an abandoned running call is unknown, and its function gets a st
 }
 
 AE_TEST("native/an abandoned call that waits for a thread is not sent") {
-  NativeFixture w({.threads = 1, .waiting = 8});
+  ThreadFixture w({.threads = 1, .waiting = 8});
   w.make([&](const Call&, RunContext&) -> Answer {
     w.barrier.wait();
     return Value();
@@ -215,7 +215,7 @@ AE_TEST("native/an abandoned call that waits for a thread is not sent") {
 }
 
 AE_TEST("native/destroying tool and pool does not wait for running functions") {
-  NativeFixture w;
+  ThreadFixture w;
   w.make([&](const Call&, RunContext& context) -> Answer {
     w.barrier.wait();
     context.progress(Value("dropped"));
@@ -237,7 +237,7 @@ AE_TEST("native/destroying tool and pool does not wait for running functions") {
 }
 
 AE_TEST("native/a missing heartbeat is a timeout, a report resets it") {
-  NativeFixture w;
+  ThreadFixture w;
   std::atomic<int> level = 0;
   w.make(
       [&](const Call&, RunContext& context) -> Answer {
@@ -277,7 +277,7 @@ AE_TEST("native/a missing heartbeat is a timeout, a report resets it") {
 }
 
 AE_TEST("native/time during which the process was stopped does not count for the heartbeat") {
-  NativeFixture w;
+  ThreadFixture w;
   w.make(
       [&](const Call&, RunContext&) -> Answer {
         w.barrier.wait();
@@ -295,7 +295,7 @@ AE_TEST("native/time during which the process was stopped does not count for the
 }
 
 AE_TEST("native/a report over the limit counts as a heartbeat and is dropped") {
-  NativeFixture w;
+  ThreadFixture w;
   w.make([&](const Call&, RunContext& context) -> Answer {
     context.progress(Value(std::string(kProgressMax - 2, 'x')));
     context.progress(Value(std::string(kProgressMax - 1, 'x')));
@@ -335,7 +335,7 @@ class HeldLoop final : public async::Loop {
 };
 
 AE_TEST("native/a function that returned in time succeeds, even if the loop handles it late") {
-  NativeFixture w;
+  ThreadFixture w;
   HeldLoop slow(w.loop);
   w.tool.emplace(
       slow, w.clock, [](const Call&, RunContext&) -> Answer { return Value(7); },
@@ -353,7 +353,7 @@ AE_TEST("native/a function that returned in time succeeds, even if the loop hand
 }
 
 AE_TEST("native/the function nap returns at its stop request with a definite failure") {
-  NativeFixture w;
+  ThreadFixture w;
   w.make([&](const Call& call, RunContext& context) -> Answer {
     w.barrier.inside++;
     w.loop.post([] {});
