@@ -11,7 +11,7 @@ from harness.world import Failed
 FOLDER = pathlib.Path(__file__).resolve().parent.parent / "scenarios"
 MEMBERS = {"name", "about", "agent", "program", "data", "acts", "holds", "expect", "needs", "known"}
 EXPECTED = {"status", "result", "disturbed", "error", "parked", "performances", "steps", "outcomes", "commits", "frames",
-            "children"}
+            "children", "tokens"}
 ENDED = ("completed", "failed", "cancelled")
 PATIENCE = 60.0
 IN_DOUBT = "invocation_in_doubt"
@@ -319,6 +319,9 @@ def judge(run, fault):
         for name, made in (("steps", steps_of), ("outcomes", outcomes_of), ("commits", commits_of)):
             if name in expect and made(events) != expect[name]:
                 problems.append(f"{name} are {json.dumps(made(events))}, expected {json.dumps(expect[name])}")
+        tokens = job["usage"]["total_tokens"]
+        if "tokens" in expect and tokens != expect["tokens"]:
+            problems.append(f"the job used {tokens} tokens, expected {expect['tokens']}")
         frames = run.frames
         if "frames" in expect and "out" in frames and frames != expect["frames"]:
             problems.append(f"frames are {json.dumps(frames)}, expected {json.dumps(expect['frames'])}")

@@ -4,9 +4,12 @@
   AETHERIS_API_KEY                  a key with the role worker or admin
   AETHERIS_VERSION                  the version of agents that state none
   AETHERIS_VERBOSE                  not empty: it prints a line for each connection
-  AETHERIS_DEV                      not empty (`aetheris dev`): it warns where an agent uses what is not recorded
+  AETHERIS_DEV                      not empty (`aetheris dev`): it warns where an agent uses what is not recorded, and
+                                    where it does not await a request
+  AETHERIS_SUPERVISED               not empty: a command started it, which reports when it is ready
 
-SIGTERM or SIGINT ends it in order within 30 s; a second one at once. Exit codes: 0 stopped, 2 usage, 1 all else.
+Once it is connected, it prints one line with the server and what it offers. SIGTERM or SIGINT ends it in order within
+30 s; a second one at once. Exit codes: 0 stopped, 2 usage, 1 all else.
 """
 import gc
 import importlib.util
@@ -16,8 +19,9 @@ import traceback
 from typing import Any, List
 
 from .definitions import Agent, Tool
-from .dev_warnings import warn_about_unrecorded
+from .dev_warnings import print_warning, warn_about_unrecorded
 from .errors import AetherisError
+from .unawaited import warn_about_unawaited
 from .worker import serve
 
 USAGE = "usage: python3 -m aetheris FILE   (a Python file with functions that are decorated with @agent and @tool)\n"
@@ -58,7 +62,8 @@ def main(words: List[str]) -> int:
         sys.stderr.write(USAGE)
         return 2
     if os.environ.get("AETHERIS_DEV"):
-        warn_about_unrecorded(lambda warning: print(f"aetheris: warn: {warning}", file=sys.stderr, flush=True))
+        warn_about_unrecorded(print_warning)
+        warn_about_unawaited(print_warning)
     gc.set_threshold(*GC_THRESHOLDS)
     try:
         module = load(words[0])

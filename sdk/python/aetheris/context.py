@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import uuid
 
     from .definitions import Agent, Tool
-    from .http_calls import Response
+    from .http_response import Response
     from .routine import Routine
 
 _KEY_BYTES_MAX = 256  # of the key of a wait, and of a channel
@@ -344,27 +344,27 @@ class Values:
 
     def now(self) -> datetime.datetime:
         """The time, recorded, in UTC. Never earlier than before."""
-        return time_of_ms(self.routine.now(self))
+        return time_of_ms(self.routine.values.now(self))
 
     def random(self) -> float:
         """In [0, 1), the same in every run."""
-        return self.routine.random(self)
+        return self.routine.values.random(self)
 
     def uuid(self) -> "uuid.UUID":
         """Version 4, recorded."""
-        return self.routine.uuid(self)
+        return self.routine.values.uuid(self)
 
     def patched(self, id: str) -> bool:
         """Is this the code after the change `id`? False in a job that had passed here before the change."""
-        return self.routine.patched(self, id)
+        return self.routine.values.patched(self, id)
 
     def emit(self, name: str, value: Any) -> None:
         """A value for readers of the job, at most 256 KiB. No decision reads it."""
-        self.routine.emit(self, name, value, False)
+        self.routine.values.emit(self, name, value, False)
 
     def publish(self, name: str, value: Any) -> None:
         """As `emit`; readers of the job see the last value of this name."""
-        self.routine.emit(self, name, value, True)
+        self.routine.values.emit(self, name, value, True)
 
 
 Body = Callable[..., Union[Any, Awaitable[Any]]]
@@ -417,15 +417,17 @@ class Ctx(Requests, Values):
 
     async def fetch(self, url: str, *, method: str = "GET", headers: Optional[Mapping[str, str]] = None,
                     body: Union[str, bytes, None] = None, effect: Optional[str] = None, name: Optional[str] = None,
-                    key: Optional[str] = None, redirect: str = "follow") -> "Response":
+                    key: Optional[str] = None, redirect: str = "follow", stream: bool = False) -> "Response":
         """HTTP by this worker, recorded. GET and HEAD are `read`; all other methods `at_most_once` unless `effect`
         states more. A `read` that is answered 408, 429 or 5xx, or not at all, is tried again by the engine, four times
         in all. Any other status is an answer.
 
         `redirect`: `follow` (at most 20, within the call), `manual` (the redirect is the answer), or `error` (it is
-        recorded, and `ToolFailed` is raised with the code `http_302` or such). Raises `InvalidInput`, `ToolFailed`."""
+        recorded, and `ToolFailed` is raised with the code `http_302` or such). `stream`: the answer is given with the
+        first text of an event stream or of JSON lines, and its body is read while it comes. Raises `InvalidInput`,
+        `ToolFailed`."""
         from .http_calls import answered, fetch
-        request: Request[Response] = fetch(self, url, method, headers, body, effect, name, key, redirect)
+        request: Request[Response] = fetch(self, url, method, headers, body, effect, name, key, redirect, stream)
         return answered(await request, redirect, request)
 
     def httpx(self, effect: Optional[str] = None) -> Any:

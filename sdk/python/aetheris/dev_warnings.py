@@ -11,11 +11,11 @@ import sys
 import sysconfig
 import time
 import uuid
-from typing import Any, Callable, List, Set, Tuple
+from typing import Any, Callable, List, Optional, Set, Tuple
 
 from .current import current
 
-_PACKAGE = os.path.dirname(os.path.abspath(__file__)) + os.sep
+PACKAGE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 _STDLIB = tuple(os.path.realpath(path) + os.sep for path in {sysconfig.get_paths()["stdlib"], sysconfig.get_paths()["platstdlib"],
                                                              os.path.dirname(os.__file__)})
 _PACKAGES = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
@@ -37,12 +37,8 @@ def warn_about_unrecorded(print: Callable[[str], None]) -> Callable[[], None]:
         if current() is None:
             return
         frame = sys._getframe(2)  # of the caller
-        path = frame.f_code.co_filename
-        if not _is_of_user(path):
-            return
-        short = os.path.relpath(path)
-        place = f"{path if short.startswith('..') else short}:{frame.f_lineno}"
-        if (place, what) not in warned:
+        place = place_of(frame.f_code.co_filename, frame.f_lineno)
+        if place is not None and (place, what) not in warned:
             warned.add((place, what))
             print(f"{place}: {what}() is not recorded: it differs when the code runs again. Use {instead}")
 
@@ -61,8 +57,25 @@ def warn_about_unrecorded(print: Callable[[str], None]) -> Callable[[], None]:
     return restore
 
 
+def place_of(path: str, line: int) -> Optional[str]:
+    """agent.py:14; None: it is not code of the user."""
+    if not _is_of_user(path):
+        return None
+    short = os.path.relpath(path)
+    return f"{path if short.startswith('..') else short}:{line}"
+
+
+def is_of_sdk(path: str) -> bool:
+    return path.startswith(PACKAGE)
+
+
 def _is_of_user(path: str) -> bool:
     if path.startswith("<") or any(part in path for part in _PACKAGES):
         return False
     real = os.path.realpath(path)
-    return not real.startswith((_PACKAGE, os.path.realpath(_PACKAGE) + os.sep, *_STDLIB))
+    return not real.startswith((PACKAGE, os.path.realpath(PACKAGE) + os.sep, *_STDLIB))
+
+
+def print_warning(warning: str) -> None:
+    sys.stderr.write(f"aetheris: warn: {warning}\n")
+    sys.stderr.flush()

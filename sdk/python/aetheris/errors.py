@@ -113,8 +113,12 @@ def failure_in(error: Optional[BaseException]) -> Optional[Union[Failure, ToolFa
 
 
 def well_formed(text: str) -> str:
-    """The text with a replacement character for each half of a surrogate pair."""
-    return text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")
+    """The text with U+FFFD for each half of a surrogate pair."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+    return text
 
 
 def message_text(text: str, length: int = MESSAGE_MAX) -> str:

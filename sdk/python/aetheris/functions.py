@@ -18,6 +18,7 @@ from .current import IN_FUNCTION, here
 from .errors import AetherisError, Failure, InvalidInput, NotDone, message_text, well_formed
 from .redact import RedactedText, redactor
 from .request import Made
+from .streams import StreamHost
 from .values import steady
 
 KEPT_S = 30 * 60.0  # the server keeps lost calls for 10 minutes
@@ -40,7 +41,9 @@ class Signal:
 
     def __init__(self) -> None:
         self._event: Optional[threading.Event] = None
+        self._then: Optional[Callable[[], None]] = None
         self.aborted: bool = False
+        self.code = ""  # of the reason
         self.reason: Optional[str] = None
 
     def wait(self, seconds: Optional[float] = None) -> bool:
@@ -49,11 +52,20 @@ class Signal:
             self._event = threading.Event()
         return self.aborted or self._event.wait(seconds)
 
-    def _abort(self, reason: str) -> None:
-        self.reason = reason
+    def _when_aborted(self, then: Optional[Callable[[], None]]) -> None:
+        """Calls this, on any thread, once it is aborted; None: nothing."""
+        self._then = then
+        if self.aborted and then is not None:
+            then()
+
+    def _abort(self, code: str, reason: str) -> None:
+        self.code, self.reason = code, reason
         self.aborted = True
         if self._event is not None:
             self._event.set()
+        then = self._then
+        if then is not None:
+            then()
 
 
 class Call:
@@ -75,11 +87,16 @@ class Call:
         """Answers to what an earlier try asked for."""
         self._functions = functions
         self._kept = kept
+        self._streams: Optional[StreamHost] = None
 
     def _routed(self, method: str, url: str) -> Tuple[str, Dict[str, str]]:
         """Where a request of ctx.fetch goes, and headers of it. For tests."""
         route = self._functions.route
         return route and route(method, url, self, self._kept.job) or (url, {})
+
+    def _note_usage(self, usage: Optional[Dict[str, Any]]) -> None:
+        """What its function used of a model that it called itself."""
+        self._kept.usage = usage
 
     def progress(self, report: Any) -> None:
         """Reports progress to readers, at most once a second; of several reports the newest. Not recorded. Raises
@@ -119,7 +136,8 @@ class Call:
 class _Kept:
     """A call that this worker received."""
     __slots__ = ("job", "invocation", "try_", "call", "is_gone", "end", "is_end_stated", "ended_at", "bytes", "signal",
-                 "begin_until", "is_begun", "timeout_ms", "deadline", "task", "text_bytes", "output", "report", "progress_timer")
+                 "begin_until", "is_begun", "timeout_ms", "deadline", "task", "text_bytes", "output", "report", "progress_timer",
+                  "streams", "usage")
 
     def __init__(self, permit: Dict[str, Any], job: Optional[str]) -> None:
         self.job = job  # None: it is not known
@@ -141,6 +159,8 @@ class _Kept:
         self.output: Optional[RedactedText] = None
         self.report: Any = None
         self.progress_timer: Optional[asyncio.TimerHandle] = None
+        self.streams: Optional[StreamHost] = None
+        self.usage: Optional[Dict[str, Any]] = None  # of a model that the function called itself
 
     def name(self) -> Dict[str, Any]:
         return {"job": self.job, "invocation": self.invocation, "try": self.try_}
@@ -293,6 +313,8 @@ class Functions:
         has_args = True
         if type(fn) is _Stated:
             fn, has_args = fn.fn, fn.has_args
+        if routine is not None and tool.startswith("run:"):
+            call._streams = kept.streams = StreamHost(kept.call, position, routine, self.post)
 
         on_end = self.observe and self.observe({"tool": tool, "position": position, "job": kept.job, "arguments": args,
                                                 "effect": effect, "key": call.key, "try": call.try_})
@@ -385,7 +407,7 @@ class Functions:
                 self._host.send(message)
         elif is_here:
             is_given = "result" in end and routine is not None and \
-                routine.on_success(kept.call, position, end["result"])
+                routine.on_success(kept.call, position, end)
             if not is_given:
                 self._host.send({"type": "ended", "call": kept.call, **end})
         if len(self._kept) > self._compact_at or self._kept_bytes > KEPT_BYTES_MAX:
@@ -397,8 +419,10 @@ class Functions:
                     waiting.set_result(None)
 
     def _cut_off(self, kept: _Kept, code: str, message: str) -> None:
-        if kept.end is not None or kept.is_end_stated:
+        if kept.end is not None or kept.is_end_stated or kept.signal.aborted:
             return
+        if kept.streams is not None and not kept.streams.withdraw() and not kept.is_gone:
+            return kept.signal._abort(code, message)  # its function returns what the routine has of the answer
         if not kept.decide(False):
             return self._on_end(kept, _end_of_error(_not_begun()), None, None)
         kept.is_end_stated = True
@@ -406,7 +430,7 @@ class Functions:
             del self._calls[kept.call]
             if not kept.is_gone:
                 self._host.send({"type": "ended", "call": kept.call, "unknown": {"code": code, "message": message}})
-        kept.signal._abort(message)
+        kept.signal._abort(code, message)
         if kept.task is not None:
             kept.task.cancel()
 
@@ -480,7 +504,8 @@ async def _awaited(awaitable: Any) -> Any:
 def _end_of_result(kept: _Kept, result: Any, tool: str, effect: str) -> End:
     try:
         value, kept.bytes = sized_json(result, f'the result of "{tool}"')
-        return {"result": redactor.value(value)}
+        end = {"result": redactor.value(value)}
+        return end if kept.usage is None else {**end, "usage": kept.usage}
     except InvalidInput as error:
         # It happened, but what it returned cannot be recorded. Of an at_most_once call nothing more is known.
         text = {"code": "tool_output_invalid", "message": message_text(str(error))}

@@ -6,7 +6,6 @@ import email.message
 import email.utils
 import http.client
 import io
-import json
 import re
 import socket
 import time
@@ -17,6 +16,9 @@ import urllib.response
 from typing import TYPE_CHECKING, Any, Dict, List, Mapping, Optional, Tuple, Union
 
 from .errors import InvalidInput, NotDone, ToolFailed, well_formed
+from .http_response import Response, body_of
+from .model_answers import ModelAnswer
+from .streams import is_stream, read_stream
 
 if TYPE_CHECKING:
     from .context import Requests
@@ -34,29 +36,10 @@ _READ_TRIES = 4  # of run:read; the status of the last one is an answer
 _NAME = re.compile(r"[^A-Za-z0-9_.:-]")
 
 
-class Response:
-    """A recorded answer. `headers` has lower-case names."""
-
-    def __init__(self, recorded: Dict[str, Any]) -> None:
-        self.status: int = recorded["status"]
-        self.reason: str = recorded.get("status_text", "")
-        self.url: str = recorded.get("url", "")
-        self.headers: Dict[str, str] = dict(recorded.get("headers") or {})
-        self.body: bytes = _body_of(recorded) or b""
-
-    def text(self) -> str:
-        charset = email.message.Message()
-        charset["content-type"] = self.headers.get("content-type", "")
-        return self.body.decode(str(charset.get_param("charset", "utf-8")), "replace")
-
-    def json(self) -> Any:
-        return json.loads(self.body)
-
-
 def fetch(requests: "Requests", url: str, method: str, headers: Optional[Mapping[str, str]],
           body: Union[str, bytes, None], effect: Optional[str], name: Optional[str], key: Optional[str],
-          redirect: str = "manual") -> Any:
-    """A request whose outcome is a Response."""
+          redirect: str = "manual", stream: bool = False) -> Any:
+    """A request whose outcome is a Response. `stream`: also while its body comes."""
     if redirect not in ("follow", "manual", "error"):
         raise InvalidInput(f'redirect is follow, manual or error, not "{redirect}"')
     address, host = _address(url)
@@ -72,9 +55,13 @@ def fetch(requests: "Requests", url: str, method: str, headers: Optional[Mapping
     args = _arguments(method, address, sent, body)
 
     def perform(given: Dict[str, Any], call: "Call") -> Dict[str, Any]:
-        return _send(given, sent, chosen, call, redirect == "follow")
+        return _send(given, sent, chosen, call, redirect == "follow", stream)
+
+    def failed(failure: Mapping[str, str]) -> ToolFailed:
+        return ToolFailed(failure["code"], failure["message"], made.tool, made.position)
     made = requests.stated(name or _NAME.sub("_", f"{method}:{host}")[:64], chosen, args, perform,
-                           by_content=name is None and key is None, key=key, convert=Response)
+                           by_content=name is None and key is None, key=key,
+                           convert=lambda answer: Response(answer, failed, stream))
     return made
 
 
@@ -126,14 +113,6 @@ def _body_value(body: Union[str, bytes, None]) -> Dict[str, str]:
         return {"body_base64": base64.b64encode(body).decode()}
 
 
-def _body_of(value: Mapping[str, Any]) -> Optional[bytes]:
-    if isinstance(value.get("body"), str):
-        return str(value["body"]).encode()
-    if isinstance(value.get("body_base64"), str):
-        return base64.b64decode(value["body_base64"])
-    return None
-
-
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
     def redirect_request(self, *_: Any) -> None:
         return None
@@ -150,7 +129,7 @@ _NOT_SENT = (ConnectionRefusedError, socket.gaierror)
 
 
 def _send(args: Dict[str, Any], all_headers: Dict[str, str], effect: str, call: "Call",
-          follows: bool) -> Dict[str, Any]:
+          follows: bool, is_streamed: bool) -> Dict[str, Any]:
     """Performs the request once. `args` may differ from what was requested: who approves may edit them."""
     headers = {name: value for name, value in all_headers.items()
                if name not in ("content-length", "host", "connection", "accept-encoding", "transfer-encoding")}
@@ -160,7 +139,7 @@ def _send(args: Dict[str, Any], all_headers: Dict[str, str], effect: str, call: 
         headers.setdefault("idempotency-key", call.key)
     if call.traceparent:
         headers.setdefault("traceparent", call.traceparent)
-    method, url, body = args["method"], args["url"], _body_of(args)
+    method, url, body = args["method"], args["url"], body_of(args)
     stated, (url, more) = url, call._routed(method, url)
     headers.update(more)
     redirects = 0
@@ -169,7 +148,7 @@ def _send(args: Dict[str, Any], all_headers: Dict[str, str], effect: str, call: 
             with _opener.open(urllib.request.Request(url, body, headers, method=method), timeout=600) as answer:
                 location = answer.headers.get("location") if answer.status in _REDIRECTS and follows else None
                 if location is None:
-                    return _recorded(answer, stated if more else url, effect, call)
+                    return _recorded(answer, stated if more else url, effect, call, args, is_streamed)
             redirects += 1
             if redirects > _REDIRECTS_MAX:
                 raise http.client.HTTPException(f"more than {_REDIRECTS_MAX} redirects")
@@ -184,13 +163,27 @@ def _send(args: Dict[str, Any], all_headers: Dict[str, str], effect: str, call: 
         raise
 
 
-def _recorded(answer: Any, url: str, effect: str, call: "Call") -> Dict[str, Any]:
+def _recorded(answer: Any, url: str, effect: str, call: "Call", args: Mapping[str, Any], is_streamed: bool) -> Dict[str, Any]:
+    head = {"status": answer.status, "status_text": well_formed(answer.reason or ""), "url": url,
+            "headers": {name.lower(): well_formed(value) for name, value in answer.headers.items()
+                        if name.lower() not in _DROPPED}}
+    is_ok, content_type = 200 <= answer.status < 300, answer.headers.get("content-type")
+    model = ModelAnswer.of(args) if is_ok else None
+    host = getattr(call, "_streams", None) if is_streamed else None
+    if host is not None and is_ok and is_stream(content_type):
+        return read_stream(answer, head, call, host, model)
     body = answer.read()
     if effect == "read" and call.try_ < _READ_TRIES:
         _check_status(answer, url)
-    return {"status": answer.status, "status_text": well_formed(answer.reason or ""), "url": url,
-            "headers": {name.lower(): well_formed(value) for name, value in answer.headers.items()
-                        if name.lower() not in _DROPPED}, **_body_value(body)}
+    value = _body_value(body)
+    if model is not None and "body" in value:
+        if is_stream(content_type):
+            model.feed(value["body"])
+            model.end()
+        else:
+            model.read(value["body"])
+        call._note_usage(model.usage())
+    return {**head, **value}
 
 
 def _redirected(status: int, location: str, method: str, url: str, headers: Dict[str, str],

@@ -11,36 +11,28 @@ What comes: durable outcomes from the server, successes of functions, and result
 the runner's: an agent loop, the worker's loop, or threads.
 """
 import collections
-import time
 import traceback
-import uuid
 from typing import TYPE_CHECKING, Any, Callable, Deque, Dict, List, Optional, Set, Tuple
 
-from .canonical import EMITTED_MAX, blinded_hash, fresh, to_json
+from .canonical import blinded_hash, fresh, to_json
 from .current import here, IN_FUNCTION
 from .errors import Evicted, InvalidInput, ToolFailed, end_of, exception_text, failure_in, failure_text, where
 from .job_tools import child_job_id, grant_of, grants
-from .positions import Positions, check_name, is_inside, joined
+from .positions import Positions, joined
+from .recorded_values import RecordedValues
 from .redact import redactor
 from .replay import Replay
 from .request import SCOPES, Branch, ClosedScope, Made, is_stopped, settle
-from .values import RandomNumbers, ms_of, new_seed, steady, time_value
+from .streams import BodyStream, RoutineStreams
+from .values import steady
 
 if TYPE_CHECKING:
     from .definitions import Agent
 
 OPEN_REQUESTS_MAX = 10_000  # of one scope
 OTHER_WORK_S = 10.0  # how long code of loop="host" may do other work before a recorded request counts as missing
+_WITHDRAWN = ("withdrawn", None, None, None)  # of what arrived
 _STEPS_MAX = 256  # deliveries of one routine in a turn of the worker
-
-
-class ScopeValues:
-    __slots__ = ("times", "uuids", "numbers")
-
-    def __init__(self) -> None:
-        self.times = 0
-        self.uuids = 0
-        self.numbers: Optional[RandomNumbers] = None
 
 
 class Routine:
@@ -82,15 +74,10 @@ class Routine:
         self._new_end: Optional[Dict[str, Any]] = None
         self._has_unsent_advance = False
         self._is_live = False  # it has been at the frontier
-        self._is_idle = False  # it has settled, and its advance was sent
         self._is_stepping = False
-        self._scope_values: Dict[str, ScopeValues] = {}
-        self._patches: Dict[str, bool] = {}
-        self._seed: Optional[str] = None
         self._order = 0
-        self._base_ms = ms_of(start.get("now")) or time.time() * 1000  # of the store's clock
-        self._base_clock = steady()
-        self._last_ms = 0
+        self.values = RecordedValues(self, self._replay)
+        self.streams = RoutineStreams()
         self._other_work: Any = None  # a timer
         self._other_work_until: Optional[float] = None
         self.root = Branch()
@@ -125,13 +112,42 @@ class Routine:
         request = self._open.get(position)
         return None if request is None else request.args
 
-    def on_success(self, call: int, position: str, result: Any) -> bool:
-        """Gives the routine the success of a call. False: it has an outcome already, or none is awaited."""
-        if self.is_inert or not self._is_live or position not in self._open:
-            return False
-        self._arrived.append(("success", call, position, result))
+    def on_success(self, call: int, position: str, end: Dict[str, Any]) -> bool:
+        """Gives the routine the success of a call. False: it has an outcome already, or none is awaited, or the routine
+        is given nothing before the end of a stream: then the server records it, and delivers it afterwards."""
+        success = ("success", call, position, end)
+        if not self.streams.on_success(call, end):
+            if self.is_inert or not self._is_live or position not in self._open:
+                return False
+            at = self._arrived_at("stream", call)
+            if self.streams.is_open:
+                self.withdraw_stream(call)
+                return False
+            if at is None:
+                self._arrived.append(success)
+            else:
+                self._arrived[at] = success
         self.host.schedule(self)
         return True
+
+    def on_stream(self, call: int, position: str, stream: BodyStream) -> None:
+        """Gives the routine the answer of a call while its body comes. Its success follows."""
+        if not self.is_inert and self._is_live and position in self._open:
+            self._arrived.append(("stream", call, position, stream))
+            self.host.schedule(self)
+
+    def withdraw_stream(self, call: int) -> None:
+        """The stream has no end, and was not given."""
+        at = self._arrived_at("stream", call)
+        if at is not None:
+            self._arrived[at] = _WITHDRAWN
+
+    # Not by iteration: another thread may append.
+    def _arrived_at(self, kind: str, call: int) -> Optional[int]:
+        for at in range(len(self._arrived)):
+            if self._arrived[at][:2] == (kind, call):
+                return at
+        return None
 
     def drop(self, reason: str) -> None:
         """Nothing is sent, and no request settles any more."""
@@ -175,12 +191,18 @@ class Routine:
                 return state == "delivered"
             self._is_live = True
             self._has_unsent_advance = True
+        if self.streams.is_open:  # what follows from half an answer is not sent
+            if self.streams.advance():
+                self.runner.resumed()
+                return True
+            end = self.streams.take_end()
+            if end is None:
+                return False
+            self._functions.append(end)
+            self._has_unsent_advance = True
         if self._has_unsent_advance:
             self._seal()
-        if self._give_next():
-            return True
-        self._is_idle = True
-        return False
+        return self._give_next()
 
     # Delivers the next recorded outcome: "delivered", "waits" or "frontier".
     def _replay_next(self) -> str:
@@ -206,28 +228,46 @@ class Routine:
 
     # After the frontier. False: nothing has come.
     def _give_next(self) -> bool:
-        if not self._arrived:
+        while self._arrived:
+            kind, call, position, given = self._arrived.popleft()
+            if kind == "withdrawn" or kind == "stream" and not self._give_stream(call, position, given):
+                continue
+            self._has_unsent_advance = True
+            self._other_work_until = None
+            if kind == "outcome":
+                self._replay.count += 1
+                self._complete(given["position"], given)
+            elif kind == "success":
+                self._give_success(call, position, given)
+            elif kind == "scope":
+                self._give_scope(given)
+            self.runner.resumed()
+            return True
+        return False
+
+    # Only to code that awaits it. Else its success is given when it comes.
+    def _give_stream(self, call: int, position: str, stream: BodyStream) -> bool:
+        request = self._open.get(position)
+        if request is None or request.is_cancelled or is_stopped(request.branch):
             return False
-        kind, call, position, given = self._arrived.popleft()
-        self._is_idle = False
-        self._has_unsent_advance = True
-        self._other_work_until = None
-        if kind == "outcome":
-            self._replay.count += 1
-            self._complete(given["position"], given)
-        elif kind == "success":
-            self._give_success(call, position, given)
-        else:
-            self._give_scope(given)
-        self.runner.resumed()
+        if not self.streams.give(self, call, stream, self._replay.count):
+            return False
+        # The server records the successes that have come, and delivers them afterwards.
+        for at in range(len(self._arrived)):
+            kind, other, _, end = self._arrived[at]
+            if kind == "success":
+                self._arrived[at] = _WITHDRAWN
+                self.host.end_call(other, end)
+        self._replay.count += 1
+        self._complete(position, {"result": stream})
         return True
 
-    def _give_success(self, call: int, position: str, result: Any) -> None:
+    def _give_success(self, call: int, position: str, end: Dict[str, Any]) -> None:
         if position not in self._open:  # another outcome was delivered first
-            return self.host.end_call(call, {"result": result})
-        self._functions.append({"call": call, "result": result, "delivered": self._replay.count})
+            return self.host.end_call(call, end)
+        self._functions.append({"call": call, **end, "delivered": self._replay.count})
         self._replay.count += 1
-        self._complete(position, {"result": fresh(result)})
+        self._complete(position, {"result": fresh(end["result"])})
 
     def _give_scope(self, scope: ClosedScope) -> None:
         position = scope.position
@@ -235,8 +275,7 @@ class Routine:
         self._replay.count += 1
         # The values and names inside of an ended scope are not used any more.
         self._positions.forget_inside(position)
-        for name in [one for one in self._scope_values if one == position or is_inside(one, position)]:
-            del self._scope_values[name]
+        self.values.forget(position)
         self._complete(position, fresh(scope.end))
 
     # No effect if the request is not open: it has an outcome, or was made in an ended scope.
@@ -255,6 +294,11 @@ class Routine:
         scope.open -= 1
         if scope.open == 0 and scope.has_returned and self.end is None:
             self._arrived.append(("scope", None, None, scope))
+
+    def record(self, item: Dict[str, Any]) -> None:
+        """Adds a value to the next advance."""
+        self._items.append(item)
+        self._touch()
 
     # The code did something.
     def _touch(self) -> None:
@@ -335,6 +379,8 @@ class Routine:
             self._finish({"exception": exception_text(error)})
 
     def _report(self, error: BaseException) -> None:
+        if self.start.get("check"):
+            return  # the server shows it
         job = self.start["job"]["id"]
         then = "The job keeps its version" if self.start.get("trial") else \
             "The job fails" if self.agent.definition.get("on_exception") == "fail" else \
@@ -372,12 +418,16 @@ class Routine:
     # Successes that were not sent end their calls without the routine.
     def _end_calls(self) -> None:
         functions, self._functions = self._functions, []
+        end = self.streams.take_end()
+        self.streams.drop()
+        functions.extend([] if end is None else [end])
         for function in functions:
-            self.host.end_call(function["call"], {"result": function["result"]})
+            del function["delivered"]
+            self.host.end_call(function.pop("call"), function)
         while self._arrived:
-            kind, call, _, result = self._arrived.popleft()
+            kind, call, _, end = self._arrived.popleft()
             if kind == "success":
-                self.host.end_call(call, {"result": result})
+                self.host.end_call(call, end)
 
     # ---------------------------------------------------------------- calls of a ctx
 
@@ -617,80 +667,3 @@ class Routine:
             if is_stopped(closed.branch):
                 failure = {"code": "evicted", "message": "this branch is not needed any more"}
                 self._end_scope(closed, {"failure": failure})
-
-    # ---------------------------------------------------------------- values
-
-    def _values_of(self, ctx: Any) -> ScopeValues:
-        values = self._scope_values.get(ctx.scope_name)
-        if values is None:
-            values = self._scope_values[ctx.scope_name] = ScopeValues()
-        return values
-
-    def _record(self, name: str, value: Any) -> None:
-        self._items.append({"kind": "value", "name": name, "value": value})
-        self._touch()
-
-    def now(self, ctx: Any) -> int:
-        """Milliseconds since 1970. Never earlier than before."""
-        self.check_call(ctx)
-        values = self._values_of(ctx)
-        values.times += 1
-        name = f"time:{joined(ctx.scope_name, values.times)}"
-        recorded = self._replay.value(name)
-        if recorded is not None:
-            at = ms_of(recorded)
-            ms = round(at) if at is not None else self._last_ms or int(self._base_ms)  # None: it was erased
-            self._last_ms = max(self._last_ms, ms)
-        else:
-            ms = self._last_ms = max(self._last_ms, int(self._base_ms + (steady() - self._base_clock) * 1000))
-            self._record(name, time_value(ms))
-        self.runner.advance_time(ms)
-        return ms
-
-    def random(self, ctx: Any) -> float:
-        self.check_call(ctx)
-        if self._seed is None:
-            recorded = self._replay.value("random")
-            if recorded is None:
-                self._seed = new_seed()
-                self._record("random", self._seed)
-            else:
-                self._seed = recorded if isinstance(recorded, str) and len(recorded) == 64 else "0" * 64
-        values = self._values_of(ctx)
-        if values.numbers is None:
-            values.numbers = RandomNumbers(self._seed, ctx.scope_name)
-        return values.numbers.next()
-
-    def uuid(self, ctx: Any) -> uuid.UUID:
-        self.check_call(ctx)
-        values = self._values_of(ctx)
-        values.uuids += 1
-        name = f"uuid:{joined(ctx.scope_name, values.uuids)}"
-        recorded = self._replay.value(name)
-        if recorded is not None:
-            return uuid.UUID(recorded) if isinstance(recorded, str) else uuid.UUID(int=0)  # erased
-        made = uuid.uuid4()
-        self._record(name, str(made))
-        return made
-
-    def patched(self, ctx: Any, patch: str) -> bool:
-        check_name(patch, "a patch")
-        self.check_call(ctx)
-        known = self._patches.get(patch)
-        if known is not None:
-            return known
-        recorded = self._replay.value(f"patch:{patch}")
-        is_patched = self._replay.is_at_frontier() if recorded is None else recorded is True
-        if recorded is None:
-            self._record(f"patch:{patch}", is_patched)
-        self._patches[patch] = is_patched
-        return is_patched
-
-    def emit(self, ctx: Any, name: str, value: Any, is_published: bool) -> None:
-        check_name(name, "an emitted value")
-        copied = redactor.value(to_json(value, f'the emitted value "{name}"', EMITTED_MAX))
-        self.check_call(ctx)
-        if not self._replay.was_emitted(ctx.scope_name):
-            self._items.append({"kind": "emitted", "scope": ctx.scope_name, "name": name, "value": copied,
-                                "published": is_published})
-            self._touch()

@@ -14,7 +14,7 @@ import random
 from typing import Any, Callable, Deque, Dict, List, Optional, Tuple
 
 from .canonical import dumps, loads
-from .errors import ConnectionFailed
+from .errors import ConnectionFailed, well_formed
 from .values import steady
 from .websocket import WebSocketClient
 
@@ -24,6 +24,13 @@ BACKOFF_MIN_S = 0.05
 BACKOFF_MAX_S = 5.0
 GREETING_S = 10.0
 BATCH_MAX = 8 << 20  # bytes of a frame with several messages
+
+
+def _encoded(text: str) -> bytes:
+    try:
+        return text.encode()
+    except UnicodeEncodeError:  # half of a surrogate pair
+        return well_formed(text).encode()
 
 
 class Session:
@@ -80,7 +87,7 @@ class Session:
         size = 0
         for message in messages:
             text = dumps(message)
-            length = len(text) if len(text) < FRAME_MAX // 4 else len(text.encode())
+            length = len(text) if len(text) < FRAME_MAX // 4 else len(_encoded(text))
             if length > FRAME_MAX - 100:
                 self._listener.on_too_large(message)
                 continue
@@ -198,7 +205,7 @@ class Session:
     def _write(self, number: int, ack: int, messages: str) -> None:
         self._last_sent = steady()
         if self._connection is not None:
-            self._connection.send(f'{{"frame":{number},"ack":{ack},"messages":[{messages}]}}'.encode())
+            self._connection.send(_encoded(f'{{"frame":{number},"ack":{ack},"messages":[{messages}]}}'))
 
     def _on_text(self, text: str) -> None:
         try:

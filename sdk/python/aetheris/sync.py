@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import datetime
 
     from .definitions import Agent, Tool
-    from .http_calls import Response
+    from .http_response import Response
     from .routine import Routine
     from .values import Duration
 
@@ -307,10 +307,10 @@ class SyncCtx(Values):
 
     def fetch(self, url: str, *, method: str = "GET", headers: Optional[Mapping[str, str]] = None,
               body: Union[str, bytes, None] = None, effect: Optional[str] = None, name: Optional[str] = None,
-              key: Optional[str] = None, redirect: str = "follow") -> "Response":
+              key: Optional[str] = None, redirect: str = "follow", stream: bool = False) -> "Response":
         """As `Ctx.fetch`."""
         from .http_calls import answered, fetch
-        request = fetch(self.later, url, method, headers, body, effect, name, key, redirect)
+        request = fetch(self.later, url, method, headers, body, effect, name, key, redirect, stream)
         return answered(request.result(), redirect, request)
 
     def urlopen(self, request: Any, data: Optional[bytes] = None, *, effect: Optional[str] = None) -> Any:

@@ -18,12 +18,14 @@ from typing import Any, Awaitable, Callable, Dict, Iterable, List, Mapping, Name
 from .client import ENDED, Client
 from .crash_proxy import CrashProxy, Point
 from .definitions import Agent, Tool
+from .dev_warnings import print_warning
 from .errors import AetherisError, Failure, InvalidInput
 from .functions import Functions
 from .testing_models import FakeModel, ModelAnswer, ModelCall, ModelServer
 from .testing_replay import ReplayedJob, StoredJobs, replay, replay_async
 from .testing_server import Server
 from .testing_worker import WorkerThread
+from .unawaited import warn_about_unawaited
 from .values import duration_ms
 
 __all__ = ["AsyncTestJob", "AsyncTesting", "CallRecord", "CrashReport", "FakeModel", "ModelAnswer", "ModelCall",
@@ -325,6 +327,7 @@ def start(agents: Iterable[Agent], tools: Tools = (), *, tools_of: Iterable[Tool
     `program`: default AETHERIS_BIN, or `aetheris` in PATH. `log(level, message)`: what the worker reports.
 
     Raises `InvalidInput`, `ConnectionFailed`."""
+    warn_about_unawaited(print_warning)
     offers: List[Union[Agent, Tool]] = [*agents, *_tools(tools, list(tools_of))]
     test = Testing(program, agents_file, models, models_url, offers, log)
     try:

@@ -1,6 +1,6 @@
-"""ModelServer: the models of a test, for `aetheris.testing`. A local HTTP server with the protocols Chat Completions and
-Messages, which gives the answers of the test: to the server, which calls the models of agents, and to clients that were
-given `ctx.fetch` or `ctx.httpx()`."""
+"""ModelServer: the models of a test, for `aetheris.testing`. A local HTTP server with the protocols Chat Completions,
+Messages and Responses, which gives the answers of the test: to the server, which calls the models of agents, and to
+clients that were given `ctx.fetch` or `ctx.httpx()`."""
 import asyncio
 import hashlib
 import http.server
@@ -12,7 +12,7 @@ import urllib.parse
 from typing import TYPE_CHECKING, Any, Awaitable, Callable, Dict, List, Mapping, Optional, Sequence, Tuple, Union
 
 from .canonical import to_json
-from .testing_protocols import PROTOCOLS, Answered
+from .testing_protocols import PROTOCOLS, Answered, Protocol
 
 if TYPE_CHECKING:
     from .functions import Call
@@ -31,13 +31,12 @@ seconds)."""
 class ModelCall:
     """A request to a model."""
 
-    def __init__(self, body: Dict[str, Any], schema: Optional[Dict[str, Any]], job: Optional[str], key: str,
-                 try_: int) -> None:
+    def __init__(self, body: Dict[str, Any], protocol: Protocol, job: Optional[str], key: str, try_: int) -> None:
         self.body: Dict[str, Any] = body
-        """All of the request, as the protocol has it: Chat Completions, or Messages of a client."""
-        self.messages: List[Dict[str, Any]] = body.get("messages") or []
+        """All of the request, as the protocol has it: Chat Completions; Messages or Responses of a client."""
+        self.messages: List[Dict[str, Any]] = protocol.messages_of(body)
         """The conversation so far, as the protocol has it."""
-        self.schema: Optional[Dict[str, Any]] = schema
+        self.schema: Optional[Dict[str, Any]] = protocol.schema_of(body)
         """Of the answer, if it is to be JSON."""
         self.job: Optional[str] = job
         self.key: str = key
@@ -94,8 +93,8 @@ class ModelServer:
         body = _body_of(request)
         protocol = next((one for one in PROTOCOLS if request.path == f"/v1{one.path}"), None)
         if body is None or protocol is None:
-            return request.send_error(404, "a model of a test answers requests of Chat Completions and Messages")
-        name, call = str(body.get("model")), _call_of(request, body, protocol.schema_of(body))
+            return request.send_error(404, "a model of a test answers requests of Chat Completions, Messages and Responses")
+        name, call = str(body.get("model")), _call_of(request, body, protocol)
         args = {key: value for key, value in body.items() if key not in ("stream", "stream_options")}
         end = self._on_call({"tool": f"model:{name}", "position": None, "job": call.job, "arguments": args,
                              "effect": "read", "key": call.key, "try": call.try_})
@@ -108,7 +107,7 @@ class ModelServer:
         end({"result": message})
         stated = None if isinstance(answer, str) else answer.get("finish_reason")
         finish_reason = stated or ("tool_calls" if "tool_calls" in message else "stop")
-        protocol.send(request, Answered(body, message, *_usage_of(answer, body, message), finish_reason))
+        protocol.send(request, Answered(body, message, *_usage_of(answer, call.messages, message), finish_reason))
 
     def _answer_of(self, name: str, call: ModelCall) -> ModelAnswer:
         """What the test states wrongly is a failure that is not tried again, so that its job shows it."""
@@ -164,15 +163,14 @@ def _body_of(request: http.server.BaseHTTPRequestHandler) -> Optional[Dict[str, 
     return body if isinstance(body, dict) else None
 
 
-def _call_of(request: http.server.BaseHTTPRequestHandler, body: Dict[str, Any],
-             schema: Optional[Dict[str, Any]]) -> ModelCall:
+def _call_of(request: http.server.BaseHTTPRequestHandler, body: Dict[str, Any], protocol: Protocol) -> ModelCall:
     own = request.headers.get(_CALL_HEADER)
     if own:
         named = json.loads(own)
-        return ModelCall(body, schema, named["job"], named["key"], named["try"])
+        return ModelCall(body, protocol, named["job"], named["key"], named["try"])
     key = request.headers.get("idempotency-key") or ""
     found = _KEY.match(key)
-    return ModelCall(body, schema, found and found[1], key, int(request.headers.get("x-aetheris-try") or 1))
+    return ModelCall(body, protocol, found and found[1], key, int(request.headers.get("x-aetheris-try") or 1))
 
 
 def _message_of(answer: ModelAnswer, key: str) -> Dict[str, Any]:
@@ -192,8 +190,8 @@ def _message_of(answer: ModelAnswer, key: str) -> Dict[str, Any]:
     return message
 
 
-def _usage_of(answer: ModelAnswer, body: Dict[str, Any], message: Dict[str, Any]) -> Tuple[int, int]:
+def _usage_of(answer: ModelAnswer, messages: List[Dict[str, Any]], message: Dict[str, Any]) -> Tuple[int, int]:
     """Tokens: those of the test, or one for each four characters."""
     stated = {} if isinstance(answer, str) else answer.get("usage") or {}
-    return (stated.get("prompt_tokens", len(json.dumps(body.get("messages"))) // 4 + 1),
+    return (stated.get("prompt_tokens", len(json.dumps(messages)) // 4 + 1),
             stated.get("completion_tokens", len(json.dumps(message)) // 4 + 1))

@@ -1,4 +1,4 @@
-"""How the models of a test answer: in the form of Chat Completions, and in that of Messages."""
+"""How the models of a test answer: in the form of Chat Completions, of Messages, and of Responses of OpenAI."""
 import http.server
 import json
 from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Tuple
@@ -23,6 +23,8 @@ class Answered(NamedTuple):
 class Protocol(NamedTuple):
     path: str
     """The end of its path."""
+    messages_of: Callable[[Dict[str, Any]], List[Dict[str, Any]]]
+    """The conversation of a request."""
     schema_of: Callable[[Dict[str, Any]], Optional[Dict[str, Any]]]
     """Of the answer, if it is to be JSON."""
     send: Callable[[Handler, Answered], None]
@@ -123,11 +125,87 @@ def _blocks(message: Dict[str, Any]) -> Iterator[Tuple[Dict[str, Any], Dict[str,
                [{"type": "input_json_delta", "partial_json": piece} for piece in _pieces(arguments)])
 
 
+# ---------------------------------------------------------------- Responses
+
+# No state is kept: a request has its whole conversation.
+_INCOMPLETE = {"length": "max_output_tokens", "content_filter": "content_filter"}  # by the reason of Chat Completions
+
+
+def _send_responses(request: Handler, answered: Answered) -> None:
+    body, message, prompt_tokens, completion_tokens, reason = answered
+    items = list(_items(message))
+    head = {"id": "resp_test", "object": "response", "created_at": _CREATED, "model": body.get("model"), "error": None,
+            "instructions": body.get("instructions"), "metadata": {}, "parallel_tool_calls": True, "temperature": None,
+            "tool_choice": body.get("tool_choice", "auto"), "tools": body.get("tools") or [], "top_p": None}
+    incomplete = _INCOMPLETE.get(reason)
+    whole = {**head, "status": "incomplete" if incomplete else "completed",
+             "incomplete_details": {"reason": incomplete} if incomplete else None,
+             "output": [item for item, _, _ in items],
+             "usage": {"input_tokens": prompt_tokens, "input_tokens_details": {"cached_tokens": 0},
+                       "output_tokens": completion_tokens, "output_tokens_details": {"reasoning_tokens": 0},
+                       "total_tokens": prompt_tokens + completion_tokens}}
+    if body.get("stream") is not True:
+        return _send_json(request, whole)
+    begun = {**head, "status": "in_progress", "incomplete_details": None, "output": [], "usage": None}
+    events: List[Dict[str, Any]] = [{"type": f"response.{kind}", "response": begun} for kind in ("created", "in_progress")]
+    for index, (item, begin, parts) in enumerate(items):
+        events.append({"type": "response.output_item.added", "output_index": index, "item": begin})
+        events += [{**part, "item_id": item["id"], "output_index": index} for part in parts]
+        events.append({"type": "response.output_item.done", "output_index": index, "item": item})
+    events.append({"type": f"response.{whole['status']}", "response": whole})
+    _respond(request, 200, "text/event-stream", "".join(
+        f"event: {event['type']}\ndata: {json.dumps({**event, 'sequence_number': number})}\n\n"
+        for number, event in enumerate(events)))
+
+
+def _items(message: Dict[str, Any]) -> Iterator[Tuple[Dict[str, Any], Dict[str, Any], List[Dict[str, Any]]]]:
+    """An item as a whole; how it begins in a stream, and the events of its parts."""
+    count = 0
+    for name, kind, member in (("content", "output_text", "text"), ("refusal", "refusal", "refusal")):
+        text = message.get(name)
+        if not text:
+            continue
+        more: Dict[str, Any] = {"logprobs": []} if kind == "output_text" else {}
+        part = {"type": kind, **({"annotations": [], **more} if more else {})}
+        head = {"type": "message", "id": f"msg_test_{count}", "role": "assistant"}
+        count += 1
+        yield ({**head, "status": "completed", "content": [{**part, member: text}]},
+               {**head, "status": "in_progress", "content": []},
+               [{"type": "response.content_part.added", "content_index": 0, "part": {**part, member: ""}},
+                *({"type": f"response.{kind}.delta", "content_index": 0, "delta": piece, **more} for piece in _pieces(text)),
+                {"type": f"response.{kind}.done", "content_index": 0, member: text, **more},
+                {"type": "response.content_part.done", "content_index": 0, "part": {**part, member: text}}])
+    for call in message.get("tool_calls", ()):
+        function, arguments = call["function"], call["function"]["arguments"]
+        head = {"type": "function_call", "id": f"fc_test_{count}", "call_id": call["id"], "name": function["name"]}
+        count += 1
+        yield ({**head, "status": "completed", "arguments": arguments}, {**head, "status": "in_progress", "arguments": ""},
+               [*({"type": "response.function_call_arguments.delta", "delta": piece} for piece in _pieces(arguments)),
+                {"type": "response.function_call_arguments.done", "name": function["name"], "arguments": arguments}])
+
+
+# ---------------------------------------------------------------- all
+
+def _list_of(body: Dict[str, Any], name: str) -> List[Dict[str, Any]]:
+    found = body.get(name)
+    if isinstance(found, str):
+        return [{"role": "user", "content": found}]
+    return found if isinstance(found, list) else []
+
+
+def _fail_openai(request: Handler, status: int, message: str, retry_after: Optional[float]) -> None:
+    _send_json(request, {"error": {**_error(status, message), "param": None, "code": None}}, status, retry_after)
+
+
+def _fail_messages(request: Handler, status: int, message: str, retry_after: Optional[float]) -> None:
+    _send_json(request, {"type": "error", "error": _error(status, message)}, status, retry_after)
+
+
 PROTOCOLS = (
-    Protocol("/chat/completions", lambda body: _member(body, "response_format", "json_schema", "schema"), _send_chat,
-             lambda request, status, message, retry_after: _send_json(
-                 request, {"error": {**_error(status, message), "param": None, "code": None}}, status, retry_after)),
-    Protocol("/messages", lambda body: _member(body, "output_config", "format", "schema"), _send_messages,
-             lambda request, status, message, retry_after: _send_json(
-                 request, {"type": "error", "error": _error(status, message)}, status, retry_after)),
+    Protocol("/chat/completions", lambda body: _list_of(body, "messages"),
+             lambda body: _member(body, "response_format", "json_schema", "schema"), _send_chat, _fail_openai),
+    Protocol("/messages", lambda body: _list_of(body, "messages"),
+             lambda body: _member(body, "output_config", "format", "schema"), _send_messages, _fail_messages),
+    Protocol("/responses", lambda body: _list_of(body, "input"),
+             lambda body: _member(body, "text", "format", "schema"), _send_responses, _fail_openai),
 )

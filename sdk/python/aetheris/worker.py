@@ -23,6 +23,7 @@ from .session import Session
 
 SDK_VERSION = "0.1.0"
 GRACE_S = 30.0
+_NAMES_MAX = 20  # of agents or tools in one line
 _TROUBLE_S = 1.0  # a connection that is lost for a shorter time is not reported
 PROTOCOL = 1
 DEFAULT_URL = "http://127.0.0.1:7070"
@@ -76,6 +77,7 @@ class Worker:
             raise InvalidInput("the worker was given no agent and no tool; write @agent(…) or @tool(…)")
         self._session = Session(self, address=lambda: _address(socket, url),
                                 api_key=api_key or os.environ.get("AETHERIS_API_KEY"))
+        self._socket, self._url = socket, url
         self._connections = 0
         self._refusal: Dict[str, Any] = {}  # the reason of the next `stop`
         self._capacity = {"routines": routines, "calls": calls}
@@ -177,12 +179,12 @@ class Worker:
                 "missing": "the code does not make a request that the log has",
                 "ended": "the code ended before a request that the log has"}
         routine = self._routines.get(number)
-        # A trial changes nothing; its caller reports what differs.
         then = "The job keeps its version" if routine is not None and routine.start.get("trial") else \
             'The job parks; "aetheris resume" continues it after the code is corrected. What differs: ' \
             f"aetheris divergence {self._job_of(number)}"
-        self.log("error", f'{self._name_of(number)}: {what.get(message["finding"], message["finding"])}, at '
-                          f'"{message["position"]}"{f", {place}" if place else ""}. {then}')
+        if routine is None or not routine.start.get("check"):  # the server shows what it finds
+            self.log("error", f'{self._name_of(number)}: {what.get(message["finding"], message["finding"])}, at '
+                              f'"{message["position"]}"{f", {place}" if place else ""}. {then}')
         self._forget(number, "diverged")
 
     def _job_of(self, number: int) -> str:
@@ -273,6 +275,8 @@ class Worker:
         self._report_faults(welcome.get("agents") or [])
         if self._is_verbose():
             self.log("info", f"connected as {self._name}, session {welcome.get('session')}")
+        elif not self._has_connected and not os.environ.get("AETHERIS_SUPERVISED"):
+            self.log("info", self._connected_text(welcome))
         elif self._is_trouble_reported:
             self.log("info", "connected")
         if self._trouble_timer is not None:
@@ -289,6 +293,14 @@ class Worker:
         self._is_session_gone = False
         for message in self._functions.late_ends():
             self.send(message)
+
+    # connected to http://127.0.0.1:7070; agents: a, b
+    def _connected_text(self, welcome: Dict[str, Any]) -> str:
+        address = _address(self._socket, self._url)
+        refused = {one.get("name") for one in welcome.get("agents") or [] if one.get("faults") is not None}
+        taken = dict.fromkeys(one.name for one in self._agents.values() if one.name not in refused)
+        lists = [_list_text("agents", list(taken)), _list_text("tools", list(self._tools))]
+        return "; ".join([f"connected to {address['socket'] or address['url']}", *filter(None, lists)])
 
     # The faults of a hello are the same for all of its agents.
     def _report_faults(self, agents: List[Dict[str, Any]]) -> None:
@@ -440,6 +452,12 @@ def _agent_key(name: str, version: Optional[str]) -> str:
 
 def _hostname() -> str:
     return platform.node()
+
+
+# agents: a, b
+def _list_text(kind: str, names: List[str]) -> str:
+    more = f" and {len(names) - _NAMES_MAX} more" if len(names) > _NAMES_MAX else ""
+    return f"{kind}: {', '.join(names[:_NAMES_MAX])}{more}" if names else ""
 
 
 def _address(socket: Optional[str], url: Optional[str]) -> Dict[str, Optional[str]]:

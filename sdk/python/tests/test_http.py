@@ -31,6 +31,9 @@ class Handler(http.server.BaseHTTPRequestHandler):
             return self.answer(307, b"", Location="http://127.0.0.1:9/")
         if self.path == "/busy":
             return self.answer(429, b"", **{"Retry-After": "2"})
+        if self.path == "/chat/completions":
+            return self.answer(200, b'data: {"choices":[],"usage":{"prompt_tokens":12,"completion_tokens":2}}',
+                               **{"Content-Type": "text/event-stream"})
         if self.path == "/bytes":
             return self.answer(200, bytes(range(256)), **{"Content-Type": "application/octet-stream"})
         if self.path.startswith("/api/"):
@@ -94,6 +97,13 @@ class Http(unittest.TestCase):
         count = len(Handler.seen)
         job.replayed()
         self.assertEqual(len(Handler.seen), count, "a replay sends nothing")
+
+    def test_the_tokens_of_a_model_are_counted_also_by_the_last_line_of_a_stream_that_has_no_end(self):
+        async def code(ctx, input):
+            return (await ctx.fetch(self.url + "/chat/completions", method="POST", body='{"model":"m"}')).status
+        job = run_job(code)
+        self.assertEqual(job.result, 200)
+        self.assertEqual(job.usages, [{"model": "m", "input_tokens": 12, "output_tokens": 2}])
 
     def test_redirects_are_followed_within_the_request(self):
         async def code(ctx, input):

@@ -322,7 +322,7 @@ class Simulation:
             return self.engine.fail(position, "exception", "it failed")
         result, error = call_function(permit, request)
         assert error is None, error
-        if not self.routine.on_success(permit["call"], position, result):
+        if not self.routine.on_success(permit["call"], position, {"result": result}):
             self.engine.succeed(position, result)
 
 

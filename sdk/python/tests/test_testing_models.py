@@ -113,6 +113,34 @@ class Models(unittest.TestCase):
                 "message_stop"])
             self.assertEqual(events[2]["delta"], {"type": "text_delta", "text": "stream: True"})
 
+    def test_clients_of_responses_are_answered(self):
+        @agent
+        async def gpt(ctx, input):
+            texts = []
+            for stream, given in ((False, "Pay 43"), (True, [{"role": "user", "content": "And 44?"}])):
+                body = {"model": "gpt", "input": given, "stream": stream}
+                answer = await ctx.fetch("https://api.openai.com/v1/responses", method="POST", body=json.dumps(body), effect="read")
+                texts.append(answer.text())
+            return texts
+
+        def model(call):
+            return {"text": call.messages[0]["content"], "tool_calls": [{"name": "pay", "arguments": {"order": "43"}, "id": "t1"}],
+                    "usage": {"prompt_tokens": 7, "completion_tokens": 2}}
+        with testing.start([gpt], models={"gpt": model}) as t:
+            whole, streamed = t.job(gpt).result()
+            whole = json.loads(whole)
+            self.assertEqual((whole["status"], whole["usage"]["total_tokens"]), ("completed", 9))
+            message, called = whole["output"]
+            self.assertEqual(message["content"], [{"type": "output_text", "text": "Pay 43", "annotations": [], "logprobs": []}])
+            self.assertEqual((called["type"], called["call_id"], called["arguments"]), ("function_call", "t1", '{"order": "43"}'))
+            events = [json.loads(line[6:]) for line in streamed.splitlines() if line.startswith("data: ")]
+            self.assertEqual([event["type"].removeprefix("response.") for event in events], [
+                "created", "in_progress", "output_item.added", "content_part.added", "output_text.delta", "output_text.done",
+                "content_part.done", "output_item.done", "output_item.added", "function_call_arguments.delta",
+                "function_call_arguments.done", "output_item.done", "completed"])
+            self.assertEqual([event["sequence_number"] for event in events], list(range(13)))
+            self.assertEqual([one["type"] for one in events[-1]["response"]["output"]], ["message", "function_call"])
+
     def test_it_calls_tools_refuses_and_states_its_use_of_tokens(self):
         with started({"main": [{"tool_calls": [{"name": "pay", "arguments": {"order": "43"}, "id": "call_1"}],
                                 "usage": {"prompt_tokens": 700, "completion_tokens": 30}}]}) as t:

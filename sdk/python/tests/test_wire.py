@@ -94,7 +94,12 @@ class Wire(unittest.IsolatedAsyncioTestCase):
         @tool(effect="idempotent")
         def no_json():
             return float("nan")
-        self.offers = [one, waits, slow, reports, writes, blocks, fails, throws, no_json]
+
+        @tool(effect="read")
+        async def halves(args, call):
+            call._note_usage({"model": "m\ud800", "input_tokens": 1, "text": "x" * args["length"]})
+            return "done"
+        self.offers = [one, waits, slow, reports, writes, blocks, fails, throws, no_json, halves]
 
     async def asyncTearDown(self):
         self.release.set()
@@ -120,6 +125,15 @@ class Wire(unittest.IsolatedAsyncioTestCase):
         await connection.next()
         connection.send(1, 1, welcome("s-1", limits=limits))
         return connection
+
+    async def test_half_of_a_surrogate_pair_in_a_message_is_replaced_and_no_other_message_is_lost(self):
+        connection = await self.open()
+        for frame, call, length in ((2, 5, 1), (3, 7, 9 << 20)):  # they are sent in one frame; in several
+            connection.send(frame, 1, permit(call, "halves", arguments={"length": length}),
+                            permit(call + 1, "halves", arguments={"length": 1}))
+            ended = [await asyncio.wait_for(connection.message("ended"), 10) for _ in range(2)]
+            self.assertEqual([(one["call"], one["result"], one["usage"]["model"]) for one in ended],
+                             [(call, "done", "m\ufffd"), (call + 1, "done", "m\ufffd")])
 
     # ---------------------------------------------------------------- hello
 
@@ -291,13 +305,17 @@ class Wire(unittest.IsolatedAsyncioTestCase):
             "error: the server does not take one (version 1), waits: a.yaml:3:7: tools.pay.timeout: must be a duration "
             "(did you mean 10s?) [plan_invalid]", 'error: the server does not take one (version 1): "other"'])
 
-    async def test_without_a_log_a_connection_is_a_line_only_after_trouble(self):
-        for is_verbose, trouble_s, expected in ((False, 0.0, "aetheris: info: connected\n"), (False, 1.0, ""),
-                                                (True, 1.0, "connected as ")):
-            with self.subTest(is_verbose=is_verbose, trouble_s=trouble_s), \
+    async def test_without_a_log_the_first_connection_is_a_line_and_others_are_after_trouble(self):
+        ready = f"aetheris: info: connected to {self.server.socket}; agents: one, waits; tools: "
+        verbose, supervised = {"AETHERIS_VERBOSE": "1"}, {"AETHERIS_SUPERVISED": "1"}
+        for env, trouble_s, first, then in (({}, 0.0, ready, "aetheris: info: connected\n"), ({}, 1.0, ready, ""),
+                                            (verbose, 1.0, "connected as ", "connected as "),
+                                            (supervised, 0.0, "", "aetheris: info: connected\n"),
+                                            (supervised, 1.0, "", "")):
+            with self.subTest(env=env, trouble_s=trouble_s), \
                     contextlib.redirect_stderr(io.StringIO()) as printed, \
                     unittest.mock.patch("aetheris.worker._TROUBLE_S", trouble_s), \
-                    unittest.mock.patch.dict(os.environ, {"AETHERIS_VERBOSE": "1"} if is_verbose else {}):
+                    unittest.mock.patch.dict(os.environ, env):
                 self.server.refuses_with = None
                 self.worker = Worker(*self.offers, socket=self.server.socket)
                 self.running = asyncio.ensure_future(self.worker.run())
@@ -305,14 +323,17 @@ class Wire(unittest.IsolatedAsyncioTestCase):
                 await connection.next()
                 connection.send(1, 1, welcome("s-1"), start_of(1))
                 await connection.message()
-                self.assertEqual("connected" in printed.getvalue(), is_verbose)
+                before = printed.getvalue()
+                self.assertIn(first, before)
+                self.assertEqual(before.count("\n"), 1 if first else 0, before)
                 connection.cut()
                 again = await self.server.accept()
                 await again.next()
                 again.send(0, 1, welcome("s-1", resumed=True))
                 await again.message()
-                self.assertIn(expected, printed.getvalue())
-                self.assertTrue(expected or not printed.getvalue(), printed.getvalue())
+                after = printed.getvalue()[len(before):]
+                self.assertIn(then, after)
+                self.assertTrue(then or not after, after)
                 await self.stop()
 
     async def test_a_heartbeat_is_sent_when_nothing_else_is_and_acknowledges(self):

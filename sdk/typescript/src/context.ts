@@ -69,7 +69,11 @@ export class Context implements Ctx {
     };
     this.log = { debug: write("debug"), info: write("info"), warn: write("warn"), error: write("error") };
     // Libraries call it without `this`.
-    this.fetch = (input, init) => fetchRecorded(this, input, init as FetchInit);
+    this.fetch = (input, init) => this.fetchRecorded(input, init as FetchInit);
+  }
+
+  private fetchRecorded(input: string | URL | globalThis.Request, init: FetchInit | undefined): Promise<Response> {
+    return fetchRecorded(this, input, init);
   }
 
   get replaying(): boolean {

@@ -4,21 +4,19 @@
 // for each line, if the caller is code of the user that runs in an agent: not in a function of `ctx.run` or of a tool,
 // and not in a package.
 import { createRequire, syncBuiltinESMExports } from "node:module";
-import { dirname, relative } from "node:path";
-import { fileURLToPath } from "node:url";
+import { callerOf } from "./caller.ts";
 import { current } from "./current.ts";
 
-const FRAME = /[\s(]((?:file:\/\/)?\/[^()]+):(\d+):\d+\)?$/;
+const OF_SDK = ["caller", "dev_warnings"];
 const DIFFERS = "is not recorded: it differs when the code runs again";
 const IS_SENT_AGAIN = "is not recorded: it is sent again whenever the code runs again";
 
 /** Wraps the functions of this process. `print` is given each warning. */
 export function warnAboutUnrecorded(print: (warning: string) => void): void {
-  const sdk = dirname(fileURLToPath(import.meta.url));
   const warned = new Set<string>();
   const warn = (what: string, why: string, instead: string): void => {
     if (current() === undefined) return;
-    const place = callerOf(sdk);
+    const place = callerOf(OF_SDK);
     if (place === undefined || warned.has(`${place} ${what}`)) return;
     warned.add(`${place} ${what}`);
     print(`${place}: ${what} ${why}. Use ${instead}`);
@@ -63,22 +61,4 @@ function wrapDate(warn: () => void): void {
     writable: true,
   });
   globalThis.Date = Wrapped;
-}
-
-// agent.ts:14 of the first frame outside of this package; undefined: it is not code of the user.
-function callerOf(sdk: string): string | undefined {
-  const lines = (new Error().stack ?? "").split("\n").slice(1);
-  for (const line of lines) {
-    const found = FRAME.exec(line);
-    if (found === null) {
-      if (line.includes("at Reflect.") || line.includes("at Object.apply") || line.includes("<anonymous>")) continue;
-      return undefined; // of Node
-    }
-    const path = (found[1] as string).startsWith("file://") ? fileURLToPath(found[1] as string) : (found[1] as string);
-    if (path.startsWith(`${sdk}/dev_warnings.`)) continue;
-    if (path.startsWith(`${sdk}/`) || path.includes("/node_modules/")) return undefined;
-    const short = relative(process.cwd(), path);
-    return `${short.startsWith("..") ? path : short}:${found[2]}`;
-  }
-  return undefined;
 }

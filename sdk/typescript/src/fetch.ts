@@ -4,6 +4,7 @@ import type { Context } from "./context.ts";
 import { AetherisError, InvalidInput, NotDone, ToolFailed } from "./errors.ts";
 import { isObject, VALUE_MAX, type JsonObject } from "./json.ts";
 import type { Effect, FailureText } from "./protocol.ts";
+import { ModelAnswer, usages } from "./model_answers.ts";
 import { neverSettles } from "./request.ts";
 import { scrub, ScrubbedText } from "./secrets.ts";
 import { BodyStream, streamHosts, type StreamHost } from "./streams.ts";
@@ -206,8 +207,10 @@ async function send(
     headers: answerHeaders,
   };
   const host = streamHosts.get(call);
-  if (host !== undefined && response.ok && response.body && STREAMED.test(response.headers.get("content-type") ?? ""))
-    return readStream(response.body, head, effect, call, host);
+  const type = response.headers.get("content-type") ?? "";
+  const answer = response.ok ? ModelAnswer.of(args) : undefined;
+  if (host !== undefined && response.ok && response.body && STREAMED.test(type))
+    return readStream(response.body, head, effect, call, host, answer);
   let bytes: Uint8Array;
   try {
     bytes = new Uint8Array(await response.arrayBuffer());
@@ -215,7 +218,22 @@ async function send(
     throw failureOf(error, effect) ?? error;
   }
   if (effect === "read" && call.try < READ_TRIES) checkStatus(response);
-  return { ...head, ...bodyValue(bytes) };
+  const body = bodyValue(bytes);
+  if (answer !== undefined && typeof body["body"] === "string") {
+    if (STREAMED.test(type)) {
+      answer.feed(body["body"]);
+      answer.end();
+    } else {
+      answer.read(body["body"]);
+    }
+    noteUsage(call, answer);
+  }
+  return { ...head, ...body };
+}
+
+function noteUsage(call: Call, answer: ModelAnswer | undefined): void {
+  const usage = answer?.usage();
+  if (usage !== undefined) usages.set(call, usage);
 }
 
 // Reads a body to its end, and gives the routine its pieces. A stream that breaks before the routine has it is a try
@@ -226,6 +244,7 @@ async function readStream(
   effect: Effect,
   call: Call,
   host: StreamHost,
+  answer: ModelAnswer | undefined,
 ): Promise<JsonObject> {
   const stream = new BodyStream(scrub(head) as JsonObject);
   const decoder = new TextDecoder("utf-8", { ignoreBOM: true });
@@ -243,25 +262,25 @@ async function readStream(
       const piece = decoder.decode(chunk, { stream: true });
       bytes += Buffer.byteLength(JSON.stringify(piece));
       if (bytes > STREAM_MAX) throw new AetherisError("payload_too_large", `the answer has more than ${STREAM_MAX} bytes`);
-      call.text(piece);
+      call.text(answer === undefined ? piece : answer.feed(piece));
       give(scrubbed.feed(piece));
     }
+    call.text(answer?.end() ?? "");
     give(scrubbed.feed(decoder.decode()) + scrubbed.end());
   } catch (error) {
     const known = failureOf(error, effect) ?? error;
-    if (!stream.isGiven) {
-      host.withdraw();
-      throw known;
-    }
+    if (host.withdraw()) throw known;
     const cause = call.signal.aborted ? (call.signal.reason as unknown) : known;
     const partial =
       cause instanceof AetherisError
         ? { code: cause.code, message: cause.message }
         : { code: "reset", message: `the answer broke off: ${String(cause)}` };
     stream.close(partial);
+    noteUsage(call, answer);
     return { ...head, body: text, partial };
   }
   stream.close();
+  noteUsage(call, answer);
   return { ...head, body: text };
 }
 

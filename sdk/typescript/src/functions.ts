@@ -9,8 +9,9 @@ import { AetherisError, Failure, InvalidInput, NotDone } from "./errors.ts";
 import { textOf } from "./ends.ts";
 import { routes, type Route } from "./fetch.ts";
 import { checkSize, fresh, isObject, toJson, type Json, type JsonObject } from "./json.ts";
+import { usages } from "./model_answers.ts";
 import { scrub, ScrubbedText, secretOf } from "./secrets.ts";
-import { streamHosts, type BodyStream } from "./streams.ts";
+import { StreamHost, streamHosts } from "./streams.ts";
 import type { CallName, Effect, FunctionEnd, Perform, WorkerMessage } from "./protocol.ts";
 import type { RunFunction } from "./request.ts";
 import type { Routine } from "./routine.ts";
@@ -59,7 +60,7 @@ interface Kept {
   endedAt: number;
   bytes: number;
   abort: AbortController;
-  stream?: BodyStream;
+  streams?: StreamHost;
 }
 
 interface Found {
@@ -248,13 +249,8 @@ export class Functions {
     const { tool, position, key } = permit;
     const { routine } = found;
     if (routine !== undefined && position !== undefined) {
-      streamHosts.set(given, {
-        offer: (stream) => {
-          call.stream = stream;
-          routine.onStream(permit.call, position, stream);
-        },
-        withdraw: () => routine.withdrawStream(permit.call),
-      });
+      call.streams = new StreamHost(permit.call, position, routine);
+      streamHosts.set(given, call.streams);
     }
     const { args, effect } = found;
     const observed = { tool, position, job: call.name?.job, arguments: args, effect, key, try: permit.try };
@@ -282,7 +278,7 @@ export class Functions {
         !found.isCheckedFirst &&
         found.routine !== undefined &&
         permit.position !== undefined &&
-        found.routine.onSuccess(permit.call, permit.position, end.result);
+        found.routine.onSuccess(permit.call, permit.position, end);
       if (!isGiven) this.host.send({ type: "ended", call: permit.call, ...end });
     }
     if (this.kept.length > this.compactAt || this.keptBytes > KEPT_BYTES_MAX) this.forgetOld();
@@ -293,7 +289,8 @@ export class Functions {
 
   private cutOff(call: Kept, end: FunctionEnd): void {
     if (call.end !== undefined || call.isEndStated) return;
-    if (call.isGone || !call.stream?.isGiven) {
+    const isWithdrawn = call.streams?.withdraw() ?? true;
+    if (call.isGone || isWithdrawn) {
       call.isEndStated = true;
       if (this.calls.get(call.call) === call) {
         this.calls.delete(call.call);
@@ -405,7 +402,9 @@ export async function endOfFunction(
   try {
     // Code in a function has no ctx.
     const here = { ctx: undefined, routine, closed: undefined };
-    return endOfResult(await storage.run(here, async () => fn(args, call)), tool, effect);
+    const end = endOfResult(await storage.run(here, async () => fn(args, call)), tool, effect);
+    const usage = usages.get(call);
+    return usage && "result" in end ? { ...end, usage } : end;
   } catch (error) {
     return endOfError(error);
   }

@@ -1,6 +1,7 @@
 #!/usr/bin/env node
 // aetheris …: starts the program of the package for this platform, aetheris-linux-x64, or the one that AETHERIS_BIN
-// names. Signals are passed on; the exit code is the program's.
+// names. Signals are passed on; the exit code is the program's. AETHERIS_LAUNCHER is this process: if it is killed, the
+// program receives SIGTERM from the kernel.
 import { spawn } from "node:child_process";
 import { createRequire } from "node:module";
 import { constants } from "node:os";
@@ -26,7 +27,8 @@ function program(): string {
 }
 
 const path = program();
-const child = spawn(path, process.argv.slice(2), { stdio: "inherit" });
+const env = { ...process.env, AETHERIS_LAUNCHER: String(process.pid) };
+const child = spawn(path, process.argv.slice(2), { stdio: "inherit", env });
 // Ctrl-C of a terminal reaches the program itself: it is not passed on a second time.
 for (const signal of ["SIGTERM", "SIGHUP", "SIGINT"] as const) {
   process.on(signal, () => {

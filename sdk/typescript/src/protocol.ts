@@ -87,7 +87,7 @@ export interface AdvanceMessage {
   type: "advance";
   routine: number;
   delivered: number;
-  functions?: { call: number; result: Json; delivered: number }[];
+  functions?: ({ call: number; delivered: number } & Success)[];
   items?: Item[];
   requests?: NewRequest[];
   cancelled?: string[];
@@ -112,8 +112,24 @@ export interface FunctionFailure extends FailureText {
   retry_after_ms?: number;
 }
 
+/** What a function used of a model that it called itself. `incomplete`: a count is missing, the total is an estimate. */
+export interface Usage {
+  model?: string;
+  input_tokens?: number;
+  output_tokens?: number;
+  total_tokens?: number;
+  cached_tokens?: number;
+  reasoning_tokens?: number;
+  incomplete?: true;
+}
+
+export interface Success {
+  result: Json;
+  usage?: Usage;
+}
+
 /** How a function ended. */
-export type FunctionEnd = { result: Json } | { failure: FunctionFailure } | { unknown: FailureText };
+export type FunctionEnd = Success | { failure: FunctionFailure } | { unknown: FailureText };
 
 export interface CallName {
   job: string;
@@ -172,6 +188,8 @@ export interface Start {
   version?: string;
   /** Of another version than the job's. */
   trial?: boolean;
+  /** A trial of `preflight`, `replay` or `dev`, which show what it finds. */
+  check?: boolean;
   input: Json;
   now: string;
   blind: string;

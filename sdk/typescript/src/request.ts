@@ -1,8 +1,8 @@
 // Request: what a routine has requested, and its outcome once it is delivered. ClosedScope, Branch: where it was made.
-import type { Call, Request } from "./api.ts";
+import type { Call, Request, RequestOptions } from "./api.ts";
 import { Cancelled, Failure, Rejected, ToolFailed, WaitExpired } from "./errors.ts";
-import { isObject, type Json, type JsonObject } from "./json.ts";
-import type { FailureText, Kind, Outcome } from "./protocol.ts";
+import { isObject, toJson, type Json, type JsonObject } from "./json.ts";
+import type { FailureText, Kind, NewWait, Outcome } from "./protocol.ts";
 
 /** Performs a call of a request that states its function. */
 export type RunFunction = (args: JsonObject, call: Call) => unknown;
@@ -26,6 +26,20 @@ export interface ClosedScope {
   hasReturned: boolean;
   result?: Json;
   failure?: FailureText;
+}
+
+/** A request that the code makes. */
+export interface Made {
+  kind: Kind;
+  tool: string;
+  args?: JsonObject;
+  fn?: RunFunction;
+  wait?: NewWait;
+  whenExpired?: "fail" | "continue";
+  /** Names the request by the hash of its arguments. */
+  byContent?: boolean;
+  /** Of a call: stricter than the policy of its tool. */
+  options?: JsonObject;
 }
 
 export interface OpenRequest {
@@ -86,4 +100,10 @@ export function rejected<T>(position: string, error: Error): Request<T> {
 /** The same request with another value. */
 export function converted<T, U>(request: Request<T>, convert: (value: T) => U): Request<U> {
   return asRequest(request.then(convert), request.position, (reason) => request.cancel(reason));
+}
+
+/** What a call states beside the policy of its tool. */
+export function policyOf(isCall: boolean, { timeout, retry, on_in_doubt }: RequestOptions): { options?: JsonObject } {
+  if (!isCall || (timeout === undefined && retry === undefined && on_in_doubt === undefined)) return {};
+  return { options: toJson({ timeout, retry, on_in_doubt }, "the options of the call") as JsonObject };
 }

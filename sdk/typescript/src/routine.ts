@@ -8,7 +8,7 @@
 //   dropped          or diverged, or lost: nothing is delivered, and no request settles any more
 //
 // What comes: durable outcomes from the server, successes of functions, and results of closed scopes.
-import { performance } from "node:perf_hooks";
+import { Advance } from "./advance.ts";
 import type { Agent, Ctx, Request, RequestOptions } from "./api.ts";
 import { Context } from "./context.ts";
 import { storage } from "./current.ts";
@@ -17,6 +17,7 @@ import { AetherisError, failureIn, InvalidInput, ToolFailed } from "./errors.ts"
 import { blindedHash, fresh, toJson, type Json, type JsonObject } from "./json.ts";
 import { childJobId, grantOf, grants } from "./job_tools.ts";
 import { scrub } from "./secrets.ts";
+import { OTHER_WORK_MS, OtherWork } from "./other_work.ts";
 import { joined, Positions } from "./positions.ts";
 import type {
   AdvanceMessage,
@@ -30,6 +31,7 @@ import type {
   Outcome,
   RoutineEnd,
   Start,
+  Success,
 } from "./protocol.ts";
 import { RecordedValues } from "./recorded_values.ts";
 import { Replay, type Divergence } from "./replay.ts";
@@ -38,19 +40,18 @@ import {
   cancelledError,
   isStopped,
   neverSettles,
+  policyOf,
   rejected,
   settle,
   type Branch,
   type ClosedScope,
+  type Made,
   type OpenRequest,
   type RunFunction,
 } from "./request.ts";
 import type { BodyStream } from "./streams.ts";
 
 const OPEN_REQUESTS_MAX = 10_000; // of one scope
-/** How long code may do other work (a dynamic import, a file) before a recorded request counts as missing. */
-export const OTHER_WORK_MS = 10_000;
-
 export interface RoutineHost {
   /** Calls `step` in the next macrotask. */
   schedule(routine: Routine): void;
@@ -62,18 +63,11 @@ export interface RoutineHost {
   offersTool(name: string): boolean;
 }
 
-export interface Made {
-  kind: Kind;
-  tool: string;
-  args?: JsonObject;
-  fn?: RunFunction;
-  wait?: NewWait;
-  whenExpired?: "fail" | "continue";
-  /** Names the request by the hash of its arguments. */
-  byContent?: boolean;
-  /** Of a call: stricter than the policy of its tool. */
-  options?: JsonObject;
+/** Calls this with each routine whose code returns. For warnings. */
+export function onReturn(hook: (routine: Routine) => void): void {
+  returned = hook;
 }
+let returned: ((routine: Routine) => void) | undefined;
 
 function isScope(kind: Kind): boolean {
   return kind === "scope" || kind === "turn";
@@ -81,7 +75,7 @@ function isScope(kind: Kind): boolean {
 
 type Arrived =
   | { kind: "outcome"; outcome: Outcome }
-  | { kind: "success"; call: number; position: string; result: Json }
+  | { kind: "success"; call: number; position: string; end: Success }
   | { kind: "stream"; call: number; position: string; stream: BodyStream }
   | { kind: "scope"; scope: ClosedScope };
 
@@ -90,7 +84,7 @@ export class Routine {
   readonly start: Start;
   isScheduled = false;
   private readonly host: RoutineHost;
-  private readonly otherWorkMs: number;
+  private readonly otherWork: OtherWork;
   readonly agent: Agent;
   private readonly replay: Replay;
   readonly values: RecordedValues;
@@ -101,19 +95,13 @@ export class Routine {
   private readonly running = new Set<ClosedScope>(); // closed scopes whose bodies have not returned
   private openOutside = 0; // of them, in no closed scope
   private arrived: Arrived[] = [];
-  private functions: NonNullable<AdvanceMessage["functions"]> = []; // of the next advance; so are the four below
+  private advance = new Advance(); // the next one
   private streamed: { call: number; delivered: number } | undefined; // was given, and has not ended
-  private items: Item[] = [];
-  private requests: NewRequest[] = [];
-  private cancelled: string[] = [];
-  private newEnd: RoutineEnd | undefined;
   private hasUnsentAdvance = false;
   private isLive = false; // it has been at the frontier
   private isIdle = false; // it has settled, and its advance was sent
   private isInert = false; // dropped, diverged or lost
   private end: RoutineEnd | undefined;
-  private otherWork: NodeJS.Timeout | undefined;
-  private otherWorkUntil: number | undefined;
   private readonly abort = new AbortController();
   private readonly root: Branch = { parent: undefined, isStopped: false };
 
@@ -123,7 +111,7 @@ export class Routine {
     this.start = start;
     this.agent = agent;
     this.host = host;
-    this.otherWorkMs = otherWorkMs;
+    this.otherWork = new OtherWork(otherWorkMs);
     const { requests = [], deliveries = [], values = {}, emitted = {} } = start.record;
     for (const request of requests) {
       if ((request.kind === "tool" || request.kind === "llm") && !request.arguments_hash)
@@ -137,7 +125,7 @@ export class Routine {
     this.values = new RecordedValues(start.now, this.replay, {
       mayCall: (context) => this.mayCall(context),
       record: (item) => {
-        this.items.push(item);
+        this.advance.items.push(item);
         this.touch();
       },
     });
@@ -185,9 +173,9 @@ export class Routine {
    * Gives the routine the success of a call. False: it has an outcome already, or none is awaited, or the routine is
    * given nothing before the end of a stream: then the server records it, and delivers it afterwards.
    */
-  onSuccess(call: number, position: string, result: Json): boolean {
+  onSuccess(call: number, position: string, end: Success): boolean {
     if (this.streamed?.call === call) {
-      this.functions.push({ call, result, delivered: this.streamed.delivered });
+      this.advance.functions.push({ call, ...end, delivered: this.streamed.delivered });
       this.streamed = undefined;
       this.touch();
       return true;
@@ -198,8 +186,8 @@ export class Routine {
       return false;
     }
     const waiting = this.arrived.findIndex((one) => one.kind === "stream" && one.call === call);
-    if (waiting >= 0) this.arrived[waiting] = { kind: "success", call, position, result };
-    else this.arrived.push({ kind: "success", call, position, result });
+    if (waiting >= 0) this.arrived[waiting] = { kind: "success", call, position, end };
+    else this.arrived.push({ kind: "success", call, position, end });
     this.onArrival();
     return true;
   }
@@ -224,6 +212,11 @@ export class Routine {
 
   get isReplaying(): boolean {
     return !this.replay.isAtFrontier();
+  }
+
+  /** How many outcomes it was given. */
+  get delivered(): number {
+    return this.replay.delivered();
   }
 
   get signal(): AbortSignal {
@@ -256,10 +249,10 @@ export class Routine {
       const missing = this.replay.findMissing(this.end !== undefined);
       if (missing !== undefined) {
         if (this.end !== undefined) this.diverge(missing);
-        else this.awaitOtherWork(this.otherWorkMs, () => this.diverge(this.replay.findMissing(false) ?? missing));
+        else this.otherWork.wait(() => this.diverge(this.replay.findMissing(false) ?? missing));
         return false;
       }
-      this.stopAwaiting();
+      this.otherWork.stop();
       if (!this.replay.mayDeliver()) return true;
       const outcome = this.replay.deliver();
       if (outcome.passed_over !== undefined) continue;
@@ -275,14 +268,14 @@ export class Routine {
     if (next === undefined) return false;
     this.isIdle = false;
     this.hasUnsentAdvance = true;
-    this.otherWorkUntil = undefined;
+    this.otherWork.renew();
     switch (next.kind) {
       case "outcome":
         this.replay.countDelivery();
         this.complete(next.outcome.position, next.outcome);
         break;
       case "success":
-        this.giveSuccess(next.call, next.position, next.result);
+        this.giveSuccess(next.call, next.position, next.end);
         break;
       case "stream":
         this.giveStream(next.call, next.position, next.stream);
@@ -295,18 +288,18 @@ export class Routine {
     return true;
   }
 
-  private giveSuccess(call: number, position: string, result: Json): void {
-    if (!this.open.has(position)) return this.host.endCall(call, { result }); // another outcome was delivered first
-    this.functions.push({ call, result, delivered: this.replay.delivered() });
+  private giveSuccess(call: number, position: string, end: Success): void {
+    if (!this.open.has(position)) return this.host.endCall(call, end); // another outcome was delivered first
+    this.advance.functions.push({ call, ...end, delivered: this.replay.delivered() });
     this.replay.countDelivery();
-    this.complete(position, { position, result: fresh(result) });
+    this.complete(position, { position, result: fresh(end.result) });
   }
 
   // Only to code that awaits it. Else its success is given when it comes.
   // The server records these successes, and delivers them.
   private endArrivedCalls(): void {
     for (const arrived of this.arrived)
-      if (arrived.kind === "success") this.host.endCall(arrived.call, { result: arrived.result });
+      if (arrived.kind === "success") this.host.endCall(arrived.call, arrived.end);
     this.arrived = this.arrived.filter((arrived) => arrived.kind !== "success");
   }
 
@@ -324,7 +317,7 @@ export class Routine {
     const { position } = scope;
     const delivered = this.replay.delivered();
     const ended = scope.failure ? { failure: scope.failure } : { result: scope.result ?? null };
-    this.items.push({ kind: "scope_ended", position, delivered, ...ended });
+    this.advance.items.push({ kind: "scope_ended", position, delivered, ...ended });
     this.replay.countDelivery();
     // The values and names inside of an ended scope are not used any more.
     this.positions.forgetInside(position);
@@ -368,28 +361,17 @@ export class Routine {
   }
 
   private seal(): void {
-    this.stopAwaiting();
+    this.otherWork.stop();
     this.hasUnsentAdvance = false;
-    const message: AdvanceMessage = { type: "advance", routine: this.number, delivered: this.replay.delivered() };
-    if (this.functions.length > 0) message.functions = this.functions;
-    if (this.items.length > 0) message.items = this.items;
-    if (this.requests.length > 0) message.requests = this.requests;
-    const cancelled = this.cancelled.filter((position) => this.open.has(position));
-    if (cancelled.length > 0) message.cancelled = cancelled;
-    if (this.newEnd !== undefined) message.end = this.newEnd;
-    this.functions = [];
-    this.items = [];
-    this.requests = [];
-    this.cancelled = [];
-    this.newEnd = undefined;
+    const message = this.advance.message(this.number, this.replay.delivered(), (position) => this.open.has(position));
+    this.advance = new Advance();
     if (this.arrived.length > 0) {
       message.settled = false;
     } else if (this.doesOtherWork()) {
-      this.otherWorkUntil ??= performance.now() + this.otherWorkMs;
-      const left = this.otherWorkUntil - performance.now();
+      const left = this.otherWork.left();
       if (left > 0) {
         message.settled = false;
-        this.awaitOtherWork(left, () => this.touch());
+        this.otherWork.wait(() => this.touch(), left);
       }
     }
     this.host.send(message);
@@ -405,24 +387,13 @@ export class Routine {
     return true;
   }
 
-  private awaitOtherWork(ms: number, then: () => void): void {
-    this.otherWork ??= setTimeout(() => {
-      this.otherWork = undefined;
-      if (!this.isInert) then();
-    }, ms);
-  }
-
-  private stopAwaiting(): void {
-    clearTimeout(this.otherWork);
-    this.otherWork = undefined;
-  }
-
   // ---------------------------------------------------------------- ends
 
   private finish(end: RoutineEnd): void {
     if (this.isInert || this.end !== undefined) return;
     this.end = end;
-    this.newEnd = end;
+    this.advance.end = end;
+    if ("result" in end) returned?.(this);
     this.arrived = this.arrived.filter((arrived) => arrived.kind !== "scope");
     this.touch();
   }
@@ -443,11 +414,11 @@ export class Routine {
 
   private becomeInert(reason: string): void {
     this.isInert = true;
-    this.stopAwaiting();
+    this.otherWork.stop();
     // Successes that were not sent end their calls without the routine.
-    for (const { call, result } of this.functions) this.host.endCall(call, { result });
+    for (const { call, delivered: _, ...end } of this.advance.functions) this.host.endCall(call, end);
     this.endArrivedCalls();
-    this.functions = [];
+    this.advance.functions = [];
     this.streamed = undefined;
     this.arrived = [];
     this.open.clear();
@@ -550,14 +521,14 @@ export class Routine {
       if (match === "new") {
         const begun: Item = { kind: "scope_begun", position, delivered: this.replay.delivered() };
         if (made.kind === "turn") begun.turn = true;
-        this.items.push(begun);
+        this.advance.items.push(begun);
       }
     } else if (match === "new" || this.withoutCall.has(position)) {
       const request: NewRequest = { position, kind: made.kind, delivered: this.replay.delivered() };
       if (isCall) Object.assign(request, { tool: made.tool, arguments: args });
       if (made.options) request.options = made.options;
       if (made.wait) request.wait = scrub(made.wait as unknown as JsonObject) as unknown as NewWait;
-      this.requests.push(request);
+      this.advance.requests.push(request);
     }
     let resolve!: (value: Json) => void;
     let reject!: (error: Error) => void;
@@ -593,10 +564,9 @@ export class Routine {
     const { position } = request;
     if (request.isCancelled || this.open.get(position) !== request) return false;
     request.isCancelled = true;
-    const unsent = this.requests.findIndex((made) => made.position === position);
-    if (unsent >= 0) this.requests.splice(unsent, 1);
-    if (unsent >= 0 && !this.withoutCall.has(position)) this.close(request); // as if it had not been made
-    else if (request.kind !== "scope") this.cancelled.push(position); // it has an outcome, which is counted
+    const isUnsent = this.advance.withdraw(position);
+    if (isUnsent && !this.withoutCall.has(position)) this.close(request); // as if it had not been made
+    else if (request.kind !== "scope") this.advance.cancelled.push(position); // it has an outcome, which is counted
     this.touch();
     return true;
   }
@@ -683,10 +653,4 @@ export class Routine {
         this.endScope(closed, { failure: { code: "evicted", message: "this branch is not needed any more" } });
     }
   }
-}
-
-// What a call states beside the policy of its tool.
-function policyOf(isCall: boolean, { timeout, retry, on_in_doubt }: RequestOptions): { options?: JsonObject } {
-  if (!isCall || (timeout === undefined && retry === undefined && on_in_doubt === undefined)) return {};
-  return { options: toJson({ timeout, retry, on_in_doubt }, "the options of the call") as JsonObject };
 }

@@ -8,12 +8,35 @@
 import type { Call } from "./api.ts";
 import type { JsonObject } from "./json.ts";
 import type { FailureText } from "./protocol.ts";
+import type { Routine } from "./routine.ts";
 
 /** Gives the routine of a call the stream of its answer. */
-export interface StreamHost {
-  offer(stream: BodyStream): void;
-  /** The stream broke before the routine was given it. */
-  withdraw(): void;
+export class StreamHost {
+  private readonly call: number;
+  private readonly position: string;
+  private readonly routine: Routine;
+  private stream: BodyStream | undefined; // that was offered
+  private isWithdrawn = false;
+
+  constructor(call: number, position: string, routine: Routine) {
+    this.call = call;
+    this.position = position;
+    this.routine = routine;
+  }
+
+  offer(stream: BodyStream): void {
+    if (this.isWithdrawn) return;
+    this.stream = stream;
+    this.routine.onStream(this.call, this.position, stream);
+  }
+
+  /** The call ends without the routine: it is given no stream, also none that is offered later. False: it has it. */
+  withdraw(): boolean {
+    if (this.stream?.isGiven) return false;
+    this.isWithdrawn = true;
+    this.routine.withdrawStream(this.call);
+    return true;
+  }
 }
 
 /** The hosts of calls whose answers may be streams. */

@@ -10,6 +10,7 @@ import { isObject, toJson, type Json, type JsonObject } from "./json.ts";
 import { CrashProxy, type CrashPoint } from "./testing/crash_proxy.ts";
 import { ModelServer, type FakeModel } from "./testing/models.ts";
 import { Server, type ServerModels } from "./testing/server.ts";
+import { warnAboutUnawaited } from "./unawaited.ts";
 import { durationMs } from "./values.ts";
 import { WorkerProcess } from "./worker.ts";
 
@@ -93,6 +94,7 @@ export interface TestJob {
 
 /** Starts a server and a worker for a test. Throws `InvalidInput`, `ConnectionFailed`. */
 export async function start(options: StartOptions): Promise<Testing> {
+  warnAboutUnawaited(printWarning);
   const offers = [...options.agents, ...toolsOf(options)];
   const calls: CallRecord[] = [];
   const models = options.models && (await ModelServer.start(options.models, (call) => calls.push(call)));
@@ -111,6 +113,10 @@ export async function start(options: StartOptions): Promise<Testing> {
     throw error;
   }
   return made;
+}
+
+function printWarning(warning: string): void {
+  process.stderr.write(`aetheris: warn: ${warning}\n`);
 }
 
 function modelsOf(models: ModelServer, { models_url }: StartOptions): ServerModels {

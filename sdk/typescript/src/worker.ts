@@ -23,7 +23,8 @@ import {
   type Welcome,
   type WorkerMessage,
 } from "./protocol.ts";
-import { Routine, OTHER_WORK_MS, type RoutineHost } from "./routine.ts";
+import { OTHER_WORK_MS } from "./other_work.ts";
+import { Routine, type RoutineHost } from "./routine.ts";
 import { hideEnvironment, scrub } from "./secrets.ts";
 import { Session, type Moment } from "./session.ts";
 
@@ -31,6 +32,7 @@ export const SDK_VERSION = "0.1.0";
 const GRACE_MS = 30_000;
 /** The server refused the worker: a retry does not help. */
 const FINAL = new Set(["unauthorized", "forbidden", "unsupported", "usage"]);
+const NAMES_MAX = 20; // of agents or tools in one line
 const TROUBLE_MS = 1_000; // a connection that is lost for a shorter time is not reported
 
 /** A record whose last part has not come. */
@@ -161,11 +163,11 @@ export class WorkerProcess implements Worker, RoutineHost {
       missing: "the code does not make a request that the log has",
       ended: "the code ended before a request that the log has",
     }[finding];
-    // A trial changes nothing; its caller reports what differs.
     const then = this.isTrial(routine)
       ? "The job keeps its version"
       : `The job parks; "aetheris resume" continues it after the code is corrected. What differs: aetheris divergence ${this.jobOf(routine)}`;
-    this.log("error", `${this.nameOf(routine)}: ${what ?? finding}, at "${position}"${at}. ${then}`);
+    if (!this.isCheck(routine))
+      this.log("error", `${this.nameOf(routine)}: ${what ?? finding}, at "${position}"${at}. ${then}`);
     this.forget(routine);
   }
 
@@ -173,7 +175,13 @@ export class WorkerProcess implements Worker, RoutineHost {
     return this.routines.get(routine)?.start.trial === true;
   }
 
+  // The server shows what it finds.
+  private isCheck(routine: number): boolean {
+    return this.routines.get(routine)?.start.check === true;
+  }
+
   private onException(routine: number, { name, message, stack }: NonNullable<RoutineEnd["exception"]>): void {
+    if (this.isCheck(routine)) return;
     const then = this.isTrial(routine)
       ? "The job keeps its version"
       : this.routines.get(routine)?.agent.definition.on_exception === "fail"
@@ -250,6 +258,7 @@ export class WorkerProcess implements Worker, RoutineHost {
     this.reportFaults(welcome);
     if (this.isVerbose)
       this.log("info", `connected as ${this.name}, session ${welcome.session}`);
+    else if (!this.hasConnected && !process.env["AETHERIS_SUPERVISED"]) this.log("info", this.connectedText(welcome));
     else if (this.isTroubleReported) this.log("info", "connected");
     clearTimeout(this.troubleTimer);
     this.troubleTimer = undefined;
@@ -262,6 +271,15 @@ export class WorkerProcess implements Worker, RoutineHost {
     this.isSessionGone = false;
     for (const message of this.functions.lateEnds()) this.sendMessage(message);
     if (this.isStopping) this.sendMessage({ type: "drain" });
+  }
+
+  // connected to http://127.0.0.1:7070; agents: a, b
+  private connectedText({ agents = [] }: Welcome): string {
+    const { socket, url } = addressOf(this.options);
+    const refused = new Set(agents.filter(({ faults }) => faults !== undefined).map(({ name }) => name));
+    const taken = new Set([...this.agents.values()].map(({ name }) => name).filter((name) => !refused.has(name)));
+    const lists = [listText("agents", [...taken]), listText("tools", [...this.tools.keys()])];
+    return [`connected to ${socket ?? url}`, ...lists.filter(Boolean)].join("; ");
   }
 
   // The faults of a hello are the same for all of its agents.
@@ -419,6 +437,13 @@ export class WorkerProcess implements Worker, RoutineHost {
     for (const number of [...this.routines.keys()]) this.forget(number, reason);
     this.scheduled = [];
   }
+}
+
+// agents: a, b
+function listText(kind: string, names: string[]): string {
+  if (names.length === 0) return "";
+  const more = names.length > NAMES_MAX ? ` and ${names.length - NAMES_MAX} more` : "";
+  return `${kind}: ${names.slice(0, NAMES_MAX).join(", ")}${more}`;
 }
 
 // tools.pay.timeout: must be a duration [plan_invalid]

@@ -5,13 +5,17 @@
 //   AETHERIS_API_KEY                  a key with the role worker or admin
 //   AETHERIS_VERSION                  the version of agents that state none
 //   AETHERIS_VERBOSE                  not empty: it prints a line for each connection
-//   AETHERIS_DEV                      not empty (`aetheris dev`): it warns where an agent uses what is not recorded
+//   AETHERIS_DEV                      not empty (`aetheris dev`): it warns where an agent uses what is not recorded,
+//                                     and where it does not await a request
+//   AETHERIS_SUPERVISED               not empty: a command started it, which reports when it is ready
 //
-// SIGTERM or SIGINT ends it in order within 30 s; a second one at once. Exit codes: 0 stopped, 2 usage, 1 all else.
+// Once it is connected, it prints one line with the server and what it offers. SIGTERM or SIGINT ends it in order within
+// 30 s; a second one at once. Exit codes: 0 stopped, 2 usage, 1 all else.
 import { resolve } from "node:path";
 import { pathToFileURL } from "node:url";
 import { isOffer, type AnyAgent, type AnyTool } from "./definitions.ts";
 import { warnAboutUnrecorded } from "./dev_warnings.ts";
+import { warnAboutUnawaited } from "./unawaited.ts";
 import { WorkerProcess } from "./worker.ts";
 
 const USAGE = "usage: aetheris-worker FILE   (a module in .ts .mts .js or .mjs that exports agent(…) and tool(…))\n";
@@ -36,8 +40,11 @@ async function main(args: string[]): Promise<void> {
     process.stderr.write(USAGE);
     process.exit(2);
   }
-  if (process.env["AETHERIS_DEV"])
-    warnAboutUnrecorded((warning) => process.stderr.write(`aetheris: warn: ${warning}\n`));
+  if (process.env["AETHERIS_DEV"]) {
+    const print = (warning: string): void => void process.stderr.write(`aetheris: warn: ${warning}\n`);
+    warnAboutUnrecorded(print);
+    warnAboutUnawaited(print);
+  }
   let module: Record<string, unknown>;
   try {
     module = (await import(pathToFileURL(resolve(file)).href)) as Record<string, unknown>;

@@ -27,6 +27,10 @@ describe("fetch", () => {
         else if (request.url === "/cut" && isFirst) response.writeHead(200, { "content-length": "9" }).write("a", () => request.socket.destroy());
         else if (request.url === "/busy" && isFirst) response.writeHead(429, { "retry-after": "2" }).end();
         else if (request.url === "/moved") response.writeHead(303, { location: "/ok" }).end();
+        else if (request.url === "/chat/completions")
+          response
+            .writeHead(200, { "content-type": "text/event-stream" })
+            .end('data: {"choices":[],"usage":{"prompt_tokens":12,"completion_tokens":2}}');
         else if (request.url === "/bytes") response.end(Buffer.from([0xff, 0x00]));
         else
           response
@@ -115,6 +119,15 @@ describe("fetch", () => {
         "a POST is sent once",
       );
       await replayed(job);
+    });
+  });
+
+  test("the tokens of a model are counted, also by the last line of a stream that has no end", async () => {
+    await withServer(async (url) => {
+      const body = '{"model":"m"}';
+      const job = await runJob(async (ctx: Ctx) => (await ctx.fetch(`${url}/chat/completions`, { method: "POST", body })).status);
+      assert.equal(job.result, 200);
+      assert.deepEqual(job.usages, [{ model: "m", input_tokens: 12, output_tokens: 2 }]);
     });
   });
 

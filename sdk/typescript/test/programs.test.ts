@@ -283,7 +283,7 @@ class Simulation {
     if (this.dice.oneIn(6)) return this.engine.backOff(position);
     if (this.dice.oneIn(5)) return this.engine.fail(position, { code: "exception", message: "it failed" });
     const result = toJson(await found.fn(permit.arguments as never, {} as never), "the result");
-    if (!routine.onSuccess(permit.call, position, result)) this.engine.succeed(position, result);
+    if (!routine.onSuccess(permit.call, position, { result })) this.engine.succeed(position, result);
   }
 }
 

@@ -1,12 +1,11 @@
 // The vectors that every SDK shares: testdata/vectors/code.json.
 import { describe, test } from "node:test";
 import assert from "node:assert/strict";
-import { existsSync, readFileSync } from "node:fs";
-import { dirname, join } from "node:path";
 import { InvalidInput } from "../src/errors.ts";
 import { blindedHash, canonical, type Json } from "../src/json.ts";
 import { Positions } from "../src/positions.ts";
 import { RandomNumbers } from "../src/values.ts";
+import { vectors as vectorsOf } from "./support/vectors.ts";
 
 interface Step {
   act: "next" | "closed_scope" | "loop" | "open_scope" | "forget_inside";
@@ -22,15 +21,7 @@ interface Vectors {
   arguments: { blind: string; arguments: Json; canonical: string; hash: string }[];
 }
 
-// A copy of the SDK below the repository finds them, too.
-function vectorsFile(): string {
-  for (let folder = import.meta.dirname; ; folder = dirname(folder)) {
-    const file = join(folder, "testdata/vectors/code.json");
-    if (existsSync(file) || folder === dirname(folder)) return file;
-  }
-}
-
-const vectors = JSON.parse(readFileSync(vectorsFile(), "utf8")) as Vectors;
+const vectors = vectorsOf<Vectors>("code");
 
 function given(positions: Positions, step: Step): string | null {
   try {

@@ -50,7 +50,8 @@ test("worker_main: serves the exports of a TypeScript file, and drains on SIGTER
   assert.equal((await connection.message()).type, "drain");
   assert.equal((await connection.control()).payload.readUInt16BE(0), 1000);
   assert.deepEqual(await exited, [0, null]);
-  assert.equal(stderr, "", "in ordinary use it prints nothing");
+  const ready = `aetheris: info: connected to ${server.socket}; agents: adder; tools: add\n`;
+  assert.equal(stderr, ready, "in ordinary use it prints one line, once it is ready");
   await server.close();
 });
 

@@ -102,21 +102,27 @@ class TestCall:
     traceparent = ""
     inputs = None
 
-    def __init__(self, permit):
+    def __init__(self, permit, usages):
+        self.usages = usages
         self.key, self.execution_key, self.try_ = permit["key"], permit["execution_key"], permit["try"]
+
+    def _note_usage(self, usage):
+        self.usages.append(usage)
 
     def _routed(self, method, url):
         return url, {}
 
 
-def call_function(permit, request):
-    """Performs the function of a request, on a thread as a worker does. Its result or its exception."""
+def call_function(permit, request, usages=None):
+    """Performs the function of a request, on a thread as a worker does. Its result or its exception. `usages` is given
+    what it used of models."""
     ends = []
+    usages = [] if usages is None else usages
 
     def work():
         here.set(IN_FUNCTION)
         try:
-            result = request.fn(permit["arguments"], TestCall(permit))
+            result = request.fn(permit["arguments"], TestCall(permit, usages))
             if hasattr(result, "__await__"):
                 async def awaited():
                     return await result
@@ -137,6 +143,7 @@ class TestJob:
         self.engine = Engine(**options)
         self.agent = Agent("agent", {}, fn, loop)
         self.other_work_s = other_work_s
+        self.usages = []  # of models, by functions
         self.host = None
         self.routine = None
         self.restart()
@@ -185,11 +192,11 @@ class TestJob:
         request = self.routine.function_at(position)
         if request is None:
             return
-        result, error = call_function(permit, request)
+        result, error = call_function(permit, request, self.usages)
         if error is not None:
             code = error.code if isinstance(error, Failure) else "exception"
             return self.engine.fail(position, code, f"{type(error).__name__}: {error}")
-        if not self.routine.on_success(permit["call"], position, result):
+        if not self.routine.on_success(permit["call"], position, {"result": result}):
             self.engine.succeed(position, result)
 
     @property

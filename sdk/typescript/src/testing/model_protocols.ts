@@ -1,72 +1,39 @@
-// How the models of a test answer: in the form of Chat Completions, and in that of Messages.
+// How the models of a test answer: in the form of Chat Completions, of Messages, and of Responses.
 import type { ServerResponse } from "node:http";
-import { isObject, type Json, type JsonObject } from "../json.ts";
-
-const PIECE = 16; // characters of a piece of a stream
-const CREATED = 1767225600; // the same in every answer
-
-export interface Answered {
-  /** Of the request. */
-  body: JsonObject;
-  /** As Chat Completions has it: `content`, `refusal`, `tool_calls`. */
-  message: JsonObject;
-  usage: { prompt_tokens: number; completion_tokens: number };
-  /** As Chat Completions has it. */
-  reason: string;
-}
-
-interface Protocol {
-  /** The end of its path. */
-  path: string;
-  /** Of the answer, if it is to be JSON. */
-  schemaOf(body: JsonObject): JsonObject | undefined;
-  send(response: ServerResponse, answered: Answered): void;
-  fail(response: ServerResponse, status: number, message: string, retry_after: number | undefined): void;
-}
-
-interface ToolCall {
-  id: string;
-  type: string;
-  function: { name: string; arguments: string };
-}
+import type { Json, JsonObject } from "../json.ts";
+import {
+  callsOf,
+  CREATED,
+  errorOf,
+  failOpenai,
+  listOf,
+  member,
+  pieces,
+  sendFailure,
+  sendJson,
+  type Answered,
+  type Protocol,
+} from "./protocol.ts";
+import { RESPONSES } from "./responses_protocol.ts";
 
 export const PROTOCOLS: readonly Protocol[] = [
   {
     path: "/chat/completions",
+    messagesOf: (body) => listOf(body["messages"]),
     schemaOf: (body) => member(body, "response_format", "json_schema", "schema"),
     send: sendChat,
-    fail: (response, status, message, retry_after) =>
-      sendFailure(response, status, retry_after, { error: { ...errorOf(status, message), param: null, code: null } }),
+    fail: failOpenai,
   },
   {
     path: "/messages",
+    messagesOf: (body) => listOf(body["messages"]),
     schemaOf: (body) => member(body, "output_config", "format", "schema"),
     send: sendMessages,
     fail: (response, status, message, retry_after) =>
       sendFailure(response, status, retry_after, { type: "error", error: errorOf(status, message) }),
   },
+  RESPONSES,
 ];
-
-function member(value: JsonObject, ...names: string[]): JsonObject | undefined {
-  let at: Json | undefined = value;
-  for (const name of names) at = isObject(at) ? at[name] : undefined;
-  return isObject(at) ? at : undefined;
-}
-
-function errorOf(status: number, message: string): JsonObject {
-  return { type: status >= 500 ? "server_error" : "invalid_request_error", message };
-}
-
-function sendFailure(response: ServerResponse, status: number, retry_after: number | undefined, body: JsonObject): void {
-  const after = retry_after === undefined ? {} : { "retry-after": String(retry_after) };
-  response.writeHead(status, { "content-type": "application/json", ...after });
-  response.end(JSON.stringify(body));
-}
-
-function sendJson(response: ServerResponse, body: JsonObject): void {
-  response.writeHead(200, { "content-type": "application/json" });
-  response.end(JSON.stringify(body));
-}
 
 function sendChat(response: ServerResponse, { body, message, usage, reason }: Answered): void {
   const head = { id: "chatcmpl-test", created: CREATED, model: body["model"] ?? "" };
@@ -130,17 +97,4 @@ function sendMessages(response: ServerResponse, { body, message, usage, reason }
   });
   event("message_stop", {});
   response.end();
-}
-
-function callsOf(message: JsonObject): ToolCall[] {
-  return (message["tool_calls"] ?? []) as unknown as ToolCall[];
-}
-
-// In whole characters.
-function pieces(text: Json | undefined): string[] {
-  if (typeof text !== "string") return [];
-  const characters = [...text];
-  const made: string[] = [];
-  for (let at = 0; at < characters.length; at += PIECE) made.push(characters.slice(at, at + PIECE).join(""));
-  return made;
 }

@@ -1,11 +1,12 @@
-// ModelServer: the models of a test. A local HTTP server with the protocols Chat Completions and Messages, which gives
-// the answers of the test: to the server, which calls the models of agents, and to clients that were given ctx.fetch.
+// ModelServer: the models of a test. A local HTTP server with the protocols Chat Completions, Messages and Responses,
+// which gives the answers of the test: to the server, which calls the models of agents, and to clients that were given ctx.fetch.
 import { createHash } from "node:crypto";
 import { createServer, type IncomingMessage, type Server as HttpServer, type ServerResponse } from "node:http";
 import type { Effect } from "../api.ts";
 import type { Route } from "../fetch.ts";
 import { isObject, toJson, type Json, type JsonObject } from "../json.ts";
-import { PROTOCOLS, type Answered } from "./model_protocols.ts";
+import { PROTOCOLS } from "./model_protocols.ts";
+import type { Answered, Protocol } from "./protocol.ts";
 
 const BODY_MAX = 64 << 20;
 const NAME = /^[A-Za-z_][A-Za-z0-9_-]{0,63}$/; // of a model of an agents file
@@ -13,7 +14,7 @@ const CALL_HEADER = "x-aetheris-test-call"; // of a call of ctx.fetch: its job, 
 
 /** A request to a model. */
 export interface ModelCall {
-  /** The conversation so far, as the protocol has it: Chat Completions, or Messages of a client. */
+  /** The conversation so far, as the protocol has it: Chat Completions; Messages or the input of Responses of a client. */
   messages: JsonObject[];
   /** Of the answer, if it is to be JSON. */
   schema: JsonObject | undefined;
@@ -130,10 +131,10 @@ export class ModelServer {
     const protocol = PROTOCOLS.find(({ path }) => request.url === `/v1${path}`);
     if (request.method !== "POST" || protocol === undefined || body === undefined) {
       response.writeHead(404);
-      return void response.end("a model of a test answers requests of Chat Completions and Messages");
+      return void response.end("a model of a test answers requests of Chat Completions, Messages and Responses");
     }
     const name = String(body["model"]);
-    const call = callOf(request, body, protocol.schemaOf(body));
+    const call = callOf(request, body, protocol);
     const { stream: _stream, stream_options: _options, ...args } = body;
     const record: ModelRecord = {
       tool: `model:${name}`,
@@ -154,7 +155,7 @@ export class ModelServer {
     }
     const message = messageOf(answer, call.key);
     record.result = message;
-    const usage = usageOf(answer, body, message);
+    const usage = usageOf(answer, call.messages, message);
     const reason =
       (typeof answer === "object" ? answer.finish_reason : undefined) ??
       ("tool_calls" in message ? "tool_calls" : "stop");
@@ -217,14 +218,14 @@ async function bodyOf(request: IncomingMessage): Promise<JsonObject | undefined>
   }
 }
 
-function callOf(request: IncomingMessage, body: JsonObject, schema: JsonObject | undefined): ModelCall {
+function callOf(request: IncomingMessage, body: JsonObject, protocol: Protocol): ModelCall {
   const header = (name: string): string => String(request.headers[name] ?? "");
   const key = header("idempotency-key");
   const own = header(CALL_HEADER);
   const named = own === "" ? {} : (JSON.parse(own) as { job?: string; key: string; try: number });
   return {
-    messages: (Array.isArray(body["messages"]) ? body["messages"] : []) as JsonObject[],
-    schema,
+    messages: protocol.messagesOf(body),
+    schema: protocol.schemaOf(body),
     body,
     job: /^aetheris:(.+):[^:]+:[^:]+$/.exec(key)?.[1],
     key,
@@ -247,10 +248,10 @@ function messageOf(answer: ModelAnswer, key: string): JsonObject {
   return message;
 }
 
-function usageOf(answer: ModelAnswer, body: JsonObject, message: JsonObject): Answered["usage"] {
+function usageOf(answer: ModelAnswer, messages: JsonObject[], message: JsonObject): Answered["usage"] {
   const tokens = (value: Json | undefined): number => Math.ceil(JSON.stringify(value ?? "").length / 4);
   const stated = typeof answer === "object" ? answer.usage : undefined;
-  const prompt_tokens = stated?.prompt_tokens ?? tokens(body["messages"]);
+  const prompt_tokens = stated?.prompt_tokens ?? tokens(messages);
   const completion_tokens = stated?.completion_tokens ?? tokens(message);
   return { prompt_tokens, completion_tokens };
 }

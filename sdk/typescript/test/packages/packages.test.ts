@@ -364,3 +364,49 @@ test("the models of aetheris/testing answer the clients of OpenAI and Anthropic"
     await t.close();
   }
 });
+
+test("the models of aetheris/testing answer requests of Responses", async () => {
+  const writer = agent("writer", {}, async (ctx) => {
+    const openai = new OpenAI({ apiKey: "none", fetch: fetchAs(ctx, "read"), maxRetries: 0 });
+    const request = { model: "gpt-4.1", input: "Pay 43 back" };
+    const whole = await openai.responses.create(request);
+    const asked = await openai.responses.create({ ...request, input: [{ role: "user", content: "And 44?" }] });
+    let text = "";
+    for await (const event of await openai.responses.create({ ...request, stream: true }))
+      if (event.type === "response.output_text.delta") text += event.delta;
+    const inPieces = await openai.responses.stream(request).finalResponse();
+    const cut = await openai.responses.create({ ...request, text: { format: { type: "json_schema", name: "n", schema: {} } } });
+    return {
+      whole: [whole.output_text, whole.status, whole.usage?.total_tokens],
+      asked: asked.output.map((item) => (item.type === "function_call" ? [item.call_id, item.name, item.arguments] : item.type)),
+      text,
+      inPieces: [inPieces.output_text, inPieces.output.length, inPieces.usage?.output_tokens],
+      cut: [cut.output_text, cut.status, cut.incomplete_details?.reason],
+    } as never;
+  });
+  const pay = { name: "pay", arguments: { order: "43" }, id: "call_1" };
+  const t = await testing.start({
+    agents: [writer],
+    models: {
+      "gpt-4.1": ({ messages, schema }) =>
+        [
+          { text: String(messages[0]?.["content"]), usage: { prompt_tokens: 7, completion_tokens: 2 } },
+          { tool_calls: [pay] },
+          "Order 43 is paid back \u2014 today.",
+          { text: "I pay it back, then.", tool_calls: [pay], usage: { prompt_tokens: 7, completion_tokens: 11 } },
+          { json: schema ?? null, finish_reason: "length" },
+        ][t.calls("model:gpt-4.1").length - 1] ?? "",
+    },
+  });
+  try {
+    assert.deepEqual(await t.job(writer).result(), {
+      whole: ["Pay 43 back", "completed", 9],
+      asked: [["call_1", "pay", '{"order":"43"}']],
+      text: "Order 43 is paid back \u2014 today.",
+      inPieces: ["I pay it back, then.", 2, 11],
+      cut: ["{}", "incomplete", "max_output_tokens"],
+    });
+  } finally {
+    await t.close();
+  }
+});

@@ -13,6 +13,7 @@ import type {
   Perform,
   ServerMessage,
   Start,
+  Usage,
 } from "../../src/protocol.ts";
 import { Routine, type RoutineHost } from "../../src/routine.ts";
 import { Engine, type EngineOptions } from "./engine.ts";
@@ -65,6 +66,7 @@ export class TestJob {
   private readonly agent: Agent;
   private readonly otherWorkMs: number;
   private taken = 0;
+  readonly usages: Usage[] = []; // of models, by functions
   readonly failures: ({ try: number } & FunctionFailure)[] = []; // after which another try was made
 
   constructor(fn: (ctx: Ctx, input: never) => unknown, options: JobOptions = {}) {
@@ -124,6 +126,7 @@ export class TestJob {
     };
     const effect = permit.tool.slice("run:".length) as Effect;
     const end = await endOfFunction(found.fn, fresh(found.args), call, this.routine, permit.tool, effect);
+    if ("result" in end && end.usage !== undefined) this.usages.push(end.usage);
     if ("failure" in end && end.failure.retryable && permit.tool === "run:read" && permit.try < 4) {
       this.failures.push({ try: permit.try, ...end.failure });
       this.engine.backOff(position);
@@ -131,7 +134,7 @@ export class TestJob {
     } else if (!("result" in end)) {
       const { code, message } = "failure" in end ? end.failure : end.unknown;
       this.engine.fail(position, { code, message });
-    } else if (!this.routine.onSuccess(permit.call, position, end.result)) {
+    } else if (!this.routine.onSuccess(permit.call, position, end)) {
       this.engine.succeed(position, end.result);
     }
   }
