@@ -83,8 +83,11 @@ function(ae_module name)
     add_executable(${name}_test ${tests})
     set_target_properties(${name}_test PROPERTIES
       RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
+    if(AE_UNITY)
+      set_target_properties(${name}_test PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE ${AE_UNITY})
+    endif()
     target_link_libraries(${name}_test PRIVATE ae_${name} GTest::gtest_main GTest::gtest)
-    ae_compile_as_test(${name}_test "${tests}")
+    ae_compile_as_test(${name}_test)
     ae_link_later(${name}_test PRIVATE DEPENDS testing ${M_TEST_DEPENDS} LIBS ${M_TEST_LIBS})
     add_test(NAME ${name}_test COMMAND ${name}_test WORKING_DIRECTORY ${CMAKE_SOURCE_DIR})
     set_tests_properties(${name}_test PROPERTIES ENVIRONMENT
@@ -116,12 +119,12 @@ function(ae_add_test_headers)
     "SHELL:-x c++-header -Xclang -fno-pch-timestamp -fpch-instantiate-templates ${included}")
 endfunction()
 
-function(ae_compile_as_test target sources)
+function(ae_compile_as_test target)
   target_compile_options(${target} PRIVATE ${AE_TEST_FLAGS})
   if(TARGET ae_test_headers)
     set(object ${CMAKE_BINARY_DIR}/CMakeFiles/ae_test_headers.dir${AE_GTEST_HEADER}.o)
     target_compile_options(${target} PRIVATE "SHELL:-include-pch ${object} -Xclang -fno-pch-timestamp")
-    set_source_files_properties(${sources} PROPERTIES OBJECT_DEPENDS ${object})
+    add_dependencies(${target} ae_test_headers)  # before the first build; later the compiler lists it as a dependency
   endif()
 endfunction()
 

@@ -272,7 +272,7 @@ def some_mutants():
     names = subprocess.run(["scripts/mutants", "--list", "--fast"], cwd=ROOT, capture_output=True, text=True,
                            check=True).stdout.splitlines()
     chosen = random.Random(commit()).sample(names, 2)
-    return one("mutants", ["scripts/mutants", "--as-dev", "--exactly", *chosen], seconds=1200)()
+    return one("mutants", ["scripts/mutants", "--as-dev", "--tested", "--exactly", *chosen], seconds=1200)()
 
 
 def demos():

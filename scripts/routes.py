@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Reads docs/openapi.json: every route with its operation, roles, query parameters and fields of its body.
+"""Reads docs/openapi.json: every route with its operation, roles, query parameters and fields of its body, except those
+with `x-upgrade`, which the listener serves.
 
   routes.py              checks that the table of docs/api.md is that of openapi.json
   routes.py --write      writes it there
@@ -58,6 +59,8 @@ def read_routes(document):
             if method not in item:
                 continue
             operation = item[method]
+            if operation.get("x-upgrade"):
+                continue
             parameters = [resolved(document, one) for one in item.get("parameters", []) + operation.get("parameters", [])]
             query = [Parameter(one["name"], resolved(document, one["schema"]).get("type") == "array", alias_of(one))
                      for one in parameters if one["in"] == "query"]

@@ -42,7 +42,7 @@ PYTHON_PARTS = [
     ("The worker", "aetheris", [("worker", ("serve", "Worker"))]),
     ("What agents are given", "aetheris", [
         ("context", ("Requests", "Values", "Ctx", "Model", "Job", "Logger", "Race", "Next", "Done")),
-        ("request", ("Request",)), ("sync", ("SyncCtx", "SyncModel", "SyncRequest")), ("http_calls", ("Response",))]),
+        ("request", ("Request",)), ("sync", ("SyncCtx", "SyncModel", "SyncRequest")), ("http_response", ("Response",))]),
     ("What functions are given", "aetheris", [("functions", ("Call", "Signal"))]),
     ("Errors", "aetheris", [("errors", ("AetherisError", "Failure", "NotDone", "ToolFailed", "Rejected", "WaitExpired", "Cancelled",
                                         "InvalidInput", "ConnectionFailed", "Evicted"))]),

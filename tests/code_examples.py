@@ -10,7 +10,6 @@ commit) selects both. AETHERIS_SLOW_TESTS=1 runs each fault at each frame of all
 """
 import atexit
 import collections
-import http.server
 import json
 import os
 import pathlib
@@ -19,7 +18,6 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 import types
 
@@ -34,6 +32,7 @@ from harness.proxy import Fault  # noqa: E402
 from harness.shop import job_of  # noqa: E402
 from harness.world import LibraryWorld, World  # noqa: E402
 from shared.home import Skip, run_tests  # noqa: E402
+from shared.search import search_engine  # noqa: E402
 
 IS_FULL = bool(os.environ.get("AETHERIS_SLOW_TESTS"))
 SECONDS = 30.0  # of the faults of a push
@@ -63,6 +62,7 @@ def model_server(scenario):
 class Example:
     """One job of an example. `acts` and `expect` as in a scenario of sdk/conformance."""
     known, holds, url = {}, {}, ""
+    mail = "mail"  # the position of its call
 
     def hold(self, job, labels):
         pass
@@ -91,7 +91,7 @@ def judge(run, fault):
     is_completed = run.last["status"] == "completed"
     if not is_completed:
         unknown = [one["position"] for one in run.last["in_doubt"]]
-        if not (run.is_in_doubt() and unknown == ["mail"] and example.may_be_in_doubt(fault)):
+        if not (run.is_in_doubt() and unknown == [example.mail] and example.may_be_in_doubt(fault)):
             problems.append(f"status is {run.last['status']} (error: {run.last['error']}, parked: {run.last['parked']}, "
                             f"in doubt: {unknown})")
     problems += example.problems_with(run, is_completed)
@@ -197,20 +197,6 @@ def typescript():
 # ---------------------------------------------------------------- Python
 
 
-class Search(http.server.BaseHTTPRequestHandler):
-    """The search engine of the example."""
-
-    def do_GET(self):
-        body = json.dumps({"hits": [self.path, "more"]}).encode()
-        self.send_response(200)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *_):
-        pass
-
-
 class Research(Example):
     """Reads, and a person's decision: whatever is killed, nothing is unknown and the result is the same."""
     name, agent = "python", "research"
@@ -240,24 +226,22 @@ class Research(Example):
 
 @example
 def python():
-    search = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Search)
-    threading.Thread(target=search.serve_forever, daemon=True).start()
-    outside = Research(f"http://127.0.0.1:{search.server_port}")
+    with search_engine() as url:
+        outside = Research(url)
 
-    class ResearchWorld(World):
-        agent = "research"
+        class ResearchWorld(World):
+            agent = "research"
 
-        def __init__(self, program, _, shop, kind, limits):
-            super().__init__(program, f"{sys.executable} -m aetheris research.py", shop, kind, limits)
+            def __init__(self, program, _, shop, kind, limits):
+                super().__init__(program, f"{sys.executable} -m aetheris research.py", shop, kind, limits)
 
-        def environment(self):
-            return outside.env
+            def environment(self):
+                return outside.env
 
-        def write_files(self):
-            for name in ("research.py", "agents.yaml"):
-                shutil.copy(ROOT / "sdk/python/examples" / name, self.folder)
-    run_example(outside, ResearchWorld)
-    search.shutdown()
+            def write_files(self):
+                for name in ("research.py", "agents.yaml"):
+                    shutil.copy(ROOT / "sdk/python/examples" / name, self.folder)
+        run_example(outside, ResearchWorld)
 
 
 # ---------------------------------------------------------------- C++
@@ -265,7 +249,7 @@ def python():
 
 class LibraryRefund(Example):
     """Outside: files in the folder of the process."""
-    name, agent = "cpp", "refund"
+    name, agent, mail = "cpp", "refund", "send_mail"
     acts = [{"at": {"wait": "approval"}, "do": {"approve": "approval"}}]
 
     def input(self, run):

@@ -112,6 +112,10 @@ def scenarios_hold_with_faults_at_frames():
     suite = conformance.Suite(options, PostgresWorld)
     chosen = [one for one in conformance.scenarios.load() if one.name in SCENARIOS]
     assert len(chosen) == len(SCENARIOS), chosen
+    for one in chosen:
+        # Where processes share the store, a report does not prove that a call of the last ten seconds was not received.
+        one.may_be_in_doubt = lambda fault, one=one: type(one).may_be_in_doubt(one, fault) or (
+            fault.action.startswith("kill_server") and "at_most_once" in {effect for effect, _ in one.performs.values()})
     suite.run_all([(one, None) for one in chosen])
     faults = [(one, fault) for one in chosen if one.name in suite.frames
               for fault in conformance.faults_of(suite.frames[one.name])

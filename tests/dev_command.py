@@ -7,7 +7,6 @@ Prints `ok NAME` or `not ok NAME` for each test.
 import json
 import os
 import pathlib
-import re
 import shutil
 import signal
 import socket
@@ -15,6 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import urllib.error
 import urllib.request
 
 sys.dont_write_bytecode = True
@@ -24,7 +24,7 @@ import npm_packages  # noqa: E402
 import oracles  # noqa: E402
 from shared.home import PATIENCE, run_tests, until  # noqa: E402
 from shared.plain_worker import plain_worker  # noqa: E402
-from shared.program import BIN, ROOT  # noqa: E402
+from shared.program import BIN  # noqa: E402
 
 TESTS = []
 
@@ -406,6 +406,9 @@ def what_is_missing_is_named():
 def run_starts_the_worker_and_ends_it():
     with Folder() as folder:
         folder.write("agent", plain_worker("one", more='print("from the worker", flush=True)'))
+        done = folder.run("run", "agent", "--detach")
+        assert done.returncode == 2 and "no process serves the store" in done.stderr, done
+        assert "aetheris dev agent" in done.stderr and not (folder.path / ".aetheris").exists(), done
         done = folder.run("run", "agent", "--job-id", "one", "order=43")
         assert done.returncode == 0 and done.stdout == "one\n", done
         assert "from the worker" in done.stderr, done
@@ -452,11 +455,22 @@ def serve_needs_no_agents_file():
         folder.write("agent", plain_worker("one"))
         done = folder.run("run", "agent", "--job-id", "one")
         assert done.returncode == 5 or "no worker offers an agent" in done.stderr, done
+        request = urllib.request.Request(f"http://{folder.address}/api/jobs", method="POST",
+                                         headers={"Content-Type": "application/json"}, data=b'{"agent": "plain"}')
+        try:
+            raise AssertionError(urllib.request.urlopen(request, timeout=PATIENCE).read())
+        except urllib.error.HTTPError as error:
+            problem = json.loads(error.read())
+        assert problem["status"] == 404 and problem["act"] == "GET /api/workers", problem
+        assert "once a worker that offers it has connected" in problem["detail"], problem
         worker = subprocess.Popen([folder.path / "agent"], cwd=folder.path, stdin=subprocess.DEVNULL,
                                   env={**folder.env, "AETHERIS_SOCKET": str(folder.path / ".aetheris/aetheris.sock")})
         folder.started.append(worker)
         folder.wait_for("agent plain version")
         assert folder.result("one") == "one"
+        done = folder.run("run", "agent", "--detach", "--job-id", "two")
+        assert done.returncode == 0 and done.stdout == "two\n", done
+        until(lambda: folder.job("two")["status"] == "completed")
 
 
 STACK = """TypeError: there is no order
@@ -635,43 +649,6 @@ export const drifts = agent("drifts", {}, async (ctx) => {
         assert body == {**folder.job("one")["divergence"], "job": "one"}, body
         assert body["finding"] == "arguments" and body["recorded"]["arguments"]["at"] > 0, body
         assert body["likely"] in folder.run("job", "one").stdout
-
-
-@test
-def an_agent_that_uses_what_is_not_recorded_is_warned_about():
-    typescript = """
-import { agent } from "SDK/src/index.ts";
-export const stamps = agent("stamps", {}, async (ctx) => {
-  const n = [Date.now(), Math.random()].length;
-  return n + (await ctx.run("a", "read", () => [Date.now(), Math.random()].length));
-});
-"""
-    python = """
-import random, time
-from aetheris import agent
-
-@agent
-async def stamps_too(ctx, input):
-    n = len([time.time(), random.random()])
-    return n + await ctx.run("a", "read", lambda: len([time.time(), random.random()]))
-"""
-    with Folder() as folder:
-        folder.use_typescript()
-        folder.env["AETHERIS_SDK_PYTHON"] = str(ROOT / "sdk/python")
-        folder.write("agent.ts", typescript, executable=False)
-        folder.write("agent.py", python, executable=False)
-        folder.dev("agent.ts", "agent.py", "--no-watch")
-        for name in ("stamps", "stamps_too"):
-            folder.wait_for(f"agent {name}")
-            for _ in range(2):
-                done = folder.run("run", "agent.ts", name)
-                assert done.returncode == 0 and done.stdout == "4\n", (done, folder.log())
-        lines = [line for line in folder.log().splitlines() if "is not recorded" in line]
-        found = sorted(re.search(r"(agent\.\w+:\d+: \S+) is not .*( Use ctx\.\S+)", line).expand(r"\1\2") for line in lines)
-        assert found == ["agent.py:7: random.random() Use ctx.random()", "agent.py:7: time.time() Use ctx.now()",
-                         "agent.ts:4: Date.now() Use ctx.now()", "agent.ts:4: Math.random() Use ctx.random()"], found
-        # Another command of the worker does not wrap them.
-        assert "is not recorded" not in folder.run("run", "agent.py", "stamps_too", "--store", "sqlite:other.db").stderr
 
 
 if __name__ == "__main__":

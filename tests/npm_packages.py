@@ -188,6 +188,39 @@ agents: { echo: { plan: [ { id: e, tool: echo } ] } }
                 raise
 
 
+def child_of(pid):
+    children = pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return int(children[0]) if children else None
+
+
+def is_running(pid):
+    try:
+        return pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+@test
+def the_program_ends_with_its_launcher():
+    folder = project() / "ends"
+    folder.mkdir()
+    (folder / "agents.yaml").write_text("aetheris: 1\ntools: { echo: { native: echo, effect: read } }\n"
+                                        "agents: { echo: { plan: [ { id: e, tool: echo } ] } }\n")
+    for sent in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGKILL):
+        log = open(folder / "log.txt", "w")
+        launcher = subprocess.Popen([project() / "node_modules/.bin/aetheris", "serve", "agents.yaml", "--listen", "127.0.0.1:0"],
+                                    cwd=folder, env=environment(), stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        try:
+            until(lambda: "listening on" in (folder / "log.txt").read_text())
+            program = child_of(launcher.pid)
+            launcher.send_signal(sent)
+            launcher.wait(timeout=PATIENCE)
+            until(lambda: not is_running(program))
+        finally:
+            launcher.kill()
+            launcher.wait()
+
+
 @test
 def dev_runs_an_agent_and_its_edits():
     folder = project() / "dev"

@@ -85,6 +85,8 @@ class Folder(dev_command.Folder):
         before, calls = self.store(), self.calls()
         done = self.run("preflight", *words, env=env)
         assert done.returncode == code, done
+        assert "keeps its version" not in done.stderr, done.stderr  # the command states it
+        assert "connected to" not in done.stderr, done.stderr
         found = self.run("preflight", *words, "--json", env=env)
         assert found.returncode == code, found
         assert self.calls() == calls, "a function was called"

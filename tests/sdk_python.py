@@ -5,29 +5,28 @@ Prints `ok NAME`, `not ok NAME` or `ok NAME # SKIP why` for each test.
   sdk_python.py [WORDS]   only tests whose name contains WORDS
 """
 import base64
-import http.server
 import json
 import os
 import pathlib
 import random
 import re
-import shutil
 import signal
 import socket
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 
 sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-import oracles  # noqa: E402
-from shared.code_world import CodeWorld, ends_in_order, kill_at_any_time  # noqa: E402
+from shared.code_world import CodeWorld, ends_in_order, kill_at_any_time, waits_for_approval_without_a_worker  # noqa: E402
 from shared.home import PATIENCE, run_tests, until  # noqa: E402
 from shared.ports import reserve_port  # noqa: E402
 from shared.program import BIN, ROOT  # noqa: E402
+from shared.python import python_with_httpx  # noqa: E402
 from shared.sanitizer import sanitizer  # noqa: E402
+from shared.scripted_model import scripted_model  # noqa: E402
+from shared.search import search_engine  # noqa: E402
 
 SDK = ROOT / "sdk/python"
 sys.path.insert(0, str(SDK))
@@ -42,20 +41,9 @@ def test(function):
     return function
 
 
-def interpreters():
-    """This Python, and that of the system: one of them may have httpx."""
-    found = [sys.executable]
-    if os.path.exists("/usr/bin/python3") and not os.path.samefile("/usr/bin/python3", sys.executable):
-        found.append("/usr/bin/python3")
-    return found
-
-
 @test
 def its_own_tests_pass():
-    has_httpx = [subprocess.run([python, "-c", "import httpx"], capture_output=True).returncode == 0
-                 for python in interpreters()]
-    python = interpreters()[has_httpx.index(True)] if any(has_httpx) else sys.executable
-    done = subprocess.run([python, "-m", "unittest"], cwd=SDK, capture_output=True, text=True, timeout=1200,
+    done = subprocess.run([python_with_httpx() or sys.executable, "-m", "unittest"], cwd=SDK, capture_output=True, text=True, timeout=1200,
                           env={**environment(), "AETHERIS_TESTDATA": os.environ.get("AETHERIS_TESTDATA", "")})
     passed = re.search(r"^Ran (\d+) tests", done.stderr, re.M)
     assert done.returncode == 0 and passed and int(passed[1]) > 100, done.stderr[-6000:]
@@ -177,8 +165,7 @@ class World(CodeWorld):
 @test
 def jobs_of_all_three_kinds_of_agents_run_and_verify():
     with World() as world:
-        world.start_server()
-        world.start_worker()
+        world.start_both()
         for number, name in enumerate(("refund", "refund_sync", "refund_host")):
             address = world.address.split(":")
             world.create(name, {"order": "43", "address": [address[0], int(address[1])]}, f"{name}-43")
@@ -195,25 +182,14 @@ def jobs_of_all_three_kinds_of_agents_run_and_verify():
 @test
 def an_approval_waits_without_a_worker():
     with World() as world:
-        world.start_server()
-        world.start_worker()
-        world.create("greet", {"name": "Ada"}, "greet-1")
-        world.reaches("greet-1", "waiting")
-        world.kill_worker()
-        request, = world.client.requests("greet-1")
-        assert "Greet Ada?" in json.dumps(request), request
-        world.client.approve(request["id"], note="ok")
-        world.start_worker()
-        job = world.reaches("greet-1", "completed", "parked", "failed")
+        job = waits_for_approval_without_a_worker(world)
         assert job["result"] == ["decision", "note"], (job["result"], world.output())
-        world.verify("greet-1")
 
 
 @test
 def a_mistake_parks_the_job_and_corrected_code_continues_it():
     with World() as world:
-        world.start_server()
-        world.start_worker()
+        world.start_both()
         world.create("has_a_mistake", {}, "mistake-1")
         assert world.reaches("mistake-1", "parked")["parked"]["reason"] == "routine_failed"
         output = world.output()
@@ -239,8 +215,7 @@ async def waits(ctx, input):
     return [signal, await ctx.receive("answers"), ctx.job.labels]
 '''
     with World(agent) as world:
-        world.start_server()
-        world.start_worker()
+        world.start_both()
         world.create("waits", {"order": "1"}, "waits-1")
         world.reaches("waits-1", "waiting")
         client = world.client
@@ -297,8 +272,7 @@ async def spills(ctx, input):
     raise TypeError("the key is " + KEY)
 '''
     with World(agent, env={"SHOP_API_KEY": SECRET}) as world:
-        world.start_server()
-        world.start_worker()
+        world.start_both()
         world.create("spills", None, "spills-1")
         job = world.reaches("spills-1", "parked", "completed", "failed")
         exception = job["exception"]
@@ -345,8 +319,7 @@ def mails_sync(ctx, input):
 '''
     for name in ("mails", "mails_sync"):
         with World(agent) as world:
-            world.start_server()
-            world.start_worker()
+            world.start_both()
             ends_in_order(world, name, "mails-1")
 
 
@@ -368,8 +341,7 @@ async def waits(ctx, input):
 '''
     with World(agent, env=QUIET) as world:
         world.options = ["--rate", "0"]
-        world.start_server()
-        world.start_worker()
+        world.start_both()
         processes = {"server": world.server, "worker": world.worker}
 
         def wait_for(number):
@@ -402,41 +374,17 @@ def killed_at_any_time_effects_happen_once():
         return kind, {"order": f"order-{number}"}, f"{kind}-{number}"
     for victims in ("worker", "server", "both"):
         with World() as world:
-            world.start_server()
-            world.start_worker()
+            world.start_both()
             kill_at_any_time(world, job, victims, choice, lambda result: result == RESULT, repeat)
-
-
-class Search(http.server.BaseHTTPRequestHandler):
-    """The search engine of the research example. Each third request fails."""
-    count = 0
-
-    def do_GET(self):
-        Search.count += 1
-        body = b"try again" if Search.count % 3 == 0 else json.dumps({"hits": [self.path, "more"]}).encode()
-        self.send_response(503 if Search.count % 3 == 0 else 200)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *_):
-        pass
 
 
 @test
 def the_research_example_runs_with_a_scripted_model_and_a_killed_worker():
-    search = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Search)
-    threading.Thread(target=search.serve_forever, daemon=True).start()
-    model = subprocess.Popen([oracles.node(), ROOT / "examples/model-server/server.mjs", "--scenario",
-                              SDK / "examples/research_model.json"], stdout=subprocess.PIPE, text=True)
-    try:
-        url = model.stdout.readline().split()[-1]
-        env = {"MODEL_URL": f"{url}/v1", "MODEL": "research_model", "MODEL_KEY": "any-key",
-               "SEARCH_URL": f"http://127.0.0.1:{search.server_port}"}
-        files = {"agents.yaml": (SDK / "examples/agents.yaml").read_text()}
+    files = {"agents.yaml": (SDK / "examples/agents.yaml").read_text()}
+    with search_engine(fails_each=3) as search, scripted_model("--scenario", SDK / "examples/research_model.json") as url:
+        env = {"MODEL_URL": f"{url}/v1", "MODEL": "research_model", "MODEL_KEY": "any-key", "SEARCH_URL": search}
         with World((SDK / "examples/research.py").read_text(), files, env) as world:
-            world.start_server()
-            world.start_worker()
+            world.start_both()
             world.create("research", {"topic": "bees"}, "bees")
             time.sleep(random.Random(SEED).uniform(0, 1))
             world.kill_worker()
@@ -450,13 +398,8 @@ def the_research_example_runs_with_a_scripted_model_and_a_killed_worker():
             job = world.reaches("bees", "completed", "failed", "parked")
             assert job.get("result") == {"report": "The report.", "published": True}, (job, world.output())
             world.verify("bees")
-            code, out, _ = world.command("events", "bees")
-            assert out.count("question/") > 10 and "What is wrong with bees?" in out
-    finally:
-        search.shutdown()
-        search.server_close()
-        model.kill()
-        model.wait()
+            events = json.dumps(world.events("bees"))
+            assert events.count("question/") > 10 and "What is wrong with bees?" in events
 
 
 @test

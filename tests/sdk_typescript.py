@@ -6,7 +6,6 @@ need are installed below build/ from its lock file.
   sdk_typescript.py [WORDS]   only tests whose name contains WORDS
 """
 import base64
-import http.server
 import json
 import os
 import pathlib
@@ -18,18 +17,17 @@ import socket
 import subprocess
 import sys
 import tempfile
-import threading
 import time
-import urllib.request
 
 sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "scripts"))
 import npm_packages  # noqa: E402
 import oracles  # noqa: E402
-from shared.code_world import CodeWorld, ends_in_order, kill_at_any_time  # noqa: E402
+from shared.code_world import CodeWorld, ends_in_order, kill_at_any_time, waits_for_approval_without_a_worker  # noqa: E402
 from shared.home import run_tests, until  # noqa: E402
 from shared.program import BIN, ROOT  # noqa: E402
+from shared.server import Scripted, test_server  # noqa: E402
 
 SEED = int(os.environ.get("AETHERIS_SEED") or random.SystemRandom().randrange(1 << 31))
 SECRET = "correct/horse+battery"
@@ -78,7 +76,7 @@ def clients_and_frameworks_run_in_an_agent():
     if not modules.is_symlink():
         source = npm_packages.SDK / "test/packages"
         modules.symlink_to(npm_packages.installed(source, "sdk_typescript_packages") / "node_modules")
-    assert passed(folder, [str(modules.parent / "packages.test.ts")], AETHERIS_BIN=str(BIN)) == 7
+    assert passed(folder, [str(modules.parent / "packages.test.ts")], AETHERIS_BIN=str(BIN)) == 8
     # The example with OpenAI's client has the types that it states.
     example = modules.parent / "example"
     example.mkdir(exist_ok=True)
@@ -86,6 +84,30 @@ def clients_and_frameworks_run_in_an_agent():
     (example / "tsconfig.json").write_text(json.dumps({"extends": str(folder / "tsconfig.json"), "include": ["agent.ts"],
                                                       "compilerOptions": {"paths": {"aetheris": [str(folder / "src/index.ts")]}}}))
     typed(folder, "-p", str(example))
+
+
+@test
+def the_code_of_the_docs_has_its_types():
+    """All of TypeScript that imports the SDK, with names in place of what is the reader's."""
+    own = "declare const bank: any, sendMail: any, sendTheMail: any; type Order = any;\n"
+    sdk = npm_packages.sdk()
+    names = {"aetheris": "index", "aetheris/testing": "testing", "aetheris/ai-sdk": "wrap/ai_sdk",
+             "aetheris/langgraph": "wrap/langgraph", "aetheris/openai-agents": "wrap/openai_agents"}
+    options = {"noUnusedLocals": False, "typeRoots": [str(sdk / "node_modules/@types")],
+               "paths": {name: [str(sdk / f"src/{file}.ts")] for name, file in names.items()}}
+    with tempfile.TemporaryDirectory() as name:
+        folder = pathlib.Path(name)
+        for page in [*sorted((ROOT / "docs").glob("*.md")), npm_packages.SDK / "README.md"]:
+            text = page.read_text()
+            for block in re.finditer(r"^```ts\n(.*?)^```$", text, re.M | re.S):
+                if re.search(r'from "aetheris', block[1]):
+                    line = text[:block.start()].count("\n") + 1
+                    (folder / f"{page.stem}_{line}.ts").write_text(own + block[1])
+        assert len(list(folder.glob("*.ts"))) > 5, list(folder.glob("*.ts"))
+        (folder / "package.json").write_text('{"type": "module"}')
+        (folder / "tsconfig.json").write_text(json.dumps({"extends": str(sdk / "tsconfig.json"), "compilerOptions": options,
+                                                          "include": ["*.ts"]}))
+        typed(sdk, "-p", str(folder / "tsconfig.json"))
 
 
 AGENT = """
@@ -200,14 +222,12 @@ class World(CodeWorld):
 @test
 def a_job_runs_functions_of_a_worker_and_verifies():
     with World() as world:
-        world.start_server()
-        world.start_worker()
+        world.start_both()
         world.create("refund", {"order": "43"}, "refund-43")
         job = world.reaches("refund-43", "completed")
         assert job["result"] == {"id": 36, "packed": ["a9", "b9", "c9"], "paid": True}, (job, world.output())
         assert len(world.lines("payments.txt")) == 1 and len(world.lines("mails.txt")) == 1
-        code, out, error = world.command("verify", "refund-43")
-        assert code == 0, (out, error)
+        world.verify("refund-43")
         world.create("refund", {"order": "99"}, "refund-99")
         world.reaches("refund-99", "failed")
         assert world.job("refund-99")["error"]["code"] == "no_order", world.job("refund-99")
@@ -216,17 +236,7 @@ def a_job_runs_functions_of_a_worker_and_verifies():
 @test
 def an_approval_waits_without_a_worker():
     with World() as world:
-        world.start_server()
-        world.start_worker()
-        world.create("greet", {"name": "Ada"}, "greet-1")
-        world.reaches("greet-1", "waiting")
-        world.kill_worker()
-        code, out, error = world.command("requests")
-        assert "Greet Ada?" in out, (out, error)
-        code, out, error = world.command("approve", json.loads(out)["requests"][0]["id"])
-        assert code == 0, (out, error)
-        world.start_worker()
-        world.reaches("greet-1", "completed")
+        assert waits_for_approval_without_a_worker(world)["status"] == "completed", world.output()
 
 
 CLIENT = """
@@ -288,8 +298,7 @@ process.exit(0);
 @test
 def a_client_creates_answers_and_ends_jobs():
     with World() as world:
-        world.start_server()
-        world.start_worker()
+        world.start_both()
         world.create("greet", {"name": "Ada"}, "greet-1")  # the agents are known
         (world.folder / "client.ts").write_text(CLIENT.replace("SDK", str(npm_packages.sdk())))
         done = subprocess.run([oracles.node(), "client.ts"], cwd=world.folder, capture_output=True, text=True, timeout=120,
@@ -302,21 +311,15 @@ def a_client_creates_answers_and_ends_jobs():
 def a_client_sends_its_key_and_gives_up_after_its_timeout():
     seen = []
 
-    class Answers(http.server.BaseHTTPRequestHandler):
+    class Answers(Scripted):
         def do_GET(self):
             seen.append(self.headers["authorization"])
             if self.path.endswith("/slow"):
                 return time.sleep(2.5)
             body = b"{}" if self.path.endswith("/fine") else b"no JSON"
-            self.send_response(200)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
+            self.send_head(size=len(body))
             self.wfile.write(body)
-
-        def log_message(self, *_):
-            pass
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Answers) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+    with test_server(Answers) as url:
         code = """
           const { Client } = await import(process.argv[1]);
           const client = new Client({ url: process.argv[2], api_key: "aek_x", timeout: "2s" });
@@ -326,8 +329,7 @@ def a_client_sends_its_key_and_gives_up_after_its_timeout():
           console.log(JSON.stringify(codes));
         """
         done = subprocess.run([oracles.node(), "--input-type=module", "-e", code, str(npm_packages.sdk() / "src/index.ts"),
-                               f"http://127.0.0.1:{server.server_port}"], capture_output=True, text=True, timeout=60)
-        server.shutdown()
+                               url], capture_output=True, text=True, timeout=60)
     assert done.stdout and json.loads(done.stdout) == ["ok", "unavailable false", "unavailable true"], done
     assert seen == ["Bearer aek_x"] * 3, seen
 
@@ -335,17 +337,14 @@ def a_client_sends_its_key_and_gives_up_after_its_timeout():
 @test
 def calls_that_lost_a_race_are_withdrawn_or_awaited():
     with World() as world:
-        world.start_server()
-        world.start_worker()
+        world.start_both()
         world.create("chosen", {}, "chosen-1")
         until(lambda: world.lines("calls.txt"))
         code, out, error = world.command("signal", "chosen-1", "go", '"now"')
         assert code == 0, (out, error)
 
         def outcomes():
-            code, out, error = world.command("events", "chosen-1")
-            assert code == 0, (out, error)
-            events = json.loads(out)["events"]
+            events = world.events("chosen-1")
             positions = {event["payload"]["step_id"]: event["payload"]["position"] for event in events
                          if event["type"] == "node_started" and "position" in event["payload"]}
             return {positions[event["payload"]["step_id"]]: event["payload"].get("error", {}).get("code")
@@ -358,30 +357,21 @@ def calls_that_lost_a_race_are_withdrawn_or_awaited():
         assert world.job("chosen-1")["result"] == {"after": 1, "value": "now", "won": "signal"}, world.output()
         assert outcomes()["first/slow/slow"] is None, outcomes()
         assert [line.split()[0] for line in world.lines("calls.txt")] == ["slow"], world.lines("calls.txt")
-        code, out, error = world.command("verify", "chosen-1")
-        assert code == 0, (out, error)
+        world.verify("chosen-1")
 
 
 @test
 def a_read_by_http_is_tried_again_by_the_engine():
     statuses = [429, 503, 200]
 
-    class Answers(http.server.BaseHTTPRequestHandler):
+    class Answers(Scripted):
         def do_GET(self):
-            self.send_response(statuses.pop(0))
-            self.send_header("Content-Length", "0")
-            self.end_headers()
-
-        def log_message(self, *_):
-            pass
-    with World() as world, http.server.HTTPServer(("127.0.0.1", 0), Answers) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        world.start_server()
-        world.start_worker()
-        world.create("status", {"url": f"http://127.0.0.1:{server.server_port}/"}, "status-1")
+            self.send_head(statuses.pop(0), size=0)
+    with World() as world, test_server(Answers) as url:
+        world.start_both()
+        world.create("status", {"url": f"{url}/"}, "status-1")
         world.reaches("status-1", "completed")
         assert world.job("status-1")["result"] == 200 and statuses == [], (statuses, world.output())
-        server.shutdown()
 
 
 @test
@@ -391,8 +381,7 @@ def a_policy_that_denies_http_denies_what_code_sends():
     with World() as world:
         (world.folder / "policies.yaml").write_text(f"aetheris: 1\npolicies:\n  - {rule}\n")
         world.options = ["--policies", "policies.yaml"]
-        world.start_server()
-        world.start_worker()
+        world.start_both()
         world.create("status", {"url": f"http://{world.address}/api/health"}, "status-1")
         assert world.reaches("status-1", "failed", "completed")["error"]["code"] == "denied", (world.job("status-1"), world.output())
         world.create("refund", {"order": "43"}, "refund-43")  # its functions have no `url`
@@ -402,8 +391,7 @@ def a_policy_that_denies_http_denies_what_code_sends():
 @test
 def the_worker_reports_mistakes_with_job_and_place():
     with World() as world:
-        world.start_server()
-        world.start_worker()
+        world.start_both()
         for agent in ("ungranted", "unstated", "mistaken"):
             world.create(agent, None, f"{agent}-1")
         world.reaches("ungranted-1", "failed")
@@ -420,8 +408,7 @@ def the_worker_reports_mistakes_with_job_and_place():
 @test
 def a_secret_of_the_worker_is_not_in_the_store():
     with World() as world:
-        world.start_server()
-        world.start_worker()
+        world.start_both()
         world.create("spills", None, "spills-1")
         world.reaches("spills-1", "parked")
         assert world.lines("spilled.txt") == [f"{SECRET} {SECRET}"], world.lines("spilled.txt")
@@ -438,8 +425,7 @@ def a_secret_of_the_worker_is_not_in_the_store():
 @test
 def a_worker_that_ends_finishes_its_function_and_the_job_continues_elsewhere():
     with World() as world:
-        world.start_server()
-        world.start_worker()
+        world.start_both()
         ends_in_order(world, "mails", "mails-1")
 
 
@@ -449,8 +435,7 @@ def killed_at_any_time_effects_happen_once():
     repeat = f"AETHERIS_SEED={SEED} tests/sdk_typescript.py killed"
     for victims in ("worker", "server", "both"):
         with World() as world:
-            world.start_server()
-            world.start_worker()
+            world.start_both()
             kill_at_any_time(world, lambda n: ("refund", {"order": f"order-{n}"}, f"refund-{n}"), victims, choice,
                              lambda result: result["paid"], repeat)
 

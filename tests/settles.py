@@ -255,6 +255,18 @@ def at_most_once(env, calls, kinds=KINDS):
                 time.sleep(generator.uniform(0.05, 1.2))
                 service.kill()
                 service.start()
+            persons = [kind for kind in kinds if kind.endswith("_person")]
+
+            def refused_once():
+                """Without a kill there is a second between the timeout and the settling of a call; one more job for each try."""
+                if not operator.refused and len(jobs) < calls + 20:
+                    job = f"j{len(jobs)}"
+                    jobs[job] = persons[len(jobs) % len(persons)]
+                    assert service.request("POST", "/api/jobs", {"agent": jobs[job], "id": job})[0] == 201
+                    time.sleep(TIMEOUT_S + GRACE_S)
+                return operator.refused
+            if persons:
+                until(refused_once, 60 + calls)
             ended = set()
 
             def all_ended():
@@ -275,8 +287,6 @@ def at_most_once(env, calls, kinds=KINDS):
                 assert shop.effects[job] == 1, f"seed {seed}: {kind} {job} is completed without an effect"
                 assert service.request("GET", f"/api/jobs/{job}/verify")[1]["ok"], f"{kind} {job}"
             assert not operator.faults, f"seed {seed}: {operator.faults[:5]}"
-            if any(kind.endswith("_person") for kind in kinds):
-                assert operator.refused > 0, "no answer was too early: the test checks nothing"
             service.process.send_signal(signal.SIGTERM)
             service.process.wait()
         finally:

@@ -57,6 +57,10 @@ class CodeWorld:
     def start_worker(self):
         self.worker = self.start(self.worker_command)
 
+    def start_both(self):
+        self.start_server()
+        self.start_worker()
+
     def start(self, words):
         """A process of this world: a server, or a worker of it."""
         return subprocess.Popen(words, cwd=self.folder, stdout=self.log, stderr=self.log, env={**self.env, **self.place(words)})
@@ -107,6 +111,12 @@ class CodeWorld:
             return until(reached, patience)
         except AssertionError:
             raise AssertionError(f"{name}: {self.job(name)}\n{self.output()}") from None
+
+    def events(self, name, kind=None):
+        """The events of a job (of this type)."""
+        code, out, error = self.command("events", name)
+        assert code == 0, (out, error)
+        return [event for event in json.loads(out)["events"] if kind in (None, event["type"])]
 
     def verify(self, name):
         code, out, error = self.command("verify", name)
@@ -198,3 +208,19 @@ def is_mail_unknown(job, victims):
     """May the job be parked? A worker that lives reports how its calls ended, and the server calls nothing itself."""
     return (victims != "server" and job["status"] == "parked" and job["parked"]["reason"] == "invocation_in_doubt"
             and all(one["position"] == "mail" for one in job["in_doubt"]))
+
+
+def waits_for_approval_without_a_worker(world):
+    """The agent `greet` waits for an approval, and continues in another worker. Returns its job."""
+    world.start_both()
+    world.create("greet", {"name": "Ada"}, "greet-1")
+    world.reaches("greet-1", "waiting")
+    world.kill_worker()
+    request, = world.request("/api/requests?job=greet-1")["requests"]
+    assert "Greet Ada?" in json.dumps(request), request
+    code, out, error = world.command("approve", request["id"], "--note", "ok")
+    assert code == 0, (out, error)
+    world.start_worker()
+    job = world.reaches("greet-1", "completed", "parked", "failed")
+    world.verify("greet-1")
+    return job
