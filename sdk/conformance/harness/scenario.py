@@ -117,8 +117,10 @@ class Run:
         while True:
             if not is_created:
                 status, answer = world.request("POST", "/api/jobs", body)
-                is_created = status in (200, 201, 202, 409)
-                if not is_created and status not in (0, 404, 503):
+                # After a restart the server has the agent, and not yet the tools of its worker.
+                needs_worker = status == 404 or status == 409 and answer["code"] == "needs_version"
+                is_created = status in (200, 201, 202, 409) and not needs_worker
+                if not is_created and not needs_worker and status not in (0, 503):
                     raise Failed(f"the job is refused: {status} {answer}")
             else:
                 self.last = world.get(f"/api/jobs/{self.job}") or self.last
